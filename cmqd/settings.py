@@ -381,10 +381,10 @@ def parse_address(text: str, default_port: int = DEFAULT_PORT) -> tuple[str, int
     Raises ValueError with the reason.
     """
     if text.startswith("["):
-        host, closed, rest = text[1:].partition("]")
-        if not closed or (rest and not rest.startswith(":")):
+        host, closed, end = text[1:].partition("]")
+        if not closed or (end and not end.startswith(":")):
             raise ValueError("an IPv6 address stands in brackets: [::1]:5680")
-        port_text = rest[1:]
+        port_text = end[1:]
     elif text.count(":") > 1:
         raise ValueError("an IPv6 address stands in brackets: [::1]:5680")
     else:
@@ -447,15 +447,15 @@ def ignored_variables(environment: Mapping[str, str]) -> list[str]:
 
 
 def _refuse_unknown(environment: Mapping[str, str]) -> None:
-    known = {info.variable for info in SETTINGS.values()}
+    names = {info.variable for info in SETTINGS.values()}
     for name in sorted(environment):
-        if name.startswith(ENVIRONMENT_PREFIX) and name not in known and not _OF_PLATFORMS.fullmatch(name):
-            raise _unknown(name, known, "environment")
+        if name.startswith(ENVIRONMENT_PREFIX) and name not in names and not _OF_PLATFORMS.fullmatch(name):
+            raise _unknown(name, names, "environment")
 
 
-def _unknown(name: str, known: Iterable[str], source: str) -> SettingError:
+def _unknown(name: str, names: Iterable[str], source: str) -> SettingError:
     # The value of an unknown name may be a secret (a URL of a client with its key), and the error goes to the log.
-    near = difflib.get_close_matches(name.rpartition(".")[2], known, n=1)
+    near = difflib.get_close_matches(name.rpartition(".")[2], names, n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
     return SettingError(name, HIDDEN, f"there is no such setting{hint}", source)
 

@@ -345,9 +345,9 @@ class Accounts:
             OSError: the secret could not be written and does not exist.
         """
         async with self._lock:
-            made = SubscriptionSecret(secret=_new_secret())
-            await self._change(subscription_secrets={**self._document.subscription_secrets, subscription_id: made})
-            return made.secret
+            entry = SubscriptionSecret(secret=_new_secret())
+            await self._change(subscription_secrets={**self._document.subscription_secrets, subscription_id: entry})
+            return entry.secret
 
     async def rotate_secret(self, subscription_id: int, overlap_until_ms: int) -> str:
         """Create a new secret for a subscription. The present secret stays valid until ``overlap_until_ms``; the secret
@@ -359,13 +359,13 @@ class Accounts:
         async with self._lock:
             entries = self._document.subscription_secrets
             replaced = entries.get(subscription_id)
-            made = SubscriptionSecret(
+            entry = SubscriptionSecret(
                 secret=_new_secret(),
                 previous=None if replaced is None else replaced.secret,
                 previous_until_ms=0 if replaced is None else overlap_until_ms,
             )
-            await self._change(subscription_secrets={**entries, subscription_id: made})
-            return made.secret
+            await self._change(subscription_secrets={**entries, subscription_id: entry})
+            return entry.secret
 
     async def forget_secret(self, subscription_id: int) -> None:
         """Delete the secrets of a subscription that has ended.
@@ -393,8 +393,8 @@ class Accounts:
             unknown = [id_ for id_ in entries if id_ not in valid]
             if missing or unknown:
                 kept = {id_: secret for id_, secret in entries.items() if id_ in valid}
-                made = {id_: SubscriptionSecret(secret=_new_secret()) for id_ in missing}
-                await self._change(subscription_secrets=kept | made)
+                created = {id_: SubscriptionSecret(secret=_new_secret()) for id_ in missing}
+                await self._change(subscription_secrets=kept | created)
             return missing, unknown
 
     def must_be_admin(self, caller: str, what: str) -> None:

@@ -114,9 +114,9 @@ class Audit:
         facts: dict[str, Any] = {"code": ended.name, "text": ended.text}
         if secret_id:
             facts |= {"secret_id": secret_id[:SHOWN_CHARACTERS], "account": self._account_of(secret_id)}
-        more = _facts_of_limit(self._logins, peer)
-        if more is not None:
-            _log.warning("login_failed", peer=peer, **facts, **more)
+        limit_facts = _facts_of_limit(self._logins, peer)
+        if limit_facts is not None:
+            _log.warning("login_failed", peer=peer, **facts, **limit_facts)
 
     def audited(self, handler: Callable[[Client, Any], None]) -> Callable[[Client, Any], None]:
         """Return the handler with a log line for each request and its outcome."""
@@ -140,11 +140,11 @@ class Audit:
 
     def administered(self, client: Client, request: wire.Request, reply: object) -> None:
         """Log an administrative request and its reply."""
-        more = _facts_of_limit(self._administration, client.peer)
-        if more is None:
+        limit_facts = _facts_of_limit(self._administration, client.peer)
+        if limit_facts is None:
             return
         outcome = "asked" if reply is None else reply.name if isinstance(reply, wire.Error) else "done"
-        facts = _facts(request) | {"outcome": outcome, "by_key": client.secret_id} | more
+        facts = _facts(request) | {"outcome": outcome, "by_key": client.secret_id} | limit_facts
         if isinstance(reply, wire.KeyList) and isinstance(request, wire.CreateAccount | wire.CreateKey):
             facts["made_key"] = reply.keys[0].secret_id
         name = wire.operation_name(type(request))

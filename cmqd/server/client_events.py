@@ -15,7 +15,7 @@ from cmqd.server.counters import Counters
 from cmqd.server.handlers.publishing import Publishes
 from cmqd.server.outcomes import Outcomes
 from cmqd.server.part import part
-from cmqd.server.transaction_checkers import Told, TransactionCheckers
+from cmqd.server.transaction_checkers import CheckersChange, TransactionCheckers
 from cmqd.server.waiting_requests import WaitingRequests
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
@@ -129,13 +129,13 @@ class ClientEvents:
             given_up += 1
         return given_up
 
-    def _tell_core(self, changes: Iterable[Told]) -> None:
+    def _tell_core(self, changes: Iterable[CheckersChange]) -> None:
         if self.outcomes.is_halted:
             return
         now_ms = self.now_ms()
         try:
-            for told in changes:
-                self.outcomes.checkers_changed(told, now_ms)
+            for change in changes:
+                self.outcomes.checkers_changed(change, now_ms)
         except Exception as bug:
             self.outcomes.broke(bug, "set_has_checkers")
         self.schedule()

@@ -18,12 +18,12 @@ def raise_descriptor_limit() -> int:
     return hard
 
 
-def connection_limit(wanted: int, descriptors: int, pushes: int = 0) -> int:
-    """Return the number of connections to serve: the wanted number (0 = unlimited) within the descriptors that are left
-    beside the pushes in progress, which reserve a quarter of the descriptors at most.
+def connection_limit(requested: int, descriptors: int, pushes: int = 0) -> int:
+    """Return the number of connections to serve: the requested number (0 = unlimited) within the descriptors that are
+    left beside the pushes in progress, which reserve a quarter of the descriptors at most.
     """
     possible = max(1, descriptors - KEPT_BACK_DESCRIPTORS - min(pushes, descriptors // 4))
-    return min(wanted, possible) if wanted else possible
+    return min(requested, possible) if requested else possible
 
 
 def tls_context(settings: Settings) -> ssl.SSLContext | None:

@@ -24,7 +24,7 @@ from cmqd.server.log_lines import get_logger
 from cmqd.server.push.outbox import Outbox
 from cmqd.server.refusals import error_reply
 from cmqd.server.reply_gate import Answerable, ReplyGate
-from cmqd.server.transaction_checkers import Told, TransactionCheckers
+from cmqd.server.transaction_checkers import CheckersChange, TransactionCheckers
 from cmqd.server.waiting_requests import WaitingRequests
 from cmqd_protocol import messages as wire
 
@@ -118,9 +118,9 @@ class Outcomes:
         self._counters.refusals += 1
         self._gate.hold(self._log.last_lsn if lsn is None else lsn, client, error_reply(request_id, refusal))
 
-    def checkers_changed(self, told: Told, now_ms: int) -> None:
+    def checkers_changed(self, change: CheckersChange, now_ms: int) -> None:
         """Tell the core whether a queue has checkers, and which messages need another check."""
-        account, queue, has_checkers, changed, unanswered = told
+        account, queue, has_checkers, changed, unanswered = change
         if changed:
             self._broker.set_has_checkers(account, queue, has_checkers)
         for first in range(0, len(unanswered), CHECKED_AGAIN_AT_ONCE):

@@ -428,12 +428,12 @@ class Server:
             for subscription_id, subscription in self.broker.subscriptions.items()
             if subscription.attributes.protocol != "queue"
         ]
-        made, forgotten = await self.accounts.match_secrets(to_urls)
-        if made:
+        created, forgotten = await self.accounts.match_secrets(to_urls)
+        if created:
             _log.warning(
                 "subscription_secrets_made",
-                subscription_ids=made[:100],
-                count=len(made),
+                subscription_ids=created[:100],
+                count=len(created),
                 text="these had none, because of a crash or a loss; rotate them to learn the next one",
             )
         if forgotten:

@@ -9,8 +9,8 @@ Rules:
 
 - A check goes to a single connection. Checkers take turns; slow readers are left out, because a check in their buffer
   would wait behind unread replies.
-- The core decides. It learns only whether a queue has a checker that can be asked (``Told``), and which messages need
-  another check; it counts the checks and says when they are due.
+- The core decides. The core learns only whether a queue has a checker that can be asked (``CheckersChange``), and which
+  messages need another check; it counts the checks and says when they are due.
 - A check stays open until a decision of the message comes, the connection closes, or another checker is asked about the
   message. The number of open checks is bounded: a check beyond the bound comes again at its next time, not at once.
 """
@@ -34,7 +34,7 @@ class TooManyRegistrations(Exception):
     """A connection has as many registrations as allowed."""
 
 
-class Told(NamedTuple):
+class CheckersChange(NamedTuple):
     """A change for the core to learn."""
 
     account: str
@@ -85,7 +85,7 @@ class TransactionCheckers:
     def __repr__(self) -> str:
         return f"<TransactionCheckers registrations={len(self)} queues={len(self._queues)}>"
 
-    def register(self, checker: Client, name: str) -> Told:
+    def register(self, checker: Client, name: str) -> CheckersChange:
         """Register a connection as checker of a queue; registering again changes nothing.
 
         Raises:
@@ -101,9 +101,9 @@ class TransactionCheckers:
             queue = self._queues.setdefault((checker.account, name), _Queue())
             queue.turns.append(checker)
             queue.asked[checker] = {}
-        return self._tell((checker.account, name))
+        return self._change_of((checker.account, name))
 
-    def unregister(self, checker: Client, name: str) -> Told | None:
+    def unregister(self, checker: Client, name: str) -> CheckersChange | None:
         """Remove a registration; return the change, or None if there was no registration."""
         names = checker.checked_queues
         if names is None or name not in names:
@@ -117,19 +117,19 @@ class TransactionCheckers:
         unanswered = list(queue.asked.pop(checker))
         for message_id in unanswered:
             del queue.asked_by_message[message_id]
-        told = self._tell(key, unanswered)
+        change = self._change_of(key, unanswered)
         if not queue.turns:
             del self._queues[key]
-        return told
+        return change
 
-    def forget(self, checker: Client) -> list[Told]:
+    def forget(self, checker: Client) -> list[CheckersChange]:
         """Remove all registrations of a connection that closed, and return the changes."""
         changes = [self.unregister(checker, name) for name in sorted(checker.checked_queues or ())]
-        return [told for told in changes if told is not None]
+        return [change for change in changes if change is not None]
 
-    def slowness_changed(self, checker: Client) -> list[Told]:
+    def slowness_changed(self, checker: Client) -> list[CheckersChange]:
         """Return the changes after a checker became slow, or has read its replies."""
-        return [self._tell((checker.account, name)) for name in sorted(checker.checked_queues or ())]
+        return [self._change_of((checker.account, name)) for name in sorted(checker.checked_queues or ())]
 
     def forget_queue(self, account: str, name: str) -> None:
         """Remove the registrations of a deleted queue: they do not hold for a new queue of the same name."""
@@ -168,9 +168,9 @@ class TransactionCheckers:
             for message_id in message_ids:
                 queue.forget_message(message_id)
 
-    def _tell(self, key: QueueKey, unanswered: list[int] | None = None) -> Told:
+    def _change_of(self, key: QueueKey, unanswered: list[int] | None = None) -> CheckersChange:
         queue = self._queues[key]
         has_checkers = any(not checker.is_slow for checker in queue.turns)
         changed = has_checkers != queue.has_checkers
         queue.has_checkers = has_checkers
-        return Told(*key, has_checkers, changed, unanswered or [])
+        return CheckersChange(*key, has_checkers, changed, unanswered or [])

@@ -4,7 +4,12 @@ import pytest
 
 from cmqd.server import transaction_checkers as module
 from cmqd.server.absent_client import AbsentClient
-from cmqd.server.transaction_checkers import MAX_REGISTRATIONS, Told, TooManyRegistrations, TransactionCheckers
+from cmqd.server.transaction_checkers import (
+    MAX_REGISTRATIONS,
+    CheckersChange,
+    TooManyRegistrations,
+    TransactionCheckers,
+)
 from support.server_invariants import check_checkers
 
 
@@ -24,14 +29,14 @@ def test_the_core_is_told_of_the_first_and_the_last() -> None:
     one, two = a_client(), a_client()
     checkers = a_table()
 
-    assert checkers.register(one, "q") == Told("a", "q", True, True, [])
-    assert checkers.register(two, "q") == Told("a", "q", True, False, [])
-    assert checkers.register(two, "q") == Told("a", "q", True, False, [])
+    assert checkers.register(one, "q") == CheckersChange("a", "q", True, True, [])
+    assert checkers.register(two, "q") == CheckersChange("a", "q", True, False, [])
+    assert checkers.register(two, "q") == CheckersChange("a", "q", True, False, [])
     check_checkers(checkers)
     assert len(checkers) == 2
-    assert checkers.unregister(one, "q") == Told("a", "q", True, False, [])
+    assert checkers.unregister(one, "q") == CheckersChange("a", "q", True, False, [])
     assert checkers.unregister(one, "q") is None
-    assert checkers.forget(two) == [Told("a", "q", False, True, [])]
+    assert checkers.forget(two) == [CheckersChange("a", "q", False, True, [])]
     check_checkers(checkers)
     assert len(checkers) == 0
     assert two.checked_queues is None
@@ -63,13 +68,13 @@ def test_one_that_does_not_read_is_left_out_and_nobody_is_asked_if_there_is_no_o
     checkers = a_table(one, two)
     one.is_slow = True
 
-    assert checkers.slowness_changed(one) == [Told("a", "q", True, False, [])]
+    assert checkers.slowness_changed(one) == [CheckersChange("a", "q", True, False, [])]
     assert [checkers.ask("a", "q", message_id) for message_id in range(3)] == [two, two, two]
     two.is_slow = True
-    assert checkers.slowness_changed(two) == [Told("a", "q", False, True, [])]
+    assert checkers.slowness_changed(two) == [CheckersChange("a", "q", False, True, [])]
     assert checkers.ask("a", "q", 9) is None
     one.is_slow = False
-    assert checkers.slowness_changed(one) == [Told("a", "q", True, True, [])]
+    assert checkers.slowness_changed(one) == [CheckersChange("a", "q", True, True, [])]
     assert checkers.ask("a", "q", 9) is one
     check_checkers(checkers)
 
@@ -81,9 +86,9 @@ def test_what_one_has_not_answered_is_left_when_it_goes() -> None:
         checkers.ask("a", "q", message_id)
     checkers.settle("a", "q", [2, 3, 77])
 
-    assert checkers.forget(one) == [Told("a", "q", True, False, [0, 4])]
+    assert checkers.forget(one) == [CheckersChange("a", "q", True, False, [0, 4])]
     check_checkers(checkers)
-    assert checkers.unregister(two, "q") == Told("a", "q", False, True, [1, 5])
+    assert checkers.unregister(two, "q") == CheckersChange("a", "q", False, True, [1, 5])
 
 
 def test_a_message_about_which_another_is_asked_is_not_left_by_the_first() -> None:
@@ -94,8 +99,8 @@ def test_a_message_about_which_another_is_asked_is_not_left_by_the_first() -> No
     assert checkers.ask("a", "q", 7) is two
     check_checkers(checkers)
 
-    assert checkers.forget(one) == [Told("a", "q", True, False, [])]
-    assert checkers.forget(two) == [Told("a", "q", False, True, [7])]
+    assert checkers.forget(one) == [CheckersChange("a", "q", True, False, [])]
+    assert checkers.forget(two) == [CheckersChange("a", "q", False, True, [7])]
 
 
 def test_a_deleted_queue_has_no_checkers() -> None:

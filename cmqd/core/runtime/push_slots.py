@@ -48,19 +48,19 @@ class PushSlots:
         limits = self._limits
         url = subscription.attributes.endpoint
         pool, line = limits.max_pushes, self._line
-        most = limits.max_pushes_per_endpoint
+        url_limit = limits.max_pushes_per_endpoint
         free = pool - len(self.under_way)
         if url in self.trusted:
-            most = min(most, max(4 * most * free // pool, 1))
+            url_limit = min(url_limit, max(4 * url_limit * free // pool, 1))
         else:
             pool, line = max(pool // 2, 1), self._doubtful_line
             free = min(free, pool - self.doubtful_count)
-            most = min(most, max(pool // max(self._topics.push_count, 1), 1))
+            url_limit = min(url_limit, max(pool // max(self._topics.push_count, 1), 1))
         if free <= 0:
             line[subscription.subscription_id] = None
             return 0
         endpoint = self.endpoints.get(url)
-        room = min(free, most if endpoint is None else most - endpoint.under_way)
+        room = min(free, url_limit if endpoint is None else url_limit - endpoint.under_way)
         if room <= 0 and endpoint is not None:
             endpoint.line[subscription.subscription_id] = None
             self.wake_next()
@@ -97,12 +97,12 @@ class PushSlots:
         A subscription that does not use its turn passes it on by calling this method. Without that call a free slot
         would stay unused until the next request ends.
         """
-        most = self._limits.max_pushes
-        if len(self.under_way) >= most:
+        pool = self._limits.max_pushes
+        if len(self.under_way) >= pool:
             return
         if self._line:
             self._wake_first(self._line)
-        if self._doubtful_line and self.doubtful_count < max(most // 2, 1):
+        if self._doubtful_line and self.doubtful_count < max(pool // 2, 1):
             self._wake_first(self._doubtful_line)
         endpoint = self.endpoints.get(url)
         if endpoint is None:

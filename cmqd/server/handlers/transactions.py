@@ -59,19 +59,19 @@ class Transactions:
         if not info.attributes["transactional"]:
             raise domain.NotTransactional(request.queue)
         try:
-            told = self.checkers.register(client, request.queue)
+            change = self.checkers.register(client, request.queue)
         except TooManyRegistrations:
             text = f"this connection answers the checks of {MAX_REGISTRATIONS} queues, its limit; use another for more"
             client.answer(error(request.request_id, ErrorCode.TOO_MANY_REQUESTS, text, retry_after_ms=RATE_RETRY_MS))
             return
-        self.outcomes.checkers_changed(told, self.now_ms())
+        self.outcomes.checkers_changed(change, self.now_ms())
         self.outcomes.answer_lookup(client, wire.Done(request.request_id))
 
     def unregister_checker(self, client: Client, request: wire.UnregisterChecker) -> None:
         """Push no more checks of a queue to this connection."""
-        told = self.checkers.unregister(client, request.queue)
-        if told is not None:
-            self.outcomes.checkers_changed(told, self.now_ms())
+        change = self.checkers.unregister(client, request.queue)
+        if change is not None:
+            self.outcomes.checkers_changed(change, self.now_ms())
         self.outcomes.answer_lookup(client, wire.Done(request.request_id))
 
 
