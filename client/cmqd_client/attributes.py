@@ -111,6 +111,18 @@ class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
         return cast("QueueAttributes", {name: getattr(self, name) for name in _TYPES})
 
 
+def check_names(given: Mapping[str, Any], kind: type, noun: str) -> None:
+    """Check that all given attributes are fields of ``kind``.
+
+    Raises:
+        TypeError: an attribute is unknown.
+    """
+    known: Mapping[str, Any] = kind.__annotations__
+    for name in given:
+        if name not in known:
+            raise TypeError(f"{name!r} is no attribute of a {noun}; known are {', '.join(sorted(known))}")
+
+
 def to_wire(attributes: Mapping[str, Any]) -> dict[str, Any]:
     """Return attributes in wire form.
 
@@ -118,11 +130,10 @@ def to_wire(attributes: Mapping[str, Any]) -> dict[str, Any]:
         TypeError: an attribute is unknown, or a value is of the wrong type.
         ValueError: a duration is not finite.
     """
+    check_names(attributes, QueueAttributes, "queue")
     wire: dict[str, Any] = {}
     for name, value in attributes.items():
-        kind = _TYPES.get(name)
-        if kind is None:
-            raise TypeError(f"{name!r} is no attribute of a queue; known are {', '.join(sorted(_TYPES))}")
+        kind = _TYPES[name]
         if kind == Duration:
             wire[f"{name}_ms"] = to_ms(value, name)
         elif type(value) is kind:

@@ -2,7 +2,7 @@
 
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal, Self, Unpack
+from typing import Any, Self, Unpack
 
 import msgspec
 
@@ -18,7 +18,7 @@ from cmqd_client.half_messages import Checker
 from cmqd_client.queue import Queue
 from cmqd_client.results import QueuePage
 from cmqd_client.retry import Repeat, RetryPolicy
-from cmqd_client.topic import FilterType, Topic, TopicInfo, TopicPage, topic_attributes, topic_info
+from cmqd_client.topic import Topic, TopicAttributes, TopicInfo, TopicPage, topic_attributes, topic_info
 from cmqd_client.transactions import TransactionProducer
 from cmqd_protocol import messages as wire
 from cmqd_protocol.limits import DEFAULT_HEARTBEAT_MS
@@ -243,70 +243,44 @@ class Client:
         """Return the handle of a topic. Sends no request: a missing topic shows at the first use."""
         return Topic(self._require(), name)
 
-    async def create_topic(
-        self,
-        name: str,
-        *,
-        filter_type: FilterType | Literal["tag", "routing"] | None = None,
-        max_message_bytes: int | None = None,
-    ) -> Topic:
+    async def create_topic(self, name: str, **attributes: Unpack[TopicAttributes]) -> Topic:
         """Create a topic. Not repeated after a lost reply: :meth:`ensure_topic` is.
 
         Args:
             name: 3-64 ASCII letters, digits, ``-``, ``_``; not differing only in case from another topic's. The server
                 cuts a longer name to 64 bytes; ``name`` of the result is the resulting name.
-            filter_type: see :class:`FilterType`; fixed at creation. None = ``TAG``.
-            max_message_bytes: longest body; 1,024-1,048,576, None = 65,536.
+            **attributes: see :class:`TopicAttributes`.
 
         Raises:
             TopicExists: a topic of this name exists; it was not changed.
             InvalidArgument: the name or a value is out of range.
             TooManyTopics: the account is at its limit of topics.
         """
-        attributes = topic_attributes(filter_type, max_message_bytes)
-        reply = await self._require().ask(wire.CreateTopic, wire.TopicInfo, Repeat.ONCE, name, attributes)
+        given = topic_attributes(attributes)
+        reply = await self._require().ask(wire.CreateTopic, wire.TopicInfo, Repeat.ONCE, name, given)
         return Topic(self._require(), reply.topic)
 
-    async def ensure_topic(
-        self,
-        name: str,
-        *,
-        filter_type: FilterType | Literal["tag", "routing"] | None = None,
-        max_message_bytes: int | None = None,
-    ) -> Topic:
+    async def ensure_topic(self, name: str, **attributes: Unpack[TopicAttributes]) -> Topic:
         """Create a topic, or check that the existing topic has the given attributes. Repeated after a lost reply.
 
         Args:
             name: as for :meth:`create_topic`.
-            filter_type: likewise; None = the type of an existing topic is not compared.
-            max_message_bytes: likewise.
+            **attributes: see :class:`TopicAttributes`. Other attributes of an existing topic are not compared.
 
         Raises:
             TopicDiffers: the topic exists with other attributes; ``difference`` shows them. The topic was not changed.
             CmqError: as for :meth:`create_topic`.
         """
-        await self.ensure_topic_info(name, filter_type=filter_type, max_message_bytes=max_message_bytes)
+        await self.ensure_topic_info(name, **attributes)
         return Topic(self._require(), name)
 
-    async def ensure_topic_info(
-        self,
-        name: str,
-        *,
-        filter_type: FilterType | Literal["tag", "routing"] | None = None,
-        max_message_bytes: int | None = None,
-    ) -> TopicInfo:
+    async def ensure_topic_info(self, name: str, **attributes: Unpack[TopicAttributes]) -> TopicInfo:
         """Like :meth:`ensure_topic`; return the current attributes and ``created``."""
-        attributes = topic_attributes(filter_type, max_message_bytes)
-        return topic_info(await self._require().ask(wire.EnsureTopic, wire.TopicInfo, Repeat.SAFE, name, attributes))
+        given = topic_attributes(attributes)
+        return topic_info(await self._require().ask(wire.EnsureTopic, wire.TopicInfo, Repeat.SAFE, name, given))
 
     async def topics(self, *, search: str = "", offset: int = 0, limit: int = 100) -> TopicPage:
-        """List topics of the account, by name. Safe to cancel.
-
-        Args:
-            search: only topics with this word in the name.
-            offset: number of topics to skip.
-            limit: most topics of a page, 1-1,000.
-        """
+        """List topics of the account, by name; arguments as for :meth:`queues`. Safe to cancel."""
         reply = await self._require().ask(wire.ListTopics, wire.TopicList, Repeat.READ, search, offset, limit)
         return TopicPage([name for _, name in reply.topics], reply.total, reply.request_id)
 

@@ -192,9 +192,6 @@ class Queue:
                 last 5 minutes (among the last 1,000,000 sends with a name), the send stores no message and returns the
                 id of the first message, regardless of body, producer and crashes of either side.
 
-        Returns:
-            The message's id.
-
         Raises:
             QueueNotFound, MessageTooLarge, InvalidArgument: the message was not stored.
             BacklogFull, DiskNearlyFull, Busy: the message was not stored; try again after ``retry_after``.
@@ -231,9 +228,6 @@ class Queue:
             after: a dedup id that the queue must remember, or the batch is refused. A producer that names the last
                 message of the previous batch can send several batches concurrently and keep their order, whichever
                 is refused or sent again.
-
-        Returns:
-            The ids, in the same order.
 
         Raises:
             BatchTooLarge: bodies and headers are too large together; no message was stored.
@@ -332,16 +326,13 @@ class Queue:
         return [Message(self, received, request_id) for received in reply.messages]
 
     async def peek(self, max_messages: int = 16, *, start: int = 0, states: Iterable[str] | None = None) -> PeekPage:
-        """Look at messages without receiving them: counts, order and visibility stay as they are.
+        """Return messages in the order of sending, without receiving them: counts, order and visibility stay.
 
         Args:
             max_messages: 1-256; a page may hold fewer, also none, and yet not be the last.
             start: 0, or ``next_start`` of the page before.
             states: only messages in these states: ``active``, ``in_flight``, ``delayed``, ``half``, ``rewindable``;
                 None = all states except ``rewindable`` (deleted messages).
-
-        Returns:
-            A page, in the order of sending.
 
         Raises:
             InvalidArgument: a state is unknown.
@@ -405,9 +396,6 @@ class Queue:
             message: the message or its receipt handle. The handle stays valid unless ``timeout`` is 0.
             timeout: 0-43,200 s; never beyond the message's retention. 0 makes the message active at once, like
                 :meth:`release`.
-
-        Returns:
-            The new ``next_visible_time``.
 
         Raises:
             ReceiptHandleInvalid: the visibility timeout is over, or the handle is outdated or of another queue.
@@ -686,12 +674,9 @@ class Queue:
         return from_wire(await self._channel.ask(wire.GetQueueAttributes, wire.QueueInfo, Repeat.READ, self.name))
 
     async def set_attributes(self, **attributes: Unpack[QueueAttributes]) -> QueueInfo:
-        """Change the given attributes in one step, all or none; other attributes stay.
+        """Change the given attributes in one step, all or none, and return all attributes; other attributes stay.
 
         Repeated after a lost reply; the repeat would overwrite another caller's change in between.
-
-        Returns:
-            All attributes after the change.
 
         Raises:
             InvalidArgument: a value is out of range, or two values contradict.

@@ -6,10 +6,11 @@ The rules of :mod:`cmqd_client.queue` about durability, time limits and repeats 
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import msgspec
 
+from cmqd_client.attributes import check_names
 from cmqd_client.channel import Channel
 from cmqd_client.durations import Duration, to_datetime, to_ms
 from cmqd_client.infos import info_fields
@@ -36,6 +37,19 @@ class ContentFormat(StrEnum):
     """The default: an object with body and facts of the message. A body that is not UTF-8 is base64-encoded."""
     SIMPLIFIED = "simplified"
     """The body alone."""
+
+
+class SubscriptionAttributes(TypedDict, total=False):
+    """Attributes of a subscription; an omitted attribute, or None, has its default, or stays as it is."""
+
+    filter_tags: Iterable[str] | None
+    """On a tag topic, up to 5: only messages with at least one of the tags. Empty, the default = all messages."""
+    binding_keys: Iterable[str] | None
+    """On a routing topic, 1-5 patterns; only messages with a key that matches at least one pattern."""
+    strategy: RetryStrategy | None
+    """The retries of failed deliveries; default ``EXPONENTIAL_DECAY``."""
+    content_format: ContentFormat | None
+    """The body of requests to a URL; default ``JSON``."""
 
 
 class SubscriptionInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -147,39 +161,28 @@ class Subscription:
         )
 
     async def set(
-        self,
-        *,
-        filter_tags: Iterable[str] | None = None,
-        binding_keys: Iterable[str] | None = None,
-        strategy: RetryStrategy | None = None,
-        content_format: ContentFormat | None = None,
-        paused: bool | None = None,
+        self, *, paused: bool | None = None, **attributes: Unpack[SubscriptionAttributes]
     ) -> SubscriptionInfo:
-        """Change the given attributes in one step, all or none; the others stay.
+        """Change the given attributes in one step, all or none, and return all attributes; the others stay.
 
         Repeated after a lost reply; the repeat would overwrite another caller's change in between. Protocol and
         endpoint cannot be changed: make another subscription.
 
         Args:
-            filter_tags: for messages published from now on; see ``topic.subscribe``. Empty = every message.
-            binding_keys: likewise, for a routing topic.
-            strategy: also for later attempts of messages that have failed already.
-            content_format: for requests from now on.
             paused: see :meth:`pause`.
-
-        Returns:
-            All attributes after the change.
+            **attributes: see :class:`SubscriptionAttributes`. Tags and keys are for messages published from now on, a
+                strategy also for later attempts of messages that have failed already.
 
         Raises:
             InvalidArgument: a value is out of range or not of this kind of topic. No attribute was changed.
             TypeError: a string where tags or keys are expected.
         """
-        attributes = subscription_attributes(filter_tags, binding_keys, strategy, content_format)
+        changes = subscription_attributes(attributes)
         if paused is not None:
-            attributes["paused"] = paused
+            changes["paused"] = paused
         return subscription_info(
             await self._channel.ask(
-                wire.SetSubscriptionAttributes, wire.SubscriptionInfo, Repeat.SAFE, self.topic, self.name, attributes
+                wire.SetSubscriptionAttributes, wire.SubscriptionInfo, Repeat.SAFE, self.topic, self.name, changes
             )
         )
 
@@ -196,24 +199,18 @@ class Subscription:
         await self.set(paused=False)
 
     async def retry_now(self) -> int:
-        """Retry all failed messages at once; messages out of retries get another attempt.
+        """Retry all failed messages at once, and return their number; messages out of retries get another attempt.
 
         Returns without waiting for the attempts. Not repeated after a lost reply.
-
-        Returns:
-            The number of messages that are tried again.
         """
         return (
             await self._channel.ask(wire.RetryDeliveries, wire.DeliveriesDone, Repeat.ONCE, self.topic, self.name)
         ).messages
 
     async def drop_waiting(self) -> int:
-        """Drop all messages that wait or are in retry for this subscription; other subscriptions keep them.
+        """Drop all messages that wait or are in retry for this subscription, and return their number.
 
         Not repeated after a lost reply, since the repeat would drop later messages too.
-
-        Returns:
-            The number of dropped messages.
         """
         return (
             await self._channel.ask(wire.DropDeliveries, wire.DeliveriesDone, Repeat.ONCE, self.topic, self.name)
@@ -261,29 +258,27 @@ def strings(values: Iterable[str], field: str) -> list[str]:
     return texts
 
 
-def subscription_attributes(
-    filter_tags: Iterable[str] | None,
-    binding_keys: Iterable[str] | None,
-    strategy: RetryStrategy | None,
-    content_format: ContentFormat | None,
-) -> dict[str, Any]:
+_LISTS = ("filter_tags", "binding_keys")
+
+
+def subscription_attributes(given: SubscriptionAttributes) -> dict[str, Any]:
     """Return the given attributes in wire form.
 
     Raises:
-        TypeError: tags or keys are no list of strings.
+        TypeError: an attribute is unknown; tags or keys are no list of strings.
         ValueError: there are both tags and keys.
     """
-    attributes: dict[str, Any] = {}
-    if filter_tags is not None:
-        attributes["filter_tags"] = strings(filter_tags, "filter_tags")
-    if binding_keys is not None:
-        attributes["binding_keys"] = strings(binding_keys, "binding_keys")
+    check_names(given, SubscriptionAttributes, "subscription")
+    attributes: dict[str, Any] = {
+        name: str(value) if isinstance(value, str) and name not in _LISTS else value
+        for name, value in given.items()
+        if value is not None
+    }
+    for name in _LISTS:
+        if name in attributes:
+            attributes[name] = strings(attributes[name], name)
     if attributes.get("filter_tags") and attributes.get("binding_keys"):
         raise ValueError("give filter_tags (tag topic) or binding_keys (routing topic), not both")
-    if strategy is not None:
-        attributes["strategy"] = str(strategy)
-    if content_format is not None:
-        attributes["content_format"] = str(content_format)
     return attributes
 
 

@@ -7,10 +7,11 @@ A handle is a name and a client; creating a handle sends no request. The rules o
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, TypeVar, cast
+from typing import Any, Literal, TypedDict, TypeVar, Unpack, cast
 
 import msgspec
 
+from cmqd_client.attributes import check_names
 from cmqd_client.channel import Channel
 from cmqd_client.infos import info_fields
 from cmqd_client.message_ids import MessageId, printed_id
@@ -19,9 +20,8 @@ from cmqd_client.queue import Queue
 from cmqd_client.results import NamePage
 from cmqd_client.retry import Repeat
 from cmqd_client.subscription import (
-    ContentFormat,
-    RetryStrategy,
     Subscription,
+    SubscriptionAttributes,
     SubscriptionInfo,
     SubscriptionPage,
     strings,
@@ -43,6 +43,15 @@ class FilterType(StrEnum):
     ROUTING = "routing"
     """A message has a routing key of words between dots. A subscription gets the messages with a key that matches at
     least one of its binding keys: ``*`` stands for one word, ``#`` for any number of words, also none."""
+
+
+class TopicAttributes(TypedDict, total=False):
+    """Attributes of a new topic; an omitted attribute, or None, has its default."""
+
+    filter_type: FilterType | Literal["tag", "routing"] | None
+    """Fixed when the topic is created; default ``TAG``."""
+    max_message_bytes: int | None
+    """Longest body; 1,024-1,048,576, default 65,536."""
 
 
 class TopicInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,22 +132,15 @@ class Topic:
         subscription's retry strategy. A message without a matching subscription is discarded, which is no
         error.
 
-        The publish is numbered: if the reply is lost, the client repeats the publish, and no subscription gets the
-        message twice; ``matched`` is None then. When the repeats are used up, ``OutcomeUnknown`` means that the message
-        may be published; publishing again in a new call may publish the message twice, unless both calls give the same
-        ``dedup_id``. After a cancellation the message may be published too.
+        The publish is numbered, and repeated, like :meth:`Queue.send`: no subscription gets the message twice. After a
+        repeat, ``matched`` is None.
 
         Args:
             body: 1 byte up to the topic's ``max_message_bytes``; opaque to the server.
             tags: on a tag topic, up to 10 tags of 1-16 characters without commas; None = no tags.
             routing_key: on a routing topic, 1-64 bytes with at most 15 dots.
             headers: at most 32, 16 KiB in all; copied to every subscription.
-            dedup_id: the producer's own name of this message, up to 64 bytes. If the topic has seen the name in the
-                last 5 minutes, the call publishes no message and returns the id of the first message, regardless of
-                body, producer and crashes of either side.
-
-        Returns:
-            The message's id, and the number of matching subscriptions.
+            dedup_id: as for :meth:`Queue.send`, among the messages of the topic.
 
         Raises:
             TopicNotFound, MessageTooLarge, InvalidArgument: the message was not published.
@@ -177,14 +179,8 @@ class Topic:
             routing_key: on a routing topic, the key of every message.
             routing_keys: or a list with a key per message.
             headers: the headers of every message, or a list with headers (or None) per message.
-            dedup_ids: a name or None per message; see :meth:`publish`. Messages with a remembered name are not
-                published again; the other messages of the batch are.
-            after: a dedup id that the topic must remember, or the batch is refused. A producer that names the last
-                message of the previous batch can publish several batches concurrently and keep their order. A
-                message that matches no subscription is not remembered.
-
-        Returns:
-            An id and a number of subscriptions per message, in the same order.
+            dedup_ids: as for :meth:`Queue.send_batch`.
+            after: likewise. A message that matches no subscription is not remembered.
 
         Raises:
             BatchTooLarge: bodies and headers are too large together; no message was published.
@@ -252,11 +248,8 @@ class Topic:
         *,
         queue: Queue | str | None = None,
         url: str | None = None,
-        filter_tags: Iterable[str] | None = None,
-        binding_keys: Iterable[str] | None = None,
-        strategy: RetryStrategy | None = None,
-        content_format: ContentFormat | None = None,
         ensure: bool = False,
+        **attributes: Unpack[SubscriptionAttributes],
     ) -> Subscription:
         """Subscribe a queue or a URL to the messages published from now on.
 
@@ -267,13 +260,9 @@ class Topic:
             queue: a queue of the same account.
             url: or an ``http://`` or ``https://`` URL. Requests to the URL are signed (Standard Webhooks) with the
                 ``secret`` of the returned handle.
-            filter_tags: on a tag topic, up to 5: only messages with at least one of the tags. Empty or None = all
-                messages.
-            binding_keys: on a routing topic, 1-5 patterns; only messages with a key that matches at least one pattern.
-            strategy: the retries of failed deliveries; None = ``EXPONENTIAL_DECAY``.
-            content_format: the body of requests to a URL; None = ``JSON``.
             ensure: accept an existing subscription of this name if the given arguments agree with its attributes; other
                 attributes are not compared.
+            **attributes: see :class:`SubscriptionAttributes`.
 
         Returns:
             The subscription; with its ``secret`` if this call created a subscription to a URL.
@@ -291,16 +280,7 @@ class Topic:
             ValueError: not exactly one of ``queue`` and ``url`` is given; the URL is neither http nor https; there are
                 both tags and keys.
         """
-        info = await self.subscribe_info(
-            name,
-            queue=queue,
-            url=url,
-            filter_tags=filter_tags,
-            binding_keys=binding_keys,
-            strategy=strategy,
-            content_format=content_format,
-            ensure=ensure,
-        )
+        info = await self.subscribe_info(name, queue=queue, url=url, ensure=ensure, **attributes)
         return Subscription(self._channel, self.name, name, info.secret)
 
     async def subscribe_info(
@@ -309,21 +289,18 @@ class Topic:
         *,
         queue: Queue | str | None = None,
         url: str | None = None,
-        filter_tags: Iterable[str] | None = None,
-        binding_keys: Iterable[str] | None = None,
-        strategy: RetryStrategy | None = None,
-        content_format: ContentFormat | None = None,
         ensure: bool = False,
+        **attributes: Unpack[SubscriptionAttributes],
     ) -> SubscriptionInfo:
         """Like :meth:`subscribe`; return the current attributes, ``created``, and the secret of a new subscription."""
         target = _endpoint(queue, url)
-        attributes = target | subscription_attributes(filter_tags, binding_keys, strategy, content_format)
+        given = target | subscription_attributes(attributes)
         if ensure:
             confirmed = await self._channel.ask(
-                wire.EnsureSubscription, wire.SubscriptionInfo, Repeat.SAFE, self.name, name, attributes
+                wire.EnsureSubscription, wire.SubscriptionInfo, Repeat.SAFE, self.name, name, given
             )
             return subscription_info(confirmed)
-        made = await self._channel.ask(wire.Subscribe, wire.SubscriptionInfo, Repeat.ONCE, self.name, name, attributes)
+        made = await self._channel.ask(wire.Subscribe, wire.SubscriptionInfo, Repeat.ONCE, self.name, name, given)
         return subscription_info(made)
 
     def subscription(self, name: str) -> Subscription:
@@ -331,13 +308,7 @@ class Topic:
         return Subscription(self._channel, self.name, name)
 
     async def subscriptions(self, *, search: str = "", offset: int = 0, limit: int = 100) -> SubscriptionPage:
-        """List the topic's subscriptions, by name.
-
-        Args:
-            search: only subscriptions with this word in the name.
-            offset: number of subscriptions to skip.
-            limit: most subscriptions of a page, 1-1,000.
-        """
+        """List the topic's subscriptions, by name; arguments as for :meth:`Client.queues`."""
         reply = await self._channel.ask(
             wire.ListSubscriptions, wire.SubscriptionList, Repeat.READ, self.name, search, offset, limit
         )
@@ -350,20 +321,17 @@ class Topic:
         return topic_info(await self._channel.ask(wire.GetTopicAttributes, wire.TopicInfo, Repeat.READ, self.name))
 
     async def set_attributes(self, *, max_message_bytes: int) -> TopicInfo:
-        """Change the topic's limit for bodies, its only attribute that can be changed.
+        """Change the topic's limit for bodies, its only attribute that can be changed; return all attributes.
 
         Repeated after a lost reply; the repeat would overwrite another caller's change in between.
 
         Args:
             max_message_bytes: 1,024-1,048,576, for messages published from now on.
 
-        Returns:
-            All attributes after the change.
-
         Raises:
             InvalidArgument: the number is out of range.
         """
-        attributes = topic_attributes(None, max_message_bytes)
+        attributes = topic_attributes({"max_message_bytes": max_message_bytes})
         return topic_info(
             await self._channel.ask(wire.SetTopicAttributes, wire.TopicInfo, Repeat.SAFE, self.name, attributes)
         )
@@ -403,12 +371,14 @@ def _endpoint(queue: Queue | str | None, url: str | None) -> dict[str, Any]:
     return {"protocol": "queue", "endpoint": queue.name if isinstance(queue, Queue) else queue}
 
 
-def topic_attributes(filter_type: str | None, max_message_bytes: int | None) -> dict[str, Any]:
+def topic_attributes(given: TopicAttributes) -> dict[str, Any]:
     """Return the given attributes of a topic in wire form.
 
     Raises:
-        TypeError: a value is of the wrong type.
+        TypeError: an attribute is unknown, or a value is of the wrong type.
     """
+    check_names(given, TopicAttributes, "topic")
+    filter_type, max_message_bytes = given.get("filter_type"), given.get("max_message_bytes")
     attributes: dict[str, Any] = {}
     if filter_type is not None:
         attributes["filter_type"] = str(filter_type)
