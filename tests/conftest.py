@@ -5,6 +5,7 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 LONGEST = (
     "system/test_kill_nine.py",
@@ -27,6 +28,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure() -> None:
+    # Hypothesis limits the time of an example and of its making; a busy machine exceeds both.
+    slow = [HealthCheck.too_slow]
+    settings.register_profile("any machine", settings(), deadline=None, suppress_health_check=slow)
+    settings.load_profile("any machine")
     # A shell starts background processes with SIGINT ignored. The processes of the tests would inherit this, and
     # some tests send SIGINT to them.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

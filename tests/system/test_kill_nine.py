@@ -74,6 +74,8 @@ SEED = int(os.environ.get("CMQD_KILL_SEED", "0")) or random.SystemRandom().getra
 # The smallest segments there are, so that rolls, seals, checkpoints and drops happen while the killing goes on.
 FLAGS = ("--segment-bytes", str(1 << 20), *PUSH_FLAGS)
 LOAD_SECONDS = (0.2, 1.0)
+LEAST_OPERATIONS = 200
+"""A round does at least so many operations: on a slow machine it lasts longer than its seconds."""
 MORTAL = (0.5, 0.2, 0.05, 0.05, 0.05, 0.15)
 """What consumers do with messages that are to die, see ``Consumer.fates``."""
 SHORT = (1_000,)
@@ -134,7 +136,7 @@ class Rounds:
         victims = list(Victim)
         orphan: int | None = None
         for number in count():
-            # On a slow machine a round does less, so there are more rounds.
+            # Chance decides about rare events, so there are more rounds until each kind has happened.
             if number >= rounds and (number == 4 * rounds or not shortfalls(self.history)):
                 break
             ready = await asyncio.to_thread(self.broker.start)
@@ -146,13 +148,19 @@ class Rounds:
                 await self._create_all(ready.url)
             backlog = self._fast if number % 12 >= 8 else [self._slow]
             load = asyncio.create_task(work_until_lost(ready.url, self.history, [*self._workers, *backlog]))
-            await asyncio.wait([load], timeout=self._chance.uniform(*LOAD_SECONDS))
-            assert not load.done(), f"the load ended before the kill: {load}\n{self.broker.log_tail()}"
+            await self._wait_for_work(load)
             self.history.breaks_ns.append(time.monotonic_ns())
             await asyncio.to_thread(self.broker.kill, victims[number % len(victims)])
             await load
             orphan = ready.storage_pid
             self.survived += 1
+
+    async def _wait_for_work(self, load: "asyncio.Task[None]") -> None:
+        """Let the load go on for some time, and until it has done enough."""
+        enough = len(self.history.operations) + LEAST_OPERATIONS
+        await asyncio.wait([load], timeout=self._chance.uniform(*LOAD_SECONDS))
+        await eventually(lambda: load.done() or len(self.history.operations) >= enough)
+        assert not load.done(), f"the load ended before the kill: {load}\n{self.broker.log_tail()}"
 
     async def drain(self) -> None:
         ready = await asyncio.to_thread(self.broker.start)
