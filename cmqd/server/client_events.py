@@ -32,7 +32,7 @@ class ClientEvents:
     admission: Admission
     collector: Collector
     publishes: Publishes
-    waiting_requests: WaitingRequests[Client]
+    waiting_requests: WaitingRequests
     checkers: TransactionCheckers
     counters: Counters
     now_ms: Callable[[], int]

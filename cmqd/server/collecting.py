@@ -96,7 +96,7 @@ class Collector:
     Invariant: a client has requests in one group at a time, which ``group_of`` names.
     """
 
-    waiting_requests: WaitingRequests[Client]
+    waiting_requests: WaitingRequests
     outcomes: Outcomes
     admission: Admission
     now_ms: Callable[[], int]

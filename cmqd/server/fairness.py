@@ -28,6 +28,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final, Protocol, TypeVar
 
+from cmqd.log.interface import Log
+
 QUANTUM: Final = 16 * 1024
 """Credit of a visit, in units of cost. A piece of input is about as large, so that most visits serve one."""
 
@@ -43,20 +45,6 @@ DISK_PATIENCE_SECONDS: Final = 1.0
 """Time without a commit after which turns are given all the same, so that requests get ``busy`` and not silence."""
 
 
-class PendingLog(Protocol):
-    """Counts of a log; see ``cmqd.log.interface.Log``."""
-
-    @property
-    def pending_bytes(self) -> int:
-        """Appended and not durable."""
-        ...
-
-    @property
-    def durable_lsn(self) -> int:
-        """The LSN up to which every row is durable."""
-        ...
-
-
 class CommitRoom:
     """Room in the log before its next commit, for input that takes turns.
 
@@ -66,7 +54,7 @@ class CommitRoom:
 
     __slots__ = ("_full_lsn", "_full_since", "_log", "_timer")
 
-    def __init__(self, log: PendingLog, timer: Callable[[], float]) -> None:
+    def __init__(self, log: Log, timer: Callable[[], float]) -> None:
         """``timer`` gives seconds and never goes back."""
         self._log = log
         self._timer = timer

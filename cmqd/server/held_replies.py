@@ -9,26 +9,14 @@ removed from replies at the gate if the budget dropped the connection, the clien
 Otherwise a client could fill the memory by receiving and leaving, again and again.
 """
 
-from typing import Protocol, cast
+from typing import cast
 
 from msgspec.structs import replace
 
+from cmqd.server.client import Client
 from cmqd.server.memory_budget import LEAST_BYTES
 from cmqd.server.reply_gate import Outgoing, ReplyGate
 from cmqd_protocol.messages import MessagesPeeked, MessagesReceived
-
-
-class Holder(Protocol):
-    """A client with replies at the gate."""
-
-    @property
-    def is_gone(self) -> bool:
-        """True if the connection is closed, so that replies are dropped."""
-        ...
-
-    def note_held_replies(self, size: int) -> None:
-        """Note the bytes of the client's replies at the gate."""
-        ...
 
 
 class HeldReplies:
@@ -40,7 +28,7 @@ class HeldReplies:
         self._gate = gate
         self._held_before = 0
         """Replies ever held, at the beat before."""
-        self._noted: set[Holder] = set()
+        self._noted: set[Client] = set()
         """Clients with noted bytes."""
 
     def beat(self) -> None:
@@ -59,9 +47,9 @@ class HeldReplies:
             holder.note_held_replies(0)
 
     def _count(self) -> None:
-        sizes: dict[Holder, int] = {}
+        sizes: dict[Client, int] = {}
         for asker, reply in self._gate.with_messages():
-            holder = cast("Holder", asker)
+            holder = cast("Client", asker)
             sizes[holder] = sizes.get(holder, 0) + body_bytes(reply)
         large = {holder: size for holder, size in sizes.items() if size >= LEAST_BYTES}
         for holder in self._noted - large.keys():
@@ -73,7 +61,7 @@ class HeldReplies:
         gone = {holder for holder in large if holder.is_gone}
         if gone:
             self._noted -= gone
-            self._gate.replace(lambda asker, reply: without_bodies(reply) if cast("Holder", asker) in gone else reply)
+            self._gate.replace(lambda asker, reply: without_bodies(reply) if cast("Client", asker) in gone else reply)
 
 
 def body_bytes(reply: Outgoing) -> int:

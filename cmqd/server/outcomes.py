@@ -46,7 +46,7 @@ class Outcomes:
         broker: Broker,
         log: Log,
         gate: ReplyGate,
-        waiting_requests: WaitingRequests[Client],
+        waiting_requests: WaitingRequests,
         answers: Mapping[type[wire.Request], Answer],
         outbox: Outbox,
         checkers: TransactionCheckers,

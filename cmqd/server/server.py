@@ -34,7 +34,6 @@ from cmqd.server.background_tasks import BackgroundTasks
 from cmqd.server.binary.listener import Listener
 from cmqd.server.broker_events import BrokerEvents
 from cmqd.server.checkpoints import Checkpoints
-from cmqd.server.client import Client
 from cmqd.server.client_events import ClientEvents
 from cmqd.server.clock import BrokerClock, OffsetWatch
 from cmqd.server.collecting import Collector
@@ -115,7 +114,7 @@ class Server:
         self.counters = Counters()
         self.gate = ReplyGate(log.durable_lsn)
         self.held_replies = HeldReplies(self.gate)
-        self.waiting_requests: WaitingRequests[Client] = WaitingRequests()
+        self.waiting_requests: WaitingRequests = WaitingRequests()
         self.checkers = TransactionCheckers()
         self.outbox = Outbox(log.durable_lsn, accounts.has_secret)
         self.connections = Connections(

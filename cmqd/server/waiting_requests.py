@@ -5,36 +5,24 @@ request is in the table from the moment when the core lets it wait until it is a
 closes.
 """
 
-from typing import Generic, Protocol, TypeVar
-
+from cmqd.server.client import Client
 from cmqd_protocol.messages import PeekMessages, ReceiveMessages, Request
 
 
-class Asker(Protocol):
-    """A connection with requests that wait."""
-
-    account: str
-    waiting: dict[int, int] | None
-    """Waiter ids by request id, None while no request waits: an idle connection has no table."""
-    unread_receives: int
-
-
-A = TypeVar("A", bound=Asker)
-
-
-class WaitingRequests(Generic[A]):
+class WaitingRequests:
     """The table; see the module.
 
     Invariant: a waiter is in the table if and only if its asker lists it in ``waiting``.
     """
 
-    __slots__ = ("_last_id", "_receives", "_waiters")
+    __slots__ = ("_receives", "_waiters", "last_id")
 
     def __init__(self) -> None:
-        self._waiters: dict[int, tuple[A, Request]] = {}
+        self._waiters: dict[int, tuple[Client, Request]] = {}
         self._receives: dict[str, int] = {}
         """Number of waiting receives by account."""
-        self._last_id = 0
+        self.last_id = 0
+        """The newest waiter id."""
 
     def __len__(self) -> int:
         return len(self._waiters)
@@ -44,19 +32,14 @@ class WaitingRequests(Generic[A]):
 
     def new_id(self) -> int:
         """Return a waiter id that was never used. The core gets one with every request that may have to wait."""
-        self._last_id += 1
-        return self._last_id
-
-    @property
-    def last_id(self) -> int:
-        """The newest waiter id."""
-        return self._last_id
+        self.last_id += 1
+        return self.last_id
 
     def receives_of(self, account: str) -> int:
         """Return the number of waiting receives of an account."""
         return self._receives.get(account, 0)
 
-    def add(self, waiter_id: int, asker: A, request: Request) -> None:
+    def add(self, waiter_id: int, asker: Client, request: Request) -> None:
         """Enter a request that the core lets wait.
 
         A waiting peek counts in ``unread_receives`` before it has bodies: any number of pipelined peeks would pass that
@@ -71,25 +54,25 @@ class WaitingRequests(Generic[A]):
         elif isinstance(request, PeekMessages):
             asker.unread_receives += 1
 
-    def take(self, waiter_id: int) -> tuple[A, Request] | None:
+    def take(self, waiter_id: int) -> tuple[Client, Request] | None:
         """Remove a waiter and return its asker and request, or None if it was removed before."""
         waiter = self._waiters.pop(waiter_id, None)
         if waiter is not None:
             self._forget(*waiter)
         return waiter
 
-    def replace(self, waiter_id: int, stand_in: A) -> None:
+    def replace(self, waiter_id: int, stand_in: Client) -> None:
         """Let another asker take the reply of a waiter, which must be in the table."""
         asker, request = self._waiters[waiter_id]
         self._forget(asker, request)
         self.add(waiter_id, stand_in, request)
 
-    def find(self, asker: A, request_id: int) -> tuple[int, Request] | None:
+    def find(self, asker: Client, request_id: int) -> tuple[int, Request] | None:
         """Return the waiter id of a request and the request, or None if it does not wait."""
         waiter_id = None if asker.waiting is None else asker.waiting.get(request_id)
         return None if waiter_id is None else (waiter_id, self._waiters[waiter_id][1])
 
-    def drop_all(self, asker: A) -> list[tuple[int, Request]]:
+    def drop_all(self, asker: Client) -> list[tuple[int, Request]]:
         """Remove all waiters of an asker; return waiter ids and requests, in order of arrival."""
         dropped: list[tuple[int, Request]] = []
         for waiter_id in list((asker.waiting or {}).values()):
@@ -98,7 +81,7 @@ class WaitingRequests(Generic[A]):
             dropped.append((waiter_id, request))
         return dropped
 
-    def all(self) -> list[tuple[int, A, Request]]:
+    def all(self) -> list[tuple[int, Client, Request]]:
         """Return all waiters, in order of arrival."""
         return [(waiter_id, asker, request) for waiter_id, (asker, request) in self._waiters.items()]
 
@@ -112,7 +95,7 @@ class WaitingRequests(Generic[A]):
                 receives[asker.account] = receives.get(asker.account, 0) + 1
         assert receives == self._receives
 
-    def _forget(self, asker: A, request: Request) -> None:
+    def _forget(self, asker: Client, request: Request) -> None:
         if asker.waiting is not None:
             asker.waiting.pop(request.request_id, None)
             if not asker.waiting:

@@ -272,8 +272,6 @@ class Channel(asyncio.Protocol):
         """The beginning of a frame that has not arrived whole."""
         self._have = 0
         self._need = 0
-        self._writable: asyncio.Future[None] | None = None
-        """Set while the other end is slow to read."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the transport."""
@@ -282,23 +280,7 @@ class Channel(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The other end is gone."""
         self._transport = None
-        self.resume_writing()
         self._on_lost()
-
-    def pause_writing(self) -> None:
-        """The other end is slow to read."""
-        self._writable = asyncio.get_running_loop().create_future()
-
-    def resume_writing(self) -> None:
-        """The other end has read."""
-        if self._writable is not None:
-            self._writable.set_result(None)
-            self._writable = None
-
-    async def drain(self) -> None:
-        """Wait until the other end has read most of the frames."""
-        if self._writable is not None:
-            await self._writable
 
     def send(self, head: Head, *blobs: bytes | memoryview) -> None:
         """Send a frame. Does nothing after the other end is gone."""

@@ -151,7 +151,7 @@ class PendingLog:
 
 class TestCommitRoom:
     def test_there_is_room_until_so_much_waits_for_the_disk(self) -> None:
-        log = PendingLog()
+        log: Any = PendingLog()
         room = CommitRoom(log, lambda: 0.0)
 
         assert room.has_room()
@@ -162,7 +162,7 @@ class TestCommitRoom:
 
     def test_a_storage_that_ends_no_commit_is_not_waited_for_long(self) -> None:
         now = 10.0
-        log = PendingLog()
+        log: Any = PendingLog()
         log.pending_bytes = AHEAD_BYTES
         room = CommitRoom(log, lambda: now)
 

@@ -1,5 +1,7 @@
 """The table of who waits."""
 
+from typing import Any
+
 from cmqd.server.waiting_requests import WaitingRequests
 from cmqd_protocol.messages import ReceiveMessages, Request
 
@@ -16,8 +18,8 @@ def a_request(number: int) -> Request:
 
 
 def test_a_waiter_is_found_by_number_and_by_request() -> None:
-    waiting_requests: WaitingRequests[Asker] = WaitingRequests()
-    asker = Asker()
+    waiting_requests = WaitingRequests()
+    asker: Any = Asker()
     waiter = waiting_requests.new_id()
     request = a_request(7)
 
@@ -33,8 +35,9 @@ def test_a_waiter_is_found_by_number_and_by_request() -> None:
 
 
 def test_an_asker_that_is_gone_is_forgotten_with_all_it_waited_for() -> None:
-    waiting_requests: WaitingRequests[Asker] = WaitingRequests()
-    gone, other = Asker(), Asker()
+    waiting_requests = WaitingRequests()
+    gone: Any = Asker()
+    other: Any = Asker()
     for asker, number in ((gone, 1), (other, 1), (gone, 2)):
         waiting_requests.add(waiting_requests.new_id(), asker, a_request(number))
 
@@ -47,6 +50,6 @@ def test_an_asker_that_is_gone_is_forgotten_with_all_it_waited_for() -> None:
 
 
 def test_numbers_are_never_used_twice() -> None:
-    waiting_requests: WaitingRequests[Asker] = WaitingRequests()
+    waiting_requests = WaitingRequests()
 
     assert len({waiting_requests.new_id() for _ in range(1_000)}) == 1_000

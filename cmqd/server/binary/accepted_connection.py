@@ -339,11 +339,11 @@ class AcceptedConnection(asyncio.Protocol):
 
     @property
     def is_gone(self) -> bool:
-        """See ``held_replies.Holder``."""
+        """See ``Client``."""
         return self._transport is None or self._wire.ended is not None
 
     def note_held_replies(self, size: int) -> None:
-        """See ``held_replies.Holder``."""
+        """See ``Client``."""
         self._gate_bytes = size
         self._measure()
 

@@ -146,7 +146,7 @@ class Receives:
     broker: Broker
     outcomes: Outcomes
     collector: Collector
-    waiting_requests: WaitingRequests[Client]
+    waiting_requests: WaitingRequests
     reply: ReplyWithBodies
     max_unread_receives: int
     max_waiting_per_account: int
@@ -200,7 +200,7 @@ class Peeks:
 
     broker: Broker
     outcomes: Outcomes
-    waiting_requests: WaitingRequests[Client]
+    waiting_requests: WaitingRequests
     now_ms: Callable[[], int]
     max_unread_receives: int
 

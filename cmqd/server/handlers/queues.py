@@ -20,7 +20,7 @@ class Queues:
 
     broker: Broker
     outcomes: Outcomes
-    waiting_requests: WaitingRequests[Client]
+    waiting_requests: WaitingRequests
     checkers: TransactionCheckers
     now_ms: Callable[[], int]
 

@@ -25,7 +25,7 @@ class Transactions:
     broker: Broker
     outcomes: Outcomes
     admission: Admission
-    waiting_requests: WaitingRequests[Client]
+    waiting_requests: WaitingRequests
     checkers: TransactionCheckers
     counters: Counters
     now_ms: Callable[[], int]
