@@ -53,7 +53,7 @@ class StorageWatch:
     gate: ReplyGate
     admission: Admission
     events: ClientEvents
-    waiting_requests: WaitingRequests[Client]
+    waiting_requests: WaitingRequests
     schedule: Callable[[], None]
     patience_ms: int
     reason: Callable[[], str]
