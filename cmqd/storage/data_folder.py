@@ -183,11 +183,6 @@ class Reserve:
         self.size = size
 
     @property
-    def exists(self) -> bool:
-        """Whether there is space to release."""
-        return self.path.exists()
-
-    @property
     def missing_bytes(self) -> int:
         """Part of the space that is not held back."""
         try:

@@ -41,6 +41,8 @@ RESUME_SLACK = 1.05
 SHORT_SLACK = 1.25
 """Distance above the mark at which room is short: time enough to drop segments, which are larger than the rows written
 meanwhile."""
+REPORTED_BYTES = 4 * 1024 * 1024
+"""Change of free space and log size after which the state is reported again."""
 
 
 class Space:
@@ -52,9 +54,8 @@ class Space:
         self._reserve_bytes = reserve_bytes
         self._on_state = on_state
         self._last: LogState | None = None
-        self._told_full = False
-        """True if the last state reported a full disk: a change of the reason is reported even if all numbers are
-        equal."""
+        self._last_facts: tuple[object, ...] = ()
+        """Facts of the last state: any change is reported. A full disk is one, because it changes the reason alone."""
         self._blocked = False
         """A commit waits for room."""
         self._full = False
@@ -65,11 +66,6 @@ class Space:
         ticks."""
         self.damaged_rows = 0
         """Rows that could not be read since the start."""
-
-    @property
-    def full(self) -> bool:
-        """True after a commit met a full disk, until the ballast is back."""
-        return self._full
 
     def mark_bytes(self) -> int:
         """Free space below which sends are refused."""
@@ -172,21 +168,17 @@ class Space:
             damaged_rows=self.damaged_rows,
             is_short=self._full or free < mark * SHORT_SLACK,
         )
-        if self._last is None or self._full != self._told_full or _differs(state, self._last):
-            self._last = state
-            self._told_full = self._full
+        facts = (self._full, state.sends_refused, state.is_short, state.segments, state.damaged_rows)
+        last = self._last
+        if (
+            last is None
+            or facts != self._last_facts
+            or abs(free - last.free_bytes) + abs(state.log_bytes - last.log_bytes) > REPORTED_BYTES
+        ):
+            self._last, self._last_facts = state, facts
             self._on_state(state)
 
 
 def _sealed_growth(segment: WritableSegment) -> int:
     """Estimate the growth of the main file at a seal, before the WAL is released."""
     return min(segment.wal_bytes, segment.row_bytes + ROW_BYTES * segment.rows)
-
-
-def _differs(state: LogState, last: LogState) -> bool:
-    return (state.sends_refused, state.is_short, state.segments, state.damaged_rows) != (
-        last.sends_refused,
-        last.is_short,
-        last.segments,
-        last.damaged_rows,
-    ) or abs(state.free_bytes - last.free_bytes) + abs(state.log_bytes - last.log_bytes) > 4 * 1024 * 1024

@@ -29,28 +29,22 @@ class SourceNames:
         """Take the records of a row."""
         for record in records:
             if type(record) in _NAMING:
-                self._note(record, lsn)
-
-    def _note(self, record: AnyRecord, lsn: int) -> None:
-        match record:
-            case QueueCreated():
-                self._names[record.queue_id] = SourceName(record.queue_id, record.account, record.name)
-            case TopicCreated():
-                self._names[record.topic_id] = SourceName(record.topic_id, record.account, record.name, True)
-            case QueueDeleted():
-                self._deleted[record.queue_id] = lsn
-            case TopicDeleted():
-                self._deleted[record.topic_id] = lsn
-            case _:
-                pass
+                self._take(record, lsn)
 
     def note_part(self, part: AnyPart) -> None:
         """Take a part of the checkpoint at the begin of recovery."""
-        match part:
-            case QueueSlice():
-                self._names[part.queue_id] = SourceName(part.queue_id, part.account, part.name)
-            case TopicSlice():
-                self._names[part.topic_id] = SourceName(part.topic_id, part.account, part.name, True)
+        self._take(part, 0)
+
+    def _take(self, fact: AnyRecord | AnyPart, lsn: int) -> None:
+        match fact:
+            case QueueCreated() | QueueSlice():
+                self._names[fact.queue_id] = SourceName(fact.queue_id, fact.account, fact.name)
+            case TopicCreated() | TopicSlice():
+                self._names[fact.topic_id] = SourceName(fact.topic_id, fact.account, fact.name, True)
+            case QueueDeleted():
+                self._deleted[fact.queue_id] = lsn
+            case TopicDeleted():
+                self._deleted[fact.topic_id] = lsn
             case _:
                 pass
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from cmqd_segment.checkpoint_file import CheckpointError, verify_checkpoint
-from cmqd_segment.manifest import Manifest, SegmentEntry, SegmentState, read_manifest
+from cmqd_segment.manifest import Manifest, SegmentEntry, SegmentState
 from cmqd_segment.records import AnyRecord
 from cmqd_segment.rows import data_checksum, decode_records, meta_checksum
 from cmqd_segment.schema import SegmentFormatError, open_read_only
@@ -87,23 +87,6 @@ def _checked(path: Path, row: tuple[int, int, int, bytes, int, int, bytes, bytes
     except msgspec.MsgspecError as error:
         raise RowError(lsn, f"row {lsn} of {path.name} cannot be decoded: {error}") from error
     return ScannedRow(lsn, time_ms, messages, records, data)
-
-
-def verify_folder(folder: Path) -> Iterator[str]:
-    """Read every file in the manifest and yield the faults. The broker may be running.
-
-    Raises ManifestError, FileNotFoundError if the manifest cannot be read.
-    """
-    for _, problems in verify_files(folder):
-        yield from problems
-
-
-def verify_files(folder: Path) -> Iterator[tuple[str, list[str]]]:
-    """Yield each file of the manifest with its faults. A file that the broker dropped during the scan is sound.
-
-    Raises ManifestError, FileNotFoundError if the manifest cannot be read.
-    """
-    return verify_each(lambda: read_manifest(folder), lambda _: contextlib.nullcontext(folder), readable_segments)
 
 
 def verify_each(

@@ -18,9 +18,10 @@ from cmqd_segment.manifest import (
     write_manifest,
 )
 from cmqd_segment.newer import NewerFormatError
-from cmqd_segment.scan import RowError, scan_segment, verify_folder
+from cmqd_segment.scan import RowError, scan_segment
 from cmqd_segment.schema import SegmentFormatError, create_tables, open_read_only
 from support.log_rig import NOW_MS, OpenProcess, body
+from support.verified import verify_folder
 
 
 def test_a_manifest_comes_back_as_it_was_written(tmp_path: Path) -> None:
@@ -138,7 +139,7 @@ async def test_an_outsider_reads_live_and_sealed_rows_while_the_broker_works(
 
     assert [row.lsn for row in rows] == list(range(11, 602))
     assert rows[-1].data == body(1, 600) + body(1, 601)
-    assert list(verify_folder(folder)) == []
+    assert verify_folder(folder) == []
 
 
 @pytest.mark.system
@@ -153,7 +154,7 @@ async def test_verify_finds_a_flipped_bit(open_process: OpenProcess, folder: Pat
     content = path.read_bytes().replace(body(1, 1, 30), body(1, 2, 30), 1)
     path.write_bytes(content)
 
-    problems = list(verify_folder(folder))
+    problems = verify_folder(folder)
 
     assert "checksum that the manifest lists" in problems[0]
     assert "row 2 of 00000001.db has bodies with a wrong checksum" in problems

@@ -204,7 +204,7 @@ async def test_a_full_disk_keeps_a_broker_from_starting_only_if_the_ballast_does
     (folder / "ballast").write_bytes(bytes(10))
 
     def free_without_ballast(disk: FakeDisk) -> int:
-        return 0 if disk.ballast.exists else 2_000_000
+        return 0 if disk.ballast.path.exists() else 2_000_000
 
     def free_hardly(_: FakeDisk) -> int:
         return 1000

@@ -7,9 +7,9 @@ import pytest
 
 from cmqd_client import connect
 from cmqd_segment.manifest import SegmentState, read_manifest
-from cmqd_segment.scan import verify_folder
 from support.eventually import eventually
 from support.running_broker import RunningBroker
+from support.verified import verify_folder
 
 pytestmark = pytest.mark.system
 
@@ -48,11 +48,11 @@ async def test_consumed_messages_stay_for_the_time_of_the_setting_over_crash_and
             await asyncio.sleep(0.5)
             assert sealed_messages(broker) >= 3
             assert (await client.status())["history_bytes"] > 0
-    assert list(verify_folder(tmp_path / "data")) == []
+    assert verify_folder(tmp_path / "data") == []
 
     broker.flags = ("--keep-history-ms", "1")
     with broker:
         await eventually(
             lambda: all(entry.first_lsn != 1 for entry in read_manifest(tmp_path / "data").segments if entry.rows)
         )
-    assert list(verify_folder(tmp_path / "data")) == []
+    assert verify_folder(tmp_path / "data") == []

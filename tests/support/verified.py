@@ -1,0 +1,13 @@
+"""A check of all files of a data folder."""
+
+import contextlib
+from pathlib import Path
+
+from cmqd_segment.manifest import read_manifest
+from cmqd_segment.scan import readable_segments, verify_each
+
+
+def verify_folder(folder: Path) -> list[str]:
+    """Read every file in the manifest and return the faults."""
+    files = verify_each(lambda: read_manifest(folder), lambda _: contextlib.nullcontext(folder), readable_segments)
+    return [problem for _, problems in files for problem in problems]
