@@ -410,7 +410,7 @@ def _check_coverage(recovered: Recovered, power_lost: bool) -> None:
     _check_replay(recovered, reclaimed)
     recovered.last_lsn = last_known
     if recovered.lost:
-        # How many rows a damaged end held is unknown, and a client may know their numbers.
+        # The number of rows in a damaged end is unknown, and a client may know the numbers of their messages.
         recovered.last_lsn = last_known + JUMP_LSN
         recovered.losses.append(LossEntry(last_known + 1, last_known + JUMP_LSN, "may have been lost at the end"))
 

@@ -168,6 +168,9 @@ class StorageService:
             case _:
                 raise AssertionError(head)
 
+    # Pages and the recovery stream have a socket of their own: a page of a MiB in front of a durable LSN would delay
+    # every reply that waits for the LSN.
+
     def _on_pages(self, head: ipc.AnyHead, _data: bytes, _offset: int) -> None:
         match head:
             case ipc.ReadPage():
