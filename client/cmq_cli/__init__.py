@@ -1,5 +1,5 @@
 """The command line ``cmq``: queues, messages, accounts and the server, from a terminal or a script.
 
-``app`` is the command tree with the options that all commands share, ``commands`` has one module for each group,
-``session`` the options and the output of a command. Commands talk to the server through ``cmqd_client`` only.
+``app`` builds the command tree, ``commands`` has a module for each group of commands, ``session`` holds the options
+that all commands share, and ``output`` prints. Commands reach the server through ``cmqd_client`` only.
 """

@@ -15,14 +15,7 @@ from cmq_cli.output import Output
 from cmq_cli.session import Session
 from cmq_cli.values import show_value, typed_duration
 from cmqd_client import Client, CmqError
-from cmqd_client.errors import (
-    QueueDiffers,
-    QueueNotFound,
-    SubscriptionDiffers,
-    SubscriptionNotFound,
-    TopicDiffers,
-    TopicNotFound,
-)
+from cmqd_client.errors import AttributesDiffer, QueueNotFound, SubscriptionNotFound, TopicNotFound
 
 T = TypeVar("T")
 
@@ -84,7 +77,7 @@ def differences_shown(output: Output, name: str) -> Generator[None]:
     """Show the attributes in which an existing thing differs from the requested thing."""
     try:
         yield
-    except (QueueDiffers, TopicDiffers, SubscriptionDiffers) as error:
+    except AttributesDiffer as error:
         difference = error.difference
         document = {field: {"is": value, "wanted": wanted} for field, (value, wanted) in difference.items()}
         rows = [(field.replace("_", " "), *map(_typed, values)) for field, values in difference.items()]

@@ -1,8 +1,8 @@
-"""Standard input, read in a thread of its own, so that the event loop goes on while nothing is typed.
+"""Standard input, read in a thread of its own, so that the event loop continues while the input is idle.
 
-asyncio can wait for pipes and terminals but not for files. The thread is a daemon: a program that was interrupted must
-not wait for a terminal to send one more line. For the same reason the thread reads the descriptor: inside the buffered
-stream it would hold the lock that Python takes when it exits.
+asyncio can wait for pipes and terminals but not for files. The thread is a daemon: an interrupted program must not wait
+for another line from the terminal. For the same reason the thread reads the descriptor: a read of the buffered stream
+would hold the lock that Python takes when the program exits.
 """
 
 import asyncio

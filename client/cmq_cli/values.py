@@ -1,4 +1,4 @@
-"""Values as text: counts, sizes, times and durations, as tables show them and arguments give them.
+"""Values as text: counts, sizes, times and durations, in tables and in arguments.
 
 A duration is typed as seconds (``1.5``) or with a unit: ``250ms``, ``30s``, ``5m``, ``12h``, ``4d``.
 """
@@ -36,7 +36,7 @@ def parse_age(text: str) -> float | None:
 
 
 def parse_moment(text: str, now: float) -> datetime:
-    """Parse a typed time: ISO 8601, local unless it names a zone, or an age before ``now`` (seconds since 1970).
+    """Parse a typed time: ISO 8601, local without a zone, or an age before ``now`` (seconds since 1970).
 
     Raises:
         ValueError: the text is neither.
@@ -68,7 +68,7 @@ def show_duration(seconds: float) -> str:
 
 
 def typed_duration(seconds: float) -> str:
-    """Return a duration as an option accepts it, in the largest unit that divides it: ``345600`` becomes ``4d``."""
+    """Return a duration in the form of an option, in the largest whole unit: ``345600`` becomes ``4d``."""
     milliseconds = round(seconds * 1000)
     for unit, factor in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000)):
         if milliseconds and milliseconds % factor == 0:
@@ -129,10 +129,10 @@ def _show_number(field: str, number: int) -> str:
         return f"-{duration}" if number < 0 else duration
     if field.endswith("_bytes"):
         return show_size(number)
-    # Ids, process ids and rows are typed into other commands, so they have no separators.
+    # Ids, process ids and rows are arguments of other commands: no separators.
     return str(number) if field == "id" or field.endswith(("pid", "lsn")) else show_count(number)
 
 
 def printable(text: str) -> str:
-    """Return the text with its control characters escaped, so that it cannot command the terminal."""
+    """Return the text with its control characters escaped, because they could command the terminal."""
     return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)

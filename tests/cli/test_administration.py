@@ -460,7 +460,7 @@ def test_help_fills_the_lines_of_a_terminal(cmq: Cmq, monkeypatch: pytest.Monkey
     monkeypatch.setenv("COLUMNS", "80")
 
     # The lines of a docstring are longer than those of most terminals, and must not be broken in two places.
-    assert "so it may come from a program that runs" in cmq("send", "--help").out
+    assert "can come from a program that runs" in cmq("send", "--help").out
 
 
 def test_help_explains_exit_codes_and_shared_options(cmq: Cmq) -> None:

@@ -1,18 +1,10 @@
 """``cmq completion``: completion of commands and options in a shell."""
 
-from enum import Enum
+from typing import Literal
 
 from cyclopts import App
 
 from cmq_cli.options import CurrentSession
-
-
-class Shell(Enum):
-    """The shells for which there is a script."""
-
-    BASH = "bash"
-    ZSH = "zsh"
-    FISH = "fish"
 
 
 def completion_of(root: App) -> App:
@@ -20,7 +12,7 @@ def completion_of(root: App) -> App:
     command = App(name="completion")
 
     @command.default
-    def completion(shell: Shell, /, *, session: CurrentSession) -> None:
+    def completion(shell: Literal["bash", "zsh", "fish"], /, *, session: CurrentSession) -> None:
         """Print a script that completes commands and options in a shell.
 
         For bash: eval "$(cmq completion bash)" in ~/.bashrc. For zsh: cmq completion zsh > a file named _cmq in a
@@ -31,6 +23,6 @@ def completion_of(root: App) -> App:
         shell
             bash, zsh or fish.
         """
-        session.output.raw(root.generate_completion(prog_name="cmq", shell=shell.value).encode())
+        session.output.raw(root.generate_completion(prog_name="cmq", shell=shell).encode())
 
     return command

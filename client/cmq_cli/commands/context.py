@@ -31,11 +31,11 @@ def add(
     Parameters
     ----------
     url
-        cmq://ID:KEY@host:port; without it (or with -) read from standard input, hidden from other users.
+        cmq://ID:KEY@host:port; by default (or with -) read from standard input, hidden from other users.
     from_file
         Take the current context of this file, such as admin.context.toml in the data folder of a server.
     use
-        Make it the current context.
+        Make the new context the current context.
     """
     contexts = session.contexts()
     if from_file is None:

@@ -46,7 +46,7 @@ async def send(
 ) -> ExitCode:
     """Send a message, or a stream of messages.
 
-    A stream is sent in order, up to 256 lines at a time and without waiting for more, so it may come from a program
+    A stream is sent in order, up to 256 lines at a time. Lines are sent at once, so the stream can come from a program
     that runs for a long time. Empty lines are skipped.
 
     Parameters
@@ -97,8 +97,8 @@ async def receive(
 ) -> ExitCode:
     """Receive messages and print them.
 
-    By default the messages are kept: they are hidden from other receives until their visibility timeout ends, and are
-    then delivered again. Delete or release them by the printed handles. The command ends when the queue is empty.
+    By default the messages are kept: hidden from other receives until their visibility timeout ends, and then delivered
+    again. The printed handles delete or release the messages. The command ends when the queue is empty.
 
     Parameters
     ----------
@@ -107,7 +107,7 @@ async def receive(
     visibility_timeout
         Time for which the messages are hidden: 1s to 12h; the visibility timeout of the queue by default.
     delete
-        Delete each message after printing it; --keep does not.
+        Delete each message after printing; --keep does not.
     """
     remaining = max_messages
     async with session.client() as client:
@@ -187,7 +187,7 @@ async def release(
     ] = True,
     session: CurrentSession,
 ) -> ExitCode:
-    """Release received messages by their receipt handles, so that they can be received again at once."""
+    """Release received messages by their receipt handles, for other receives at once."""
     _check_given(handles)
     async with session.client() as client:
         result = await client.queue(queue).release_batch(handles, count_receive=count)

@@ -33,9 +33,9 @@ async def publish(
 ) -> ExitCode:
     """Publish a message, or a stream of messages, to the subscriptions of a topic.
 
-    A stream is published in order, up to 256 lines at a time and without waiting for more, so it may come from a
-    program that runs for a long time. Empty lines are skipped. The command ends at the first line that cannot be
-    published, and names that line; the lines before it are published.
+    A stream is published in order, up to 256 lines at a time. Lines are published at once, so the stream can come from
+    a program that runs for a long time. Empty lines are skipped. The command ends at the first line that cannot be
+    published, and names that line; the lines before are published.
 
     Parameters
     ----------

@@ -1,6 +1,6 @@
 """``cmq sub``: deliveries of topics to queues and URLs."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import msgspec
@@ -31,9 +31,9 @@ class Attributes:
 
     Parameters
     ----------
-    filter_tag
+    filter_tags
         Only messages with this tag; can be repeated, up to 5. Without filter tags every message matches.
-    binding_key
+    binding_keys
         On a routing topic: only messages with a matching key; * is a word, # is any number of words; can be repeated,
         up to 5.
     strategy
@@ -43,8 +43,8 @@ class Attributes:
         Content of a request to a URL: a JSON object with facts and body (the default), or only the body.
     """
 
-    filter_tag: Repeated = None
-    binding_key: Repeated = None
+    filter_tags: Annotated[Repeated, Parameter(name="--filter-tag")] = None
+    binding_keys: Annotated[Repeated, Parameter(name="--binding-key")] = None
     strategy: RetryStrategy | None = None
     content_format: ContentFormat | None = None
 
@@ -74,14 +74,7 @@ async def create(
     async with session.client() as client:
         with differences_shown(output, name):
             info = await client.topic(topic).subscribe_info(
-                name,
-                queue=queue,
-                url=to_url,
-                filter_tags=attributes.filter_tag,
-                binding_keys=attributes.binding_key,
-                strategy=attributes.strategy,
-                content_format=attributes.content_format,
-                ensure=ensure,
+                name, queue=queue, url=to_url, ensure=ensure, **vars(attributes)
             )
     if info.secret is not None and not output.json:
         output.facts({}, {"secret": info.secret})
@@ -121,18 +114,14 @@ async def set_attributes(
     New filter tags and binding keys apply to messages published from now on, a new strategy also to deliveries that
     failed before.
     """
-    if attributes.filter_tag and no_filter_tags:
+    if attributes.filter_tags and no_filter_tags:
         raise CommandFailed("give --filter-tag or --no-filter-tags, not both", ExitCode.USAGE)
     if attributes == _NO_ATTRIBUTES and not no_filter_tags:
         raise CommandFailed("name at least one attribute to change; see: cmq sub set --help", ExitCode.USAGE)
+    if no_filter_tags:
+        attributes = replace(attributes, filter_tags=[])
     async with session.client() as client:
-        subscription = client.topic(topic).subscription(name)
-        info = await subscription.set(
-            filter_tags=[] if no_filter_tags else attributes.filter_tag,
-            binding_keys=attributes.binding_key,
-            strategy=attributes.strategy,
-            content_format=attributes.content_format,
-        )
+        info = await client.topic(topic).subscription(name).set(**vars(attributes))
     show_details(session.output, info, _FIELDS)
 
 

@@ -9,6 +9,7 @@ from cmq_cli.exitcodes import ExitCode
 from cmq_cli.nouns import as_document, created_remark, delete_each, differences_shown, existing, show_details, table_of
 from cmq_cli.options import FIRST_PAGE, CurrentSession, Ensure, Paging, TopicName, Yes
 from cmqd_client import Client, FilterType
+from cmqd_client.topic import TopicAttributes
 
 app = App(name="topic", help="Create, list, show, change and delete topics.")
 
@@ -35,18 +36,18 @@ async def create(
     max_message_bytes
         Maximum size of a body: 1024 to 1048576; 65536 by default.
     """
+    output = session.output
+    attributes: TopicAttributes = {"filter_type": filter_type, "max_message_bytes": max_message_bytes}
     async with session.client() as client:
         if ensure:
-            with differences_shown(session.output, name):
-                info = await client.ensure_topic_info(
-                    name, filter_type=filter_type, max_message_bytes=max_message_bytes
-                )
+            with differences_shown(output, name):
+                info = await client.ensure_topic_info(name, **attributes)
         else:
-            topic = await client.create_topic(name, filter_type=filter_type, max_message_bytes=max_message_bytes)
+            topic = await client.create_topic(name, **attributes)
             info = msgspec.structs.replace(await topic.attributes(), created=True)
     if info.name != name:
-        session.output.remark(f"the name was cut to {len(info.name)} bytes")
-    session.output.result(as_document(info), created_remark("topic", info.name, info.created))
+        output.remark(f"the name was cut to {len(info.name)} bytes")
+    output.result(as_document(info), created_remark("topic", info.name, info.created))
 
 
 @app.command(name="list")

@@ -44,6 +44,6 @@ def count_log(session: Session, order: Order) -> "tuple[Options, Count]":
             try:
                 return options, count_once()
             except SegmentReclaimedError:
-                # A new plan knows which rows are gone, and refuses if they were requested; no slice may span them.
+                # A new plan has no slices across the reclaimed rows, and refuses a range that names them.
                 continue
         return options, count_once()

@@ -1,4 +1,4 @@
-"""The target of a run, a queue or a topic: look it up, create it, check that it accepts the counted messages."""
+"""The target of a run, a queue or a topic: look-up, creation, and the check against the counted messages."""
 
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,7 @@ MARK_BYTES = 160
 
 
 class Target(msgspec.Struct, frozen=True):
-    """A queue or topic, as it is."""
+    """The present state of a queue or topic."""
 
     id: int
     """0 = the queue has to be created."""
@@ -94,7 +94,7 @@ def check_fits(order: Order, count: "Count", target: Target) -> None:
 
 
 async def check_same_target(session: Session, journal: "Journal") -> None:
-    """Check that the target of a resumed run is the queue or topic with which it began.
+    """Check that the target of a resumed run is still the queue or topic of its first part.
 
     Raises:
         CommandFailed: the target was created anew, or belongs to another server.
