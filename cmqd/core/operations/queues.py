@@ -209,53 +209,38 @@ class QueueAdmin:
         target_name = attributes.dead_letter_queue
         if not target_name:
             return None
-        field = "dead_letter_queue"
+
+        def refuse(text: str, limit: str) -> InvalidArgument:
+            return InvalidArgument(text, field="dead_letter_queue", value=target_name, limit=limit)
+
         target = self._queues.names.get(account, {}).get(target_name)
         if target_name == name:
-            raise InvalidArgument(
-                f"queue {name!r} cannot be its own dead-letter queue",
-                field=field,
-                value=target_name,
-                limit="another queue",
-            )
+            raise refuse(f"queue {name!r} cannot be its own dead-letter queue", "another queue")
         if target is None:
-            raise InvalidArgument(
+            raise refuse(
                 f"dead-letter queue {shown(target_name)} does not exist; create it first",
-                field=field,
-                value=target_name,
-                limit="an existing queue of the account",
+                "an existing queue of the account",
             )
         if target.index.attributes.transactional:
-            raise InvalidArgument(
+            raise refuse(
                 f"queue {target_name!r} is transactional and cannot be a dead-letter queue",
-                field=field,
-                value=target_name,
-                limit="a queue that is not transactional",
+                "a queue that is not transactional",
             )
         if target.index.attributes.dead_letter_queue:
-            raise InvalidArgument(
+            raise refuse(
                 f"queue {target_name!r} has a dead-letter queue itself and cannot be one",
-                field=field,
-                value=target_name,
-                limit="a queue without a dead-letter queue",
+                "a queue without a dead-letter queue",
             )
         if queue is not None and queue.sources:
             names = ", ".join(sorted(source.name for source in queue.sources.values()))
-            raise InvalidArgument(
-                f"queue {name!r} is the dead-letter queue of {names} and cannot have one itself",
-                field=field,
-                value=target_name,
-                limit="empty",
-            )
+            raise refuse(f"queue {name!r} is the dead-letter queue of {names} and cannot have one itself", "empty")
         if queue is not None and self._runtime[queue.queue_id].redriving is not None:
             raise RedriveRunning(name)
         limit = self._limits.max_dead_letter_sources
         if len(target.sources) >= limit and (queue is None or queue.queue_id not in target.sources):
-            raise InvalidArgument(
+            raise refuse(
                 f"queue {target_name!r} is the dead-letter queue of {limit} queues, its limit",
-                field=field,
-                value=target_name,
-                limit=f"at most {limit} queues",
+                f"at most {limit} queues",
             )
         return target
 

@@ -1,7 +1,7 @@
 """Topics and subscriptions: create, ensure, list, attributes, subscribe, unsubscribe, delete."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard, cast
 
 import msgspec
 
@@ -456,18 +456,12 @@ def _check_choice(field: str, value: object, choices: tuple[str, ...]) -> object
 
 
 def _texts(field: str, value: object) -> list[str]:
-    if not isinstance(value, list):
+    if not _are_texts(value):
         raise InvalidArgument(
             f"{field} must be a list of texts, not {shown(value)}", field=field, value=value, limit="a list of texts"
         )
-    texts: list[str] = []
-    for one in value:  # pyright: ignore[reportUnknownVariableType]
-        if not isinstance(one, str):
-            raise InvalidArgument(
-                f"{field} must be a list of texts, not {shown(value)}",  # pyright: ignore[reportUnknownArgumentType]
-                field=field,
-                value=value,  # pyright: ignore[reportUnknownArgumentType]
-                limit="a list of texts",
-            )
-        texts.append(one)
-    return texts
+    return value
+
+
+def _are_texts(value: object) -> TypeGuard[list[str]]:
+    return isinstance(value, list) and all(isinstance(text, str) for text in cast("list[object]", value))
