@@ -243,6 +243,7 @@ class QueueIndex:
     def oldest_remembered(self) -> int:
         """Return the lowest position that is live, rewindable, or has a remembered decision."""
         oldest = self.next_position
+        # Decisions about half messages count too: a time step below tells when a decision may be forgotten.
         kept = [self.live, self._rewindable]
         if self._halves is not None:
             kept += (self._halves.committed, self._halves.rolled_back)
@@ -367,6 +368,8 @@ class QueueIndex:
         stop = first + count
         self.next_position = stop
         self.last_enqueue_ms = record.enqueue_ms
+        # Counts beside the sets: the size of a set is a sum over its chunks, and counts are read several times a
+        # message.
         self.live.add_range(first, stop)
         self.live_count += count
         visible_ms = record.visible_ms
@@ -531,6 +534,8 @@ class QueueIndex:
 
     def apply_ended(self, record: TransactionsEnded) -> None:
         """Remove decided half messages; a committed message is sent anew in the same row."""
+        # The old position is free from here on. A committed message has a new position, at the end of the queue, where
+        # its time is the time of the commit: consumers see it as new, and its retention begins.
         for start, stop in ranges(record.positions):
             self.live.remove_range(start, stop)
             self.half.remove_range(start, stop)
@@ -552,6 +557,8 @@ class QueueIndex:
 
     def apply_attributes(self, record: QueueAttributesSet) -> None:
         """Other attributes from here on."""
+        # Pruned under the old attributes, before the new ones count: a message that was past a shorter window must not
+        # come back with a longer one.
         self._prune_by(record)
         self.attributes = record.attributes
         if not record.attributes.rewind_ms:
@@ -579,6 +586,8 @@ class QueueIndex:
 
     def apply_activated(self, record: MessagesActivated) -> None:
         """End delays; the entries of these positions in buckets turn stale."""
+        # Ended in the order of the record, which is the order of positions: the messages become active as they were
+        # sent.
         for start, stop in ranges(record.positions):
             self.delays.end(start, stop)
             self.activate_range(start, stop)
@@ -715,6 +724,7 @@ class QueueIndex:
 
     def active_anew(self) -> BitMap64:
         """Return the active positions after a restart: damage may have been repaired, and moves were not made."""
+        # A checkpoint must not keep what a restart forgets, or a repaired log would leave its messages out of reach.
         active = self.active
         if self.damaged:
             active = active | (self.damaged - self.delays.damaged)

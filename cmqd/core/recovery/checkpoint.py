@@ -101,6 +101,8 @@ class Checkpoint:
         delays = self._queues.delays.of_queue(queue.queue_id) if index.delays.scheduled_count else []
         step_positions, step_starts, step_ends = index.steps.packed()
         halves = self._halves(queue) if index.has_halves else ()
+        # All parts are prepared before the first is yielded. Behind a ``yield`` other operations may have run, and a
+        # part made from the present state would show another moment than the slice.
         dedup_ids = queue.dedup_ids.parts() if queue.has_dedup_ids else ()
         yield QueueSlice(
             lsn=lsn,
@@ -179,6 +181,7 @@ class Checkpoint:
         for subscription_id in list(topic.subscriptions):
             subscription = topic.subscriptions.get(subscription_id)
             if subscription is not None:
+                # Taken together with the slice, for the same reason as the parts of a queue.
                 retries = subscription.deliveries.retry_parts(RETRIES_A_PART)
                 yield _subscription_slice(subscription, last_lsn())
                 for some in retries:

@@ -122,6 +122,7 @@ class Replay:
                 self._apply(queue, fitting_record, lsn)
 
     def _replay_topic(self, record: TopicRecord, lsn: int) -> None:
+        # Before the topic is examined: the copies of a publish are facts of their queues, which outlive the topic.
         topic = self._topics.by_id.get(record.topic_id)
         if isinstance(record, MessagesPublished):
             # Copies are stored even if the topic is gone or its slice is newer: queues have slices of their own.
@@ -130,6 +131,7 @@ class Replay:
             if topic is None:
                 self._replay_topic_created(record, lsn)
         elif topic is None:
+            # Up to the end of the checkpoint: the topic was deleted before its slice was made.
             if lsn > self._restore.end_lsn:
                 if self._salvage is None:
                     raise ValueError(f"row {lsn} has a {type(record).__name__} of unknown topic {record.topic_id}")
@@ -167,6 +169,8 @@ class Replay:
 
     def _salvage_topic(self, topic: Topic, record: TopicRecord) -> None:
         """Apply a record behind a gap in the log, if the record can be true for the known facts of the topic."""
+        # First the facts that the record presumes, then the record. A name that is taken, or a position that is not
+        # counted as used, would make the record contradict the tables.
         match record:
             case Subscribed():
                 namesake = topic.folded.get(folded(record.name))
@@ -200,12 +204,15 @@ class Replay:
     def _replay_copies(self, record: MessagesPublished, lsn: int) -> None:
         for queue_id, first, count in copies_of(record):
             queue = self._queues.by_id.get(queue_id)
+            # Every queue by its own slice. A checkpoint can hold the copies of one publish for some queues and not for
+            # others.
             if queue is None:
                 if lsn > self._restore.end_lsn:
                     if self._salvage is None:
                         raise ValueError(f"row {lsn} has copies in unknown queue {queue_id}")
                     self.records_not_applied += 1
             elif lsn > queue.slice_lsn:
+                # Behind a gap the positions may be in use already, by a record that was applied before.
                 if self._salvage is not None and first < queue.index.next_position:
                     self.records_not_applied += 1
                     continue
@@ -223,6 +230,7 @@ class Replay:
         self._queues.apply_created(record)
 
     def _apply(self, queue: Queue, record: AnyRecord, lsn: int) -> None:
+        # Records that change more than the index go to the table: sessions, dedup ids, due checks, names and bindings.
         match record:
             case MessagesSent():
                 self._queues.apply_sent(queue, record, lsn)
@@ -270,6 +278,7 @@ class Replay:
                 queues.bind(queue, queues.names[queue.account].get(name))
             while index.has_halves and index.halves.is_too_long():
                 index.halves.forget_decided(index.half)
+        # After all queues are bound by name: only then a missing dead-letter queue is known to be missing.
         self._mend_bindings(records)
         for subscription in self._topics.subscriptions.values():
             subscription.flows = subscription.may_flow()
@@ -286,6 +295,7 @@ class Replay:
         for queue_id, queue in self._queues.by_id.items():
             index = queue.index
             nameless = [position for position in index.half if index.halves.id_of(position) is None]
+            # Rolled back by a record, so that a second start from this log comes to the same decision.
             if nameless:
                 ended = TransactionsEnded(queue_id, pack_runs(nameless), False, index.last_enqueue_ms)
                 index.apply_ended(ended)

@@ -71,6 +71,7 @@ class Restore:
                 else:
                     topic = self._topics.by_id[part.queue_id]
                     account, dedup_ids = topic.account, topic.make_dedup_ids(DedupIds(self._limits))
+                # In their order, as they were sent: the last entry of an id replaces its stale entries.
                 for dedup_id, message_id, sent_ms in part.entries:
                     dedup_ids.note(dedup_id, message_id, sent_ms)
                 self._promises.memory.recount(account, dedup_ids)
@@ -87,6 +88,7 @@ class Restore:
         topic.last_enqueue_ms = part.last_enqueue_ms
         topic.steps.load(part.step_positions, part.step_starts, part.step_ends)
         topic.slice_lsn = part.lsn
+        # In the table at once: the slices of its subscriptions and dedup ids follow.
         self._topics.add(topic)
 
     def _load_subscription(self, part: SubscriptionSlice) -> None:
@@ -123,6 +125,8 @@ class Restore:
             index.halves.rolled_back = BitMap64.deserialize(part.rolled_back)
         for position, attempts, last_check_ms, last_unknown_ms, next_check_ms in part.checked:
             index.halves.load_checked(position, Checked(attempts, last_check_ms, last_unknown_ms, next_check_ms))
+        # Entries of messages that were decided since the bucket was filled are dropped here, once, in place of at every
+        # due time.
         for due_ms, packed in part.due:
             still = [position for position in array("Q", packed) if position in index.half]
             self._queues.checks.bucket(due_ms, part.queue_id).extend(still)

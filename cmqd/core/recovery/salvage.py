@@ -74,6 +74,8 @@ class Salvage:
                 deleted = MessagesDeleted(record.queue_id, pack_runs(live), record.leases, record.deleted_ms)
                 return (deleted,), len(live) == len(asked)
             case LeasesEnded() | MessagesReleased() | VisibilityChanged():
+                # A lease that the index does not know began in the gap. Its message is active here, and is delivered
+                # again.
                 asked = unpack_runs(record.leases)
                 known_leases = [lease for lease in asked if lease in index.leases.by_number]
                 runs = pack_runs(known_leases)
@@ -94,6 +96,7 @@ class Salvage:
                 return _activated(index, record)
             case DelaysScheduled():
                 _never_again(index, last_of(record.positions) + 1)
+                # A message that left overflow in the gap has its due time already, or its delay has ended.
                 delays = list(zip(unpack_runs(record.positions), record.visible_ms, strict=True))
                 waiting = [(position, due_ms) for position, due_ms in delays if position in index.delays.overflow]
                 runs = pack_runs(position for position, _ in waiting)
@@ -160,6 +163,8 @@ class Salvage:
                 index.history.set(position, in_flight.receive_count, in_flight.first_receive_ms)
 
     def _holders_of(self, index: QueueIndex) -> dict[int, int]:
+        # Built from the leases at the first need, then kept up to date: a search through a million leases for every
+        # record would make such a start take hours.
         holders = self._holders.get(index.queue_id)
         if holders is None or len(holders) > 2 * len(index.leases.by_number) + FORGET_ABOVE:
             holders = {in_flight.position: lease for lease, in_flight in index.leases.by_number.items()}
