@@ -243,7 +243,7 @@ class QueueIndex:
     def oldest_remembered(self) -> int:
         """Return the lowest position that is live, rewindable, or has a remembered decision."""
         oldest = self.next_position
-        # Decisions about half messages count too: a time step below tells when a decision may be forgotten.
+        # Decisions about half messages count too: their time steps tell when a decision may be forgotten.
         kept = [self.live, self._rewindable]
         if self._halves is not None:
             kept += (self._halves.committed, self._halves.rolled_back)
@@ -586,8 +586,6 @@ class QueueIndex:
 
     def apply_activated(self, record: MessagesActivated) -> None:
         """End delays; the entries of these positions in buckets turn stale."""
-        # Ended in the order of the record, which is the order of positions: the messages become active as they were
-        # sent.
         for start, stop in ranges(record.positions):
             self.delays.end(start, stop)
             self.activate_range(start, stop)

@@ -75,7 +75,7 @@ class Batches:
             sizes, bodies = at_places(sizes, repeats.new), at_places(bodies, repeats.new)
             headers = None if headers is None else at_places(headers, repeats.new)
             dedup_ids = at_places(dedup_ids, repeats.new) if any(dedup_ids) else None
-        # None in the record costs a byte; a list of 256 times null is kept in memory with every message of the batch.
+        # An absent list takes a byte of the record, a list of nulls takes a byte for each message.
         if headers is not None and not any(headers):
             headers = None
         if sizes:
