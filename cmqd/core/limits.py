@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import msgspec
 
 from cmqd.core.errors import BatchTooLarge, InvalidArgument, MessageTooLarge, shown
-from cmqd_segment.records import QueueAttributes
+from cmqd_segment.records import QueueAttributes, StoredMessage
 from cmqd_types.messages import CopyOf, Headers
 
 MIB = 1024 * 1024
@@ -308,4 +308,16 @@ def copy_bytes(copy_of: CopyOf) -> int:
     labels = copy_of.labels
     if labels:
         size += len(labels.encode()) if isinstance(labels, str) else 2 * len(labels) + len("".join(labels).encode())
+    return size
+
+
+def reply_bytes(message: StoredMessage) -> int:
+    """Return the upper bound of the bytes that a message takes in a reply, beside a few numbers."""
+    size = len(message.body)
+    if message.headers:
+        size += headers_bytes(message.headers)
+    if message.origin is not None:
+        size += ORIGIN_BYTES
+    if message.copy_of is not None:
+        size += copy_bytes(message.copy_of)
     return size

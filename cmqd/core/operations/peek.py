@@ -7,7 +7,7 @@ from pyroaring import BitMap64
 from cmqd.core.errors import InvalidArgument, shown
 from cmqd.core.facts.facts import Facts
 from cmqd.core.facts.queue import Queue
-from cmqd.core.limits import ORIGIN_BYTES, check_range, copy_bytes, headers_bytes
+from cmqd.core.limits import check_range, reply_bytes
 from cmqd.core.outcome import WAITING, Effects, Outcome, PageRead, Waiting, Woken
 from cmqd.core.runtime.pages import Reading
 from cmqd.core.runtime.pending import PendingPeek
@@ -124,13 +124,7 @@ class Peek:
                 continue
             if state == "rewindable" and message.enqueue_ms < unrewindable_ms:
                 continue
-            size += len(message.body)
-            if message.headers:
-                size += headers_bytes(message.headers)
-            if message.origin is not None:
-                size += ORIGIN_BYTES
-            if message.copy_of is not None:
-                size += copy_bytes(message.copy_of)
+            size += reply_bytes(message)
             if size > self._limits.max_batch_bytes and messages:
                 next_start = position
                 break

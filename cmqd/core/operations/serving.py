@@ -23,7 +23,7 @@ from msgspec import structs
 
 from cmqd.core.facts.facts import Facts
 from cmqd.core.facts.queue import Queue
-from cmqd.core.limits import ORIGIN_BYTES, copy_bytes, headers_bytes
+from cmqd.core.limits import reply_bytes
 from cmqd.core.operations.floors import Floors
 from cmqd.core.operations.leases import Leases
 from cmqd.core.outcome import Effects, PageRead, Woken
@@ -171,13 +171,7 @@ class Serving:
             message = in_window.get(position)
             if message is None:
                 break
-            size += len(message.body)
-            if message.headers:
-                size += headers_bytes(message.headers)
-            if message.origin is not None:
-                size += ORIGIN_BYTES
-            if message.copy_of is not None:
-                size += copy_bytes(message.copy_of)
+            size += reply_bytes(message)
             if size > self._max_batch_bytes and taken:
                 break
             taken += 1
