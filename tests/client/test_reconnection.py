@@ -69,7 +69,7 @@ async def test_too_many_connections_are_told_to_the_caller_and_tried_again_at_th
 
 
 async def test_a_send_with_too_many_connections_was_not_sent(server: LocalServer) -> None:
-    async with connect(server.url, request_timeout=0.5, retries=0) as client:
+    async with connect(server.url, request_timeout=2, retries=0) as client:
         server.link.refusal = TOO_MANY
         await _drop(client, server)
 
