@@ -42,7 +42,7 @@ class ClientEvents:
 
     def cancel(self, client: Client, request_id: int) -> bool:
         """Cancel a waiting request; return False if no request of this id waits."""
-        # A collected receive is decided first: undecided it is neither waiting nor answered.
+        # A collected receive is decided first: an undecided receive is neither waiting nor answered.
         self.collector.decide_of(client)
         waiter = self.waiting_requests.find(client, request_id)
         if waiter is None:
@@ -91,8 +91,8 @@ class ClientEvents:
     def end_waits(self, code: ErrorCode, text: str) -> int:
         """Answer every waiting request with an error; return their number.
 
-        Publishes in slices do not wait: they are carried out first, because a request that has begun must not be
-        answered as if it had not.
+        Publishes in slices do not wait: they are carried out first, because a request in progress must not be
+        answered as cancelled.
         """
         self.collector.decide_all()
         self.publishes.finish()
