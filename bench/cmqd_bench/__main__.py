@@ -1,12 +1,14 @@
 """``python -m cmqd_bench SCENARIO ...``; see bench/README.md."""
 
+import argparse
 import signal
 import sys
 from types import FrameType
 
 from cmqd_bench.broker import BrokerFailed
 from cmqd_bench.machine import ConditionsError
-from cmqd_bench.options import build_parser, options_from, quick
+from cmqd_bench.options import build_parser, options_from, plan_from, quick
+from cmqd_bench.runner import print_report
 from cmqd_bench.wire import RequestFailed
 
 USAGE_ERROR = 2
@@ -19,67 +21,47 @@ def _terminate(_number: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
+def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+    """Run a command. Modules are imported here, because some need more than the base set."""
+    match arguments.scenario:
+        case "micro":
+            from cmqd_bench.micro.runner import print_micro
+
+            print_micro(name_filter=arguments.filter, json_output=arguments.json)
+        case "match":
+            from cmqd_bench.micro.match import print_match
+
+            print_match(json_output=arguments.json)
+        case "attack":
+            from cmqd_bench.attack.run import Plan, print_attacks
+
+            print_attacks(plan_from(Plan, arguments))
+        case "spark":
+            from cmqd_bench.spark.report import Plan, print_spark
+
+            print_spark(plan_from(Plan, arguments))
+        case "quick":
+            from cmqd_bench.micro.runner import print_micro
+
+            print_micro()
+            for options in quick():
+                print()
+                print_report(options)
+        case _:
+            try:
+                options = options_from(arguments)
+            except ValueError as error:
+                parser.error(str(error))
+            print_report(options)
+
+
 def main() -> int:
     """Exit code 0 with a report, 1 when the run failed, 2 for wrong arguments, 130 when interrupted."""
     parser = build_parser()
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, _terminate)
     try:
-        if arguments.scenario == "micro":
-            from cmqd_bench.micro.runner import print_micro
-
-            print_micro(name_filter=arguments.filter, json_output=arguments.json)
-        elif arguments.scenario == "match":
-            from cmqd_bench.micro.match import print_match
-
-            print_match(json_output=arguments.json)
-        elif arguments.scenario == "attack":
-            from cmqd_bench.attack.run import Plan, print_attacks
-
-            print_attacks(
-                Plan(
-                    arguments.cases,
-                    seconds=arguments.seconds,
-                    settle_seconds=arguments.settle,
-                    rate=arguments.rate,
-                    durability=arguments.durability,
-                    python=arguments.python,
-                ),
-                arguments.scratch,
-                json_output=arguments.json,
-            )
-        elif arguments.scenario == "spark":
-            from cmqd_bench.spark.report import print_spark
-
-            print_spark(
-                parts=arguments.parts,
-                messages=arguments.messages,
-                body=arguments.body,
-                rounds=arguments.rounds,
-                tail_rounds=arguments.tail_rounds,
-                tail_rate=arguments.tail_rate,
-                tail_seconds=arguments.tail_seconds,
-                scratch=arguments.scratch,
-                share_cores=arguments.share_cores,
-                unix_sockets=arguments.unix_sockets,
-                json_output=arguments.json,
-            )
-        elif arguments.scenario == "quick":
-            from cmqd_bench.micro.runner import print_micro
-            from cmqd_bench.runner import print_report
-
-            print_micro()
-            for options in quick():
-                print()
-                print_report(options)
-        else:
-            from cmqd_bench.runner import print_report
-
-            try:
-                options = options_from(arguments)
-            except ValueError as error:
-                parser.error(str(error))
-            print_report(options)
+        _run(parser, arguments)
     except (BrokerFailed, ConditionsError, RequestFailed, TimeoutError, OSError) as error:
         print(f"cmqd_bench: {str(error) or type(error).__name__}", file=sys.stderr)
         return RUN_FAILED

@@ -4,9 +4,10 @@ A scenario's defaults are in ``DEFAULTS``; a flag that a scenario does not have 
 """
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Any, TypeVar
 
 from cmqd_bench.attack.attacker import ATTACKS
 from cmqd_bench.wire import MIN_BODY
@@ -151,34 +152,24 @@ def quick() -> Sequence[Options]:
     ]
 
 
-def whole(low: int, high: int):
+def whole(low: int, high: int) -> Callable[[str], int]:
     """An argument type: an integer within a range, refused by name, value and limit."""
-
-    def parse(text: str) -> int:
-        try:
-            value = int(text.replace("_", "").replace(",", ""))
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
-        if not low <= value <= high:
-            raise argparse.ArgumentTypeError(f"{value} is not within {low} .. {high}")
-        return value
-
-    return parse
+    return lambda text: int(_within(text.replace("_", "").replace(",", ""), int, "a whole number", low, high))
 
 
-def decimal(low: float, high: float):
+def decimal(low: float, high: float) -> Callable[[str], float]:
     """An argument type: a number within a range."""
+    return lambda text: _within(text, float, "a number", low, high)
 
-    def parse(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
-        if not low <= value <= high:
-            raise argparse.ArgumentTypeError(f"{value} is not within {low} .. {high}")
-        return value
 
-    return parse
+def _within(text: str, kind: Callable[[str], float], noun: str, low: float, high: float) -> float:
+    try:
+        value = kind(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not {noun}") from None
+    if not low <= value <= high:
+        raise argparse.ArgumentTypeError(f"{value} is not within {low} .. {high}")
+    return value
 
 
 ATTACK_CASES: Sequence[tuple[str, int]] = (
@@ -195,8 +186,10 @@ ATTACK_CASES: Sequence[tuple[str, int]] = (
     ("sessions", 4),
 )
 """Attacks and their numbers of connections."""
+_SHOWN = ",".join(f"{kind}:{count}" for kind, count in ATTACK_CASES)
 
 SPARK_PARTS = ("batch", "prune", "stream", "sink", "tail")
+_PARTS = ",".join(SPARK_PARTS)
 
 
 def parts_of(text: str) -> Sequence[str]:
@@ -206,62 +199,6 @@ def parts_of(text: str) -> Sequence[str]:
         if part not in SPARK_PARTS:
             raise argparse.ArgumentTypeError(f"{part!r} is none of {', '.join(SPARK_PARTS)}")
     return parts
-
-
-def add_option(parser: argparse.ArgumentParser, name: str, default: Options) -> None:
-    """Add the flag ``--name``; its default is that of the scenario."""
-    flag = "--" + name.replace("_", "-")
-    value = getattr(default, name)
-    shown = "%(default)s"
-    match name:
-        case "seconds":
-            parser.add_argument(
-                flag, type=decimal(0.1, 3600), default=value, help=f"measured time of a round ({shown})"
-            )
-        case "warm_up":
-            parser.add_argument(flag, type=decimal(0, 600), default=value, help=f"seconds before measuring ({shown})")
-        case "batch":
-            parser.add_argument(flag, type=whole(1, MAX_BATCH), default=value, help=f"messages per request ({shown})")
-        case "body":
-            parser.add_argument(
-                flag, type=whole(MIN_BODY, MAX_BATCH_BYTES), default=value, help=f"bytes of each body ({shown})"
-            )
-        case "connections":
-            parser.add_argument(flag, type=whole(1, 100_000), default=value, help=f"connections of each kind ({shown})")
-        case "rate":
-            parser.add_argument(flag, type=decimal(0.1, 200_000), default=value, help=f"messages a second ({shown})")
-        case "backlog" | "messages":
-            parser.add_argument(flag, type=whole(1, 100_000_000), default=value, help=f"messages ({shown})")
-        case "subscribers":
-            parser.add_argument(flag, type=whole(0, 500), default=value, help=f"queues that get a copy ({shown})")
-        case "unmatched":
-            parser.add_argument(flag, action="store_true", help="no subscriber matches the published messages")
-        case "endpoints":
-            parser.add_argument(flag, type=whole(2, 500), default=value, help=f"URLs, one subscription each ({shown})")
-        case "spread":
-            parser.add_argument(
-                flag, type=decimal(1, 3000), default=value, help=f"seconds over which messages become due ({shown})"
-            )
-        case "saturate":
-            parser.add_argument(
-                flag, action="store_true", help="two more processes keep the server's loop busy with batches"
-            )
-        case "rounds":
-            parser.add_argument(
-                flag,
-                type=whole(1, 100),
-                help="rounds, each on a fresh server: best CPU, median latency (3 when a round is under 15 s, else 1)",
-            )
-        case "durability":
-            parser.add_argument(flag, choices=("fsync", "os"), default=value, help=f"of the server ({shown})")
-        case "scratch":
-            parser.add_argument(flag, type=Path, help="folder for data, on a disk (default: the temporary folder)")
-        case "keep":
-            parser.add_argument(flag, action="store_true", help="leave data and server log in the scratch folder")
-        case "json":
-            parser.add_argument(flag, action="store_true", help="print only a JSON object")
-        case _:
-            raise ValueError(name)
 
 
 def cases_of(text: str) -> Sequence[tuple[str, int]]:
@@ -277,65 +214,110 @@ def cases_of(text: str) -> Sequence[tuple[str, int]]:
     return cases
 
 
+Flag = Mapping[str, Any]
+"""Arguments of ``ArgumentParser.add_argument``."""
+
+
+def flag(kind: Callable[[str], object], text: str, default: object = None) -> Flag:
+    """A flag with a value; the help shows the default."""
+    return {"type": kind, "help": f"{text} (%(default)s)", "default": default}
+
+
+def switch(text: str) -> Flag:
+    """A flag without a value."""
+    return {"action": "store_true", "help": text}
+
+
+FLAGS: Mapping[str, Flag] = {
+    "seconds": flag(decimal(0.1, 3600), "measured time of a round"),
+    "warm_up": flag(decimal(0, 600), "seconds before measuring"),
+    "batch": flag(whole(1, MAX_BATCH), "messages per request"),
+    "body": flag(whole(MIN_BODY, MAX_BATCH_BYTES), "bytes of each body"),
+    "connections": flag(whole(1, 100_000), "connections of each kind"),
+    "rate": flag(decimal(0.1, 200_000), "messages a second"),
+    "backlog": flag(whole(1, 100_000_000), "messages"),
+    "messages": flag(whole(1, 100_000_000), "messages"),
+    "subscribers": flag(whole(0, 500), "queues that get a copy"),
+    "unmatched": switch("no subscriber matches the published messages"),
+    "endpoints": flag(whole(2, 500), "URLs, one subscription each"),
+    "spread": flag(decimal(1, 3000), "seconds over which messages become due"),
+    "saturate": switch("two more processes keep the server's loop busy with batches"),
+    "rounds": {
+        "type": whole(1, 100),
+        "help": "rounds, each on a fresh server: best CPU, median latency (3 when a round is under 15 s, else 1)",
+    },
+    "durability": {"choices": ("fsync", "os"), "default": "fsync", "help": "of the server (%(default)s)"},
+    "scratch": {"type": Path, "help": "folder for data, on a disk (default: the temporary folder)"},
+    "keep": switch("leave data and server log in the scratch folder"),
+    "json": switch("print only a JSON object"),
+}
+"""By field of ``Options``; a scenario has defaults of its own."""
+
+PROGRAMS: Mapping[str, tuple[str, Mapping[str, Flag]]] = {
+    "quick": ("micro, then short rounds of cycle, send and latency", {}),
+    "micro": (
+        "the codec and each operation of the core, call by call",
+        {"json": FLAGS["json"], "filter": {"default": "", "help": "only benchmarks with this text in the name"}},
+    ),
+    "match": (
+        "the matching of a topic: tags and routing keys of 500 subscribers, call by call",
+        {"json": FLAGS["json"]},
+    ),
+    "attack": (
+        "floods, unfinished frames and a bulk producer: the latency of a healthy client beside each, and memory",
+        {
+            "cases": {"type": cases_of, "default": ATTACK_CASES, "metavar": "CASE,..", "help": f"attacks ({_SHOWN})"},
+            "seconds": flag(decimal(1, 60), "of each attack", 8.0),
+            "settle": flag(decimal(0, 120), "seconds after it until memory is measured", 60.0),
+            "rate": flag(decimal(1, 1_000), "healthy sends a second", 100.0),
+            "durability": FLAGS["durability"],
+            "python": {"help": "interpreter of the installation to attack", "metavar": "PATH"},
+            "scratch": FLAGS["scratch"],
+            "json": FLAGS["json"],
+        },
+    ),
+    "spark": (
+        "the Spark connector: batch, pruning, stream, sink, and what it costs a broker; needs the Spark set",
+        {
+            "messages": flag(whole(1, 100_000_000), "messages", 5_000_000),
+            "body": flag(whole(1, MAX_BATCH_BYTES), "bytes of each body", 256),
+            "rounds": flag(whole(1, 100), "interleaved rounds, the best counts", 3),
+            "tail_rounds": flag(whole(1, 100), "of the part tail, medians count", 5),
+            "tail_rate": flag(whole(1, 1_000_000), "of the part tail, messages/s", 16_000),
+            "tail_seconds": flag(whole(1, 3600), "of the part tail, of each run", 8),
+            "share_cores": switch("of the part tail: broker and Spark on the same cores"),
+            "unix_sockets": switch("between Java and Python, instead of Spark's default, TCP"),
+            "parts": {
+                "type": parts_of,
+                "default": SPARK_PARTS,
+                "metavar": "PART,..",
+                "help": f"some of {_PARTS} (all)",
+            },
+            "scratch": FLAGS["scratch"],
+            "json": FLAGS["json"],
+        },
+    ),
+}
+"""Commands that are no scenario, with their flags."""
+
+
 def build_parser() -> argparse.ArgumentParser:
     """The whole command line of ``python -m cmqd_bench``."""
     parser = argparse.ArgumentParser(
         prog="cmqd_bench", description="Load harness of cmqd: real servers, real disk, the native protocol."
     )
     commands = parser.add_subparsers(dest="scenario", required=True, metavar="scenario")
+    programs = dict(PROGRAMS)
     for scenario, (text, names) in SCENARIOS.items():
-        command = commands.add_parser(scenario, help=text, description=text)
-        for name in (*names, *_COMMON):
-            add_option(command, name, defaults(scenario))
-    commands.add_parser("quick", help="micro, then short rounds of cycle, send and latency")
-    micro = commands.add_parser("micro", help="the codec and each operation of the core, call by call")
-    micro.add_argument("--json", action="store_true", help="print only a JSON object")
-    micro.add_argument("--filter", default="", help="only benchmarks with this text in the name")
-    match_text = "who gets what of a topic: tags and routing keys of 500 subscribers, call by call"
-    match_parser = commands.add_parser("match", help=match_text, description=match_text)
-    match_parser.add_argument("--json", action="store_true", help="print only a JSON object")
-    attack_text = (
-        "floods, unfinished frames and a bulk producer: the latency of a healthy client beside each, and memory"
-    )
-    attack = commands.add_parser("attack", help=attack_text, description=attack_text)
-    shown = ",".join(f"{kind}:{count}" for kind, count in ATTACK_CASES)
-    attack.add_argument("--cases", type=cases_of, default=ATTACK_CASES, help=f"attacks ({shown})", metavar="CASE,..")
-    attack.add_argument("--seconds", type=decimal(1, 60), default=8.0, help="of each attack (%(default)s)")
-    attack.add_argument(
-        "--settle", type=decimal(0, 120), default=60.0, help="seconds after it until memory is measured (%(default)s)"
-    )
-    attack.add_argument("--rate", type=decimal(1, 1_000), default=100.0, help="healthy sends a second (%(default)s)")
-    attack.add_argument("--durability", choices=("fsync", "os"), default="fsync", help="of the server (%(default)s)")
-    attack.add_argument("--python", help="interpreter of the installation to attack", metavar="PATH")
-    attack.add_argument("--scratch", type=Path, help="folder for data, on a disk (default: the temporary folder)")
-    attack.add_argument("--json", action="store_true", help="print only a JSON object")
-    spark_text = "the Spark connector: batch, pruning, stream, sink, and what it costs a broker; needs the Spark set"
-    spark = commands.add_parser("spark", help=spark_text, description=spark_text)
-    spark.add_argument("--messages", type=whole(1, 100_000_000), default=5_000_000, help="messages (%(default)s)")
-    spark.add_argument("--body", type=whole(1, MAX_BATCH_BYTES), default=256, help="bytes of each body (%(default)s)")
-    spark.add_argument(
-        "--rounds", type=whole(1, 100), default=3, help="interleaved rounds, the best counts (%(default)s)"
-    )
-    spark.add_argument(
-        "--tail-rounds", type=whole(1, 100), default=5, help="of the part tail, medians count (%(default)s)"
-    )
-    spark.add_argument(
-        "--tail-rate", type=whole(1, 1_000_000), default=16_000, help="of the part tail, messages/s (%(default)s)"
-    )
-    spark.add_argument(
-        "--tail-seconds", type=whole(1, 3600), default=8, help="of the part tail, of each run (%(default)s)"
-    )
-    spark.add_argument(
-        "--share-cores", action="store_true", help="of the part tail: broker and Spark on the same cores"
-    )
-    spark.add_argument(
-        "--unix-sockets", action="store_true", help="between Java and Python, instead of Spark's default, TCP"
-    )
-    spark.add_argument(
-        "--parts", type=parts_of, default=SPARK_PARTS, help=f"some of {','.join(SPARK_PARTS)} (all)", metavar="PART,.."
-    )
-    spark.add_argument("--scratch", type=Path, help="folder for data, on a disk (default: the temporary folder)")
-    spark.add_argument("--json", action="store_true", help="print only a JSON object")
+        own = defaults(scenario)
+        programs[scenario] = (
+            text,
+            {name: {**FLAGS[name], "default": getattr(own, name)} for name in (*names, *_COMMON)},
+        )
+    for name, (text, flags) in programs.items():
+        command = commands.add_parser(name, help=text, description=text)
+        for flag, arguments in flags.items():
+            command.add_argument("--" + flag.replace("_", "-"), **arguments)
     return parser
 
 
@@ -352,3 +334,11 @@ def options_from(arguments: argparse.Namespace) -> Options:
             f"--batch {options.batch} x --body {options.body} is over the {MAX_BATCH_BYTES} bytes of one batch"
         )
     return options
+
+
+T = TypeVar("T")
+
+
+def plan_from(kind: type[T], arguments: argparse.Namespace) -> T:
+    """Return the flags of a command as an instance of a dataclass with these fields."""
+    return kind(**{each.name: getattr(arguments, each.name) for each in fields(kind)})  # pyright: ignore[reportArgumentType]

@@ -50,16 +50,18 @@ MIB: Final = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The attacks of a run and their bounds."""
+    """The flags of the command ``attack``."""
 
     cases: Sequence[tuple[str, int]]
     """Kind and number of connections."""
     seconds: float
-    settle_seconds: float
+    settle: float
     rate: float
     durability: str
     python: str | None
     """Interpreter of the attacked installation; None = the current installation."""
+    scratch: Path | None
+    json: bool
 
 
 class HealthyClient:
@@ -149,7 +151,7 @@ async def _attack(plan: Plan, kind: str, connections: int, broker: Broker) -> di
             if attacker.returncode is None:
                 attacker.kill()
         # The healthy client continues, because some memory is only released at the next request.
-        settled = await client.send_for(plan.settle_seconds, 10) if plan.settle_seconds else {}
+        settled = await client.send_for(plan.settle, 10) if plan.settle else {}
         after = broker.rss_mib()
     return {
         "attack": kind,
@@ -191,10 +193,10 @@ async def _other_account(session: Session) -> str:
     return url
 
 
-def run_attacks(plan: Plan, scratch: Path | None) -> dict[str, Any]:
+def run_attacks(plan: Plan) -> dict[str, Any]:
     """Run all attacks and return the report."""
     raise_file_limit(FILES)
-    root = scratch_root(scratch)
+    root = scratch_root(plan.scratch)
     report: dict[str, Any] = {"conditions": conditions(root), "server": plan.python or sys.executable, "attacks": []}
     for kind, connections in plan.cases:
         with broker_folder(root) as broker:
@@ -223,10 +225,10 @@ def _line(figures: dict[str, Any]) -> str:
 NAMES: Final = ("p50", "p99", "longest")
 
 
-def print_attacks(plan: Plan, scratch: Path | None, *, json_output: bool) -> None:
-    """Run all attacks and print the results; with ``json_output`` standard output gets only one JSON object."""
-    report = run_attacks(plan, scratch)
-    if json_output:
+def print_attacks(plan: Plan) -> None:
+    """Run all attacks and print the results; with ``json`` standard output gets only a JSON object."""
+    report = run_attacks(plan)
+    if plan.json:
         print(json.dumps(report, indent=1))
         return
     print("conditions: " + ", ".join(f"{name} {value}" for name, value in report["conditions"].items()))

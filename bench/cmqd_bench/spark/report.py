@@ -10,6 +10,7 @@ tail    the cost to a broker under load of a reader that follows the log
 import json
 import tempfile
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,63 +24,47 @@ READING = frozenset({"batch", "prune", "stream"})
 SINK_ROUNDS = 2
 
 
-def measure(
-    parts: Collection[str],
-    messages: int,
-    body: int,
-    rounds: int,
-    tail_rounds: int,
-    tail: Load,
-    scratch: Path,
-    *,
-    share: bool,
-    unix: bool,
-) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Plan:
+    """The flags of the command ``spark``."""
+
+    parts: Collection[str]
+    messages: int
+    body: int
+    rounds: int
+    tail_rounds: int
+    tail_rate: int
+    tail_seconds: int
+    share_cores: bool
+    unix_sockets: bool
+    scratch: Path | None
+    json: bool
+
+
+def measure(plan: Plan, scratch: Path) -> dict[str, Any]:
     """Return all figures of the requested parts."""
-    figures: dict[str, Any] = {"messages": messages, "body": body, "master": MASTER, "unix_sockets": unix}
-    with session(scratch, unix_sockets=unix) as spark:
-        if READING & set(parts):
+    messages, body, unix_sockets = plan.messages, plan.body, plan.unix_sockets
+    figures: dict[str, Any] = {"messages": messages, "body": body, "master": MASTER, "unix_sockets": unix_sockets}
+    with session(scratch, unix_sockets=unix_sockets) as spark:
+        if READING & set(plan.parts):
             reading = Reading(spark, scratch, messages, body)
             figures |= reading.log
-            figures |= reading.measure(parts, rounds)
-        if "sink" in parts:
-            figures["sink"] = measure_sink(spark, scratch, messages, body, min(rounds, SINK_ROUNDS))
-        if "tail" in parts:
-            figures["tail"] = measure_tail(spark, scratch, tail, tail_rounds, share=share)
+            figures |= reading.measure(plan.parts, plan.rounds)
+        if "sink" in plan.parts:
+            figures["sink"] = measure_sink(spark, scratch, messages, body, min(plan.rounds, SINK_ROUNDS))
+        if "tail" in plan.parts:
+            load = Load(plan.tail_rate, plan.tail_seconds, body)
+            figures["tail"] = measure_tail(spark, scratch, load, plan.tail_rounds, share=plan.share_cores)
     return figures
 
 
-def print_spark(
-    parts: Collection[str],
-    messages: int,
-    body: int,
-    rounds: int,
-    tail_rounds: int,
-    tail_rate: int,
-    tail_seconds: int,
-    scratch: Path | None,
-    *,
-    share_cores: bool,
-    unix_sockets: bool,
-    json_output: bool,
-) -> None:
+def print_spark(plan: Plan) -> None:
     """Measure and print."""
-    with tempfile.TemporaryDirectory(prefix="cmqd-spark-", dir=scratch_root(scratch)) as name:
-        tail = Load(tail_rate, tail_seconds, body)
-        figures = measure(
-            parts=parts,
-            messages=messages,
-            body=body,
-            rounds=rounds,
-            tail_rounds=tail_rounds,
-            tail=tail,
-            scratch=Path(name),
-            share=share_cores,
-            unix=unix_sockets,
-        )
+    with tempfile.TemporaryDirectory(prefix="cmqd-spark-", dir=scratch_root(plan.scratch)) as name:
+        figures = measure(plan, Path(name))
         described: dict[str, Any] = conditions(Path(name))
     described["versions"] |= {each: version_of(each) for each in ("pyspark", "pyarrow")}
-    if json_output:
+    if plan.json:
         print(json.dumps({"scenario": "spark", **figures, "conditions": described}))
         return
     print("\n".join(lines_of(figures)))
