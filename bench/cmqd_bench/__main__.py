@@ -11,7 +11,6 @@ from cmqd_bench.options import build_parser, options_from, plan_from, quick
 from cmqd_bench.runner import print_report
 from cmqd_bench.wire import RequestFailed
 
-USAGE_ERROR = 2
 RUN_FAILED = 1
 INTERRUPTED = 130
 

@@ -295,7 +295,7 @@ class Consumer:
 
 
 class DelayConsumer(Consumer):
-    """A consumer of messages whose bodies carry their delay: the latency of every message counts from its due time.
+    """A consumer of messages with their delay in the body: the latency of every message counts from its due time.
 
     The due time is the broker's enqueue time plus the delay, both in milliseconds of the wall clock.
     """

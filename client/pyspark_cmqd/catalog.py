@@ -41,9 +41,9 @@ class Catalog:
     followed_from: int | None = None
     """All rows above this row were searched, up to ``lsn``: every id with messages there is known."""
     nameless: set[int] = field(default_factory=set[int])
-    """Ids that were looked for in vain: the rows that made them are gone."""
+    """Ids that no record names: the rows of their creation are gone."""
     looked: set[int] = field(default_factory=set[int])
-    """Numbers of sealed segments whose ids were looked for."""
+    """Numbers of the sealed segments that were searched for ids."""
 
     def note_names(self, names: Iterable[SourceName]) -> None:
         """Take names of the manifest, or of the table ``names`` of a segment."""

@@ -104,7 +104,7 @@ class Departures:
 
 
 class CertainQueue:
-    """Departures of a queue whose index is known at every row."""
+    """Departures of a queue with a known index at every row."""
 
     def __init__(self, index: QueueIndex, departures: Departures) -> None:
         self.index = index

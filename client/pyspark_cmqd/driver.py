@@ -177,8 +177,8 @@ def warn_unsealed(options: Options) -> None:
     unsealed = unsealed_now(options)
     if unsealed is not None:
         _log.warning(
-            "the sealed segments of %s hold nothing that is asked for; rows %s are not sealed yet and were not read: "
-            "includeActive=true reads them, and 'cmq segment seal' seals them",
+            "the sealed segments of %s have no requested message; rows %s are not sealed yet and were not read: "
+            "includeActive=true reads unsealed rows, and 'cmq segment seal' seals them",
             masked(options.path),
             describe([unsealed]),
         )
@@ -236,7 +236,7 @@ def check_names(options: Options, catalog: Catalog, folder: Folder, view: View) 
         return
     looked = f"looked through up to row {view.hi}"
     if not options.include_active and not folder.is_remote:
-        looked += ", where what is not sealed begins; includeActive=true goes on"
+        looked += ", the last sealed row; includeActive=true reads later rows"
     option, name = unknown
     where = f" in account {options.account!r}" if options.account and option != "account" else ""
     raise OptionError(option, name, f"the log of {options.path} knows no {option} of that name{where} ({looked})")

@@ -41,8 +41,11 @@ class OptionError(CmqdSourceError, ValueError):
         self.allowed = masked(allowed)
 
     def __str__(self) -> str:
-        given = "is missing" if self.value is None else f"cannot be {self.value!r}"
-        return f"option {self.option!r} {given}: {self.allowed}"
+        if self.value is None:
+            problem = "is missing"
+        else:
+            problem = "cannot be used" if self.value == HIDDEN else f"cannot be {self.value!r}"
+        return f"option {self.option!r} {problem}: {self.allowed}"
 
 
 class FolderError(CmqdSourceError):

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pyspark_cmqd.states import StateReader
 
 ROWS_A_PAGE = 500
-"""Rows whose contents are examined before the first of them is read."""
+"""Number of rows that are examined before the first row with wanted messages is read."""
 ROWS_A_STATEMENT = 64
 """About 4 MiB of a busy log."""
 FEW_QUEUES = 8

@@ -26,5 +26,5 @@ def write_whole(file: Path, content: bytes) -> None:
 
 
 def beside(file: Path) -> Path:
-    """A name in the same folder that nobody else uses."""
+    """Return an unused name in the same folder."""
     return file.with_name(f".{file.name}.{secrets.token_hex(6)}.part")

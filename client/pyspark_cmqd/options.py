@@ -94,8 +94,8 @@ def parse_options(given: Mapping[str, str]) -> Options:
     known = {name.lower() for name in _NAMES}
     for name in values:
         if name not in known:
-            # Perhaps an option of the sink, whose URL holds a key.
-            raise OptionError(name, HIDDEN, f"it is not known; known are {', '.join(_NAMES)}")
+            # Perhaps the URL of the sink, which holds a key.
+            raise OptionError(name, HIDDEN, f"it is not known; the options are {', '.join(_NAMES)}")
     path = values.get("path", "")
     if not path:
         raise OptionError("path", None, "the data folder of a broker, or a URL of a copy")
@@ -185,7 +185,7 @@ def _storage(values: Mapping[str, str], path: str) -> str:
     if text is None:
         return ""
     if not is_url(path):
-        raise OptionError("storageOptions", HIDDEN, "only for a URL; this path is a folder")
+        raise OptionError("storageOptions", HIDDEN, "only for a URL that fsspec opens; this folder is read in place")
     try:
         msgspec.json.decode(text, type=dict[str, Any])
     except msgspec.MsgspecError:

@@ -210,9 +210,7 @@ def _frame(spark: "SparkSession", journal: Journal, one: Slice, file: Path) -> "
         )
         others = f"map_filter(coalesce(headers, {_NO_HEADERS}), (name, value) -> name != '{MARK}')"
         headers = f"map_concat({others}, map('{MARK}', {came})) AS headers"
-    columns = (
-        ["coalesce(tags, cast(array() AS array<string>)) AS tags"] if label == "tags" else [label] if label else []
-    )
+    columns = [f"coalesce(tags, {_NO_TAGS}) AS tags"] if label == "tags" else [label] if label else []
     frame = frame.selectExpr("body", headers, *columns, f"concat('{journal.run}:', msg_id) AS dedup_id")
     # Neighbours of the log stay together and in order, because the same task sends them.
     return frame.coalesce(journal.parallel)

@@ -41,7 +41,7 @@ LEFT_OUT = frozenset({"half", "rolled_back"})
 """Events and states of messages that were never to be delivered."""
 
 _NEVER_AGAIN = re.compile(r"local(\[(\d+|\*)\])?", re.ASCII)
-"""Masters whose Spark does not run a task again that has failed. ``local[2,4]`` and ``local-cluster[...]`` do."""
+"""Masters that do not run a failed task again; ``local[2,4]`` and ``local-cluster[...]`` do."""
 _RUN = re.compile(r"r-[0-9a-f]{12}", re.ASCII)
 
 

@@ -124,10 +124,8 @@ def private_settings(place: Path, master: str) -> dict[str, str]:
 def _settings(place: Path, master: str) -> dict[str, str]:
     settings = private_settings(place, master) | {
         "spark.sql.python.filterPushdown.enabled": "true",
-        # got what came before (delayed ACK). Since Spark 4.1; an older one has no such setting, and goes by TCP.
         # By TCP a task waits 40 ms before the start: Java holds back its data (Nagle) until Python has acknowledged the
         # data before (delayed ACK). Since Spark 4.1; older versions have no such setting, and use TCP.
-        # got what came before (delayed ACK). Since Spark 4.1; an older one has no such setting, and goes by TCP.
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.log.level": "WARN",
     }

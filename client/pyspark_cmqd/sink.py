@@ -1,9 +1,10 @@
 """The sink: rows of a DataFrame become messages, ``df.write.format("cmqd")`` and ``df.writeStream.format("cmqd")``.
 
     orders.write.format("cmqd").mode("append").option("url", url).option("queue", "orders").save()
+
 A task connects on its own and sends the rows of its partition in batches, several requests at once (``inFlight``).
 Requests leave in order. The queue has the rows in the order in which the broker stored them, so a request that was
-refused for a moment, or whose reply was lost, is stored behind later requests. With ``ordered=true`` a batch names the
+refused for a moment, or had its reply lost, is stored behind later requests. With ``ordered=true`` a batch names the
 last row of the batch before, and the broker stores the batch only behind that row: the order of a partition is kept,
 and a failed task has stored a beginning of its partition. Only a single request at a time is sent to a broker without
 this feature, and for rows with dedup ids of their own: an id that the broker remembers from an earlier row does not

@@ -104,7 +104,7 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
     known = {name.lower() for name in _NAMES}
     for name in values:
         if name not in known:
-            raise OptionError(name, HIDDEN, f"it is not known; known are {', '.join(_NAMES)}")
+            raise OptionError(name, HIDDEN, f"it is not known; the options are {', '.join(_NAMES)}")
     for name in _NAMES:
         if values.get(name.lower()) == "":
             raise OptionError(name, "", "something, or leave it out")

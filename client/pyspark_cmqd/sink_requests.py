@@ -189,7 +189,7 @@ def _headers(batch: pa.RecordBatch, columns: Mapping[str, str], first_row: int) 
     for place, pairs in enumerate(values):
         named: dict[str, str] = dict(pairs) if pairs else {}
         if None in named.values():
-            raise RowError(columns["headers"], first_row + place, "has a header whose value is null")
+            raise RowError(columns["headers"], first_row + place, "has a header with a null value")
         headers.append(named or None)
     return headers if any(headers) else None
 

@@ -1,6 +1,6 @@
 """A broker is killed with SIGKILL half way through real input, and loses no answered message.
 
-Every message is sent to a queue and published to a routing topic, whose subscribers are queues and, where aiohttp is
+Every message is sent to a queue and published to a routing topic. The subscribers are queues and, where aiohttp is
 installed, a URL. Producers and consumers continue while their broker is killed and restarted. At the end all queues
 must be empty and the books must hold.
 """

@@ -22,7 +22,7 @@ AFTER_SECONDS = 120.0
 
 
 class RandomDelays:
-    """Frames of sends whose messages become due at random times of a window; a body contains its delay."""
+    """Frames of sends of messages that become due at random times of a window; a body contains its delay."""
 
     def __init__(self, queue: str, size: int, window_starts: float, spread: float) -> None:
         self._queue = queue

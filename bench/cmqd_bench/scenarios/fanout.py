@@ -74,7 +74,7 @@ async def _check(connection: LoadConnection, size: int, expected: int) -> None:
 
 
 def last_lsn(data: Path) -> int:
-    """Return the newest row of a data folder whose broker may be running."""
+    """Return the newest row of a data folder; its broker may be running."""
     newest = 0
     for entry in readable_segments(read_manifest(data)):
         with closing(open_read_only(data / entry.file, sealed=entry.state is SegmentState.SEALED)) as raw:
