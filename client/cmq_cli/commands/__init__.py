@@ -1,1 +1,1 @@
-"""The commands of ``cmq``, a module for each group."""
+"""Commands of ``cmq``, a module per group."""
