@@ -91,13 +91,14 @@ def download(command: Sequence[str | Path], deadline: float) -> None:
     try:
         subprocess.run(command, cwd=ROOT, check=True, stderr=subprocess.PIPE, text=True, timeout=remaining)
     except subprocess.TimeoutExpired:
-        raise CannotInstallError(f"packages within {INSTALL_SECONDS} s, for which the network is too slow") from None
+        raise CannotInstallError(f"packages, which pip did not install within {INSTALL_SECONDS} s") from None
     except subprocess.CalledProcessError as error:
         print(error.stderr, file=sys.stderr)
         if "DO NOT MATCH THE HASHES" in error.stderr:
             raise
         lines = [line for line in error.stderr.splitlines() if line.startswith("ERROR:")]
-        raise CannotInstallError(f"packages that pip cannot install: {lines[-1:] or error.stderr[-200:]}") from error
+        reason = lines[-1] if lines else error.stderr[-200:]
+        raise CannotInstallError(f"packages, which pip cannot install: {reason}") from error
 
 
 def run_fast_tests(name: str) -> None:
@@ -223,7 +224,7 @@ def setup_parts(parts: Sequence[Part]) -> int:
             lacking.append(f"{part.name} needs {error}")
             break
     for line in lacking:
-        print(f"setup-all: {line}, and this machine lacks it", file=sys.stderr)
+        print(f"setup-all: cannot run here: {line}", file=sys.stderr)
     if lacking:
         VENVS.mkdir(parents=True, exist_ok=True)
         LACKING.write_text("; ".join(lacking))
