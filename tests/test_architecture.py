@@ -20,6 +20,7 @@ PACKAGES = (*ROOT_PACKAGES, "cmq_cli", "cmqd_bench")
 MAY_IMPORT = {
     "cmqd.core": {
         "cmqd_fold",
+        "cmqd_segment.attributes",
         "cmqd_segment.records",
         "cmqd_segment.published",
         "cmqd_segment.checkpoint",
@@ -27,7 +28,7 @@ MAY_IMPORT = {
         "msgspec",
         "pyroaring",
     },
-    "cmqd_fold": {"cmqd_segment.checkpoint", "cmqd_segment.records", "msgspec", "pyroaring"},
+    "cmqd_fold": {"cmqd_segment.attributes", "cmqd_segment.checkpoint", "cmqd_segment.records", "msgspec", "pyroaring"},
     "cmqd_protocol": {"cmqd_types", "msgspec"},
     "cmqd_segment": {"cmqd_types", "msgspec"},
     "cmqd_types": {"msgspec"},

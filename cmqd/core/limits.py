@@ -5,7 +5,8 @@ from collections.abc import Mapping
 import msgspec
 
 from cmqd.core.errors import BatchTooLarge, InvalidArgument, MessageTooLarge, shown
-from cmqd_segment.records import QueueAttributes, StoredMessage
+from cmqd_segment.attributes import QueueAttributes
+from cmqd_segment.records import StoredMessage
 from cmqd_types.messages import CopyOf, Headers
 
 MIB = 1024 * 1024

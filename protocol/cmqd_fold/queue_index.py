@@ -34,6 +34,7 @@ from cmqd_fold.receive_history import ReceiveHistory
 from cmqd_fold.rewind_floor import passed_floor, rewind_floor_of
 from cmqd_fold.time_steps import TimeSteps
 from cmqd_fold.timers import NO_TIMERS, QueueTimers
+from cmqd_segment.attributes import QueueAttributes
 from cmqd_segment.checkpoint import HistorySlice, LeasesSlice, QueueSlice, Redrive
 from cmqd_segment.records import (
     AnyRecord,
@@ -47,7 +48,6 @@ from cmqd_segment.records import (
     MessagesReceived,
     MessagesReleased,
     MessagesSent,
-    QueueAttributes,
     QueueAttributesSet,
     QueueCleared,
     QueueRewound,

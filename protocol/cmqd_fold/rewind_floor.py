@@ -9,7 +9,8 @@ steps exactly as the broker had them; see SEGMENTS.md, section 4.1.
 """
 
 from cmqd_fold.time_steps import TimeSteps
-from cmqd_segment.records import QueueAttributes, QueueAttributesSet, QueueRewound
+from cmqd_segment.attributes import QueueAttributes
+from cmqd_segment.records import QueueAttributesSet, QueueRewound
 
 
 def passed_floor(attributes: QueueAttributes, steps: TimeSteps, now_ms: int, next_position: int) -> int:

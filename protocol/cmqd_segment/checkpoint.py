@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from cmqd_segment.records import QueueAttributes, SubscriptionAttributes, TopicAttributes
+from cmqd_segment.attributes import QueueAttributes, SubscriptionAttributes, TopicAttributes
 
 
 class CheckpointPart(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -6,12 +6,12 @@ from cmqd.core.runtime.waiters import Waiter, WaitingLine
 from cmqd.core.runtime.window import Window, WindowBudget
 from cmqd_fold.queue_index import QueueIndex, positions_from
 from cmqd_fold.timers import QueueTimers
+from cmqd_segment.attributes import QueueAttributes
 from cmqd_segment.records import (
     LeasesEnded,
     MessagesDeleted,
     MessagesReceived,
     MessagesSent,
-    QueueAttributes,
     StoredMessage,
 )
 from support.core_builders import START_MS, Rig

@@ -7,11 +7,11 @@ from msgspec import structs
 
 from cmqd.log.errors import LogFailed
 from cmqd.log.values import ROW_BYTES
+from cmqd_segment.attributes import QueueAttributes
 from cmqd_segment.checkpoint import AnyPart, CheckpointEnd, CheckpointHeader
 from cmqd_segment.records import (
     MessagesSent,
     NumbersReserved,
-    QueueAttributes,
     QueueCreated,
     StoredMessage,
     pack_runs,

@@ -18,6 +18,7 @@ from cmqd.core.errors import (
 )
 from cmqd.core.limits import Limits
 from cmqd.core.outcome import Check, Outcome, PageRead
+from cmqd_segment.attributes import QueueAttributes
 from cmqd_segment.checkpoint import AnyPart
 from cmqd_segment.records import (
     AnyRecord,
@@ -28,7 +29,6 @@ from cmqd_segment.records import (
     MessagesMoved,
     MessagesReceived,
     MessagesSent,
-    QueueAttributes,
     TransactionsEnded,
     count_runs,
     unpack_runs,

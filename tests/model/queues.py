@@ -15,10 +15,8 @@ from cmqd.core.errors import (
     RedriveRunning,
     TooManyQueues,
 )
-from cmqd_segment.records import (
-    QueueAttributes,
-    QueueAttributesSet,
-)
+from cmqd_segment.attributes import QueueAttributes
+from cmqd_segment.records import QueueAttributesSet
 from support.naive_broker import (
     NaiveQueue,
 )

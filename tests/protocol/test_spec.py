@@ -26,7 +26,7 @@ from cmqd_protocol import limits, messages
 from cmqd_protocol.errors import RETRYABLE, ErrorCode
 from cmqd_protocol.features import FEATURES_FACT, FIELD_FEATURES, MAX_WAITING_REQUESTS_FACT, Feature
 from cmqd_protocol.messages import MESSAGE_TYPES, REQUEST_TYPES, operation_name
-from cmqd_segment.records import QueueAttributes, SubscriptionAttributes, TopicAttributes
+from cmqd_segment.attributes import QueueAttributes, SubscriptionAttributes, TopicAttributes
 from cmqd_types.messages import CopyOf, HalfMessage, Origin, PeekedMessage, ReceivedMessage
 from cmqd_types.topics import SubscriptionSummary
 from support.vectors import load

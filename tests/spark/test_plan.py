@@ -2,12 +2,12 @@
 
 import pytest
 
+from cmqd_segment.attributes import QueueAttributes
 from cmqd_segment.manifest import CheckpointEntry, SegmentEntry, SegmentState, SourceName
 from cmqd_segment.records import (
     MessagesDelivered,
     MessagesPublished,
     MessagesSent,
-    QueueAttributes,
     QueueCreated,
     TransactionsEnded,
 )

@@ -10,16 +10,11 @@ import pytest
 
 from cmqd.storage.row_builder import RowBuilder
 from cmqd_segment import records
+from cmqd_segment.attributes import QueueAttributes, SubscriptionAttributes, TopicAttributes
 from cmqd_segment.checkpoint import CheckpointEnd, CheckpointHeader
 from cmqd_segment.checkpoint_file import MAGIC, CheckpointError, frame, verify_checkpoint
 from cmqd_segment.newer import NewerFormatError
-from cmqd_segment.records import (
-    MessagesSent,
-    QueueAttributes,
-    StoredMessage,
-    SubscriptionAttributes,
-    TopicAttributes,
-)
+from cmqd_segment.records import MessagesSent, StoredMessage
 from cmqd_segment.rows import (
     decode_queues,
     decode_records,

@@ -7,9 +7,10 @@ from typing import get_args
 import msgspec
 import pytest
 
+from cmqd_segment.attributes import QueueAttributes, SubscriptionAttributes, TopicAttributes
 from cmqd_segment.checkpoint import AnyPart
 from cmqd_segment.manifest import CheckpointEntry, Manifest, SegmentEntry, SegmentState
-from cmqd_segment.records import AnyRecord, QueueAttributes, SubscriptionAttributes, TopicAttributes
+from cmqd_segment.records import AnyRecord
 from cmqd_segment.schema import NAMES_TABLE, TABLES
 from cmqd_types.messages import CopyOf, Origin
 

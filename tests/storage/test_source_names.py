@@ -7,13 +7,12 @@ from pathlib import Path
 import pytest
 
 from cmqd.storage.source_names import SourceNames
+from cmqd_segment.attributes import QueueAttributes, TopicAttributes
 from cmqd_segment.manifest import MAX_SOURCES, SegmentEntry, SegmentState, SourceName, read_manifest
 from cmqd_segment.records import (
     AnyRecord,
-    QueueAttributes,
     QueueCreated,
     QueueDeleted,
-    TopicAttributes,
     TopicCreated,
     TopicDeleted,
 )

@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 from msgspec import structs
 
+from cmqd_segment.attributes import QueueAttributes
 from cmqd_segment.checkpoint import CheckpointEnd, CheckpointHeader, QueueSlice
 from cmqd_segment.checkpoint_file import MAGIC, encode_part, frame
 from cmqd_segment.manifest import (
@@ -20,7 +21,7 @@ from cmqd_segment.manifest import (
     read_manifest,
     write_manifest,
 )
-from cmqd_segment.records import AnyRecord, MessagesPublished, MessagesSent, QueueAttributes, QueueCreated
+from cmqd_segment.records import AnyRecord, MessagesPublished, MessagesSent, QueueCreated
 from support.core_builders import Rig
 from support.log_rig import NOW_MS, LogRig, ProcessPlace, body
 

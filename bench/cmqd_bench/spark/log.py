@@ -15,9 +15,10 @@ from cmqd.log.values import Durability
 from cmqd.settings import Settings
 from cmqd.storage.process_log import StorageProcessLog
 from cmqd.storage.settings import StorageSettings
+from cmqd_segment.attributes import QueueAttributes
 from cmqd_segment.checkpoint import AnyPart, CheckpointEnd, CheckpointHeader, QueueSlice
 from cmqd_segment.manifest import SegmentEntry, SegmentState, read_manifest
-from cmqd_segment.records import MessagesSent, QueueAttributes, QueueCreated
+from cmqd_segment.records import MessagesSent, QueueCreated
 
 QUEUES = 50
 HOURS = 50

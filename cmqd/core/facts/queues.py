@@ -18,10 +18,10 @@ from cmqd.core.limits import Limits
 from cmqd.core.names import folded
 from cmqd_fold.queue_index import QueueIndex
 from cmqd_fold.timers import QueueTimers
+from cmqd_segment.attributes import QueueAttributes
 from cmqd_segment.records import (
     MessagesExpired,
     MessagesSent,
-    QueueAttributes,
     QueueAttributesSet,
     QueueCleared,
     QueueCreated,

@@ -14,7 +14,7 @@ from cmqd.core.facts.dedup import DedupIds
 from cmqd.core.facts.deliveries import Deliveries
 from cmqd.core.facts.queue import Queue
 from cmqd_fold.time_steps import TimeSteps
-from cmqd_segment.records import SubscriptionAttributes, TopicAttributes
+from cmqd_segment.attributes import SubscriptionAttributes, TopicAttributes
 
 EXACTLY_BEHIND = 32
 """Subscriptions with undelivered messages up to which the retained messages are counted exactly."""

@@ -28,10 +28,10 @@ from cmqd.core.operations.serving import Serving
 from cmqd.core.outcome import Effects, Outcome, Woken
 from cmqd.core.runtime.pages import Lane
 from cmqd.core.runtime.runtime import Runtime
+from cmqd_segment.attributes import QueueAttributes
 from cmqd_segment.records import (
     AnyRecord,
     DeadLettersFrom,
-    QueueAttributes,
     QueueAttributesSet,
     QueueCleared,
     QueueCreated,

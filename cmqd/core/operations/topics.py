@@ -33,13 +33,12 @@ from cmqd.core.operations.deliver import Deliver
 from cmqd.core.outcome import Outcome
 from cmqd.core.runtime.runtime import Runtime
 from cmqd.core.urls import check_url
+from cmqd_segment.attributes import SubscriptionAttributes, TopicAttributes
 from cmqd_segment.records import (
     AnyRecord,
     DeliveriesCleared,
     Subscribed,
-    SubscriptionAttributes,
     SubscriptionAttributesSet,
-    TopicAttributes,
     TopicAttributesSet,
     TopicCreated,
     TopicDeleted,
