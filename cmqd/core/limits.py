@@ -47,7 +47,7 @@ class Limits(msgspec.Struct, frozen=True):
     max_sessions: int = 100_000
     """Per account."""
     budget_bytes: int = 1024 * MIB
-    """Memory of sessions, dedup ids and connection buffers; ``core.facts.promises`` has the first two."""
+    """Memory of sessions, dedup ids and connection buffers; ``core.facts.promised_memory`` has the first two."""
     session_answers: int = 1024
     session_life_ms: int = 600_000
     max_dedup_id_bytes: int = 64

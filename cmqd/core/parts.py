@@ -10,7 +10,7 @@ from cmqd.core.facts.facts import Facts
 from cmqd.core.limits import Limits
 from cmqd.core.operations.batches import Batches
 from cmqd.core.operations.checks import Checks
-from cmqd.core.operations.dead_letters import DeadLetters
+from cmqd.core.operations.dead_letter_search import DeadLetterSearch
 from cmqd.core.operations.delays import Delays
 from cmqd.core.operations.deliver import Deliver
 from cmqd.core.operations.expiry import Expiry
@@ -56,7 +56,7 @@ class Parts:
         store = Store(facts, runtime)
         serving = Serving(facts, runtime, handles, floors, leases)
         reservations = Reservations(facts, runtime)
-        dead_letters = DeadLetters(facts, runtime, reservations)
+        dead_letters = DeadLetterSearch(facts, runtime, reservations)
 
         self.send = Send(facts, runtime, batches, store, serving)
         self.receive = Receive(facts, runtime, serving)

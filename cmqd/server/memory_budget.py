@@ -1,8 +1,8 @@
 """The memory that clients can make the broker hold, as one budget with shares of accounts.
 
 Two kinds of holdings count. *Promised* holdings (sessions, dedup ids) are never dropped: the core decides by the size
-of the budget (``core.facts.promises``), before a record is written, whether an account may have more, and leaves a
-quarter of the budget free. *Droppable* holdings belong to a connection: a frame that has not arrived whole, deferred
+of the budget (``core.facts.promised_memory``), before a record is written, whether an account may have more, and leaves
+a quarter of the budget free. *Droppable* holdings belong to a connection: a frame that has not arrived whole, deferred
 input, replies that the client has not read. When all holdings together exceed the budget, connections are dropped
 until the rest fits: of the account with the largest holdings, the connection with the largest. So an account within a
 quarter of the budget keeps its connections as long as an account over its quarter has any, and a single account may use

@@ -10,7 +10,7 @@ from cmqd.core.broker import Broker
 from cmqd.core.facts.dedup import DedupIds
 from cmqd.core.facts.deliveries import Deliveries
 from cmqd.core.facts.facts import Facts
-from cmqd.core.facts.promises import PromisedMemory
+from cmqd.core.facts.promised_memory import PromisedMemory
 from cmqd.core.facts.sessions import Sessions
 from cmqd.core.runtime.runtime import Runtime
 from cmqd.core.runtime.window import cost

@@ -1,7 +1,7 @@
 """All facts of a broker: numbers, promises, queues and topics."""
 
 from cmqd.core.facts.numbers import Numbers
-from cmqd.core.facts.promises import Promises
+from cmqd.core.facts.promised_memory import Promises
 from cmqd.core.facts.queues import QueueTable
 from cmqd.core.facts.topics import TopicTable
 from cmqd.core.limits import Limits

@@ -11,7 +11,7 @@ from pyroaring import BitMap64
 
 from cmqd.core.errors import QueueNotFound
 from cmqd.core.facts.deadlines import DeadlineBuckets
-from cmqd.core.facts.promises import Promises
+from cmqd.core.facts.promised_memory import Promises
 from cmqd.core.facts.queue import Queue
 from cmqd.core.facts.topic import Subscription
 from cmqd.core.limits import Limits

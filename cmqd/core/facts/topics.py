@@ -6,7 +6,7 @@ alike, and the methods plan nothing.
 
 from cmqd.core.errors import SubscriptionNotFound, TopicNotFound
 from cmqd.core.facts.dedup import DedupIds
-from cmqd.core.facts.promises import Promises
+from cmqd.core.facts.promised_memory import Promises
 from cmqd.core.facts.queues import QueueTable
 from cmqd.core.facts.topic import Subscription, Topic
 from cmqd.core.limits import Limits

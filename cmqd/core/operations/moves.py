@@ -14,7 +14,7 @@ from pyroaring import BitMap64
 
 from cmqd.core.facts.facts import Facts
 from cmqd.core.facts.queue import Queue
-from cmqd.core.operations.dead_letters import DeadLetters
+from cmqd.core.operations.dead_letter_search import DeadLetterSearch
 from cmqd.core.operations.redrives import Redrives
 from cmqd.core.operations.reservations import RETRY_MS, Reservations
 from cmqd.core.operations.serving import Serving
@@ -37,7 +37,7 @@ class Moves:
         facts: Facts,
         runtime: Runtime,
         reservations: Reservations,
-        dead_letters: DeadLetters,
+        dead_letters: DeadLetterSearch,
         redrives: Redrives,
         store: Store,
         serving: Serving,

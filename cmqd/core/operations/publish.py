@@ -22,8 +22,8 @@ from cmqd.core.facts.facts import Facts
 from cmqd.core.facts.topic import Subscription, Topic
 from cmqd.core.operations.deliver import Deliver
 from cmqd.core.operations.publish_plan import Part, PublishPlan
+from cmqd.core.operations.publish_shares import Shares
 from cmqd.core.operations.serving import Serving
-from cmqd.core.operations.shares import Shares
 from cmqd.core.operations.store import Store
 from cmqd.core.outcome import Effects, Outcome, Published, PublishRequest
 from cmqd.core.runtime.copies import PublishedCopies, Unserved

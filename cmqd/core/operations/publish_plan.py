@@ -21,7 +21,7 @@ import msgspec
 
 from cmqd.core.errors import DomainError, InvalidArgument, OutOfOrder, shown
 from cmqd.core.facts.dedup import DedupIds
-from cmqd.core.facts.promises import Promises
+from cmqd.core.facts.promised_memory import Promises
 from cmqd.core.facts.topic import Topic
 from cmqd.core.limits import Limits, checked_sizes
 from cmqd.core.operations.repeats import Repeats, at_places, stored_before, unrepeated

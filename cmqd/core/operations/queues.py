@@ -20,7 +20,7 @@ from cmqd.core.facts.queue import Queue
 from cmqd.core.limits import check_each, check_range, checked_attributes
 from cmqd.core.names import check_queue_name, folded
 from cmqd.core.operations.checks import Checks
-from cmqd.core.operations.dead_letters import DeadLetters
+from cmqd.core.operations.dead_letter_search import DeadLetterSearch
 from cmqd.core.operations.floors import Floors
 from cmqd.core.operations.receive import Receive
 from cmqd.core.operations.reservations import Reservations
@@ -55,7 +55,7 @@ class QueueAdmin:
         receive: Receive,
         checks: Checks,
         reservations: Reservations,
-        dead_letters: DeadLetters,
+        dead_letters: DeadLetterSearch,
     ) -> None:
         self._limits = facts.limits
         self._numbers = facts.numbers

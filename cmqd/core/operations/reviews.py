@@ -1,7 +1,7 @@
 """Reviews: looks at a queue for dead letters or its redrive, and for messages that can no longer be rewound."""
 
 from cmqd.core.facts.facts import Facts
-from cmqd.core.operations.dead_letters import DeadLetters
+from cmqd.core.operations.dead_letter_search import DeadLetterSearch
 from cmqd.core.operations.redrives import Redrives
 from cmqd.core.operations.rewind import Rewind
 from cmqd.core.operations.serving import Serving
@@ -18,7 +18,7 @@ class Reviews:
         runtime: Runtime,
         rewind: Rewind,
         redrives: Redrives,
-        dead_letters: DeadLetters,
+        dead_letters: DeadLetterSearch,
         serving: Serving,
     ) -> None:
         self._queues = facts.queues

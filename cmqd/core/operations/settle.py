@@ -7,7 +7,7 @@ from cmqd.core.errors import DomainError, InvalidArgument
 from cmqd.core.facts.facts import Facts
 from cmqd.core.facts.queue import Queue
 from cmqd.core.limits import check_range
-from cmqd.core.operations.dead_letters import DeadLetters
+from cmqd.core.operations.dead_letter_search import DeadLetterSearch
 from cmqd.core.operations.leases import Leases
 from cmqd.core.operations.rewind import PRUNE_MS
 from cmqd.core.operations.serving import Serving
@@ -28,7 +28,7 @@ class Settle:
         handles: ReceiptHandles,
         serving: Serving,
         leases: Leases,
-        dead_letters: DeadLetters,
+        dead_letters: DeadLetterSearch,
     ) -> None:
         self._limits = facts.limits
         self._queues = facts.queues

@@ -12,7 +12,7 @@ from cmqd.core.runtime.pages import Pages
 from cmqd.core.runtime.pending import PendingCommits, PendingDecisions
 from cmqd.core.runtime.push_slots import PushSlots
 from cmqd.core.runtime.queue import QueueRuntime, QueueRuntimes
-from cmqd.core.runtime.retries import RetryMemory
+from cmqd.core.runtime.retry_memory import RetryMemory
 from cmqd.core.runtime.topic import TopicRuntime
 from cmqd.core.runtime.waiters import Waiter
 from cmqd.core.runtime.window import WindowBudget

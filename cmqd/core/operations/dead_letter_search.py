@@ -25,7 +25,7 @@ from cmqd.core.runtime.runtime import Runtime
 from cmqd_fold.queue_index import QueueIndex
 
 
-class DeadLetters:
+class DeadLetterSearch:
     """Finds dead letters."""
 
     def __init__(self, facts: Facts, runtime: Runtime, reservations: Reservations) -> None:

@@ -7,7 +7,7 @@ import pytest
 from cmqd.core.broker import Broker
 from cmqd.core.errors import DomainError, TooManyRemembered
 from cmqd.core.facts.dedup import ENTRY_BYTES
-from cmqd.core.facts.promises import PromisedMemory
+from cmqd.core.facts.promised_memory import PromisedMemory
 from cmqd.core.facts.sessions import SESSION_BYTES
 from cmqd.core.limits import Limits
 from cmqd.core.outcome import PublishRequest

@@ -1,4 +1,4 @@
-"""Promises to producers, with shares of accounts: numbered sends and dedup ids are remembered until their time ends.
+"""Memory promised to producers, with shares of accounts: numbered sends and dedup ids are remembered until they end.
 
 A session or dedup id is never forgotten to save memory, because its producer may still repeat a send. So the memory is
 limited where a promise is made: before a send with a new session or a new dedup id gets a record, the account must have
