@@ -45,7 +45,7 @@ class Client(Answerable, Protocol):
         ...
 
     def note_held_replies(self, size: int) -> None:
-        """Note the bytes of the client's replies at the gate; see ``held_replies``."""
+        """Note the bytes of the client's replies at the gate; see ``held_reply_memory``."""
         ...
 
     def hold(self) -> None:

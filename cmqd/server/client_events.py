@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterable, Sequence
 from cmqd.core import errors as domain
 from cmqd.core.broker import Broker
 from cmqd.server.absent_client import AbsentClient
-from cmqd.server.admission import Admission
 from cmqd.server.client import Client
 from cmqd.server.collecting import Collector
 from cmqd.server.counters import Counters
 from cmqd.server.handlers.publishing import Publishes
 from cmqd.server.outcomes import Outcomes
 from cmqd.server.part import part
+from cmqd.server.request_admission import Admission
 from cmqd.server.transaction_checkers import CheckersChange, TransactionCheckers
 from cmqd.server.waiting_requests import WaitingRequests
 from cmqd_protocol import messages as wire

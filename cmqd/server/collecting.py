@@ -24,10 +24,10 @@ from typing import Any, Final, Protocol, TypeAlias
 from cmqd.core import errors as domain
 from cmqd.core.limits import headers_bytes
 from cmqd.log.errors import LogFailed
-from cmqd.server.admission import Admission
 from cmqd.server.client import Client
 from cmqd.server.outcomes import Outcomes
 from cmqd.server.part import part
+from cmqd.server.request_admission import Admission
 from cmqd.server.waiting_requests import WaitingRequests
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode

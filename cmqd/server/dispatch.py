@@ -17,13 +17,13 @@ from cmqd.core import errors as domain
 from cmqd.core.broker import Broker
 from cmqd.log.errors import LogFailed
 from cmqd.server.accounts import Accounts
-from cmqd.server.admission import Admission
 from cmqd.server.client import Client
 from cmqd.server.collecting import Collector
 from cmqd.server.counters import Counters
 from cmqd.server.operations import CHANGES, CREATIONS, LOOKUPS, Location, Operation, call_of
 from cmqd.server.outcomes import Outcomes
 from cmqd.server.part import part
+from cmqd.server.request_admission import Admission
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error

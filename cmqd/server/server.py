@@ -26,7 +26,6 @@ from cmqd.log.interface import Log
 from cmqd.log.values import LogState
 from cmqd.server.accounts import Accounts
 from cmqd.server.accounts_file import ADMIN
-from cmqd.server.admission import Admission
 from cmqd.server.advertised_address import advertised_address
 from cmqd.server.agenda_timer import AgendaTimer
 from cmqd.server.audit import ADMINISTRATION, Audit
@@ -49,7 +48,7 @@ from cmqd.server.handlers.queues import Queues, queue_rewound
 from cmqd.server.handlers.server_requests import ServerRequests
 from cmqd.server.handlers.subscriptions import Subscriptions
 from cmqd.server.handlers.transactions import Transactions, transactions_ended
-from cmqd.server.held_replies import HeldReplies
+from cmqd.server.held_reply_memory import HeldReplyMemory
 from cmqd.server.io_batch import IoBatch
 from cmqd.server.log_lines import get_logger
 from cmqd.server.memory_budget import MemoryBudget, budget_bytes
@@ -59,6 +58,7 @@ from cmqd.server.push.outbox import Outbox, Pushing
 from cmqd.server.push.pusher import Pusher
 from cmqd.server.reclaim import Reclaim
 from cmqd.server.reply_gate import ReplyGate
+from cmqd.server.request_admission import Admission
 from cmqd.server.status import LoopStatus, PublicStatus, Status, StorageProcessStatus, public_reply
 from cmqd.server.storage_watch import StorageWatch
 from cmqd.server.transaction_checkers import TransactionCheckers
@@ -113,7 +113,7 @@ class Server:
         # Parts that know no other part of the server.
         self.counters = Counters()
         self.gate = ReplyGate(log.durable_lsn)
-        self.held_replies = HeldReplies(self.gate)
+        self.held_reply_memory = HeldReplyMemory(self.gate)
         self.waiting_requests: WaitingRequests = WaitingRequests()
         self.checkers = TransactionCheckers()
         self.outbox = Outbox(log.durable_lsn, accounts.has_secret)
@@ -570,7 +570,7 @@ class Server:
         self._offset_watch.check()
         if self._failure is None:
             self.storage_watch.beat(int(self.loop.time() * 1000))
-            self.held_replies.beat()
+            self.held_reply_memory.beat()
         if self.turns.can_serve:
             # No commit has ended for a second; otherwise the end of a commit would have given the turns.
             self.io_batch.schedule()
@@ -583,7 +583,7 @@ class Server:
         ) and self.admission.stall_refusal is None
 
     def _on_durable(self, lsn: int) -> None:
-        self.held_replies.forget()
+        self.held_reply_memory.forget()
         self.gate.open_to(lsn)
         self.outbox.open_to(lsn)
         self.io_batch.schedule()

@@ -22,12 +22,12 @@ from typing import Final, cast
 
 from cmqd.log.interface import Log
 from cmqd.server.absent_client import AbsentClient
-from cmqd.server.admission import Admission
 from cmqd.server.client import Client
 from cmqd.server.client_events import ClientEvents
 from cmqd.server.log_lines import get_logger
 from cmqd.server.part import part
 from cmqd.server.reply_gate import ReplyGate
+from cmqd.server.request_admission import Admission
 from cmqd.server.waiting_requests import WaitingRequests
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error

@@ -233,7 +233,7 @@ def bodies_at_the_gate(rig: ServerRig) -> int:
 
 async def test_replies_that_stay_at_the_gate_count_from_the_second_beat_until_it_opens(rig: ServerRig) -> None:
     client = await hold_receives(rig, 3)
-    held = rig.server.held_replies
+    held = rig.server.held_reply_memory
 
     held.beat()
     assert rig.server.budget.held_bytes == 0
@@ -255,7 +255,7 @@ async def test_replies_at_the_gate_over_the_budget_cost_the_connection_its_bodie
     client = await hold_receives(rig, 4)
     other = await rig.client()
     for _ in range(2):
-        rig.server.held_replies.beat()
+        rig.server.held_reply_memory.beat()
     await rig.turn()
     client.read()
 
@@ -277,7 +277,7 @@ async def test_bodies_for_a_client_that_left_do_not_stay_at_the_gate(rig: Server
     client.transport.lose()
 
     for _ in range(2):
-        rig.server.held_replies.beat()
+        rig.server.held_reply_memory.beat()
 
     assert bodies_at_the_gate(rig) == rig.server.budget.held_bytes == 0
     rig.log.let_go()
@@ -296,7 +296,7 @@ async def test_small_replies_at_the_gate_are_not_counted(rig: ServerRig) -> None
     await rig.turn()
 
     for _ in range(3):
-        rig.server.held_replies.beat()
+        rig.server.held_reply_memory.beat()
 
     assert rig.server.budget.held_bytes == 0
     rig.log.let_go()

@@ -39,7 +39,7 @@ from cmqd.server.client_events import ClientEvents
 from cmqd.server.connections import Connections
 from cmqd.server.counters import Counters
 from cmqd.server.fairness import REQUEST_COST
-from cmqd.server.held_replies import body_bytes
+from cmqd.server.held_reply_memory import body_bytes
 from cmqd.server.io_batch import IoBatch
 from cmqd.server.log_lines import get_logger
 from cmqd.server.memory_budget import LEAST_BYTES, MemoryBudget
@@ -139,7 +139,7 @@ class AcceptedConnection(asyncio.Protocol):
         self._charged = 0
         """Bytes noted in the memory budget."""
         self._gate_bytes = 0
-        """Bytes of replies that have waited at the gate for a while; see ``held_replies``."""
+        """Bytes of replies that have waited at the gate for a while; see ``held_reply_memory``."""
         self._cancelled: set[int] | None = None
         """Requests that the client gave up while their replies were on their way through the gate."""
         self._parked: OrderedDict[int, Request] | None = None

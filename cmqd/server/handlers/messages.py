@@ -7,7 +7,6 @@ from cmqd.core.broker import Broker
 from cmqd.core.errors import DomainError
 from cmqd.core.outcome import WAITING, HandlesDone, Waiting
 from cmqd.log.values import ROW_BYTES
-from cmqd.server.admission import Admission
 from cmqd.server.client import Client
 from cmqd.server.collecting import MAX_BYTES, Collector, Group, stored_bytes
 from cmqd.server.counters import Counters
@@ -15,6 +14,7 @@ from cmqd.server.operations import handles_done
 from cmqd.server.outcomes import Outcomes
 from cmqd.server.part import part
 from cmqd.server.reply_gate import ReplyGate
+from cmqd.server.request_admission import Admission
 from cmqd.server.waiting_requests import WaitingRequests
 from cmqd_protocol import messages as wire
 from cmqd_types.messages import MessagesPeeked, ReceivedMessage

@@ -5,12 +5,12 @@ from collections.abc import Callable
 from cmqd.core import errors as domain
 from cmqd.core.broker import Broker
 from cmqd.core.outcome import TransactionsDone
-from cmqd.server.admission import Admission
 from cmqd.server.client import Client
 from cmqd.server.counters import Counters
 from cmqd.server.outcomes import Outcomes
 from cmqd.server.part import part
 from cmqd.server.refusals import ERROR_CODES, RATE_RETRY_MS
+from cmqd.server.request_admission import Admission
 from cmqd.server.transaction_checkers import MAX_REGISTRATIONS, TooManyRegistrations, TransactionCheckers
 from cmqd.server.waiting_requests import WaitingRequests
 from cmqd_protocol import messages as wire

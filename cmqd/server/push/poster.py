@@ -21,7 +21,14 @@ from typing import Any, Final, cast
 import aiohttp
 import yarl
 
-from cmqd.server.push.endpoints import AddressRefused, Allowed, CheckedResolver, Lookup, NameNotFound, refused_literal
+from cmqd.server.push.allowed_addresses import (
+    AddressRefused,
+    Allowed,
+    CheckedResolver,
+    Lookup,
+    NameNotFound,
+    refused_literal,
+)
 
 DRAIN_BYTES: Final = 65_536
 DRAIN_S: Final = 1.0

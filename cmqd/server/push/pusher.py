@@ -26,7 +26,7 @@ from collections.abc import Callable, Sequence
 from cmqd.core.outcome import Push, PushResult
 from cmqd.server.log_lines import get_logger
 from cmqd.server.part import part
-from cmqd.server.push.endpoints import Allowed, Lookup, system_lookup
+from cmqd.server.push.allowed_addresses import Allowed, Lookup, system_lookup
 from cmqd.server.push.webhooks import request_of
 
 _log = get_logger()

@@ -19,7 +19,7 @@ from cmqd.server.reply_gate import Outgoing, ReplyGate
 from cmqd_protocol.messages import MessagesPeeked, MessagesReceived
 
 
-class HeldReplies:
+class HeldReplyMemory:
     """See the module."""
 
     __slots__ = ("_gate", "_held_before", "_noted")

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from cmqd.server.push import endpoints
-from cmqd.server.push.endpoints import (
+from cmqd.server.push import allowed_addresses
+from cmqd.server.push.allowed_addresses import (
     ANSWER_LIFE_S,
     AddressRefused,
     Allowed,
@@ -208,8 +208,8 @@ async def test_a_hundred_names_that_hang_hold_up_nobody_who_was_found_before(mon
 
 
 async def test_names_that_are_remembered_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoints, "MAX_NAMES", 3)
-    monkeypatch.setattr(endpoints, "ANSWER_LIFE_S", 0.0)
+    monkeypatch.setattr(allowed_addresses, "MAX_NAMES", 3)
+    monkeypatch.setattr(allowed_addresses, "ANSWER_LIFE_S", 0.0)
     names = Names()
     resolver = a_resolver(names)
 
