@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from support.crash.history import GetSubscription, GetTopic, History, Publish, Pushed, RetryNow, Send
+from support.crash.history import GetSubscription, GetTopic, History, Publish, Pushed, RetryNow, Send, Subscribe
 from support.crash.ledger import Ledger, Rule, Violation
 
 NOTICED_NS = 500_000_000
@@ -123,10 +123,15 @@ def _noticed(history: History, heard_ns: Sequence[tuple[int, int]], push: Pushed
 
 
 def check_in_retry_kept(ledger: Ledger) -> Iterator[Violation]:
-    """A message that failed stays in the count of those until it is delivered."""
+    """A message that failed stays in the count of those until it is delivered.
+
+    Subscriptions to URLs alone are checked: the endpoints record each delivery, while a copy to a queue has no time at
+    which it was surely noted.
+    """
     told: dict[str, list[GetSubscription]] = defaultdict(list)
+    urls = {one.subscription for one in ledger.history.of_kind(Subscribe) if one.is_push}
     for one in sorted(ledger.history.of_kind(GetSubscription), key=lambda one: one.called_ns):
-        if one.done:
+        if one.done and one.subscription in urls:
             told[one.subscription].append(one)
     for name, counted in told.items():
         pushes = (push for message in ledger.published for push in message.pushes.get(name, ()))
