@@ -137,8 +137,11 @@ class Rounds:
         orphan: int | None = None
         for number in count():
             # Chance decides about rare events, so there are more rounds until each kind has happened.
-            if number >= rounds and (number == 4 * rounds or not shortfalls(self.history)):
-                break
+            if number >= rounds:
+                missing = shortfalls(self.history)
+                if not missing or number == 4 * rounds:
+                    break
+                print(f"round {number}: not happened yet: {', '.join(missing)}")
             ready = await asyncio.to_thread(self.broker.start)
             self.history.breaks_ns.append(time.monotonic_ns())
             # The lock of the folder passed to the new broker, so the old storage process must be gone or going.
