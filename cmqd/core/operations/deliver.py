@@ -8,6 +8,17 @@ the result comes back through :meth:`Deliver.pushes_ended`.
 Attempts in progress exist only in memory, and a restart repeats them: an attempt recorded before the POST could be
 counted as made without ever having been sent. Subscriptions are independent except for the slots of a URL and the limit
 of requests in all, so a slow URL does not hold up the other subscriptions.
+
+The order of an attempt:
+
+1. Room is asked for: slots of the URL, or units of the tick for a queue. Then the memory for failures is bounded. Both
+   come before the start, because a start without room would be taken back at once, and a failure without memory could
+   not be remembered.
+2. :meth:`Deliveries.start` chooses the messages. From here on every message is under way, and must end in a fact or be
+   given back. A message that does neither is never tried again before a restart.
+3. The body is found. While a page is read, the message keeps its slot; otherwise two subscriptions could be promised
+   the same slot, and a URL would get more requests at once than its limit allows.
+4. The result is judged, and becomes a record. :meth:`Deliver.look_after` plans last, from the facts after the record.
 """
 
 from collections.abc import Iterator, Sequence
@@ -35,7 +46,7 @@ from cmqd_segment.records import (
 from cmqd_types.messages import CopyOf
 
 BACKOFF_MS = (10_000, 20_000)
-"""Shortest and longest pause under ``backoff``."""
+"""Shortest and longest pause under ``backoff``: a range, so that messages that failed together come back apart."""
 SUBSCRIPTIONS_A_TICK = 64
 """Largest number of subscriptions that a tick examines: a few microseconds per subscription."""
 DELIVERIES_A_TICK = 64
@@ -81,15 +92,21 @@ class Deliver:
                 continue
             touched[result.subscription_id] = None
             deliveries = subscription.deliveries
+            # Trust belongs to the URL and not to the message. The answer tells whether the target works, even if the
+            # message was dropped during the request.
             if result.error is None:
                 self._slots.trusted[subscription.attributes.endpoint] = None
             else:
                 self._slots.trusted.pop(subscription.attributes.endpoint, None)
+            # Dropped by an operator, or expired during the request: the counts have the message already, so the attempt
+            # ends without a record.
             if result.position not in deliveries.under_way or not deliveries.is_pending(result.position):
                 deliveries.given_back(result.position)
             elif result.error is None:
                 delivered.setdefault(result.subscription_id, []).append(result.position)
             else:
+                # A record has one error for all its positions. A dead URL fails most pushes with the same text, so a
+                # record per text is seldom more than one.
                 key = (result.subscription_id, result.error)
                 failed.setdefault(key, []).append((result.position, result.started_ms))
         # Successes before failures: a success unblocks, and a failure that came with it blocks again, as if it had come
@@ -98,6 +115,8 @@ class Deliver:
             self._note_delivered(self._topics.subscriptions[subscription_id], positions, records, now_ms)
         for (subscription_id, error), attempts in failed.items():
             self._note_failures(self._topics.subscriptions[subscription_id], attempts, error, records, now_ms)
+        # After all records, once for a subscription, and also for a subscription without a record: its attempt ended,
+        # and under backoff the next message may start.
         for subscription_id in touched:
             self.look_after(self._topics.subscriptions[subscription_id], now_ms)
         return Outcome(None, records)
@@ -111,17 +130,25 @@ class Deliver:
         wait until the next unrelated change, or publishes go on storing copies for a blocked subscription.
         """
         deliveries, topic = subscription.deliveries, subscription.topic
+        # Counted first: the bound compares the count over all subscriptions with the limit. With a stale count a
+        # subscription would try new messages without memory for their failures.
         self._retries.count(subscription)
+        # The bound is set again before every start, because other subscriptions use the same memory.
         self._retries.bound(subscription)
         flows = subscription.may_flow()
+        # Only a change raises the revision of routes. Every raise discards the audiences of the topic, and the next
+        # publish would sort its subscriptions anew.
         if flows != subscription.flows:
             subscription.flows = flows
             topic.routes += 1
+        # A publish revives exhausted messages. This table spares the publish a search through all subscriptions of the
+        # topic.
         if deliveries.exhausted:
             self._of_topic(topic).exhausted[subscription.subscription_id] = subscription
         elif topic.topic_id in self._topic_runtimes:
             self._topic_runtimes[topic.topic_id].exhausted.pop(subscription.subscription_id, None)
         due_ms = deliveries.next_due_ms(now_ms)
+        # No time brings an attempt. A result, a publish or changed attributes bring it, and each of these plans again.
         if due_ms is None:
             return
         if due_ms <= now_ms:
@@ -131,6 +158,8 @@ class Deliver:
 
     def forget(self, subscription: Subscription) -> None:
         """Release the slots, retries and plans of a removed subscription."""
+        # Slots of requests under way are not released here: the requests are still made. ``pushes_ended`` releases
+        # every slot before it looks for the subscription.
         self._retries.forget(subscription)
         self._of_topic(subscription.topic).exhausted.pop(subscription.subscription_id, None)
         self._agenda.deliveries.discard(subscription.subscription_id)
@@ -139,11 +168,15 @@ class Deliver:
     def tick(self, effects: Effects, now_ms: int) -> None:
         """Start due deliveries of a few subscriptions."""
         plan, wanted = self._agenda.deliveries, self._agenda.deliveries_wanted
+        # Due subscriptions join the line behind the subscriptions that wait already; in the line, a subscription keeps
+        # its place.
         while plan.is_due(now_ms):
             subscription_id = plan.take(now_ms)
             if subscription_id is not None:
                 wanted[subscription_id] = None
         left = DELIVERIES_A_TICK
+        # A copy of the first entries: the loop removes entries, and a subscription with more to deliver is entered
+        # again, at the end. A subscription with a long backlog would otherwise stay in front and starve the others.
         for subscription_id in list(wanted)[:SUBSCRIPTIONS_A_TICK]:
             if left <= 0:
                 break
@@ -165,12 +198,17 @@ class Deliver:
         if topic is None:
             return
         floor = topic.steps.floor_at(now_ms - self._limits.topic_life_ms, topic.next_position)
+        # A record only if a subscription loses a message. Most topics deliver at once, and would write a row in every
+        # time step for an expiry without effect.
         if topic.live_in(0, floor):
             record = TopicMessagesExpired(topic.topic_id, floor)
             self._topics.apply(topic, record)
             effects.records.append(record)
+            # An expiry can end a block, and under backoff it can remove the message that holds up the others.
             for subscription in topic.subscriptions.values():
                 self.look_after(subscription, now_ms)
+        # Nothing waits below the floor, so the steps go without a record. After a restart the tick comes to the same
+        # result.
         elif floor == topic.next_position:
             topic.steps.clear()
         else:
@@ -186,11 +224,16 @@ class Deliver:
         if subscription.is_push:
             if not self._gates.pushing:
                 return 0
+            # Without room the subscription is in a line of the slots, which puts it into ``deliveries_wanted`` when its
+            # turn comes. So no plan by time is made here; it would ask in vain.
             room = self._slots.room(subscription)
         else:
             if self._gates.moves_held_up:
+                # A copy is a new message in the log, and the disk has no room for messages now. The attempt is not
+                # made, and so not counted: the queue did not refuse anything.
                 self._agenda.deliveries.set(subscription.subscription_id, now_ms + HELD_UP_MS)
                 return 0
+            # A queue answers at once and needs no slot. The units of the tick are the only limit.
             room = most
         if room <= 0:
             return 0
@@ -201,6 +244,8 @@ class Deliver:
         started = deliveries.start(now_ms, room)
         count = len(started)
         if subscription.is_push:
+            # Taken before the bodies are found, see the module. Slots that the subscription cannot use go to the next
+            # in line, or they would stay free until a request ends.
             self._slots.take(subscription, [position for position, _ in started])
             if count < room:
                 self._slots.wake_next(subscription.attributes.endpoint)
@@ -212,6 +257,8 @@ class Deliver:
                 started = deliveries.start(now_ms, 1)
                 count += len(started)
                 self._carry_out(subscription, started, effects, now_ms)
+        # A page under way plans the subscription when the page arrives. A plan made now would put the subscription back
+        # into the line of the tick, to be passed over again and again.
         if subscription.subscription_id not in self._lane.busy:
             self.look_after(subscription, now_ms)
         return count
@@ -229,7 +276,10 @@ class Deliver:
                 elsewhere.append(position)
             else:
                 in_memory.append(message)
+        # Given back while the lane is full, because the line may be long: the slots would stay unused all that time.
+        # The messages with bodies in memory go out all the same.
         if elsewhere and not self._lane.has_room:
+            # Both, the attempt and its slot: a slot without an attempt would be lost until the next restart.
             for position in elsewhere:
                 deliveries.given_back(position)
                 self._slots.give_back(subscription.subscription_id, position)
@@ -259,10 +309,12 @@ class Deliver:
     ) -> int:
         """Attempt the deliveries with bodies in a page."""
         subscription_id, positions = reading.owner_id, reading.request
+        # Before all else: while the owner is busy, every tick passes the subscription over.
         self._lane.busy.discard(subscription_id)
         damaged = 0
         subscription = self._topics.subscriptions.get(subscription_id)
         if subscription is None:
+            # The subscription ended during the read, and left the slots of these attempts to the page.
             for position in positions:
                 self._slots.give_back(subscription_id, position)
         else:
@@ -270,6 +322,7 @@ class Deliver:
             started = set(positions)
             wanted: list[StoredMessage] = []
             for message in messages:
+                # Bodies that were read ahead wait in memory. Their attempts have not started, so they have no slots.
                 if message.position not in started:
                     self._topic_bodies.keep(subscription.topic.topic_id, message)
                 elif deliveries.is_pending(message.position):
@@ -281,6 +334,8 @@ class Deliver:
                     # The body is beyond the size of the page, gone since the read was requested, or unreadable.
                     deliveries.given_back(position)
                     self._slots.give_back(subscription_id, position)
+            # A damaged body will not come, so the message is dropped by a record. Kept, it would be read again and
+            # again, and under backoff it would hold up every message behind it until it expires.
             if lost:
                 damaged = len(lost)
                 self._note_dropped(subscription, lost, DAMAGED, effects.records, now_ms)
@@ -289,6 +344,8 @@ class Deliver:
             self.look_after(subscription, now_ms)
         line = self._lane.line
         if line:
+            # The whole line and not its first entry: subscriptions whose bodies came into memory meanwhile need no
+            # page, and the others come back into the line.
             self._agenda.deliveries_wanted.update(line)
             line.clear()
         return damaged
@@ -302,10 +359,12 @@ class Deliver:
             return
         topic, attributes = subscription.topic, subscription.attributes
         if not self._gates.pushing:
+            # The client of the core stopped posting while the body was read. Given back, the attempts are not counted.
             for message in messages:
                 subscription.deliveries.given_back(message.position)
                 self._slots.give_back(subscription.subscription_id, message.position)
             return
+        # The number of the attempt goes with the push, so that a receiver can tell a repeat from a first attempt.
         under_way = subscription.deliveries.under_way
         effects.pushes += [
             Push(
@@ -332,6 +391,8 @@ class Deliver:
             if queue is None:
                 why = f"queue {subscription.attributes.endpoint!r} does not exist"
             else:
+                # The messages accepted in this step are not in the index yet, so they are counted beside it. Without
+                # them a step could overfill the queue.
                 why = refusal(queue, len(message.body), len(fitting))
             if why:
                 refused.setdefault(why, []).append((message.position, now_ms))
@@ -356,8 +417,12 @@ class Deliver:
                         for message in some
                     ],
                 )
+            # In the same outcome as the copies, and so in the same row: see the module. Receives are served afterwards,
+            # with all copies of the step together.
             self._note_delivered(subscription, [message.position for message in fitting], effects.records, now_ms)
             self._serving.serve(queue, effects, now_ms)
+        # Failures after successes, as in ``pushes_ended``: a failure of this step must be able to block the
+        # subscription.
         for why, attempts in refused.items():
             self._note_failures(subscription, attempts, why, effects.records, now_ms)
 
@@ -386,12 +451,16 @@ class Deliver:
         failed: list[int] = []
         next_ms: list[int] = []
         dropped: list[int] = []
+        # Judged before the record is applied: the number of an attempt is in ``under_way``, and the record ends the
+        # attempt. Sorted, because a record has positions as runs, and the lists beside the runs must have the same
+        # order.
         for position, started_ms in sorted(attempts):
             count, due_ms = deliveries.judge(position, started_ms, now_ms, self._jitter_ms(subscription, position))
             if due_ms is None:
                 dropped.append(position)
             positions.append(position)
             failed.append(count)
+            # 0 also for a dropped message: the record of the drop follows in the same row.
             next_ms.append(due_ms or 0)
         # Failures of dropped messages are recorded too, because the last error must be known after a restart.
         record = DeliveriesFailed(
@@ -406,6 +475,8 @@ class Deliver:
         self._topics.apply(topic, record)
         records.append(record)
         if dropped:
+            # After the failures, in the same row: a failure can block the subscription only while its message is
+            # pending.
             self._note_dropped(subscription, dropped, "retries", records, now_ms)
         self.look_after(subscription, now_ms)
 
@@ -423,6 +494,8 @@ class Deliver:
         2014, SplitMix). The core has no randomness: the same calls give the same pauses.
         """
         attempt = subscription.deliveries.under_way.get(position, 0)
+        # Subscription, message and attempt all count. With the same pause for all, messages that failed in one outage
+        # would come back at the same moment.
         mixed = (self._jitter_seed + (subscription.subscription_id << 40) + (position << 8) + attempt) & _MASK
         mixed = (mixed + 0x9E3779B97F4A7C15) & _MASK
         mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _MASK

@@ -1,4 +1,15 @@
-"""Deleting received messages, changing their visibility, releasing them, and the ends of their leases."""
+"""Deleting received messages, changing their visibility, releasing them, and the ends of their leases.
+
+A handle names a lease, and a lease ends with the first event of these: a delete, a release, the end of its time, or the
+retention of its message. Later handles of the same message have other leases, so a late delete of a slow consumer
+cannot remove a message that was delivered again.
+
+All handles of a request are examined before the first change. The good handles then share a record, and a bad handle is
+a failure in the reply: a consumer that deletes a batch must not lose nine deletes because the tenth came too late.
+
+The order after a lease ended: the record is applied, dead letters are reserved, and only then are waiting receives
+served. Served first, a receive would get a message that has used up its receives.
+"""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -54,6 +65,8 @@ class Settle:
         queue = self._queues.find(account, name)
         index = queue.index
         replies: list[HandlesDone | DomainError] = []
+        # Shared by all requests of the call: a handle that an earlier request names is ended by that request, and fails
+        # in a later request, exactly as in two calls.
         leases: dict[int, InFlight] = {}
         for handles in requests:
             before = len(leases)
@@ -62,14 +75,17 @@ class Settle:
                 replies.append(HandlesDone(failures, done=len(leases) - before))
             except DomainError as refusal:
                 replies.append(refusal)
+        # No record without messages: it would be a row of the log that says nothing.
         if not leases:
             return Outcome(replies)
         positions = [lease.position for lease in leases.values()]
         record = MessagesDeleted(index.queue_id, runs_of(positions), runs_of(list(leases)), now_ms)
+        # Examined before the record is applied, because afterwards these messages are in the set themselves.
         if index.attributes.rewind_ms and (not index.rewindable_count or min(positions) < next(iter(index.rewindable))):
             # The oldest deleted message leaves the rewind window first, and the planned review may be later than that.
             self._agenda.reviews.set(queue.queue_id, now_ms + PRUNE_MS)
         index.apply_deleted(record)
+        # The usual delete ends here: with an empty line, a delete makes no message receivable.
         if not (index.active_count and self._runtime[queue.queue_id].line.waiting):
             return Outcome(replies, [record])
         # Receives can wait although messages are active: the limit of messages in flight held them up, and this delete
@@ -86,6 +102,8 @@ class Settle:
         The time of a message is cut at its retention; the reply has the earliest next visible time.
         """
         check_range("visibility_timeout_ms", visibility_timeout_ms, 0, self._limits.max_visibility_timeout_ms)
+        # A timeout of 0 is a release and not a lease that has ended: the message is active in this call and not at the
+        # next tick.
         if not visibility_timeout_ms:
             return self.release(account, name, handles, True, now_ms)
         queue = self._queues.find(account, name)
@@ -93,6 +111,8 @@ class Settle:
         leases, failures = self._held(queue, handles, now_ms)
         if not leases:
             return Outcome(HandlesDone(failures))
+        # One deadline, and so one record, unless a message expires earlier. The lowest position has the earliest
+        # expiry, so a single look tells whether any deadline must be cut.
         wanted_ms = now_ms + visibility_timeout_ms
         by_deadline: dict[int, list[int]] = {wanted_ms: list(leases)}
         if index.expires_ms(min(in_flight.position for in_flight in leases.values())) < wanted_ms:
@@ -100,11 +120,14 @@ class Settle:
             for lease, in_flight in leases.items():
                 cut_ms = max(now_ms, min(wanted_ms, index.expires_ms(in_flight.position)))
                 by_deadline.setdefault(cut_ms, []).append(lease)
+        # A record has one deadline. All records share the row, so a crash keeps every change of the request or none.
         records = [
             VisibilityChanged(index.queue_id, runs_of(some), deadline_ms) for deadline_ms, some in by_deadline.items()
         ]
         for record in records:
             index.leases.change(record)
+        # Paid for by the calls that add entries: a consumer that extends its leases again and again leaves a stale
+        # entry in a bucket with each call.
         if self._lease_buckets.size > self._leases.sweep_above:
             self._leases.sweep(now_ms)
         return Outcome(HandlesDone(failures, min(by_deadline)), records)
@@ -115,6 +138,7 @@ class Settle:
         leases, failures = self._held(queue, handles, now_ms)
         if not leases:
             return Outcome(HandlesDone(failures))
+        # Applied before dead letters are searched for, because the search takes active messages alone.
         record = MessagesReleased(queue.queue_id, runs_of(list(leases)), counted)
         queue.index.apply_returned(record)
         effects = Effects([record])
@@ -122,6 +146,7 @@ class Settle:
             # The count before an uncounted receive may have reached the limit already, if the limit was lowered since.
             back = [(in_flight.position, in_flight.receive_count - (not counted)) for in_flight in leases.values()]
             self._dead_letters.came_back(queue, back, effects, now_ms)
+        # Last: a message that became a dead letter is reserved by now, and no receive can take it.
         self._serving.serve(queue, effects, now_ms)
         return effects.outcome(HandlesDone(failures, now_ms))
 
@@ -153,6 +178,8 @@ class Settle:
         in_flight = queue.index.leases.by_number
         floor = queue.index.floor
         expiry_due_ms = self._expiry_due_ms.get(queue.queue_id)
+        # The plan of expiries is a look into a dictionary. The search of the time steps, which costs more, is made only
+        # when something has expired.
         if expiry_due_ms is not None and expiry_due_ms <= now_ms:
             # Messages have expired, and the tick that moves the floor over them has not run yet.
             floor = max(floor, queue.index.expired_below(now_ms))
@@ -160,6 +187,8 @@ class Settle:
         for lease, handle in zip(self._handles.leases(handles), handles, strict=True):
             in_flight_message = in_flight.get(lease)
             if (
+                # The time counts, and not whether the tick has ended the lease: a handle must not work longer on a busy
+                # broker. The floor counts, because leases of cleared messages stay until their deadline.
                 in_flight_message is not None
                 and in_flight_message.deadline_ms > now_ms
                 and in_flight_message.position >= floor
@@ -174,11 +203,13 @@ class Settle:
         """End leases of a queue after their visibility timeout."""
         max_leases = self._limits.tick_items
         buckets = self._lease_buckets
+        # Entries of a bucket are pairs of numbers, (first lease, count), so the bound is doubled.
         due = buckets.take_due(now_ms, 2 * max_leases)
         if due is None:
             return
         queue_id, pairs = due
         queue = self._queues.by_id.get(queue_id)
+        # The queue was deleted. Its entries in buckets are not searched for then; they go when they come due.
         if queue is None:
             return
         index = queue.index
@@ -192,9 +223,12 @@ class Settle:
             examined += count
             for lease in range(first, first + count):
                 in_flight_message = in_flight.get(lease)
+                # Ended already, or extended: then another bucket has an entry for the later deadline.
                 if in_flight_message is None or in_flight_message.deadline_ms > now_ms:
                     continue
                 if in_flight_message.position < index.floor:
+                    # Without a record: the message is gone, and after a restart the entry of the lease comes due here
+                    # again.
                     del in_flight[lease]
                 else:
                     ended[lease] = in_flight_message
@@ -203,6 +237,8 @@ class Settle:
             buckets.bucket(now_ms - buckets.width_ms, queue_id).extend(pairs[offset:])
             buckets.size += len(pairs) - offset
         if ended:
+            # A record for the whole slice. The end of a lease must be a fact: a replay has no clock, and would not know
+            # that the message was active when a later receive took it.
             record = LeasesEnded(queue_id, runs_of(list(ended)))
             index.apply_returned(record)
             effects.records.append(record)

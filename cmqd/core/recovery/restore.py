@@ -3,6 +3,10 @@
 Parts come in the order of their writing, and the order matters: the slice of a queue makes the queue that its leases,
 history, half messages and dedup ids are loaded into, and topics come before their subscriptions. Times are loaded as
 they were written. Nothing is planned here: the agenda is made from the facts, once, when all records are replayed.
+
+Every queue, topic and subscription keeps the LSN of its slice, and sessions keep theirs. The parts show different
+moments, because clients were served between two parts; with the LSN, replay applies exactly the records that a slice
+does not have.
 """
 
 from array import array
@@ -31,7 +35,7 @@ from cmqd_segment.checkpoint import (
 
 
 class Restore:
-    """Takes the parts of a checkpoint into the facts."""
+    """Loads the parts of a checkpoint into the facts."""
 
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
@@ -48,7 +52,11 @@ class Restore:
         """Restore a part of a checkpoint; all parts come before the first record is replayed."""
         match part:
             case CheckpointHeader():
+                # The ends of the reservations and not the next numbers: numbers up to there may have been used after
+                # the checkpoint. ``Replay.finish`` goes on behind them.
                 self._numbers.message_id_until = part.message_id_until
+                # A lease below the end of its reservation may be in the hands of a client that still has the receipt
+                # handle.
                 self._numbers.lease_until = part.lease_until
                 self._numbers.queue_id_until = part.queue_id_until
                 self._facts.clock_offset_ms = part.clock_offset_ms
@@ -63,9 +71,11 @@ class Restore:
             case SubscriptionSlice():
                 self._load_subscription(part)
             case RetriesSlice():
+                # A KeyError here is damage: the writer makes the slice of a subscription before its retries.
                 self._topics.subscriptions[part.subscription_id].deliveries.load_retries(part.retries)
             case DedupSlice():
                 queue = self._queues.by_id.get(part.queue_id)
+                # Queues and topics share their ids, so a single table of ids tells where the dedup ids belong.
                 if queue is not None:
                     account, dedup_ids = queue.account, queue.dedup_ids
                 else:
@@ -74,10 +84,16 @@ class Restore:
                 # In their order, as they were sent: the last entry of an id replaces its stale entries.
                 for dedup_id, message_id, sent_ms in part.entries:
                     dedup_ids.note(dedup_id, message_id, sent_ms)
+                # Counted without asking for room: promises of before the restart are kept, even if the share of the
+                # account was lowered since.
                 self._promises.memory.recount(account, dedup_ids)
             case SessionsSlice():
+                # Slices of sessions are written last and hold all answers of the queues, so a session is taken as the
+                # slice has it.
                 self._sessions.load(part.lsn, part.sessions)
             case CheckpointEnd():
+                # Up to here a record of an unknown queue is normal: the queue was deleted before its slice was made.
+                # Behind it, such a record is damage.
                 self.end_lsn = part.lsn
 
     def _load_topic(self, part: TopicSlice) -> None:
@@ -87,6 +103,7 @@ class Restore:
         topic.floor = part.floor
         topic.last_enqueue_ms = part.last_enqueue_ms
         topic.steps.load(part.step_positions, part.step_starts, part.step_ends)
+        # Records up to this LSN are in the slice. Applied again, they would count messages twice.
         topic.slice_lsn = part.lsn
         # In the table at once: the slices of its subscriptions and dedup ids follow.
         self._topics.add(topic)
@@ -99,6 +116,7 @@ class Restore:
         )
         subscription.modified_ms = part.modified_ms
         subscription.slice_lsn = part.lsn
+        # ``exhausted`` is not read from the slice: it follows from the retries, which come in later parts.
         subscription.deliveries.load(
             BitMap64.deserialize(part.waiting) if part.waiting else BitMap64(),
             blocked=part.blocked,
@@ -107,19 +125,27 @@ class Restore:
             last_error=part.last_error,
             last_error_ms=part.last_error_ms,
         )
+        # Entered in the tables, which bind the subscription to its queue: queues were loaded before. Whether messages
+        # flow is decided at the end of recovery, because the retries follow in later parts.
         self._topics.add_subscription(subscription)
 
     def _load_queue(self, part: QueueSlice) -> None:
+        # The table makes the index, because all queues share the buckets of deadlines: a single look tells the next due
+        # time of the broker.
         index = self._queues.new_index(part.queue_id, part.attributes)
         index.load(part)
         queue = Queue(part.account, part.name, part.created_ms, index, self._limits)
         queue.modified_ms = part.modified_ms
+        # As for a topic: replay skips the records up to here.
         queue.slice_lsn = part.lsn
+        # Dead-letter queues are not bound yet, because the slice of the target may follow. ``Replay.finish`` binds all
+        # of them by name.
         self._queues.add(queue)
 
     def _load_halves(self, part: HalvesSlice) -> None:
         index = self._queues.by_id[part.queue_id].index
         index.halves.load(part.runs)
+        # Only the first part of a queue has the decisions. A later part has empty bytes, which must not replace them.
         if part.committed:
             index.halves.committed = BitMap64.deserialize(part.committed)
             index.halves.rolled_back = BitMap64.deserialize(part.rolled_back)
