@@ -1,8 +1,8 @@
 """Messages as columns: runs of neighbours go in, Arrow batches come out.
 
-Rows are never objects. Values that neighbours share are repeated by the run, and bodies are cut from the row's ``data``
-as a single piece. Only values that differ from message to message in Python types (headers, tags, origins) are built
-per message, in batches that have any.
+No message becomes a Python object. A value that neighbours share is repeated for the whole run, and the bodies of a run
+are cut from the row's ``data`` as a single piece. Only values of Python types that differ from message to message
+(headers, tags, origins) are built per message, and only in batches that have at least one.
 """
 
 # pyspark and pyarrow tell pyright little of their types.
@@ -51,7 +51,7 @@ _COUNT = array("i", range(4096))
 
 
 def arrow_type(column: str) -> pa.DataType:
-    """The type of a column of the source."""
+    """Return the Arrow type of a column of the source."""
     return _STRUCTS[column] if column in _STRUCTS else _TYPES[COLUMNS[column]]
 
 
@@ -67,24 +67,24 @@ class Facts(NamedTuple):
     receive_count: int | None = None
     account: str | None = None
     as_of_lsn: int | None = None
-    """The row for which a state is told."""
+    """The row of the log as of which ``event`` is the message's state."""
     dedup_ids: Sequence[str | None] | None = None
     """An entry for each message of the whole run."""
 
 
 class Batch:
-    """Collects the columns that are asked for; :meth:`take` gives an Arrow batch and begins anew."""
+    """Collects messages in the requested columns; :meth:`take` returns an Arrow batch and empties the columns."""
 
     def __init__(self, schema: "pa.Schema") -> None:
         self.schema = schema
         self.rows = 0
         self.bytes = 0
-        """Of bodies."""
+        """Bytes of the bodies, also if the column ``body`` is not requested."""
         names: list[str] = schema.names
         self._columns: list[_Column] = [_MAKERS[name]() for name in names]
 
     def append(self, facts: Facts, run: Run, data: bytes, first_index: int, start: int, stop: int) -> None:
-        """Messages ``start`` to below ``stop`` of a run; the first of the run has number ``first_index`` in its row."""
+        """Append messages ``start`` to below ``stop`` of a run, whose first message has the ``row_index`` given."""
         for column in self._columns:
             column.append(facts, run, data, first_index, start, stop)
         self.rows += stop - start
@@ -94,7 +94,7 @@ class Batch:
         """Return the batch of all messages appended since the last call."""
         arrays = [column.take(self.rows) for column in self._columns]
         self.rows = self.bytes = 0
-        # By the schema that was asked for: Spark compares nullability and all.
+        # The requested schema, not the types of the arrays: Spark compares all of it, nullability included.
         return pa.RecordBatch.from_arrays(
             [
                 each if each.type == field.type else each.cast(field.type)
@@ -105,7 +105,7 @@ class Batch:
 
 
 class _Column:
-    """One column; a subclass per kind."""
+    """A column under construction; a subclass per kind of values."""
 
     def append(self, facts: Facts, run: Run, data: bytes, first_index: int, start: int, stop: int) -> None:
         raise NotImplementedError
@@ -115,7 +115,7 @@ class _Column:
 
 
 class _Numbers(_Column):
-    """Integers that a run has in common, or has one after the other."""
+    """Integers: equal for a whole run, or (in subclasses) ascending within the run."""
 
     def __init__(self, kind: str, arrow: "pa.DataType", value: Callable[[Facts, Run], int]) -> None:
         self._kind, self._arrow, self._value = kind, arrow, value
@@ -147,7 +147,7 @@ class _Positions(_Numbers):
 
 
 class _Texts(_Column):
-    """Text that a run has in common; few different ones."""
+    """Texts that are equal for a whole run: a dictionary of the few different texts, and an index per message."""
 
     def __init__(self, value: Callable[[Facts], str | None]) -> None:
         self._value = value
@@ -168,7 +168,7 @@ class _Texts(_Column):
 
 
 class _TextsOfCopies(_Texts):
-    """Text about the original of a copy. Copies that came late, or were moved, each know their own original."""
+    """Texts about the published message of a copy. Late or moved copies can have different ones within a run."""
 
     def __init__(self, common: Callable[[Facts, Run], str | None], of_copy: Callable[[CopyOf], str]) -> None:
         super().__init__(lambda facts: None)
@@ -200,14 +200,14 @@ class _Ids(_Column):
             low = number & 0xFFF
             high = min(0x1000, low + end - number)
             head = message_id_text(number)[:-3]
-            # The head stands between the tails, and before the first.
+            # A join per 4,096 ids: the head goes between the tails and before the first tail.
             self._texts.append(head + head.join(_HEX[low:high]))
             number += high - low
 
     def take(self, rows: int) -> "pa.Array":
         texts, self._texts = self._texts, []
         if len(self._offsets) <= rows:
-            # Offsets of the largest batch so far; a smaller batch uses the beginning.
+            # Kept between batches: the ids have a fixed length, so a smaller batch uses the beginning of the offsets.
             self._offsets = array("i", range(0, rows * self.WIDTH + 1, self.WIDTH))
         buffers = [None, pa.py_buffer(self._offsets), pa.py_buffer("".join(texts).encode("ascii"))]
         return pa.Array.from_buffers(pa.string(), rows, buffers)
@@ -217,7 +217,7 @@ class _Bodies(_Column):
     def __init__(self) -> None:
         self._pieces: list[bytes | memoryview] = []
         self._sizes = array("i", (0,))
-        """Behind a 0, so that their running sums are the offsets."""
+        """Sizes of the bodies after a leading 0, so that the running sums are Arrow's offsets."""
 
     def append(self, facts: Facts, run: Run, data: bytes, first_index: int, start: int, stop: int) -> None:
         sizes = run.sizes
@@ -238,7 +238,7 @@ class _Bodies(_Column):
 
 
 class _Objects(_Column):
-    """Values that are Python objects, and mostly missing: None until there is one in the batch."""
+    """Values that are Python objects and mostly missing; a batch without a value builds no list."""
 
     def __init__(self, arrow: "pa.DataType", values: "Callable[[Facts, Run, int, int], Iterable[Any] | None]") -> None:
         self._arrow, self._of = arrow, values
@@ -341,7 +341,7 @@ def _copies_of(facts: Facts, run: Run, start: int, stop: int) -> Iterable[Any] |
 
 
 def _topic(facts: Facts, run: Run) -> str | None:
-    # A topic that nothing in the log names any more is still named by the publish itself.
+    # The record of a publish names its topic, also when all other records with the name were reclaimed.
     return facts.topic or (run.source.topic or None if run.source is not None else None)
 
 
@@ -384,9 +384,12 @@ _MAKERS: dict[str, Callable[[], _Column]] = {
 
 
 def check_columns(columns: "StructType") -> None:
-    """Raise OptionError unless all columns are columns of the source, with the types of the source.
+    """Check that all columns are columns of the source, with the types of the source.
 
-    Arrow would cast many other types, but filters are understood by the types of the source.
+    Arrow could cast to many other types, but pushed-down filters are read in the types of the source.
+
+    Raises:
+        OptionError: a column is unknown or has another type.
     """
     for column in columns:
         kind = COLUMNS.get(column.name)

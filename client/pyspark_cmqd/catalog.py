@@ -1,9 +1,11 @@
 """Names of queues and topics by id: from the manifest, the checkpoints, sealed segments, and creation records.
 
 The manifest names the ids of most sealed segments, and the table ``names`` of a segment names the rest. Segments that
-format 1 sealed have neither; an id deleted before the oldest checkpoint is then known only while the row of its
-creation is in the log. Rows are searched, backwards, only for ids with messages that have no name yet. Only segments
-that are to be read, or searched for a name, are opened, because a segment may have to be fetched.
+were sealed in format 1 have neither: the name of a queue that was deleted before the oldest checkpoint is then known
+only while the row of its creation is in the log.
+
+Order of the search: manifest, checkpoints, then rows, from the newest segment backwards, until every id with messages
+has a name. The search opens as few segments as possible, because a segment of a URL must be fetched to be opened.
 """
 
 from collections.abc import Iterable
@@ -46,11 +48,11 @@ class Catalog:
     """Numbers of the sealed segments that were searched for ids."""
 
     def note_names(self, names: Iterable[SourceName]) -> None:
-        """Take names of the manifest, or of the table ``names`` of a segment."""
+        """Add names from the manifest, or from the table ``names`` of a segment."""
         self.sources.update((source.id, source) for source in names)
 
     def note(self, fact: object) -> None:
-        """Take a record, or a part of a checkpoint, that names something."""
+        """Add the name in a record or in a part of a checkpoint, if it has one."""
         match fact:
             case QueueCreated() | QueueSlice():
                 self.note_names([SourceName(fact.queue_id, fact.account, fact.name)])
@@ -60,14 +62,18 @@ class Catalog:
                 pass
 
     def note_meta(self, meta: bytes) -> None:
-        """Take what a row says about names. Other records are not decoded."""
+        """Add the names in the records of a row; records of other kinds are not decoded."""
         for raw in _raw_records.decode(meta):
             if tag_of(memoryview(raw)) in _MAKERS:
                 self.note(_record.decode(raw))
 
 
 def read_catalog(folder: Folder, view: View) -> Catalog:
-    """All that the log can tell at ``view.hi``. Raises FolderError, DataLossError."""
+    """Return all names that the log has at ``view.hi``.
+
+    Raises:
+        FolderError, DataLossError: a segment cannot be read.
+    """
     catalog = checkpointed(folder, view)
     complete(catalog, folder, view)
     return catalog
@@ -82,16 +88,25 @@ def checkpointed(folder: Folder, view: View) -> Catalog:
 
 
 def complete(catalog: Catalog, folder: Folder, view: View) -> None:
-    """Look through all that may name something. Raises FolderError, DataLossError."""
+    """Search the manifest, the checkpoints and all segments of the view.
+
+    Raises:
+        FolderError, DataLossError: a segment cannot be read.
+    """
     follow(catalog, folder, view)
     name_ids(catalog, folder, view, [Piece(one, one.first_lsn - 1, one.last_lsn) for one in view.extents])
 
 
 def follow(catalog: Catalog, folder: Folder, view: View) -> None:
-    """Bring up to date what is known of an earlier view. Raises FolderError, DataLossError."""
+    """Add the names that were created between an earlier view and this view.
+
+    Raises:
+        FolderError, DataLossError: a segment cannot be read.
+    """
     catalog.note_names(view.names)
     if view.gaps(catalog.lsn + 1, view.hi):
-        # Creation records may be in the gap; the checkpoints are newer than reclaimed rows.
+        # Creation records may have been in the missing rows. A segment is reclaimed only below a checkpoint, so the
+        # checkpoints have the queues and topics of the missing rows that still exist.
         _note_checkpoints(catalog, folder, view)
     if catalog.followed_from is None:
         catalog.followed_from = catalog.lsn
@@ -100,8 +115,13 @@ def follow(catalog: Catalog, folder: Folder, view: View) -> None:
 
 
 def name_ids(catalog: Catalog, folder: Folder, view: View, pieces: Iterable[Piece]) -> None:
-    """Look for the names of all that has messages in these pieces: something was made before its first message, most
-    likely not long before. Raises FolderError, DataLossError.
+    """Search for the names of all queues and topics with messages in these pieces.
+
+    The search goes from the last segment of the pieces backwards, because the creation of a queue precedes its first
+    message, usually by little.
+
+    Raises:
+        FolderError, DataLossError: a segment cannot be read.
     """
     followed = LAST_LSN if catalog.followed_from is None else catalog.followed_from
     pieces = [one for one in pieces if one.above < followed and one.extent.number not in catalog.looked]
@@ -125,7 +145,7 @@ def _note_checkpoints(catalog: Catalog, folder: Folder, view: View) -> int:
                 if tag_of(payload) in _SLICES:
                     catalog.note(decode_part(payload))
         except (CheckpointError, msgspec.MsgspecError, OSError):
-            continue  # replaced meanwhile, or damaged: rows tell the rest
+            continue  # replaced meanwhile, or damaged: the rows have the remaining names
         lsn = max(lsn, min(entry.lsn, view.hi))
     return lsn
 

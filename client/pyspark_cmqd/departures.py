@@ -152,7 +152,8 @@ class CertainQueue:
         departures.note(state, positions)
         for position, receive_count in index.history.counts(positions):
             departures.note_count(position, receive_count)
-        # Only then: expiry raises the floor often, and a walk over all leases each time would cost too much.
+        # Only if a message in flight leaves: expiry raises the floor often, and each time a walk over all leases would
+        # cost too much.
         if positions - index.active - index.delays.scheduled - index.delays.overflow - index.half:
             for entry in index.leases.drop(positions):
                 departures.note_count(entry.position, entry.receive_count)
@@ -162,7 +163,7 @@ class UncertainQueue:
     """Departures of a queue of which rows are missing."""
 
     def __init__(self, departures: Departures, index: QueueIndex | None = None) -> None:
-        """``departed``: the index before the gap."""
+        """Begin after a gap; ``index`` is the index at the last row before the gap, if it was known."""
         self._departures = departures
         self._present = BitMap64()
         """Messages that a row behind the last gap shows to be in the queue."""
@@ -185,11 +186,11 @@ class UncertainQueue:
         return iter(self._leases.values())
 
     def skip(self) -> None:
-        """More rows are missing: any message may have left the queue in them."""
+        """Begin another gap: any message may have left the queue in the missing rows."""
         self._present.clear()
 
     def apply_copies(self, first: int, count: int) -> None:
-        """Copies of published messages were stored."""
+        """Note that copies of published messages were stored."""
         self._present.add_range(first, first + count)
 
     def apply(self, record: AnyRecord) -> None:
@@ -254,7 +255,7 @@ class UncertainQueue:
 
     def _rewound(self, record: QueueRewound) -> None:
         self._prune(record)
-        # The messages are back, or had ceased to be rewindable: the record does not tell.
+        # The record names a range, not its messages: each is back in the queue, or had ceased to be rewindable.
         back = self._may_return & _span(record.from_position, record.stop_position)
         self._may_return -= back
         self._departures.forget(back)

@@ -36,10 +36,16 @@ ATTEMPTS = 5
 
 
 def plan_batch(options: Options, columns: Sequence[str], *, asked: Options | None = None) -> list[Task]:
-    """Plan the tasks of a batch. Raises CmqdSourceError.
+    """Plan the tasks of a batch.
 
-    ``asked``: the options without pushed-down filters. Rows asked for by a filter alone may be missing: a filter
-    selects from the rows that are left, as it does when Spark applies it.
+    Args:
+        options: the options, narrowed by pushed-down filters.
+        columns: names of the requested columns.
+        asked: the options without the filters; missing rows are an error by these options alone. A filter selects from
+            the rows that are left, pushed down or applied by Spark, so its result must not depend on the push-down.
+
+    Raises:
+        CmqdSourceError: an option, the folder or requested rows cannot be used.
     """
     asked = asked or options
     folder = open_folder(options)
@@ -51,14 +57,14 @@ def plan_batch(options: Options, columns: Sequence[str], *, asked: Options | Non
             tasks = plan_range(folder, view, options, columns, above, upto)
             return [replace(task, may_be_reclaimed=not has_beginning(asked)) for task in tasks]
         except DataLossError:
-            # A segment went while we planned; what is asked for may still be there.
+            # A segment was reclaimed during the planning. The requested messages may be in other segments: plan again.
             if attempt == ATTEMPTS - 1:
                 raise
     raise AssertionError("unreachable")
 
 
 def has_beginning(options: Options) -> bool:
-    """Return whether the options name a first row or time; from there on no row may be missing."""
+    """True if the options name a first row or time; rows missing from there on are an error."""
     return isinstance(options.starting_lsn, int) or options.starting_ms is not None
 
 
@@ -73,7 +79,11 @@ def missing_rows(view: View, options: Options) -> list[tuple[int, int]]:
 
 
 def check_loss(view: View, options: Options, missing: Sequence[tuple[int, int]]) -> None:
-    """Raises DataLossError if rows that were asked for are missing, unless that is allowed."""
+    """Check that no requested row is missing, unless the options allow missing rows.
+
+    Raises:
+        DataLossError: requested rows are missing.
+    """
     if missing and options.fail_on_data_loss:
         raise DataLossError(
             f"rows {describe(missing)} of {options.path} were asked for and are gone (reclaimed, or lost to damage); "
@@ -94,8 +104,9 @@ def plan_range(
 ) -> list[Task]:
     """Plan the tasks that read rows ``above < lsn <= upto`` of a view.
 
-    ``known``: names that a stream knows; a stream may wait for a queue that does not exist yet. A batch of a stream
-    that is run again gets the same tasks, even if segments were sealed meanwhile: the sink names messages by partition.
+    ``known``: the names that a stream knows so far; None = a batch, which refuses unknown queues (a stream waits for
+    them). A repeated batch of a stream gets the same tasks, even if segments were sealed meanwhile, because the sink
+    names messages by partition: other tasks would store repeated messages under new names, a second time.
     """
     pieces = pieces_of(view, options, above, upto)
     changes = known is not None and options.include_active
@@ -146,14 +157,14 @@ def plan_range(
 
 
 def shows_any(states: "Mapping[int, QueueStates]", mode: Mode) -> bool:
-    """Return whether a mode shows any message of a segment with these states."""
+    """True if the mode shows at least one message with these states."""
     from pyspark_cmqd.states import SHOWN
 
     return any(not SHOWN[mode].isdisjoint(queue.sets) for queue in states.values())
 
 
 def unsealed_rows(folder: Folder, view: View, options: Options) -> "tuple[int, int] | None":
-    """Count the rows above a view that are not sealed and may hold wanted messages."""
+    """Return the first and last row above a view that are not sealed and may hold wanted messages; None = no row."""
     if options.include_active or folder.is_remote or options.ending_lsn < view.hi:
         return None
     try:
@@ -167,7 +178,11 @@ def unsealed_rows(folder: Folder, view: View, options: Options) -> "tuple[int, i
 
 
 def unsealed_now(options: Options) -> "tuple[int, int] | None":
-    """The same for the log at this moment. Raises FolderError."""
+    """Return the first and last unsealed row of the log now, as :func:`unsealed_rows` does.
+
+    Raises:
+        FolderError: the folder cannot be read.
+    """
     folder = open_folder(options)
     return unsealed_rows(folder, folder.view(include_active=options.include_active), options)
 
@@ -190,7 +205,7 @@ def share_of(folder: Folder, extent: SegmentEntry, wanted: frozenset[int]) -> fl
     if held is not None:
         pass
     elif not is_sealed(extent) or folder.is_remote:
-        # To fetch a segment for that would cost as much as to read it.
+        # Only the segment has the figures, and fetching it would cost as much as reading it.
         return 1.0
     else:
         with folder.opened(extent) as raw:
@@ -198,19 +213,19 @@ def share_of(folder: Folder, extent: SegmentEntry, wanted: frozenset[int]) -> fl
     found = held.keys() & wanted
     if not found:
         return 0.0
-    # Of bodies both: what else there is, is in proportion.
+    # Bytes of bodies stand for all bytes of a segment, because the rest grows with the bodies.
     return max(sum(held[number] for number in found), 1) / max(sum(held.values()), 1)
 
 
 def needs_names(options: Options, columns: Sequence[str]) -> bool:
-    """Return whether the options need names of queues and topics, and not ids alone."""
+    """True if the options or columns need the names of queues and topics."""
     return is_choosing(options) or not {"account", "queue", "topic"}.isdisjoint(columns)
 
 
 def unknown_name(options: Options, catalog: Catalog) -> "tuple[str, str] | None":
-    """The first ``account``, ``queue`` or ``topic`` of the options that the catalog does not know: option and name.
+    """Return the first ``account``, ``queue`` or ``topic`` that the catalog does not know, as option and name.
 
-    A queue of the same name that belongs to another account than ``account`` is not the queue that is asked for.
+    With the option ``account`` a queue of another account does not count, even if it has the same name.
     """
     account = options.account
     sources = [source for source in catalog.sources.values() if not account or source.account == account]
@@ -225,11 +240,13 @@ def unknown_name(options: Options, catalog: Catalog) -> "tuple[str, str] | None"
 
 
 def check_names(options: Options, catalog: Catalog, folder: Folder, view: View) -> None:
-    """Raise OptionError for an account, queue or topic unknown to the log: a misspelt name must not read as an empty
-    queue.
+    """Check that the log knows all accounts, queues and topics: a misspelt name must not read as an empty queue.
 
-    A queue is known from the row of its creation, so a reader that ends before that row does not know the queue; the
-    error tells the last row read.
+    A queue is known from the row of its creation on, so a read that ends before that row does not know the queue; the
+    error names the last row read.
+
+    Raises:
+        OptionError: a name is unknown.
     """
     unknown = unknown_name(options, catalog)
     if unknown is None:
@@ -246,7 +263,7 @@ def check_names(options: Options, catalog: Catalog, folder: Folder, view: View) 
 
 
 def first_offset(view: View, options: Options) -> int:
-    """The row after which a stream begins that was never run."""
+    """Return the row after which a new stream begins."""
     starting = options.starting_lsn
     if starting == LATEST:
         return view.hi
@@ -264,9 +281,10 @@ def first_offset(view: View, options: Options) -> int:
 def limited_offset(
     folder: Folder, view: View, wanted: "frozenset[int] | None", above: int, most: int, messages: int, size: int
 ) -> int:
-    """Return the last row such that at most so many messages, or bytes of bodies, are read (0 = no limit).
+    """Return the last row of a batch of at most this number of messages, and of bytes of bodies (0 = no limit).
 
-    Rows are read whole, and at least a row with wanted messages is read.
+    Rows are read whole. The batch has at least one row with wanted messages, even if the row exceeds the limit: else
+    the stream would stop there for ever.
     """
     counted = counted_bytes = 0
     last = above

@@ -12,14 +12,15 @@ CmqdSourceError
 import re
 
 HIDDEN = "…"
-"""Instead of a value that may hold a key."""
+"""Shown in errors in place of a value that may contain a key."""
 _USER_INFO = re.compile(r""":(//(?!ID:KEY@)|/(?!/))[^\s'"]*@""")
 
 
 def masked(text: str) -> str:
-    """The text with stars instead of the names and keys in its URLs (``s3://ID:KEY@bucket``).
+    """Return the text with stars in place of the names and keys in its URLs (``s3://ID:KEY@bucket``).
 
-    Up to the last ``@``: a key that was pasted as it is may hold any character, and a path without a part does no harm.
+    Everything up to the last ``@`` of a word is replaced: a key that is not percent-encoded may contain ``@`` itself,
+    and hiding too much of a path is harmless.
     """
     return _USER_INFO.sub(r":\1***@", text)
 
@@ -57,11 +58,11 @@ class NewerFolderError(FolderError):
 
 
 class OtherLogError(FolderError):
-    """The folder does not hold the log that a position was kept of, or not any more. Nothing was read."""
+    """The folder holds another log than the log of the position or journal; no row was read."""
 
 
 class DataLossError(CmqdSourceError):
-    """Rows that were asked for were reclaimed or lost. ``failOnDataLoss=false`` reads what is left."""
+    """Requested rows were reclaimed or lost. ``failOnDataLoss=false`` reads the remaining rows."""
 
 
 class SegmentReclaimedError(DataLossError):

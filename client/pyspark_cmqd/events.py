@@ -38,14 +38,14 @@ class Stored(NamedTuple):
     """Neighbours of one queue or topic."""
 
     source_id: int
-    """Id of the queue or topic of the messages."""
+    """Id of the queue or topic that stored the messages."""
     topic_id: int
     """Id of the topic of copies; 0 = no copies, or only ``copies_of`` names the topic."""
     event: Event
     run: Run
     """Labels of the publish; a moved copy keeps them."""
     first_index: int
-    """Number of the first within the row."""
+    """The ``row_index`` of the first message."""
     dedup_ids: Sequence[str | None] | None = None
     """Dedup ids of a send or publish; the copies of a publish have none."""
 

@@ -36,17 +36,17 @@ if TYPE_CHECKING:
 ROWS_A_PAGE = 500
 """Number of rows that are examined before the first row with wanted messages is read."""
 ROWS_A_STATEMENT = 64
-"""About 4 MiB of a busy log."""
+"""Number of rows that a statement reads: about 4 MiB of a busy log."""
 FEW_QUEUES = 8
 """Up to this number of queues, a segment is read queue by queue; beyond it all rows are examined."""
 MAX_BATCH_BYTES = 32 * 1024 * 1024
-"""Of bodies; far below what 32-bit offsets can address."""
+"""Limit of the bodies in an Arrow batch, far below the 2 GiB that 32-bit offsets can address."""
 
 _log = logging.getLogger("pyspark_cmqd")
 
 
 def read_task(task: Task, schema: "pa.Schema") -> Iterator["pa.RecordBatch"]:
-    """The messages of a piece, in order.
+    """Yield the messages of a piece, in the order of the log.
 
     Raises:
         FolderError: a row is damaged, or the segment cannot be read.
@@ -72,7 +72,7 @@ def read_task(task: Task, schema: "pa.Schema") -> Iterator["pa.RecordBatch"]:
                                     yield batch.take()
                                 start = end
     except SegmentReclaimedError as error:
-        # Raised before the first row: no part of a segment is missing.
+        # The segment is opened before its first row is read, so it is read whole or not at all.
         if task.options.fail_on_data_loss and not task.may_be_reclaimed:
             raise
         _log.warning("%s", error)
@@ -85,7 +85,8 @@ def read_task(task: Task, schema: "pa.Schema") -> Iterator["pa.RecordBatch"]:
 def read_stretches(task: Task) -> Iterator[tuple[Facts, Run, int, int]]:
     """Yield the messages of a task without bodies: stretches ``start`` to below ``stop`` of runs, in order.
 
-    Raises FolderError, DataLossError.
+    Raises:
+        FolderError, DataLossError: as for :func:`read_task`.
     """
     folder = open_folder(task.options)
     selector = Selector(task)
@@ -124,7 +125,7 @@ class Selector:
         self._pattern = routing_pattern(task.options.routing_key) if task.options.routing_key else None
         self._states: dict[int, StateReader] = {}
         if task.options.mode is not Mode.EVENTS:
-            # Only then: nothing but the modes needs sets of positions.
+            # Imported here, because only the modes about states need sets of positions.
             from pyspark_cmqd import states as module
 
             self._states = {
@@ -132,7 +133,7 @@ class Selector:
             }
 
     def selected(self, lsn: int, stored: Stored) -> Iterator[tuple[Facts, Run, int, int]]:
-        """Stretches ``start`` to below ``stop`` of the run, each with its facts."""
+        """Yield the wanted stretches ``start`` to below ``stop`` of the run, each with its facts."""
         task, run = self._task, stored.run
         if task.wanted is not None and stored.source_id not in task.wanted:
             return
@@ -186,7 +187,7 @@ class Selector:
 
 
 def neighbours(places: Sequence[int]) -> list[tuple[int, int]]:
-    """Ascending numbers as half-open ranges."""
+    """Return ascending numbers as half-open ranges of neighbours."""
     ranges: list[tuple[int, int]] = []
     for place in places:
         if ranges and ranges[-1][1] == place:
@@ -202,7 +203,7 @@ def _ranges(raw: sqlite3.Connection, task: Task) -> list[tuple[int, int]]:
     if task.options.starting_ms is not None:
         above = max(above, _first_at(raw, task, task.options.starting_ms) - 1)
     if task.options.ending_ms is not None:
-        # The row that is the first of that time may still hold something older.
+        # The time of a row is the time of its newest record, so the rows after the end may begin with older messages.
         upto = min(upto, _first_at(raw, task, task.options.ending_ms + TIME_SLACK_MS))
     if above >= upto:
         return []
@@ -225,7 +226,7 @@ def _first_at(raw: sqlite3.Connection, task: Task, time_ms: int) -> int:
 def _rows(
     folder: Folder, raw: sqlite3.Connection, task: Task, above: int, upto: int, bodies: bool
 ) -> Iterator[tuple[int, bytes, bytes]]:
-    """LSN, records and bodies of the rows with something wanted, their checksums checked."""
+    """Yield LSN, records and bodies of the rows with wanted messages, after a check of their checksums."""
     if task.wanted is None:
         spans: Iterator[tuple[int, int]] = iter([(above, upto)])
     else:
@@ -239,7 +240,7 @@ def _rows(
             (low, high, ROWS_A_STATEMENT),
         ).fetchall():
             for lsn, time_ms, messages, queues, meta_crc, data_crc, meta, bytes_ in rows:
-                # First: the checksum is also of the number of messages.
+                # Before the columns are used: the checksum also covers ``messages`` and ``queues``.
                 if meta_checksum(lsn, time_ms, messages, queues, meta) != meta_crc:
                     _damaged(folder, task, lsn)
                     continue
@@ -252,7 +253,12 @@ def _rows(
 
 
 def _damaged(folder: Folder, task: Task, lsn: int) -> None:
-    """Raises FolderError or DataLossError, unless the row may be left out."""
+    """Handle a row with a wrong checksum; returns if the row may be left out.
+
+    Raises:
+        FolderError: the row is damaged.
+        DataLossError: the row is given up as lost, and missing rows are an error.
+    """
     text = f"row {lsn} of {task.piece.extent.file} has a wrong checksum"
     if not is_given_up(folder, lsn):
         raise FolderError(text)

@@ -32,7 +32,7 @@ SCHEMA = pa.schema([pa.field(name, arrow_type(name)) for name in COLUMNS])
 _IDENTITY = b"cmqd.segment"
 _SELECTION = b"cmqd.queues"
 _ACCOUNT_MARK = "@"
-"""Stands before the account in the selection; no name of a queue begins with it."""
+"""Prefix of the account in the selection; no name of a queue begins with this prefix."""
 _OURS = re.compile(r"\d{8,}\.parquet", re.ASCII)
 
 
@@ -45,13 +45,17 @@ class Exported:
     messages: int
     bytes: int
     is_new: bool
-    """Written now; else it was there."""
+    """True if this call wrote the file; False if the file existed."""
 
 
 def plan_export(
     path: str, *, queues: Sequence[str] = (), account: str = "", include_active: bool = False
 ) -> list[Task]:
-    """Plan an export: a task for each segment. Raises CmqdSourceError."""
+    """Plan an export: a task for each segment.
+
+    Raises:
+        CmqdSourceError: a name is unknown, or the folder cannot be read.
+    """
     given = {"path": path, "includeActive": str(include_active)}
     if queues:
         given["queue"] = ",".join(queues)
@@ -61,7 +65,7 @@ def plan_export(
 
 
 def unsealed(path: str) -> "tuple[int, int] | None":
-    """First and last row that are not sealed yet, and so not exported without ``include_active``."""
+    """Return the first and last unsealed row; an export without ``include_active`` leaves these rows out."""
     return unsealed_now(parse_options({"path": path}))
 
 
@@ -93,7 +97,8 @@ def export(tasks: Sequence[Task], folder: Path, *, queues: Sequence[str] = (), a
             continue
         temporary = beside(file)
         try:
-            # Not left out in silence: an empty file would stand for the segment.
+            # Missing rows are an error here whatever the options say: else a file with a part of the segment, or with
+            # no message, would count as the whole segment in all later exports.
             whole = replace(task, options=replace(task.options, fail_on_data_loss=True), may_be_reclaimed=False)
             messages = _write(whole, temporary, {_IDENTITY: identity, _SELECTION: selection})
             temporary.replace(file)
@@ -141,7 +146,7 @@ def _metadata(file: Path) -> "pq.FileMetaData | None":
 
 
 def _write(task: Task, file: Path, told: dict[bytes, bytes]) -> int:
-    """Returns how many messages there are."""
+    """Write the file of a segment and return the number of its messages."""
     messages = 0
     waiting: list[pa.RecordBatch] = []
     rows = 0

@@ -6,7 +6,11 @@ from pathlib import Path
 
 
 def write_whole(file: Path, content: bytes) -> None:
-    """Replace a file durably; after a loss of power either the old or the new content is there. Raises OSError."""
+    """Replace a file durably; after a loss of power the file has either the old or the new content, whole.
+
+    Raises:
+        OSError: the folder or the disk refuses.
+    """
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     temporary = beside(file)
     try:

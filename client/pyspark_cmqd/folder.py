@@ -52,9 +52,15 @@ class Folder:
     """Access to one data folder."""
 
     def __init__(self, path: str, cache_folder: str = "", storage: str = "") -> None:
-        """``storage``: arguments of a URL's file system, as JSON.
+        """Prepare access; no file is read yet.
 
-        Raises FolderError for a URL that cannot be opened.
+        Args:
+            path: a local path or a URL.
+            cache_folder: folder for fetched files; empty = a folder of the user for temporary files.
+            storage: arguments of a URL's file system, as JSON.
+
+        Raises:
+            FolderError: the URL cannot be opened.
         """
         self.path = path
         self.is_remote = is_url(path)
@@ -69,7 +75,11 @@ class Folder:
             self._files, self._root = self._file_system(arguments)
 
     def manifest(self) -> Manifest:
-        """As it is now. Raises FolderError."""
+        """Read the manifest as it is now.
+
+        Raises:
+            FolderError: the manifest is missing, damaged or of a newer version.
+        """
         try:
             if not self.is_remote:
                 return read_manifest(self._local)
@@ -84,21 +94,27 @@ class Folder:
             raise FolderError(f"the manifest of {self.path} cannot be read: {error}") from error
 
     def verify_files(self) -> Iterator[tuple[str, list[str]]]:
-        """Yield each file in the manifest with its fault, if any. Raises FolderError.
+        """Yield each file of the manifest with the list of its faults.
 
-        From a URL a single file at a time is fetched, and removed after the check; unsealed segments are no part of a
-        copy.
+        From a URL a single file at a time is fetched, and removed after the check. Unsealed segments are not part of a
+        copy, and are not checked there.
+
+        Raises:
+            FolderError: the manifest cannot be read.
         """
         return verify_each(self.manifest, self._placed, sealed_segments if self.is_remote else readable_segments)
 
     # ------------------------------------------------------------------ the view of this moment
 
     def view(self, *, include_active: bool) -> View:
-        """Return the view of this moment: up to the last row below which all remaining rows are readable. Raises
-        FolderError.
+        """Return the view of this moment, up to the last row below which all remaining rows are readable.
 
-        Without ``include_active`` the view ends before the first unsealed row, even if later rows are sealed. A later
-        view never ends earlier: reclaimed rows count.
+        Without ``include_active`` the view ends before the first unsealed row, even if later rows are sealed: a stream
+        that had read the later rows would never come back for the earlier rows. A later view never ends earlier,
+        because reclaimed rows count as covered.
+
+        Raises:
+            FolderError: the folder cannot be read, or its segments change faster than they are examined.
         """
         reason = ""
         looks = 0
@@ -111,15 +127,16 @@ class Folder:
             try:
                 extents = self._extents(manifest, include_active)
             except (sqlite3.Error, SegmentFormatError, FileNotFoundError) as error:
-                # Sealed, dropped or begun at this moment.
+                # The segment was sealed, dropped or begun after the manifest was read: read the manifest again.
                 reason = str(error)
                 if isinstance(error, sqlite3.Error) and _is_sealing(manifest):
-                    # On a busy disk that takes as long as it takes.
+                    # A seal can take seconds on a busy disk, so only SEALING_SECONDS limits these attempts.
                     looks = 0
                 continue
             covered = merge_ranges([*_gone(manifest), *((one.first_lsn, one.last_lsn) for one in extents)])
             hi = covered[0][1] if covered and covered[0][0] == 1 else 0
-            # All must join on, but for what stands behind rows that are not sealed.
+            # All rows up to ``last`` must be covered without a gap. Without ``include_active`` sealed segments may
+            # follow an unsealed segment; they are not part of this view.
             last = extents[-1].last_lsn if extents else 0
             if include_active or not _has_unsealed(manifest):
                 last = covered[-1][1] if covered else 0
@@ -180,7 +197,12 @@ class Folder:
 
     @contextlib.contextmanager
     def opened(self, extent: SegmentEntry) -> Generator[sqlite3.Connection]:
-        """A segment of a view, as its state is by now. Raises SegmentReclaimedError, FolderError."""
+        """Open a segment of a view, which may have been sealed since the view was made.
+
+        Raises:
+            SegmentReclaimedError: the broker dropped the segment.
+            FolderError: the segment cannot be read.
+        """
         with contextlib.closing(self._open(extent)) as raw:
             yield raw
 
@@ -195,7 +217,8 @@ class Folder:
                     raise FileNotFoundError(path)
                 raw = open_read_only(path, sealed=sealed)
                 try:
-                    # A live file may be on its way to be sealed: found here, not in the middle.
+                    # The first statement fails if the broker is sealing the file. Provoked here, where the segment can
+                    # be opened again; between two batches of rows the failure would end the task.
                     raw.execute("SELECT lsn FROM log LIMIT 1").fetchall()
                 except BaseException:
                     raw.close()
@@ -222,8 +245,9 @@ class Folder:
         )
 
     def _fetched(self, file: str, sha256: str) -> Path:
-        """Return a file of a URL, from the cache or fetched into it. The checksum is the name, so a file in the cache
-        is whole.
+        """Return the local copy of a file of a URL, fetched unless the cache has it.
+
+        A copy gets its name, the checksum, after the comparison with the checksum, so every named copy is whole.
         """
         if not _SHA256.fullmatch(sha256):
             raise FolderError(f"the manifest of {self.path} lists {file} with a checksum that is none: {sha256!r}")
@@ -238,7 +262,7 @@ class Folder:
             self._get(file, temporary)
             with temporary.open("rb") as copy:
                 found = hashlib.file_digest(copy, "sha256").hexdigest()
-                # Else the name could outlive a loss of power, and the content not.
+                # Before the file gets its name: a loss of power could otherwise keep the name and lose the content.
                 os.fsync(copy.fileno())
             if found != sha256:
                 raise FolderError(f"{self.path}/{file} does not have the checksum that the manifest lists")
@@ -248,18 +272,26 @@ class Folder:
         return kept
 
     def _get(self, file: str, target: Path) -> None:
-        """Raises OSError, whatever the kind of URL has for errors of its own; without a key that the URL may hold."""
+        """Fetch a file.
+
+        Raises:
+            OSError: in place of the errors of each kind of URL, and without the keys of the URL.
+        """
         try:
             self._files.get_file(f"{self._root}/{file}", str(target))
         except Exception as error:
             kind = FileNotFoundError if isinstance(error, FileNotFoundError) else OSError
             text = self._hidden(f"{self.path}/{file} was not fetched: {type(error).__name__}: {error}")
-            # Without the cause: Spark shows whole tracebacks.
+            # Without the cause: Spark shows whole tracebacks, and the text of the cause may contain a key.
             raise kind(text) from None
 
     @contextlib.contextmanager
     def _placed(self, file: str) -> Generator[Path]:
-        """A folder of this machine in which a file of the data folder stands. Raises OSError."""
+        """Yield a local folder that contains a file of the data folder.
+
+        Raises:
+            OSError: the file cannot be fetched.
+        """
         if not self.is_remote:
             yield self._local
             return
@@ -270,7 +302,13 @@ class Folder:
             yield Path(place)
 
     def _make_cache(self) -> None:
-        """Raise FolderError if another user owns the folder, and could plant files in it: its path can be guessed."""
+        """Make the cache folder, and check its owner.
+
+        The path of the default folder can be guessed, so another user could make the folder first and plant files.
+
+        Raises:
+            FolderError: another user owns the folder.
+        """
         try:
             self._cache.mkdir(mode=0o700, parents=True, exist_ok=True)
             owner = self._cache.stat().st_uid
@@ -293,14 +331,19 @@ class Folder:
         return files, str(root).rstrip("/")
 
     def _hidden(self, text: str) -> str:
-        """The text without the keys of the URL and of the storage options."""
+        """Return the text without the keys of the URL and of the storage options."""
         for key in self._keys:
             text = text.replace(key, HIDDEN)
         return masked(text)
 
 
 def open_folder(options: Options) -> Folder:
-    """Raises FolderError, OptionError."""
+    """Return the folder of the options.
+
+    Raises:
+        FolderError: the URL cannot be opened.
+        OptionError: ``includeActive`` is set for a URL.
+    """
     folder = Folder(options.path, options.cache_folder, options.storage)
     if folder.is_remote and options.include_active:
         raise OptionError("includeActive", "true", "only for a folder of the same machine, not for a URL")
@@ -308,7 +351,11 @@ def open_folder(options: Options) -> Folder:
 
 
 def _texts_in(value: Any) -> set[str]:
-    """Texts in storage options that may be keys; short ones are none, and would hide half of a message."""
+    """Return the texts in storage options that may be keys.
+
+    Short texts (``true``, a region) are left out: no key is short, and hiding every short text would make errors
+    unreadable.
+    """
     if isinstance(value, str):
         return {value} if len(value) >= LEAST_KEY else set()
     if isinstance(value, dict):
@@ -319,14 +366,14 @@ def _texts_in(value: Any) -> set[str]:
 
 
 def _gone(manifest: Manifest) -> list[tuple[int, int]]:
-    """Rows that were reclaimed, are being reclaimed, or were lost."""
+    """Return the ranges of rows that were reclaimed, are being reclaimed, or were lost."""
     gone = [*manifest.dropped, *((one.first_lsn, one.last_lsn) for one in manifest.losses)]
     gone += [(one.first_lsn, one.last_lsn) for one in manifest.segments if one.state is SegmentState.DROPPING]
     return [(first, last) for first, last in gone if 0 < first <= last]
 
 
 def _has_unsealed(manifest: Manifest) -> bool:
-    """Return whether there may be unsealed rows."""
+    """True if the log may have unsealed rows."""
     return any(
         one.state in (SegmentState.PREPARED, SegmentState.ACTIVE, SegmentState.RETIRED) for one in manifest.segments
     )

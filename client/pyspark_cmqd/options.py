@@ -54,7 +54,7 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True)
 class Options:
-    """See the module."""
+    """The checked options; the module lists their meaning."""
 
     path: str
     queues: tuple[str, ...] = ()
@@ -63,7 +63,7 @@ class Options:
     account: str = ""
     tags: tuple[str, ...] = ()
     starting_lsn: int | str | None = None
-    """``earliest`` and ``latest`` as they are; None = not given."""
+    """A row, ``earliest`` or ``latest``; None = not given."""
     ending_lsn: int = LAST_LSN
     starting_ms: int | None = None
     ending_ms: int | None = None
@@ -74,7 +74,7 @@ class Options:
     batch_rows: int = DEFAULT_BATCH_ROWS
     cache_folder: str = ""
     max_messages: int = 0
-    """Of a stream's batch; 0 = no limit."""
+    """Limit of messages in a batch of a stream; 0 = no limit. The limit of bytes is alike."""
     max_bytes: int = 0
     routing_key: str = ""
     """A binding key; empty = any."""
@@ -82,19 +82,24 @@ class Options:
     storage: str = field(default="", repr=False)
     """``storageOptions`` as JSON; it may hold keys."""
     only_queues: frozenset[str] | None = None
-    """By filters that were pushed down; None = all. Below likewise."""
+    """Names that the pushed-down filters let through; None = all. ``only_accounts`` is alike."""
     only_accounts: frozenset[str] | None = None
     only_lsns: tuple[int, int] = (0, LAST_LSN)
-    """First and last row, both included. The rows limit the messages shown, and not the row of the states."""
+    """First and last row that pushed-down filters let through. The range limits the messages that are shown, not the
+    row as of which their states are told: else the same message would have another state with push-down on."""
 
 
 def parse_options(given: Mapping[str, str]) -> Options:
-    """Raises OptionError."""
+    """Check the options and return them in typed form.
+
+    Raises:
+        OptionError: an option is unknown, missing or out of range, or two options contradict each other.
+    """
     values = {name.lower(): value.strip() for name, value in given.items()}
     known = {name.lower() for name in _NAMES}
     for name in values:
         if name not in known:
-            # Perhaps the URL of the sink, which holds a key.
+            # The value is hidden, because it may be the URL of the sink, with a key.
             raise OptionError(name, HIDDEN, f"it is not known; the options are {', '.join(_NAMES)}")
     path = values.get("path", "")
     if not path:
@@ -189,13 +194,13 @@ def _storage(values: Mapping[str, str], path: str) -> str:
     try:
         msgspec.json.decode(text, type=dict[str, Any])
     except msgspec.MsgspecError:
-        # Without the reason: it may quote a key.
+        # Without the decoder's reason, which may quote a key.
         raise OptionError("storageOptions", HIDDEN, 'a JSON object, such as {"anon": true}') from None
     return text
 
 
 def is_url(path: str) -> bool:
-    """Return whether a path is a URL for fsspec; ``file:`` is the local disk."""
+    """True if the path is a URL for fsspec; ``file:`` is the local disk."""
     return "://" in path and not path.startswith("file:")
 
 
@@ -229,7 +234,11 @@ def _mode(values: Mapping[str, str]) -> Mode:
 
 
 def flag(values: Mapping[str, str], option: str, default: bool) -> bool:
-    """The value of an option, true or false. Raises OptionError."""
+    """Return the value of an option that is true or false.
+
+    Raises:
+        OptionError: the value is neither.
+    """
     text = values.get(option.lower())
     if text is None:
         return default
@@ -239,7 +248,11 @@ def flag(values: Mapping[str, str], option: str, default: bool) -> bool:
 
 
 def whole(values: Mapping[str, str], option: str, default: int, low: int, high: int, *words: str) -> int:
-    """Return the integer value of an option by its lower-case name. ``words``: allowed words. Raises OptionError."""
+    """Return the integer value of an option; ``words`` are allowed in place of a number.
+
+    Raises:
+        OptionError: the value is no integer, or out of range.
+    """
     text = values.get(option.lower())
     if text is None:
         return default
@@ -271,7 +284,7 @@ def _time(values: Mapping[str, str], option: str) -> int | None:
         raise OptionError(option, text, allowed) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
-    # By whole numbers: a float is not exact to the millisecond.
+    # In integers, because a float of seconds is not exact to the millisecond.
     since = moment - datetime(1970, 1, 1, tzinfo=UTC)
     milliseconds = (since.days * 86_400 + since.seconds) * 1000 + since.microseconds // 1000
     if milliseconds < 0:

@@ -24,7 +24,7 @@ class CmqdPartition(InputPartition):
 
 
 def read_partition(partition: InputPartition, columns: StructType) -> "Iterator[pa.RecordBatch]":
-    """The messages of a partition; none of the one that Spark makes up where there is none."""
+    """Yield the messages of a partition. Spark makes up a partition if a plan has none; it has no messages."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     from pyspark_cmqd.executor import read_task

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from pyspark_cmqd.states import QueueStates
 
 TIME_SLACK_MS = 10_000
-"""A row's time is that of its newest record, and times do not decrease along the log: a message that was sent before
-some time does not stand much behind the first row of that time. Taken off before rows are left out by their time."""
+"""Margin for leaving out rows by their time. The time of a row is the time of its newest record, and times do not
+decrease along the log, so a message sent before a moment stands at most a little behind the first row of the moment."""
 ROW_BYTES = 1 << 16
-"""Of a full row."""
+"""Size of a full row."""
 GATHERED_BYTES = 4 << 20
 """Smaller pieces are gathered into a partition of up to this number of bytes. A task of a Python source costs Spark
 some 50 ms, the time to read as much; Spark gathers its own files by the same number
@@ -33,21 +33,21 @@ some 50 ms, the time to read as much; Spark gathers its own files by the same nu
 
 @dataclass(frozen=True)
 class View:
-    """See the module."""
+    """The log at a moment."""
 
     hi: int
-    """Rows up to it are in the extents or gone."""
+    """Last row of the view. All rows up to ``hi`` are in the extents or gone."""
     extents: tuple[SegmentEntry, ...]
-    """Readable segments, ascending by LSN; of an unsealed segment the rows of the moment."""
+    """Readable segments, ascending by LSN; an unsealed segment with the rows that it had at this moment."""
     checkpoints: tuple[CheckpointEntry, ...] = ()
     log_id: str = ""
-    """Empty if no version with ids has opened the folder yet."""
+    """Id of the log; empty if no version with ids has opened the folder yet."""
     starts: tuple[StartEntry, ...] = ()
     names: tuple[SourceName, ...] = ()
-    """Of all ids in the ``sources`` of the extents."""
+    """Names of the queues and topics in the ``sources`` of the extents."""
 
     def gaps(self, first: int, last: int) -> list[tuple[int, int]]:
-        """Ranges of rows within ``first`` to ``last`` (both included, at most ``hi``) that are not there any more."""
+        """Return the ranges of missing rows within ``first`` to ``last`` (both included, at most ``hi``)."""
         missing: list[tuple[int, int]] = []
         last = min(last, self.hi)
         for extent in self.extents:
@@ -90,14 +90,14 @@ class Piece:
 
     @property
     def weight(self) -> int:
-        """Bytes to be read, about; at least 1."""
+        """Approximate number of bytes to read, at least 1."""
         whole = self.extent.last_lsn - self.extent.first_lsn + 1
         return max(self.extent.bytes, 1) * (self.upto - self.above) // whole or 1
 
 
 @dataclass(frozen=True)
 class Task:
-    """All that an executor needs to know of a piece; sent to it pickled."""
+    """The work of an executor on a piece, sent to the executor pickled."""
 
     piece: Piece
     options: Options
@@ -107,19 +107,19 @@ class Task:
     wanted: frozenset[int] | None = None
     """Ids of queues and topics; None = all."""
     states: "Mapping[int, QueueStates]" = field(default_factory=dict[int, "QueueStates"])
-    """Of the queues with messages in the piece, in all modes but ``events``."""
+    """States by id of the queues with messages in the piece; empty in mode ``events``."""
     weight: int = 1
-    """Bytes to be read, about."""
+    """Approximate number of bytes to read."""
     may_be_reclaimed: bool = False
     """The query has no first row or time: a segment reclaimed after the plan is left out, as in a plan made a moment
     later.
     """
     as_of_lsn: int | None = None
-    """The row for which the states are told; None in mode ``events``, and if a file of states was given."""
+    """The row of the log as of which the states hold; None in mode ``events``, and if a file of states was given."""
 
 
 def is_sealed(extent: SegmentEntry) -> bool:
-    """Return whether a segment never changes any more."""
+    """True if the segment is sealed, and so never changes."""
     return extent.state is SegmentState.SEALED
 
 
@@ -131,7 +131,7 @@ def sources_of(extent: SegmentEntry) -> dict[int, int] | None:
 
 
 def pieces_of(view: View, options: Options, above: int, upto: int) -> list[Piece]:
-    """The segments with rows ``above < lsn <= upto`` in the time that is asked for."""
+    """Return a piece for each segment with rows ``above < lsn <= upto`` in the requested time."""
     pieces: list[Piece] = []
     above, upto = max(above, options.only_lsns[0] - 1), min(upto, options.only_lsns[1])
     for extent in view.extents:
@@ -154,7 +154,7 @@ def alike(piece: Piece) -> Piece:
 
 
 def split(pieces: Sequence[Piece], least: int) -> list[Piece]:
-    """Cut pieces so that there are at least ``least``, as far as there are rows; the heaviest into the most."""
+    """Cut pieces into at least ``least`` pieces if the rows suffice; heavier pieces are cut into more."""
     if len(pieces) >= least:
         return list(pieces)
     counts = [1] * len(pieces)
@@ -177,7 +177,7 @@ def split(pieces: Sequence[Piece], least: int) -> list[Piece]:
 
 
 def gathered(tasks: Sequence[Task], least: int) -> list[tuple[Task, ...]]:
-    """Tasks as partitions, in order: neighbours that are small share one, as long as there are at least ``least``."""
+    """Group tasks into partitions, in order. Small neighbours share a partition while at least ``least`` remain."""
     most = min(GATHERED_BYTES, sum(task.weight for task in tasks) // least)
     partitions: list[list[Task]] = []
     weight = 0
@@ -192,20 +192,20 @@ def gathered(tasks: Sequence[Task], least: int) -> list[tuple[Task, ...]]:
 
 
 def bounds(view: View, options: Options) -> tuple[int, int]:
-    """``(above, upto)`` of the rows that a batch asks for."""
+    """Return the requested rows of a batch as ``above < lsn <= upto``."""
     starting = options.starting_lsn
     above = max(starting - 1, 0) if isinstance(starting, int) else view.hi if starting == "latest" else 0
     return above, min(options.ending_lsn, view.hi, LAST_LSN)
 
 
 def is_choosing(options: Options) -> bool:
-    """Return whether the options name queues, topics or an account."""
+    """True if the options name queues, topics or an account."""
     named = options.queues or options.queue_pattern or options.topics or options.account
     return bool(named) or options.only_queues is not None or options.only_accounts is not None
 
 
 def wanted_ids(sources: Mapping[int, SourceName], options: Options) -> frozenset[int] | None:
-    """Ids of the queues and topics that the options name; None = all."""
+    """Return the ids of the queues and topics that the options name; None = all."""
     if not is_choosing(options):
         return None
     only, only_accounts = options.only_queues, options.only_accounts
@@ -230,7 +230,7 @@ def wanted_ids(sources: Mapping[int, SourceName], options: Options) -> frozenset
 
 
 def describe(ranges: Iterable[tuple[int, int]], most: int = 3) -> str:
-    """Ranges of rows, for an error."""
+    """Return ranges of rows as text, for errors and logs; at most ``most`` ranges are listed."""
     told = [f"{first}" if first == last else f"{first} to {last}" for first, last in ranges]
     more = f" and {len(told) - most} more ranges" if len(told) > most else ""
     return ", ".join(told[:most]) + more

@@ -1,8 +1,8 @@
 """Positions in a log that identify the log. Pure.
 
 A position is a row, the id of the log, and the number of the broker's start that wrote the row. A row number alone is
-not enough: a different log, or a folder restored from an older copy and grown anew, has a row of that number too, and a
-reader that went on there would silently leave out messages.
+not enough: a different log, or a folder that was restored from an older copy and has grown since, has a row with the
+same number, and a reader that continued there would silently leave out messages.
 """
 
 import logging
@@ -52,7 +52,11 @@ def check_position(view: View, lsn: int, log_id: str, start: str, path: str) -> 
 
 
 def check_offset(view: View, offset: Offset, path: str) -> bool:
-    """As ``check_position``, with a warning for an offset that does not tell its log; its row must be there."""
+    """Check an offset of a stream as :func:`check_position` does, and log a warning if it does not name its log.
+
+    Raises:
+        OtherLogError: the offset is of another log, or of rows that the log does not have any more.
+    """
     lsn = int(offset["lsn"])
     is_proven = check_position(view, lsn, str(offset.get("log_id", "")), str(offset.get("start", "")), path)
     if not is_proven and view.log_id and lsn:

@@ -1,8 +1,8 @@
 """Filters of a query as narrower options, which let through at least the messages of the filters. Spark applies the
 filters again.
 
-Understood are ``account``, ``queue``, ``lsn`` and ``enqueue_ts`` compared with constants; other filters are left to
-Spark. Times without a zone are left to Spark, too, because only Spark knows their zone.
+Comparisons of ``account``, ``queue``, ``lsn`` and ``enqueue_ts`` with constants narrow the options. All other filters
+are left to Spark, and so are times without a zone, because only Spark knows the zone of its session.
 """
 
 from collections.abc import Iterable
@@ -25,7 +25,7 @@ from pyspark_cmqd.options import Options
 
 
 def narrowed(options: Options, filters: Iterable[Filter]) -> Options:
-    """The options with all that the filters rule out taken off."""
+    """Return the options, narrowed to the messages that the filters can let through."""
     for one in filters:
         column = getattr(one, "attribute", ())
         if column == ("queue",):
@@ -40,7 +40,7 @@ def narrowed(options: Options, filters: Iterable[Filter]) -> Options:
 
 
 def _names_in(one: Filter) -> frozenset[str] | None:
-    """The names that a filter lets through; None = any."""
+    """Return the names that a filter lets through; None = any."""
     if isinstance(one, EqualTo | EqualNullSafe) and isinstance(one.value, str):
         return frozenset({one.value})
     if isinstance(one, In):
@@ -49,7 +49,7 @@ def _names_in(one: Filter) -> frozenset[str] | None:
 
 
 def _common(names: frozenset[str] | None, others: frozenset[str] | None) -> frozenset[str] | None:
-    """The names that are in both sets; None = any name."""
+    """Return the names that are in both sets; None = any name."""
     if names is None or others is None:
         return others if names is None else names
     return names & others
@@ -74,7 +74,7 @@ def _by_time(options: Options, one: Filter) -> Options:
     at_ms = int((value.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() * 1000)
     starting_ms, ending_ms = options.starting_ms, options.ending_ms
     if isinstance(one, EqualTo | EqualNullSafe | GreaterThan | GreaterThanOrEqual):
-        # A millisecond off on either side, for the parts of it.
+        # A constant may have microseconds, and the options have milliseconds: a millisecond more on either side.
         starting_ms = max(at_ms - 1, starting_ms or 0)
     if isinstance(one, EqualTo | EqualNullSafe | LessThan | LessThanOrEqual):
         ending_ms = at_ms + 2 if ending_ms is None else min(ending_ms, at_ms + 2)
