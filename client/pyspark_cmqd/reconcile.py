@@ -72,45 +72,48 @@ class Line:
     """A queue of an account in an hour."""
 
     queue: str | None
-    """None: no record left in the log names the queue."""
+    """Name of the queue; None = no record left in the log names the queue."""
     hour: datetime
-    """Its beginning, UTC."""
+    """Beginning of the hour, UTC."""
     came: Mapping[str, int]
-    """By the names of ``IN``; only what is not 0, here and below."""
+    """Messages stored in the queue, by the names of ``IN``; zeros are omitted."""
     became: Mapping[str, int]
-    """By the names of ``OUT``."""
+    """States of the messages, by the names of ``OUT``; zeros are omitted."""
     account: str | None = None
-    """None as for the queue."""
+    """Account of the queue; None = no record left in the log names it."""
 
     def count(self, column: str) -> int:
-        """Of a column of ``IN`` or ``OUT``, or ``waiting``."""
+        """Return the number in a column of ``IN`` or ``OUT``, or in ``waiting``."""
         if column == "waiting":
             return sum(self.became.get(state, 0) for state in WAITING)
         return self.came.get(column, 0) or self.became.get(column, 0)
 
     @property
     def total(self) -> int:
-        """All that came."""
+        """Number of messages that were stored in the queue."""
         return sum(self.came.values())
 
     @property
     def difference(self) -> int:
-        """Messages that came and are nowhere (negative: the other way round); 0, or the log was not understood."""
+        """Number of stored messages without a state (negative: states without a stored message).
+
+        Not 0 means that one of the two readings understands the log wrongly.
+        """
         return self.total - sum(self.became.values())
 
 
 @dataclass(frozen=True)
 class Reconciled:
-    """The result."""
+    """Result of a reconciliation."""
 
     lsn: int
-    """The row of the count."""
+    """Row of the log as of which the messages were counted."""
     missing: Sequence[tuple[int, int]]
     """Ranges of missing rows up to that row; their messages are not counted."""
     lines: Sequence[Line]
     """Ascending by account, queue and hour."""
     unsealed: tuple[int, int] | None = None
-    """Rows behind it that were not looked at."""
+    """First and last unsealed row above ``lsn``, not counted."""
 
     @property
     def holds(self) -> bool:
@@ -119,7 +122,7 @@ class Reconciled:
 
     @property
     def total(self) -> Line:
-        """All lines together."""
+        """The sum of all lines, as a line without a queue."""
         came: Counter[str] = Counter()
         became: Counter[str] = Counter()
         for line in self.lines:
@@ -174,14 +177,18 @@ def ask(
 def reconcile(
     spark: "SparkSession", question: Question, tell: Callable[[int, int], object] = lambda done, total: None
 ) -> Reconciled:
-    """Count it. Raises CmqdSourceError."""
+    """Count with both readings; a count that meets the reclamation of a segment is begun again.
+
+    Raises:
+        CmqdSourceError: the log cannot be read, or its segments are reclaimed faster than they are read.
+    """
     for _ in range(ATTEMPTS):
         view = question.folder.view(include_active=question.options.include_active)
         result = Reconciled(view.hi, _missing(question, view), _lines(spark, question, view, tell))
         after = question.folder.view(include_active=question.options.include_active)
         if _missing(question, replace(after, hi=view.hi)) == result.missing:
             return replace(result, unsealed=unsealed_rows(question.folder, view, question.options))
-        # A segment went between the two readings, or within one.
+        # A segment was reclaimed between the readings or during a reading, so their sums cannot be compared.
     raise FolderError(f"{question.options.path}: segments are reclaimed faster than they are read")
 
 
@@ -194,7 +201,7 @@ def _lines(spark: "SparkSession", question: Question, view: View, tell: Callable
 
     if not view.extents:
         return []
-    # A read cannot end at a row and at a time: the time is a pushed-down filter.
+    # The options refuse an end by row together with an end by time, so the time is given as a pushed-down filter.
     given = {name: value for name, value in question.given.items() if name != "endingTimestamp"}
     given["endingLsn"] = str(view.hi)
     until = question.options.ending_ms
@@ -211,7 +218,8 @@ def _lines(spark: "SparkSession", question: Question, view: View, tell: Callable
     counts = came.unionByName(became).groupBy(*line).count()
     rows: list[Any] = list(collected(counts, tell))
     if any(row.side == "came" and row.what == "half" for row in rows):
-        # A commit stores the message anew, under its id; it may lie beyond the time that is asked for.
+        # A commit stores the message again under its id, with the time of the commit. Committed messages are therefore
+        # looked up without the range of time: the commit may lie outside of it.
         committed = read("events").where("event = 'committed'").select("msg_id")
         halves = events.where("event = 'half'").join(committed, "msg_id", "left_semi")
         again = halves.selectExpr("'again' AS side", "account", "queue", hour, "'half' AS what")
@@ -248,7 +256,11 @@ def _not_0(counts: "Counter[str] | None") -> dict[str, int]:
 
 
 def write_parquet(result: Reconciled, file: Path) -> None:
-    """Write the lines as rows with all columns. Raises OSError."""
+    """Write the lines as rows with all columns.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -34,8 +34,8 @@ LOOK_SECONDS = 0.1
 """Interval at which a running slice, and a request to stop, are checked."""
 _NO_HEADERS = "cast(map() AS map<string,string>)"
 _NO_TAGS = "cast(array() AS array<string>)"
-"""In place of nulls: Spark takes 60 microseconds to hand a null of a map or an array to a Python writer, longer than
-for all else that becomes of a message."""
+"""Empty values in place of nulls. Spark takes 60 microseconds to pass a null of a map or an array to a Python writer,
+longer than all other work on the message."""
 
 
 def check_log(journal: Journal) -> None:
@@ -111,14 +111,14 @@ def replay(
                     return False
                 raise SparkError(_why(error)) from error
         doubt = journal.end(sent, time.monotonic() - begun, time.time())
-        # At once: whatever ends the run from here on, this slice is not sent again.
+        # Before anything else: an end of the run before this line sends the slice again, after this line never.
         write_journal(journal, file)
         tell(one, doubt)
     return True
 
 
 def _send(spark: "SparkSession", journal: Journal, one: Slice, file: Path, url: str) -> int:
-    """Return the number of sent messages of the slice.
+    """Send a slice, and return the number of its messages.
 
     Runs in the thread of the session: on other threads Spark does not know this format for writing.
     """
@@ -128,7 +128,7 @@ def _send(spark: "SparkSession", journal: Journal, one: Slice, file: Path, url: 
     frame = _frame(spark, journal, one, file)
     at_once = tasks_at_once(str(spark.sparkContext.master), journal.parallel)
     if journal.rate is not None and at_once > 1:
-        # A slice of few rows has fewer tasks.
+        # The tasks share the rate, and a slice of few rows has fewer tasks: each of them gets a larger share.
         at_once = min(at_once, max(frame.rdd.getNumPartitions(), 1))
     observed = Observation()
     frame = frame.observe(observed, F.count(F.lit(1)).alias("messages"))
@@ -145,7 +145,7 @@ def _why(error: Exception) -> str:
 
 
 class _Watch:
-    """Looks, while a job is under way, whether it is to be cancelled; in a thread of its own."""
+    """Polls for a stop while a job runs, in a thread of its own, and then cancels the job."""
 
     def __init__(
         self, spark: "SparkSession", journal: Journal, stopped: Callable[[], bool], tell: Callable[[], object]
@@ -170,17 +170,17 @@ class _Watch:
         while not self._ends.wait(LOOK_SECONDS):
             self._tell()
             if self._stopped():
-                # Again and again: a job that is not yet begun cannot be cancelled.
+                # Repeated at every poll, because Spark ignores a cancel that comes before the job has begun.
                 self.has_cancelled = True
                 try:
                     self._context.cancelJobGroup(self._group)
                 except Exception:
-                    # Java is gone, and the job with it: end the wait.
+                    # Java has ended, and the job with it.
                     return
 
 
 def _frame(spark: "SparkSession", journal: Journal, one: Slice, file: Path) -> "DataFrame":
-    """The messages of a slice, as columns of the sink."""
+    """Return the messages of a slice, with the columns of the sink."""
     options = {
         **journal.source,
         "startingLsn": str(one.first_lsn),
@@ -228,10 +228,10 @@ def tasks_at_once(master: str, parallel: int) -> int:
 
 
 def sink_options(journal: Journal, at_once: int) -> dict[str, str]:
-    """Options of the sink, apart from the server's; ``at_once`` tasks share the rate."""
+    """Return the options of the sink without the options of the server; ``at_once`` tasks share the rate."""
     options = {"queue": journal.queue} if journal.queue else {"topic": journal.topic}
     if journal.parallel == 1:
-        # Else a request that is refused, or lost, and sent again comes behind others.
+        # A request that is refused or lost, and then repeated, must not fall behind later requests.
         options |= {"ordered": "true", "uniqueDedupIds": "true"}
     if journal.rate is not None:
         options["maxMessagesPerSecond"] = f"{journal.rate / at_once:.6f}"

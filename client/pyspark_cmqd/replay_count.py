@@ -1,6 +1,7 @@
 """Counts for a replay: messages at a fixed row of the log, cut into slices. No Spark session.
 
-Records are read, and no bodies. The code that reads for Spark makes the count, so both agree.
+The count reads records and no bodies, by the code that also reads for Spark, so count and replay select the same
+messages.
 """
 
 from collections.abc import Callable, Iterable
@@ -24,13 +25,13 @@ from pyspark_cmqd.states_at import StatesBySegment
 
 @dataclass
 class Tally:
-    """Of one queue (or topic) and event."""
+    """Totals of an event of a queue or topic."""
 
     rows: int = 0
-    """Of the log."""
+    """Number of rows of the log with such messages."""
     messages: int = 0
     bytes: int = 0
-    """Of bodies."""
+    """Bytes of the bodies."""
     first_ms: int = 0
     last_ms: int = 0
     last_lsn: int = 0
@@ -38,17 +39,17 @@ class Tally:
 
 @dataclass
 class Count:
-    """See the module."""
+    """Result of a count."""
 
     position: int
-    """The row of the count."""
+    """Row of the log as of which the messages were counted."""
     log_id: str = ""
-    """Of the log, and the start that wrote the row at ``position``: see :mod:`pyspark_cmqd.positions`."""
+    """Id of the log; ``start`` is the start that wrote the row at ``position``, see :mod:`pyspark_cmqd.positions`."""
     start: str = ""
     tallies: dict[tuple[str, str], Tally] = field(default_factory=dict[tuple[str, str], Tally])
-    """By queue or topic, and event; of those that are sent."""
+    """Totals of the messages to send, by queue or topic and by event."""
     left_out: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
-    """Messages of events that are not sent."""
+    """Number of messages with events that are not sent, by queue or topic and by event."""
     rows: int = 0
     slices: list[Slice] = field(default_factory=list[Slice])
     largest: int = 0
@@ -56,19 +57,19 @@ class Count:
     most_headers: int = 0
     most_header_bytes: int = 0
     without_key: int = 0
-    """Messages that have no routing key."""
+    """Number of messages without a routing key."""
     unsealed: tuple[int, int] | None = None
-    """Rows that may be wanted, and are not sealed yet."""
+    """First and last unsealed row that may hold wanted messages."""
     states: StatesBySegment = field(default_factory=StatesBySegment)
 
     @property
     def messages(self) -> int:
-        """All that are sent."""
+        """Number of messages to send."""
         return sum(one.messages for one in self.tallies.values())
 
     @property
     def bytes(self) -> int:
-        """Of their bodies."""
+        """Bytes of the bodies to send."""
         return sum(one.bytes for one in self.tallies.values())
 
 
@@ -79,12 +80,16 @@ class Counting:
     folder: Folder
     view: View
     options: Options
-    """Ending at the row."""
+    """The options of the replay, with the fixed row as their end."""
     tasks: list[Task]
 
 
 def plan_count(options: Options) -> Counting:
-    """Fix the row and find what is to be read. Raises CmqdSourceError."""
+    """Fix the row of the count, and plan the pieces of the log to read.
+
+    Raises:
+        CmqdSourceError: the folder or an option cannot be used, or a name belongs to several accounts.
+    """
     folder = open_folder(options)
     view = folder.view(include_active=options.include_active)
     _, position = bounds(view, options)
@@ -103,15 +108,17 @@ def count(
     *,
     tell: "Callable[[int, int], None] | None" = None,
 ) -> Count:
-    """Count, and cut into slices of ``most`` messages.
+    """Count the messages, and cut the rows into slices.
 
     Args:
-        counting: of :func:`plan_count`.
-        events: events, or states, to be sent.
-        most: messages of a slice.
-        tell: called with the numbers of segment parts read and of messages found.
+        counting: the plan from :func:`plan_count`.
+        events: events, or states, to send.
+        most: maximum number of messages of a slice.
+        tell: called with the number of pieces read so far and the number of messages counted so far.
 
-    Raises CmqdSourceError; SegmentReclaimedError if a segment of the plan was reclaimed, and a new plan is needed.
+    Raises:
+        SegmentReclaimedError: a segment of the plan was reclaimed; make a new plan.
+        CmqdSourceError: the log cannot be read.
     """
     options, view = counting.options, counting.view
     found = Count(options.ending_lsn, view.log_id, start_at(view, options.ending_lsn))
@@ -141,7 +148,7 @@ def count(
 
 
 def _note(found: Count, source: str, facts: Facts, run: Run, start: int, stop: int) -> int:
-    """Returns the bytes of the bodies."""
+    """Add a stretch of messages to the count, and return the bytes of their bodies."""
     whole = stop - start == len(run.sizes)
     sizes = run.sizes if whole else run.sizes[start:stop]
     size = sum(sizes)
@@ -170,7 +177,7 @@ def _note(found: Count, source: str, facts: Facts, run: Run, start: int, stop: i
 
 
 def row_checks(folder: Folder, view: View, lsns: Iterable[int]) -> dict[int, int]:
-    """Checksums of rows, of those that are there."""
+    """Return the checksums of the rows that are still in the log, by row."""
     wanted = sorted(lsns)
     found: dict[int, int] = {}
     for extent in view.extents:

@@ -29,16 +29,16 @@ SLICE_MESSAGES = 50_000
 smaller slices the half second that Spark needs for a slice would count.
 """
 SLICE_SECONDS = 10
-"""Worth of messages in a slice at a given rate: far less than the broker remembers."""
+"""Seconds that a slice takes at a given rate: far less than the broker remembers dedup ids."""
 REMEMBERED_S = 300.0
 """Time for which the broker remembers dedup ids."""
 MOST_SLICE_MESSAGES = 1_000_000
-"""So many dedup ids the broker remembers for a queue."""
+"""Number of dedup ids that the broker remembers per queue."""
 MARK = "cmqd-replayed-from"
 """Header that says where a message comes from: ``queue/message id/time of its send``."""
 
 LEFT_OUT = frozenset({"half", "rolled_back"})
-"""Events and states of messages that were never to be delivered."""
+"""Events and states of messages that no consumer was to receive."""
 
 _NEVER_AGAIN = re.compile(r"local(\[(\d+|\*)\])?", re.ASCII)
 """Masters that do not run a failed task again; ``local[2,4]`` and ``local-cluster[...]`` do."""
@@ -46,19 +46,19 @@ _RUN = re.compile(r"r-[0-9a-f]{12}", re.ASCII)
 
 
 class JournalError(CmqdSourceError):
-    """A run cannot be begun, or gone on with, as its journal says; nothing was sent."""
+    """A run cannot begin or continue with this journal; no message was sent."""
 
 
 class Slice(msgspec.Struct, frozen=True):
-    """Rows ``first_lsn`` to ``last_lsn``, both included, and their messages to be sent."""
+    """Rows ``first_lsn`` to ``last_lsn``, both included, and the number of their messages to send."""
 
     first_lsn: int
     last_lsn: int
     messages: int
     bytes: int = 0
-    """Of bodies."""
+    """Bytes of the bodies."""
     check: int = 0
-    """Checksum of the first row: tells logs apart."""
+    """Checksum of the first row, to recognize a different log."""
 
     def __str__(self) -> str:
         rows = f"row {self.first_lsn}" if self.first_lsn == self.last_lsn else f"rows {self.first_lsn}-{self.last_lsn}"
@@ -69,14 +69,19 @@ class Slicer:
     """Cuts rows into slices, as they are counted."""
 
     def __init__(self, most: int, gaps: Sequence[tuple[int, int]] = ()) -> None:
-        """``most``: messages in a slice; a row is never cut. ``gaps``: rows that are not there; no slice spans them."""
+        """Begin without rows.
+
+        Args:
+            most: maximum number of messages of a slice; a row with more messages is a slice of its own.
+            gaps: ranges of missing rows; no slice spans a gap.
+        """
         self._most = most
         self._gap_starts = [first for first, _ in gaps]
         self._slices: list[Slice] = []
         self._first = self._last = self._messages = self._bytes = 0
 
     def add(self, lsn: int, messages: int, size: int) -> None:
-        """Messages of a row; rows ascend, and the same one may come several times."""
+        """Add messages of a row. Rows come in ascending order; a row may come several times."""
         if self._messages and lsn != self._last:
             is_full = self._messages + messages > self._most
             if is_full or bisect_left(self._gap_starts, lsn) != bisect_left(self._gap_starts, self._last):
@@ -88,7 +93,7 @@ class Slicer:
         self._bytes += size
 
     def slices(self) -> list[Slice]:
-        """All of them."""
+        """Return all slices."""
         self._cut()
         return self._slices
 
@@ -99,27 +104,27 @@ class Slicer:
 
 
 def slice_messages(rate: "int | None", wanted: "int | None" = None) -> int:
-    """Most messages of a slice: those that were asked for, else by the rate."""
+    """Return the maximum number of messages of a slice: ``wanted`` if given, else by the rate."""
     most = wanted or SLICE_MESSAGES
     return max(1, min(most, MOST_SLICE_MESSAGES, most if rate is None else rate * SLICE_SECONDS))
 
 
 class Doubt(msgspec.Struct, frozen=True):
-    """A slice of which messages may have been stored twice."""
+    """A slice with messages that may have been stored twice."""
 
     first_lsn: int
     last_lsn: int
     messages: int
-    """At most so many."""
+    """Maximum number of these messages."""
     seconds: float
-    """From the begin of its first attempt to the end of its last."""
+    """Seconds from the beginning of the slice's first attempt to the end of its last attempt."""
 
     def __str__(self) -> str:
         return f"rows {self.first_lsn} to {self.last_lsn}, up to {self.messages:,} messages"
 
 
 class Journal(msgspec.Struct, kw_only=True):
-    """All that is needed to go on with a run. It holds no key of the server."""
+    """State of a run, complete enough to continue the run, without the key of the server."""
 
     format: int = JOURNAL_FORMAT
     run: str
@@ -138,11 +143,11 @@ class Journal(msgspec.Struct, kw_only=True):
     queue: str = ""
     topic: str = ""
     routing: bool = False
-    """The topic's filter type."""
+    """True if the target is a routing topic."""
     target_id: int
     """Id of the queue or topic: a new id under the same name is a new target."""
     server: str
-    """Without the key."""
+    """URL of the server, without the key."""
     mark: bool = False
     allow_data_loss: bool = False
     rate: int | None = None
@@ -150,21 +155,21 @@ class Journal(msgspec.Struct, kw_only=True):
     master: str
     slices: list[Slice]
     done: int = 0
-    """Slices that were sent whole."""
+    """Number of slices that were sent whole."""
     sent: int = 0
-    """Messages of the slices that are done, as Spark counted."""
+    """Number of messages in the finished slices, as Spark counted."""
     sent_bytes: int = 0
     seconds: float = 0.0
-    """Spent on slices that are done."""
+    """Seconds spent on the finished slices."""
     attempts: int = 0
-    """Of the slice that is next."""
+    """Number of attempts at the next slice."""
     begun: float = 0.0
-    """Start of the first attempt: seconds since 1970."""
+    """Start of the first attempt at the next slice, in seconds since 1970."""
     doubts: list[Doubt] = []
 
     @property
     def messages(self) -> int:
-        """Of all slices."""
+        """Number of messages in all slices."""
         return sum(one.messages for one in self.slices)
 
     @property
@@ -174,16 +179,16 @@ class Journal(msgspec.Struct, kw_only=True):
 
     @property
     def next_slice(self) -> Slice:
-        """The first that is not done."""
+        """The first unfinished slice."""
         return self.slices[self.done]
 
     @property
     def target(self) -> str:
-        """Where it goes, for people."""
+        """The queue or topic, as text for a user."""
         return f"queue {self.queue!r}" if self.queue else f"topic {self.topic!r}"
 
     def begin(self, now: float) -> None:
-        """An attempt at the next slice begins."""
+        """Note the beginning of an attempt at the next slice."""
         if not self.attempts:
             self.begun = now
         self.attempts += 1
@@ -214,18 +219,18 @@ def new_run() -> str:
 
 
 def journal_folder(environment: Mapping[str, str]) -> Path:
-    """Where journals are kept if nothing else is said."""
+    """Return the default folder of journals."""
     base = environment.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(base) / "cmq" / "replays"
 
 
 def journal_file(run: str, folder: Path) -> Path:
-    """The journal of a run, which is given by its name or by the file itself."""
+    """Return the journal file of a run; ``run`` is the name of the run or the file itself."""
     return folder / f"{run}.json" if _RUN.fullmatch(run) else Path(run)
 
 
 def states_file(journal: Path) -> Path:
-    """Where the states of messages are kept, in all modes but ``events``."""
+    """Return the file with the states of messages, which a run has in all modes but ``events``."""
     return journal.with_name(f"{journal.name}.states")
 
 
@@ -239,7 +244,11 @@ def clear_up(journal: Journal, file: Path) -> None:
 
 
 def write_journal(journal: Journal, file: Path) -> None:
-    """Whole or not at all, and on disk. Raises JournalError."""
+    """Replace the journal durably; after a loss of power the file has either the old or the new content.
+
+    Raises:
+        JournalError: the file cannot be written.
+    """
     try:
         write_whole(file, msgspec.json.format(msgspec.json.encode(journal)))
     except OSError as error:
@@ -247,7 +256,11 @@ def write_journal(journal: Journal, file: Path) -> None:
 
 
 def read_journal(file: Path) -> Journal:
-    """Raises JournalError."""
+    """Read a journal.
+
+    Raises:
+        JournalError: the file is missing, malformed or of a newer version.
+    """
     try:
         content = file.read_bytes()
     except FileNotFoundError:
@@ -265,7 +278,11 @@ def read_journal(file: Path) -> Journal:
 
 @contextmanager
 def locked(file: Path) -> Generator[None]:
-    """Only one process works on a run. The lock ends with the process. Raises JournalError."""
+    """Hold the lock of a run, so that a single process works on it; a lock ends with its process.
+
+    Raises:
+        JournalError: another process works on the run.
+    """
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         handle = os.open(_lock_file(file), os.O_WRONLY | os.O_CREAT, 0o600)
@@ -286,7 +303,7 @@ def _lock_file(journal: Path) -> Path:
 
 
 class Meter:
-    """Return the speed of the replay, and the remaining time."""
+    """Measures the speed of a replay; ``str()`` gives progress and remaining time."""
 
     WINDOW_S = 30.0
 
@@ -296,7 +313,7 @@ class Meter:
         self._marks = [(time.monotonic() if now is None else now, done)]
 
     def advance(self, messages: int, now: "float | None" = None) -> None:
-        """Messages were sent."""
+        """Count messages that were sent."""
         now = time.monotonic() if now is None else now
         self.done += messages
         self._marks.append((now, self.done))
@@ -305,7 +322,7 @@ class Meter:
 
     @property
     def rate(self) -> float:
-        """Messages a second, lately."""
+        """Recent rate in messages a second."""
         (first, before), (last, after) = self._marks[0], self._marks[-1]
         return (after - before) / (last - first) if last > first else 0.0
 

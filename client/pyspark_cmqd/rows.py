@@ -1,6 +1,6 @@
 """Rows of a segment: short statements, checked records, and summaries of the messages in a row.
 
-No statement stays open between two pages of rows, so that the broker is never held up.
+No statement stays open between two pages of rows: an open statement on a live segment would delay its seal.
 """
 
 import sqlite3
@@ -24,7 +24,8 @@ def metas(
 ) -> Iterator[tuple[int, bytes]]:
     """Yield LSN and undecoded records of rows ``above < lsn <= upto``, without the rows that are given up as lost.
 
-    Raises FolderError for a wrong checksum.
+    Raises:
+        FolderError: a row has a wrong checksum.
     """
     above, upto = max(above, extent.first_lsn - 1), min(upto, extent.last_lsn)
     while rows := raw.execute(
@@ -41,7 +42,7 @@ def metas(
 
 
 def is_given_up(folder: Folder, lsn: int) -> bool:
-    """Return whether the operator accepted the loss of a row. The damaged row may still stand in its file."""
+    """True if the operator accepted the loss of the row; the damaged row may still be in its file."""
     return any(loss.first_lsn <= lsn <= loss.last_lsn for loss in folder.manifest().losses)
 
 
@@ -50,10 +51,14 @@ def summaries(
 ) -> Iterator[tuple[int, list[QueueSummary]]]:
     """Yield LSN and contents of rows ``above < lsn <= upto`` by their column ``queues``; records are not read.
 
-    The column has no checksum of its own; reading the row checks it. Raises FolderError.
+    The column has no checksum of its own, and the checksum of the row needs the whole row: damage in the column is
+    noticed here only if the column cannot be decoded.
+
+    Raises:
+        FolderError: the column of a row cannot be decoded.
     """
     above, upto = max(above, extent.first_lsn - 1), min(upto, extent.last_lsn)
-    # A reader often stops at the first row; if not, the rest is near.
+    # The first statement reads one row, because most readers stop at the first row; later statements read more.
     limit = 1
     while rows := raw.execute(
         "SELECT lsn, queues FROM log WHERE lsn > ? AND lsn <= ? ORDER BY lsn LIMIT ?", (above, upto, limit)
@@ -68,7 +73,11 @@ def summaries(
 
 
 def decoded(extent: SegmentEntry, lsn: int, meta: bytes) -> list[AnyRecord]:
-    """Return the records of a row. Raises FolderError."""
+    """Return the records of a row.
+
+    Raises:
+        FolderError: a record cannot be decoded.
+    """
     try:
         return decode_records(meta)
     except (NewerFormatError, msgspec.MsgspecError) as error:

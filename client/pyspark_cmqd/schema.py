@@ -27,18 +27,19 @@ COLUMNS: dict[str, str] = {
 """Name and type, in order; new columns are appended. All columns may be null, so that any narrower or reordered
 ``.schema(...)`` can be given.
 
-``lsn`` and ``row_index`` together are the identity of a stored message: the row of the log, and the place among all
-messages of the row, in any selection. A position in the log is an ``lsn``: rows are read whole.
+``lsn`` and ``row_index`` together are the identity of a stored message: the row of the log, and the number of the
+message among all messages of the row, whichever of them a query selects.
 """
 
 OF_THE_LOG = {"cmqd": "log"}
-"""Metadata of the column ``dedup_id``: the sink takes the ids of a log for the ids of its own rows only on request.
-Else rows that are copied from a log to a queue would be dropped as repeats.
+"""Metadata of the column ``dedup_id``. The sink uses the dedup ids of a log for its own rows only on request. A producer
+may use an id again after some minutes, so over the length of a log different messages can have the same id, and the
+broker would drop all but the first.
 """
 
 DDL = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
 
 
 def message_id_text(number: int) -> str:
-    """A message id as it is printed everywhere."""
+    """Return the printed form of a message id."""
     return f"Msg-{number:016x}"
