@@ -32,9 +32,9 @@ message among all messages of the row, whichever of them a query selects.
 """
 
 OF_THE_LOG = {"cmqd": "log"}
-"""Metadata of the column ``dedup_id``. The sink uses the dedup ids of a log for its own rows only on request. A producer
-may use an id again after some minutes, so over the length of a log different messages can have the same id, and the
-broker would drop all but the first.
+"""Metadata of the column ``dedup_id``. The sink uses the dedup ids of a log for its own rows only on request. A
+producer may use an id again after some minutes, so over the length of a log different messages can have the same id,
+and the broker would drop all but the first.
 """
 
 DDL = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
 
 LOG_LINES = 6
-"""Of Spark's own words, when it does not start."""
+"""Number of lines of Spark's output in the error about a session that does not start."""
 TELL_SECONDS = 0.2
 _NEEDED = ("pyspark", "pyarrow", "pyroaring")
 _OURS = re.compile(r"^(?:pyspark_cmqd\.[a-z]+|cmqd_client\.errors)\.(\w+): (.+)$", re.MULTILINE)
@@ -41,7 +41,11 @@ class SparkError(CmqdSourceError):
 
 
 def check_installed() -> None:
-    """Raises SparkError if the Spark set is not there."""
+    """Check that the packages of the extra ``spark`` are installed.
+
+    Raises:
+        SparkError: a package is missing.
+    """
     missing = [name for name in _NEEDED if find_spec(name) is None]
     if missing:
         raise SparkError(
@@ -53,8 +57,13 @@ def check_installed() -> None:
 def spark_session(master: str, name: str, *, settings: Mapping[str, str] | None = None) -> Generator["SparkSession"]:
     """Open a session with times in UTC; a session that was made here is stopped at the end.
 
-    ``settings``: further settings of Spark. Raises SparkError if there is no Spark, no Java, or the session does not
-    start, and for failures of Spark while the session is used.
+    Args:
+        master: the master of Spark, for a new session.
+        name: the name of the application, for a new session.
+        settings: further settings of Spark.
+
+    Raises:
+        SparkError: Spark or Java is missing, the session does not start, or Spark fails while the session is used.
     """
     check_installed()
     from py4j.protocol import Py4JError
@@ -96,7 +105,7 @@ def spark_session(master: str, name: str, *, settings: Mapping[str, str] | None 
 
 
 def _is_not_py4j(record: logging.LogRecord) -> bool:
-    """Of the root logger: an interrupt is told by py4j with a traceback, and raised all the same."""
+    """Filter the root logger: py4j logs an interrupt with a traceback, although the interrupt is raised as well."""
     return record.module not in ("java_gateway", "clientserver")
 
 
@@ -139,7 +148,7 @@ def _settings(place: Path, master: str) -> dict[str, str]:
 
 @contextmanager
 def _output_to(file: Path) -> Generator[None]:
-    """Processes that are started meanwhile write to a file instead of to the terminal: Java, and all that it starts."""
+    """Redirect the output of processes that start meanwhile (Java and its children) from the terminal to a file."""
     sys.stdout.flush()
     sys.stderr.flush()
     kept = os.dup(1), os.dup(2)
@@ -170,9 +179,16 @@ def reason_of(error: BaseException) -> str:
 
 
 def collected(frame: "DataFrame", tell: Callable[[int, int], object]) -> "list[Row]":
-    """The rows of a frame; ``tell`` hears now and then how many of its tasks are done, and how many there are.
+    """Return the rows of a frame. An interrupt cancels the jobs of the frame.
 
-    Interrupted, its jobs are cancelled. Raises SparkError with what our own code said.
+    Spark collects in a thread of its own: this thread could not react to an interrupt inside a call of Java.
+
+    Args:
+        frame: the frame.
+        tell: called repeatedly with the number of finished tasks and the number of all tasks.
+
+    Raises:
+        SparkError: the frame cannot be computed; the text is the reason from this package if there is one.
     """
     context = frame.sparkSession.sparkContext
     group = f"cmq-{secrets.token_hex(4)}"
@@ -193,7 +209,7 @@ def collected(frame: "DataFrame", tell: Callable[[int, int], object]) -> "list[R
             thread.join(TELL_SECONDS)
             tell(*_tasks_of(context, group))
     except Exception as error:
-        # Java has died.
+        # Java has ended, so its status cannot be read, and the collecting thread may never end.
         raise SparkError(f"Spark failed: {reason_of(error)}") from error
     except BaseException:
         with suppress(Exception):

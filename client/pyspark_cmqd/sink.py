@@ -86,13 +86,13 @@ _sleep = asyncio.sleep
 
 
 class SendError(CmqdSourceError):
-    """The broker refused messages, or could not be asked. What was sent before stays sent; run the write again."""
+    """The broker refused messages, or could not be reached. Earlier messages stay stored; run the write again."""
 
     def __init__(self, target: str, sent: int, reason: str) -> None:
         super().__init__(target, sent, reason)
         self.target = target
         self.sent = sent
-        """Messages of this task that the broker has answered."""
+        """Number of this task's messages with an answer of the broker."""
         self.reason = masked(reason)
 
     def __str__(self) -> str:
@@ -105,10 +105,10 @@ class Delivered(WriterCommitMessage):
 
     messages: int = 0
     bytes: int = 0
-    """Of bodies and headers."""
+    """Bytes of bodies and headers."""
     requests: int = 0
     matched: int = 0
-    """Published to a topic: copies that subscriptions got, as far as the broker told."""
+    """Number of copies, for a topic; publishes that were repeated after a lost reply do not count."""
 
     def __add__(self, other: "Delivered") -> "Delivered":
         return Delivered(
@@ -138,11 +138,16 @@ class _Sink:
         self.columns: dict[str, str] = chosen_columns(types, options.columns, options.named, (*roles, "dedup_id"))
 
     def deliver(self, batches: "Iterable[pa.RecordBatch]", dedup_id: DedupIds) -> Delivered:
-        """Send all rows; returns when all were answered. Raises RowError, SendError."""
+        """Send all rows; return when the broker has answered every request.
+
+        Raises:
+            RowError: a value cannot be sent.
+            SendError: the broker refused messages, or could not be reached.
+        """
         return asyncio.run(deliver(self.options, self.columns, iter(batches), dedup_id))
 
     def tell(self, event: str, messages: "Sequence[WriterCommitMessage | None]") -> Delivered:
-        """Log what the tasks sent; the sum."""
+        """Log and return the sum of the tasks' results."""
         total = sum((one for one in messages if isinstance(one, Delivered)), Delivered())
         _log.info("%s: %d messages, %d bytes to %s", event, total.messages, total.bytes, self.options.target)
         return total
@@ -152,7 +157,12 @@ class BatchSink(DataSourceArrowWriter):
     """Writes a DataFrame; see the module."""
 
     def __init__(self, schema: "StructType", options: Mapping[str, str], overwrite: bool) -> None:
-        """Made once for a write, on the driver. Raises OptionError, ColumnError."""
+        """Check options and columns; runs on the driver, once per write.
+
+        Raises:
+            OptionError: an option cannot be used.
+            ColumnError: a column is missing or has a wrong type.
+        """
         self._sink = _Sink(schema, options, overwrite)
         self._write_id = self._sink.options.write_id or secrets.token_urlsafe(12)
 
@@ -162,11 +172,11 @@ class BatchSink(DataSourceArrowWriter):
         return self._sink.deliver(iterator, lambda row: f"{prefix}{row}")
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """All was sent."""
+        """Log the end of a write; all rows are stored."""
         self._sink.tell("written", messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Some task failed; what others sent stays."""
+        """Log the failure of a write; the messages of tasks that succeeded stay stored."""
         self._sink.tell("write failed; sent nevertheless", messages)
 
 
@@ -174,31 +184,34 @@ class StreamSink(DataSourceStreamArrowWriter):
     """Writes the batches of a stream; see the module."""
 
     def __init__(self, schema: "StructType", options: Mapping[str, str], overwrite: bool) -> None:
-        """Raises OptionError, ColumnError."""
+        """Check options and columns, as for :class:`BatchSink`."""
         self._sink = _Sink(schema, options, overwrite)
         if self._sink.options.write_id:
             raise OptionError("writeId", self._sink.options.write_id, "only for a batch; a stream has its query's id")
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> Delivered:
-        """Send the rows of a partition of one batch."""
+        """Send the rows of a partition of a batch."""
         return self._sink.deliver(iterator, stream_names(_task()))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """All of a batch was sent."""
+        """Log the end of a batch; all rows are stored."""
         self._sink.tell(f"batch {batchId} written", messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Some task failed; what others sent stays, and is not stored again with the batch's next run."""
+        """Log the failure of a batch.
+
+        The messages of tasks that succeeded stay stored, and the next run of the batch does not store them again.
+        """
         self._sink.tell(f"batch {batchId} failed; sent nevertheless", messages)
 
 
 def stream_names(task: TaskContext) -> DedupIds:
-    """Names of the rows of a stream's task: the same for the same row of the same batch of the same query."""
+    """Return the dedup ids of a stream's task: a row of a batch of a query has the same id in every attempt."""
     query, batch = task.getLocalProperty(QUERY_ID), task.getLocalProperty(BATCH_ID)
     if not query or not batch:
 
         def refuse(_row: int) -> str:
-            # Any other value would be a new name in every attempt.
+            # A made-up id would differ in every attempt, and the broker would store repeated rows twice.
             raise CmqdSourceError("this version of Spark does not tell a task its query and batch: use dedupIdColumn")
 
         return refuse
@@ -217,11 +230,11 @@ def _task() -> TaskContext:
 async def deliver(
     options: SinkOptions, columns: Mapping[str, str], batches: "Iterator[pa.RecordBatch]", dedup_id: DedupIds
 ) -> Delivered:
-    """Send the rows of batches, several requests under way at once; returns when all were answered.
+    """Send the rows of batches, with several requests in progress; return when the broker has answered all of them.
 
     Raises:
         RowError: a value cannot be sent.
-        SendError: the broker refused, or could not be asked however often that was tried.
+        SendError: the broker refused messages, or could not be reached with all repeats.
     """
     batch = next(batches, None)
     while batch is not None and not batch.num_rows:
@@ -261,7 +274,8 @@ async def deliver(
                         before = asyncio.ensure_future(sending), request.dedup_ids[-1]
                         under_way.add(before[0])
                     first_row += batch.num_rows
-                    # Spark may take minutes for the next rows; answers and heartbeats must go on meanwhile.
+                    # In a thread, because Spark may need minutes for the next rows: in this thread replies would not
+                    # be read meanwhile, and without heartbeats the broker would close the connection.
                     batch = await asyncio.to_thread(next, batches, None)
                 while under_way:
                     under_way = await one_ended(under_way)
@@ -276,7 +290,7 @@ async def deliver(
 
 @asynccontextmanager
 async def _connected(options: SinkOptions) -> AsyncGenerator[Client]:
-    """A client; a broker that is starting again is waited for here as it is in the middle of the rows."""
+    """Yield a connected client. A broker that is restarting gets as many attempts as a request during the write."""
     failed = 0
     while True:
         client = connect(
@@ -317,12 +331,12 @@ async def _in_order(
             if tied:
                 return await send(request, last_dedup_id)
         except (OutOfOrder, NotSupported, OutcomeUnknown):
-            # Unknown: an attempt was lost, and the next one refused. If the lost one is stored after all, its rows are
-            # in their place, and the next attempt repeats what the broker has.
+            # OutcomeUnknown: an attempt was lost, and its repeat refused. If the lost attempt is stored after all, its
+            # rows are in order, and the broker drops the rows of the next attempt by their dedup ids.
             pass
-        # The task before is not awaited itself: the end of this task must not cancel it.
+        # ``wait`` instead of an await of the task: a cancel of this task must not cancel the task before.
         await asyncio.wait([previous])
-    # Its failure is the failure of all behind it.
+    # Raises the failure of the request before: a request behind a failed request must not be stored.
     previous.result()
     return await send(request, None)
 

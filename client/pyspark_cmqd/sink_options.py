@@ -71,11 +71,14 @@ _OF_SPARK = frozenset({"path", "checkpointlocation"})
 
 @dataclass(frozen=True)
 class SinkOptions:
-    """See the module; sent to the executors pickled, so files and variables of the driver are not needed there."""
+    """The checked options; the module lists their meaning.
+
+    The driver reads files and environment variables, and the executors get this object pickled.
+    """
 
     address: Address
     queue: str
-    """Empty: a topic."""
+    """Name of the queue; empty = the target is a topic."""
     topic: str
     columns: Mapping[str, str]
     """Column by role: ``body``, ``headers``, ``delay``, ``tags``, ``routing_key``, ``dedup_id``."""
@@ -87,19 +90,23 @@ class SinkOptions:
     retries: int = 10
     request_timeout: float = 10.0
     max_rate: float = 0.0
-    """Messages a second; 0 = no limit."""
+    """Limit of messages a second; 0 = no limit."""
     ordered: bool = False
     unique_ids: bool = False
     """The rows' own dedup ids do not repeat."""
 
     @property
     def target(self) -> str:
-        """Queue or topic, for people."""
+        """The queue or topic, as text for a user."""
         return f"queue {self.queue!r}" if self.queue else f"topic {self.topic!r}"
 
 
 def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
-    """Raises OptionError."""
+    """Check the options and return them in typed form.
+
+    Raises:
+        OptionError: an option is unknown, missing or out of range, or two options contradict each other.
+    """
     values = {name.lower(): value.strip() for name, value in given.items() if name.lower() not in _OF_SPARK}
     known = {name.lower() for name in _NAMES}
     for name in values:
@@ -145,7 +152,7 @@ def _number(values: Mapping[str, str], option: str, default: float, most: int, w
 
 
 def _address(values: Mapping[str, str]) -> Address:
-    """Where the server is; no error holds the key."""
+    """Return the address of the server. The errors do not contain the key."""
     url = values.get("url")
     if url is not None:
         if "context" in values or "contextfile" in values:

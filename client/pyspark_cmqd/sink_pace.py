@@ -1,16 +1,16 @@
-"""So many messages a second, evenly. Pure: the time is given."""
+"""The pace of a sink with a rate: sends spread evenly over time. Pure: the caller passes the time."""
 
 import math
 
 STEPS_A_SECOND = 10
-"""Minimum of requests a second: a burst is a tenth of a second's worth, or a message."""
+"""Minimum number of requests a second: a request has at most a tenth of a second's messages, but at least one."""
 
 
 class Pace:
-    """Pacer of sends: tells when the next messages may go.
+    """Computes the wait before each request.
 
-    Every message takes a slot in time, and unused slots are lost: after a pause the rate is not exceeded to catch up.
-    In any T seconds at most ``rate * T`` messages and the messages of a single request go.
+    Unused time is lost: after a pause the rate is not exceeded to catch up. In any T seconds at most ``rate * T``
+    messages are sent, plus the messages of a single request.
     """
 
     def __init__(self, rate: float) -> None:
@@ -19,12 +19,15 @@ class Pace:
 
     @property
     def most_at_once(self) -> int:
-        """Messages in a request."""
+        """Maximum number of messages of a request."""
         return max(1, int(self._rate / STEPS_A_SECOND))
 
     def wait_seconds(self, messages: int, now: float) -> float:
-        """Return the wait before sending ``count`` messages, which count as sent then. ``now``: seconds of any steady
-        clock.
+        """Return the seconds to wait before a request, and count its messages as sent after the wait.
+
+        Args:
+            messages: number of messages of the request.
+            now: seconds of a clock that never steps.
         """
         at = max(now, self._free_at)
         self._free_at = at + messages / self._rate

@@ -1,7 +1,7 @@
 """Rows of a DataFrame as messages: Arrow batches in, requests out. Pure.
 
-A request holds rows side by side: at most so many, and at most 1 MiB of bodies and headers. A row is known by its
-place: ``first_row`` is the number of the batch's first row within its partition.
+A request has neighbouring rows: at most as many as the option ``batchSize`` allows, and at most 1 MiB of bodies and
+headers. A row is identified by its number within its partition.
 """
 
 # pyspark and pyarrow tell pyright little of their types.
@@ -18,10 +18,11 @@ from cmqd_protocol.limits import MAX_DEDUP_ID_BYTES
 from pyspark_cmqd.errors import CmqdSourceError
 
 MAX_REQUEST_BYTES = 1 << 20
-"""Of bodies and headers together; the server's own limit. A larger message goes alone, and the server judges it."""
+"""Limit of bodies and headers of a request: the server's own limit. A larger message is a request of its own, which the
+server accepts or refuses."""
 
 DedupIds: TypeAlias = Callable[[int], str]
-"""The id of a row that brings none of its own, by its number within the partition."""
+"""Returns the id of a row without an id of its own, by the number of the row within the partition."""
 
 
 class ColumnError(CmqdSourceError, ValueError):
@@ -57,7 +58,7 @@ class Request:
     dedup_ids: list[str]
     headers: list[dict[str, str] | None] | None = None
     delays: list[float | None] | None = None
-    """Seconds."""
+    """Delays in seconds."""
     tags: list[list[str]] | None = None
     routing_keys: list[str] | None = None
     size: int = 0
@@ -114,17 +115,17 @@ _ALLOWED = {
 def requests_of(
     batch: pa.RecordBatch, columns: Mapping[str, str], dedup_id: DedupIds, first_row: int, most: int
 ) -> Iterator[Request]:
-    """The rows of an Arrow batch as requests, in order.
+    """Yield the rows of an Arrow batch as requests, in order.
 
     Args:
-        batch: rows.
+        batch: the rows.
         columns: column by role; see ``chosen_columns``.
-        dedup_id: names a row that has no id of its own.
+        dedup_id: returns the id of a row without an id of its own.
         first_row: number of the first row within the partition.
-        most: messages in a request.
+        most: maximum number of messages of a request.
 
     Raises:
-        RowError: a value cannot be sent; the requests before it were given.
+        RowError: a value cannot be sent; the requests with earlier rows were yielded.
     """
     count = batch.num_rows
     body_column = batch.column(columns["body"])
@@ -173,7 +174,7 @@ def _cuts(sizes: Sequence[int], count: int, most: int) -> Iterator[tuple[int, in
 
 
 def _values(batch: pa.RecordBatch, columns: Mapping[str, str], role: str) -> list[Any] | None:
-    """The values of a column; None if there is none, or all of them are null."""
+    """Return the values of a column; None if the column is missing or all of its values are null."""
     column = columns.get(role)
     if column is None:
         return None

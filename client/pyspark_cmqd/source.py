@@ -50,7 +50,7 @@ _TYPES: dict[str, DataType] = {
 
 
 def _type_of(kind: str) -> DataType:
-    """The type that Spark's DDL means, without the JVM that parses it."""
+    """Return the type of a DDL string of the schema. Spark's own parser would need the JVM."""
     if kind in _TYPES:
         return _TYPES[kind]
     fields = (field.split(":") for field in kind.removeprefix("struct<").removesuffix(">").split(","))
@@ -58,7 +58,7 @@ def _type_of(kind: str) -> DataType:
 
 
 TABLE = "cmqd.table"
-"""Metadata of the first column of a table in a catalog: the options that the table was made with."""
+"""Metadata of the first column of a table in a catalog: the options of the table."""
 _PROVIDER = "provider"
 """A property that Spark adds to the options when it makes a table."""
 _OPTION = "option."
@@ -73,7 +73,11 @@ class CmqdDataSource(DataSource):
         return "cmqd"
 
     def schema(self) -> StructType:
-        """All columns. Raises OptionError if a table of a catalog is made with options that cannot be used."""
+        """Return all columns.
+
+        Raises:
+            OptionError: a table of a catalog is created with options that cannot be used.
+        """
         columns = StructType(
             [
                 StructField(name, _type_of(kind), metadata=OF_THE_LOG if name == "dedup_id" else None)
@@ -85,17 +89,25 @@ class CmqdDataSource(DataSource):
         return columns
 
     def reader(self, schema: StructType) -> "CmqdReader":
-        """Of a batch. Raises OptionError."""
+        """Return the reader of a batch.
+
+        Raises:
+            OptionError: an option cannot be used.
+        """
         return CmqdReader(parse_options(self._given(schema)), schema)
 
     def streamReader(self, schema: StructType) -> "CmqdStreamReader":
-        """Of a stream. Raises OptionError."""
+        """Return the reader of a stream.
+
+        Raises:
+            OptionError: an option cannot be used.
+        """
         from pyspark_cmqd.stream import CmqdStreamReader
 
         return CmqdStreamReader(parse_options(self._given(schema)), schema)
 
     def _given(self, schema: StructType) -> Mapping[str, str]:
-        """The options of a read: its own, and those of the table that is read."""
+        """Return the options of a read, with the options of the table if a table is read."""
         if "path" in self.options:
             return self.options
         of_table: dict[str, str] = next(
@@ -111,13 +123,18 @@ class CmqdDataSource(DataSource):
         return {**of_table, **self.options}
 
     def writer(self, schema: StructType, overwrite: bool) -> "BatchSink":
-        """Of a batch; its options are those of :mod:`pyspark_cmqd.sink_options`. Raises OptionError, ColumnError."""
+        """Return the writer of a batch; :mod:`pyspark_cmqd.sink_options` lists its options.
+
+        Raises:
+            OptionError: an option cannot be used.
+            ColumnError: a column is missing or has a wrong type.
+        """
         from pyspark_cmqd.sink import BatchSink
 
         return BatchSink(schema, self.options, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> "StreamSink":
-        """Of a stream. Raises OptionError, ColumnError."""
+        """Return the writer of a stream; options and errors as for :meth:`writer`."""
         from pyspark_cmqd.sink import StreamSink
 
         return StreamSink(schema, self.options, overwrite)
@@ -126,8 +143,11 @@ class CmqdDataSource(DataSource):
 def table_options(properties: Mapping[str, str]) -> dict[str, str]:
     """Return the options in the properties of a table, which hold ``OPTIONS`` under prefixed names, and ``LOCATION``.
 
-    The options go into the metadata of a column. Spark keeps the options of a table and does not pass them to a Python
-    source that reads the table; but Spark passes the columns as they were when the table was made. Raises OptionError.
+    The options go into the metadata of a column: Spark does not pass the options of a table to a Python source that
+    reads the table, but it passes the columns as they were when the table was created.
+
+    Raises:
+        OptionError: an option cannot be used.
     """
     options = {name.removeprefix(_OPTION): value for name, value in properties.items() if name.startswith(_OPTION)}
     if "path" in properties:
@@ -137,7 +157,7 @@ def table_options(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 class CmqdReader(DataSourceReader):
-    """Reads what the log holds at the moment of planning."""
+    """Reader of a batch: reads the rows of the log at the moment of planning."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         from pyspark_cmqd.arrow_batches import check_columns
@@ -156,7 +176,8 @@ class CmqdReader(DataSourceReader):
         """Return a partition for every segment, or part of a segment, that may hold wanted messages; small parts share
         a partition.
 
-        Raises CmqdSourceError.
+        Raises:
+            CmqdSourceError: an option, the folder or requested rows cannot be used.
         """
         from pyspark_cmqd.driver import plan_batch, warn_unsealed
         from pyspark_cmqd.plan import gathered
@@ -169,7 +190,11 @@ class CmqdReader(DataSourceReader):
         return [CmqdPartition(each) for each in gathered(tasks, options.min_partitions)]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
-        """The messages of a partition. Raises FolderError, DataLossError."""
+        """Yield the messages of a partition.
+
+        Raises:
+            FolderError, DataLossError: a segment cannot be read, or was reclaimed.
+        """
         return read_partition(partition, self.columns)
 
 

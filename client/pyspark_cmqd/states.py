@@ -31,7 +31,7 @@ from pyspark_cmqd.options import Mode
 
 
 class State(StrEnum):
-    """See the module."""
+    """State of a message; the module explains each."""
 
     ACTIVE = "active"
     DELAYED = "delayed"
@@ -58,7 +58,7 @@ SHOWN: dict[Mode, frozenset[State]] = {
 }
 """States that a mode shows; ``dead`` shows only messages that arrived as dead letters."""
 DEAD_REASONS = frozenset({"receives", "age"})
-"""Of an origin: the message was dead-lettered. The other, ``redrive``, brought it back."""
+"""Reasons in the origin of a dead letter. The origin of a redriven message has the reason ``redrive``."""
 
 
 @dataclass
@@ -66,9 +66,9 @@ class QueueStates:
     """States of the messages of a queue, cut to a range of positions and pickled to an executor."""
 
     sets: dict[State, bytes] = field(default_factory=dict[State, bytes])
-    """Serialized, apart from each other."""
+    """Positions by state, serialized; no position has two states."""
     deleted: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
-    """(start, stop, time in ms), ascending and apart."""
+    """Deletes as (start, stop, time in ms), ascending and without overlap."""
     counts: dict[int, int] = field(default_factory=dict[int, int])
 
 
@@ -78,15 +78,15 @@ class Result:
 
     sets: dict[State, BitMap64]
     deleted: list[tuple[int, int, int]]
-    """(start, stop, time in ms), ascending and apart."""
+    """Deletes as (start, stop, time in ms), ascending and without overlap."""
     counts: dict[int, int]
 
     def __post_init__(self) -> None:
-        # There may be a cut for each of thousands of segments.
+        # Sorted once, because there may be thousands of cuts, one per segment.
         self._counted = array("Q", sorted(self.counts))
 
     def cut(self, start: int, stop: int) -> QueueStates:
-        """The part about positions ``start`` to below ``stop``."""
+        """Return the states of positions ``start`` to below ``stop``."""
         here = BitMap64()
         here.add_range(start, stop)
         states = QueueStates()
@@ -117,7 +117,7 @@ class StateReader:
         self._counts = states.counts
 
     def stretches(self, run: Run) -> Iterator[tuple[int, int, State, "int | None", int]]:
-        """``(start, stop, state, deleted_ms, receive_count)`` of neighbours in the run that the mode shows."""
+        """Yield the neighbours in the run that the mode shows, as (start, stop, state, deleted_ms, receive_count)."""
         first, stop = run.first_position, run.stop_position
         begin = first
         said: tuple[State, int | None, int] | None = None

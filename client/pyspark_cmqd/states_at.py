@@ -28,17 +28,19 @@ Results = Mapping[int, Result]
 def states_at(folder: Folder, view: View, wanted: "frozenset[int] | None", mode: Mode) -> Results:
     """Return the state of every message at ``view.hi``; segments of the view may hold later rows.
 
-    Raises FolderError if the rows and checkpoints that are left are not enough.
+    Raises:
+        FolderError: the remaining rows and checkpoints do not suffice.
     """
     missing = view.gaps(1, view.hi)
     needs_reasons = mode in (Mode.ALL, Mode.CONSUMED)
     if not missing and needs_reasons:
         return _from_rows(LogFold(wanted), 0, folder, view)
-    # Above an older checkpoint more is known exactly, as long as no row above it is missing.
+    # For the reasons of departures, the oldest checkpoint above the last gap: the rows above a checkpoint give exact
+    # reasons, so an older checkpoint gives more of them. Without reasons the newest checkpoint is the least work.
     at_least = max((last for _, last in missing), default=0) if needs_reasons else LAST_LSN
     fold = _from_checkpoint(folder, view, wanted, at_least)
     if fold is None:
-        # Rows that were lost to damage, and not reclaimed, leave no way to the exact state but the checkpoint.
+        # Without a checkpoint, the states can be computed only from the first row on.
         if missing:
             raise FolderError(
                 f"mode {mode} cannot be told for row {view.hi}: rows {describe(missing)} were reclaimed, and no "
@@ -80,7 +82,7 @@ def _from_checkpoint(folder: Folder, view: View, wanted: "frozenset[int] | None"
 
 
 def _rows(folder: Folder, view: View, above: int) -> Iterator[tuple[int, list[AnyRecord]]]:
-    """LSN and records of the rows above one, up to ``view.hi``, that are there."""
+    """Yield LSN and records of the remaining rows above ``above`` and up to ``view.hi``."""
     for extent in view.extents:
         if extent.last_lsn > above and extent.first_lsn <= view.hi:
             with folder.opened(extent) as raw:
@@ -89,18 +91,26 @@ def _rows(folder: Folder, view: View, above: int) -> Iterator[tuple[int, list[An
 
 
 StatesBySegment = dict[int, dict[int, QueueStates]]
-"""By number of segment, then by queue id."""
+"""States by the number of the segment, then by queue id."""
 
 _states_decoder = msgspec.msgpack.Decoder(StatesBySegment)
 
 
 def write_states(file: Path, states: StatesBySegment) -> None:
-    """Keep the states of one moment, for later reads of the same moment (option ``statesFile``). Raises OSError."""
+    """Store the states of a row in a file, for later reads as of the same row (option ``statesFile``).
+
+    Raises:
+        OSError: the file cannot be written.
+    """
     write_whole(file, msgspec.msgpack.encode(states))
 
 
 def read_states(file: "Path | str") -> StatesBySegment:
-    """Raises FolderError."""
+    """Read the states from a file of :func:`write_states`.
+
+    Raises:
+        FolderError: the file is missing or malformed.
+    """
     try:
         return _states_decoder.decode(Path(file).read_bytes())
     except (OSError, msgspec.MsgspecError) as error:
@@ -121,7 +131,7 @@ def states_of(folder: Folder, pieces: Sequence[Piece], results: Results) -> Stat
 
 
 def _held(raw: sqlite3.Connection, piece: Piece) -> list[tuple[int, int, int]]:
-    """Queues and topics in a segment, with positions from the first to below the last of each."""
+    """Return the queues and topics of a segment as (id, first position, stop position)."""
     if is_sealed(piece.extent):
         return raw.execute("SELECT queue_id, first_position, stop_position FROM sparse").fetchall()
     bounds: dict[int, tuple[int, int]] = {}

@@ -47,7 +47,11 @@ class CmqdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reader of a stream: lives in a single process on the driver; ``read`` runs on pickled copies."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
-        """Raises OptionError."""
+        """Check options and columns.
+
+        Raises:
+            OptionError: an option or a column cannot be used.
+        """
         from pyspark_cmqd.arrow_batches import check_columns
 
         check_columns(schema)
@@ -56,17 +60,21 @@ class CmqdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.options = options
         self.columns = schema
         self._target: int | None = None
-        """With Trigger.AvailableNow: the last row that counts."""
+        """The last row of the query, with Trigger.AvailableNow; None = no last row."""
         self._catalog: Catalog | None = None
         self._seen: View | None = None
         """View of :meth:`latestOffset`, kept for the rest of the trigger: the folder is read once."""
         self._has_warned = False
-        """Of an offset that does not tell its log."""
+        """True after the warning about an offset that does not name its log."""
 
     # ------------------------------------------------------------------ positions
 
     def initialOffset(self) -> Offset:
-        """Where a query begins that has no checkpoint. Raises DataLossError if rows of the time asked for are gone."""
+        """Return the position at which a query without a checkpoint begins.
+
+        Raises:
+            DataLossError: requested rows are missing.
+        """
         view = self._view()
         if self.options.starting_ms is not None:
             # Later batches check their own rows.
@@ -76,8 +84,9 @@ class CmqdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         """Return the last row of the next batch: as far as the limit allows, and at least a row, if there are rows.
 
-        Raises OtherLogError if the query is beyond the end of the log, or at a row of a different log: the query would
-        wait, and then leave rows out.
+        Raises:
+            OtherLogError: the query is beyond the end of the log, or at a row of a different log. Without the error the
+                query would wait until the log reaches its position, and so leave rows out.
         """
         self._seen = view = self._view()
         starting = self.options.starting_lsn
@@ -92,7 +101,7 @@ class CmqdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         messages = limit.max_rows if isinstance(limit, ReadMaxRows) else 0
         size = limit.max_bytes if isinstance(limit, ReadMaxBytes) else 0
         if isinstance(limit, ReadMaxRows | ReadMaxBytes):
-            # Spark knows a single limit of a source, and was given a single limit of the two options.
+            # Spark passes a single limit; the limit of the other option is added here.
             messages = messages or self.options.max_messages
             size = size or self.options.max_bytes
         if not messages and not size:
@@ -107,7 +116,7 @@ class CmqdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """By the options."""
+        """Return the limit of a batch, from the options."""
         if self.options.max_messages:
             return ReadMaxRows(self.options.max_messages)
         if self.options.max_bytes:
@@ -126,7 +135,11 @@ class CmqdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # ------------------------------------------------------------------ a batch
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        """Rows above ``start`` up to ``end``. Raises CmqdSourceError."""
+        """Return the partitions of a batch: the rows above ``start`` up to ``end``.
+
+        Raises:
+            CmqdSourceError: the folder or requested rows cannot be read.
+        """
         above, upto = int(start["lsn"]), int(end["lsn"])
         if above >= upto:
             return []
@@ -135,19 +148,24 @@ class CmqdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             try:
                 return self._planned(seen, start, end)
             except DataLossError:
-                # Reclaimed since, perhaps only in part of what is asked for: as the log is now.
+                # A segment was reclaimed after the view was made. Perhaps it had no requested rows: plan with a new
+                # view, which raises the error if it had.
                 pass
         return self._planned(self._view(), start, end)
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
-        """The messages of a partition. Raises FolderError, DataLossError."""
+        """Yield the messages of a partition.
+
+        Raises:
+            FolderError, DataLossError: a segment cannot be read, or was reclaimed.
+        """
         return read_partition(partition, self.columns)
 
     def commit(self, end: Offset) -> None:
-        """Nothing: positions are Spark's, and data is the broker's."""
+        """Do nothing: Spark keeps the positions, and the broker reclaims the rows."""
 
     def stop(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: the reader holds nothing open."""
 
     def _planned(self, view: View, start: Offset, end: Offset) -> list[InputPartition]:
         above, upto = int(start["lsn"]), int(end["lsn"])
@@ -162,8 +180,10 @@ class CmqdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [CmqdPartition(each) for each in gathered(tasks, self.options.min_partitions)]
 
     def _is_proven(self, view: View, offset: Offset) -> bool:
-        """Return whether an offset surely belongs to this log. Raises OtherLogError if the offset belongs to a
-        different log.
+        """True if the offset certainly belongs to this log.
+
+        Raises:
+            OtherLogError: the offset belongs to a different log.
         """
         if "log_id" not in offset and self._has_warned:
             return not view.log_id
