@@ -1,8 +1,8 @@
 """The reply gate: no reply leaves before the state that it depends on is durable.
 
 A reply comes with the LSN that the log had reached when the reply was decided. The gate releases the reply when that
-LSN is durable: at once, or when the log reports it. LSNs arrive in ascending order, because the log only grows; so the
-gate is a plain queue, and a durable LSN releases a prefix. Pushes to clients pass the gate by the same rule.
+LSN is durable: at once, or when the log reports the LSN. LSNs arrive in ascending order, because the log only grows; so
+the gate is a plain queue, and a durable LSN releases a prefix. Pushes to clients pass the gate by the same rule.
 
 The gate does not know the meaning of replies, nor connections beyond the method that takes a reply.
 """
@@ -21,8 +21,8 @@ class Answerable(Protocol):
     """The receiver of replies."""
 
     def answer(self, reply: Outgoing, queue: str | None = None) -> None:
-        """Take a reply or a push. ``queue`` is set for a reply with messages: they go back to that queue if the reply
-        cannot be sent. "" stands for peeked messages, which are not leased and need not go back.
+        """Take a reply or a push. ``queue`` is set for a reply with messages: the messages go back to that queue if the
+        reply cannot be sent. "" stands for peeked messages, which are not leased and need not go back.
         """
         ...
 
@@ -30,8 +30,8 @@ class Answerable(Protocol):
 class ReplyGate:
     """Replies that wait for the disk.
 
-    Invariant: held replies are in ascending order of LSN, and their LSNs are above the durable LSN. Replies that
-    were given up come before all other replies.
+    Invariant: held replies are in ascending order of LSN, and all LSNs are above the durable LSN. Replies that were
+    given up come before all other replies.
     """
 
     __slots__ = ("_durable_lsn", "_given_up", "_held", "let_go_so_far")
@@ -52,7 +52,9 @@ class ReplyGate:
 
     @property
     def held_so_far(self) -> int:
-        """Number of replies ever held since the start; compared with ``let_go_so_far`` it gives the age of a reply."""
+        """Number of replies held since the start. A reply that was counted here has left the gate once
+        ``let_go_so_far`` has reached the count, so the age of replies is known without a time for each reply.
+        """
         return self.let_go_so_far + len(self._held)
 
     def hold(self, lsn: int, asker: Answerable, reply: Outgoing, queue: str | None = None) -> None:
@@ -99,7 +101,10 @@ class ReplyGate:
     def give_up(
         self, held_so_far: int, limit: int, stand_in: Callable[[Answerable], Answerable]
     ) -> list[tuple[Answerable, AnyReply, str | None]]:
-        """Give up replies: the caller answers the requests, and stand-ins take the replies when they are durable.
+        """Give up replies: the caller answers the requests, and stand-ins take the replies once these are durable.
+
+        A reply is not dropped, because its row was handed over: the messages of a receive are leased as soon as the row
+        is durable, and only the reply says which messages the stand-in must put back.
 
         Args:
             held_so_far: give up replies up to this number of ``held_so_far``.
@@ -108,6 +113,7 @@ class ReplyGate:
         """
         taken: list[tuple[Answerable, AnyReply, str | None]] = []
         held = self._held
+        # From the front, so that the replies that were given up stay before all held replies.
         for _ in range(min(limit, len(held), held_so_far - self.let_go_so_far)):
             lsn, asker, reply, queue = held.popleft()
             self.let_go_so_far += 1
@@ -118,7 +124,9 @@ class ReplyGate:
         return taken
 
     def take_all(self) -> list[tuple[Answerable, AnyReply]]:
-        """Empty the gate after a failure, and return the replies, oldest first."""
+        """Empty the gate after a failure, and return the replies, oldest first. Replies that were given up are dropped:
+        the requests have an answer, and after a failure no call of the core can put messages back.
+        """
         taken = [(asker, reply) for _, asker, reply, _ in self._held if not isinstance(reply, TransactionCheck)]
         self._held.clear()
         self._given_up.clear()

@@ -4,9 +4,9 @@
 
 The head is one of the Structs below. Blobs are raw bytes with sizes from the head, so bodies are never encoded.
 
-Two sockets, because order matters on one and speed on the other. The first carries commits, checkpoint parts and
-control, in order. The second carries pages and the recovery stream: a page of a MiB on the first socket would delay the
-durable LSN behind it.
+The first socket carries commits, checkpoint parts and control; the order of these frames is a promise (see
+``service``). The second socket carries pages and the recovery stream: on the first socket, a page of a MiB would delay
+the durable LSN behind the page.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ class CheckpointPart(Head, frozen=True, tag=3):
 
     first: bool
     end_lsn: int
-    """0, or that of the ``CheckpointEnd`` that the part is."""
+    """LSN of the part if the part is a ``CheckpointEnd``, else 0."""
     size: int
 
 
@@ -76,7 +76,7 @@ class SealNow(Head, frozen=True, tag=5):
 
 
 class Close(Head, frozen=True, tag=6):
-    """Every row was sent: stop in order."""
+    """Stop in order: all rows were sent before this frame."""
 
 
 class SegmentNames(Head, frozen=True, tag=7):
@@ -87,7 +87,7 @@ class SegmentNames(Head, frozen=True, tag=7):
 
 
 class DeletedNames(Head, frozen=True, tag=8):
-    """Before the end of a checkpoint: names of deleted queues and topics, which the checkpoint does not have."""
+    """Names of deleted queues and topics. Sent before the end of a checkpoint: the checkpoint lacks these names."""
 
     names: list[SourceName]
 
@@ -110,13 +110,15 @@ class Durable(Head, frozen=True, tag=23):
 
 
 class StateChanged(Head, frozen=True, tag=24):
-    """Room and health of the log, when they have changed."""
+    """Room and health of the log, after a change."""
 
     state: LogState
 
 
 class SegmentClosed(Head, frozen=True, tag=25):
-    """A segment was retired, or, with its final size, sealed."""
+    """A segment was retired or sealed. Reported twice, because a retired segment may be dropped before its seal, and
+    because the seal changes its size.
+    """
 
     segment: SegmentReport
     sealed_upto: int
@@ -150,7 +152,7 @@ class CheckpointDone(Head, frozen=True, tag=27):
 
 
 class Answered(Head, frozen=True, tag=28):
-    """Answer to DropSegments (the segments that went) and to SealNow."""
+    """Answer to ``DropSegments``, with the numbers of the segments that were dropped, and to ``SealNow``."""
 
     request_id: int
     numbers: list[int]
@@ -161,7 +163,7 @@ class Closed(Head, frozen=True, tag=29):
 
 
 class Failed(Head, frozen=True, tag=30):
-    """The last frame: storage is about to exit. ``kind`` names a class of ``errors``."""
+    """The last frame: the storage process is about to exit. ``kind`` names a class of ``errors``."""
 
     kind: str
     text: str
@@ -217,7 +219,7 @@ Column: TypeAlias = tuple[
 
 
 class Page(Head, frozen=True, tag=45):
-    """Messages found, ascending. Blob: their bodies side by side."""
+    """Messages of a page, ascending by position. Blob: the bodies side by side."""
 
     read_id: int
     runs: list[Column]
@@ -278,7 +280,7 @@ class Channel(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The other end is gone."""
+        """Report the end of the other side; later calls of ``send`` do nothing."""
         self._transport = None
         self._on_lost()
 
@@ -297,6 +299,7 @@ class Channel(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Hand on every whole frame, keep the rest."""
+        # A batch of 4 MiB arrives in many reads. Joining at each read would copy its beginning again and again.
         if self._chunks:
             self._chunks.append(data)
             self._have += len(data)
@@ -311,12 +314,14 @@ class Channel(asyncio.Protocol):
             size, head_size = _PREFIX.unpack_from(data, offset)
             stop = offset + 4 + size
             if stop > end:
+                # ``_need`` counts from the beginning of this frame, where the kept bytes begin.
                 self._need = stop - offset
                 break
             blobs = offset + 8 + head_size
             self._on_frame(_heads.decode(view[offset + 8 : blobs]), data, blobs)
             offset = stop
         else:
+            # Not even the prefix is whole, so the size of the frame is unknown.
             self._need = 8
         if offset < end:
             self._chunks.append(data[offset:] if offset else data)

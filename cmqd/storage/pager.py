@@ -2,7 +2,15 @@
 
 Requests are answered in order. Each segment is read through a read-only connection with its own thread, so that a page
 delays a commit by at most the time to decode a row. A request waits until its ``min_lsn`` is durable: the active
-segment could otherwise lack rows that the caller has appended, and report their positions as missing.
+segment could otherwise lack rows that the caller has appended, and report the positions in these rows as missing.
+
+Pages run beside seals and drops, which take files away. A page holds the lock ``_reading`` from its first segment to
+its last, and a seal or drop takes the lock before it touches a file (``forget``, ``closing``). Without the lock a page
+could open a database again between the close of its connection and the end of the file.
+
+A missing position is an answer, not an error: the core then marks the message as damaged. So positions are reported as
+missing only if no segment has a readable row for them. A failure that may pass is retried, and at last ends the
+process.
 """
 
 import asyncio
@@ -20,11 +28,12 @@ from cmqd_segment.schema import SegmentFormatError, open_read_only
 from cmqd_segment.sparse import SparseQueue
 
 READ_ATTEMPTS = 5
-"""A read that fails for a passing reason (no descriptor, a lock) is tried again before storage gives up."""
+"""Attempts of a read that fails for a reason that may pass (no descriptor, a lock) before the process ends. The pauses
+between them add up to 4 s."""
 
 
 class Pager:
-    """See the module."""
+    """Answers the requests for pages; see the module."""
 
     def __init__(
         self,
@@ -43,17 +52,20 @@ class Pager:
         self._open_segments = open_segments
         self._requests: deque[ipc.ReadPage] = deque()
         self._deferred: list[ipc.ReadPage] = []
+        """Requests with a ``min_lsn`` that is not durable yet."""
         self._wake: asyncio.Future[None] | None = None
         self._connections: OrderedDict[int, ThreadConnection] = OrderedDict()
+        """Connections by number of the segment, least recently used first."""
         self._rows = RowCache(cache_bytes)
         self._sparse: OrderedDict[tuple[int, int], SparseQueue] = OrderedDict()
         self._damaged: set[int] = set()
-        """LSNs already complained about."""
+        """LSNs of reported damage. Every page that touches a damaged row finds the damage again, and one line in the
+        log of the operator is enough."""
         self._reading = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
 
     def request(self, page: ipc.ReadPage) -> None:
-        """Answer this, now or when its LSN is durable."""
+        """Answer a request, now or when its LSN is durable."""
         if page.min_lsn > self._durable_lsn():
             self._deferred.append(page)
             return
@@ -65,6 +77,7 @@ class Pager:
     def on_durable(self, lsn: int) -> None:
         """Take up the requests that waited for this LSN."""
         if self._deferred:
+            # A new list first: ``request`` adds the requests again for which the LSN is still too low.
             waiting = self._deferred
             self._deferred = []
             for page in waiting:
@@ -85,12 +98,18 @@ class Pager:
             self._send(ipc.Page(page.read_id, answer.columns, answer.missing_runs(), answer.sources), *answer.blobs)
 
     async def forget(self, number: int) -> None:
-        """Close the connection of a segment, between two pages."""
+        """Close the connection of a segment, between two pages. A caller that removes the file takes the segment out of
+        the catalog before, so that no later page opens the file again.
+        """
         async with self._reading:
             await self._close(number)
 
     async def closing(self, number: int, close: Callable[[], Awaitable[None]]) -> None:
-        """Close our connection, then run ``close``, with no page in between."""
+        """Close the connection of a segment, then run ``close``, with no page in between.
+
+        The segment stays in the catalog meanwhile, so a page in between would open the database again. SQLite would
+        not remove the WAL then, because the closing connection would not be the last.
+        """
         async with self._reading:
             await self._close(number)
             await close()
@@ -109,6 +128,7 @@ class Pager:
         answer = Answer(page.max_bytes)
         requested = deque(ranges(page.positions))
         while requested and not answer.full:
+            # The catalog is asked for every segment anew: a drop may take a segment out while another segment is read.
             start, stop = requested[0]
             holder = self._catalog.holder(page.queue_id, start)
             if holder is None:
@@ -117,11 +137,14 @@ class Pager:
                 continue
             segment, first, end = holder
             if start < first:
+                # No segment has the positions below ``first``: the segments before this segment end below ``start``.
                 answer.lacks(start, min(stop, first))
                 requested.popleft()
                 if stop > first:
                     requested.appendleft((first, stop))
                 continue
+            # All ranges within the segment in one call, because a call is two hops between threads. The part of a
+            # range that lies beyond the segment goes back to the front.
             here: list[tuple[int, int]] = []
             while requested and requested[0][0] < end:
                 start, stop = requested.popleft()
@@ -134,13 +157,18 @@ class Pager:
     async def _read(
         self, segment: Segment, queue_id: int, requested: Sequence[tuple[int, int]], answer: Answer
     ) -> None:
-        """Read positions in the segment's thread; retry if the failure may pass."""
+        """Read positions in the segment's thread; retry if the failure may pass.
+
+        Damage is told apart first: a retry would read the same bytes, and the end of the process would take all other
+        messages away for the sake of messages that are lost in any case.
+        """
         for attempt in range(READ_ATTEMPTS):
             reader = SegmentReader(segment, queue_id, self._rows, self._sparse, self._damage)
             try:
                 connection = await self._connection(segment)
                 await connection.run(reader.read, connection.raw, requested, answer)
             except (sqlite3.Error, SegmentFormatError) as error:
+                # The next attempt gets a connection of its own, and the path that the segment has then.
                 await self._close(segment.number)
                 # Messages found before the error are kept; the retry asks only for the rest.
                 requested = reader.rest(requested)
@@ -161,15 +189,17 @@ class Pager:
         if connection is not None:
             self._connections.move_to_end(number)
             return connection
+        # Before the new connection is opened: the limit is for file descriptors, which may be used up.
         while len(self._connections) >= self._open_segments:
             await self._close(next(iter(self._connections)))
+        # Immutable: without locks and without a look for a WAL. Any other segment is read through its WAL.
         path, sealed = segment.path, segment.immutable
         connection = await connect(lambda: open_read_only(path, sealed=sealed))
         self._connections[number] = connection
         return connection
 
     def _damage(self, lsn: int, text: str) -> None:
-        """As ``_complain``, from a segment's thread."""
+        """Report damage from a segment's thread: ``_complain`` belongs to the thread of the loop."""
         self._loop.call_soon_threadsafe(self._complain, lsn, text)
 
     def _complain(self, lsn: int, text: str) -> None:

@@ -5,6 +5,13 @@ together, in one write, with the first ``flush`` after the durable LSN has arriv
 that I/O batch, when the replies have left and the requests that they caused have been read: an earlier flush would
 commit the first of these requests alone, and the others would wait for a whole commit.
 
+LSNs are given at the append, long before the storage process sees the row. Therefore nothing between append and commit
+may reorder or drop rows: the pending rows are always the newest LSNs without a gap, and a commit names its first LSN
+alone. After a failure ``append`` and ``flush`` raise, because later rows would leave such a gap.
+
+Every failure goes through ``_fail``. Calls under way raise the error, and ``on_fatal`` gets the error too, except while
+``open`` waits: its caller would otherwise handle one failure twice.
+
 The storage process is started by exec, never by fork, and ends when its sockets end.
 """
 
@@ -33,11 +40,13 @@ from cmqd_segment.records import AnyRecord, Lsn, Runs, StoredMessage
 from cmqd_segment.rows import Run, Source, decode_records, encode_records, stored_messages
 
 OUTSTANDING_BATCHES = 1
-"""One, so that a crash tears at most one commit: ``walcheck`` tells a torn tail from damage by that."""
+"""Commits under way. A single commit, so that a crash tears at most one: ``walcheck`` tells a torn tail from damage by
+that number."""
 BATCH_BYTES = 4 * 1024 * 1024
 """Limit of one commit. A larger batch costs latency and memory, and saves no time per row."""
 RECOVERY_CHUNKS = 4
-"""Chunks of the recovery stream asked for ahead."""
+"""Chunks of the recovery stream that are requested ahead: the storage process reads the next chunk while this process
+decodes the last. A bound, because the whole stream would wait in memory otherwise."""
 EXIT_SECONDS = 30.0
 """Time in which the storage process must end after ``Closed`` or the end of its sockets."""
 KILL_SECONDS = 0.2
@@ -77,7 +86,12 @@ class StorageProcessLog:
     def __init__(
         self, settings: StorageSettings, start: "Callable[[socket.socket, socket.socket], ChildProcess] | None" = None
     ) -> None:
-        """Args: ``start`` replaces ``start_process`` in tests and gets the other ends of the two sockets."""
+        """Take the settings; ``open`` starts the process.
+
+        Args:
+            settings: sent to the storage process in the first frame.
+            start: replaces ``start_process`` in tests, and gets the other ends of the two sockets.
+        """
         self.on_durable: Callable[[int], None] = ignore
         self.on_page: OnPage = ignore
         self.on_fatal: Callable[[LogFailed], None] = ignore
@@ -89,6 +103,7 @@ class StorageProcessLog:
         self._settings = settings
         self._row = RowBuilder()
         self._closed_rows: deque[ClosedRow] = deque()
+        """Rows that were not handed over yet, oldest first; the open row is newer than all of them."""
         self._batches: deque[Batch] = deque()
         self.last_lsn = 0
         self.durable_lsn = 0
@@ -112,6 +127,7 @@ class StorageProcessLog:
         self._idle: asyncio.Future[None] | None = None
         """Set while ``close`` waits for the last batch."""
         self._answers: dict[int, asyncio.Future[list[int]]] = {}
+        """Requests without an answer, by id."""
         self._recovery: asyncio.Queue[RecoveredBatch | LogFailed | None] = asyncio.Queue()
         self._recovered = False
 
@@ -126,6 +142,8 @@ class StorageProcessLog:
         """See ``Log``."""
         control, control_child = socket.socketpair()
         pages, pages_child = socket.socketpair()
+        # The other ends are closed here once the process has them: while a copy is open in this process, the end of the
+        # storage process would not end the sockets, and would go unnoticed.
         with control_child, pages_child:
             self._process = self._start(control_child, pages_child)
         self._control = await ipc.attach(control, self._on_control, self._on_lost)
@@ -135,6 +153,8 @@ class StorageProcessLog:
         try:
             opened = await self._opened
         except BaseException:
+            # A cancelled call too: the process would otherwise wait for the lock of the folder, take the lock and keep
+            # it.
             await self._end_process()
             raise
         report = opened.report
@@ -155,6 +175,8 @@ class StorageProcessLog:
         while (batch := await self._recovery.get()) is not None:
             if isinstance(batch, LogFailed):
                 raise batch
+            # Before the batch is applied, so that the storage process reads meanwhile. Requests beyond the last chunk
+            # stay without an answer.
             pages.send(ipc.RecoverNext())
             yield batch
         self._recovered = True
@@ -165,16 +187,19 @@ class StorageProcessLog:
         """See ``Log``."""
         if self._failed is not None:
             raise self._failed
-        # First, because encoding can fail: the core has applied the records, so a failed append must leave no trace.
+        # First, because encoding can fail, and a failed append must leave no trace (see the contract of ``Log``).
         meta = encode_records(records)
         data_bytes = sum(map(len, bodies)) if bodies else 0
         row = self._row
+        # The LSN belongs to the row, and the first append of a row takes it. The limits are checked before the append
+        # joins the row, because an append is never split.
         if not row.records:
             self.last_lsn += 1
         elif row.data_bytes + data_bytes > ROW_BYTES or row.meta_bytes + len(meta) > ROW_BYTES:
             self._closed_rows.append(row.close())
             self.last_lsn += 1
         row.add(records, meta, bodies, data_bytes, now_ms)
+        # With the LSN of the row, by which names of deleted queues are forgotten once that row is in a sealed segment.
         self._names.note(records, self.last_lsn)
         self.pending_bytes += len(meta) + data_bytes
         self.pending_records += len(records)
@@ -194,13 +219,17 @@ class StorageProcessLog:
         return Lsn(self.last_lsn)
 
     def _commit(self) -> None:
-        """Send pending rows to the storage process, up to ``BATCH_BYTES``."""
+        """Send pending rows to the storage process, up to ``BATCH_BYTES``, at least one. The rest leaves with a later
+        flush.
+        """
+        # The open row is closed even if it is small: a row is the unit of a commit, and replies wait for it.
         closed = self._closed_rows
         if self._row.records:
             closed.append(self._row.close())
         if not closed:
             return
         assert self._control is not None
+        # No row is open now, so the closed rows are the newest LSNs.
         first_lsn = self.last_lsn - len(closed) + 1
         heads: list[tuple[int, int, bytes, int, int]] = []
         blobs: list[bytes] = []
@@ -213,10 +242,12 @@ class StorageProcessLog:
             size += len(row.meta) + len(row.data)
             pending += row.size
             records += row.records
+        # Rows under way still count as pending: back-pressure must see a disk that does not finish its commit.
         self._batches.append(Batch(first_lsn + len(heads) - 1, pending, records))
         self._control.send(ipc.Commit(first_lsn, heads), *blobs)
 
     def _on_durable(self, lsn: int) -> None:
+        # The callback last, when the LSN and the counts of the log agree with its argument.
         batches = self._batches
         while batches and batches[0].last_lsn <= lsn:
             batch = batches.popleft()
@@ -244,6 +275,8 @@ class StorageProcessLog:
                     messages += stored_messages(run, data)
                 self.on_page(read_id, messages, missing)
             case ipc.CheckpointChunk(sizes):
+                # Names are noted here, where records are decoded anyway; the storage process would have to decode every
+                # row a second time.
                 view = memoryview(data)
                 parts: RecoveredBatch = []
                 for size in sizes:
@@ -275,6 +308,7 @@ class StorageProcessLog:
         if isinstance(part, CheckpointHeader):
             # The core does not know the identity of the log.
             part = structs.replace(part, log_id=self._log_id)
+        # In front of the end: the manifest that lists the checkpoint must have the names that the checkpoint lacks.
         if end_lsn and (deleted := self._names.of_deleted()):
             control.send(ipc.DeletedNames(deleted))
         payload = encode_part(part)
@@ -287,6 +321,8 @@ class StorageProcessLog:
     async def drop_segments(self, numbers: Sequence[int], min_lsn: int) -> list[int]:
         """See ``Log``."""
         control = self._channel(self._control)
+        # Out of the table before the wait, so that ``closed_segments`` does not offer them for a second drop. Segments
+        # that the storage process keeps come back in their order.
         dropping = {number: self._segments.pop(number) for number in numbers if number in self._segments}
         request_id, answer = self._request()
         control.send(ipc.DropSegments(request_id, list(dropping), min_lsn))
@@ -298,6 +334,7 @@ class StorageProcessLog:
 
     async def seal_now(self) -> None:
         """See ``Log``."""
+        # A seal covers the rows in the segment, so all rows of the caller must be there before.
         if self._failed is None and (self._batches or self._closed_rows or self._row.records):
             await self._drained()
         control = self._channel(self._control)
@@ -313,11 +350,13 @@ class StorageProcessLog:
 
     async def _drained(self) -> None:
         """Wait until every row appended so far is durable."""
+        # Rows appended meanwhile do not count: under constant load the wait would never end.
         until = self.last_lsn
         while self.durable_lsn < until:
             self.flush()
             if self._idle is None:
                 self._idle = asyncio.get_running_loop().create_future()
+            # Several callers may share the future, and a cancelled caller must not cancel it for the others.
             await asyncio.shield(self._idle)
 
     def _on_control(self, head: ipc.AnyHead, _data: bytes, _offset: int) -> None:
@@ -335,9 +374,11 @@ class StorageProcessLog:
             case ipc.CheckpointWanted():
                 self.on_checkpoint_wanted()
             case ipc.CheckpointDone(lsn, droppable_lsn):
+                # Before the callback, which looks for segments that may be dropped now.
                 self.droppable_lsn = droppable_lsn
                 self.on_checkpoint_done(lsn)
             case ipc.Answered(request_id, numbers):
+                # The caller may have been cancelled meanwhile.
                 answer = self._answers.pop(request_id)
                 if not answer.done():
                     answer.set_result(numbers)
@@ -365,7 +406,8 @@ class StorageProcessLog:
             async with asyncio.timeout(within_s):
                 await self._close_in_order()
         except (TimeoutError, asyncio.CancelledError):
-            # The caller's time is over: recovery does the rest.
+            # The caller's time is over: recovery does the rest. A kill, because an orderly end may take
+            # ``EXIT_SECONDS`` more.
             self._failed = self._failed or LogFailed("the log was not closed in time")
             self._kill_process()
             raise
@@ -376,6 +418,8 @@ class StorageProcessLog:
     async def _close_in_order(self) -> None:
         # Before the end of recovery no row can have been appended, so there is no commit to wait for.
         if self._failed is None and self._control is not None and self._recovered:
+            # Rows first, because ``Close`` is the last frame to the storage process. The end of the sockets is expected
+            # from ``Closed`` on; an earlier end is a failure, because the manifest may not say *clean*.
             await self._drained()
             self._closing = True
             self._closed = asyncio.get_running_loop().create_future()
@@ -395,12 +439,13 @@ class StorageProcessLog:
         await self._end_process()
 
     def _on_lost(self) -> None:
-        """A socket ended. Expected after goodbye; otherwise the storage process died without a word."""
+        """Take note of the end of a socket: expected after ``Closed`` or a kill, a failure at any other time."""
         if not (self._closing and (self._closed is None or self._closed.done())):
             process = self._process
             self._fail(LogFailed("the storage process ended unexpectedly" + _exit_text(process)))
 
     def _fail(self, error: LogError) -> None:
+        # The first failure is the cause. The end of the sockets follows every failure, and would hide the cause.
         if self._failed is not None:
             return
         failed = error if isinstance(error, LogFailed) else LogFailed(str(error))
@@ -412,6 +457,7 @@ class StorageProcessLog:
                 # A waiting caller gets the error. Reading it here keeps asyncio from warning when no caller waits.
                 future.exception()
         self._answers.clear()
+        # Behind the chunks that have arrived: ``recover`` raises when it comes to the gap.
         self._recovery.put_nowait(failed)
         if not opening:
             self.on_fatal(failed)
@@ -420,6 +466,7 @@ class StorageProcessLog:
         for channel in (self._control, self._pages):
             if channel is not None:
                 channel.close()
+        # Before the callbacks of the sockets run: this end is no failure.
         self._closing = self._ended = True
 
     def _kill_process(self) -> None:
@@ -435,7 +482,8 @@ class StorageProcessLog:
         process = self._process
         if process is None:
             return
-        # The process ends by itself at the end of its sockets, after the commit under way.
+        # The process ends by itself at the end of its sockets, after the commit under way. The wait would stop the loop,
+        # so a thread waits.
         try:
             await asyncio.get_running_loop().run_in_executor(None, process.wait, EXIT_SECONDS)
         except subprocess.TimeoutExpired:
@@ -451,12 +499,16 @@ class StorageProcessLog:
 
 
 def start_process(control: socket.socket, pages: socket.socket) -> "subprocess.Popen[bytes]":
-    """The storage process at the other ends of the two sockets. Its standard error is ours, for crash reports."""
+    """Start the storage process at the other ends of the two sockets. Both processes share a standard error, for crash
+    reports.
+    """
     descriptors = (control.fileno(), pages.fileno())
     safe_path = ("-P",) if sys.flags.safe_path else ()
     # Memory that one thread allocates and another frees would otherwise spread over an arena per thread.
     environment = {"MALLOC_ARENA_MAX": "2", **os.environ}
     return subprocess.Popen(
+        # The id of this process: the child compares it with its parent, in case this process dies before the child asks
+        # for a signal at that death.
         [sys.executable, *safe_path, "-m", "cmqd.storage", *map(str, descriptors), str(os.getpid())],
         pass_fds=descriptors,
         stdin=subprocess.DEVNULL,

@@ -1,10 +1,11 @@
 """The open row of the log, in the loop process.
 
-An append stays in one row, so it is atomic. A row is closed before its bodies or its records would exceed 64 KiB; a
-larger append has a row of its own. Records are encoded at the append, for two reasons: their size decides where the row
-ends, and a record that cannot be encoded must fail before the row has changed.
+An append stays in one row, so an append is atomic. A row is closed before its bodies or its records would exceed
+64 KiB; a larger append has a row of its own. Records are encoded at the append, for two reasons: the size of the
+records decides where the row ends, and a record that cannot be encoded must fail before the row has changed.
 
-The code runs for every request.
+The builder runs for every request. Therefore an append only collects and counts, and ``close`` joins the blobs, once
+per row.
 """
 
 from collections.abc import Iterable, Sequence
@@ -26,11 +27,14 @@ class ClosedRow(NamedTuple):
     data: bytes
     records: int
     size: int
-    """Bytes of its appends, by which it counts as pending."""
+    """Bytes of the appends in the row. The row counts as pending by the sum that was added at the appends, not by the
+    length of ``meta``: joining changes that length, and the count would drift."""
 
 
 class RowBuilder:
-    """The open row."""
+    """The open row. ``messages`` and ``queues`` of the finished row are counted here, while the records are objects:
+    the storage process would have to decode every record for them.
+    """
 
     __slots__ = ("_bodies", "_metas", "_sends", "data_bytes", "messages", "meta_bytes", "records", "time_ms")
 
@@ -50,13 +54,15 @@ class RowBuilder:
     def add(
         self, records: Sequence[AnyRecord], meta: bytes, bodies: Sequence[bytes], data_bytes: int, now_ms: int
     ) -> None:
-        """Add one append: its records, plain and encoded, its bodies and the sum of their sizes.
+        """Add an append: the records, plain and encoded, the bodies and the sum of the sizes.
 
-        A published message has its body once, however many queues get copies, and counts once in ``messages``.
+        The body of a published message is in the row once, however many queues get copies, and the message counts once
+        in ``messages``.
         """
         self.records += len(records)
         self._metas.append(meta)
         self.meta_bytes += len(meta)
+        # Time of the newest append, and never below the row before.
         if now_ms > self.time_ms:
             self.time_ms = now_ms
         if bodies:
@@ -72,6 +78,7 @@ class RowBuilder:
                     if send is None:
                         sends[record.queue_id] = [record.queue_id, record.first_position, stop, size]
                     else:
+                        # The first position stays: positions ascend within a row, so the range only grows.
                         send[2] = stop
                         send[3] += size
                 elif type(record) is MessagesPublished:
@@ -96,7 +103,9 @@ class RowBuilder:
                             sends[queue_id] = [queue_id, first, first + number, own_size]
 
     def close(self) -> ClosedRow:
-        """The row as bytes; the builder is empty afterwards."""
+        """Return the row as bytes; the builder is empty afterwards. ``time_ms`` stays, so that no row is older than the
+        row before.
+        """
         sends = self._sends
         row = ClosedRow(
             time_ms=self.time_ms,
@@ -115,7 +124,10 @@ class RowBuilder:
 
 
 def _copy_totals(record: MessagesPublished, size: int) -> Iterable[tuple[int, int]]:
-    """Yield number and bytes of the copies of each queue, upper bounds; ``size``: bytes of all messages."""
+    """Yield upper bounds of number and bytes of the copies of each queue; ``size``: bytes of all messages.
+
+    Queues share sets of messages, so the sizes of a set are added up once and not for every queue with the set.
+    """
     if not record.taken:
         return repeat((len(record.sizes), size))
     sizes = SetSizes(record.sizes)
