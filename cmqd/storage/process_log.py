@@ -10,7 +10,7 @@ may reorder or drop rows: the pending rows are always the newest LSNs without a 
 alone. After a failure ``append`` and ``flush`` raise, because later rows would leave such a gap.
 
 Every failure goes through ``_fail``. Calls under way raise the error, and ``on_fatal`` gets the error too, except while
-``open`` waits: its caller would otherwise handle one failure twice.
+``open`` waits: the caller of ``open`` would otherwise handle one failure twice.
 
 The storage process is started by exec, never by fork, and ends when its sockets end.
 """
@@ -482,8 +482,8 @@ class StorageProcessLog:
         process = self._process
         if process is None:
             return
-        # The process ends by itself at the end of its sockets, after the commit under way. The wait would stop the loop,
-        # so a thread waits.
+        # The process ends by itself at the end of its sockets, after the commit under way. A thread waits for the end,
+        # because the wait would stop the loop.
         try:
             await asyncio.get_running_loop().run_in_executor(None, process.wait, EXIT_SECONDS)
         except subprocess.TimeoutExpired:
