@@ -4,9 +4,19 @@ Unsealed segments are checked page by page (about 50 ms for 100 MiB), because th
 meet a broken page while the broker serves.
 
 The inspection only reads, through read-only connections: a refused start has changed nothing, and damage stays as it
-was found. Damaged files are put aside and gaps written off only with ``accept_loss``.
+was found. Damaged files are put aside and gaps written off only with ``accept_loss``. The damage of all files is
+collected before the start is refused: the operator decides once, with the whole list.
 
-Every LSN from 1 on must be accounted for: by rows, by a dropped segment, or by an accepted loss.
+Every LSN from 1 on must be accounted for: by rows, by a dropped segment, or by an accepted loss. So a missing file is
+found although segments are not dropped in order.
+
+Four findings look like damage and are not, because ``accept_loss`` would then discard intact data, or a start be
+refused for the sake of rows that were never promised:
+
+- records or files of a newer version (``FolderFormatError``),
+- a disk without room for a WAL-index (``_raise_if_full``),
+- a damaged checkpoint, while an older checkpoint or the whole log is enough (``_check_replay``),
+- rows lost with the power under durability ``os`` (``power_lost``).
 """
 
 import contextlib
@@ -70,8 +80,13 @@ class Recovered:
         self.sealed: list[SealedFile] = []
         self.leftovers: list[Leftover] = []
         self.checkpoints: list[CheckpointEntry] = []
+        """Usable checkpoints, oldest first."""
         self.losses: list[LossEntry] = list(manifest.losses)
+        """Ranges without rows: of earlier starts and of this start. Checks add to them before the loss is accepted; a
+        refused start writes nothing."""
         self.dropping: list[SegmentEntry] = []
+        """Segments whose files may be gone already. Their rows count as dropped: the drop was decided when a checkpoint
+        covered it."""
         self.empty: list[int] = []
         """Segments without rows, to be removed."""
         self.aside: list[Path] = []
@@ -82,6 +97,7 @@ class Recovered:
         """LSNs of damaged rows with an accepted loss."""
         self.last_lsn = 0
         self.lost = False
+        """Rows may be missing at the end of the log, so LSNs jump."""
         self.created = False
         self.manifest_is_new = False
         """The manifest was rebuilt from the files, because the file in the folder was damaged or missing."""
@@ -91,12 +107,12 @@ class Recovered:
 
     @property
     def checkpoint(self) -> CheckpointEntry | None:
-        """The newest that can be used."""
+        """Newest usable checkpoint, None if there is none."""
         return self.checkpoints[-1] if self.checkpoints else None
 
     @property
     def checkpoint_lsn(self) -> int:
-        """LSN of that, 0 if there is none."""
+        """LSN of the newest usable checkpoint, 0 if there is none. Replay begins above it."""
         return self.checkpoints[-1].lsn if self.checkpoints else 0
 
     def catalog(self, durability: Durability, boot_id: str) -> Catalog:
@@ -108,6 +124,7 @@ class Recovered:
         catalog.losses = self.losses
         catalog.next_number = manifest.next_number
         catalog.names = {name.id: name for name in manifest.names}
+        # A new id becomes durable with the first manifest of this start, before any row.
         catalog.log_id = manifest.log_id or new_log_id()
         catalog.former_log_ids = manifest.former_log_ids
         catalog.starts = with_start(manifest.starts, new_start_number(), self.last_lsn + 1)
@@ -159,7 +176,10 @@ def _inspect(folder: DataFolder, accept_loss: bool, durability: Durability, boot
             f"the data folder had format {manifest.format} and has format {MANIFEST_FORMAT} from this start on:"
             " older versions of cmqd cannot open it any more",
         )
+    # Without fsync only the page cache held the newest rows, and a boot since then has lost them. With fsync a boot
+    # explains no missing row.
     power_lost = manifest.durability == Durability.OS and manifest.boot_id != boot_id
+    # An unknown boot is not the same boot: a WAL-index from before a loss of power proves nothing.
     recovered.same_boot = bool(boot_id) and manifest.boot_id == boot_id
     if not manifest.clean and not recovered.created:
         recovered.find("unclean_stop", "the previous broker did not stop in order")
@@ -180,6 +200,8 @@ def _inspect(folder: DataFolder, accept_loss: bool, durability: Durability, boot
 
 def _manifest(folder: DataFolder, accept_loss: bool, durability: Durability) -> tuple[Manifest, bool]:
     """Return the manifest, and whether it was rebuilt from the files."""
+    # Without files there is no log yet. With files a missing manifest is damage: a new manifest would give the numbers
+    # of the rows in these files to new rows.
     files = _segment_files(folder)
     try:
         return read_manifest(folder.path), False
@@ -195,6 +217,8 @@ def _manifest(folder: DataFolder, accept_loss: bool, durability: Durability) -> 
             " the same segments and checkpoints, or start with accept-loss: then the manifest is rebuilt from the"
             " segments and checkpoints, and rows that were reclaimed count as lost"
         )
+    # Retired, also if sealed before: only the manifest had the size and the checksum of a sealed file. A retired segment
+    # is checked page by page and sealed again.
     segments = [SegmentEntry(number, SegmentState.RETIRED) for number in files]
     checkpoints: list[CheckpointEntry] = []
     log_id = ""
@@ -202,6 +226,7 @@ def _manifest(folder: DataFolder, accept_loss: bool, durability: Durability) -> 
         with contextlib.suppress(CheckpointError, ValueError):
             header, end = verify_checkpoint(path)
             size = path.stat().st_size
+            # Ascending by number, so the id of the log comes from the newest checkpoint.
             checkpoints.append(CheckpointEntry(int(path.stem), header.lsn, end.lsn, header.time_ms, size, ""))
             log_id = header.log_id
     return (
@@ -221,7 +246,11 @@ def _segment_files(folder: DataFolder) -> list[int]:
 
 
 def _check_checkpoints(recovered: Recovered) -> None:
-    """Keep the checkpoints that are whole."""
+    """Keep the checkpoints that are whole and belong to this log.
+
+    A whole file can be the wrong file, from a restored backup or another folder. Its facts would then be taken for facts
+    of this log.
+    """
     known_log_ids = {recovered.manifest.log_id, *recovered.manifest.former_log_ids}
     for entry in recovered.manifest.checkpoints:
         path = recovered.folder.path / entry.file
@@ -243,8 +272,11 @@ def _check_segment(recovered: Recovered, entry: SegmentEntry, power_lost: bool) 
     path = recovered.folder.path / entry.file
     match entry.state:
         case SegmentState.DROPPING:
+            # Before the look for the file: the crash may have come before or after the unlink.
             recovered.dropping.append(entry)
         case SegmentState.PREPARING:
+            # The manifest lists a segment before its file exists, and a segment gets rows only once the manifest calls
+            # it prepared. So the file may be missing or half made, and no row is in it.
             recovered.empty.append(entry.number)
         case _ if not path.exists():
             recovered.found_damage(f"segment {entry.file} is missing")
@@ -271,6 +303,11 @@ def _raise_if_full(error: Exception) -> None:
 
 
 def _check_sealed(recovered: Recovered, entry: SegmentEntry, path: Path) -> None:
+    """Check the size of a sealed segment, and the rows that replay needs.
+
+    The SHA-256 of the file is not compared: each 128 MiB would cost a read of the file and 70 ms of CPU time. A row is
+    checked when a page reads it.
+    """
     size = path.stat().st_size
     if size != entry.bytes:
         recovered.found_damage(f"segment {entry.file} has {size} bytes instead of {entry.bytes}", path)
@@ -283,7 +320,11 @@ def _check_sealed(recovered: Recovered, entry: SegmentEntry, path: Path) -> None
 
 
 def _check_leftover(recovered: Recovered, entry: SegmentEntry, path: Path, power_lost: bool) -> None:
-    """A segment that was active, retired or prepared when the broker stopped."""
+    """Check a segment that was active, retired or prepared when the broker stopped.
+
+    The order of the evidence: the WAL-index as the writer left it, the headers of the WAL, the database, and last the
+    WAL-index that the check has made. A connection replaces the index, so the order cannot change.
+    """
     wal = _wal(path)
     # Before any connection opens the database: see ``walcheck``.
     index = walcheck.read_index(_shm(path)) if recovered.same_boot else None
@@ -297,6 +338,7 @@ def _check_leftover(recovered: Recovered, entry: SegmentEntry, path: Path, power
         # that are left. A second start would then accept the loss in silence, so the connection gets links instead.
         opened = stack.enter_context(_linked(recovered.folder, path)) if lack and wal_walk is not None else path
         raw = stack.enter_context(contextlib.closing(open_read_only(opened, sealed=wal_walk is None)))
+        # Before the rows are counted: the count of a broken database proves nothing.
         (problem,) = raw.execute("PRAGMA quick_check(1)").fetchone()
         if problem != "ok":
             recovered.found_damage(f"segment {entry.file} is damaged: {problem}", path, wal)
@@ -308,6 +350,7 @@ def _check_leftover(recovered: Recovered, entry: SegmentEntry, path: Path, power
                 recovered.found_damage(f"segment {entry.file} has {rows} rows between LSN {first} and {last}")
             if last > recovered.checkpoint_lsn:
                 _check_rows(recovered, raw, entry.file)
+    # The connection is closed by now, since a plain file handle on the open database would drop SQLite's locks.
     # The lack first: a WAL that lacks durable frames is damage even if SQLite accepts every frame that is left.
     if lack:
         recovered.broken_wals.add(entry.number)
@@ -325,7 +368,8 @@ def _check_leftover(recovered: Recovered, entry: SegmentEntry, path: Path, power
 def _linked(folder: DataFolder, path: Path) -> Generator[Path]:
     """Link database and WAL under other names, for a connection that must leave the WAL-index untouched.
 
-    Yields the database itself if the file system has no links, or no room for a link.
+    Links and not copies: a WAL has 128 MiB, and the disk may be full. Yields the database itself if the file system has
+    no links, or no room for a link. This start still finds the lack then; only the next start would not.
     """
     scratch = folder.path / "inspection"
     shutil.rmtree(scratch, ignore_errors=True)
@@ -344,6 +388,10 @@ def _linked(folder: DataFolder, path: Path) -> Generator[Path]:
 def _judge_wal(
     recovered: Recovered, entry: SegmentEntry, path: Path, wal_walk: walcheck.Walk, power_lost: bool
 ) -> None:
+    """Judge the frames that SQLite does not accept: damage, rows lost with the power, or a torn tail.
+
+    Only damage has to be accepted. The commits of the other two were never promised to be durable.
+    """
     # The index that the connection of the check has just made: it names the frames that SQLite accepts.
     index = walcheck.read_index(_shm(path))
     if index is None:
@@ -374,12 +422,16 @@ def _judge_wal(
 
 
 def _check_rows(recovered: Recovered, raw: sqlite3.Connection, file: str) -> None:
-    """The checksums of the rows that recovery will replay."""
+    """Check the checksums of the rows that recovery will replay. Rows below the checkpoint are checked when they are
+    read: a wrong row there costs its own messages, and not the facts.
+    """
     cursor = raw.execute(
         "SELECT lsn, time_ms, messages, queues, meta_crc, meta FROM log WHERE lsn > ? ORDER BY lsn",
         (recovered.checkpoint_lsn,),
     )
     for lsn, time_ms, messages, queues, checksum, meta in cursor:
+        # A damaged row stays in its file when its loss is accepted. A later start must skip the row as well, because
+        # the state since then was built without the row.
         if any(entry.first_lsn <= lsn <= entry.last_lsn for entry in recovered.manifest.losses):
             recovered.skip_rows.add(lsn)
         elif meta_checksum(lsn, time_ms, messages, queues, meta) != checksum:
@@ -403,10 +455,12 @@ def _check_coverage(recovered: Recovered, power_lost: bool) -> None:
     named = [entry.last_lsn for entry in manifest.segments] + [entry.end_lsn for entry in recovered.checkpoints]
     last_known = max([0, *(last for _, last in (*in_segments, *reclaimed, *lost)), *named])
     next_lsn = 1
+    # The last pair stands behind the last known row, so that a gap at the end is found like any other gap.
     for first, last in (*merge_ranges([*in_segments, *reclaimed, *lost]), (last_known + 1, last_known + 1)):
         if first > next_lsn:
             _found_gap(recovered, next_lsn, first - 1, power_lost)
         next_lsn = last + 1
+    # Before ``lost`` is read: a missing checkpoint is a loss too.
     _check_replay(recovered, reclaimed)
     recovered.last_lsn = last_known
     if recovered.lost:
@@ -443,7 +497,11 @@ def _check_replay(recovered: Recovered, reclaimed: list[tuple[int, int]]) -> Non
 
 
 def put_right(recovered: Recovered) -> None:
-    """Change the folder before the new manifest is written: put aside damaged and unknown files."""
+    """Change the folder before the new manifest is written: put aside damaged and unknown files.
+
+    Files are moved and not deleted, except half-written files of the broker itself: the operator may find another way
+    to read them.
+    """
     folder = recovered.folder
     if recovered.manifest_is_new and (folder.path / MANIFEST_NAME).exists():
         # A copy, because the next line overwrites the file, and the operator may need it to find the cause.
@@ -461,6 +519,7 @@ def put_right(recovered: Recovered) -> None:
         keep = path.name.endswith("-wal") and path.with_name(path.name.removesuffix("-wal")) not in recovered.aside
         target = folder.put_aside(path, keep=keep)
         recovered.find("set_aside", f"{path.name} was {'copied' if keep else 'moved'} to {target}")
+    # By the manifest of the start before: files that are new in this start do not exist yet.
     for path in folder.strangers(recovered.manifest):
         if path.suffix == ".tmp" or path.name.endswith(("-shm", "-journal")):
             # A half-written file of the broker itself, without value.
