@@ -217,8 +217,8 @@ def _manifest(folder: DataFolder, accept_loss: bool, durability: Durability) -> 
             " the same segments and checkpoints, or start with accept-loss: then the manifest is rebuilt from the"
             " segments and checkpoints, and rows that were reclaimed count as lost"
         )
-    # Retired, also if sealed before: only the manifest had the size and the checksum of a sealed file. A retired segment
-    # is checked page by page and sealed again.
+    # Retired, also if sealed before: only the manifest had the size and the checksum of a sealed file. A retired
+    # segment is checked page by page and sealed again.
     segments = [SegmentEntry(number, SegmentState.RETIRED) for number in files]
     checkpoints: list[CheckpointEntry] = []
     log_id = ""
@@ -248,8 +248,8 @@ def _segment_files(folder: DataFolder) -> list[int]:
 def _check_checkpoints(recovered: Recovered) -> None:
     """Keep the checkpoints that are whole and belong to this log.
 
-    A whole file can be the wrong file, from a restored backup or another folder. Its facts would then be taken for facts
-    of this log.
+    A whole file can be the wrong file, from a restored backup or another folder. Its facts would then be taken for
+    facts of this log.
     """
     known_log_ids = {recovered.manifest.log_id, *recovered.manifest.former_log_ids}
     for entry in recovered.manifest.checkpoints:
