@@ -2,7 +2,8 @@
 
 import pytest
 
-from cmqd.core.facts.deliveries import BACKOFF, EXPONENTIAL_DECAY, Retry, gap_ms
+from cmqd.core.facts.deliveries import Retry
+from cmqd.core.facts.retry_schedule import BACKOFF, EXPONENTIAL_DECAY, gap_ms
 from support.subscriber import DAY_MS, JITTER_MS, START_MS, Subscriber, exhausted
 
 # ---------------------------------------------------------------------- exponential decay

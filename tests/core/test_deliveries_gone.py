@@ -7,7 +7,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from cmqd.core.facts.deliveries import BACKOFF, EXPONENTIAL_DECAY, Deliveries, Retry
+from cmqd.core.facts.deliveries import Deliveries, Retry
+from cmqd.core.facts.retry_schedule import BACKOFF, EXPONENTIAL_DECAY
 from cmqd_segment.records import DeliveriesFailed
 from support.invariants import check_deliveries
 from support.subscriber import START_MS, Subscriber, exhausted, facts, reloaded

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cmqd.core import matching
-from cmqd.core.facts import deliveries
+from cmqd.core.facts import retry_schedule
 from cmqd.core.limits import (
     ATTRIBUTE_RANGES,
     CONTENT_FORMATS,
@@ -221,9 +221,9 @@ def test_the_limits_and_defaults_of_topics_are_written_as_they_are() -> None:
     assert "at most **5** tags" in chapter
     assert matching.BINDING_KEYS == 5
     assert "**1-5** binding keys" in chapter
-    assert (deliveries.DECAY_ATTEMPTS, deliveries.LONGEST_GAP_MS) == (177, 512_000)
+    assert (retry_schedule.DECAY_ATTEMPTS, retry_schedule.LONGEST_GAP_MS) == (177, 512_000)
     assert "tried again up to **176** times, after 1, 2, 4, ... 512, 512, ... s" in chapter
-    assert deliveries.BACKOFF_ATTEMPTS == 4
+    assert retry_schedule.BACKOFF_ATTEMPTS == 4
     assert "tried again up to **3** times" in chapter
     assert (Settings(data=Path()).push_timeout_ms, Settings(data=Path()).max_pushes_per_endpoint) == (15_000, 16)
     assert "Any 2xx within 15 s" in chapter

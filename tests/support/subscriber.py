@@ -2,7 +2,8 @@
 
 from pyroaring import BitMap64
 
-from cmqd.core.facts.deliveries import EXPONENTIAL_DECAY, Deliveries
+from cmqd.core.facts.deliveries import Deliveries
+from cmqd.core.facts.retry_schedule import EXPONENTIAL_DECAY, next_attempt_ms
 from cmqd_segment.records import DeliveriesDropped, DeliveriesFailed, MessagesDelivered, runs_of
 from support.invariants import check_deliveries
 
@@ -80,7 +81,8 @@ class Subscriber:
     def fail(self, *positions: int, jitter_ms: int = JITTER_MS) -> None:
         """Record it as a broker does: of one that is to be dropped, the failure too."""
         for position in positions:
-            attempts, next_ms = self.deliveries.judge(position, self.started_ms[position], self.now_ms, jitter_ms)
+            attempts, strategy = self.deliveries.under_way[position], self.deliveries.strategy
+            next_ms = next_attempt_ms(strategy, attempts, self.started_ms[position], self.now_ms, jitter_ms)
             self.note(DeliveriesFailed(1, 2, [position, 1], [attempts], [next_ms or 0], "no answer", self.now_ms))
             if next_ms is None:
                 self.drop(position, reason="retries")

@@ -32,18 +32,11 @@ from itertools import islice
 import msgspec
 from pyroaring import BitMap64
 
+from cmqd.core.facts.retry_schedule import BACKOFF, EXPONENTIAL_DECAY
 from cmqd_segment.records import DeliveriesDropped, DeliveriesFailed, MessagesDelivered, ranges, unpack_runs
 
-EXPONENTIAL_DECAY = "exponential_decay"
-BACKOFF = "backoff"
 DAMAGED = "damaged"
 """Reason of a drop: the body cannot be read."""
-
-BACKOFF_ATTEMPTS = 4
-"""The first attempt and three retries."""
-DECAY_ATTEMPTS = 177
-"""The first attempt and 176 retries; the last is 86,015 s after the first, just under a message's life of a day."""
-LONGEST_GAP_MS = 512_000
 BLOCKED_FROM = 2
 """Consecutive failures of one message that block its subscription."""
 MAX_KNOWN = 100_000
@@ -333,20 +326,6 @@ class Deliveries:
         """Return the oldest messages never tried and not under way: likely the next to start."""
         return list(islice(self._unsent, most))
 
-    def judge(self, position: int, started_ms: int, now_ms: int, jitter_ms: int) -> tuple[int, int | None]:
-        """Decide the consequence of a failed attempt: (attempts failed by now, time of the next attempt).
-
-        The time is 0 if the message is exhausted, None if it is dropped. Changes nothing: the record does.
-        """
-        # From the start of the attempt and not from its end: a target that takes long to fail would else be asked ever
-        # more seldom. Never in the past, or a slow failure would be followed by a burst of retries.
-        attempts = self.under_way[position]
-        if self.strategy == BACKOFF:
-            return attempts, now_ms + jitter_ms if attempts < BACKOFF_ATTEMPTS else None
-        if attempts >= DECAY_ATTEMPTS:
-            return attempts, 0
-        return attempts, max(started_ms + gap_ms(attempts), now_ms)
-
     def retry_now(self) -> int:
         """Make all messages in retry due at once, exhausted messages included, and return their count.
 
@@ -493,11 +472,6 @@ class Deliveries:
         self.dropped = dropped
         self.last_error = last_error
         self.last_error_ms = last_error_ms
-
-
-def gap_ms(attempts: int) -> int:
-    """Return the time from the start of failed attempt ``attempts`` to the next attempt, under exponential decay."""
-    return min(1000 << (attempts - 1), LONGEST_GAP_MS)
 
 
 def _within(positions: BitMap64, start: int, stop: int) -> list[int]:

@@ -23,9 +23,10 @@ The order of an attempt:
 
 from collections.abc import Iterator, Sequence
 
-from cmqd.core.facts.deliveries import BACKOFF, DAMAGED
+from cmqd.core.facts.deliveries import DAMAGED
 from cmqd.core.facts.facts import Facts
 from cmqd.core.facts.queue import Queue
+from cmqd.core.facts.retry_schedule import BACKOFF, backoff_pause_ms, next_attempt_ms
 from cmqd.core.facts.topic import Subscription
 from cmqd.core.operations.serving import Serving
 from cmqd.core.operations.store import Store
@@ -45,8 +46,6 @@ from cmqd_segment.records import (
 )
 from cmqd_types.messages import CopyOf
 
-BACKOFF_MS = (10_000, 20_000)
-"""Shortest and longest pause under ``backoff``: a range, so that messages that failed together come back apart."""
 SUBSCRIPTIONS_A_TICK = 64
 """Largest number of subscriptions that a tick examines: a few microseconds per subscription."""
 DELIVERIES_A_TICK = 64
@@ -455,11 +454,13 @@ class Deliver:
         # attempt. Sorted, because a record has positions as runs, and the lists beside the runs must have the same
         # order.
         for position, started_ms in sorted(attempts):
-            count, due_ms = deliveries.judge(position, started_ms, now_ms, self._jitter_ms(subscription, position))
+            failed_count = deliveries.under_way[position]
+            pause_ms = backoff_pause_ms(self._jitter_seed, subscription.subscription_id, position, failed_count)
+            due_ms = next_attempt_ms(deliveries.strategy, failed_count, started_ms, now_ms, pause_ms)
             if due_ms is None:
                 dropped.append(position)
             positions.append(position)
-            failed.append(count)
+            failed.append(failed_count)
             # 0 also for a dropped message: the record of the drop follows in the same row.
             next_ms.append(due_ms or 0)
         # Failures of dropped messages are recorded too, because the last error must be known after a restart.
@@ -488,23 +489,6 @@ class Deliver:
         record = DeliveriesDropped(topic.topic_id, subscription.subscription_id, runs, reason, now_ms)
         self._topics.apply(topic, record)
         records.append(record)
-
-    def _jitter_ms(self, subscription: Subscription, position: int) -> int:
-        """Return the pause before a retry under ``backoff``, spread evenly by a mix of numbers (Steele, Lea and Flood
-        2014, SplitMix). The core has no randomness: the same calls give the same pauses.
-        """
-        attempt = subscription.deliveries.under_way.get(position, 0)
-        # Subscription, message and attempt all count. With the same pause for all, messages that failed in one outage
-        # would come back at the same moment.
-        mixed = (self._jitter_seed + (subscription.subscription_id << 40) + (position << 8) + attempt) & _MASK
-        mixed = (mixed + 0x9E3779B97F4A7C15) & _MASK
-        mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-        mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _MASK
-        low, high = BACKOFF_MS
-        return low + (mixed ^ (mixed >> 31)) % (high - low + 1)
-
-
-_MASK = (1 << 64) - 1
 
 
 def _cut(messages: Sequence[StoredMessage], most: int) -> Iterator[Sequence[StoredMessage]]:

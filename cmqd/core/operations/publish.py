@@ -17,8 +17,8 @@ receives, with the copies of a publish for a single queue at a time (:class:`~cm
 from collections.abc import Sequence
 
 from cmqd.core.errors import DomainError, TopicNotFound
-from cmqd.core.facts.deliveries import BACKOFF
 from cmqd.core.facts.facts import Facts
+from cmqd.core.facts.retry_schedule import BACKOFF
 from cmqd.core.facts.topic import Subscription, Topic
 from cmqd.core.operations.deliver import Deliver
 from cmqd.core.operations.publish_plan import Part, PublishPlan

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from cmqd.core.facts.deliveries import BACKOFF
 from cmqd.core.facts.queue import Queue
+from cmqd.core.facts.retry_schedule import BACKOFF
 from cmqd.core.facts.topic import Subscription
 from cmqd.core.operations.publish_plan import Part
 from cmqd.core.runtime.topic import Audience
