@@ -6,10 +6,10 @@ from typing import TypeVar
 
 from cmqd.core.broker import Broker
 from cmqd.core.outcome import Outcome, PushResult
+from cmqd.server.answering import Answering
 from cmqd.server.counters import Counters
 from cmqd.server.handlers.publishing import Publishes
 from cmqd.server.log_lines import get_logger
-from cmqd.server.outcomes import Outcomes
 from cmqd.server.part import part
 from cmqd_segment.records import Runs, StoredMessage
 
@@ -22,7 +22,7 @@ class BrokerEvents:
     """Hands events to the core; see the module."""
 
     broker: Broker
-    outcomes: Outcomes
+    answering: Answering
     publishes: Publishes
     counters: Counters
     now_ms: Callable[[], int]
@@ -70,7 +70,7 @@ class BrokerEvents:
 
     def pushes_ended(self, results: list[PushResult]) -> None:
         """Record results of pushes; in a drain too, so that a message that arrived is not posted again."""
-        if self.outcomes.is_halted:
+        if self.answering.is_halted:
             return
         failed = sum(result.error is not None for result in results)
         self.counters.pushes_failed += failed
@@ -80,13 +80,13 @@ class BrokerEvents:
 
     def _call(self, name: str, call: Callable[[], Outcome[_R]], now_ms: int) -> _R | None:
         """Call the core and carry out the outcome; an exception is a bug."""
-        if self.outcomes.is_halted:
+        if self.answering.is_halted:
             return None
         try:
             outcome = call()
-            self.outcomes.carry_out(outcome, now_ms)
+            self.answering.carry_out(outcome, now_ms)
         except Exception as bug:
-            self.outcomes.broke(bug, name)
+            self.answering.broke(bug, name)
             self.schedule()
             return None
         self.schedule()

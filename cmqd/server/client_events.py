@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Sequence
 from cmqd.core import errors as domain
 from cmqd.core.broker import Broker
 from cmqd.server.absent_client import AbsentClient
+from cmqd.server.answering import Answering
 from cmqd.server.client import Client
 from cmqd.server.collecting import Collector
 from cmqd.server.counters import Counters
 from cmqd.server.handlers.publishing import Publishes
-from cmqd.server.outcomes import Outcomes
 from cmqd.server.part import part
 from cmqd.server.request_admission import Admission
 from cmqd.server.transaction_checkers import CheckersChange, TransactionCheckers
@@ -28,7 +28,7 @@ class ClientEvents:
     """Forwards events of clients to the parts that keep state of a client; see the module."""
 
     broker: Broker
-    outcomes: Outcomes
+    answering: Answering
     admission: Admission
     collector: Collector
     publishes: Publishes
@@ -49,7 +49,7 @@ class ClientEvents:
             return False
         waiter_id, request = waiter
         # A decision of transactions that has begun is carried out, and answered as usual.
-        if not isinstance(request, wire.EndTransactions) and self.outcomes.stop_waiting(waiter_id) is not None:
+        if not isinstance(request, wire.EndTransactions) and self.answering.stop_waiting(waiter_id) is not None:
             client.answer(error(request_id, ErrorCode.CANCELLED, "cancelled"))
         return True
 
@@ -73,17 +73,17 @@ class ClientEvents:
 
     def give_back(self, account: str, queue: str, messages: Sequence[ReceivedMessage]) -> None:
         """Make messages active again that could not be handed over, as if they had not been received."""
-        if self.outcomes.is_halted:
+        if self.answering.is_halted:
             return
         now_ms = self.now_ms()
         self.counters.given_back += len(messages)
         handles = [message.receipt_handle for message in messages]
         try:
-            self.outcomes.carry_out(self.broker.release(account, queue, handles, False, now_ms), now_ms)
+            self.answering.carry_out(self.broker.release(account, queue, handles, False, now_ms), now_ms)
         except domain.QueueNotFound:
             return  # the messages were deleted with their queue
         except Exception as bug:
-            self.outcomes.broke(bug, "release")
+            self.answering.broke(bug, "release")
         self.schedule()
 
     # ------------------------------------------------------------------ events of the server
@@ -98,7 +98,7 @@ class ClientEvents:
         self.publishes.finish()
         ended = 0
         for waiter_id, client, request in self.waiting_requests.all():
-            if self.outcomes.stop_waiting(waiter_id) is not None:
+            if self.answering.stop_waiting(waiter_id) is not None:
                 client.answer(error(request.request_id, code, text))
                 ended += 1
         return ended
@@ -119,7 +119,7 @@ class ClientEvents:
             if isinstance(client, AbsentClient):
                 continue
             if isinstance(request, wire.ReceiveMessages):
-                if receives and refusal is not None and self.outcomes.stop_waiting(waiter_id) is not None:
+                if receives and refusal is not None and self.answering.stop_waiting(waiter_id) is not None:
                     code, reason, retry_after_ms = refusal
                     client.answer(error(request.request_id, code, reason, retry_after_ms=retry_after_ms))
                     given_up += 1
@@ -130,12 +130,12 @@ class ClientEvents:
         return given_up
 
     def _tell_core(self, changes: Iterable[CheckersChange]) -> None:
-        if self.outcomes.is_halted:
+        if self.answering.is_halted:
             return
         now_ms = self.now_ms()
         try:
             for change in changes:
-                self.outcomes.checkers_changed(change, now_ms)
+                self.answering.checkers_changed(change, now_ms)
         except Exception as bug:
-            self.outcomes.broke(bug, "set_has_checkers")
+            self.answering.broke(bug, "set_has_checkers")
         self.schedule()

@@ -24,8 +24,8 @@ from typing import Any, Final, Protocol, TypeAlias
 from cmqd.core import errors as domain
 from cmqd.core.limits import headers_bytes
 from cmqd.log.errors import LogFailed
+from cmqd.server.answering import Answering
 from cmqd.server.client import Client
-from cmqd.server.outcomes import Outcomes
 from cmqd.server.part import part
 from cmqd.server.request_admission import Admission
 from cmqd.server.waiting_requests import WaitingRequests
@@ -97,7 +97,7 @@ class Collector:
     """
 
     waiting_requests: WaitingRequests
-    outcomes: Outcomes
+    answering: Answering
     admission: Admission
     now_ms: Callable[[], int]
 
@@ -182,18 +182,18 @@ class Collector:
 
     def carry_out(self, group: Group, decide: Callable[[Group, int], Decided]) -> bool:
         """Decide a group and answer its requests; return False if the group goes on in slices."""
-        outcomes = self.outcomes
+        answering = self.answering
         try:
             decided = decide(group, self.now_ms())
         except domain.DomainError as refusal:
             for client, request_id in group.askers:
-                outcomes.refuse(client, request_id, refusal)
+                answering.refuse(client, request_id, refusal)
         except LogFailed as failure:
             # The process is about to end: the failure came between two calls of the loop.
             self.leave_unknown(group, str(failure))
         except Exception as bug:
             self.leave_unknown(group, HALTED)
-            outcomes.broke(bug, group.operation.name)
+            answering.broke(bug, group.operation.name)
         else:
             if decided is None:
                 return False
@@ -201,7 +201,7 @@ class Collector:
             try:
                 group.operation.answer(group, results, lsn)
             except Exception as bug:
-                outcomes.broke(bug, f"answer to {group.operation.name}")
+                answering.broke(bug, f"answer to {group.operation.name}")
         return True
 
     def drop_all(self, reason: str) -> None:
@@ -228,7 +228,7 @@ class Collector:
         The dispatcher checks the same before a request is taken up, and only a decision changes the result, so this
         place alone repeats the check.
         """
-        if self.outcomes.is_halted:
+        if self.answering.is_halted:
             client.answer(error(request.request_id, ErrorCode.OUTCOME_UNKNOWN, HALTED))
             return True
         if client.is_held:

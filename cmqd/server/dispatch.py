@@ -17,11 +17,11 @@ from cmqd.core import errors as domain
 from cmqd.core.broker import Broker
 from cmqd.log.errors import LogFailed
 from cmqd.server.accounts import Accounts
+from cmqd.server.answering import Answering
 from cmqd.server.client import Client
 from cmqd.server.collecting import Collector
 from cmqd.server.counters import Counters
 from cmqd.server.operations import CHANGES, CREATIONS, LOOKUPS, Location, Operation, call_of
-from cmqd.server.outcomes import Outcomes
 from cmqd.server.part import part
 from cmqd.server.request_admission import Admission
 from cmqd_protocol import messages as wire
@@ -39,7 +39,7 @@ class Dispatcher:
     handlers: Mapping[type[wire.Request], Handler]
     collected: frozenset[type[wire.Request]]
     """The requests that their handlers collect."""
-    outcomes: Outcomes
+    answering: Answering
     admission: Admission
     collector: Collector
     counters: Counters
@@ -63,18 +63,18 @@ class Dispatcher:
         try:
             self.handlers[kind](client, request)
         except domain.DomainError as refusal:
-            self.outcomes.refuse(client, request.request_id, refusal)
+            self.answering.refuse(client, request.request_id, refusal)
         except LogFailed as failure:
             # The process is about to end: the failure came between two calls of the loop.
             client.answer(error(request.request_id, ErrorCode.OUTCOME_UNKNOWN, str(failure)))
         except Exception as bug:
-            self.outcomes.broke(bug, kind.__name__)
+            self.answering.broke(bug, kind.__name__)
 
 
 def plain_handlers(
     *,
     broker: Broker,
-    outcomes: Outcomes,
+    answering: Answering,
     accounts: Accounts,
     location: Location,
     now_ms: Callable[[], int],
@@ -88,7 +88,7 @@ def plain_handlers(
             time_ms = now_ms()
             outcome = call(client.account, request, time_ms)
             reply = make_reply(request.request_id, outcome.reply, location)
-            outcomes.answer(client, outcome, time_ms, reply)
+            answering.answer(client, outcome, time_ms, reply)
 
         return handle
 
@@ -106,7 +106,7 @@ def plain_handlers(
 
         def handle(client: Client, request: Any) -> None:
             result = call(client.account, request, now_ms())
-            outcomes.answer_lookup(client, make_reply(request.request_id, result, location))
+            answering.answer_lookup(client, make_reply(request.request_id, result, location))
 
         return handle
 

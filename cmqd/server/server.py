@@ -3,7 +3,7 @@
     socket → Listener/AcceptedConnection → Dispatcher → handlers → Broker (core)
                    ▲                                        │ outcome
                    │ replies                                ▼
-               ReplyGate  ◄───────── LSN ─────────────  Outcomes → Log ── wants a checkpoint ──► Checkpoints
+               ReplyGate  ◄───────── LSN ─────────────  Answering → Log ── wants a checkpoint ──► Checkpoints
                IoBatch: replies leave in one write a client, then records in one write, once the sockets bring no more
                AgendaTimer: work that is due at a time ──► BrokerEvents
                Outbox: pushes, once durable and signable ──► Pusher ── results ──► BrokerEvents
@@ -28,6 +28,7 @@ from cmqd.server.accounts import Accounts
 from cmqd.server.accounts_file import ADMIN
 from cmqd.server.advertised_address import advertised_address
 from cmqd.server.agenda_timer import AgendaTimer
+from cmqd.server.answering import Answer, Answering
 from cmqd.server.audit import ADMINISTRATION, Audit
 from cmqd.server.background_tasks import BackgroundTasks
 from cmqd.server.binary.listener import Listener
@@ -52,7 +53,6 @@ from cmqd.server.held_reply_memory import HeldReplyMemory
 from cmqd.server.io_batch import IoBatch
 from cmqd.server.log_lines import get_logger
 from cmqd.server.memory_budget import MemoryBudget, budget_bytes
-from cmqd.server.outcomes import Answer, Outcomes
 from cmqd.server.part import part
 from cmqd.server.push.outbox import Outbox, Pushing
 from cmqd.server.push.pusher import Pusher
@@ -137,7 +137,7 @@ class Server:
 
         now_ms, schedule, spawn = self.io_batch.now_ms, self.io_batch.schedule, self.tasks.spawn
         bodies = ReplyWithBodies(gate=self.gate, counters=self.counters)
-        self.outcomes = Outcomes(
+        self.answering = Answering(
             broker=broker,
             log=log,
             gate=self.gate,
@@ -158,13 +158,13 @@ class Server:
         )
         self.collector = Collector(
             waiting_requests=self.waiting_requests,
-            outcomes=self.outcomes,
+            answering=self.answering,
             admission=self.admission,
             now_ms=now_ms,
         )
         self.publishes = Publishes(
             broker=broker,
-            outcomes=self.outcomes,
+            answering=self.answering,
             gate=self.gate,
             admission=self.admission,
             collector=self.collector,
@@ -173,7 +173,7 @@ class Server:
         )
         self.broker_events = BrokerEvents(
             broker=broker,
-            outcomes=self.outcomes,
+            answering=self.answering,
             publishes=self.publishes,
             counters=self.counters,
             now_ms=now_ms,
@@ -181,7 +181,7 @@ class Server:
         )
         self.client_events = ClientEvents(
             broker=broker,
-            outcomes=self.outcomes,
+            answering=self.answering,
             admission=self.admission,
             collector=self.collector,
             publishes=self.publishes,
@@ -210,7 +210,7 @@ class Server:
         collected: dict[type[wire.Request], Handler] = {
             wire.SendMessages: Sends(
                 broker=broker,
-                outcomes=self.outcomes,
+                answering=self.answering,
                 gate=self.gate,
                 admission=self.admission,
                 collector=self.collector,
@@ -219,14 +219,14 @@ class Server:
             wire.PublishMessages: self.publishes.handle,
             wire.DeleteMessages: Deletes(
                 broker=broker,
-                outcomes=self.outcomes,
+                answering=self.answering,
                 gate=self.gate,
                 collector=self.collector,
                 counters=self.counters,
             ).handle,
             wire.ReceiveMessages: Receives(
                 broker=broker,
-                outcomes=self.outcomes,
+                answering=self.answering,
                 collector=self.collector,
                 waiting_requests=self.waiting_requests,
                 reply=bodies,
@@ -241,7 +241,7 @@ class Server:
                 for kind, handler in handlers.items()
             },
             collected=frozenset(collected),
-            outcomes=self.outcomes,
+            answering=self.answering,
             admission=self.admission,
             collector=self.collector,
             counters=self.counters,
@@ -316,10 +316,10 @@ class Server:
         spawn: Callable[[Coroutine[Any, Any, None]], None],
     ) -> dict[type[wire.Request], Handler]:
         """Return the handlers of all requests that are not collected."""
-        broker, outcomes, accounts = self.broker, self.outcomes, self.accounts
+        broker, answering, accounts = self.broker, self.answering, self.accounts
         account_operations = AccountOperations(
             broker=broker,
-            outcomes=outcomes,
+            answering=answering,
             accounts=accounts,
             revoke=self.connections.revoke,
             counters=self.counters,
@@ -329,14 +329,14 @@ class Server:
         )
         queues = Queues(
             broker=broker,
-            outcomes=outcomes,
+            answering=answering,
             waiting_requests=self.waiting_requests,
             checkers=self.checkers,
             now_ms=now_ms,
         )
         peeks = Peeks(
             broker=broker,
-            outcomes=outcomes,
+            answering=answering,
             waiting_requests=self.waiting_requests,
             now_ms=now_ms,
             max_unread_receives=self.settings.max_unread_receives,
@@ -344,7 +344,7 @@ class Server:
         server_requests = ServerRequests(log=self.log, accounts=accounts, status_of=self.status_reply, spawn=spawn)
         subscriptions = Subscriptions(
             broker=broker,
-            outcomes=outcomes,
+            answering=answering,
             accounts=accounts,
             outbox=self.outbox,
             pushes_ended=self.broker_events.pushes_ended,
@@ -355,7 +355,7 @@ class Server:
         )
         transactions = Transactions(
             broker=broker,
-            outcomes=outcomes,
+            answering=answering,
             admission=self.admission,
             waiting_requests=self.waiting_requests,
             checkers=self.checkers,
@@ -364,7 +364,7 @@ class Server:
         )
         plain = plain_handlers(
             broker=broker,
-            outcomes=outcomes,
+            answering=answering,
             accounts=accounts,
             location=self._location,
             now_ms=now_ms,
@@ -600,7 +600,7 @@ class Server:
         self.reclaim.stop()
         self.outbox.stop()
         # Halted before any answer: an answer may call back, and no call may reach core or log any more.
-        self.outcomes.is_halted = True
+        self.answering.is_halted = True
         self.admission.refuse_all(ErrorCode.OUTCOME_UNKNOWN, reason)
         self.collector.drop_all(reason)
         self.publishes.drop_all(reason)

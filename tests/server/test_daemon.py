@@ -85,7 +85,7 @@ async def test_a_bug_that_shows_in_a_drain_leaves_no_checkpoint(
 
     async def drain_with_a_bug(server: Server, within_s: float) -> None:
         await drain(server, within_s)
-        server.outcomes.broke(RuntimeError("a bug"), "tick")
+        server.answering.broke(RuntimeError("a bug"), "tick")
 
     monkeypatch.setattr(Server, "start", start_and_stop)
     monkeypatch.setattr(Server, "drain", drain_with_a_bug)

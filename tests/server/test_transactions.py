@@ -400,7 +400,7 @@ async def test_a_check_for_which_nobody_is_left_goes_back_to_the_core(
     monkeypatch.setattr(rig.broker, "check_again", check_again)
     check = Check("admin", "pay", StoredMessage(0, 7, 1, b"x"), 5_000, 1)
 
-    rig.server.outcomes.carry_out(Outcome(None, checks=[check]), rig.clock.now_ms())
+    rig.server.answering.carry_out(Outcome(None, checks=[check]), rig.clock.now_ms())
 
     assert again == [[7]]
     assert rig.server.counters.checks == 0

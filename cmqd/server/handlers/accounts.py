@@ -8,11 +8,11 @@ from cmqd.core import errors as domain
 from cmqd.core.broker import Broker
 from cmqd.log.errors import LogFailed
 from cmqd.server.accounts import AccountNotEmpty, Accounts
+from cmqd.server.answering import Answering
 from cmqd.server.client import Client
 from cmqd.server.counters import Counters
 from cmqd.server.log_lines import get_logger
 from cmqd.server.operations import ACCOUNT_CHANGES, ACCOUNT_LOOKUPS, Location, Operation, call_of
-from cmqd.server.outcomes import Outcomes
 from cmqd.server.part import part
 from cmqd.server.refusals import error_reply
 from cmqd_protocol import messages as wire
@@ -30,7 +30,7 @@ class AccountOperations:
     """Operations on accounts and keys."""
 
     broker: Broker
-    outcomes: Outcomes
+    answering: Answering
     accounts: Accounts
     revoke: Callable[[str], None]
     """Closes the connections that authenticated by a key."""
@@ -82,7 +82,7 @@ class AccountOperations:
 
         async def wait_until_durable() -> None:
             marker = _DurableMarker()
-            self.outcomes.answer_lookup(marker, wire.Done(request.request_id))
+            self.answering.answer_lookup(marker, wire.Done(request.request_id))
             self.schedule()
             reply = await marker.answered
             if isinstance(reply, wire.Error):
@@ -104,7 +104,7 @@ class AccountOperations:
         self.accounts.must_be_admin(client.account, "list the queues of all accounts")
         after = (request.after_account, request.after_queue)
         queues, next_after = self.broker.list_all_queues(request.search, after, request.limit)
-        self.outcomes.answer_lookup(client, wire.AllQueues(request.request_id, queues, next_after))
+        self.answering.answer_lookup(client, wire.AllQueues(request.request_id, queues, next_after))
 
     def _change(self, operation: Operation, location: Location) -> Callable[[Client, Any], None]:
         call = call_of(operation, self.accounts)

@@ -7,11 +7,11 @@ from cmqd.core.broker import Broker
 from cmqd.core.errors import DomainError
 from cmqd.core.outcome import WAITING, HandlesDone, Waiting
 from cmqd.log.values import ROW_BYTES
+from cmqd.server.answering import Answering
 from cmqd.server.client import Client
 from cmqd.server.collecting import MAX_BYTES, Collector, Group, stored_bytes
 from cmqd.server.counters import Counters
 from cmqd.server.operations import handles_done
-from cmqd.server.outcomes import Outcomes
 from cmqd.server.part import part
 from cmqd.server.reply_gate import ReplyGate
 from cmqd.server.request_admission import Admission
@@ -34,7 +34,7 @@ class Sends:
     counts_unread = False
 
     broker: Broker
-    outcomes: Outcomes
+    answering: Answering
     gate: ReplyGate
     admission: Admission
     collector: Collector
@@ -57,14 +57,14 @@ class Sends:
     def decide(self, group: Group, now_ms: int) -> tuple[Sequence[Sequence[int] | DomainError], int]:
         """Have the core store the messages."""
         outcome = self.broker.send_all(group.account, group.name, group.requests, now_ms)
-        return outcome.reply, self.outcomes.carry_out(outcome, now_ms)
+        return outcome.reply, self.answering.carry_out(outcome, now_ms)
 
     def answer(self, group: Group, results: Sequence[Sequence[int] | DomainError], lsn: int) -> None:
         """Answer the sends of a group with their message ids."""
         hold = self.gate.hold
         for (client, request_id), result in zip(group.askers, results, strict=True):
             if isinstance(result, DomainError):
-                self.outcomes.refuse(client, request_id, result, lsn)
+                self.answering.refuse(client, request_id, result, lsn)
             else:
                 self.counters.sent += len(result)
                 hold(lsn, client, wire.MessagesSent(request_id, list(result)))
@@ -80,7 +80,7 @@ class Deletes:
     counts_unread = False
 
     broker: Broker
-    outcomes: Outcomes
+    answering: Answering
     gate: ReplyGate
     collector: Collector
     counters: Counters
@@ -93,14 +93,14 @@ class Deletes:
     def decide(self, group: Group, now_ms: int) -> tuple[Sequence[HandlesDone | DomainError], int]:
         """Have the core delete the messages."""
         outcome = self.broker.delete_all(group.account, group.name, group.requests, now_ms)
-        return outcome.reply, self.outcomes.carry_out(outcome, now_ms)
+        return outcome.reply, self.answering.carry_out(outcome, now_ms)
 
     def answer(self, group: Group, results: Sequence[HandlesDone | DomainError], lsn: int) -> None:
         """Answer the deletes of a group."""
         hold = self.gate.hold
         for (client, request_id), result in zip(group.askers, results, strict=True):
             if isinstance(result, DomainError):
-                self.outcomes.refuse(client, request_id, result, lsn)
+                self.answering.refuse(client, request_id, result, lsn)
             else:
                 self.counters.deleted += result.done
                 hold(lsn, client, handles_done(request_id, result))
@@ -144,7 +144,7 @@ class Receives:
     counts_unread = True
 
     broker: Broker
-    outcomes: Outcomes
+    answering: Answering
     collector: Collector
     waiting_requests: WaitingRequests
     reply: ReplyWithBodies
@@ -183,7 +183,7 @@ class Receives:
             ):
                 if result is WAITING:
                     waiting_requests.add(waiter_id, client, request)
-        return results, self.outcomes.carry_out(outcome, now_ms)
+        return results, self.answering.carry_out(outcome, now_ms)
 
     def answer(self, group: Group, results: Sequence[list[ReceivedMessage] | Waiting | DomainError], lsn: int) -> None:
         """Answer the receives of a group that do not wait."""
@@ -191,7 +191,7 @@ class Receives:
             if isinstance(result, list):
                 self.reply.received(client, request, result, lsn)
             elif isinstance(result, DomainError):
-                self.outcomes.refuse(client, request_id, result, lsn)
+                self.answering.refuse(client, request_id, result, lsn)
 
 
 @part
@@ -199,7 +199,7 @@ class Peeks:
     """Peeks, which wait while bodies are read from the log."""
 
     broker: Broker
-    outcomes: Outcomes
+    answering: Answering
     waiting_requests: WaitingRequests
     now_ms: Callable[[], int]
     max_unread_receives: int
@@ -220,4 +220,4 @@ class Peeks:
             now_ms=now_ms,
             states=request.states,
         )
-        self.outcomes.answer_or_wait(client, request, waiter_id, outcome, now_ms)
+        self.answering.answer_or_wait(client, request, waiter_id, outcome, now_ms)

@@ -18,10 +18,10 @@ from cmqd.core.broker import Broker
 from cmqd.core.operations.publish import WHOLE
 from cmqd.core.operations.publish_plan import PublishPlan
 from cmqd.core.outcome import Published, PublishRequest
+from cmqd.server.answering import Answering
 from cmqd.server.client import Client
 from cmqd.server.collecting import MAX_BYTES, Collector, Decided, Group, stored_bytes
 from cmqd.server.counters import Counters
-from cmqd.server.outcomes import Outcomes
 from cmqd.server.part import part
 from cmqd.server.reply_gate import ReplyGate
 from cmqd.server.request_admission import Admission
@@ -52,7 +52,7 @@ class Publishes:
     counts_unread = False
 
     broker: Broker
-    outcomes: Outcomes
+    answering: Answering
     gate: ReplyGate
     admission: Admission
     collector: Collector
@@ -114,7 +114,7 @@ class Publishes:
                 reply = wire.MessagesPublished(request_id, list(result.message_ids), list(result.matched))
                 self.gate.hold(lsn, client, reply)
             else:
-                self.outcomes.refuse(client, request_id, result, lsn)
+                self.answering.refuse(client, request_id, result, lsn)
 
     def go_on(self, units: int | None = None) -> bool:
         """Do a slice of the publish that has the turn; return True if that was its last slice."""
@@ -156,7 +156,7 @@ class Publishes:
 
     def _apply(self, plan: PublishPlan, now_ms: int) -> tuple[Sequence[Published | domain.DomainError], int]:
         outcome = self.broker.apply_publish(plan, now_ms)
-        return outcome.reply, self.outcomes.carry_out(outcome, now_ms)
+        return outcome.reply, self.answering.carry_out(outcome, now_ms)
 
 
 def _labels(request: wire.PublishMessages) -> list[Labels] | None:

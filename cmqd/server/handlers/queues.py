@@ -5,8 +5,8 @@ from collections.abc import Callable
 from msgspec.structs import asdict
 
 from cmqd.core.broker import Broker
+from cmqd.server.answering import Answering
 from cmqd.server.client import Client
-from cmqd.server.outcomes import Outcomes
 from cmqd.server.part import part
 from cmqd.server.transaction_checkers import TransactionCheckers
 from cmqd.server.waiting_requests import WaitingRequests
@@ -19,7 +19,7 @@ class Queues:
     """Operations on queues."""
 
     broker: Broker
-    outcomes: Outcomes
+    answering: Answering
     waiting_requests: WaitingRequests
     checkers: TransactionCheckers
     now_ms: Callable[[], int]
@@ -29,7 +29,7 @@ class Queues:
         now_ms = self.now_ms()
         outcome = self.broker.delete_queue(client.account, request.queue, now_ms)
         self.checkers.forget_queue(client.account, request.queue)
-        self.outcomes.answer(client, outcome, now_ms, wire.Done(request.request_id))
+        self.answering.answer(client, outcome, now_ms, wire.Done(request.request_id))
 
     def rewind(self, client: Client, request: wire.RewindQueue) -> None:
         """Make deleted messages active again."""
@@ -38,7 +38,7 @@ class Queues:
         # Counted here: the client's clock may differ from broker time, in which messages have their times.
         time_ms = request.time_ms if request.ago_ms is None else max(0, now_ms - request.ago_ms)
         outcome = self.broker.rewind(client.account, request.queue, waiter_id, time_ms, request.strict, now_ms)
-        self.outcomes.answer_or_wait(client, request, waiter_id, outcome, now_ms)
+        self.answering.answer_or_wait(client, request, waiter_id, outcome, now_ms)
 
 
 def queue_rewound(request_id: int, rewound: Rewound) -> wire.Rewound:

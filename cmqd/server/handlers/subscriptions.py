@@ -17,11 +17,11 @@ from cmqd.core.broker import Broker
 from cmqd.core.limits import check_range
 from cmqd.core.outcome import Outcome, PushResult
 from cmqd.server.accounts import Accounts, PushUnavailable
+from cmqd.server.answering import Answering
 from cmqd.server.client import Client
 from cmqd.server.counters import Counters
 from cmqd.server.handlers.accounts import Work, reply_when_written
 from cmqd.server.log_lines import get_logger
-from cmqd.server.outcomes import Outcomes
 from cmqd.server.part import part
 from cmqd.server.push.outbox import Outbox
 from cmqd_protocol import messages as wire
@@ -42,7 +42,7 @@ class Subscriptions:
     """Subscribe, unsubscribe, rotate a secret; see the module."""
 
     broker: Broker
-    outcomes: Outcomes
+    answering: Answering
     accounts: Accounts
     outbox: Outbox
     pushes_ended: Callable[[list[PushResult]], None]
@@ -66,7 +66,7 @@ class Subscriptions:
         now_ms = self.now_ms()
         subscription = self.broker.facts.topics.find_subscription(client.account, request.topic, request.subscription)
         outcome = self.broker.unsubscribe(client.account, request.topic, request.subscription, now_ms)
-        self.outcomes.answer(client, outcome, now_ms, wire.Done(request.request_id))
+        self.answering.answer(client, outcome, now_ms, wire.Done(request.request_id))
         if subscription.attributes.protocol != "queue":
             self._end_unsigned_pushes(subscription.subscription_id, now_ms)
             self.spawn(self._forget_secret(subscription.subscription_id))
@@ -101,9 +101,9 @@ class Subscriptions:
     ) -> None:
         info = outcome.reply
         if not info.created or info.attributes["protocol"] == "queue":
-            self.outcomes.answer(client, outcome, now_ms, _info(request_id, info))
+            self.answering.answer(client, outcome, now_ms, _info(request_id, info))
             return
-        self.outcomes.carry_out(outcome, now_ms)
+        self.answering.carry_out(outcome, now_ms)
         account = client.account
         subscription_id = self.broker.facts.topics.find_subscription(
             account, info.topic, info.subscription
@@ -123,14 +123,14 @@ class Subscriptions:
 
     def _undo(self, account: str, subscription_id: int) -> None:
         subscription = self.broker.subscriptions.get(subscription_id)
-        if self.outcomes.is_halted or subscription is None:
+        if self.answering.is_halted or subscription is None:
             return
         now_ms = self.now_ms()
         try:
             outcome = self.broker.unsubscribe(account, subscription.topic.name, subscription.name, now_ms)
-            self.outcomes.carry_out(outcome, now_ms)
+            self.answering.carry_out(outcome, now_ms)
         except Exception as bug:
-            self.outcomes.broke(bug, "unsubscribe")
+            self.answering.broke(bug, "unsubscribe")
         self._end_unsigned_pushes(subscription_id, now_ms)
 
     def _end_unsigned_pushes(self, subscription_id: int, now_ms: int) -> None:
@@ -150,10 +150,10 @@ class Subscriptions:
 
         async def run() -> None:
             reply = await reply_when_written(request_id, work, self.counters)
-            if self.outcomes.is_halted:
+            if self.answering.is_halted:
                 client.answer(error(request_id, ErrorCode.OUTCOME_UNKNOWN, "the server failed meanwhile"))
             else:
-                self.outcomes.answer_lookup(client, reply)
+                self.answering.answer_lookup(client, reply)
             self.schedule()
 
         self.spawn(run())

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from cmqd.core import errors as domain
 from cmqd.core.broker import Broker
 from cmqd.core.outcome import TransactionsDone
+from cmqd.server.answering import Answering
 from cmqd.server.client import Client
 from cmqd.server.counters import Counters
-from cmqd.server.outcomes import Outcomes
 from cmqd.server.part import part
 from cmqd.server.refusals import ERROR_CODES, RATE_RETRY_MS
 from cmqd.server.request_admission import Admission
@@ -23,7 +23,7 @@ class Transactions:
     """Operations on half messages."""
 
     broker: Broker
-    outcomes: Outcomes
+    answering: Answering
     admission: Admission
     waiting_requests: WaitingRequests
     checkers: TransactionCheckers
@@ -38,7 +38,7 @@ class Transactions:
         outcome = self.broker.send_half(client.account, request.queue, request, now_ms)
         message_ids = list(outcome.reply)
         self.counters.half_sent += len(message_ids)
-        self.outcomes.answer(client, outcome, now_ms, wire.MessagesSent(request.request_id, message_ids))
+        self.answering.answer(client, outcome, now_ms, wire.MessagesSent(request.request_id, message_ids))
 
     def end(self, client: Client, request: wire.EndTransactions) -> None:
         """Commit or roll back half messages, or answer a check with "unknown"."""
@@ -51,7 +51,7 @@ class Transactions:
             client.account, request.queue, waiter_id, request.message_ids, request.decisions, now_ms
         )
         self.checkers.settle(client.account, request.queue, request.message_ids)
-        self.outcomes.answer_or_wait(client, request, waiter_id, outcome, now_ms)
+        self.answering.answer_or_wait(client, request, waiter_id, outcome, now_ms)
 
     def register_checker(self, client: Client, request: wire.RegisterChecker) -> None:
         """Push checks of a queue to this connection from now on."""
@@ -64,15 +64,15 @@ class Transactions:
             text = f"this connection answers the checks of {MAX_REGISTRATIONS} queues, its limit; use another for more"
             client.answer(error(request.request_id, ErrorCode.TOO_MANY_REQUESTS, text, retry_after_ms=RATE_RETRY_MS))
             return
-        self.outcomes.checkers_changed(change, self.now_ms())
-        self.outcomes.answer_lookup(client, wire.Done(request.request_id))
+        self.answering.checkers_changed(change, self.now_ms())
+        self.answering.answer_lookup(client, wire.Done(request.request_id))
 
     def unregister_checker(self, client: Client, request: wire.UnregisterChecker) -> None:
         """Push no more checks of a queue to this connection."""
         change = self.checkers.unregister(client, request.queue)
         if change is not None:
-            self.outcomes.checkers_changed(change, self.now_ms())
-        self.outcomes.answer_lookup(client, wire.Done(request.request_id))
+            self.answering.checkers_changed(change, self.now_ms())
+        self.answering.answer_lookup(client, wire.Done(request.request_id))
 
 
 def transactions_ended(request_id: int, done: TransactionsDone) -> wire.TransactionsEnded:

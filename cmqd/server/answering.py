@@ -1,6 +1,6 @@
-"""Carries out the side effects of the core's outcomes; the only module that joins core, log, reply gate and outbox.
+"""Answering: the LSN that each reply waits for, and the other side effects of an outcome of the core.
 
-Rules:
+The only module that joins core, log, reply gate and outbox. Rules:
 
 - Records go to the log first. Every reply, push and page read of an outcome depends on the LSN of its records, so no
   part of an outcome may be handed on before its records are appended.
@@ -37,7 +37,7 @@ Answer: TypeAlias = Callable[[Client, Any, Any, int], None]
 """Answers (client, request, result of the core, LSN)."""
 
 
-class Outcomes:
+class Answering:
     """Carries out outcomes; see the module."""
 
     def __init__(
