@@ -19,6 +19,10 @@ Invariants:
 All changes of facts go through the ``apply_*`` methods, live and in recovery alike; the methods read no clock.
 ``damaged`` is no fact but an observation (the body could not be read), and ``moving`` an intention (the body is being
 read, to be moved to another queue). A restart forgets both, and the messages are active again.
+
+A message in flight has no set. A receive takes it out of ``active`` and a delete out of ``live``, so the two most
+frequent records touch one large set each. The price is that the count of messages in flight is a difference of counts,
+and a count that is wrong once stays wrong: every method changes a set and its count together.
 """
 
 from typing import TypeVar
@@ -111,11 +115,17 @@ class QueueIndex:
         self.attributes = attributes
         self.check_buckets = timers.checks
         self.next_position = 0
+        """The first position that was never used. It only grows: a reused position would get the state, history and
+        segment of another message."""
         self.floor: int = 0
+        """All messages below it are gone, whatever state they had."""
         self.head: int = 0
         """Lower bound of the active positions."""
         self.last_enqueue_ms = 0
+        """Time of the newest message. No later message gets an earlier time, even if the clock steps back: retention
+        moves a floor, which needs times in the order of positions."""
         self.live: BitMap64 = BitMap64()
+        """Positions of all messages that are not gone; rewindable messages count as gone."""
         self.live_count = 0
         self.active: BitMap64 = BitMap64()
         self.active_count = 0
@@ -130,8 +140,11 @@ class QueueIndex:
         self._halves: HalfTable | None = None
         self._activations: Activations | None = None
         self.damaged = BitMap64()
+        """Live messages with an unreadable body; no consumer gets them before a restart."""
         self.history = ReceiveHistory()
+        """Receives of active messages that came back. Messages in flight have their count in the lease."""
         self.steps = TimeSteps()
+        """Send times by position, to about 100 ms: a time per message would take 8 bytes for each."""
         self.dead_letter_floor = NEVER_SERVED
         """The queue takes dead letters once no live position is below this floor; below 0 = see ``NEVER_SERVED``."""
         self.redrive: Redrive | None = None
@@ -300,12 +313,14 @@ class QueueIndex:
                     self.history.load(first_position, content)
 
     def _load_slice(self, part: QueueSlice) -> None:
+        # ``head`` is no fact and not in the slice; the end of recovery sets it to the floor.
         self.next_position = part.next_position
         self.floor = part.floor
         self.last_enqueue_ms = part.last_enqueue_ms
         self.live = BitMap64.deserialize(part.live)
         self.live_count = len(self.live)
         self.active = BitMap64.deserialize(part.active)
+        # Counts are no part of a slice. Taken from the sets, they cannot disagree with them.
         self.active_count = len(self.active)
         self.delays.load(part)
         self.steps.load(part.step_positions, part.step_starts, part.step_ends)
@@ -373,6 +388,7 @@ class QueueIndex:
         self.live.add_range(first, stop)
         self.live_count += count
         visible_ms = record.visible_ms
+        # A record is half as a whole: half messages have their check time in the field of the delays.
         if record.half:
             self._keep_half(record, stop)
         elif visible_ms is None:
@@ -400,6 +416,7 @@ class QueueIndex:
 
     def _drop_steps(self) -> bool:
         """Forget unneeded time steps, every 64 steps; return True, for the step that was added."""
+        # Seldom, because the search for the oldest position looks into up to four sets, and steps are few.
         if len(self.steps) % 64 == 0:
             self.steps.drop_below(self.oldest_remembered())
         return True
@@ -421,6 +438,7 @@ class QueueIndex:
         due_ms = record.visible_ms
         for position in range(first, stop):
             at_ms = due_ms if isinstance(due_ms, int) else due_ms[position - first] if due_ms else 0
+            # An entry for every message and not for the batch: its messages are decided, and checked again, one by one.
             self.check_buckets.bucket(at_ms, self.queue_id).append(position)
         self.check_buckets.size += stop - first
 
@@ -446,6 +464,7 @@ class QueueIndex:
         for lease in unpack_runs(record.leases):
             # The lease may be gone: a replay after a loss removes leases of messages that were received anew.
             self.leases.by_number.pop(lease, None)
+        # Most queues have no history, and then a record costs no step per position.
         history = self.history if self.history.chunks else None
         for start, stop in ranges(record.positions):
             self.live.remove_range(start, stop)
@@ -489,6 +508,8 @@ class QueueIndex:
         back.remove_range(record.stop_position, self.next_position + 1)
         if not back:
             return back
+        # The history of these messages ended with their delete, so their receives count from 0 again: a message that
+        # was rewound must not become a dead letter at its first receive.
         self.rewindable -= back
         self.live |= back
         self.live_count += len(back)
@@ -519,10 +540,12 @@ class QueueIndex:
         self.active_count = len(self.active)
         self.moving_count = len(self._moving) if self._moving is not None else 0
         if record.redriven and self.redrive is not None:
+            # Dead letters and redriven messages leave by the same record; only the latter are progress of the redrive.
             self.redrive.moved += count_runs(record.positions)
 
     def apply_redrive_started(self, record: RedriveStarted) -> None:
         """Begin a redrive."""
+        # In place of the last redrive, which stayed only to be shown to the operator.
         self.redrive = Redrive(record.target, record.max_per_second, record.stop_position, record.started_ms)
 
     def apply_redrive_ended(self, record: RedriveEnded) -> None:
@@ -561,6 +584,7 @@ class QueueIndex:
         # come back with a longer one.
         self._prune_by(record)
         self.attributes = record.attributes
+        # Without a window no rewind can name these messages, and their bodies would keep segments alive for nothing.
         if not record.attributes.rewind_ms:
             self._rewindable = None
 
@@ -582,6 +606,7 @@ class QueueIndex:
                 continue
             if counted:
                 self.history.set(entry.position, entry.receive_count, entry.first_receive_ms)
+            # Back at its old position and so in front of younger messages, as if it had never been received.
             self.activate_range(entry.position, entry.position + 1)
 
     def apply_activated(self, record: MessagesActivated) -> None:
@@ -596,6 +621,7 @@ class QueueIndex:
     def apply_step(self, now_ms: int, longest_lease_ms: int) -> None:
         """Lower the times that lie too far in the future, after broker time stepped back to ``now_ms``."""
         self.last_enqueue_ms = min(self.last_enqueue_ms, now_ms)
+        # With later times left in place, messages of before the step would outlive their retention by the whole step.
         self.steps.no_later_than(now_ms)
         self.leases.no_later_than(now_ms + longest_lease_ms)
 
@@ -614,6 +640,7 @@ class QueueIndex:
         ):
             if positions is not None:
                 positions.remove_range(0, floor)
+        # Sizes anew: the range may have held any mix of states, and a count of each is no cheaper than a size.
         self.live_count = len(self.live)
         self.active_count = len(self.active)
         self.delays.drop_below(floor)
@@ -650,6 +677,7 @@ class QueueIndex:
             self.half.remove(position)
             self.half_count -= 1
         else:
+            # No damaged and no moving messages: recovery, the only caller, does not know them.
             return self.delays.leave(position)
         return True
 
@@ -702,6 +730,8 @@ class QueueIndex:
                 elif position in self.delays.overflow:
                     self.delays.leave(position)
                     self.damaged.add(position)
+                    # After a restart the message must be in overflow again and not active: its delay may not have
+                    # ended.
                     self.delays.damaged.add(position)
                 elif self._half is not None and position in self._half and position not in self.halves.unreadable:
                     self.halves.unreadable.add(position)
@@ -733,6 +763,7 @@ class QueueIndex:
 
 def positions_from(positions: BitMap64, start: int, max_count: int) -> list[int]:
     """Return up to ``max_count`` positions of a set from ``start`` on, ascending."""
+    # The usual queue is consumed in order, and has a single run of positions here: one test in place of a walk.
     if positions.contains_range(start, start + max_count):
         return list(range(start, start + max_count))
     selected: list[int] = []

@@ -51,6 +51,7 @@ class Checks:
             return
         if has_checkers and not queue.index.attributes.transactional:
             raise NotTransactional(name)
+        # Kept in memory only: after a restart no client is connected, so no queue has a checker.
         self._runtime[queue.queue_id].has_checkers = has_checkers
         if has_checkers:
             self.take_up(queue)
@@ -67,10 +68,14 @@ class Checks:
         if queue is not None:
             index = queue.index
             positions = [index.halves.position_of(message_id) for message_id in message_ids]
+            # Without the messages that were decided since: the lost client may have answered before its connection
+            # ended.
             again = BitMap64([known for known in positions if known is not None]) & index.half
             self.want(queue, again)
             checked, max_checks = index.halves.checked, index.attributes.max_checks
             for position in again:
+                # Below the limit the repeated check is the next check, and is counted. Only at the limit it needs
+                # permission.
                 if position in checked and checked[position].attempts >= max_checks:
                     self._once_more.setdefault(queue.queue_id, BitMap64()).add(position)
         return Outcome(None)
@@ -97,6 +102,7 @@ class Checks:
 
     def tick(self, effects: Effects, now_ms: int) -> None:
         """Take due entries from the buckets, and send a slice of the due checks of a queue."""
+        # Buckets first: a check that comes due in this tick can be sent in this tick.
         due = self._buckets.take_due(now_ms, self._limits.tick_items)
         if due is not None:
             queue = self._queues.by_id.get(due[0])
@@ -114,6 +120,8 @@ class Checks:
 
     def _current(self, queue: Queue, positions: "array[int]", now_ms: int) -> BitMap64:
         """Return the positions that are still half and have no entry for a later time."""
+        # A decision does not search the buckets for its message, and neither does a check that was planned anew.
+        # Entries are compared with the facts here instead, once, when they come due.
         half = BitMap64(positions) & queue.index.half
         checked = queue.index.halves.checked
         if checked:
@@ -129,6 +137,7 @@ class Checks:
         # a set in which its message seldom is.
         due = self._queues.add_due_checks(queue.queue_id, BitMap64())
         due &= index.half
+        # No check can be sent without a body. The next read of the log after a restart may find the body repaired.
         due -= index.halves.unreadable
         once_more = self._once_more.get(queue.queue_id)
         if once_more is not None:
@@ -143,6 +152,8 @@ class Checks:
                     elsewhere.append(position)
             else:
                 size += len(message.body)
+                # A tick sends about as many bytes as a batch of messages has. The first check goes out whatever its
+                # size.
                 if size > self._limits.max_batch_bytes and in_memory:
                     break
                 in_memory.append(message)
@@ -154,6 +165,8 @@ class Checks:
             queue_id = queue.queue_id
             self._lane.want(queue_id, queue_id, elsewhere, self._limits.page_bytes, None, effects.reads)
         elif due:
+            # Without a page, or the page does this when it arrives. In line meanwhile, the queue would ask for the same
+            # bodies.
             self._agenda.checks_wanted[queue.queue_id] = None
 
     def _may_ask(self, queue: Queue, due: BitMap64, position: int) -> bool:
@@ -198,7 +211,9 @@ class Checks:
             position = message.position
             if position not in due or not self._may_ask(queue, due, position):
                 continue
+            # In any case, also without a check: an expired message that stayed due would come up in every tick.
             self._is_settled(queue, due, position)
+            # A commit after the retention is refused, so a question about an expired message would be in vain.
             age_ms = now_ms - message.enqueue_ms
             if age_ms >= attributes.retention_ms or position not in index.half:
                 continue
@@ -207,10 +222,14 @@ class Checks:
             first_ms = message.visible_ms - message.enqueue_ms
             # Doubling intervals: a producer that is down for hours is not asked every second for each of its messages.
             interval_ms = min(self._limits.max_check_interval_ms, first_ms << attempt)
+            # 0 for the last check: no further check is planned, and a later change of ``max_checks`` finds the message
+            # by it.
             asked.append(position)
             next_check_ms.append(now_ms + interval_ms if attempt < attributes.max_checks else 0)
             effects.checks.append(Check(queue.account, queue.name, message, age_ms, attempt))
         if asked:
+            # In the outcome that has the checks: no check is sent without being counted, and none is counted without
+            # being sent.
             record = TransactionsChecked(queue.queue_id, pack_runs(asked), now_ms, next_check_ms)
             self._queues.apply_checked(queue, record)
             effects.records.append(record)
@@ -219,11 +238,13 @@ class Checks:
         self, reading: Reading[None], messages: Sequence[StoredMessage], missing: Runs, effects: Effects, now_ms: int
     ) -> int:
         """Send the checks of a page. If no client answers checks any more, the checks stay due."""
+        # Before any return: while the queue is busy, its due checks are not taken up.
         self._lane.busy.discard(reading.owner_id)
         queue = self._queues.by_id.get(reading.owner_id)
         if queue is None:
             return 0
         due = self._queues.add_due_checks(queue.queue_id, BitMap64())
+        # Before the checks of the page are sent: the next look at the due checks leaves these messages out.
         damaged = queue.index.set_damaged(missing) if missing else 0
         if self._runtime[queue.queue_id].has_checkers:
             self._ask(queue, due, messages, effects, now_ms)

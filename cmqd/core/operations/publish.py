@@ -200,6 +200,8 @@ class Publish:
         """Keep copies in memory that are near the head of their queues, and serve waiting receives."""
         are_many = shares.total > KEPT_COPIES
         at_once = SERVED_COPIES
+        # After the publish is among the records: receives make records of their own, which must stand behind it in the
+        # row.
         for place, queue in enumerate(shares.queues):
             runtime = self._runtime[queue.queue_id]
             is_near = was_empty[place] or not runtime.window.cold
@@ -253,6 +255,7 @@ class Publish:
         copies, place = entries.pop(0)
         queue = self._queues.by_id.get(queue_id)
         if not entries or queue is None or not self._runtime[queue.queue_id].line.waiting:
+            # Without receives in line there is no hurry: the pages bring the copies when consumers come near them.
             del self._agenda.unserved[queue_id]
         if queue is None or not self._runtime[queue.queue_id].line.waiting:
             return

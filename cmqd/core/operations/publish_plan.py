@@ -13,6 +13,15 @@ publish is applied while the plan of an earlier publish is unfinished, because a
 topic remembers.
 
 Units are about microseconds of work. The core has no clock, and the same calls give the same slices.
+
+The order for every request:
+
+1. Is the publish a repeat? A stored publish stays stored, even if a check would refuse it by now.
+2. Is its predecessor stored, or in this plan? A publish that came too early is refused before any work is done for it.
+3. Sizes, labels and the match. These can take several slices; until they are done, the request is not in the plan.
+4. Dedup ids, against the topic and against the requests in front. They come after the last slice of the match, because
+   requests are planned one by one, and the answer must hold when the request joins the plan.
+5. Promises, the last refusal. Then the messages join the plan, and no step behind this one can refuse the request.
 """
 
 from collections.abc import Iterator, Sequence
@@ -61,6 +70,7 @@ class Part(msgspec.Struct, gc=False):
 
     def turn(self, topic: TopicRuntime) -> int:
         """Turn subscriptions by message into messages by subscription; returns the units of work."""
+        # The usual part has the same subscriptions for all messages, and ``union`` says it all.
         if self.is_alike:
             return 0
         subscriptions = topic.subscribers(self.union)
@@ -90,6 +100,7 @@ class Entry(msgspec.Struct, gc=False):
             return self.reply
         if self.same_as is not None:
             earlier = self.same_as.reply_from(first_id)
+            # Only a request that joined the plan can be repeated within it, and such a request has a reply with ids.
             assert isinstance(earlier, Published)
             return Published(earlier.message_ids, [None] * len(earlier.message_ids))
         if self.repeats is None:
@@ -161,7 +172,9 @@ class PublishPlan:
             self._begin()
         if self._steps is None:
             return True
+        # A finished plan has no steps left; a plan that is whole stays whole until the topic changes.
         for _ in self._steps:
+            # The units are used up. After too many restarts the plan is finished here instead, see ``MAX_RESTARTS``.
             if self._restarts < MAX_RESTARTS:
                 return False
             self._units = units
@@ -176,10 +189,12 @@ class PublishPlan:
 
     def _begin(self) -> None:
         self._revision = self.topic.revision
+        # The matcher belongs to the topic: the plans of many calls share the labels that it remembers.
         self._runtime.follow()
         self._restarts += 1
         self.count: int = 0
         """New messages, including messages that match no subscription."""
+        # All tables begin anew. The sets of subscriptions in old parts have bits of a matcher that is gone.
         self.entries: list[Entry] = []
         self.parts: list[Part] = []
         self._numbered: dict[tuple[int, int], Entry] = {}
@@ -192,6 +207,7 @@ class PublishPlan:
         """Do all the work; yields where the units are used up."""
         for request in self._requests:
             entry = Entry()
+            # Before any check: the replies are in the order of the requests, whether a request is refused or not.
             self.entries.append(entry)
             # Repeats before order and checks, as for sends: a stored publish stays stored.
             try:
@@ -213,6 +229,8 @@ class PublishPlan:
         if not session or not sequence:
             return False
         # Before all checks: a stored publish stays stored even if a limit was lowered since.
+        # This plan first: sessions do not know its publishes before the record is applied. A refused publish is not in
+        # the table, so its repeat is examined anew.
         entry.same_as = self._numbered.get((session, sequence))
         if entry.same_as is not None:
             return True
@@ -231,6 +249,7 @@ class PublishPlan:
             limits=self._limits,
             may_be_new=True,
         )
+        # Sessions remember ids alone, so the number of subscriptions that matched is unknown for a repeat.
         entry.reply = Published(ids, [None] * len(ids))
         return True
 
@@ -254,6 +273,7 @@ class PublishPlan:
         """Check a request and match its messages. A refused request leaves nothing in the plan."""
         topic, runtime = self.topic, self._runtime
         bodies, headers, dedup_ids = request.bodies, request.headers, request.dedup_ids
+        # Cheap checks first: a batch that is too large is refused before a match that takes milliseconds.
         sizes = checked_sizes(topic.name, bodies, headers, topic.attributes.max_message_bytes, self._limits)
         labels: list[Labels] = []
         members: list[int] = []
@@ -261,6 +281,8 @@ class PublishPlan:
             known = None if not label and topic.is_routing else runtime.known_members(label)
             # Remembered labels were checked when the matcher first saw the labels.
             if known is None:
+                # Units are asked for before the work and not after: a request whose labels are all remembered costs no
+                # slice.
                 if self._units <= 0:
                     yield
                 self._units = runtime.prepare(self._units)
@@ -280,6 +302,7 @@ class PublishPlan:
             if len(new) < len(sizes):
                 sizes, bodies = at_places(sizes, new), at_places(bodies, new)
                 headers = None if headers is None else at_places(headers, new)
+                # A single label stands for all messages, whatever number of them is new.
                 if len(labels) > 1:
                     labels, members = at_places(labels, new), at_places(members, new)
                 dedup_ids = at_places(dedup_ids, new)
@@ -311,10 +334,13 @@ class PublishPlan:
             TooManyRemembered: it has no room for new ones.
         """
         account, session = self.topic.account, request.session
+        # Asked before the record is made: a replay applies promises without asking, so no promise may be in a record
+        # without room for it.
         if dedup_ids is not None and any(dedup_ids):
             self._promises.check_dedup_ids(account, self._now_ms)
         if session and request.sequence and not self._promises.sessions.knows(account, session, self._now_ms):
             self._promises.check_session(account, session, self._new_sessions, self._now_ms)
+            # A session counts once against the share of its account, however many of its publishes are in the plan.
             self._new_sessions.add(session)
 
     def _listed(self, labels: list[Labels] | None, count: int) -> list[Labels]:
@@ -372,6 +398,8 @@ class PublishPlan:
             dedup_id = dedup_ids[place]
             number = None if dedup_id is None else self._dedup_ids.get(dedup_id)
             if number is None:
+                # A number of the plan and not an id. Ids are taken when the plan is applied, and a plan that begins
+                # anew has used none.
                 number = self.count + len(kept)
                 kept.append(place)
             numbers.append(number)
@@ -401,6 +429,8 @@ class PublishPlan:
             if not one_label:
                 label, subscriptions = labels[place], members[place]
             if not subscriptions:
+                # Discarded, and still a message of the reply: its id is taken, so that the ids of a batch are
+                # consecutive.
                 matched.append(0)
                 continue
             matched.append(size_of_all or subscriptions.bit_count())
@@ -412,8 +442,12 @@ class PublishPlan:
                 part = Part(subscriptions)
                 self.parts.append(part)
             elif part.members[0] != subscriptions:
+                # The order of messages counts more than equal subscriptions: a message never goes to another part to
+                # keep a part alike.
                 part.is_alike = False
                 part.union |= subscriptions
+            # In the part with the first message that matches. All parts of the plan are in one row, so the answer is
+            # durable together with the whole batch.
             if is_numbered:
                 part.numbered += (request.session, request.sequence, entry.first, len(bodies))
                 is_numbered = False

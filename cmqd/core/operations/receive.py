@@ -55,6 +55,8 @@ class Receive:
         Raises:
             InvalidArgument, TooManyInFlight, TooManyWaiting.
         """
+        # Arguments are checked first: a receive with wrong arguments is refused with the same error on an empty queue,
+        # a full queue and a queue with waiting receives.
         max_messages = request.max_messages
         wait_ms, visibility_timeout_ms = self._receive_times(queue, request)
         index = queue.index
@@ -85,9 +87,12 @@ class Receive:
         waiter = Waiter(
             waiter_id, queue.queue_id, max_messages, visibility_timeout_ms, deadline_ms, overdue=not wait_ms
         )
+        # The table finds a receive by id, the line keeps the order. Both entries end together: a receive that were left
+        # in the line would take messages for a closed connection.
         self._waiters[waiter_id] = waiter
         runtime.line.add(waiter)
         if wait_ms:
+            # A receive without a wait has no deadline to come: it is overdue already, and the page ends it.
             self._wait_buckets.bucket(deadline_ms, queue.queue_id).append(waiter_id)
             self._wait_buckets.size += 1
         if index.active_count:
@@ -105,7 +110,7 @@ class Receive:
         waiting: int = 0,
         max_waiting: int = 0,
     ) -> Outcome[list[list[ReceivedMessage] | Waiting | DomainError]]:
-        """Apply the receives of several clients to one queue, in this order, each receive independent of the others.
+        """Apply the receives of several clients to a queue, in this order, each receive independent of the others.
 
         Neighbours with one visibility timeout share a step and a record, as far as their messages are in memory. A
         refused receive has its error at its index of the reply and does not affect the others.
@@ -142,6 +147,7 @@ class Receive:
             except DomainError as refusal:
                 replies.append(refusal)
             else:
+                # Counted on within the call: a call with many receives must not exceed the limit of its account.
                 waiting += outcome.reply is WAITING
                 replies.append(outcome.reply)
                 records += outcome.records
@@ -169,6 +175,8 @@ class Receive:
         batch_sizes: list[int] = []
         for request in requests:
             try:
+                # The first receive that would be refused ends the group. The single way refuses it, at its place among
+                # the replies.
                 _, timeout_ms = self._receive_times(queue, request)
             except DomainError:
                 break
@@ -212,6 +220,8 @@ class Receive:
 
         The decisions are carried out all the same. Returns False if the request was answered already (or never waited).
         """
+        # Out of the table first. The entry in the bucket of its deadline stays, and finds no receive when it comes due:
+        # a search of the bucket would make every disconnect slow.
         waiter = self._waiters.pop(waiter_id, None)
         if waiter is None:
             if self._deciding.pop(waiter_id, None) is not None:

@@ -2,6 +2,17 @@
 
 All checks come before the first change. Message ids are taken and the record is applied only when the whole batch is
 valid, so a refused send leaves no trace.
+
+The order of the checks of a send:
+
+1. A repeat of a numbered send. It is answered with its ids even if its batch would be refused by now: the messages are
+   stored, and a refusal would say that they are not.
+2. The predecessor (``after``). A send behind a missing predecessor is refused as out of order, whatever else is wrong
+   with it: the producer must repeat the predecessor first.
+3. The batch: sizes, dedup ids, promises, room (:mod:`cmqd.core.operations.batches`), then the delays.
+
+After a send the receives in line are served in the same outcome. Send and receive share a row, and the message goes out
+with a single commit.
 """
 
 from collections.abc import Sequence
@@ -58,6 +69,8 @@ class Send:
         batch = self._batches.check(queue, request, now_ms)
         delay_ms = index.attributes.delay_ms if request.delay_ms is None else request.delay_ms
         if batch.repeats is not None:
+            # A list of delays is checked for all bodies, repeats included: its length must fit the request and not the
+            # bodies that remain to be stored.
             if isinstance(delay_ms, list):
                 self._visible_ms(delay_ms, len(request.bodies), now_ms)
                 delay_ms = at_places(delay_ms, batch.repeats.new)
@@ -65,9 +78,15 @@ class Send:
                 return Outcome(batch.message_ids(0))
         # Times of a queue never decrease, even if the clock does: the floor of the retention is a single position.
         enqueue_ms = max(now_ms, index.last_enqueue_ms)
+        # From the time of the queue and not from now: after a step back of the clock a delay ends its full length after
+        # the send time that the record has.
         visible_ms = None if delay_ms == 0 else self._visible_ms(delay_ms, len(batch.sizes), enqueue_ms)
         records: list[AnyRecord] = []
+        # The reservation of ids, if one is needed, comes before the record that uses the ids, in the same row.
+        # Otherwise a crash could give the ids to other messages.
         first_id = self._numbers.take_message_ids(len(batch.sizes), records)
+        # The positions are the next of the index. No other operation runs between this look and ``store``, which
+        # applies the record.
         record = MessagesSent(
             queue_id=index.queue_id,
             first_position=index.next_position,
@@ -163,6 +182,7 @@ class Send:
                     if stored is not None:
                         replies.append(stored)
                         continue
+                # After the look for a repeat, as in ``_send_one``: a limit may have been lowered since the first send.
                 own = checked_sizes(queue.name, request.bodies, None, attributes.max_message_bytes, self._limits)
                 # A session counts against the share of its account once, however many of its sends are in this call.
                 is_new = (
@@ -172,6 +192,8 @@ class Send:
                 )
                 if is_new:
                     self._promises.check_session(queue.account, session, new_sessions, now_ms)
+                # Room last, because it depends on the earlier requests of the call. A refused request takes none, so a
+                # smaller request behind it can still fit.
                 if len(sizes) + len(own) > room:
                     raise BacklogFull(queue.name, index.live_count + len(sizes), len(own), attributes.max_backlog)
             except DomainError as refusal:
@@ -191,6 +213,8 @@ class Send:
         if sizes:
             self._numbers.take_message_ids(len(sizes), effects.records)
             enqueue_ms = max(now_ms, index.last_enqueue_ms)
+            # ``numbered`` names the ids of every numbered send of the record, so that a replay can answer a repeat as
+            # the live broker does.
             record = MessagesSent(index.queue_id, index.next_position, next_id, enqueue_ms, sizes, numbered=numbered)
             effects.records.append(record)
             effects.bodies += taken

@@ -105,9 +105,13 @@ class Serving:
             positions = positions[:taken]
         numbers = self._numbers
         first_lease = numbers.next_lease
+        # The record of the reservation comes before the record that uses the numbers, in the same row. Most receives
+        # find numbers in the block that was reserved before.
         if first_lease + taken > numbers.lease_until:
             self._numbers.ensure(records, leases=taken)
         numbers.next_lease = first_lease + taken
+        # One deadline for all messages of the step, although a message may expire before it. See the end of this
+        # method.
         deadline_ms = now_ms + visibility_timeout_ms
         runs = [positions.start, taken] if isinstance(positions, range) else pack_runs(positions)
         record = MessagesReceived(index.queue_id, runs, first_lease, now_ms, deadline_ms)
@@ -119,6 +123,8 @@ class Serving:
         if self._lease_buckets.size > self._leases.sweep_above:
             # Paid for by receives, because receives add the entries. A sweep by time alone could fall behind them.
             self._leases.sweep(now_ms)
+        # Bodies that were handed out are not kept. After a lost lease they are read from the log again, which is rare;
+        # kept, they would take the memory from messages that were never received.
         messages = self._budget.take(index.queue_id, window, positions)
         received = [
             ReceivedMessage(
@@ -150,6 +156,8 @@ class Serving:
         Receives are served together as long as memory has enough messages for all, within the size of a reply.
         """
         index, window = queue.index, self._runtime[queue.queue_id].window
+        # The usual case without a look at single messages: all active messages are in memory, and all bodies together
+        # fit the reply.
         if len(window.messages) >= index.active_count and window.size <= self._max_batch_bytes:
             return len(wanted)
         count = min(sum(wanted), index.active_count)
@@ -171,6 +179,8 @@ class Serving:
             message = in_window.get(position)
             if message is None:
                 break
+            # The first message may exceed the size of a reply alone: refused here, it would block the head of the queue
+            # for ever.
             size += reply_bytes(message)
             if size > self._max_batch_bytes and taken:
                 break
@@ -189,9 +199,13 @@ class Serving:
         floor = index.steps.floor_at(oldest_ms, index.next_position)
         for position in index.active.iter_equal_or_larger(floor):
             message = in_window.get(position)
+            # Beyond whole time steps the exact time of a body in memory decides. The first message that is not in
+            # memory ends the walk, and a page will tell its time.
             if message is None or message.enqueue_ms > oldest_ms:
                 break
             floor = position + 1
+        # Only a record may change facts. With a floor that moved in memory alone, the live broker and a replay of the
+        # same rows would hold different messages.
         record = MessagesExpired(index.queue_id, floor)
         self._floors.apply(queue, record)
         records.append(record)
@@ -202,11 +216,12 @@ class Serving:
         line = runtime.line
         index = queue.index
         while line.waiting and index.active_count:
-            # Receives with one visibility timeout share a record. Each would else be a record of its own, and a queue
+            # Receives with equal visibility timeouts share a record. With a record for every receive, a queue
             # with a thousand waiting consumers would write a thousand records for a batch of a thousand messages.
             waiters = line.alike(min(index.active_count, MAX_TAKEN))
             batch_sizes = [waiter.max_messages for waiter in waiters]
             if len(waiters) > 1:
+                # At least the first receive, which gets what memory has. Alone, too, it would get no more.
                 del waiters[max(1, self.served_together(queue, batch_sizes)) :]
                 del batch_sizes[len(waiters) :]
             messages = self.take(queue, sum(batch_sizes), waiters[0].visibility_timeout_ms, effects.records, now_ms)
@@ -231,6 +246,8 @@ class Serving:
             # The receives outlived their deadline for a page. No page is under way any more, so they get their answer.
             if not (index.active_count and (queue_id in lane.busy or queue_id in lane.line)):
                 self.answer_overdue(queue, effects)
+        # After the line is served: the line has moved the head, and a page read for the old head would hold messages
+        # that are gone.
         if runtime.window.cold and index.active_count:
             self.read_ahead(queue, effects.reads)
 
@@ -276,6 +293,7 @@ class Serving:
             lane.line[queue_id] = None
             return
         window = self._runtime[queue_id].window
+        # Reads ahead go on from here. If the log answers with a prefix, ``_page_arrived`` sets the position back.
         window.paged_until = max(window.paged_until, positions[-1] + 1)
         if complete:
             # All active messages are in memory or in this read, so new messages continue the window without a gap.

@@ -24,7 +24,11 @@ from cmqd_types.messages import CopyOf, Origin
 
 
 class Store:
-    """Puts messages into queues; the caller serves the receives that wait for them."""
+    """Puts messages into queues.
+
+    The caller serves the receives in line, once, after all its messages are stored. Served after every record, the
+    receives would need a record each.
+    """
 
     def __init__(self, facts: Facts, runtime: Runtime) -> None:
         self._numbers = facts.numbers
@@ -57,6 +61,8 @@ class Store:
             return
         runtime = self._runtime[queue.queue_id]
         if record.visible_ms is not None:
+            # Asked even if places are free: behind messages in overflow a new message waits too, and only a tick gives
+            # places, in order of sending.
             agenda.want_overflow(queue)
             self._keep_soon(queue, runtime, record, bodies)
         self._keep_bodies(queue, runtime, record, bodies, was_empty)
@@ -82,6 +88,8 @@ class Store:
             queue.queue_id,
             index.next_position,
             first_id,
+            # The send time is new too: a moved or committed message begins its retention anew in this queue. Times of a
+            # queue never decrease, even if the clock does.
             max(now_ms, index.last_enqueue_ms),
             [len(message.body) for message in messages],
             headers if any(headers) else None,
@@ -90,6 +98,8 @@ class Store:
         )
         bodies = [message.body for message in messages]
         self.store(queue, record, bodies)
+        # The caller appends the record that ends the old message to the same effects: a row holds both or neither, so a
+        # crash cannot lose the message or double it.
         effects.records.append(record)
         effects.bodies += bodies
 
@@ -145,6 +155,8 @@ class Store:
                 origin=origins[offset] if origins else None,
                 copy_of=copies_of[offset] if copies_of else None,
             )
+            # The first body without room ends the window, see the module. ``paged_until`` is set to its position, so
+            # the first page begins exactly there.
             if not goes_out and not budget.has_room(queue.queue_id, cost(message)):
                 window.cold = True
                 window.paged_until = position + offset
@@ -158,6 +170,8 @@ class Store:
             due_ms = visible if isinstance(visible, int) else visible[offset] if visible else 0
             position = record.first_position + offset
             if (
+                # Prefetches have passed this time already and will not come back for these messages. Messages in
+                # overflow are left out: their due time is not known to the index.
                 record.enqueue_ms < due_ms <= self._agenda.prefetched_until_ms
                 and position in queue.index.delays.scheduled
             ):
@@ -169,8 +183,11 @@ class Store:
                     headers[offset] if headers else None,
                     due_ms,
                 )
+                # No gap can arise here: delayed bodies are not part of the window, and a body that is missing when its
+                # delay ends is read then.
                 if not self._budget.has_room(queue.queue_id, cost(message)):
                     return
+                # Not in the window yet. Among the active bodies a receive would take the message before its time.
                 self._budget.keep_soon(queue.queue_id, runtime.window, message)
 
     def _keep_half(self, queue: Queue, record: MessagesSent, bodies: list[bytes]) -> None:
@@ -184,6 +201,8 @@ class Store:
                 record.enqueue_ms,
                 body,
                 headers[offset] if headers else None,
+                # The time of the first check, in the field that delayed messages have for their due time: a check that
+                # is sent from memory needs it for its intervals.
                 check_ms if isinstance(check_ms, int) else 0,
             )
             # The oldest half messages make room for newer ones. An old half message is one whose producer is slow or
@@ -200,9 +219,11 @@ class Store:
             window.cold = False
         # As in ``_keep_bodies``: messages that go out at once need no room.
         goes_out = was_empty and len(runtime.line.waiting) > 0
+        # Message objects are made only here, for queues near their head. A publish to a cold queue makes none.
         for message in copies.messages(place):
             size = cost(message)
             if not goes_out and not budget.has_room(queue.queue_id, size):
+                # The copies are in the log, in the row of the publish: the pages go on from this position.
                 window.go_back_to(message.position)
                 return
             window.messages[message.position] = message

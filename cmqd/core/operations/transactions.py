@@ -12,6 +12,10 @@ A commit writes the message again at the end of its queue, in the row that ends 
 the message would keep its old send time, and could expire right after the commit. Writing again needs the body. If the
 body is not in memory, the body is read from the log, and later decisions about the message wait behind the commit, in
 order: a rollback that overtook the read would win over the earlier commit.
+
+A request of decisions is carried out in two steps. First every decision is examined against the facts and against the
+earlier decisions of the request, without a change (``_decide``). Then all of them become records in one row (``_end``).
+So a crash finds the request carried out or not begun, as far as no body had to be read.
 """
 
 from collections.abc import Sequence
@@ -113,6 +117,8 @@ class Transactions:
         queue = self._queues.find(account, name)
         index = queue.index
         if not index.attributes.transactional:
+            # In a queue without transactions no producer could decide, and no check would be sent: half messages would
+            # wait there until they expire.
             raise NotTransactional(name)
         # Before the checks: the batch was stored, and stays stored, even if a limit was lowered since.
         ids = self._batches.stored_before(queue, request, now_ms)
@@ -125,7 +131,9 @@ class Transactions:
             check_range("first_check_ms", first_check_ms, *ATTRIBUTE_RANGES["first_check_ms"])
         batch = self._batches.check(queue, request, now_ms)
         if not batch.sizes:
+            # Repeats alone: nothing is stored, so no number is taken and no record is made.
             return Outcome(batch.message_ids(0))
+        # Half messages share the positions and time steps of the queue, so their times must not decrease either.
         enqueue_ms = max(now_ms, index.last_enqueue_ms)
         records: list[AnyRecord] = []
         first_id = self._numbers.take_message_ids(len(batch.sizes), records)
@@ -136,6 +144,7 @@ class Transactions:
             enqueue_ms=enqueue_ms,
             sizes=batch.sizes,
             headers=batch.headers,
+            # A half message has no due time, so the field of the record holds the time of its first check.
             visible_ms=enqueue_ms + first_check_ms,
             session=request.session,
             sequence=request.sequence,
@@ -190,6 +199,7 @@ class Transactions:
         # message, so a decision counts for the entries behind it as soon as it is collected.
         commits = self._commits.get(queue.queue_id)
         request = PendingDecisions(waiter_id, 0, [])
+        # The floor of expired messages is taken once, so that all decisions of the request see the same moment.
         endings = Endings(queue, now_ms, index.expired_below(now_ms))
         for place, (message_id, decision) in enumerate(zip(message_ids, decisions, strict=True)):
             position = index.halves.position_of(message_id)
@@ -200,10 +210,13 @@ class Transactions:
             # rollback would win over the commit that came first.
             waiting = None if commits is None else commits.decisions.get(position)
             if waiting is None:
+                # Without a body a rollback is decided at once, and a commit waits for a page.
                 message = self._runtime[queue.queue_id].window.half.get(position)
                 error = self._decide(endings, position, message_id, decision, message)
                 if error is Progress.SETTLED:
                     continue
+                # A refused entry is a failure in the reply and stops no other entry: a producer that repeats a batch of
+                # decisions must not lose the decisions behind the first one that expired.
                 if isinstance(error, DomainError):
                     request.failures.append((place, message_id, error))
                     continue
@@ -211,6 +224,7 @@ class Transactions:
                     commits = PendingCommits(name, {})
                 waiting = commits.decisions[position] = []
             waiting.append((request, place, message_id, decision))
+            # Counted per decision: the request is answered when its last decision is settled, in one reply.
             request.left += 1
 
         effects = Effects()
@@ -221,6 +235,7 @@ class Transactions:
             self._serving.serve(queue, effects, now_ms)
         if not request.left:
             return effects.outcome(_done(request))
+        # Entered even if a page is under way: that page settles the decisions about its bodies, and asks for the rest.
         assert commits is not None
         self._deciding[waiter_id] = request
         # One page of commits of a queue at a time; decisions that come meanwhile join its table and the next page.
@@ -244,6 +259,7 @@ class Transactions:
             if gone:
                 return TransactionNotFound(queue.name, message_id)
             if position in index.half:
+                # Unknown is no decision: the message stays half, and later entries of the request may still decide.
                 if decision == UNKNOWN:
                     endings.unknown[position] = None
                     return Progress.SETTLED
@@ -269,6 +285,8 @@ class Transactions:
                 is_before = ROLL_BACK
             else:
                 return TransactionNotFound(queue.name, message_id)
+        # The same decision again is a repeat after a lost answer, and succeeds. "Unknown" after a decision is a late
+        # answer to a check, and changes nothing.
         if decision in (is_before, UNKNOWN):
             return Progress.SETTLED
         refusal = AlreadyCommitted if is_before == COMMIT else AlreadyRolledBack
@@ -292,6 +310,8 @@ class Transactions:
                 ended = TransactionsEnded(queue_id, pack_runs(sorted(positions)), is_commit, now_ms)
                 index.apply_ended(ended)
                 effects.records.append(ended)
+                # The window lets go of decided bodies. Commits have theirs in ``endings``, and no operation reads the
+                # body of a rolled back message again.
                 self._budget.drop_half(queue_id, self._runtime[queue.queue_id].window, positions)
         # A committed message keeps its id, and a record has consecutive ids from its first. So a record is made for
         # every run of neighbours; a batch that is committed as it was sent is one run.
@@ -314,6 +334,8 @@ class Transactions:
             if len(positions) == self._limits.page_messages:
                 break
         queue_id = queue.queue_id
+        # Up to the size of a row and not of a page: the bodies go into one row, and a second read for it would be a
+        # second commit.
         self._lane.want(queue_id, queue_id, sorted(positions), self._limits.max_batch_bytes, None, effects.reads)
 
     def on_page(
@@ -321,6 +343,7 @@ class Transactions:
     ) -> int:
         """Commit the messages of a page, take the decisions that waited behind the commits, and read the next page."""
         queue_id = reading.owner_id
+        # Before the next page is asked for below, which makes the queue busy again.
         self._lane.busy.discard(queue_id)
         commits = self._commits[queue_id]
         queue = self._queues.by_id.get(queue_id)
@@ -335,6 +358,7 @@ class Transactions:
                         effects.woken.append(Woken(request.waiter_id, error))
             return 0
         endings = Endings(queue, now_ms, queue.index.expired_below(now_ms))
+        # Noted before the decisions are settled: no further check is sent for a body that cannot be read.
         damaged = queue.index.set_damaged(missing) if missing else 0
         half = queue.index.half
         bodies: dict[int, StoredMessage | None] = {message.position: message for message in messages}
@@ -344,13 +368,17 @@ class Transactions:
         gone = [position for position in commits.decisions if position not in half and position not in bodies]
         bodies |= dict.fromkeys(gone)
         for position, message in bodies.items():
+            # A rollback or a repeat behind a commit is settled in the same step as the commit in front of it.
             self._settle_waiting(commits, endings, position, message, effects)
         # The row of this page, then the next page: bodies of commits are in memory for one row at a time.
         self._end(endings, effects)
+        # Cancelled requests are read for too. Their decisions were accepted, and a producer that repeats one must find
+        # it carried out.
         if commits.decisions:
             self._read_commits(queue, commits, effects)
         else:
             del self._commits[queue_id]
+        # Last, when the committed messages are active.
         self._serving.serve(queue, effects, now_ms)
         return damaged
 
@@ -369,6 +397,8 @@ class Transactions:
         for taken, (request, place, message_id, decision) in enumerate(waiting):
             settled = self._decide(endings, position, message_id, decision, message)
             if settled is Progress.WAITS:
+                # A body that is here and still waits found the row full. A body that cannot be read settles the commit
+                # as damaged: the message stays half, and the producer learns why.
                 if message is not None:
                     # The row has no room left, so the body is read again for the next row.
                     del waiting[:taken]
@@ -406,10 +436,13 @@ class Transactions:
             message = self._runtime[queue.queue_id].window.half.get(position)
             enqueue_ms = index.steps.sent_at(position) if message is None else message.enqueue_ms
             known = index.halves.checked.get(position) or Checked()
+            # Exact after the first check, when the facts have the time. Before it only a body in memory tells the time;
+            # the facts have it in buckets, which cannot be searched by message.
             if known.attempts:
                 next_check_ms = known.next_check_ms
             else:
                 next_check_ms = enqueue_ms + attributes.first_check_ms if message is None else message.visible_ms
+            # No further check is planned, but the message stays half until a decision or its retention.
             if known.attempts >= attributes.max_checks:
                 next_check_ms = 0
             messages.append(
@@ -422,6 +455,7 @@ class Transactions:
                     next_check_ms,
                 )
             )
+        # One position more tells whether the list goes on, so that a caller does not fetch an empty last page.
         more = positions and _half_from(queue, positions[-1] + 1, 1)
         return HalfMessages(messages=messages, next_start=positions[-1] + 1 if more else None)
 

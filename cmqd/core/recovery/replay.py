@@ -71,7 +71,7 @@ class Replay:
         return self._salvage is not None
 
     def begin_salvage(self) -> None:
-        """Apply further records as far as possible, because rows are missing; see :mod:`cmqd.core.salvage`."""
+        """Apply further records as far as possible, because rows are missing; see :mod:`cmqd.core.recovery.salvage`."""
         self._salvage = self._salvage or Salvage()
 
     def replay(self, record: AnyRecord, lsn: int) -> None:
@@ -264,6 +264,7 @@ class Replay:
             record = self._numbers.jump()
             self._numbers.apply(record)
             records.append(record)
+            # Only after a loss: a whole log has the records that end these messages.
             self._end_nameless(records)
         # After the jump, which reserves: the next numbers begin where all reservations end.
         self._numbers.skip_reserved()
@@ -276,6 +277,8 @@ class Replay:
             # By name, at the end: in the checkpoint and in the log a queue can come before its dead-letter queue.
             if name:
                 queues.bind(queue, queues.names[queue.account].get(name))
+            # Live, every send of half messages forgets a step of decisions. A replay does not, and would start with a
+            # longer table than a live broker has.
             while index.has_halves and index.halves.is_too_long():
                 index.halves.forget_decided(index.half)
         # After all queues are bound by name: only then a missing dead-letter queue is known to be missing.
@@ -297,6 +300,7 @@ class Replay:
             nameless = [position for position in index.half if index.halves.id_of(position) is None]
             # Rolled back by a record, so that a second start from this log comes to the same decision.
             if nameless:
+                # Recovery has no clock. The time of the newest message is the latest time that the queue knows.
                 ended = TransactionsEnded(queue_id, pack_runs(nameless), False, index.last_enqueue_ms)
                 index.apply_ended(ended)
                 records.append(ended)
@@ -313,10 +317,13 @@ class Replay:
                 attributes = msgspec.structs.replace(
                     index.attributes, dead_letter_queue="", dead_letter_max_receives=0, dead_letter_after_ms=0
                 )
+                # With its rewind floor, as every change of attributes has: replay prunes by the record (decision 0024).
                 record = index.with_rewind_floor(QueueAttributesSet(queue.queue_id, attributes, queue.modified_ms))
                 self._queues.apply_attributes(queue, record)
                 records.append(record)
             if queue.sources and index.dead_letter_floor < 0:
+                # From the end of the queue: the messages that it holds may be from before its role, and are to be
+                # consumed before it takes dead letters.
                 serves = DeadLettersFrom(queue.queue_id, index.next_position)
                 index.apply_dead_letters_from(serves)
                 records.append(serves)

@@ -69,6 +69,8 @@ class Salvage:
                 asked = unpack_runs(record.positions)
                 # Whatever state a message has here, the record says that it ends. It leaves its set before it leaves
                 # the queue, or the counts of the sets would be wrong for good.
+                # All leases stay in the record, also those that the index does not know: a delete passes over an
+                # unknown lease, and a known one must end with its message.
                 live = [position for position in asked if position in index.live]
                 self._end_state(index, live)
                 deleted = MessagesDeleted(record.queue_id, pack_runs(live), record.leases, record.deleted_ms)
@@ -100,13 +102,17 @@ class Salvage:
                 delays = list(zip(unpack_runs(record.positions), record.visible_ms, strict=True))
                 waiting = [(position, due_ms) for position, due_ms in delays if position in index.delays.overflow]
                 runs = pack_runs(position for position, _ in waiting)
+                # The due times are cut together with the positions, because the record pairs them by order.
                 scheduled = DelaysScheduled(record.queue_id, runs, [due_ms for _, due_ms in waiting])
                 return (scheduled,), len(waiting) == len(delays)
             case MessagesMoved():
                 return self._moved(index, record)
             case QueueRewound() | RedriveStarted():
+                # Whole, because a rewind takes only positions that the index has as rewindable, and a redrive only a
+                # bound.
                 _never_again(index, record.stop_position)
             case QueueCleared() | MessagesExpired() | DeadLettersFrom():
+                # A floor is true for every position below it, known or not.
                 _never_again(index, record.floor)
             case _:
                 pass
@@ -119,6 +125,7 @@ class Salvage:
         asked = unpack_runs(record.positions)
         _rewound(index, asked)
         live = self._activate(index, asked)
+        # After the messages left their former states: a message in flight leaves by the lease that held it before.
         holders = self._holders_of(index)
         holders.update((position, lease) for lease, position in enumerate(asked, record.first_lease))
         if len(live) == len(asked):
@@ -152,6 +159,7 @@ class Salvage:
         live = [position for position in asked if position in index.live]
         hidden = [position for position in live if position not in index.active]
         self._end_state(index, hidden)
+        # From here on the record finds what it presumes, and takes the messages out of the active set by itself.
         _make_active(index, hidden)
         return live
 
@@ -159,6 +167,8 @@ class Salvage:
         """Take live messages out of their present state, because the record gives them a new state or removes them."""
         for position in positions:
             if not index.leave_set(position):
+                # A live message in no set is in flight: recovery knows neither damaged nor moving messages. The count
+                # of its receives is kept, as at the end of a lease, so that dead letters are still recognized.
                 in_flight = index.leases.by_number.pop(self._holders_of(index)[position])
                 index.history.set(position, in_flight.receive_count, in_flight.first_receive_ms)
 
@@ -179,6 +189,8 @@ def _rewound(index: QueueIndex, positions: Sequence[int]) -> None:
         for position in back:
             index.rewindable.remove(position)
             index.live.add(position)
+        # Counted as the rewind in the gap would have: a live position outside the count would make the backlog too
+        # small.
         index.live_count += len(back)
         _make_active(index, back)
 
@@ -193,9 +205,12 @@ def _activated(index: QueueIndex, record: MessagesActivated) -> tuple[Sequence[A
     for position in asked:
         if position in index.delays.overflow:
             # The message got a place among the delayed messages in a gap.
+            # Into the scheduled messages first: the record is applied as in live operation, and takes its messages from
+            # there.
             index.leave_set(position)
             index.delays.scheduled.add(position)
             index.delays.scheduled_count += 1
+    # Messages without a delay are left out: their delay ended in a gap, and the record would count it twice.
     delayed = [position for position in asked if position in index.delays.scheduled]
     return (MessagesActivated(record.queue_id, pack_runs(delayed)),), len(delayed) == len(asked)
 
@@ -212,6 +227,7 @@ def _half_only(
             # The committed message follows in a record of its own, which needs none of the lost rows.
             cut = TransactionsEnded(record.queue_id, runs, record.committed, record.ended_ms)
         case TransactionsChecked():
+            # The times of the next checks are cut together with the positions, because the record pairs them by order.
             times = zip(asked, record.next_check_ms, strict=True)
             next_check_ms = [due_ms for position, due_ms in times if position in index.half]
             cut = TransactionsChecked(record.queue_id, runs, record.checked_ms, next_check_ms)
