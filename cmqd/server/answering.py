@@ -3,7 +3,8 @@
 The only module that joins core, log, reply gate and outbox. Rules:
 
 - Records go to the log first. Every reply, push and page read of an outcome depends on the LSN of its records, so no
-  part of an outcome may be handed on before its records are appended.
+  part of an outcome may be handed on before its records are appended. An append changes nothing if it fails, so a
+  failure at that point has told no client anything.
 - A reply waits at the gate for the LSN of its records. A reply without records waits for the last LSN of the log: the
   state that the core read may not be durable yet, and after a crash the client would know a state that never was.
 - After a bug in the core, or a failure of the storage, the index and the log may differ. Then no further outcome is
@@ -72,13 +73,17 @@ class Answering:
         """No further record can become durable: neither core nor log may be called."""
 
     def carry_out(self, outcome: Outcome[Any], now_ms: int) -> int:
-        """Carry out all side effects and return the LSN that the reply depends on; the reply is left to the caller."""
+        """Carry out all side effects and return the LSN that the reply depends on; the reply is left to the caller.
+
+        The caller must hold the reply with this LSN even if the outcome has no records: see the rules above.
+        """
         log = self._log
         lsn = log.append(outcome.records, outcome.bodies, now_ms) if outcome.records else log.last_lsn
         if outcome.woken:
             for woken in outcome.woken:
                 self._wake(woken.waiter_id, woken.reply, lsn)
         if outcome.reads:
+            # With the LSN, because the page may need rows that this outcome or an outcome before it has appended.
             for read in outcome.reads:
                 log.read_page(read.read_id, read.queue_id, read.positions, read.max_bytes, lsn)
         if outcome.checks:
@@ -92,14 +97,17 @@ class Answering:
     ) -> None:
         """Carry out an outcome, and answer unless the reply comes later."""
         if outcome.reply is WAITING:
-            # Before the outcome is carried out: a log in memory may bring the page while the page is being asked for.
+            # In the table before the outcome is carried out: an answer to a waiter without an entry counts as a bug.
             self._waiting_requests.add(waiter_id, client, request)
             self.carry_out(outcome, now_ms)
         else:
             self._answers[type(request)](client, request, outcome.reply, self.carry_out(outcome, now_ms))
 
     def stop_waiting(self, waiter_id: int) -> tuple[Client, wire.Request] | None:
-        """Remove a waiter here and in the core, and return it; None if it was answered before."""
+        """Remove a waiter here and in the core, and return it; None if it was answered before.
+
+        In both, because the core would lease messages to a waiter that no request has.
+        """
         waiter = self._waiting_requests.take(waiter_id)
         if waiter is not None:
             self._broker.cancel_receive(waiter_id)
@@ -110,7 +118,10 @@ class Answering:
         self._gate.hold(self.carry_out(outcome, now_ms), client, reply)
 
     def answer_lookup(self, asker: Answerable, reply: wire.AnyReply) -> None:
-        """Answer once the state as of now, which the core or the accounts read, is durable."""
+        """Answer once the state as of now, which the core or the accounts read, is durable.
+
+        A look-up has no records of its own, so the newest row stands for all records that the state contains.
+        """
         self._gate.hold(self._log.last_lsn, asker, reply)
 
     def refuse(self, client: Client, request_id: int, refusal: domain.DomainError, lsn: int | None = None) -> None:
@@ -120,6 +131,7 @@ class Answering:
 
     def checkers_changed(self, change: CheckersChange, now_ms: int) -> None:
         """Tell the core whether a queue has checkers, and which messages need another check."""
+        # The change first, because ``check_again`` takes the checks up at once in a queue with checkers.
         account, queue, has_checkers, changed, unanswered = change
         if changed:
             self._broker.set_has_checkers(account, queue, has_checkers)

@@ -39,7 +39,7 @@ from cmqd_segment.schema import NAMES_TABLE, SegmentFormatError, open_read_only,
 
 RETRY_SECONDS = (0.05, 5.0)
 FULL_DISK_PAUSE_SECONDS = 0.5
-"""Between two looks for room when no segment that waits has any."""
+"""Pause between two looks for room while the disk has room for none of the waiting segments."""
 HELD_SEGMENTS = 2
 """Number of retired segments that are held until their messages are consumed. A segment can be dropped once the
 checkpoint written at the retirement of its successor is on disk, so 1 would be too few. Each adds a WAL that a start
@@ -79,9 +79,10 @@ class Sealer:
         self._names: dict[int, asyncio.Future[list[SourceName]]] = {}
         """Names that the loop process was asked for, by number of the segment."""
         self._sealing: WritableSegment | None = None
+        """The segment whose seal is under way; it stays in ``_waiting`` until the seal is complete."""
         self._held: deque[WritableSegment] = deque()
         self._timer: asyncio.TimerHandle | None = None
-        """Runs out for the oldest that is held."""
+        """Ends the hold of the oldest held segment."""
         self._waiting: deque[WritableSegment] = deque()
         self._wake = asyncio.Event()
         """Set when a segment is submitted."""
@@ -96,7 +97,7 @@ class Sealer:
             self._timer = asyncio.get_running_loop().call_later(HELD_SECONDS, self._seal_oldest)
 
     def seal_held(self) -> None:
-        """Wait no longer for any."""
+        """End the hold of every segment, and seal it in its turn."""
         while self._held:
             self._seal_oldest()
 
@@ -135,6 +136,7 @@ class Sealer:
     async def run(self) -> None:
         """Seal submitted segments until cancelled. Raises sqlite3.Error, OSError if a retry cannot help."""
         while True:
+            # Cleared before the look at the line: a segment that is submitted after the look sets the event again.
             self._wake.clear()
             if not self._waiting:
                 if self._idle is not None:
@@ -174,6 +176,7 @@ class Sealer:
         itself, the manifest, or older sealed segments may have the name; a name that no source has stays out of the
         table.
         """
+        # In the order of cost: the memory of the loop process, the manifest, the rows of the segment, older files.
         answer = self._names[segment.number] = asyncio.get_running_loop().create_future()
         self._ask(ipc.NamesWanted(segment.number, list(segment.index.queues)))
         names = {name.id: name for name in await answer}
@@ -237,7 +240,7 @@ class Sealer:
 
 
 def names_within(segment: WritableSegment, ids: Set[int]) -> dict[int, SourceName]:
-    """Names in the segment itself: in its rows, and in the table of an earlier seal."""
+    """Find names in the segment itself: in its rows, and in the table of an earlier seal."""
     raw = segment.connection.raw
     names = {row[0]: SourceName(*row) for row in read_names(raw) if row[0] in ids}
     names_in_rows = SourceNames()
@@ -254,12 +257,16 @@ def names_in_file(path: Path, ids: Set[int]) -> dict[int, SourceName]:
         with closing(open_read_only(path, sealed=True)) as raw:
             return {row[0]: SourceName(*row) for row in read_names(raw) if row[0] in ids}
     except (sqlite3.Error, SegmentFormatError):
-        # A name is worth a look, and not a seal.
+        # A seal must not fail for a name: without names the segment is complete, and without a seal its WAL stays.
         return {}
 
 
 def write_tables(segment: WritableSegment, names: Sequence[SourceName] = ()) -> bool:
-    """Write the sparse index, the names and the facts about the segment; a second time replaces the first."""
+    """Write the sparse index, the names and the facts about the segment; a repetition replaces them.
+
+    In a transaction, because the seal may be repeated after a crash or an error: the repetition finds no tables or
+    whole tables. A failed attempt is rolled back, so that the retry can begin.
+    """
     raw = segment.connection.raw
     queues = segment.index.queues
     # A sealed segment is on disk, also with durability ``os``: the manifest says *sealed* only of files that survive a
@@ -295,13 +302,19 @@ def write_tables(segment: WritableSegment, names: Sequence[SourceName] = ()) -> 
 
 
 def truncate_wal(segment: WritableSegment) -> bool:
-    """Copy the WAL into the main file; False while a reader is in the way."""
+    """Copy the WAL into the main file; False while a reader is in the way.
+
+    Only (0, 0, 0) proves that no frame is left. A sealed segment is read without its WAL, so a frame that stayed there
+    would be missing.
+    """
     return segment.connection.raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone() == (0, 0, 0)
 
 
 def finish_file(path: Path) -> tuple[str, int]:
-    """Return checksum and size; make the file read-only and durable. No connection of this process is on the file any
-    more, so a plain handle drops no SQLite lock.
+    """Return checksum and size; make the file read-only and durable.
+
+    No connection of this process is on the file any more, so a plain handle drops no SQLite lock. The fsync covers
+    the mode too, and comes before the manifest says *sealed*.
     """
     digest = hashlib.sha256()
     with path.open("rb", buffering=0) as file:

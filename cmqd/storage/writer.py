@@ -18,11 +18,12 @@ from cmqd.storage.disk_space import Space
 from cmqd.storage.segment import LogRow, WritableSegment
 
 RETRY_SECONDS = (0.01, 1.0)
-"""First and longest pause before a batch is tried again on a full disk."""
+"""First and longest pause before a batch is tried again on a full disk. Short at first, because the first failure
+releases the ballast, which may be room enough."""
 
 
 class Writer:
-    """See the module."""
+    """Commits batches and switches segments; see the module."""
 
     def __init__(
         self,
@@ -53,6 +54,7 @@ class Writer:
         self._idle: asyncio.Future[None] | None = None
         self._stopping = False
         self._since_look = 0
+        """Growth of the WAL since free space was last measured."""
         self.failed: asyncio.Future[None] = self._loop.create_future()
         """Gets the error after which no commit may follow."""
 
@@ -65,6 +67,7 @@ class Writer:
         if self._stopping or self.failed.done():
             return
         self._batches.append(rows)
+        # Any other batch is in line behind a commit or a retry, and begins when that batch is durable.
         if len(self._batches) == 1:
             self._commit()
 
@@ -72,6 +75,7 @@ class Writer:
         """Finish the commit under way and take no other; ``drained`` waits for that. A full disk is not waited for."""
         self._stopping = True
         if not self._committing:
+            # A retry may wait for room that never comes, and the parent may be dead: the batch was never promised.
             if self._retry is not None:
                 self._retry.cancel()
             self._rest()
@@ -117,6 +121,7 @@ class Writer:
     def _on_error(self, error: BaseException) -> None:
         """Keep the batch if the disk is full. Any other error is final."""
         if not (isinstance(error, sqlite3.Error) and is_disk_full(error)):
+            # All batches, because rows behind a lost batch would leave a gap in the LSNs.
             self._batches.clear()
             self.failed.set_exception(error)
             self._rest()
@@ -126,13 +131,14 @@ class Writer:
             self._rest()
             return
         # The failed commit changed nothing. The retry goes to the segment that is active then.
+        # The switch comes before the retry: a seal of the full segment then gives back the room that the retry needs.
         if self._space.rolls_early(self.active):
             self._roll()
         self._retry = self._loop.call_later(self._pause, self._commit)
         self._pause = min(2 * self._pause, RETRY_SECONDS[1])
 
     def _rest(self) -> None:
-        """Finish: no commit is under way."""
+        """Resolve ``drained``, if no batch is left, now that no commit is under way."""
         if self._stopping:
             self._batches.clear()
         if self._idle is not None and not self._batches:
@@ -143,6 +149,7 @@ class Writer:
         active = self.active
         if self._roll_wanted is not None or self._rolls(active) or self._aged(active):
             self._roll()
+        # Beside the timer: a fast writer fills a disk between two ticks.
         if self._since_look >= self._space.look_bytes:
             self._since_look = 0
             self._space.look()

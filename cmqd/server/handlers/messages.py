@@ -177,7 +177,7 @@ class Receives:
         )
         results = outcome.reply
         if WAITING in results:
-            # Before the outcome is carried out: a log in memory may return the page during the call.
+            # In the table before the outcome is carried out: an answer to a waiter without an entry counts as a bug.
             for (client, _), request, waiter_id, result in zip(
                 group.askers, requests, waiter_ids, results, strict=True
             ):
