@@ -84,7 +84,7 @@ def _give_new_log_id(folder: Path) -> int:
 
 
 def effective_settings(settings: Settings) -> str:
-    """The settings as a TOML file with every value, its meaning and its range."""
+    """Return the settings as a TOML file with every value, its meaning and its range."""
     lines: list[str] = []
     section = ""
     for name, value in settings.as_table().items():

@@ -297,7 +297,7 @@ class Settings:
         return "none (ephemeral)" if self.ephemeral else str(self.durability)
 
     def as_table(self) -> dict[str, str | int | bool | None]:
-        """Every setting by name, in plain values."""
+        """Return every setting by name, in plain values."""
         table: dict[str, str | int | bool | None] = {}
         for field in dataclasses.fields(self):
             value: object = getattr(self, field.name)
@@ -320,12 +320,12 @@ class SettingInfo:
 
     @property
     def flag(self) -> str:
-        """As a flag of ``cmqd serve``."""
+        """Name of the flag of ``cmqd serve``."""
         return "--" + self.name.replace("_", "-")
 
     @property
     def variable(self) -> str:
-        """As a variable of the environment."""
+        """Name of the variable of the environment."""
         return ENVIRONMENT_PREFIX + self.name.upper()
 
     @property
@@ -501,7 +501,7 @@ _WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no"
 
 
 def _convert(info: SettingInfo, value: object, source: str) -> object:
-    """The value as the setting's type, within its range."""
+    """Return the value in the type of the setting, within its range."""
     refused = SettingError(info.name, value, info.allowed, source)
     if info.kind is bool:
         word = value if isinstance(value, bool) else _WORDS.get(value.lower()) if isinstance(value, str) else None

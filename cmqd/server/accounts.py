@@ -126,17 +126,17 @@ class Accounts:
         return self._document.handle_key
 
     def find_key(self, secret_id: str) -> Key | None:
-        """The enabled key of that id."""
+        """Return the enabled key of an id, None if there is none."""
         key = self._keys.get(secret_id)
         return key if key is not None and key.enabled and key.account != self._leaving else None
 
     def account_of(self, secret_id: str) -> str | None:
-        """The account of a key's id, enabled or not."""
+        """Return the account of a key, enabled or not."""
         key = self._keys.get(secret_id)
         return None if key is None else key.account
 
     def first_key(self, account: str) -> Key:
-        """The oldest enabled key of an account."""
+        """Return the oldest enabled key of an account."""
         return next(key for key in self._document.keys if key.account == account and key.enabled)
 
     def list_accounts(self, caller: str) -> list[str]:

@@ -53,7 +53,7 @@ class AgendaTimer:
             self._handle = self.loop.call_later(min(delay_ms / 1000, MAX_SLEEP_S), self._fire)
 
     def stop(self) -> None:
-        """Tick no more."""
+        """Cancel the timer, and set no other."""
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None

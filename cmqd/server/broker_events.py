@@ -35,7 +35,7 @@ class BrokerEvents:
     def fall_quiet(self) -> None:
         """Ignore time and pages from now on; the work is left to the next start.
 
-        Without this a move of messages would not end in a drain: it asks for its next page when a page arrives.
+        A move of messages would otherwise not end in a drain: each page that arrives makes the move ask for the next.
         """
         self._is_quiet = True
 

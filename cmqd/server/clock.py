@@ -145,7 +145,7 @@ class BrokerClock:
         return now
 
     def wall_ms(self) -> int:
-        """The wall clock: for comparison with clocks outside, never to be stored."""
+        """Return the time of the wall clock, for comparison with other machines; never to be stored."""
         return self._wall()
 
     @property

@@ -1,8 +1,8 @@
 """A timing wheel: a single coarse timer for the time limits of all connections.
 
 Ten thousand idle connections would be ten thousand timers, set anew at every read. Here a connection lies in a bucket
-and costs a list entry. It is examined when the timer reaches the bucket: after activity in the meantime it moves to a
-later bucket, so activity itself costs no work. (Varghese and Lauck's simple timing wheel.)
+and costs a list entry. When the timer reaches the bucket, a connection that was active in the meantime moves to a later
+bucket, so activity itself costs no work. (Varghese and Lauck's simple timing wheel.)
 """
 
 import time

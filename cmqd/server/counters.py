@@ -36,7 +36,7 @@ class Counters(msgspec.Struct):
     """Connections closed because the memory budget was exceeded."""
 
     def snapshot(self) -> dict[str, int]:
-        """The totals by name."""
+        """Return the totals by name."""
         return msgspec.structs.asdict(self)
 
 

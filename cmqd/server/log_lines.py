@@ -59,6 +59,6 @@ def configure_logs(log_format: LogFormat, level: LogLevel) -> None:
 
 
 def get_logger() -> structlog.typing.FilteringBoundLogger:
-    """The logger; asked for once per module."""
+    """Return the logger; a module calls the function once."""
     logger: structlog.typing.FilteringBoundLogger = structlog.get_logger()
     return logger

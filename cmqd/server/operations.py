@@ -40,7 +40,7 @@ class Operation(NamedTuple):
 
     @property
     def takes_time(self) -> bool:
-        """Whether broker time is the last argument."""
+        """True if broker time is the last argument."""
         return NOW in self.arguments.split()
 
     @property

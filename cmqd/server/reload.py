@@ -30,7 +30,11 @@ class Reload:
         self._lock = asyncio.Lock()
 
     async def run(self, listener: Listener | None) -> None:
-        """Take what can be taken; ``listener`` is None before the server listens, which reads the TLS files itself."""
+        """Apply the settings that do not need a restart.
+
+        Args:
+            listener: None before the server listens: the start reads the TLS files itself.
+        """
         # Two signals in a row must not apply the older files last.
         async with self._lock:
             try:

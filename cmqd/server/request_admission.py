@@ -35,7 +35,7 @@ class Admission:
 
     def __post_init__(self) -> None:
         self._buckets: dict[str, TokenBucket] = {}
-        """By account."""
+        """Token buckets by account."""
         self._all_refused: tuple[ErrorCode, str] | None = None
         self.stall_refusal: tuple[ErrorCode, str, int] | None = None
         """Code, text and retry time of refusals while the storage hangs."""

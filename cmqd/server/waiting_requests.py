@@ -42,8 +42,8 @@ class WaitingRequests:
     def add(self, waiter_id: int, asker: Client, request: Request) -> None:
         """Enter a request that the core lets wait.
 
-        A waiting peek counts in ``unread_receives`` before it has bodies: any number of pipelined peeks would pass that
-        limit otherwise. A waiting receive does not: its queue may stay empty for long.
+        A waiting peek counts in ``unread_receives`` before its bodies are read: any number of pipelined peeks would
+        pass the limit otherwise. A waiting receive does not count, because its queue may stay empty for long.
         """
         self._waiters[waiter_id] = (asker, request)
         if asker.waiting is None:
@@ -55,7 +55,7 @@ class WaitingRequests:
             asker.unread_receives += 1
 
     def take(self, waiter_id: int) -> tuple[Client, Request] | None:
-        """Remove a waiter and return its asker and request, or None if it was removed before."""
+        """Remove a waiter and return its asker and request, None after an earlier removal."""
         waiter = self._waiters.pop(waiter_id, None)
         if waiter is not None:
             self._forget(*waiter)
@@ -68,7 +68,7 @@ class WaitingRequests:
         self.add(waiter_id, stand_in, request)
 
     def find(self, asker: Client, request_id: int) -> tuple[int, Request] | None:
-        """Return the waiter id of a request and the request, or None if it does not wait."""
+        """Return the waiter id of a waiting request and the request, None for any other request."""
         waiter_id = None if asker.waiting is None else asker.waiting.get(request_id)
         return None if waiter_id is None else (waiter_id, self._waiters[waiter_id][1])
 

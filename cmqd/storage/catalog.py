@@ -50,16 +50,16 @@ class SealedFile:
 
     @property
     def number(self) -> int:
-        """Of its file."""
+        """Number of the segment, and of its file."""
         return self.entry.number
 
     @property
     def last_lsn(self) -> int:
-        """Of its newest row."""
+        """LSN of the newest row."""
         return self.entry.last_lsn
 
     def positions_of(self, queue_id: int) -> tuple[int, int] | None:
-        """The half-open range of positions of a queue in this segment, None if there are none."""
+        """Return the half-open range of positions of a queue in this segment, None if there are none."""
         index = bisect_left(self._queue_ids, queue_id)
         if index == len(self._queue_ids) or self._queue_ids[index] != queue_id:
             return None
@@ -105,8 +105,8 @@ class Catalog:
         self.on_full: Callable[[], object] = lambda: None
         """Called when the manifest meets a full disk: the ballast should be released."""
         self.names: dict[int, SourceName] = {}
-        """Of the ids in the digests of the sealed segments, and of deleted queues and topics with messages in a segment
-        that is not sealed: no checkpoint names them, and the row that made them may be reclaimed."""
+        """Names for the digests of the sealed segments, and names of deleted queues and topics with messages in an unsealed
+        segment: no checkpoint has a deleted name, and the row that created the queue may be reclaimed."""
         self._writing = asyncio.Lock()
 
     @property
@@ -128,7 +128,7 @@ class Catalog:
         return None
 
     def segment_path(self, number: int) -> Path:
-        """Where the segment of a number is."""
+        """Return the path of the file of a segment."""
         return self.folder.path / SegmentEntry(number, SegmentState.PREPARING).file
 
     @property
@@ -140,7 +140,7 @@ class Catalog:
 
     @property
     def messages(self) -> int:
-        """Sent into segments that are still there, live or not."""
+        """Number of messages in all segments, live or not."""
         return sum(file.entry.messages for file in self.sealed.values()) + sum(
             segment.messages for segment in self.open.values()
         )
@@ -215,6 +215,8 @@ class Catalog:
         """Write the manifest as things are now; durable on return. Waits for room on a full disk. Raises OSError."""
         async with self._writing:
             while True:
+                # The manifest is built inside the lock: a call that had to wait writes the newest state, and never an
+                # older state over a newer.
                 try:
                     await asyncio.to_thread(write_manifest, self.folder.path, self.to_manifest())
                 except OSError as error:

@@ -49,7 +49,7 @@ class Checkpoints:
         self._parts.put_nowait((first, end_lsn, payload))
 
     def on_durable(self, lsn: int) -> None:
-        """Take up a checkpoint that waited for this."""
+        """Finish a checkpoint that waited for this LSN."""
         if self._durable is not None and lsn >= self._awaited_lsn:
             self._durable.set_result(None)
             self._durable = None
@@ -102,6 +102,8 @@ class Checkpoints:
         catalog = self._catalog
         number = max((entry.number for entry in catalog.checkpoints), default=0) + 1
         entry = await asyncio.to_thread(publish, self._path, catalog.folder.path, number)
+        # Listed before the older file is deleted: a crash in between leaves an unlisted file, which the next start
+        # puts aside, and not a manifest with a missing checkpoint.
         kept = [*catalog.checkpoints, entry]
         superseded = kept[: -self._kept]
         catalog.checkpoints = kept[-self._kept :]

@@ -42,7 +42,7 @@ class LockHolder(msgspec.Struct, frozen=True):
 
 
 def boot_id() -> str:
-    """Names this boot of the machine; empty where the system does not tell."""
+    """Return the id of this boot of the machine; empty on a system without such an id."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -123,7 +123,7 @@ class DataFolder:
         self._lock = descriptor
 
     def unlock(self) -> None:
-        """Let go of the folder."""
+        """Release the lock of the folder."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -145,7 +145,7 @@ class DataFolder:
         return target
 
     def strangers(self, manifest: Manifest) -> list[Path]:
-        """Files in the folders of the log that the manifest does not list."""
+        """Return the files in the folders of the log that the manifest does not list."""
         listed = {self.path / entry.file for entry in (*manifest.segments, *manifest.checkpoints)}
         unlisted: list[Path] = []
         for folder in (self.segments, self.checkpoints):

@@ -12,7 +12,7 @@ from cmqd_segment.records import AnyRecord, MessagesPublished, MessagesSent
 from cmqd_segment.rows import PublishedRuns, Run, names_of, sent_runs
 
 ROW_OVERHEAD_BYTES = 1500
-"""Of a decoded row beside its bodies, about."""
+"""Estimated memory of a decoded row beside its bodies."""
 PUBLISH_OVERHEAD_BYTES = 600
 """Estimated memory of a publish beside 8 bytes for each queue."""
 KNOWN_QUEUES = 16_384
@@ -20,7 +20,7 @@ KNOWN_QUEUES = 16_384
 AUDIENCE_BYTES = 100
 """Estimated memory of a queue in an audience; counted with the row that made the audience."""
 NAME_BYTES = 120
-"""Of the name of a subscription in an audience, about: text of up to 64 characters and its place."""
+"""Estimated memory of a subscription's name in an audience: text of up to 64 characters and its place."""
 
 
 class Audience:
@@ -41,7 +41,7 @@ class Audience:
                 self.places[queue_id] = index
 
     def of(self, queue_id: int) -> Sequence[int]:
-        """The places of a queue, ascending."""
+        """Return the places of a queue, ascending."""
         index = self.places.get(queue_id)
         if index is None:
             return ()
@@ -51,7 +51,7 @@ class Audience:
 
 
 class Audiences:
-    """One ``Audience`` for all records and rows with the same queues."""
+    """Audiences by their queues: records and rows with the same queues share an ``Audience``."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, ...], Audience] = {}
@@ -94,7 +94,7 @@ class DecodedRow:
         """Runs of messages by queue or topic, without copies, which are in ``_published``."""
         self._published: list[Published] = []
         self.cost = len(data) + ROW_OVERHEAD_BYTES
-        """Bytes in memory, about."""
+        """Estimated memory of the row."""
         if any(isinstance(record, MessagesPublished) for record in records):
             self._take(records, audiences)
             return
@@ -123,7 +123,7 @@ class DecodedRow:
         self.cost += audiences.made_bytes - made_bytes
 
     def runs_of(self, queue_id: int) -> Sequence[Run]:
-        """The messages of a queue or topic in this row, ascending."""
+        """Return the messages of a queue or topic in this row, ascending."""
         runs = self._runs.get(queue_id, ())
         if not self._published:
             return runs

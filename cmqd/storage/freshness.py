@@ -43,5 +43,7 @@ class Freshness:
         return grown >= REFRESH_BYTES or self._now_s() - self._untold_since_s >= REFRESH_S
 
     def stop(self) -> None:
-        """Never be due again: the log closes, and the manifest must not be written once the folder is let go."""
+        """Return False from ``is_due`` from now on: a write after the folder is unlocked could replace the manifest of
+        the next broker.
+        """
         self._stopped = True

@@ -41,7 +41,7 @@ class LogRow(NamedTuple):
 
 
 class WritableSegment:
-    """See the module. Ranges and counts cover durable rows."""
+    """A segment with a writing connection; see the module. Ranges and counts cover durable rows."""
 
     def __init__(
         self, number: int, path: Path, connection: ThreadConnection, state: SegmentState = SegmentState.PREPARED
@@ -128,14 +128,14 @@ class WritableSegment:
 
     @property
     def bytes_on_disk(self) -> int:
-        """Of the main file and the WAL."""
+        """Size of the main file and the WAL."""
         try:
             return self.path.stat().st_size + self.wal_bytes
         except FileNotFoundError:
             return self.wal_bytes
 
     def positions_of(self, queue_id: int) -> tuple[int, int] | None:
-        """The half-open range of positions of a queue in this segment, None if there are none."""
+        """Return the half-open range of positions of a queue in this segment, None if there are none."""
         queue = self.index.queues.get(queue_id)
         return None if queue is None else (queue.first_position, queue.stop_position)
 
@@ -221,7 +221,7 @@ async def open_connection(path: Path, durability: Durability, *, create: bool) -
 
 
 async def create_segment(number: int, path: Path, durability: Durability, now_ms: int) -> WritableSegment:
-    """A new, empty segment, durable with its tables; its WAL is empty. Raises sqlite3.Error, OSError."""
+    """Create an empty segment, durable with its tables; the WAL is empty. Raises sqlite3.Error, OSError."""
     connection = await open_connection(path, Durability.FSYNC, create=True)
 
     def prepare() -> None:

@@ -88,7 +88,7 @@ class RowCache:
 
 
 class Answer:
-    """A page in the making."""
+    """A page while it is being filled."""
 
     def __init__(self, max_bytes: int) -> None:
         self.left = max_bytes
@@ -101,7 +101,7 @@ class Answer:
         self.missing: list[tuple[int, int]] = []
 
     def lacks(self, start: int, stop: int) -> None:
-        """Positions that cannot be read."""
+        """Add positions that cannot be read."""
         if start < stop:
             self.missing.append((start, stop))
 
@@ -277,7 +277,7 @@ class SegmentReader:
         return place_index - 1 if place_index and places[place_index - 1].stop > start else place_index
 
     def _look(self, raw: sqlite3.Connection, index: SparseQueue, start: int, stop: int) -> list[RowPlace]:
-        """The rows of the queue from about ``start`` to about ``stop``."""
+        """Find the rows of the queue from about ``start`` to about ``stop``."""
         last_lsn = self._segment.last_lsn
         stop = min(stop, index.stop_position)
         lsn, last = index.rows_of(start, stop, last_lsn)

@@ -27,7 +27,9 @@ class ThreadConnection(aiosqlite.Connection):
         return await future
 
     def submit(self, future: "asyncio.Future[T]", function: Callable[[], T]) -> None:
-        """As ``run``, for a caller that waits by callback: a task would cost a good part of a small commit."""
+        """Run a function as ``run`` does, for a caller that waits by callback: a task would cost a good part of a small
+        commit.
+        """
         if self._connection is None:
             raise ValueError("the connection is closed")
         # The same as aiosqlite's own ``_execute``, without a coroutine.
@@ -40,7 +42,7 @@ class ThreadConnection(aiosqlite.Connection):
 
     @property
     def raw(self) -> sqlite3.Connection:
-        """For use inside functions that are given to ``run`` or ``submit``."""
+        """The SQLite connection, for functions that are passed to ``run`` or ``submit``."""
         return self._conn
 
 

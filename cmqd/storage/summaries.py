@@ -28,10 +28,10 @@ class Summary(NamedTuple):
     numbers: "array[int]"
     """The first positions of all its queues, then the stop positions, then the bytes."""
     cost: int
-    """Bytes in memory, about."""
+    """Estimated memory of the summary."""
 
     def of(self, queue_id: int) -> tuple[int, int, int] | None:
-        """(first position, stop position, bytes) of a queue or topic."""
+        """Return (first position, stop position, bytes) of a queue or topic, None if the row has no message of it."""
         index = self.audience.places.get(queue_id)
         if index is None:
             return None
@@ -40,7 +40,7 @@ class Summary(NamedTuple):
 
 
 def summary_of(lsn: int, queues: bytes, audiences: Audiences) -> Summary:
-    """A row's summary from its column. Raises msgspec.MsgspecError."""
+    """Decode the column of a row. Raises msgspec.MsgspecError."""
     entries = decode_queues(queues)
     if not entries:
         return Summary(lsn, audiences.of(()), array("Q"), SUMMARY_OVERHEAD_BYTES)

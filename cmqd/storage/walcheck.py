@@ -57,7 +57,7 @@ class Index(NamedTuple):
     frames: int
     """``mxFrame``: the last frame of the last finished commit; 0 if there is none since the WAL was emptied."""
     salts: bytes
-    """Of the WAL that the index belongs to."""
+    """Salts of the WAL that the index belongs to."""
 
 
 class Verdict(NamedTuple):
@@ -74,7 +74,7 @@ class Verdict(NamedTuple):
 
 
 def walk(wal: Path) -> Walk:
-    """Reads the headers of all frames. Raises OSError."""
+    """Read the headers of all frames. Raises OSError."""
     commits: list[int] = []
     # Unbuffered: only 24 bytes in 4 KiB are wanted.
     with wal.open("rb", buffering=0) as file:

@@ -196,7 +196,7 @@ class AcceptedConnection(asyncio.Protocol):
         self._flush_soon()
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of the client. The hot path begins here."""
+        """Take the bytes of a read. The hot path begins here."""
         shared = self._shared
         size = len(data)
         has_time = shared.io_batch.take_input(size)
@@ -243,7 +243,7 @@ class AcceptedConnection(asyncio.Protocol):
             self._shared.events.slowness_changed(self)
 
     def resume_writing(self) -> None:
-        """The client has read."""
+        """Continue with the output, now that the client has read."""
         slow, self._slow = self._slow, None
         if slow is not None and slow.is_narrow and self._transport is not None:
             self._transport.set_write_buffer_limits(self._shared.slow_reader_bytes)

@@ -32,7 +32,7 @@ class DeferredInput:
 
     @property
     def stored_bytes(self) -> int:
-        """Memory of the input."""
+        """Memory of the stored input in bytes."""
         size = len(self._data)
         for event in self.decoded:
             if isinstance(event, SendMessages | PublishMessages | SendHalfMessages):

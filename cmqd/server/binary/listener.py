@@ -129,7 +129,7 @@ class Listener:
         self._tls_port.context = context
 
     def make_connection(self) -> AcceptedConnection:
-        """The protocol for a connection that was just accepted."""
+        """Return the protocol for a connection that was just accepted."""
         return AcceptedConnection(self._shared)
 
     def watch_load(self) -> None:
@@ -154,7 +154,7 @@ class Listener:
             self._tls_port.close()
 
     def stop_timer(self) -> None:
-        """Look at no connection any more."""
+        """Visit no connection any more."""
         if self._visits is not None:
             self._visits.cancel()
 

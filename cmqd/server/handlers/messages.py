@@ -116,7 +116,9 @@ class ReplyWithBodies:
     def received(
         self, client: Client, request: wire.ReceiveMessages, messages: list[ReceivedMessage], lsn: int
     ) -> None:
-        """Answer a receive. A reply with messages names its queue; they return to it if the client has disconnected."""
+        """Answer a receive. A reply with messages names the queue, to which they return if the client has
+        disconnected.
+        """
         if messages:
             client.unread_receives += 1
             self.counters.received += len(messages)

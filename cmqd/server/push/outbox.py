@@ -106,7 +106,7 @@ class Outbox:
         self._unsigned.clear()
 
     async def close(self, within_s: float) -> None:
-        """Stop, and wait for the posts under way."""
+        """Begin no more posts, and wait for the posts under way."""
         self.stop()
         if self._pusher is not None:
             await self._pusher.close(within_s)
