@@ -105,8 +105,8 @@ class Catalog:
         self.on_full: Callable[[], object] = lambda: None
         """Called when the manifest meets a full disk: the ballast should be released."""
         self.names: dict[int, SourceName] = {}
-        """Names for the digests of the sealed segments, and names of deleted queues and topics with messages in an unsealed
-        segment: no checkpoint has a deleted name, and the row that created the queue may be reclaimed."""
+        """Names for the digests of the sealed segments, and names of deleted queues and topics with messages in an
+        unsealed segment: no checkpoint has a deleted name, and the row that created the queue may be reclaimed."""
         self._writing = asyncio.Lock()
 
     @property
