@@ -39,7 +39,7 @@ class Ready:
     port: int
     pid: int
     storage_pid: int | None
-    """None without storage on disk."""
+    """Process id of the storage process; None without storage on disk."""
     url: str
 
 
@@ -68,7 +68,7 @@ class Broker:
         self.module = "cmqd"
         """Module that ``python -m`` runs as the server."""
         self.flags: list[str] = []
-        """Further flags of its command line."""
+        """Further flags of the server's command line."""
         self._port = port
         self._process: subprocess.Popen[bytes] | None = None
         self._ready: Ready | None = None
@@ -153,11 +153,15 @@ class Broker:
         return cpu_seconds(self._members)
 
     def rss_mib(self) -> float:
-        """Of all server processes now."""
+        """Return the resident memory of all server processes now."""
         return rss_kib(self._members) / 1024
 
     def check_alive(self) -> None:
-        """Raises BrokerFailed when the server has ended by itself."""
+        """Check that the server is running.
+
+        Raises:
+            BrokerFailed: the server has ended by itself.
+        """
         if self._process is not None and (code := self._process.poll()) is not None:
             raise BrokerFailed(f"the server ended with exit code {code}:\n{self._log_tail()}")
 

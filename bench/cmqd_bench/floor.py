@@ -15,7 +15,7 @@ SECONDS = 3.0
 
 
 def sync_floor_ms(folder: Path, *, syncs: int = int(RATE * SECONDS)) -> dict[str, float]:
-    """Percentiles of a small write with its fdatasync in ``folder``, in an open loop at ``RATE``, in milliseconds.
+    """Return percentiles, in milliseconds, of small writes with fdatasync in ``folder``, in an open loop at ``RATE``.
 
     Blocks for about ``syncs / RATE`` seconds; to be called while no server runs. A stall counts for every write
     that was due meanwhile, as in the scenarios.

@@ -17,7 +17,7 @@ HIGHEST = (1 << 40) - 1
 
 
 def bucket_of(value: int) -> int:
-    """Index of the bucket that counts ``value`` (0 .. HIGHEST)."""
+    """Return the index of the bucket that counts ``value`` (0 .. HIGHEST)."""
     exponent = value.bit_length() - PRECISION_BITS - 1
     if exponent <= 0:
         return value
@@ -25,7 +25,7 @@ def bucket_of(value: int) -> int:
 
 
 def highest_in(bucket: int) -> int:
-    """The largest value that ``bucket`` counts."""
+    """Return the largest value that ``bucket`` counts."""
     if bucket < 2 * SUB_BUCKETS:
         return bucket
     exponent = (bucket >> PRECISION_BITS) - 1

@@ -28,7 +28,7 @@ def cpu_model() -> str:
 
 
 def file_system(path: Path, mounts: str | None = None) -> tuple[str, str]:
-    """Type and device of the file system that holds ``path``: the mount with the longest prefix."""
+    """Return type and device of the file system of ``path``: of the mount with the longest prefix."""
     if mounts is None:
         mounts = Path("/proc/self/mounts").read_text()
     path = path.resolve()
@@ -80,7 +80,7 @@ def raise_file_limit(wanted: int) -> int:
 
 
 def commit() -> str:
-    """The commit that is measured, with ``+`` for local changes; empty outside a checkout."""
+    """Return the measured commit, with ``+`` for local changes; empty outside a checkout."""
     folder = Path(__file__).parent
     try:
         head = subprocess.run(
@@ -103,7 +103,7 @@ def version_of(distribution: str) -> str:
 
 
 def conditions(scratch: Path) -> dict[str, object]:
-    """All that a reader needs to judge or repeat a run on this machine."""
+    """Return the facts about this machine that a reader needs to judge or repeat a run."""
     kind, device = file_system(scratch)
     return {
         "cpu": cpu_model(),

@@ -24,7 +24,7 @@ class Round:
     client_cpu_seconds: float
     latency_ms: Mapping[str, float]
     server_rss_mib: float
-    """All server processes at the end of the measured time."""
+    """Resident memory of all server processes at the end of the measured time."""
     loop_busy: float
     """Share of a core used by the server's loop process."""
     other_cores: float = 0.0
@@ -39,7 +39,7 @@ class Round:
     """Figures specific to the scenario."""
 
     def with_extra(self, extra: Mapping[str, Any]) -> "Round":
-        """The same round with further figures."""
+        """Return the round with further figures."""
         return replace(self, extra={**self.extra, **extra})
 
     def as_json(self) -> dict[str, Any]:
@@ -63,7 +63,7 @@ class Round:
 
 
 def own_cpu_seconds() -> float:
-    """User and system time of this process so far."""
+    """Return user and system time of this process so far."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
 

@@ -153,12 +153,12 @@ def quick() -> Sequence[Options]:
 
 
 def whole(low: int, high: int) -> Callable[[str], int]:
-    """An argument type: an integer within a range, refused by name, value and limit."""
+    """Return an argument type: an integer within a range; a refusal names option, value and limit."""
     return lambda text: int(_within(text.replace("_", "").replace(",", ""), int, "a whole number", low, high))
 
 
 def decimal(low: float, high: float) -> Callable[[str], float]:
-    """An argument type: a number within a range."""
+    """Return an argument type: a number within a range."""
     return lambda text: _within(text, float, "a number", low, high)
 
 
@@ -193,7 +193,7 @@ _PARTS = ",".join(SPARK_PARTS)
 
 
 def parts_of(text: str) -> Sequence[str]:
-    """An argument type: parts of the scenario spark, separated by commas."""
+    """Parse an argument: parts of the command spark, separated by commas."""
     parts = tuple(part.strip() for part in text.split(","))
     for part in parts:
         if part not in SPARK_PARTS:
@@ -202,7 +202,7 @@ def parts_of(text: str) -> Sequence[str]:
 
 
 def cases_of(text: str) -> Sequence[tuple[str, int]]:
-    """An argument type: attacks as ``kind:connections``, separated by commas."""
+    """Parse an argument: attacks as ``kind:connections``, separated by commas."""
     cases: list[tuple[str, int]] = []
     for part in text.split(","):
         kind, _, count = part.strip().partition(":")
@@ -219,12 +219,12 @@ Flag = Mapping[str, Any]
 
 
 def flag(kind: Callable[[str], object], text: str, default: object = None) -> Flag:
-    """A flag with a value; the help shows the default."""
+    """Return a flag with a value; the help shows the default."""
     return {"type": kind, "help": f"{text} (%(default)s)", "default": default}
 
 
 def switch(text: str) -> Flag:
-    """A flag without a value."""
+    """Return a flag without a value."""
     return {"action": "store_true", "help": text}
 
 
@@ -251,7 +251,7 @@ FLAGS: Mapping[str, Flag] = {
     "keep": switch("leave data and server log in the scratch folder"),
     "json": switch("print only a JSON object"),
 }
-"""By field of ``Options``; a scenario has defaults of its own."""
+"""Flags by field of ``Options``; each scenario has its own defaults."""
 
 PROGRAMS: Mapping[str, tuple[str, Mapping[str, Flag]]] = {
     "quick": ("micro, then short rounds of cycle, send and latency", {}),
@@ -302,7 +302,7 @@ PROGRAMS: Mapping[str, tuple[str, Mapping[str, Flag]]] = {
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The whole command line of ``python -m cmqd_bench``."""
+    """Return the parser of the whole command line of ``python -m cmqd_bench``."""
     parser = argparse.ArgumentParser(
         prog="cmqd_bench", description="Load harness of cmqd: real servers, real disk, the native protocol."
     )

@@ -23,7 +23,7 @@ class ProcessStat:
     cpu_ticks: int
     """User and system time of all threads, living or ended."""
     reaped_ticks: int
-    """The same of children that ended and were waited for."""
+    """User and system time of children that ended and were waited for."""
 
     @property
     def running(self) -> bool:
@@ -45,7 +45,7 @@ def parse_stat(text: str) -> ProcessStat:
 
 
 def read_stat(pid: int) -> ProcessStat | None:
-    """The process ``pid`` now; None if there is none."""
+    """Return the counters of a process now; None if the process does not exist."""
     try:
         return parse_stat(Path(f"/proc/{pid}/stat").read_text())
     except (FileNotFoundError, ProcessLookupError):
@@ -53,7 +53,7 @@ def read_stat(pid: int) -> ProcessStat | None:
 
 
 def family(pid: int) -> list[ProcessStat]:
-    """The process ``pid`` and all its living descendants."""
+    """Return the counters of a process and all its living descendants."""
     children: dict[int, list[ProcessStat]] = {}
     members: list[ProcessStat] = []
     for name in os.listdir("/proc"):
@@ -77,7 +77,7 @@ def cpu_seconds(pids: Iterable[int]) -> float:
 
 
 def parse_rss_kib(status: str) -> int:
-    """``VmRSS`` of the text of ``/proc/<pid>/status``; 0 where there is none (a zombie)."""
+    """Return ``VmRSS`` from the text of ``/proc/<pid>/status``; 0 for a process without memory (a zombie)."""
     for line in status.splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1])
@@ -96,7 +96,7 @@ def rss_kib(pids: Iterable[int]) -> int:
 
 
 def parse_busy_ticks(text: str) -> int:
-    """Time that all cores together did not idle, of the text of ``/proc/stat``; stolen time included."""
+    """Return the busy time of all cores from the text of ``/proc/stat``, stolen time included."""
     # cpu user nice system idle iowait irq softirq steal ...
     user, nice, system, _idle, _iowait, irq, softirq, steal = (int(field) for field in text.split(None, 9)[1:9])
     return user + nice + system + irq + softirq + steal

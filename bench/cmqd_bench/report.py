@@ -59,7 +59,7 @@ def report(options: Options, rounds: Sequence[Figures], conditions: Figures) -> 
 
 
 def to_json(result: Figures) -> str:
-    """As printed with ``--json``."""
+    """Return the text that is printed with ``--json``."""
     return json.dumps(result, indent=2)
 
 

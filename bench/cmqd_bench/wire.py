@@ -97,7 +97,7 @@ def frame(message: object) -> bytes:
 
 
 def random_body(size: int, stamp: int = 0) -> bytes:
-    """``size`` bytes (at least MIN_BODY): the mark, a time, then noise that no file system can compress."""
+    """Return ``size`` bytes (at least MIN_BODY): the mark, a time, then noise that no file system can compress."""
     return MARK + STAMP.pack(stamp) + os.urandom(size - MIN_BODY)
 
 
@@ -131,7 +131,7 @@ class SendTemplate:
             start = self._frame.find(MARK, start)
 
     def at(self, stamp: int, request_id: int = 1) -> bytes:
-        """The frame with ``stamp`` in every body."""
+        """Return the frame with ``stamp`` in every body."""
         packed = STAMP.pack(stamp)
         buffer = self._frame
         # Four bytes of length, the array, the opcode, then the request id.
@@ -153,7 +153,7 @@ class PublishTemplate(SendTemplate):
 
 
 def receive_frame(queue: str, *, max_messages: int, wait_ms: int, request_id: int = 1) -> bytes:
-    """A receive that leaves the visibility timeout to the queue."""
+    """Return the frame of a receive with the visibility timeout of the queue."""
     return frame(ReceiveMessages(request_id, queue, max_messages, wait_ms))
 
 
@@ -169,7 +169,7 @@ class DeleteTemplate:
         self._encode = msgspec.msgpack.Encoder().encode
 
     def of(self, handles: Sequence[int], request_id: int) -> bytes:
-        """The frame that deletes ``handles``; ``request_id`` is below 128."""
+        """Return the frame that deletes ``handles``; ``request_id`` is below 128."""
         message = b"%b%c%b%b" % (self._head, request_id, self._tail, self._encode(handles))
         return len(message).to_bytes(4, "big") + message
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; its exit code."""
+    """Run the command and return its exit code."""
     try:
         from cmq_cli.app import run
     except ModuleNotFoundError as missing:

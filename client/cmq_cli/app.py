@@ -110,7 +110,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         output.error(f"{error}\ntry: {command} --help", ExitCode.USAGE.error_name)
         return ExitCode.USAGE
     except BrokenPipeError:
-        # The reader closed the output.
+        # The program at the other end of the pipe closed it (``| head``).
         _discard_output()
         return ExitCode.OK
     except KeyboardInterrupt:

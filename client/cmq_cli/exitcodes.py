@@ -21,7 +21,7 @@ class ExitCode(IntEnum):
 
     @property
     def error_name(self) -> str:
-        """The name of an error without an error code of the server, for JSON."""
+        """Name for JSON of an error that has no error code of the server."""
         return self.name.lower()
 
 

@@ -16,14 +16,14 @@ _TAGS = msgspec.json.Decoder(str | list[str] | None)
 
 
 class LineError(Exception):
-    """A line is no message; the text gives the reason."""
+    """A line cannot be read as a message; the text gives the reason."""
 
 
 class Line(msgspec.Struct, frozen=True):
     """A message, and the line that it comes from."""
 
     number: int
-    """From 1, empty lines counted."""
+    """Number of the line, from 1; empty lines count."""
     body: bytes
     tags: list[str] = []
     routing_key: str | None = None

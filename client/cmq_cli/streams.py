@@ -26,8 +26,8 @@ _MAX_BATCH_BYTES = 1024 * 1024
 class LineStream:
     """Stores lines in order and reports the number of stored lines.
 
-    The next batch is sent when the batch before is stored. So the order of the lines is kept, and after a failure or an
-    interruption the report names the line to continue at.
+    A batch is sent only after the batch before it is stored. With several batches in progress a repeated batch could be
+    stored behind a later batch, and after a failure no single line would be the line to continue at.
     """
 
     def __init__(
@@ -108,7 +108,8 @@ class LineStream:
             if len(batch) == 1:
                 self.failed_line = batch[0].number
                 raise
-            # No line of the batch was stored. One by one, the lines before the refused line are stored.
+            # No line of the refused batch was stored. Sent one by one, the lines before the refused line are stored,
+            # and the error names the refused line.
             for line in batch:
                 await self._store_batch([line])
         else:

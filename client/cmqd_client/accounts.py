@@ -1,4 +1,4 @@
-"""Accounts and their keys, administered by the account admin.
+"""Accounts and their keys, administered by the account ``admin``.
 
 An account manages its own keys; the account ``admin`` creates accounts and manages the keys of all. The rules of
 :mod:`cmqd_client.queue` about durability, time limits and repeats apply here too.
@@ -15,14 +15,14 @@ from cmqd_protocol import messages as wire
 
 
 class AccessKey(msgspec.Struct, frozen=True):
-    """A key pair; the secret part is set only for a key just created."""
+    """A key pair. The server returns the secret part only when it creates the key."""
 
     secret_id: str
     account: str
     enabled: bool
     create_time: datetime
     secret_key: str | None = None
-    """Returned only once, by :meth:`Accounts.create_key` and :meth:`Accounts.create`; keep it."""
+    """The secret part. Only :meth:`Accounts.create_key` and :meth:`Accounts.create` return it, so keep it."""
 
     def __repr__(self) -> str:
         shown = "" if self.secret_key is None else ", secret_key=..."
@@ -48,8 +48,9 @@ class AccountQueuePage(msgspec.Struct, frozen=True):
 class Accounts:
     """Administration of accounts and keys; get it as ``client.accounts``.
 
-    In all methods ``account`` names the account of the key; None = the caller's own. Other accounts need ``admin``: the
-    methods raise ``PermissionDenied`` if the caller is not, and ``AccountNotFound`` if the account does not exist.
+    In all methods ``account`` names the account of the key; None = the caller's own. Only ``admin`` can name other
+    accounts: for other callers the methods raise ``PermissionDenied``, and ``AccountNotFound`` if the account does not
+    exist.
     """
 
     __slots__ = ("_channel",)

@@ -1,7 +1,8 @@
-"""The path of a request to the server and of its reply back: links, repeats, repeated receives, numbers.
+"""The channel: the path of a request to the server and of its reply back, with links, repeats and numbers.
 
 The layers above (client, queue, accounts) build requests and read replies; the layers below (link, connection) know
-a single connection. ``retry`` decides whether and when a request is repeated.
+a single connection and repeat no request. ``retry`` decides whether and when a request is repeated. Only this layer
+knows all connections, so a repeat can take another connection than the first attempt.
 """
 
 import asyncio
@@ -57,7 +58,7 @@ class Channel:
         self._turn = 0
         self._closing = False
         self.next_request_id: Callable[[], int] = request_ids().__next__
-        """Returns a number for the next request."""
+        """Returns the number of the next request."""
         self.numbering: SendNumbering = SendNumbering(lambda: secrets.randbits(64))
         """Numbers for sends."""
         self.checks: CheckRouter = CheckRouter(self.next_request_id, request_timeout, policy)
@@ -131,8 +132,11 @@ class Channel:
             session.answered(sequence)
 
     async def call_noting_repeats(self, request: Request, reply_type: type[R]) -> tuple[R, bool]:
-        """Like :meth:`call` for requests that are safe to repeat; also tell whether an earlier attempt may have been
-        executed."""
+        """Like :meth:`call`, for requests that are safe to repeat.
+
+        Returns:
+            The reply, and True if an earlier attempt may have been executed.
+        """
         uncertain = False
         connection = self._pick()
         if connection is not None and not connection.write_paused:
@@ -147,7 +151,7 @@ class Channel:
         raise _surprise(request, reply)
 
     async def _again(self, request: Request, repeat: Repeat, error: CmqError | None) -> tuple[AnyReply, bool]:
-        """Continue after a first attempt that failed, or (``error`` None) could not be made at once."""
+        """Continue after a first attempt that failed with ``error``, or (None) waits for a connection."""
         attempt = 0
         uncertain = False
         while True:
@@ -157,7 +161,7 @@ class Channel:
                 pause = self._policy.next_attempt(error, repeat, attempt, random())
                 if pause is None or self._closing:
                     if uncertain and repeat is not Repeat.READ and not may_have_happened(error):
-                        # The last attempt was refused, but an earlier attempt may have been executed.
+                        # A refusal of this attempt says nothing about an earlier attempt that may have been executed.
                         raise final_error(_unsure(error), repeat) from error
                     raise final_error(error, repeat)
                 await asyncio.sleep(pause)

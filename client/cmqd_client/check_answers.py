@@ -38,14 +38,14 @@ class CheckAnswers:
         self._checks_at_once = checks_at_once
         self._closed = False
         self._waiting: dict[int, wire.TransactionCheck] = {}
-        """Checks not begun, by message, in the order of arrival."""
+        """Checks without a running checker, by message, in the order of arrival."""
         self._running: dict[int, asyncio.Task[None]] = {}
         """Checks in progress, by message."""
 
     async def open(self) -> None:
         """Register the checker with the server; see :meth:`TransactionProducer.open`."""
         channel = self._queue.channel
-        # Before the registration, because checks may arrive together with its reply.
+        # Before the registration, because checks may arrive together with its reply, and would have no taker.
         channel.checks.add(self._queue.name, self._take)
         try:
             await channel.ask(wire.RegisterChecker, wire.Done, Repeat.READ, self._queue.name)

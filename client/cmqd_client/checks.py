@@ -23,7 +23,7 @@ OnCheck: TypeAlias = Callable[[TransactionCheck], None]
 
 
 class CheckRouter:
-    """See the module.
+    """Routes checks to the checkers of this client, and keeps its connections registered.
 
     Invariant: every open connection has registered, or is registering, for each queue in ``_takers`` that is not in
     ``_leaving``.
@@ -66,11 +66,11 @@ class CheckRouter:
         then."""
         while self._takers.get(queue) == [taker]:
             self._leaving.add(queue)
-            # A failure has no effect; see _unregister.
+            # Failures are results here, not exceptions; see _unregister.
             await asyncio.gather(*[self._unregister(connection, queue) for connection in connections()])
             if queue in self._leaving:
                 break
-            # Another taker came in the meantime, and registered again; it may have gone since.
+            # Another taker was added meanwhile, which registered again; the loop checks that it was not removed since.
         self.discard(queue, taker)
 
     def close(self) -> None:

@@ -119,7 +119,7 @@ class Connection(asyncio.Protocol):
         self._on_ended = on_ended
         self._on_push = on_push
         self.next_request_id: Callable[[], int] = next_request_id
-        """Returns a number for the next request. Every request needs its own number."""
+        """Returns the number of the next request. Every request needs its own number."""
         self._transport: asyncio.Transport | None = None
         self._pending: dict[int, _Pending] = {}
         self._abandoned: dict[int, ReceiveMessages] = {}
@@ -233,7 +233,7 @@ class Connection(asyncio.Protocol):
                 self._transport.close()
         await asyncio.wait({self._closed}, timeout=CLOSE_TIMEOUT)
         if not self._closed.done():
-            # A peer that does not read would keep the last bytes unsent and this socket open.
+            # An orderly close waits until the last bytes are sent; with a peer that does not read it would never end.
             self._abort()
 
     def _abort(self) -> None:
@@ -361,7 +361,7 @@ class Connection(asyncio.Protocol):
             else:
                 future.set_result(reply)
         if not self._flush_scheduled:
-            # Runs after the tasks that were just woken, so that their requests share the write (see the module).
+            # Scheduled behind the tasks that this read woke, so that their requests share the write (see the module).
             self._flush_scheduled = True
             self._loop.call_soon(self._flush)
         if self._drained is not None and not wire.outstanding and not self._drained.done():
@@ -402,7 +402,7 @@ class Connection(asyncio.Protocol):
                 future.set_exception(ConnectionLost(why, request_id=request_id, connection_id=self.connection_id))
         if not self._opened.done():
             self._opened.set_exception(ServerUnreachable("the server closed the connection during the handshake"))
-            # The caller of ``open`` may have timed out already.
+            # Marks the exception as seen: the caller of ``open`` may have timed out, and asyncio would log an error.
             self._opened.exception()
         self.resume_writing()
 
@@ -457,7 +457,7 @@ class Connection(asyncio.Protocol):
     def _abandon(self, request: ReceiveMessages, future: "asyncio.Future[AnyReply]") -> None:
         """Cancel a receive that lost its caller."""
         if self._pending.pop(request.request_id, None) is None:
-            # The reply came in the same wake-up as the cancellation.
+            # The reply came in the same wake-up as the cancellation, so only its messages remain to be given back.
             if future.done() and not future.cancelled() and future.exception() is None:
                 self._late(future.result(), request)
             return

@@ -31,7 +31,7 @@ Opener: TypeAlias = Callable[[OnEnded], Awaitable[Connection]]
 
 
 class Link:
-    """See the module.
+    """A connection to the server that is opened again whenever it ends; the module shows the states.
 
     Invariants: ``connection`` is set exactly while UP; a task exists exactly while CONNECTING; ``_waiting`` is empty
     unless CONNECTING.
@@ -116,7 +116,7 @@ class Link:
             while True:
                 if attempt or self.opened:
                     # Also before the first attempt to *re*connect: all clients of a server notice its end at the same
-                    # time.
+                    # moment, and without a random pause all of them would connect at the same moment.
                     pause = self._policy.delay(max(attempt, 1), random())
                     await asyncio.sleep(max(pause, min(suggested or 0, self._policy.max_retry_after)))
                 attempt += 1
@@ -130,7 +130,7 @@ class Link:
                         return
                     continue
                 except Exception as bug:
-                    # An unforeseen error: another attempt would fail the same way, and waiting calls must be told.
+                    # An unforeseen error would also end the next attempt, and waiting calls would wait for nothing.
                     error = ServerUnreachable(f"connecting failed: {bug!r}")
                     error.__cause__ = bug
                     self._fail(error)

@@ -11,8 +11,8 @@ WINDOW = 1024
 """Replies that the server remembers per session (part of the protocol)."""
 
 _CHECK_EVERY = 64
-"""Sends between two looks for the oldest unanswered number. A look costs about a microsecond; the margin below covers
-the sends in between."""
+"""Number of sends between two checks for the oldest unanswered number. A check costs about a microsecond; the margin
+below covers the sends in between."""
 
 
 class Session:

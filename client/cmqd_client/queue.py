@@ -57,7 +57,7 @@ Held: TypeAlias = "Message | ReceiptHandle"
 
 
 class Message:
-    """A message received and not yet deleted: this receiver's until ``next_visible_time``.
+    """A received message, hidden from other receives until ``next_visible_time``.
 
     Delete the message after processing. Otherwise the server delivers it again when its visibility timeout ends, with a
     new receipt handle; then the methods of this object fail with ``ReceiptHandleInvalid``.
@@ -93,7 +93,7 @@ class Message:
 
     @property
     def receipt_handle(self) -> int:
-        """Proof of this very receive."""
+        """Proof of this receive; a later receive of the message makes the handle invalid."""
         return self._received.receipt_handle
 
     @property

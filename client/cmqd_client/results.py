@@ -146,7 +146,7 @@ class Peeked(msgspec.Struct, frozen=True):
 
 
 class MessagePage(msgspec.Struct, Generic[EntryT], frozen=True):
-    """Some of a queue's messages, in the order of sending."""
+    """A page of a queue's messages, in the order of sending."""
 
     messages: list[EntryT]
     next_start: int | None
@@ -165,7 +165,7 @@ class PeekPage(MessagePage[Peeked], frozen=True):
 
 
 class NamePage(msgspec.Struct, frozen=True):
-    """Some of an account's queues or topics, by name."""
+    """A page of an account's queues or topics, by name."""
 
     names: list[str]
     total: int

@@ -74,7 +74,7 @@ class SubscriptionInfo(msgspec.Struct, frozen=True, kw_only=True):
     filter_tags: list[str] = []
     """Empty = every message is delivered."""
     binding_keys: list[str] = []
-    """Of a subscription to a routing topic."""
+    """Patterns of a subscription to a routing topic; empty on a tag topic."""
     paused: bool = False
 
     waiting: int = 0
@@ -109,7 +109,7 @@ class SubscriptionInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SubscriptionPage(msgspec.Struct, frozen=True):
-    """Some of a topic's subscriptions, by name."""
+    """A page of a topic's subscriptions, by name."""
 
     subscriptions: list[SubscriptionSummary]
     total: int

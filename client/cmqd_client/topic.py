@@ -129,8 +129,7 @@ class Topic:
 
         The message and its copies in queues are stored in one step: when this call returns, all are in their queues and
         on disk. Deliveries to URLs, and to missing or full queues, follow at least once, for up to a day, by the
-        subscription's retry strategy. A message without a matching subscription is discarded, which is no
-        error.
+        subscription's retry strategy. A message without a matching subscription is discarded, which is not an error.
 
         The publish is numbered, and repeated, like :meth:`Queue.send`: no subscription gets the message twice. After a
         repeat, ``matched`` is None.

@@ -97,7 +97,7 @@ class Balance:
     stored_twice: int
     """Numbers with two or more ids."""
     unanswered: int
-    """Received although no answer to their send ever arrived: stored, answer lost."""
+    """Numbers received without an answer to their send: the message was stored, and the answer lost."""
 
     @property
     def holds(self) -> bool:
@@ -158,9 +158,10 @@ class Ledger:
         self._ids.setdefault(number, set()).add(message_id)
 
     def receive_unnumbered(self, message_id: str, body: bytes) -> None:
-        """Record a message without the header, after the last answer: its number is that of its id.
+        """Record a message without the header, by the number that was answered with its id.
 
-        If the answer to the send was lost, any number of a message with this body will do.
+        To be called after the last answer. If the answer to the send was lost, the message counts under any number with
+        the same body.
         """
         number = self._acknowledged.get(message_id)
         if number is None:

@@ -46,11 +46,11 @@ class Source:
                 )
 
     def body(self, number: int) -> bytes:
-        """The body of message ``number``, from 0."""
+        """Return the body of message ``number``, from 0."""
         return self.bodies[number % len(self.bodies)]
 
     def routing_key(self, number: int) -> str:
-        """The routing key of message ``number``."""
+        """Return the routing key of message ``number``."""
         return self.routing_keys[number % len(self.bodies) % len(self.routing_keys)]
 
     @property
@@ -125,7 +125,7 @@ def history(folder: Path) -> Source | None:
 
 
 def source_lines(folder: Path) -> Source:
-    """The lines of the source files in ``folder``."""
+    """Return the lines of the source files in ``folder``, as bodies."""
     files = sorted(
         file
         for file in folder.rglob("*")
@@ -160,7 +160,11 @@ def body_of_line(line: str, where: str) -> bytes:
 
 
 def json_lines(file: Path) -> Source:
-    """The messages of an NDJSON file; blank lines are skipped. Raises SourceError."""
+    """Return the messages of an NDJSON file; blank lines are skipped.
+
+    Raises:
+        SourceError: the file cannot be read, or a line is not JSON.
+    """
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -172,6 +176,6 @@ def json_lines(file: Path) -> Source:
 
 
 def repository_source() -> Source:
-    """The default input of the demo: this repository's history, else its source files."""
+    """Return the default input of the demo: the history of this repository, else its source files."""
     folder = Path(__file__).resolve().parents[2]
     return history(folder) or source_lines(folder)

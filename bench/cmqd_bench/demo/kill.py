@@ -68,13 +68,13 @@ class Kill:
 
     at_acknowledged: int = 0
     started: float = 0.0
-    """Monotonic times; 0 = not yet."""
+    """Monotonic times of the kill and of the end of the restart; 0 = not yet."""
     ended: float = 0.0
     restart_seconds: float = 0.0
     first_answer_seconds: float = 0.0
-    """From the kill to the next answered send."""
+    """Seconds from the kill to the next answered send."""
     errors: int = 0
-    """Calls that failed after the client's retries and were made anew."""
+    """Number of calls that failed after the client's retries and were made again."""
 
     def touches(self, began: float) -> bool:
         """Return True if a call that began at the given time overlaps the time without a broker."""

@@ -147,7 +147,7 @@ class Traffic:
             if state == "deleted":
                 (await queue.delete_batch(messages)).raise_for_failures()
             elif state == "dead_lettered":
-                # The only receive that the policy permits: the broker then moves the messages.
+                # The policy permits a single receive, so the broker moves the released messages.
                 (await queue.release_batch(messages)).raise_for_failures()
             numbers = [number for message in messages if (number := number_of(message)) is not None]
             self.departed.setdefault((name, state), set()).update(numbers)
@@ -191,7 +191,7 @@ class Proofs:
 
 
 class Excursion:
-    """A run with a broker that is not started yet."""
+    """A run of the demo, over a broker that the run starts."""
 
     def __init__(self, broker: Broker, traffic: Traffic, console: Console) -> None:
         self.proofs = Proofs()

@@ -80,7 +80,7 @@ def replies() -> dict[str, tuple[AnyReply, int]]:
 
 
 def _connection_reads(frames: int) -> Work:
-    """The server's work for a read with several pipelined sends: cut, decode, answer, join."""
+    """Prepare the server's work for a read with several pipelined sends: cut, decode, answer, join."""
     connection = opened_connection()
     payloads = [encoder.encode(SendMessages(request_id, "queue", [BODY])) for request_id in range(1, frames + 1)]
     data = b"".join(len(payload).to_bytes(4, "big") + payload for payload in payloads)
@@ -98,7 +98,7 @@ def _connection_reads(frames: int) -> Work:
 
 
 def opened_connection() -> ServerConnection:
-    """The server's side of a connection that has been authenticated."""
+    """Return the server's side of an authenticated connection."""
     key = "k" * 40
     server = ServerConnection(
         nonce=b"s" * 32,
@@ -143,7 +143,7 @@ def _row() -> Work:
 
 
 def codec_micros() -> list[Micro]:
-    """Every hot message in the direction that the server pays for, and back; then reads, rows."""
+    """Return the benchmarks of the codec: each message of the hot path in both directions, then reads and rows."""
     micros: list[Micro] = []
     for name, (message, items) in requests().items():
         payload = encoder.encode(message)

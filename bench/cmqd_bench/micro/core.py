@@ -202,7 +202,7 @@ def _release() -> Work:
 
 
 def tick_until_idle(broker: Broker, now_ms: int) -> None:
-    """All that is due at ``now_ms``."""
+    """Do the work that is due at ``now_ms``, tick after tick."""
     while (due := broker.next_deadline_ms()) is not None and due <= now_ms:
         broker.tick(now_ms)
 
@@ -290,7 +290,7 @@ def _leases_of_handles() -> Work:
 
 
 def core_micros() -> list[Micro]:
-    """Every operation of the core."""
+    """Return the benchmarks of the operations of the core."""
     return [
         Micro("core: send by 1", lambda: _send(1)),
         Micro("core: send by 16", lambda: _send(16)),

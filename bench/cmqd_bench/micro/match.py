@@ -97,7 +97,8 @@ def _realistic_binding(chance: random.Random) -> list[str]:
 
 
 def realistic_keys(messages: int = MESSAGES) -> KeySet:
-    """A quarter literal, a third with stars, the rest with a ``#`` at the end or in the middle, a few with two."""
+    """Return binding keys as users write them: a quarter literal, a third with stars, the rest with a ``#`` at the end
+    or in the middle, a few with two."""
     return _key_set("realistic", _realistic_binding, _realistic_routing, messages)
 
 
@@ -220,7 +221,7 @@ def match_micros(messages: int = MESSAGES) -> dict[str, Micro]:
 
 
 def matched(messages: int = MESSAGES) -> dict[str, float]:
-    """Average number of matching subscribers, by the name of the case."""
+    """Return the average number of matching subscribers, by the name of the case."""
     filters, tags = tag_set(messages)
     match = _match_of(_tag_matcher(filters))
     numbers = {"tag_cold_us": sum(len(match(labels)) for labels in tags) / len(tags)}
@@ -275,7 +276,7 @@ def print_match(*, json_output: bool = False) -> None:
 
 
 def match_lines(report: dict[str, Any]) -> list[str]:
-    """A report for people."""
+    """Return the report as lines of text."""
     rows = [
         ("tags, warm", "tag_warm_us"),
         ("tags, cold", "tag_cold_us"),

@@ -28,7 +28,7 @@ class Micro:
 
 @dataclass(frozen=True, slots=True)
 class MicroResult:
-    """The best of all rounds."""
+    """Result of a benchmark in its best round."""
 
     name: str
     item: str
@@ -59,7 +59,7 @@ def _reference() -> Work:
 
 
 def run_micros(micros: Sequence[Micro], rounds: int = ROUNDS) -> list[MicroResult]:
-    """Run all; the reference comes first."""
+    """Run all benchmarks and return their results, the reference first."""
     everything = [Micro(REFERENCE, _reference, "call"), *micros]
     best = [float("inf")] * len(everything)
     collecting = gc.isenabled()

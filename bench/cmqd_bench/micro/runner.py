@@ -11,7 +11,7 @@ from cmqd_bench.micro.measuring import ROUNDS, Micro, run_micros
 
 
 def all_micros() -> list[Micro]:
-    """Every benchmark, codec first."""
+    """Return all benchmarks, the codec first."""
     return [*codec_micros(), *core_micros()]
 
 

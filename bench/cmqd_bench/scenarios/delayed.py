@@ -54,7 +54,7 @@ class PeakMemory:
             self.mib = max(self.mib, self._broker.rss_mib())
 
     def stop(self) -> float:
-        """The peak, in MiB."""
+        """Stop sampling, and return the peak in MiB."""
         self._task.cancel()
         return self.mib
 

@@ -34,7 +34,7 @@ class StampedPublish:
         self._size = max(size, MIN_STAMPED)
 
     def at(self, stamp: int, request_id: int = 1) -> bytes:
-        """The frame."""
+        """Return the frame of a publish with this time."""
         return frame(PublishMessages(request_id, TOPIC, [stamped(stamp, self._size)]))
 
 

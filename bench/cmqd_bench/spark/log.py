@@ -32,7 +32,7 @@ WORDS = [f"word{number:03d} " for number in range(1000)]
 
 
 def sealed(folder: Path) -> list[SegmentEntry]:
-    """The segments that were written."""
+    """Return the sealed segments of a data folder."""
     return [entry for entry in read_manifest(folder).segments if entry.state is SegmentState.SEALED]
 
 
@@ -94,7 +94,8 @@ async def write_log(folder: Path, messages: int, body: int) -> None:
 
 
 def checkpoint(lsn: int, positions: Sequence[int]) -> Sequence[AnyPart]:
-    """The queues, with no more about their messages than reading events needs."""
+    """Return the parts of a checkpoint with the queues, and with no facts about messages that the reading of events
+    does not need."""
     slices = [
         QueueSlice(
             lsn=lsn,

@@ -71,7 +71,7 @@ def print_spark(plan: Plan) -> None:
 
 
 def lines_of(figures: Mapping[str, Any]) -> list[str]:
-    """The report for people."""
+    """Return the report as lines of text."""
     lines = [f"spark: {figures['messages']:,} messages of {figures['body']} bytes, {figures['master']}"]
     if "seconds" in figures:
         lines.append(f"  {figures['segments']} segments, {figures['log_bytes']:,} bytes; rounds in turns, seconds:")

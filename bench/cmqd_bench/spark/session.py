@@ -69,7 +69,7 @@ class SparkCpu:
 
     @classmethod
     def now(cls) -> "SparkCpu":
-        """Spark's Java is a child of this process, and Python a child of Java."""
+        """Return the CPU seconds so far. Spark's Java is a child of this process, and Python a child of Java."""
         everything = spark_processes()
         java = {pid for pid in everything if _command(pid).endswith("java")}
         return cls(cpu_seconds(java), cpu_seconds(everything - java))

@@ -85,6 +85,6 @@ def _write(broker: Broker, frame: "DataFrame") -> None:
 
 
 def _stored(spark: "SparkSession", broker: Broker) -> int:
-    """Different bodies in the broker's log."""
+    """Return the number of different bodies in the broker's log."""
     source = spark.read.format("cmqd").schema("body binary").option("includeActive", "true")
     return source.load(str(broker.data)).distinct().count()

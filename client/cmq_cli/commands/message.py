@@ -128,7 +128,7 @@ async def receive(
 
 
 async def print_received(queue: Queue, messages: list[Message], output: Output, *, raw: bool, delete: bool) -> None:
-    """Print messages, then delete them if requested: a message that was not printed is not deleted."""
+    """Print messages, then delete them if requested. In the other order a failure to print would lose messages."""
     for message in messages:
         output.message(message, raw=raw)
     if delete:

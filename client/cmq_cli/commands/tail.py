@@ -77,7 +77,7 @@ async def _watch(
     queue: Queue, output: Output, raw: bool, max_messages: int | None, start: int, interval: float
 ) -> None:
     remaining = max_messages
-    # Printed messages of the last page, which is polled again and again.
+    # Ids of the printed messages of the last page: the page is polled until it is full, and must not be printed twice.
     printed: set[str] = set()
     while True:
         page = await queue.peek(MAX_BATCH, start=start, states=_SENT)

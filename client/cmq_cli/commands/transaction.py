@@ -38,7 +38,7 @@ async def list_half_messages(
     output = session.output
     async with session.client() as client:
         halves, next_start = await _half_messages(client.queue(queue), max_messages, start)
-        # Messages have broker time; the clock of this machine may differ.
+        # Times of messages are broker time, and the clock of this machine may differ.
         now_ms = (await client.status()).get("broker_time_ms") if halves and not output.json else None
     if output.json:
         messages = [msgspec.structs.asdict(half) for half in halves]

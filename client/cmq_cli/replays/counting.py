@@ -6,7 +6,7 @@ from cmq_cli.replays.order import Order, split
 from cmq_cli.session import Session
 
 ATTEMPTS = 5
-"""Number of counts of the log while the broker reclaims segments."""
+"""Maximum number of attempts to count while the broker reclaims segments."""
 
 if TYPE_CHECKING:
     from pyspark_cmqd.options import Options
@@ -44,6 +44,6 @@ def count_log(session: Session, order: Order) -> "tuple[Options, Count]":
             try:
                 return options, count_once()
             except SegmentReclaimedError:
-                # A new plan has no slices across the reclaimed rows, and refuses a range that names them.
+                # Plan again: the new plan has no slice across the reclaimed rows, and refuses a range that names them.
                 continue
         return options, count_once()

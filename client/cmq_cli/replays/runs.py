@@ -97,7 +97,7 @@ def begin_run(session: Session, order: Order) -> ExitCode:
     )
     with replay_journal.locked(file):
         if count.states:
-            # Before the journal: a run with a journal can be resumed, and needs the states.
+            # Before the journal: a run that has a journal can be resumed, and could not without the states.
             write_states(replay_journal.states_file(file), count.states)
         replay_journal.write_journal(journal, file)
         output.remark(f"run {run}, journal {file}")
@@ -187,7 +187,8 @@ def _send_slices(session: Session, journal: "Journal", file: Path) -> bool:
         _kept_signals() as received,
         spark_session(journal.master, f"cmq replay {journal.run}", settings=SETTINGS) as spark,
     ):
-        # Only now: Spark sets its own handlers when it starts. A run ends where it can be resumed.
+        # After the start of Spark, which sets its own handlers. These handlers only note the signal, so that the run
+        # ends at a point where it can be resumed.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda number, _: received.append(number))
         with session.output.progress() as progress:
