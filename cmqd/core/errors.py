@@ -223,14 +223,14 @@ class RedriveRunning(DomainError):
 
 
 class NotTransactional(DomainError):
-    """Half messages need a queue that was created for them."""
+    """The queue takes no half messages; the attribute ``transactional`` is set when a queue is created."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"queue {name!r} is not transactional; that is chosen when a queue is created", queue=name)
 
 
 class TransactionNotFound(DomainError):
-    """No half message of that id is there or remembered."""
+    """The queue has no half message of that id, and remembers no decision about such a message."""
 
     def __init__(self, queue: str, message_id: int) -> None:
         super().__init__(
@@ -240,14 +240,14 @@ class TransactionNotFound(DomainError):
 
 
 class AlreadyCommitted(DomainError):
-    """The first decision wins."""
+    """A half message was committed, and a later decision says the opposite; the first decision wins."""
 
     def __init__(self, queue: str, message_id: int) -> None:
         super().__init__(f"half message {message_id:016x} of queue {queue!r} is committed already", value=message_id)
 
 
 class AlreadyRolledBack(DomainError):
-    """The first decision wins."""
+    """A half message was rolled back, and a later decision says the opposite; the first decision wins."""
 
     def __init__(self, queue: str, message_id: int) -> None:
         super().__init__(f"half message {message_id:016x} of queue {queue!r} is rolled back already", value=message_id)

@@ -2,7 +2,7 @@
 
 Rules (spec 3.4). A subscriber without filter tags gets every message of a tag topic; a subscriber with filter tags gets
 the messages that have at least one of the tags. A routing key is words between dots, and so is a binding key. In a
-binding key the whole word ``*`` stands for exactly one word that is not empty, and the whole word ``#`` for any number
+binding key the whole word ``*`` stands for a single word that is not empty, and the whole word ``#`` for any number
 of words, zero included; all other words are literal, and case counts.
 
 A matcher runs for every message, so it has three layers: the set of subscribers that the same labels gave last time;
@@ -296,7 +296,7 @@ def _make_columns(wanted: Sequence[dict[str, int]], by_length: dict[int, int], c
 
 
 class KeyRules:
-    """Binding keys as bits; a step with one word of the routing key is taken by all keys at once.
+    """Binding keys as bits; a step with a word of the routing key is taken by all keys at once.
 
     A key with at most one ``#`` is a fixed beginning and a fixed end: its words are compared from the left up to the
     ``#`` and from the right down to it, and the number of words decides whether both fit. A comparison is one ``&``

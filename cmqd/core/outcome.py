@@ -18,7 +18,7 @@ class _Waiting(Enum):
 
 
 WAITING: Final = _Waiting.WAITING
-"""The reply of an operation that will be answered later, through ``Outcome.woken``."""
+"""Reply of an operation with an answer that comes later, through ``Outcome.woken``."""
 Waiting = _Waiting
 
 

@@ -77,6 +77,7 @@ class Parts:
         expiry = Expiry(facts, runtime, floors, serving)
         reviews = Reviews(facts, runtime, self.rewind, self.redrives, dead_letters, serving)
         self.tick_steps: tuple[Callable[[Effects, int], None], ...] = (
+            # Copies for receives in line come first: a receive with a deadline in this tick still gets its messages.
             self.publish.tick,
             # Waits end before leases and delays. Otherwise messages that become active in the same tick would go to
             # receives with a deadline in the past.

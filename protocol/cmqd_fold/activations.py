@@ -151,7 +151,7 @@ class Activations:
         self._drop_empty(dropped)
 
     def entries(self) -> list[tuple[int, bytes]]:
-        """(time in ms, positions) for a checkpoint."""
+        """Return (time in ms, positions) for a checkpoint."""
         return [(second * GRAIN_MS, self._by_second[second].serialize()) for second in self._seconds]
 
     def load(self, entries: list[tuple[int, bytes]]) -> None:

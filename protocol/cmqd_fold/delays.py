@@ -16,7 +16,7 @@ from cmqd_segment.records import DelaysScheduled, Runs, pack_runs, unpack_runs
 
 
 class Delays:
-    """See the module."""
+    """The delayed messages of a queue: scheduled, or in overflow; see the module."""
 
     __slots__ = (
         "_queue_id",

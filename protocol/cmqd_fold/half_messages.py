@@ -36,7 +36,7 @@ _NEVER_CHECKED = Checked()
 
 
 class HalfTable:
-    """See the module."""
+    """Half messages of a queue by id and position, their decisions and checks; see the module."""
 
     __slots__ = (
         "_checked_at",
@@ -73,7 +73,7 @@ class HalfTable:
         return len(self._ids)
 
     def note(self, first_message_id: int, first_position: int, count: int) -> None:
-        """Half messages were stored."""
+        """Note half messages that were stored."""
         if self._ids:
             last_count = self._counts[-1]
             if self._ids[-1] + last_count == first_message_id and self._positions[-1] + last_count == first_position:
@@ -88,11 +88,11 @@ class HalfTable:
         return _other(self._ids, self._positions, self._counts, message_id)
 
     def id_of(self, position: int) -> int | None:
-        """The id of the half message at a position."""
+        """Return the id of the half message at a position; None = unknown or forgotten."""
         return _other(self._positions, self._ids, self._counts, position)
 
     def end(self, positions: Runs, committed: bool) -> None:
-        """Half messages were decided."""
+        """Note decisions about half messages; their checks end."""
         decided = self.committed if committed else self.rolled_back
         for start, stop in ranges(positions):
             decided.add_range(start, stop)
@@ -100,12 +100,12 @@ class HalfTable:
             self._forget_checked(start, stop)
 
     def note_check(self, position: int, checked_ms: int, next_check_ms: int) -> None:
-        """A producer was asked."""
+        """Count a check, and plan the next check."""
         checks = self.checked.get(position, _NEVER_CHECKED)
         self.load_checked(position, Checked(checks.attempts + 1, checked_ms, checks.last_unknown_ms, next_check_ms))
 
     def note_unknown(self, positions: Iterable[int], answered_ms: int) -> None:
-        """A producer could not tell."""
+        """Note that a producer answered a check without a decision."""
         for position in positions:
             checks = self.checked.get(position, _NEVER_CHECKED)
             self.load_checked(position, msgspec.structs.replace(checks, last_unknown_ms=answered_ms))
@@ -184,7 +184,7 @@ class HalfTable:
         return [(message_id, position, min(count, stop - position)) for message_id, position, count in columns]
 
     def load(self, runs: list[tuple[int, int, int]]) -> None:
-        """Take back what ``runs`` gave."""
+        """Load runs of a checkpoint, in their order."""
         for run in runs:
             self.note(*run)
 

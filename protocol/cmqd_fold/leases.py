@@ -23,7 +23,7 @@ class InFlight(msgspec.Struct, frozen=True, gc=False):
 
 
 class Leases:
-    """See the module."""
+    """The messages in flight of a queue, by the number of the lease; see the module."""
 
     __slots__ = ("_queue_id", "buckets", "by_number")
 

@@ -75,7 +75,7 @@ SERVED_BEFORE = -2
 
 
 class QueueIndex:
-    """See the module."""
+    """The state of every position of a queue; see the module for states and invariants."""
 
     __slots__ = (
         "_activations",
@@ -236,9 +236,10 @@ class QueueIndex:
         return self.dead_letter_floor != NEVER_SERVED
 
     def apply_dead_letters_from(self, record: DeadLettersFrom) -> None:
-        """The queue serves as a dead-letter queue from a floor on, or (floor below 0) no longer."""
+        """Begin the role of a dead-letter queue, from a floor on, or (floor below 0) end it."""
         if record.floor >= 0:
             self.dead_letter_floor = record.floor
+        # The floor goes, but the role is remembered: messages of it may still be here, and may be redriven.
         elif self.held_dead_letters:
             self.dead_letter_floor = SERVED_BEFORE
 
@@ -246,6 +247,8 @@ class QueueIndex:
     def takes_dead_letters(self) -> bool:
         """True if all messages from before the queue became a dead-letter queue are consumed."""
         floor = self.dead_letter_floor
+        # The oldest live message decides. Messages from before the role must be consumed first, or a redrive would move
+        # the messages of a working queue.
         return floor >= 0 and (not self.live_count or next(iter(self.live)) >= floor)
 
     @property
@@ -285,6 +288,8 @@ class QueueIndex:
 
     def first_active(self) -> int:
         """Return the lowest active position; the queue must have an active message."""
+        # Receives pay for the walk from the bound to the first active position, and move the bound up, so that the next
+        # receive does not walk again.
         if self.head not in self.active:
             self.head = next(iter(self.active))
         return self.head
@@ -331,6 +336,7 @@ class QueueIndex:
             self.half_count = len(self.half)
         self.dead_letter_floor = part.dead_letter_floor
         if part.activations:
+            # Only if there are any: most queues never need the object, see ``__init__``.
             self.activations.load(part.activations)
         self.redrive = part.redrive
 
@@ -400,7 +406,7 @@ class QueueIndex:
         return self.steps.note(first, record.enqueue_ms) and self._drop_steps()
 
     def apply_copies(self, first: int, count: int, enqueue_ms: int) -> bool:
-        """Copies of published messages, active at once; returns as :meth:`apply_sent`."""
+        """Store copies of published messages, active at once; return as :meth:`apply_sent`."""
         stop = first + count
         self.next_position = stop
         if enqueue_ms > self.last_enqueue_ms:
@@ -434,6 +440,7 @@ class QueueIndex:
         first = record.first_position
         self.half.add_range(first, stop)
         self.half_count += stop - first
+        # A producer names half messages by id, and all facts are by position.
         self.halves.note(record.first_message_id, first, stop - first)
         due_ms = record.visible_ms
         for position in range(first, stop):
@@ -448,6 +455,8 @@ class QueueIndex:
             if due_ms <= enqueue_ms:
                 self.activate_range(position, position + 1)
             else:
+                # One by one, in order of position: which messages get the last places depends on that order alone, and
+                # a replay must come to the same.
                 delays.add(position, due_ms, max_delayed)
 
     def apply_received(self, record: MessagesReceived) -> list[InFlight]:
@@ -564,10 +573,11 @@ class QueueIndex:
             self.half.remove_range(start, stop)
             self.live_count -= stop - start
             self.half_count -= stop - start
+        # Ids and decisions stay: a producer that lost the answer repeats its decision, and must find it.
         self.halves.end(record.positions, record.committed)
 
     def apply_checked(self, record: TransactionsChecked) -> None:
-        """Producers were asked; entries in older buckets turn stale."""
+        """Note checks of half messages; entries in older buckets turn stale."""
         for position, next_ms in zip(unpack_runs(record.positions), record.next_check_ms, strict=True):
             self.halves.note_check(position, record.checked_ms, next_ms)
             if next_ms:
@@ -575,11 +585,11 @@ class QueueIndex:
                 self.check_buckets.size += 1
 
     def apply_undecided(self, record: TransactionsUndecided) -> None:
-        """A producer could not tell."""
+        """Note that a producer answered a check without a decision."""
         self.halves.note_unknown(unpack_runs(record.positions), record.answered_ms)
 
     def apply_attributes(self, record: QueueAttributesSet) -> None:
-        """Other attributes from here on."""
+        """Replace the attributes, from this record on."""
         # Pruned under the old attributes, before the new ones count: a message that was past a shorter window must not
         # come back with a longer one.
         self._prune_by(record)
@@ -643,6 +653,8 @@ class QueueIndex:
         # Sizes anew: the range may have held any mix of states, and a count of each is no cheaper than a size.
         self.live_count = len(self.live)
         self.active_count = len(self.active)
+        # Entries in the buckets of delays and checks turn stale: they are found by time, and the time of each message
+        # below the floor is not known here.
         self.delays.drop_below(floor)
         self.half_count = len(self._half) if self._half is not None else 0
         self.moving_count = len(self._moving) if self._moving is not None else 0
@@ -651,6 +663,7 @@ class QueueIndex:
         self.history.drop_below(floor)
         self.forget_below(floor)
         self.steps.drop_below(floor)
+        # After the sets are cut, because the question is whether anything is left.
         if not self.remembers_times:
             # An empty queue starts with the finest grain again; merged steps would make its next expiry coarse.
             self.steps.clear()
@@ -687,6 +700,7 @@ class QueueIndex:
         """Begin to move active messages to another queue; consumers do not receive them meanwhile."""
         # A set operation and two sizes: a mass of dead letters is reserved in a step, whatever its number.
         self.active -= positions
+        # Still live: until the record of the move, the queue holds the message, and a crash leaves it there.
         self.moving |= positions
         self.active_count = len(self.active)
         self.moving_count = len(self.moving)

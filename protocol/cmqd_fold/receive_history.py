@@ -33,7 +33,7 @@ class ReceiveHistory:
         """Messages in each dense chunk; a chunk without messages is dropped."""
 
     def get(self, position: int) -> tuple[int, int]:
-        """(receive count, first receive time in ms); (0, 0) if never received."""
+        """Return (receive count, first receive time in ms); (0, 0) if never received."""
         chunk = self.chunks.get(position // CHUNK)
         if chunk is None:
             return 0, 0
@@ -41,7 +41,7 @@ class ReceiveHistory:
         return packed >> _TIME_BITS, packed & _TIME_MASK
 
     def at_least(self, count: int) -> BitMap64:
-        """Positions of messages that were received ``count`` times or more."""
+        """Return the positions of messages that were received ``count`` times or more."""
         positions = BitMap64()
         least = min(count, MAX_COUNT) << _TIME_BITS
         for number, chunk in self.chunks.items():

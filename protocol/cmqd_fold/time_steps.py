@@ -29,7 +29,7 @@ class TimeSteps:
         return len(self._positions)
 
     def note(self, position: int, enqueue_ms: int) -> bool:
-        """A message was sent; positions and times must not decrease. True if a step was added."""
+        """Note the send of a message, in order of positions and times. Return True if a step was added."""
         if self._starts and enqueue_ms - self._starts[-1] < self.grain_ms:
             self._ends[-1] = enqueue_ms
             return False
@@ -55,7 +55,7 @@ class TimeSteps:
         return self._starts[step] if step >= 0 else 0
 
     def first_end_ms(self) -> int | None:
-        """The time of the last message of the first step."""
+        """Return the time of the last message of the first step; None without steps."""
         return self._ends[0] if self._ends else None
 
     def floor_at(self, sent_ms: int, next_position: int) -> int:
@@ -108,7 +108,7 @@ class TimeSteps:
             del column[:]
 
     def packed(self) -> tuple[bytes, bytes, bytes]:
-        """Positions, starts and ends for a checkpoint."""
+        """Return positions, starts and ends for a checkpoint."""
         return self._positions.tobytes(), self._starts.tobytes(), self._ends.tobytes()
 
     def load(self, positions: bytes, starts: bytes, ends: bytes) -> None:

@@ -117,7 +117,7 @@ class HalvesSlice(CheckpointPart, frozen=True, tag=7):
     committed: bytes
     """Positions of committed half messages, as a bitmap, in the first part; empty in later parts."""
     rolled_back: bytes
-    """Likewise."""
+    """Positions of half messages that were rolled back, in the same form."""
     due: list[tuple[int, bytes]]
     """(time of the next check in ms, positions) of each bucket; stale positions are ignored."""
     checked: list[tuple[int, int, int, int, int]]

@@ -64,7 +64,7 @@ def open_read_only(path: Path, *, sealed: bool) -> sqlite3.Connection:
 
 
 def check_format(connection: sqlite3.Connection, path: Path) -> None:
-    """Raises SegmentFormatError unless this is a segment that this version can read."""
+    """Check that a file is a segment that this version can read. Raises SegmentFormatError."""
     application_id = pragma(connection, "application_id")
     version = pragma(connection, "user_version")
     if application_id != APPLICATION_ID:
@@ -74,7 +74,7 @@ def check_format(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def create_tables(connection: sqlite3.Connection) -> None:
-    """Makes an empty file a segment in WAL mode. The connection must be in autocommit (isolation_level None)."""
+    """Make an empty file a segment in WAL mode. The connection must be in autocommit (isolation_level None)."""
     connection.execute(f"PRAGMA page_size={PAGE_SIZE}")
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
@@ -97,6 +97,6 @@ def read_names(connection: sqlite3.Connection) -> list[tuple[int, str, str, bool
 
 
 def pragma(connection: sqlite3.Connection, name: str) -> int:
-    """The integer that a pragma answers with."""
+    """Return the integer that a pragma answers."""
     (value,) = connection.execute(f"PRAGMA {name}").fetchone()
     return int(value)

@@ -47,7 +47,7 @@ class SparseQueue:
         return self.stop_position - self.first_position
 
     def add(self, lsn: int, first_position: int, stop_position: int, size: int, offset: int) -> None:
-        """A row with messages of this queue was written at ``offset`` bytes of the segment's log."""
+        """Note a row with messages of this queue, at ``offset`` bytes of the segment's log."""
         if first_position >= self._due_position or offset >= self._due_offset:
             self.positions.append(first_position)
             self.lsns.append(lsn)
@@ -75,7 +75,7 @@ class SparseIndex:
         self._offset = 0
 
     def add_row(self, lsn: int, queues: Iterable[QueueSummary], size: int) -> None:
-        """Rows must come in order of LSN; ``size`` is that of their meta and data."""
+        """Note the next row, in order of LSN; ``size``: bytes of its meta and data."""
         offset = self._offset
         index = self.queues
         for queue_id, first_position, stop_position, bytes_ in queues:
@@ -86,7 +86,7 @@ class SparseIndex:
         self._offset = offset + size
 
     def to_rows(self) -> Iterator[tuple[int, int, int, int, int, bytes, bytes]]:
-        """The rows of the table ``sparse``."""
+        """Return the rows of the table ``sparse``."""
         for queue_id, queue in sorted(self.queues.items()):
             yield (
                 queue_id,
@@ -100,7 +100,7 @@ class SparseIndex:
 
 
 def sparse_queue(first: int, stop: int, bytes_: int, positions: bytes, lsns: bytes) -> SparseQueue:
-    """A queue's entries read back from the table ``sparse``."""
+    """Return the entries of a queue from a row of the table ``sparse``."""
     queue = SparseQueue(first)
     queue.stop_position = stop
     queue.bytes = bytes_

@@ -195,8 +195,8 @@ class Deliveries:
         self._probes.clear()
 
     def _note(self, position: int, retry: Retry) -> None:
-        # An earlier entry of the message in the heap is stale from here on: its time is no longer that of the retry. It
-        # is recognized by that when it comes to the top.
+        # An earlier entry of the message in the heap turns stale: its time differs from the time of the retry. The top
+        # of the heap is compared with the retry before use.
         self.retries[position] = retry
         self._failed.add(position)
         if retry.next_ms:
@@ -311,8 +311,8 @@ class Deliveries:
         if self.under_way.pop(position, None) is None:
             return
         if position in self.retries:
-            # It was due, by its time or as hurried, and its heap entry may be gone already. Without the mark as hurried
-            # the message could be in no set that ``start`` reads, and would never be tried again.
+            # The message was due, by its time or as hurried, and its heap entry may be gone already. Without the mark
+            # as hurried the message could be in no set that ``start`` reads, and would never be tried again.
             self._hurried.add(position)
             # The probe paired with this retry may still be under way: then the next retry gets no second probe.
             self._probes_owed = max(self._probes_owed - 1, -len(self._probes))

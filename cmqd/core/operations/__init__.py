@@ -1,1 +1,1 @@
-"""Operations: a class for every verb or theme, made from the parts that it needs, without facts of its own."""
+"""Operations: a class for every verb or theme, made from the parts below the class, without facts of its own."""

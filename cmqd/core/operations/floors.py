@@ -1,4 +1,8 @@
-"""Floors: all messages of a queue below a position are gone, because they expired or the queue was cleared."""
+"""Floors: all messages of a queue below a position are gone, expired or cleared.
+
+The facts change first, and then the bodies in memory go. A queue without live messages forgets its window whole and
+does not turn cold: the next send begins a new window.
+"""
 
 from cmqd.core.facts.facts import Facts
 from cmqd.core.facts.queue import Queue

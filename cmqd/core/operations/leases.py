@@ -1,6 +1,6 @@
 """Leases: removing stale entries from the buckets of deadlines.
 
-A delete does not look for the entry of its lease, because that would cost a search per message on the hot path. Entries
+A delete does not look for the entry of its lease: a search for every message would slow down the hot path. Entries
 of ended leases stay until their deadline, up to 12 hours, and are swept when there are too many.
 """
 
@@ -30,7 +30,7 @@ class Leases:
             self.sweep_above = max(LEASE_SWEEP_ABOVE, 2 * kept)
 
     def _leases_due(self, due_ms: int, queue_id: int, pairs: "array[int]") -> "array[int]":
-        """Return the pairs with a lease that ends in this bucket; a changed deadline has an entry in another bucket."""
+        """Return the pairs with a lease that ends in this bucket; a changed deadline has an entry in its own bucket."""
         queue = self._queues.by_id.get(queue_id)
         kept = array("Q")
         if queue is not None:

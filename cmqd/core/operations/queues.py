@@ -154,7 +154,7 @@ class QueueAdmin:
         return page, None
 
     def info(self, account: str, name: str) -> QueueInfo:
-        """Attributes, counts and facts of a queue."""
+        """Return the attributes, counts and facts of a queue."""
         return self._info(self._queues.find(account, name))
 
     def set_attributes(
@@ -193,7 +193,7 @@ class QueueAdmin:
         return effects.outcome(self._info(queue))
 
     def dead_letter_sources(self, account: str, name: str) -> list[tuple[int, str]]:
-        """(id, name) of the queues whose dead letters go to this one, by name. Raises QueueNotFound."""
+        """Return (id, name) of the queues with this dead-letter queue, by name. Raises QueueNotFound."""
         sources = self._queues.find(account, name).sources.values()
         return sorted(((queue.queue_id, queue.name) for queue in sources), key=lambda found: found[1])
 

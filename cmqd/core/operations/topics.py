@@ -117,7 +117,7 @@ class TopicAdmin:
         return len(found), [(names[name].topic_id, name) for name in found[offset : offset + limit]]
 
     def topic_info(self, account: str, name: str) -> TopicInfo:
-        """Attributes, counts and facts of a topic."""
+        """Return the attributes, counts and facts of a topic."""
         return self._info(self._topics.find(account, name))
 
     def set_topic_attributes(
@@ -233,7 +233,7 @@ class TopicAdmin:
         ]
 
     def subscription_info(self, account: str, topic_name: str, name: str, now_ms: int = 0) -> SubscriptionInfo:
-        """Attributes, counts and facts of a subscription."""
+        """Return the attributes, counts and facts of a subscription."""
         return self._subscription_info(self._topics.find_subscription(account, topic_name, name), now_ms)
 
     def set_subscription_attributes(
@@ -313,7 +313,7 @@ def _difference(is_now: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[st
 def _topic_attributes(
     base: TopicAttributes, changes: Mapping[str, object], *, creating: bool = False
 ) -> TopicAttributes:
-    """``base`` with ``changes`` made to it.
+    """Return ``base`` with ``changes`` applied.
 
     Raises:
         InvalidArgument: an attribute is unknown or out of its range.
@@ -343,7 +343,8 @@ def _topic_attributes(
 def _subscription_attributes(
     topic: Topic, base: SubscriptionAttributes, changes: Mapping[str, object], *, creating: bool = False
 ) -> SubscriptionAttributes:
-    """``base`` with ``changes`` made to it. Whether the queue that it delivers to exists is not looked at here.
+    """Return ``base`` with ``changes`` applied. The check of the target queue is left to the
+    caller.
 
     Raises:
         InvalidArgument: an attribute is unknown, out of its range, or contradicts another.

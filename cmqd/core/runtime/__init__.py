@@ -1,1 +1,1 @@
-"""Runtime: intentions and caches. A restart forgets the runtime and makes it anew from the facts."""
+"""Runtime: intentions and caches. A restart forgets the runtime, and a start makes a new runtime from the facts."""

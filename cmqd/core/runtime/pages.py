@@ -6,14 +6,14 @@ owners in line. The answer of the log goes to the owner of the lane (``Broker.pa
 | lane | reads for | pages at once | beyond them |
 | --- | --- | --- | --- |
 | ``receives`` | waiting receives, and ahead of receivers | ``max_reads`` | queues wait in line |
-| ``ahead`` | delayed messages shortly before they are due | one per queue | the next page follows the previous page |
+| ``ahead`` | delayed messages shortly before they are due | 1 per queue | the next page follows the previous page |
 | ``moves`` | dead letters and redrives | 8 | queues wait in line |
-| ``rewinds`` | the time of a single message | one per rewind | |
-| ``overflow`` | due times of messages beyond ``max_delayed`` | one per queue | |
-| ``commits`` | half messages that are committed | one per queue | |
-| ``checks`` | half messages with a check to send | one per queue | |
+| ``rewinds`` | the time of a single message | 1 per rewind | |
+| ``overflow`` | due times of messages beyond ``max_delayed`` | 1 per queue | |
+| ``commits`` | half messages that are committed | 1 per queue | |
+| ``checks`` | half messages with a check to send | 1 per queue | |
 | ``deliveries`` | messages of topics | 32 | subscriptions wait in line |
-| ``peeks`` | browsing | one per peek | |
+| ``peeks`` | browsing | 1 per peek | |
 
 Lanes have bounds of their own, because the storage reads pages in the order of the requests: a receive that waits for a
 page has few pages of moves and deliveries before it.
