@@ -39,7 +39,7 @@ class Delays:
         """Messages set aside as damaged that belong to ``overflow`` after a restart."""
 
     def load(self, part: QueueSlice) -> None:
-        """Take back the delays of a checkpoint."""
+        """Load the delays of a checkpoint."""
         self.overflow = BitMap64.deserialize(part.overflow)
         self.overflow_count = len(self.overflow)
         self.scheduled = BitMap64.deserialize(part.delayed)

@@ -34,7 +34,7 @@ class Leases:
         """May still hold leases of positions below the floor, until their deadline."""
 
     def load(self, part: LeasesSlice) -> None:
-        """Take back a part of a checkpoint."""
+        """Load a part of a checkpoint."""
         for lease, position, deadline_ms, receive_count, first_receive_ms in part.leases:
             self.by_number[lease] = InFlight(position, deadline_ms, receive_count, first_receive_ms)
             self._plan(lease, 1, deadline_ms)

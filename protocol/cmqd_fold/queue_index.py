@@ -307,7 +307,7 @@ class QueueIndex:
     # ------------------------------------------------------------------ facts
 
     def load(self, part: QueueSlice | LeasesSlice | HistorySlice) -> None:
-        """Take back a part of a checkpoint; the slice of the queue comes first."""
+        """Load a part of a checkpoint; the slice of the queue comes first."""
         match part:
             case QueueSlice():
                 self._load_slice(part)

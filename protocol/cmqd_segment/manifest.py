@@ -122,7 +122,7 @@ class StartEntry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """See the module."""
+    """The files of a data folder, with their states; see the module."""
 
     format: int = MANIFEST_FORMAT
     clean: bool = False
@@ -176,12 +176,12 @@ class _Envelope(msgspec.Struct):
 
 
 def segment_file(number: int) -> str:
-    """Path of a segment below the data folder."""
+    """Return the path of a segment below the data folder."""
     return f"{SEGMENTS}/{number:08d}.db"
 
 
 def checkpoint_file(number: int) -> str:
-    """Path of a checkpoint below the data folder."""
+    """Return the path of a checkpoint below the data folder."""
     return f"{CHECKPOINTS}/{number:08d}.ckpt"
 
 
@@ -235,7 +235,7 @@ def _checksum(content: bytes) -> str:
 
 
 def sync_folder(folder: Path) -> None:
-    """Makes the names in a folder durable."""
+    """Make the names in a folder durable."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

@@ -19,12 +19,12 @@ def pack_set(messages: int) -> bytes:
 
 
 def unpack_set(packed: bytes) -> int:
-    """The set of ``pack_set``."""
+    """Return the set that ``pack_set`` packed."""
     return int.from_bytes(packed, "little")
 
 
 def set_ranges(messages: int) -> Iterator[tuple[int, int]]:
-    """The half-open ranges ``(start, stop)`` of neighbours in a set, ascending."""
+    """Return the half-open ranges ``(start, stop)`` of neighbours in a set, ascending."""
     start = 0
     while messages:
         skipped = (messages & -messages).bit_length() - 1
@@ -37,7 +37,7 @@ def set_ranges(messages: int) -> Iterator[tuple[int, int]]:
 
 
 def set_positions(messages: int, first: int = 0) -> list[int]:
-    """The messages of a set, ascending, counted from ``first``."""
+    """Return the messages of a set, ascending, counted from ``first``."""
     digits = _digits(messages)
     return list(compress(range(first, first + len(digits)), digits))
 
@@ -49,7 +49,7 @@ def _digits(messages: int) -> bytes:
 
 
 def first_of_set(messages: int, count: int) -> int:
-    """The first ``count`` messages of a set."""
+    """Return the set of the first ``count`` messages of a set."""
     first = 0
     for start, stop in set_ranges(messages):
         if count <= 0:
@@ -81,7 +81,7 @@ class SetSizes:
         self._planes = [(digit, plane) for digit, plane in enumerate(planes) if plane]
 
     def of(self, messages: int) -> int:
-        """The bytes of a set."""
+        """Return the bytes of the messages of a set."""
         return sum([(messages & plane).bit_count() << digit for digit, plane in self._planes])
 
 

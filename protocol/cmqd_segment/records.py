@@ -27,7 +27,7 @@ Runs: TypeAlias = list[int]
 
 
 def pack_runs(numbers: Iterable[int]) -> Runs:
-    """Runs of ascending, distinct numbers."""
+    """Pack ascending, distinct numbers into runs."""
     runs: Runs = []
     end = 0
     for number in numbers:
@@ -52,7 +52,7 @@ def runs_of(numbers: list[int]) -> Runs:
 
 
 def ranges(runs: Runs) -> Iterable[tuple[int, int]]:
-    """The half-open ranges ``(start, stop)`` that runs stand for."""
+    """Return the half-open ranges ``(start, stop)`` that runs stand for."""
     if len(runs) == 2:
         return ((runs[0], runs[0] + runs[1]),)
     return _ranges(runs)
@@ -69,7 +69,7 @@ def _ranges(runs: Runs) -> Iterator[tuple[int, int]]:
 
 
 def unpack_runs(runs: Runs) -> list[int]:
-    """The numbers that runs stand for, ascending."""
+    """Return the numbers that runs stand for, ascending."""
     if len(runs) == 2:
         return list(range(runs[0], runs[0] + runs[1]))
     return [number for start, stop in ranges(runs) for number in range(start, stop)]
@@ -81,7 +81,7 @@ def count_runs(runs: Runs) -> int:
 
 
 def last_of(runs: Runs) -> int:
-    """The highest number that runs stand for, -1 if none."""
+    """Return the highest number that runs stand for, -1 if none."""
     return sum(runs) - 1
 
 

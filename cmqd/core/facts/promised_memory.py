@@ -36,11 +36,11 @@ class PromisedMemory:
 
     @property
     def share_bytes(self) -> int:
-        """Share of one account."""
+        """Bytes of the share of an account."""
         return self._budget_bytes // SHARES
 
     def bytes_of(self, account: str) -> int:
-        """Bytes that an account holds."""
+        """Return the bytes that an account holds."""
         return self._by_account.get(account, 0)
 
     def has_room(self, account: str) -> bool:

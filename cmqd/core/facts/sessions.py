@@ -188,7 +188,7 @@ class Sessions:
         return False
 
     def no_later_than(self, time_ms: int, lsn: int) -> None:
-        """Take later uses for made at ``time_ms``, to which broker time stepped back in row ``lsn`` (0 = now)."""
+        """Cap the times of last uses at ``time_ms``, to which broker time stepped back in row ``lsn`` (0 = now)."""
         for sessions in self._by_account.values():
             for session in sessions.values():
                 if not lsn or lsn > session.lsn:

@@ -1,4 +1,9 @@
-"""The messages of a publish shared out among the queues of its subscriptions."""
+"""Shares: the messages of a publish that every queue of its subscriptions takes.
+
+The shares are decided when the plan is applied, and not while the plan is made: other clients are served between two
+slices of a plan, and a queue can fill up meanwhile. A refused message is not lost. It waits for its subscription, and
+its delivery is tried again.
+"""
 
 from collections.abc import Sequence
 
@@ -21,7 +26,7 @@ class Shares:
     def __init__(self, part: Part, audience: Audience) -> None:
         self.queues: Sequence[Queue] = audience.queues
         self.names: list[str] = audience.names
-        """Of their subscriptions."""
+        """Names of the subscriptions of ``queues``, in the same order."""
         self.copies: list[int] = []
         """Queue id and first position of every queue, as in the record."""
         self.total = 0
@@ -34,6 +39,8 @@ class Shares:
         """The messages that every queue takes; None = every queue takes all messages."""
         self._waiting_sets: list[int] | None = None
         """The messages that wait for every subscription; None = all messages."""
+        # Not with a queue that two subscriptions deliver to: its second share begins behind the first, which the short
+        # way does not see.
         if part.is_alike and not audience.repeats and self._all_take_all(part):
             return
         self.queues, self.names, self.copies, self._sets = [], [], [], []
@@ -49,7 +56,7 @@ class Shares:
             self._waiting_sets += [messages for _, messages in self.refused]
 
     def numbered_sets(self, count: int) -> tuple[list[bytes], list[int]]:
-        """``message_sets`` and ``taken`` of the record; empty if every set is all the ``count`` messages."""
+        """Return ``message_sets`` and ``taken`` of the record; empty if every set is all the ``count`` messages."""
         if self._sets is None or self._waiting_sets is None:
             return [], []
         numbers: dict[int, int] = {}
@@ -87,11 +94,14 @@ class Shares:
         """Copies for the same queue by earlier subscriptions."""
         for subscription, queue in zip(audience.subscriptions, audience.queues, strict=True):
             wanted = everything if part.is_alike else part.message_sets[subscription.subscription_id]
+            # No copy is in the index before the record is applied. Copies of the same publish for the same queue are
+            # counted beside it, or the queue would be overfilled and two copies would share a position.
             index, before = queue.index, ahead.get(queue.queue_id, 0)
             attributes = index.attributes
             taken = wanted
             max_bytes = attributes.max_message_bytes
             if biggest > max_bytes:
+                # Most queues have the same limit, so the set is made once for all of them.
                 if max_bytes not in too_large:
                     too_large[max_bytes] = sum([1 << at for at, size in enumerate(part.sizes) if size > max_bytes])
                 taken &= ~too_large[max_bytes]
@@ -102,6 +112,7 @@ class Shares:
             room = attributes.max_backlog - index.live_count - before
             if count > room:
                 count = max(room, 0)
+                # The first messages that fit and not the smallest: copies keep the order of the topic.
                 taken = first_of_set(taken, count)
             if count:
                 ahead[queue.queue_id] = before + count

@@ -26,7 +26,7 @@ class PublishedCopies:
             self._first_ids = list(accumulate(self._counts, initial=record.first_copy_id))
 
     def first(self, place: int) -> int:
-        """The position of the first copy in the queue at ``place``."""
+        """Return the position of the first copy in the queue at ``place``."""
         return self._record.copies[2 * place + 1]
 
     def count(self, place: int) -> int:
@@ -71,7 +71,7 @@ class PublishedCopies:
         return messages
 
     def message(self, number: int) -> StoredMessage:
-        """A message of the topic."""
+        """Return a message as a message of the topic."""
         record = self._record
         labels = record.labels
         return StoredMessage(
@@ -84,7 +84,7 @@ class PublishedCopies:
         )
 
     def waiting_numbers(self) -> list[int]:
-        """The messages that wait for any subscription."""
+        """Return the numbers of the messages that wait for a subscription."""
         wanted = 0
         for _, messages in waiting_sets(self._record):
             wanted |= messages

@@ -1,4 +1,4 @@
-"""Waiting receives (long polls) of one queue, served in order of arrival.
+"""Waiting receives (long polls) of a queue, served in order of arrival.
 
 Plain data: no futures, no sockets. The order of arrival is a promise: serving a later receive first because its batch
 fits better would starve consumers that ask for large batches.

@@ -31,7 +31,7 @@ HALF_SHARE = 4
 
 
 def cost(message: StoredMessage) -> int:
-    """Memory of a message in the window, in bytes, roughly."""
+    """Return the memory of a message in the window, in bytes, roughly."""
     size = len(message.body) + OVERHEAD_BYTES
     if message.headers:
         size += HEADER_BYTES * len(message.headers) + headers_bytes(message.headers)
@@ -43,7 +43,7 @@ def cost(message: StoredMessage) -> int:
 
 
 class Window:
-    """One queue's bodies in memory."""
+    """Bodies of a queue in memory."""
 
     __slots__ = ("cold", "half", "half_size", "messages", "paged_until", "size", "soon")
 
@@ -157,7 +157,7 @@ class WindowBudget:
             self.take(queue_id, window, gone)
 
     def drop_below(self, queue_id: int, window: Window, floor: int) -> None:
-        """Forget messages that are gone."""
+        """Forget the bodies of messages below the floor, which are gone."""
         if window.half:
             self.drop_half(queue_id, window, [position for position in window.half if position < floor])
         self.activate(window, [position for position in window.soon if position < floor])
