@@ -138,7 +138,11 @@ class Broker:
         return self._ready
 
     async def start(self, interval: float = 0.01) -> Ready:
-        """Start the server and wait until it is ready. Raises BrokerFailed."""
+        """Start the server and wait until it is ready.
+
+        Raises:
+            BrokerFailed: the server ended, or is not ready in time.
+        """
         self.launch()
         deadline = time.monotonic() + START_SECONDS
         while (ready := self.poll_ready()) is None:

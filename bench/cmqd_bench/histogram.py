@@ -98,7 +98,7 @@ class Histogram:
         self.__init__()
 
     def milliseconds(self) -> Mapping[str, float]:
-        """The percentiles that every report shows, of values in microseconds."""
+        """Return the percentiles of a report in milliseconds; the recorded values must be microseconds."""
         return {
             "p50": self.percentile(50) / 1000,
             "p99": self.percentile(99) / 1000,

@@ -92,7 +92,11 @@ class Gate:
 
 
 def refuse(payload: bytes, opcode: int, tally: Tally) -> float:
-    """Return the seconds until a refused request may be repeated. Raises RequestFailed for a permanent error."""
+    """Return the seconds until a refused request may be repeated.
+
+    Raises:
+        RequestFailed: the error is permanent.
+    """
     if opcode != ERROR:
         raise RequestFailed(f"an unexpected reply, opcode {opcode}")
     error = decode_error(payload)
@@ -248,7 +252,7 @@ class Consumer:
         connection.on_reply = self._on_reply
 
     def receive(self) -> None:
-        """Ask for messages."""
+        """Send the next receive."""
         self._started = monotonic_ns()
         self._connection.write(self._receive)
 
@@ -369,10 +373,10 @@ class Filler:
 
 
 class Template(Protocol):
-    """A function that makes the frame of one request."""
+    """An encoded request that is sent repeatedly, each time with another time in its bodies."""
 
     def at(self, stamp: int, request_id: int = 1) -> bytes:
-        """The frame with ``stamp`` in its bodies."""
+        """Return the frame with ``stamp`` in its bodies."""
         ...
 
 

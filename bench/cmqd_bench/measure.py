@@ -149,7 +149,12 @@ class Guard:
         self.check()
 
     async def wait(self, event: asyncio.Event, seconds: float, what: str) -> None:
-        """Wait for ``event``. Raises TimeoutError naming the awaited state after ``seconds``, or the first failure."""
+        """Wait for ``event``.
+
+        Raises:
+            TimeoutError: the event is not set after ``seconds``; the text names the awaited state.
+            Exception: the first failure of the load or the server.
+        """
         waits = [asyncio.ensure_future(event.wait()), asyncio.ensure_future(self._failed.wait())]
         try:
             await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)

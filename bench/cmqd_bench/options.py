@@ -117,7 +117,7 @@ SCENARIOS: Mapping[str, tuple[str, Sequence[str]]] = {
         ("endpoints", "rate", "seconds", "warm_up"),
     ),
 }
-"""By scenario: the summary, and the options beside the common options."""
+"""Scenarios by name: the summary, and the options beside the common options."""
 
 DEFAULTS: Mapping[str, Mapping[str, object]] = {
     # Enough connections that a commit holds the requests of many; more bring little.
@@ -322,7 +322,11 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def options_from(arguments: argparse.Namespace) -> Options:
-    """Return the options of a parsed command line. Raises ValueError for contradictory options."""
+    """Return the options of a parsed command line.
+
+    Raises:
+        ValueError: the options contradict each other.
+    """
     given = vars(arguments)
     names = {field.name for field in fields(Options)}
     options = replace(

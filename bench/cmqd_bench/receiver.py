@@ -127,7 +127,11 @@ class Receivers:
 
 
 async def read_line(process: asyncio.subprocess.Process) -> Any:
-    """Read a line of JSON. Raises RuntimeError when the process has ended."""
+    """Read a line of JSON.
+
+    Raises:
+        RuntimeError: the process has ended.
+    """
     assert process.stdout is not None
     line = await asyncio.wait_for(process.stdout.readline(), END_SECONDS)
     if not line:

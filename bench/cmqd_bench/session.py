@@ -29,7 +29,11 @@ connections sent bursts of 200 heartbeats, and even bursts of 10 cost a millisec
 
 
 async def request(connection: LoadConnection, message: WireMessage) -> bytes:
-    """The payload of the reply to ``message``, on a connection without load. Raises RequestFailed on an Error."""
+    """Send a request on a connection without load, and return the payload of its reply.
+
+    Raises:
+        RequestFailed: the reply is an error.
+    """
     reply: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
     def on_reply(payload: bytes, opcode: int) -> None:
@@ -108,7 +112,7 @@ class Session:
         self.close(*connections)
 
     def meter(self, helpers: Sequence[int] = ()) -> Meter:
-        """A meter over this session's server and tally, and other processes of the harness."""
+        """Return a meter over this session's server and tally, and over other processes of the harness."""
         return Meter(self.broker, self.tally, helpers)
 
     def close(self, *connections: LoadConnection) -> None:

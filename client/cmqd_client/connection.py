@@ -129,10 +129,10 @@ class Connection(asyncio.Protocol):
         self._opened: asyncio.Future[None] = loop.create_future()
         self._closed: asyncio.Future[None] = loop.create_future()
         self._drained: asyncio.Future[None] | None = None
-        """Set while closing: resolved when the last outstanding reply has come."""
+        """Future of the closing: resolved when the last outstanding reply has come."""
         self._closing = False
         self._writable: asyncio.Future[None] | None = None
-        """Set while the socket accepts no more output and a writer waits."""
+        """Future of the waiting writers: resolved when the socket accepts output again; None = no writer waits."""
         self._reads = self._writes = self._handed_back = 0
         self.write_paused: bool = False
         """The socket accepts no more output for now; see :meth:`wait_writable`."""

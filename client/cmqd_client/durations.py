@@ -8,7 +8,7 @@ Duration: TypeAlias = float | timedelta
 """Seconds (``1.5``, ``30``) or a ``timedelta``; kept to the millisecond."""
 
 _MAX_MS = 2**53
-"""Beyond this a float no longer counts single milliseconds (285,000 years)."""
+"""Longest duration (285,000 years): a larger float no longer counts single milliseconds."""
 
 
 def to_ms(duration: Duration, field: str) -> int:

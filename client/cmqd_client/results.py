@@ -140,9 +140,9 @@ class Peeked(msgspec.Struct, frozen=True):
     """Time at which a delayed message becomes active; None = not delayed."""
     receive_count: int
     origin: Origin | None = None
-    """Set if the message was moved from another queue."""
+    """Queue, id and reason if the message was moved from another queue; None = never moved."""
     copy_of: CopyOf | None = None
-    """Set if the message is a copy of a message published to a topic."""
+    """The published message that this message is a copy of; None = sent directly to a queue."""
 
 
 class MessagePage(msgspec.Struct, Generic[EntryT], frozen=True):

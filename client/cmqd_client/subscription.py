@@ -129,7 +129,7 @@ class RotatedSecret(msgspec.Struct, frozen=True):
     secret: str
     """Shown only once; keep it."""
     overlap_until: datetime
-    """Until then requests are also signed with the old secret."""
+    """Time until which requests are also signed with the old secret."""
     request_id: int
 
     def __repr__(self) -> str:

@@ -50,7 +50,7 @@ class Departures:
         self.positions: dict[State, BitMap64] = {}
         self.deletes: Deletes = []
         self.receive_counts: dict[int, int] = {}
-        """By position; absent = 1 for a deleted message, 0 for any other."""
+        """Receive counts by position; absent = 1 for a deleted message, 0 for any other."""
 
     def note(self, state: State, positions: BitMap64) -> None:
         """Note that messages left the queue."""

@@ -38,7 +38,7 @@ ROWS_A_PAGE = 500
 ROWS_A_STATEMENT = 64
 """Number of rows that a statement reads: about 4 MiB of a busy log."""
 FEW_QUEUES = 8
-"""Up to this number of queues, a segment is read queue by queue; beyond it all rows are examined."""
+"""Number of wanted queues up to which a segment is read queue by queue; for more queues all rows are examined."""
 MAX_BATCH_BYTES = 32 * 1024 * 1024
 """Limit of the bodies in an Arrow batch, far below the 2 GiB that 32-bit offsets can address."""
 

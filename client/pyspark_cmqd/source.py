@@ -69,7 +69,7 @@ class CmqdDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name of the format."""
+        """Return the name of the format."""
         return "cmqd"
 
     def schema(self) -> StructType:

@@ -22,7 +22,7 @@ _SLICES = frozenset({1, 2, 3, 4})
 """Tags of CheckpointHeader, QueueSlice, LeasesSlice, HistorySlice."""
 
 Results = Mapping[int, Result]
-"""By queue id."""
+"""States of all messages, by queue id."""
 
 
 def states_at(folder: Folder, view: View, wanted: "frozenset[int] | None", mode: Mode) -> Results:

@@ -160,7 +160,8 @@ ATTACKS: Final[Mapping[str, tuple[bool, Callable[[Assault], bytes]]]] = {
     "dedup-ids": (True, _dedup_ids),
     "sessions": (True, _sessions),
 }
-"""By attack: True if the attack authenticates, and the next bytes of a connection (empty = wait for a reply)."""
+"""Attacks by name: True if the attack authenticates, and the function that returns the next bytes of a connection
+(empty = wait for a reply)."""
 
 OF_OTHER_ACCOUNT: Final = frozenset({"dedup-ids", "sessions"})
 """Attacks made from a second account, not from that of the healthy client."""

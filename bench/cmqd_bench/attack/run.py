@@ -41,9 +41,9 @@ HEALTHY_QUEUE: Final = "healthy"
 FILES: Final = 4_096
 WARM_UP_SECONDS: Final = 1.0
 CALM_SECONDS: Final = 3.0
-"""Measured without an attack."""
+"""Seconds measured without an attack, for comparison."""
 RAMP_SECONDS: Final = 1.0
-"""Of an attack before the measurement begins: connections are made."""
+"""Seconds from the beginning of an attack to the measurement: the attacker opens its connections."""
 LAST_REPLY_SECONDS: Final = 20.0
 MIB: Final = 1024 * 1024
 

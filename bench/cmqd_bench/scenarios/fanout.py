@@ -83,7 +83,11 @@ def last_lsn(data: Path) -> int:
 
 
 async def sealed_segments(broker: Broker) -> list[SegmentEntry]:
-    """Stop the server with SIGTERM until all rows are sealed. Raises BrokerFailed if rows remain unsealed."""
+    """Stop the server with SIGTERM, repeatedly, until all rows are sealed.
+
+    Raises:
+        BrokerFailed: rows remain unsealed.
+    """
     for _ in range(SEALING_STARTS):
         broker.stop()
         manifest = read_manifest(broker.data)

@@ -20,7 +20,7 @@ MESSAGES = 500_000
 """Messages per round, enough for ten seconds or more; the broker retains all messages."""
 WARM_UP_MESSAGES = 2_000
 PARTITIONS = 2
-"""As many tasks as cores."""
+"""Number of tasks, as many as cores."""
 
 
 def measure_sink(spark: "SparkSession", scratch: Path, messages: int, body: int, rounds: int) -> dict[str, Any]:

@@ -64,9 +64,9 @@ class Load:
     """The load of the broker in a run."""
 
     rate: int = 16_000
-    """Messages a second: a few hundredths of a core for the load, a fifth of a core for the broker."""
+    """Rate in messages a second: a few hundredths of a core for the load, a fifth of a core for the broker."""
     seconds: float = 8.0
-    """Measured."""
+    """Measured time."""
     body: int = 256
 
 
@@ -272,7 +272,11 @@ def _told() -> "list[Column]":
 
 
 def _check_once(spark: "SparkSession", folder: Path, query: "StreamingQuery") -> None:
-    """Check that the stream had every message of the log exactly once. Raises AssertionError."""
+    """Check that the stream had every message of the log exactly once.
+
+    Raises:
+        AssertionError: a message is missing, or came twice.
+    """
     from pyspark.sql import functions as F
 
     frame = spark.read.format("cmqd").option("includeActive", "true").load(str(folder))
@@ -293,7 +297,12 @@ def _read(query: "StreamingQuery") -> tuple[int, int]:
 
 
 async def _caught_up(guard: Guard, query: "StreamingQuery", sender: PacedSender) -> None:
-    """Wait until the reader has every sent message, and no more. Raises AssertionError, TimeoutError."""
+    """Wait until the reader has every sent message.
+
+    Raises:
+        AssertionError: the reader has more messages than were sent.
+        TimeoutError: the reader does not catch up.
+    """
     async with asyncio.timeout(CATCH_UP_SECONDS):
         while not sender.is_idle:
             await guard.sleep(0.05)
