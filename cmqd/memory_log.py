@@ -57,7 +57,7 @@ class MemoryDisk:
 
 
 class MemoryLog:
-    """See the module and ``cmqd.log.interface.Log``."""
+    """A log over a ``MemoryDisk``; see the module and ``cmqd.log.interface.Log``."""
 
     def __init__(self, disk: MemoryDisk | None = None, *, segment_bytes: int = 128 * 1024 * 1024) -> None:
         self.on_durable: Callable[[int], None] = ignore

@@ -12,7 +12,7 @@ from cmqd_types.messages import ReceivedMessage
 
 
 class AbsentClient:
-    """The stand-in; see the module."""
+    """Takes late replies in place of a client; see the module."""
 
     def __init__(self, account: str, put_back: Callable[[str, str, Sequence[ReceivedMessage]], None]) -> None:
         self.account = account

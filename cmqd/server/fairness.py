@@ -76,10 +76,10 @@ class CommitRoom:
 
 
 class Flow(Protocol):
-    """A connection that takes turns: with input that was put off, or resting after a large read."""
+    """A connection that takes turns: with deferred input, or resting after a large read."""
 
     account: str
-    """Empty before authentication: strangers share the turns of a single account."""
+    """Empty before authentication: unauthenticated connections share the turns of a single account."""
     credit: int
     """Kept by the round robin; negative after an expensive turn."""
 

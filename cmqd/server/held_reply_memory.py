@@ -20,7 +20,7 @@ from cmqd_protocol.messages import MessagesPeeked, MessagesReceived
 
 
 class HeldReplyMemory:
-    """See the module."""
+    """Notes the bytes of held replies in the memory budget; see the module."""
 
     __slots__ = ("_gate", "_held_before", "_noted")
 

@@ -5,7 +5,7 @@ timer is set once. A system call costs more than deciding a request, and a commi
 of the server depends on this module.
 
 Before records are handed to the storage, the loop polls its sockets again, as long as each poll brings input, a few
-times at most: clients whose replies just left, and clients that were served by the same commit, send again within
+times at most: clients that have just got their replies, and clients that were served by the same commit, send again within
 microseconds, and their requests share the next commit. No timer is involved: without other clients the cost is a single
 poll without input (some 5 us).
 
@@ -108,7 +108,7 @@ class IoBatch:
         self._ends_at = 0.0
         """End of the time for this batch, by ``timer``."""
         self._unclocked = 0
-        """Bytes of input since the last look at the clock."""
+        """Bytes of input since the clock was last read."""
         self.rests = RoundRobin(take_turn=lambda flow: flow.end_rest(), has_turn=lambda _: False)
         """Turns of the connections that had large reads: a turn ends the rest."""
         self._clock_ms = clock_ms
@@ -119,11 +119,13 @@ class IoBatch:
         self._dirty: list[Writable] = []
         self._scheduled = False
         self._something = False
-        """Input or work came since the last look at the sockets."""
+        """Input or work came since the last poll of the sockets."""
         self._looks = 0
 
     def now_ms(self) -> int:
-        """Return the time of this look at the sockets. The clock is read at most once per look."""
+        """Return the time of this poll of the sockets. The clock is read at most once per poll, so all requests of a
+        poll have the same time.
+        """
         now_ms = self._now_ms
         if now_ms is None:
             now_ms = self._now_ms = self._clock_ms()
@@ -162,7 +164,10 @@ class IoBatch:
             self.schedule()
 
     def _look(self) -> None:
-        """Write replies; then look at the sockets again, or end the batch if the last look brought no input."""
+        """Write replies; then poll the sockets again, or end the batch if the last poll brought no input.
+
+        The replies leave before the poll, because the poll is for the requests that the replies cause.
+        """
         self._write()
         if self.turns.round and self.turns.can_serve:
             turns_end_at = max(self._ends_at, self._timer() + LEAST_TURNS_SECONDS)
@@ -183,12 +188,15 @@ class IoBatch:
         are written after the flush: the storage process works while the loop writes.
         """
         self._before_end()
+        # The batch ends between the two calls: work that ``at_end`` finds belongs to a batch of its own, while work of
+        # ``before_end`` is flushed right below.
         self._looks = 0
         self._something = self._scheduled = False
         self._now_ms = None
         self._at_end()
         self._write()
         if self.rests.round:
+            # After the records have left: the input of the sockets that are read again belongs to the next batch.
             more = iter(range(READS_PER_IO_BATCH - 1))
             self.rests.serve(lambda: next(more, None) is not None)
         if self.rests.round or (self.turns.round and self.turns.can_serve):

@@ -80,7 +80,7 @@ class LoopStatus(msgspec.Struct, frozen=True):
 
 
 class Status(msgspec.Struct, frozen=True):
-    """The whole status."""
+    """The status for ``admin``: the public part, the loop process, the storage process."""
 
     public: PublicStatus
     loop: LoopStatus

@@ -46,7 +46,7 @@ _log = get_logger()
 
 @part
 class StorageWatch:
-    """See the module."""
+    """Compares the progress of the storage from beat to beat; see the module."""
 
     loop: asyncio.AbstractEventLoop
     log: Log

@@ -1,8 +1,8 @@
 """Requests that wait in the core, by waiter id and by connection.
 
 The core knows a waiting request by its waiter id, a client by connection and request id. The table joins both. A
-request is in the table from the moment when the core lets it wait until it is answered or cancelled, or its connection
-closes.
+request is in the table from the moment when the core lets the request wait, until the request is answered or cancelled
+or the connection closes.
 """
 
 from cmqd.server.client import Client
@@ -10,7 +10,7 @@ from cmqd_protocol.messages import PeekMessages, ReceiveMessages, Request
 
 
 class WaitingRequests:
-    """The table; see the module.
+    """The table of waiting requests; see the module.
 
     Invariant: a waiter is in the table if and only if its asker lists it in ``waiting``.
     """

@@ -83,7 +83,7 @@ Segment: TypeAlias = SealedFile | WritableSegment
 
 
 class Catalog:
-    """See the module."""
+    """The segments, checkpoints and names of a log; see the module."""
 
     def __init__(self, folder: DataFolder, durability: str, boot_id: str) -> None:
         self.folder = folder

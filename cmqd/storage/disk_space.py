@@ -46,7 +46,7 @@ REPORTED_BYTES = 4 * 1024 * 1024
 
 
 class Space:
-    """See the module."""
+    """Measures free space and decides about sends, early ends of segments and the ballast; see the module."""
 
     def __init__(self, catalog: Catalog, disk: Disk, reserve_bytes: int, on_state: Callable[[LogState], None]) -> None:
         self._catalog = catalog

@@ -85,7 +85,7 @@ class Recovered:
         """Ranges without rows: of earlier starts and of this start. Checks add to them before the loss is accepted; a
         refused start writes nothing."""
         self.dropping: list[SegmentEntry] = []
-        """Segments whose files may be gone already. Their rows count as dropped: the drop was decided when a checkpoint
+        """Segments with files that may be gone already. Their rows count as dropped: the drop was decided when a checkpoint
         covered it."""
         self.empty: list[int] = []
         """Segments without rows, to be removed."""

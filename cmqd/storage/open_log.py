@@ -44,7 +44,7 @@ StartTask = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
 
 
 class OpenLog:
-    """See the module."""
+    """Runs the rooms of the storage process and moves segments from state to state; see the module."""
 
     def __init__(
         self,

@@ -81,7 +81,7 @@ class Batch(NamedTuple):
 
 
 class StorageProcessLog:
-    """See the module and ``cmqd.log.interface.Log``."""
+    """A log in a storage process; see the module and ``cmqd.log.interface.Log``."""
 
     def __init__(
         self, settings: StorageSettings, start: "Callable[[socket.socket, socket.socket], ChildProcess] | None" = None

@@ -79,7 +79,7 @@ class Sealer:
         self._names: dict[int, asyncio.Future[list[SourceName]]] = {}
         """Names that the loop process was asked for, by number of the segment."""
         self._sealing: WritableSegment | None = None
-        """The segment whose seal is under way; it stays in ``_waiting`` until the seal is complete."""
+        """The segment that is being sealed; in ``_waiting`` until the seal is complete."""
         self._held: deque[WritableSegment] = deque()
         self._timer: asyncio.TimerHandle | None = None
         """Ends the hold of the oldest held segment."""

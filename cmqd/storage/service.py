@@ -44,7 +44,7 @@ WAL_PER_INDEX_BYTE = 500
 
 
 class StorageService:
-    """See the module. ``disk`` is replaced by tests."""
+    """Serves the loop process over two sockets; see the module. Tests replace ``disk``."""
 
     def __init__(self, broker_pid: int, disk: Callable[[Path, int, int], Disk] = Disk) -> None:
         self._broker_pid = broker_pid
@@ -64,7 +64,7 @@ class StorageService:
         """Set once the folder has passed the inspection."""
 
     async def run(self, control: socket.socket, pages: socket.socket) -> int:
-        """Serve until the loop process goes away or says goodbye; returns the exit status."""
+        """Serve until the sockets or the parent end, or an error ends the service; return the exit status."""
         self._control = await ipc.attach(control, self._on_control, self._on_lost)
         self._pages = await ipc.attach(pages, self._on_pages, self._on_lost)
         status = 0

@@ -1,6 +1,6 @@
 """A SQLite connection with its own thread that runs whole functions.
 
-aiosqlite makes each statement a hop between threads. A commit or a page is one function here, and so one hop.
+aiosqlite makes each statement a hop between threads. Here a commit or a page is a function, and so a single hop.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class ThreadConnection(aiosqlite.Connection):
-    """See the module; made by ``connect``."""
+    """A connection that ``connect`` has made; see the module."""
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a function in the thread of the connection and return its result or raise its exception."""
@@ -37,7 +37,7 @@ class ThreadConnection(aiosqlite.Connection):
         queue.put_nowait((future, function))
 
     def join(self) -> None:
-        """Wait for the end of the thread, which was told to end."""
+        """Wait for the end of the thread, which aiosqlite has stopped."""
         self._thread.join()
 
     @property
@@ -49,7 +49,7 @@ class ThreadConnection(aiosqlite.Connection):
 async def connect(connector: Callable[[], sqlite3.Connection]) -> ThreadConnection:
     """Start a thread and let it open the connection. Raises the exceptions of ``connector``.
 
-    A cancelled call still waits for the thread and ends it: the thread would otherwise answer to a loop that may be
+    A cancelled call still waits for the thread and ends the thread, which would otherwise answer to a loop that may be
     closed by then.
     """
     connection = ThreadConnection(connector, iter_chunk_size=64)

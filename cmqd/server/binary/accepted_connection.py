@@ -5,8 +5,8 @@ Rules:
 - The connection decides nothing. Bytes go to the protocol object, its requests to the dispatcher; replies come back
   through ``answer``, and ``flush`` encodes and writes them once at the end of an I/O batch.
 - A reply with messages is encoded only when the socket has taken all earlier bytes. If the client has disconnected or
-  cancelled the request by then, the messages return to their queue at once, as if they had not been received. The
-  messages of a reply whose last byte the socket never took return too.
+  cancelled the request by then, the messages return to their queue at once, as if they had not been received. If the
+  socket never took the last byte of a reply, the messages of the reply return too.
 - Pushes (checks of half messages) leave with the replies, in the order of decision. The server does not wait for their
   arrival: a check that the client has not answered when it disconnects goes to another checker.
 - Reading pauses for a client that does not read (the socket's buffer is over its mark). If the pause lasts, the waiting
@@ -87,7 +87,7 @@ class Shared:
     overloaded: bool = False
     """The storage is so far behind that the server reads no more from clients."""
     stalled: list["AcceptedConnection"] = field(default_factory=list["AcceptedConnection"])
-    """Connections that are not read from because of that."""
+    """Connections that are not read from while the server is overloaded."""
     idle: list["AcceptedConnection"] = field(default_factory=list["AcceptedConnection"])
     """Connections that rest until the next step of ``time_ms``, because their last input held no request."""
     slow: set["AcceptedConnection"] = field(default_factory=set["AcceptedConnection"])
@@ -135,7 +135,7 @@ class AcceptedConnection(asyncio.Protocol):
         self._replies: list[ReplyOfQueue] = []
         """Replies and pushes that are decided and durable but not yet encoded."""
         self._dirty = False
-        """A flush at the next look is agreed."""
+        """The connection is in the line of ``io_batch`` for a flush."""
         self._charged = 0
         """Bytes noted in the memory budget."""
         self._gate_bytes = 0
@@ -147,14 +147,14 @@ class AcceptedConnection(asyncio.Protocol):
         self._slow: UnreadOutput | None = None
         """Set while the socket's buffer is over its mark."""
         self._closing_ms: int | None = None
-        """Since when the transport is closing."""
+        """Time at which the close began; None before."""
         self._stalled = False
         self._deferred: DeferredInput | None = None
         self.is_held = False
         """A request is being carried out in steps; later requests wait. An attribute and no property, because
         every request reads it."""
         self._resting = False
-        """Had its share of this I/O batch."""
+        """True after its share of this I/O batch, until the rest ends."""
         self.credit = 0
         """Kept by ``RoundRobin``."""
         self.account = ""
@@ -518,7 +518,8 @@ class AcceptedConnection(asyncio.Protocol):
         shared.decide_collected(self)
         while parked and not self.is_held:
             if self.unread_receives >= most:
-                # Requests that were just taken up may wait instead, and then no event would bring us back here.
+                # A collected receive counts as unread. If it waits once it is decided, no reply would follow, and no
+                # event would take up the parked requests.
                 shared.decide_collected(self)
                 if self.unread_receives >= most:
                     break
@@ -576,7 +577,8 @@ class AcceptedConnection(asyncio.Protocol):
         self._measure()
         wire = self._wire
         if self._stalled or self._slow is not None or self.has_input:
-            # Its silence is this side's doing.
+            # The connection is not read from, so its silence is no sign of a dead peer. An empty read counts as a sign
+            # of life.
             wire.receive_data(b"", now_ms)
         wire.tick(now_ms)
         for event in wire.events():

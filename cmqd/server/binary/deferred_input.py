@@ -14,7 +14,7 @@ with every request refused; a larger frame is handed to the decoder whole."""
 
 
 class DeferredInput:
-    """See the module."""
+    """Bytes and decoded requests of a connection, in the order of arrival; see the module."""
 
     __slots__ = ("_data", "_position", "decoded", "had_request")
 

@@ -2,8 +2,8 @@
 
 Rules:
 
-- A push waits until the records of its outcome are durable. Otherwise a subscriber could get a message whose publish a
-  crash undid. After a failure of the log nothing more is posted.
+- A push waits until the records of its outcome are durable. Otherwise a subscriber could get a message of a publish
+  that a crash undid. After a failure of the log nothing more is posted.
 - A push waits until the secret of its subscription is written, because an unsigned post would be refused. If the
   subscription ends meanwhile, the attempt is reported as failed.
 - ``pusher`` makes the posts and reports the results; the core decides when an attempt is due.
