@@ -84,12 +84,12 @@ class SegmentReport(msgspec.Struct, frozen=True, array_like=True, gc=False):
     last_ms: int
     """Time of the newest row."""
     ranges: PackedRanges
-    """``queues``, packed: 24 bytes a queue. A thousand segments of ten thousand queues must not take a gigabyte."""
+    """``queues``, packed in 24 bytes a queue: a thousand segments of ten thousand queues must not take a gigabyte."""
 
     @property
     def queues(self) -> list[tuple[int, int, int]]:
-        """(queue or topic id, first position, stop position) of the messages sent in the segment; a new list on each
-        call.
+        """Positions of the messages sent in the segment, as (queue or topic id, first position, stop position); a new
+        list on each call.
         """
         numbers = array("Q", self.ranges)
         return list(zip(numbers[0::3], numbers[1::3], numbers[2::3], strict=True))

@@ -440,7 +440,7 @@ def open_accounts(folder: Path, now_ms: int) -> tuple[Accounts, bool]:
     """Read the accounts of a data folder; without a file, make the account ``admin`` with its first key.
 
     Also returns True if the accounts are new. New accounts are in memory only, until ``save_new``: the folder may hold
-    messages of accounts whose file is gone, which is known only when the log has been read.
+    messages of accounts from a lost file, which is known only when the log has been read.
 
     Raises:
         AccountsFileError: the file is damaged, was edited by hand, or is of a newer version.

@@ -1,9 +1,9 @@
 """Log lines of failed log-ins and of administrative requests: account, key, peer, operation, outcome.
 
-Each peer (an address without its port) has a bucket of lines, and all peers share another bucket, so that a stranger
-cannot fill the disk of the log or hide a line among millions. Lines over the limit are counted; the next line of the
-peer says how many were left out. Log-ins and administration have buckets of their own: failed log-ins, from however
-many addresses, must not leave an administrative request out of the log.
+Each peer (an address without its port) has a bucket of lines, and all peers share a further bucket, so that failed
+log-ins can neither fill the disk of the log nor hide a line among millions. Lines over the limit are counted; the next
+line of the peer says how many were left out. Log-ins and administration have buckets of their own: failed log-ins, from
+however many addresses, must not leave an administrative request out of the log.
 """
 
 import time
@@ -30,7 +30,7 @@ LINES_OF_ALL_PER_SECOND: Final = 50.0
 PEERS: Final = 1_000
 """Peers in memory; the peer that was quiet longest is forgotten first."""
 SHOWN_CHARACTERS: Final = 64
-"""Length of a text from a stranger in a line."""
+"""Length of a text from an unauthenticated client in a line."""
 
 FAILED_LOGINS: Final = frozenset(
     {
@@ -76,7 +76,7 @@ ADMINISTRATION: Final[frozenset[type[wire.Request]]] = frozenset(
 
 
 class LineLimit:
-    """Buckets of log lines; see the module."""
+    """Buckets of log lines, for each peer and for all peers together; see the module."""
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         self._now_s = now_s
@@ -85,7 +85,7 @@ class LineLimit:
         """Bucket of a peer, and the number of its lines that were left out."""
 
     def take(self, peer: str) -> int | None:
-        """Count a line of a peer. Returns the number of lines left out before it, or None if it is over the limit."""
+        """Count a line of a peer; return the number of lines left out before the line, None if it is over the limit."""
         now_s = self._now_s()
         new = (TokenBucket(LINES_PER_PEER, LINES_PER_SECOND, now_s), 0)
         bucket, left_out = self._peers.pop(peer, new)
@@ -101,7 +101,7 @@ class LineLimit:
 
 
 class Audit:
-    """Writes the lines; see the module."""
+    """Writes the lines of log-ins and of administration; see the module."""
 
     def __init__(self, account_of: Callable[[str], str | None]) -> None:
         """``account_of`` returns the account of a key's id, whether or not the key is enabled."""

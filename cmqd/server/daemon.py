@@ -56,7 +56,7 @@ CLOSE_LOG_S: Final = 1.5
 LAST_STEPS_S: Final = 0.4
 """Part of that reserve for killing a hanging storage process, and for the end of this process."""
 LAST_WORDS_S: Final = 1.0
-"""Time that clients have, after a disaster, to read the reason of the end."""
+"""Time that clients have, after a failure, to read the reason of the end."""
 
 
 _LOG_IS_CLOSED: Final = frozenset({ExitCode.OK, ExitCode.DRAIN_INCOMPLETE})
@@ -67,12 +67,12 @@ class _StoppedEarlyError(Exception):
 
 
 def run_server(settings: Settings, read_again: Callable[[], Settings], ignored: Sequence[str] = ()) -> ExitCode:
-    """Serve until told to stop; the whole life of the process.
+    """Serve until a signal or a failure ends the process, and return its exit code.
 
     Args:
         settings: the settings in force.
-            read_again: loads the settings anew, for SIGHUP.
-            ignored: variables of the environment that look like settings and are a container platform's.
+        read_again: loads the settings anew, for SIGHUP.
+        ignored: variables of the environment that look like settings, and that a container platform made.
     """
     configure_logs(settings.log_format, settings.log_level)
     _log.info("starting", version=cmqd.__version__, pid=os.getpid(), durability=settings.durability_text)

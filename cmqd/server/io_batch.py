@@ -5,9 +5,9 @@ timer is set once. A system call costs more than deciding a request, and a commi
 of the server depends on this module.
 
 Before records are handed to the storage, the loop polls its sockets again, as long as each poll brings input, a few
-times at most: clients that have just got their replies, and clients that were served by the same commit, send again within
-microseconds, and their requests share the next commit. No timer is involved: without other clients the cost is a single
-poll without input (some 5 us).
+times at most: clients that have just got their replies, and clients that were served by the same commit, send again
+within microseconds, and their requests share the next commit. No timer is involved: without other clients the cost is a
+single poll without input (some 5 us).
 
 An I/O batch is bounded in time, so that a flood of input delays neither records to the storage nor replies to clients.
 After 5 ms no poll begins, and input of the last poll that comes later than after 10 ms is deferred to turns

@@ -85,8 +85,8 @@ class Recovered:
         """Ranges without rows: of earlier starts and of this start. Checks add to them before the loss is accepted; a
         refused start writes nothing."""
         self.dropping: list[SegmentEntry] = []
-        """Segments with files that may be gone already. Their rows count as dropped: the drop was decided when a checkpoint
-        covered it."""
+        """Segments with files that may be gone already. Their rows count as dropped: a checkpoint covered them when the
+        drop was decided."""
         self.empty: list[int] = []
         """Segments without rows, to be removed."""
         self.aside: list[Path] = []

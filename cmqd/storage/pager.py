@@ -5,8 +5,8 @@ delays a commit by at most the time to decode a row. A request waits until its `
 segment could otherwise lack rows that the caller has appended, and report the positions in these rows as missing.
 
 Pages run beside seals and drops, which take files away. A page holds the lock ``_reading`` from its first segment to
-its last, and a seal or drop takes the lock before it touches a file (``forget``, ``closing``). Without the lock a page
-could open a database again between the close of its connection and the end of the file.
+its last, and a seal or drop takes the lock before it closes or unlinks a file (``forget``, ``closing``). Otherwise a
+page could open a database again between the close of its connection and the end of the file.
 
 A missing position is an answer, not an error: the core then marks the message as damaged. So positions are reported as
 missing only if no segment has a readable row for them. A failure that may pass is retried, and at last ends the

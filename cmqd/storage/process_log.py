@@ -7,7 +7,7 @@ commit the first of these requests alone, and the others would wait for a whole 
 
 LSNs are given at the append, long before the storage process sees the row. Therefore nothing between append and commit
 may reorder or drop rows: the pending rows are always the newest LSNs without a gap, and a commit names its first LSN
-alone. After a failure ``append`` and ``flush`` raise, because later rows would leave such a gap.
+alone. After a failure ``append`` and ``flush`` raise: the failed rows would be a gap before all later rows.
 
 Every failure goes through ``_fail``. Calls under way raise the error, and ``on_fatal`` gets the error too, except while
 ``open`` waits: the caller of ``open`` would otherwise handle one failure twice.
@@ -105,6 +105,7 @@ class StorageProcessLog:
         self._closed_rows: deque[ClosedRow] = deque()
         """Rows that were not handed over yet, oldest first; the open row is newer than all of them."""
         self._batches: deque[Batch] = deque()
+        """Commits under way, oldest first."""
         self.last_lsn = 0
         self.durable_lsn = 0
         self.pending_bytes = 0
@@ -115,9 +116,13 @@ class StorageProcessLog:
         self._log_id = ""
         self._names = SourceNames()
         self._segments: dict[int, SegmentReport] = {}
+        """Closed segments by number, ascending, without segments that are being dropped."""
         self._failed: LogFailed | None = None
+        """The first failure, or the end of the log by ``close`` or ``kill``: no row can be appended any more."""
         self._closing = False
+        """The end of the sockets is expected."""
         self._ended = False
+        """The sockets were closed from this side."""
         self._start = start or start_process
         self._process: ChildProcess | None = None
         self._control: ipc.Channel | None = None
@@ -129,7 +134,9 @@ class StorageProcessLog:
         self._answers: dict[int, asyncio.Future[list[int]]] = {}
         """Requests without an answer, by id."""
         self._recovery: asyncio.Queue[RecoveredBatch | LogFailed | None] = asyncio.Queue()
+        """Decoded chunks of the recovery stream, then None, or the failure that cut the stream off."""
         self._recovered = False
+        """The recovery stream was read to its end, so rows may have been appended since then."""
 
     @property
     def process_id(self) -> int | None:
@@ -158,6 +165,7 @@ class StorageProcessLog:
             await self._end_process()
             raise
         report = opened.report
+        # Recovered rows are durable. After a loss ``last_lsn`` is far above them, so new rows get no lost number.
         self.last_lsn = self.durable_lsn = report.last_lsn
         self._log_id = report.log_id
         self.droppable_lsn = opened.droppable_lsn
@@ -209,6 +217,7 @@ class StorageProcessLog:
         """See ``Log``."""
         if self._failed is not None:
             raise self._failed
+        # Otherwise the rows wait: the durable LSN of the commit under way begins an I/O batch, and its end flushes.
         if len(self._batches) < OUTSTANDING_BATCHES:
             self._commit()
 
@@ -231,6 +240,7 @@ class StorageProcessLog:
         assert self._control is not None
         # No row is open now, so the closed rows are the newest LSNs.
         first_lsn = self.last_lsn - len(closed) + 1
+        # Blobs stand behind the head and are never encoded, so the bodies of a batch are not copied for the frame.
         heads: list[tuple[int, int, bytes, int, int]] = []
         blobs: list[bytes] = []
         size = pending = records = 0
@@ -306,7 +316,7 @@ class StorageProcessLog:
         control = self._channel(self._control)
         end_lsn = part.lsn if isinstance(part, CheckpointEnd) else 0
         if isinstance(part, CheckpointHeader):
-            # The core does not know the identity of the log.
+            # The core does not know the identity of the log. The next start refuses a checkpoint of another log.
             part = structs.replace(part, log_id=self._log_id)
         # In front of the end: the manifest that lists the checkpoint must have the names that the checkpoint lacks.
         if end_lsn and (deleted := self._names.of_deleted()):

@@ -1,7 +1,7 @@
 """Replies on their way into the socket: the pieces of each write, and the output that a slow client leaves unread.
 
-A reply with messages is encoded only when the socket has taken all earlier bytes. The messages of a reply whose last
-byte the socket never took return to their queue.
+A reply with messages is encoded only when the socket has taken all earlier bytes. If the socket never took
+the last byte of a reply, the messages of the reply return to their queue.
 """
 
 from collections.abc import Sequence
