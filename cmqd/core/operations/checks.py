@@ -228,8 +228,8 @@ class Checks:
             next_check_ms.append(now_ms + interval_ms if attempt < attributes.max_checks else 0)
             effects.checks.append(Check(queue.account, queue.name, message, age_ms, attempt))
         if asked:
-            # In the outcome that has the checks: no check is sent without being counted, and none is counted without
-            # being sent.
+            # In the outcome that has the checks: no check leaves the core uncounted, or a producer could be asked again
+            # and again over restarts.
             record = TransactionsChecked(queue.queue_id, pack_runs(asked), now_ms, next_check_ms)
             self._queues.apply_checked(queue, record)
             effects.records.append(record)

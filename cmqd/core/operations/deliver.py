@@ -431,6 +431,8 @@ class Deliver:
         self, subscription: Subscription, positions: list[int], records: list[AnyRecord], now_ms: int
     ) -> None:
         topic = subscription.topic
+        # Results of posts come in the order of the answers, and runs must ascend. The record is applied at once: a
+        # success unblocks the subscription, and the next result of the same call must see that.
         runs = pack_runs(sorted(positions))
         record = MessagesDelivered(topic.topic_id, subscription.subscription_id, runs, now_ms)
         self._topics.apply(topic, record)

@@ -172,7 +172,7 @@ class PublishPlan:
             self._begin()
         if self._steps is None:
             return True
-        # A finished plan has no steps left; a plan that is whole stays whole until the topic changes.
+        # Without steps the plan is whole, and stays whole until the topic changes.
         for _ in self._steps:
             # The units are used up. After too many restarts the plan is finished here instead, see ``MAX_RESTARTS``.
             if self._restarts < MAX_RESTARTS:
@@ -281,8 +281,7 @@ class PublishPlan:
             known = None if not label and topic.is_routing else runtime.known_members(label)
             # Remembered labels were checked when the matcher first saw the labels.
             if known is None:
-                # Units are asked for before the work and not after: a request whose labels are all remembered costs no
-                # slice.
+                # Only labels that are not remembered cost a match, so only their requests wait for units here.
                 if self._units <= 0:
                     yield
                 self._units = runtime.prepare(self._units)
@@ -307,6 +306,7 @@ class PublishPlan:
                     labels, members = at_places(labels, new), at_places(members, new)
                 dedup_ids = at_places(dedup_ids, new)
         entry.count = len(sizes)
+        # Repeats alone join nothing: the reply has the ids of stored messages, or of messages in front in the plan.
         if not sizes:
             return
         # The last refusal. Behind it the request is in the plan, and the requests behind it may refer to its messages.

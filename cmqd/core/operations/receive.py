@@ -87,8 +87,8 @@ class Receive:
         waiter = Waiter(
             waiter_id, queue.queue_id, max_messages, visibility_timeout_ms, deadline_ms, overdue=not wait_ms
         )
-        # The table finds a receive by id, the line keeps the order. Both entries end together: a receive that were left
-        # in the line would take messages for a closed connection.
+        # The table finds a receive by id, the line keeps the order. Both entries end together: a receive left in the
+        # line alone would take messages for a closed connection.
         self._waiters[waiter_id] = waiter
         runtime.line.add(waiter)
         if wait_ms:
