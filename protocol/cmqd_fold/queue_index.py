@@ -122,8 +122,8 @@ class QueueIndex:
         self.head: int = 0
         """Lower bound of the active positions."""
         self.last_enqueue_ms = 0
-        """Time of the newest message. No later message gets an earlier time, because retention moves a floor, and a floor
-        needs times in the order of positions. Only ``apply_step`` lowers it, together with all other times."""
+        """Time of the newest message. No later message gets an earlier time, because retention moves a floor, and a
+        floor needs times in the order of positions. Only ``apply_step`` lowers it, with all times of the queue."""
         self.live: BitMap64 = BitMap64()
         """Positions of all messages that are not gone; rewindable messages count as gone."""
         self.live_count = 0

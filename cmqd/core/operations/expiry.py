@@ -1,4 +1,8 @@
-"""Expiry: messages older than the retention of their queue, and old dedup ids and sessions."""
+"""Expiry: messages older than the retention of their queue, and old dedup ids and sessions.
+
+Messages expire by whole time steps, as a floor: a record per step and not per message. A receive that finds an expired
+message at the head before its step is over moves the floor by itself (:mod:`cmqd.core.operations.serving`).
+"""
 
 from cmqd.core.facts.facts import Facts
 from cmqd.core.operations.floors import Floors

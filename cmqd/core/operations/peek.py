@@ -24,7 +24,7 @@ MOST_STRETCHES = 8
 
 
 class Peek:
-    """Shows messages."""
+    """Browses the messages of a queue in any state, without a lease."""
 
     def __init__(self, facts: Facts, runtime: Runtime) -> None:
         self._limits = facts.limits

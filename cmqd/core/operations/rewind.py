@@ -150,7 +150,7 @@ class Rewind:
         if not window_ms:
             error = TimeNotRewindable(queue.name, rewind.time_ms, "its rewind window was taken away", None)
         elif rewind.oldest:
-            # For an unreadable message the bound of the time step must do.
+            # The time of an unreadable message is known to a time step only.
             rewind.oldest = False
             if enqueue_ms is not None and enqueue_ms < rewind.time_ms and rewind.middle in index.live:
                 error = self._too_late(queue.name, rewind.time_ms, True, enqueue_ms, now_ms - window_ms)
