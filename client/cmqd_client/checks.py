@@ -70,7 +70,7 @@ class CheckRouter:
             await asyncio.gather(*[self._unregister(connection, queue) for connection in connections()])
             if queue in self._leaving:
                 break
-            # Another taker was added meanwhile, which registered again; the loop checks that it was not removed since.
+            # Another taker was added and registered meanwhile; the loop checks that the other taker is still there.
         self.discard(queue, taker)
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
 """Spark reads the log of cmqd: ``spark.read.format("cmqd")``, ``spark.readStream.format("cmqd")``.
 
-Spark imports every package named ``pyspark_*`` when it looks for any Python data source, and a failing import breaks
-all sources. So this package imports its parts on the first access to ``DefaultSource``.
+Spark imports every package named ``pyspark_*`` when a session looks for any Python data source, and a failing import
+breaks all sources. So this package imports its parts on the first access to ``DefaultSource``.
 """
 
 from typing import TYPE_CHECKING, Any

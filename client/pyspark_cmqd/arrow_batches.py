@@ -84,7 +84,7 @@ class Batch:
         self._columns: list[_Column] = [_MAKERS[name]() for name in names]
 
     def append(self, facts: Facts, run: Run, data: bytes, first_index: int, start: int, stop: int) -> None:
-        """Append messages ``start`` to below ``stop`` of a run, whose first message has the ``row_index`` given."""
+        """Append messages ``start`` to below ``stop`` of a run; ``first_index``: the run's first ``row_index``."""
         for column in self._columns:
             column.append(facts, run, data, first_index, start, stop)
         self.rows += stop - start

@@ -9,7 +9,7 @@ in any order, so a log that has run for weeks has gaps, and checkpoints cover on
 checkpoint, a queue with a gap is *uncertain*: its departures come from the records alone. Records that name positions
 (a delete, a move, a decision) are still exact. A floor (cleared, expired) counts only for messages that a row behind
 the last gap shows to be in the queue; for any other message the reason is unknown, because a row in the gap may have
-deleted it first.
+deleted the message first.
 """
 
 from collections.abc import Iterable, Iterator

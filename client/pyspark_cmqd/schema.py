@@ -28,7 +28,7 @@ COLUMNS: dict[str, str] = {
 ``.schema(...)`` can be given.
 
 ``lsn`` and ``row_index`` together are the identity of a stored message: the row of the log, and the number of the
-message among all messages of the row, whichever of them a query selects.
+message among all messages of the row, in the selection of a query or not.
 """
 
 OF_THE_LOG = {"cmqd": "log"}
