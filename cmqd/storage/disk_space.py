@@ -35,7 +35,7 @@ ROW_BYTES = 64
 LOOK_BYTES = (1024 * 1024, 16 * 1024 * 1024)
 """Least and most of ``look_bytes``."""
 COMMIT_BYTES = 4 * 1024 * 1024
-"""Most that a commit takes (``process_log.BATCH_BYTES``)."""
+"""Most that a commit takes (``group_commit.BATCH_BYTES``)."""
 RESUME_SLACK = 1.05
 """Sends are accepted again only this far above the mark, so that the decision does not flap."""
 SHORT_SLACK = 1.25

@@ -1,13 +1,6 @@
-"""The log on disk, as the loop process uses it: rows are built here and made durable by the storage process.
+"""The log on disk, as the loop process uses it: the storage process, its sockets, pages and segments.
 
-Group commit without a timer: at most ``OUTSTANDING_BATCHES`` commits are under way. Rows appended meanwhile leave
-together, in one write, with the first ``flush`` after the durable LSN has arrived. The server flushes at the end of
-that I/O batch, when the replies have left and the requests that they caused have been read: an earlier flush would
-commit the first of these requests alone, and the others would wait for a whole commit.
-
-LSNs are given at the append, long before the storage process sees the row. Therefore nothing between append and commit
-may reorder or drop rows: the pending rows are always the newest LSNs without a gap, and a commit names its first LSN
-alone. After a failure ``append`` and ``flush`` raise: the failed rows would be a gap before all later rows.
+``GroupCommit`` has the rows from their append to their durability.
 
 Every failure goes through ``_fail``. Calls under way raise the error, and ``on_fatal`` gets the error too, except while
 ``open`` waits: the caller of ``open`` would otherwise handle one failure twice.
@@ -21,29 +14,23 @@ import os
 import socket
 import subprocess
 import sys
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from msgspec import structs
 
 from cmqd.log.errors import LogError, LogFailed
 from cmqd.log.interface import ignore
-from cmqd.log.values import ROW_BYTES, LogState, OnPage, RecoveredBatch, RecoveryReport, SegmentReport
+from cmqd.log.values import LogState, OnPage, RecoveredBatch, RecoveryReport, SegmentReport
 from cmqd.storage import errors, ipc
-from cmqd.storage.row_builder import ClosedRow, RowBuilder
+from cmqd.storage.group_commit import GroupCommit
 from cmqd.storage.settings import StorageSettings
 from cmqd.storage.source_names import SourceNames
 from cmqd_segment.checkpoint import AnyPart, CheckpointEnd, CheckpointHeader
 from cmqd_segment.checkpoint_file import decode_part, encode_part
-from cmqd_segment.records import AnyRecord, Lsn, Runs, StoredMessage
-from cmqd_segment.rows import Run, Source, decode_records, encode_records, stored_messages
+from cmqd_segment.records import Runs, StoredMessage
+from cmqd_segment.rows import Run, Source, decode_records, stored_messages
 
-OUTSTANDING_BATCHES = 1
-"""Commits under way. A single commit, so that a crash tears at most one: ``walcheck`` tells a torn tail from damage by
-that number."""
-BATCH_BYTES = 4 * 1024 * 1024
-"""Limit of one commit. A larger batch costs latency and memory, and saves no time per row."""
 RECOVERY_CHUNKS = 4
 """Chunks of the recovery stream that are requested ahead: the storage process reads the next chunk while this process
 decodes the last. A bound, because the whole stream would wait in memory otherwise."""
@@ -72,14 +59,6 @@ class ChildProcess(Protocol):
         ...
 
 
-class Batch(NamedTuple):
-    """A commit under way."""
-
-    last_lsn: int
-    size: int
-    records: int
-
-
 class StorageProcessLog:
     """A log in a storage process; see the module and ``cmqd.log.interface.Log``."""
 
@@ -101,24 +80,18 @@ class StorageProcessLog:
         self.on_folder_in_use: Callable[[str, int], None] = ignore
         """Called with a text that names the holder, and the time in ms for which ``open`` waits at most."""
         self._settings = settings
-        self._row = RowBuilder()
-        self._closed_rows: deque[ClosedRow] = deque()
-        """Rows that were not handed over yet, oldest first; the open row is newer than all of them."""
-        self._batches: deque[Batch] = deque()
-        """Commits under way, oldest first."""
-        self.last_lsn = 0
-        self.durable_lsn = 0
-        self.pending_bytes = 0
-        self.pending_records = 0
         self.pages_asked = 0
         self.pages_answered = 0
         self.droppable_lsn = 0
         self._log_id = ""
         self._names = SourceNames()
+        self._commits = GroupCommit(self._names)
+        # The calls of each request are those of the group commit itself: no second call per row.
+        self.append = self._commits.append
+        self.flush = self._commits.flush
+        self.close_row = self._commits.close_row
         self._segments: dict[int, SegmentReport] = {}
         """Closed segments by number, ascending, without segments that are being dropped."""
-        self._failed: LogFailed | None = None
-        """The first failure, or the end of the log by ``close`` or ``kill``: no row can be appended any more."""
         self._closing = False
         """The end of the sockets is expected."""
         self._ended = False
@@ -129,8 +102,6 @@ class StorageProcessLog:
         self._pages: ipc.Channel | None = None
         self._opened: asyncio.Future[ipc.Opened] | None = None
         self._closed: asyncio.Future[None] | None = None
-        self._idle: asyncio.Future[None] | None = None
-        """Set while ``close`` waits for the last batch."""
         self._answers: dict[int, asyncio.Future[list[int]]] = {}
         """Requests without an answer, by id."""
         self._recovery: asyncio.Queue[RecoveredBatch | LogFailed | None] = asyncio.Queue()
@@ -165,8 +136,7 @@ class StorageProcessLog:
             await self._end_process()
             raise
         report = opened.report
-        # Recovered rows are durable. After a loss ``last_lsn`` is far above them, so new rows get no lost number.
-        self.last_lsn = self.durable_lsn = report.last_lsn
+        self._commits.begin(self._control, report.last_lsn)
         self._log_id = report.log_id
         self.droppable_lsn = opened.droppable_lsn
         for segment in opened.segments:
@@ -176,8 +146,8 @@ class StorageProcessLog:
     async def recover(self) -> AsyncIterator[RecoveredBatch]:
         """See ``Log``."""
         pages = self._pages
-        if pages is None or self._failed is not None:
-            raise self._failed or LogFailed("the log is not open")
+        if pages is None or self._commits.failed is not None:
+            raise self._commits.failed or LogFailed("the log is not open")
         for _ in range(RECOVERY_CHUNKS):
             pages.send(ipc.RecoverNext())
         while (batch := await self._recovery.get()) is not None:
@@ -191,83 +161,25 @@ class StorageProcessLog:
 
     # Appending
 
-    def append(self, records: Sequence[AnyRecord], bodies: Sequence[bytes], now_ms: int) -> Lsn:
+    @property
+    def last_lsn(self) -> int:
         """See ``Log``."""
-        if self._failed is not None:
-            raise self._failed
-        # First, because encoding can fail, and a failed append must leave no trace (see the contract of ``Log``).
-        meta = encode_records(records)
-        data_bytes = sum(map(len, bodies)) if bodies else 0
-        row = self._row
-        # The LSN belongs to the row, and the first append of a row takes it. The limits are checked before the append
-        # joins the row, because an append is never split.
-        if not row.records:
-            self.last_lsn += 1
-        elif row.data_bytes + data_bytes > ROW_BYTES or row.meta_bytes + len(meta) > ROW_BYTES:
-            self._closed_rows.append(row.close())
-            self.last_lsn += 1
-        row.add(records, meta, bodies, data_bytes, now_ms)
-        # With the LSN of the row, by which names of deleted queues are forgotten once that row is in a sealed segment.
-        self._names.note(records, self.last_lsn)
-        self.pending_bytes += len(meta) + data_bytes
-        self.pending_records += len(records)
-        return Lsn(self.last_lsn)
+        return self._commits.last_lsn
 
-    def flush(self) -> None:
+    @property
+    def durable_lsn(self) -> int:
         """See ``Log``."""
-        if self._failed is not None:
-            raise self._failed
-        # Otherwise the rows wait: the durable LSN of the commit under way begins an I/O batch, and its end flushes.
-        if len(self._batches) < OUTSTANDING_BATCHES:
-            self._commit()
+        return self._commits.durable_lsn
 
-    def close_row(self) -> Lsn:
+    @property
+    def pending_bytes(self) -> int:
         """See ``Log``."""
-        if self._row.records:
-            self._closed_rows.append(self._row.close())
-        return Lsn(self.last_lsn)
+        return self._commits.pending_bytes
 
-    def _commit(self) -> None:
-        """Send pending rows to the storage process, up to ``BATCH_BYTES``, at least one. The rest leaves with a later
-        flush.
-        """
-        # The open row is closed even if it is small: a row is the unit of a commit, and replies wait for it.
-        closed = self._closed_rows
-        if self._row.records:
-            closed.append(self._row.close())
-        if not closed:
-            return
-        assert self._control is not None
-        # No row is open now, so the closed rows are the newest LSNs.
-        first_lsn = self.last_lsn - len(closed) + 1
-        # Blobs stand behind the head and are never encoded, so the bodies of a batch are not copied for the frame.
-        heads: list[tuple[int, int, bytes, int, int]] = []
-        blobs: list[bytes] = []
-        size = pending = records = 0
-        while closed and (not heads or size + len(closed[0].data) <= BATCH_BYTES):
-            row = closed.popleft()
-            heads.append((row.time_ms, row.messages, row.queues, len(row.meta), len(row.data)))
-            blobs.append(row.meta)
-            blobs.append(row.data)
-            size += len(row.meta) + len(row.data)
-            pending += row.size
-            records += row.records
-        # Rows under way still count as pending: back-pressure must see a disk that does not finish its commit.
-        self._batches.append(Batch(first_lsn + len(heads) - 1, pending, records))
-        self._control.send(ipc.Commit(first_lsn, heads), *blobs)
-
-    def _on_durable(self, lsn: int) -> None:
-        # The callback last, when the LSN and the counts of the log agree with its argument.
-        batches = self._batches
-        while batches and batches[0].last_lsn <= lsn:
-            batch = batches.popleft()
-            self.pending_bytes -= batch.size
-            self.pending_records -= batch.records
-        self.durable_lsn = lsn
-        if self._idle is not None and not batches:
-            self._idle.set_result(None)
-            self._idle = None
-        self.on_durable(lsn)
+    @property
+    def pending_records(self) -> int:
+        """See ``Log``."""
+        return self._commits.pending_records
 
     # Reading
 
@@ -345,8 +257,8 @@ class StorageProcessLog:
     async def seal_now(self) -> None:
         """See ``Log``."""
         # A seal covers the rows in the segment, so all rows of the caller must be there before.
-        if self._failed is None and (self._batches or self._closed_rows or self._row.records):
-            await self._drained()
+        if self._commits.failed is None and self._commits.has_rows:
+            await self._commits.drained()
         control = self._channel(self._control)
         request_id, answer = self._request()
         control.send(ipc.SealNow(request_id))
@@ -358,21 +270,12 @@ class StorageProcessLog:
         self._answers[request_id] = future
         return request_id, future
 
-    async def _drained(self) -> None:
-        """Wait until every row appended so far is durable."""
-        # Rows appended meanwhile do not count: under constant load the wait would never end.
-        until = self.last_lsn
-        while self.durable_lsn < until:
-            self.flush()
-            if self._idle is None:
-                self._idle = asyncio.get_running_loop().create_future()
-            # Several callers may share the future, and a cancelled caller must not cancel it for the others.
-            await asyncio.shield(self._idle)
-
     def _on_control(self, head: ipc.AnyHead, _data: bytes, _offset: int) -> None:
         match head:
             case ipc.Durable(lsn):
-                self._on_durable(lsn)
+                # The callback last, when the LSN and the counts of the log agree with its argument.
+                self._commits.became_durable(lsn)
+                self.on_durable(lsn)
             case ipc.StateChanged(state):
                 self.on_state(state)
             case ipc.SegmentClosed(segment, sealed_upto):
@@ -418,19 +321,19 @@ class StorageProcessLog:
         except (TimeoutError, asyncio.CancelledError):
             # The caller's time is over: recovery does the rest. A kill, because an orderly end may take
             # ``EXIT_SECONDS`` more.
-            self._failed = self._failed or LogFailed("the log was not closed in time")
+            self._commits.failed = self._commits.failed or LogFailed("the log was not closed in time")
             self._kill_process()
             raise
-        if self._failed is not None:
-            raise self._failed
-        self._failed = LogFailed("the log is closed")
+        if self._commits.failed is not None:
+            raise self._commits.failed
+        self._commits.failed = LogFailed("the log is closed")
 
     async def _close_in_order(self) -> None:
         # Before the end of recovery no row can have been appended, so there is no commit to wait for.
-        if self._failed is None and self._control is not None and self._recovered:
+        if self._commits.failed is None and self._control is not None and self._recovered:
             # Rows first, because ``Close`` is the last frame to the storage process. The end of the sockets is expected
             # from ``Closed`` on; an earlier end is a failure, because the manifest may not say *clean*.
-            await self._drained()
+            await self._commits.drained()
             self._closing = True
             self._closed = asyncio.get_running_loop().create_future()
             self._control.send(ipc.Close())
@@ -445,7 +348,7 @@ class StorageProcessLog:
 
     async def kill(self) -> None:
         """End at once, as by a crash of this process: for tests, and for a broker that must not wait."""
-        self._failed = self._failed or LogFailed("the log was killed")
+        self._commits.failed = self._commits.failed or LogFailed("the log was killed")
         await self._end_process()
 
     def _on_lost(self) -> None:
@@ -456,12 +359,12 @@ class StorageProcessLog:
 
     def _fail(self, error: LogError) -> None:
         # The first failure is the cause. The end of the sockets follows every failure, and would hide the cause.
-        if self._failed is not None:
+        if self._commits.failed is not None:
             return
         failed = error if isinstance(error, LogFailed) else LogFailed(str(error))
-        self._failed = failed
+        self._commits.failed = failed
         opening = self._opened is not None and not self._opened.done()
-        for future in (self._opened, self._closed, self._idle, *self._answers.values()):
+        for future in (self._opened, self._closed, self._commits.idle, *self._answers.values()):
             if future is not None and not future.done():
                 future.set_exception(error)
                 # A waiting caller gets the error. Reading it here keeps asyncio from warning when no caller waits.
@@ -501,8 +404,8 @@ class StorageProcessLog:
             process.wait()
 
     def _channel(self, channel: ipc.Channel | None) -> ipc.Channel:
-        if self._failed is not None:
-            raise self._failed
+        if self._commits.failed is not None:
+            raise self._commits.failed
         if channel is None:
             raise LogFailed("the log is not open")
         return channel

@@ -1,0 +1,158 @@
+"""Group commit without a timer: pending rows, and at most ``OUTSTANDING_BATCHES`` commits under way.
+
+Rows that are appended during a commit leave together, in one write, with the first ``flush`` after the durable LSN has
+arrived. The server flushes at the end of that I/O batch, when the replies have left and the requests that follow the
+replies have been read: an earlier flush would commit the first of these requests alone, and the other requests would
+wait for a whole commit.
+
+LSNs are given at the append, long before the storage process sees the row. Therefore nothing between append and commit
+may reorder or drop rows: the pending rows are always the newest LSNs without a gap, and a commit names its first LSN
+alone. After a failure ``append`` and ``flush`` raise: the failed rows would be a gap before all later rows.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from cmqd.log.errors import LogFailed
+from cmqd.log.values import ROW_BYTES
+from cmqd.storage import ipc
+from cmqd.storage.row_builder import ClosedRow, RowBuilder
+from cmqd.storage.source_names import SourceNames
+from cmqd_segment.records import AnyRecord, Lsn
+from cmqd_segment.rows import encode_records
+
+OUTSTANDING_BATCHES = 1
+"""Limit of commits under way. A crash then tears at most one commit: ``walcheck`` tells a torn tail from damage by that
+number."""
+BATCH_BYTES = 4 * 1024 * 1024
+"""Limit of one commit. A larger batch costs latency and memory, and saves no time per row."""
+
+
+class Batch(NamedTuple):
+    """A commit under way."""
+
+    last_lsn: int
+    size: int
+    records: int
+
+
+class GroupCommit:
+    """Rows from their append to their durability; see the module."""
+
+    def __init__(self, names: SourceNames) -> None:
+        self._names = names
+        self._control: ipc.Channel | None = None
+        self._row = RowBuilder()
+        self._closed_rows: deque[ClosedRow] = deque()
+        """Rows that were not handed over yet, oldest first; the open row is newer than all of them."""
+        self._batches: deque[Batch] = deque()
+        """Commits under way, oldest first."""
+        self.idle: asyncio.Future[None] | None = None
+        """Set while ``drained`` waits for the last batch."""
+        self.failed: LogFailed | None = None
+        """The first failure, or the end of the log by ``close`` or ``kill``: no row can be appended any more."""
+        self.last_lsn = 0
+        self.durable_lsn = 0
+        self.pending_bytes = 0
+        self.pending_records = 0
+
+    def begin(self, control: ipc.Channel, last_lsn: int) -> None:
+        """Continue a log whose last row is ``last_lsn``; commits leave through ``control``."""
+        self._control = control
+        # Recovered rows are durable. After a loss ``last_lsn`` is far above them, so new rows get no lost number.
+        self.last_lsn = self.durable_lsn = last_lsn
+
+    @property
+    def has_rows(self) -> bool:
+        """True while an appended row is not durable."""
+        return bool(self._batches or self._closed_rows or self._row.records)
+
+    def append(self, records: Sequence[AnyRecord], bodies: Sequence[bytes], now_ms: int) -> Lsn:
+        """See ``Log``."""
+        if self.failed is not None:
+            raise self.failed
+        # First, because encoding can fail, and a failed append must leave no trace (see the contract of ``Log``).
+        meta = encode_records(records)
+        data_bytes = sum(map(len, bodies)) if bodies else 0
+        row = self._row
+        # The LSN belongs to the row, and the first append of a row takes it. The limits are checked before the append
+        # joins the row, because an append is never split.
+        if not row.records:
+            self.last_lsn += 1
+        elif row.data_bytes + data_bytes > ROW_BYTES or row.meta_bytes + len(meta) > ROW_BYTES:
+            self._closed_rows.append(row.close())
+            self.last_lsn += 1
+        row.add(records, meta, bodies, data_bytes, now_ms)
+        # With the LSN of the row, by which names of deleted queues are forgotten once that row is in a sealed segment.
+        self._names.note(records, self.last_lsn)
+        self.pending_bytes += len(meta) + data_bytes
+        self.pending_records += len(records)
+        return Lsn(self.last_lsn)
+
+    def flush(self) -> None:
+        """See ``Log``."""
+        if self.failed is not None:
+            raise self.failed
+        # Otherwise the rows wait: the durable LSN of the commit under way begins an I/O batch, and its end flushes.
+        if len(self._batches) < OUTSTANDING_BATCHES:
+            self._commit()
+
+    def close_row(self) -> Lsn:
+        """See ``Log``."""
+        if self._row.records:
+            self._closed_rows.append(self._row.close())
+        return Lsn(self.last_lsn)
+
+    def _commit(self) -> None:
+        """Send pending rows to the storage process, up to ``BATCH_BYTES``, at least one row. A later flush sends the
+        other rows.
+        """
+        # The open row is closed even if it is small: a row is the unit of a commit, and replies wait for it.
+        closed = self._closed_rows
+        if self._row.records:
+            closed.append(self._row.close())
+        if not closed:
+            return
+        assert self._control is not None
+        # No row is open now, so the closed rows are the newest LSNs.
+        first_lsn = self.last_lsn - len(closed) + 1
+        # Blobs stand behind the head and are never encoded, so the bodies of a batch are not copied for the frame.
+        heads: list[tuple[int, int, bytes, int, int]] = []
+        blobs: list[bytes] = []
+        size = pending = records = 0
+        while closed and (not heads or size + len(closed[0].data) <= BATCH_BYTES):
+            row = closed.popleft()
+            heads.append((row.time_ms, row.messages, row.queues, len(row.meta), len(row.data)))
+            blobs.append(row.meta)
+            blobs.append(row.data)
+            size += len(row.meta) + len(row.data)
+            pending += row.size
+            records += row.records
+        # Rows under way still count as pending: back-pressure must see a disk that does not finish a commit.
+        self._batches.append(Batch(first_lsn + len(heads) - 1, pending, records))
+        self._control.send(ipc.Commit(first_lsn, heads), *blobs)
+
+    def became_durable(self, lsn: int) -> None:
+        """Note that all rows up to ``lsn`` are durable."""
+        batches = self._batches
+        while batches and batches[0].last_lsn <= lsn:
+            batch = batches.popleft()
+            self.pending_bytes -= batch.size
+            self.pending_records -= batch.records
+        self.durable_lsn = lsn
+        if self.idle is not None and not batches:
+            self.idle.set_result(None)
+            self.idle = None
+
+    async def drained(self) -> None:
+        """Wait until every row appended so far is durable."""
+        # Rows appended meanwhile do not count: under constant load the wait would never end.
+        until = self.last_lsn
+        while self.durable_lsn < until:
+            self.flush()
+            if self.idle is None:
+                self.idle = asyncio.get_running_loop().create_future()
+            # Several calls may share the future, and a cancelled call must not cancel the future for the other calls.
+            await asyncio.shield(self.idle)
