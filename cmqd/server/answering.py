@@ -169,6 +169,7 @@ class Answering:
     def _wake(self, waiter_id: int, reply: Any, lsn: int) -> None:
         waiter = self._waiting_requests.take(waiter_id)
         assert waiter is not None, f"the core answered waiter {waiter_id}, which no request has"
+        # A refusal too waits for the LSN: the records that made the core refuse may not be durable.
         client, request = waiter
         if isinstance(reply, domain.DomainError):
             self.refuse(client, request.request_id, reply, lsn)

@@ -35,12 +35,12 @@ class BrokerEvents:
     def fall_quiet(self) -> None:
         """Ignore time and pages from now on; the work is left to the next start.
 
-        A move of messages would otherwise not end in a drain: each page that arrives makes the move ask for the next.
+        A move of messages would otherwise not end in a drain: every page that arrives makes the move ask for the next.
         """
         self._is_quiet = True
 
     def next_deadline_ms(self) -> int | None:
-        """Return the time at which ``tick`` has work next; a time in the past means that work is waiting now."""
+        """Return the time at which ``tick`` has work next; a time in the past stands for work that waits now."""
         return 0 if self.publishes.has_work else self.broker.next_deadline_ms()
 
     def tick(self, now_ms: int) -> None:
@@ -69,7 +69,7 @@ class BrokerEvents:
             _log.error("messages_damaged", count=damaged, read_id=read_id)
 
     def pushes_ended(self, results: list[PushResult]) -> None:
-        """Record results of pushes; in a drain too, so that a message that arrived is not posted again."""
+        """Record results of pushes; in a drain too, so that no delivered message is posted again."""
         if self.answering.is_halted:
             return
         failed = sum(result.error is not None for result in results)

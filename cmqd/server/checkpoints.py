@@ -41,7 +41,9 @@ class Checkpoints:
         return f"<Checkpoints writing={self._writing is not None}>"
 
     def want(self) -> None:
-        """Write a checkpoint; a request during a checkpoint is served after it."""
+        """Write a checkpoint, or a further checkpoint after the checkpoint in progress, in which the written slices
+        lack the newest rows.
+        """
         if self._is_final:
             return
         if self._writing is not None:
@@ -50,7 +52,7 @@ class Checkpoints:
             self._writing = self.loop.create_task(self._write_wanted())
 
     async def write_final(self) -> None:
-        """Write a last checkpoint and no other after it; return when its last part is handed to the storage.
+        """Write the last checkpoint, and return when the storage has its last part.
 
         Raises:
             LogFailed: the storage failed.

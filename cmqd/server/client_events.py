@@ -68,7 +68,7 @@ class ClientEvents:
             self._tell_core(self.checkers.forget(client))
 
     def slowness_changed(self, client: Client) -> None:
-        """Send no checks to a client that leaves replies unread, or send them again once it has read."""
+        """Send no checks to a client that leaves replies unread, until the client has read its replies."""
         self._tell_core(self.checkers.slowness_changed(client))
 
     def give_back(self, account: str, queue: str, messages: Sequence[ReceivedMessage]) -> None:

@@ -23,7 +23,7 @@ class Connection(Protocol):
     secret_id: str
 
     def end(self, code: ErrorCode, text: str, retry_after_ms: int | None = None) -> None:
-        """Tell the client why, and close."""
+        """Close with an error that tells the client the reason."""
         ...
 
     def abort(self) -> None:
@@ -47,7 +47,7 @@ class Connections:
         self._open: set[Connection] = set()
         self._by_account: dict[str, int] = {}
         self._none_left: asyncio.Event | None = None
-        """Set by the closing of the last connection, once ``close`` waits for it."""
+        """Set when the last connection ends, while ``close`` waits for the end."""
 
     def __len__(self) -> int:
         return len(self._open)
@@ -91,7 +91,7 @@ class Connections:
             connection.end(ErrorCode.AUTHENTICATION_FAILED, "the key was disabled or deleted")
 
     async def close(self, code: ErrorCode, text: str, within_s: float) -> None:
-        """Tell every client why, and close; a client that does not read the last bytes in time is cut off."""
+        """Close every connection with an error; abort the connections of clients that do not read the error in time."""
         for connection in list(self._open):
             connection.end(code, text)
         if self._open:

@@ -87,13 +87,14 @@ class Reclaim:
     async def _drop_dead_segments(self) -> None:
         history: set[int] = set()
         history_bytes = 0
-        # A segment at a time: the storage looks at the disk again after each.
+        # A segment at a time: the storage measures the disk again after each drop.
         gives_way = self._is_short and not self._dropping
         stop_at = time.perf_counter() + SLICE_S
         for segment in self.log.closed_segments():
             if self._is_stopped:
                 return
-            # A segment must stay until every checkpoint on disk knows its deletes: otherwise they would be forgotten.
+            # A segment must stay until every checkpoint on disk has its deletes. A start from an older checkpoint would
+            # otherwise bring the deleted messages back.
             if segment.last_lsn > self.log.droppable_lsn or segment.number in self._dropping:
                 continue
             is_due = self.now_ms() - segment.last_ms >= self.keep_history_ms

@@ -50,7 +50,7 @@ class StorageService:
         self._broker_pid = broker_pid
         self._make_disk = disk
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Resolved when the service must end, with the error that is to blame, if any."""
+        """Resolved when the service must end; with the error that ends the service, if there is one."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._lost = asyncio.Event()
         """Set when a socket has ended."""
@@ -105,7 +105,7 @@ class StorageService:
             self._folder.unlock()
 
     def end(self, error: BaseException | None = None) -> None:
-        """Stop serving; with an error, tell the loop and exit with status 1."""
+        """Stop serving; after an error, send the error to the loop process and exit with status 1."""
         # The first error is the cause; later errors follow from it, and would hide it from the operator.
         if not self._ended.done():
             if error is None:

@@ -113,6 +113,7 @@ class Writer:
             self._pause = RETRY_SECONDS[0]
             self._space.found_room()
         self._after()
+        # While the writer stops, ``_rest`` drops the batches in line: no durable LSN was reported for these.
         if self._batches and not self._stopping:
             self._commit()
         else:
@@ -130,8 +131,8 @@ class Writer:
         if self._stopping:
             self._rest()
             return
-        # The failed commit changed nothing. The retry goes to the segment that is active then.
-        # The switch comes before the retry: a seal of the full segment then gives back the room that the retry needs.
+        # The failed commit changed nothing. The switch comes before the retry, which goes to the segment that is active
+        # then: the seal of the full segment can give back the room that the retry needs.
         if self._space.rolls_early(self.active):
             self._roll()
         self._retry = self._loop.call_later(self._pause, self._commit)
