@@ -59,7 +59,7 @@ class GroupCommit:
         self.pending_records = 0
 
     def begin(self, control: ipc.Channel, last_lsn: int) -> None:
-        """Continue a log whose last row is ``last_lsn``; commits leave through ``control``."""
+        """Continue the log after row ``last_lsn``; commits leave through ``control``."""
         self._control = control
         # Recovered rows are durable. After a loss ``last_lsn`` is far above them, so new rows get no lost number.
         self.last_lsn = self.durable_lsn = last_lsn
