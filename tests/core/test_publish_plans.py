@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from cmqd.core.broker import Broker
-from cmqd.core.errors import SequenceTooOld, TopicNotFound
+from cmqd.core.errors import SequenceTooOld, TooManyRemembered, TopicNotFound
+from cmqd.core.limits import Limits
 from cmqd.core.operations.publish import REFUSED_AT_ONCE, SERVED_COPIES
 from cmqd.core.operations.publish_plan import MAX_RESTARTS, PublishPlan, turned
 from cmqd.core.outcome import WAITING, Outcome, Published, PublishRequest
@@ -150,6 +151,24 @@ def test_a_plan_is_made_anew_when_subscriptions_change_between_two_slices():
     assert rig.bodies("queue-0") == []
     assert rig.bodies("queue-1", 100) == [b"%d" % number for number in range(MESSAGES) if number % 11 == 9]
     assert rig.bodies("queue-2", 200) == expected(2)
+
+
+def test_a_plan_that_is_made_anew_asks_again_for_the_room_of_its_sessions():
+    rig = a_rig(limits=Limits(max_sessions=1))
+    rig.subscribe("a", filter_tags=["t1"])
+    plan = plan_of(
+        rig, request(b"numbered", labels=["t1"], number=1), structs.replace(different(), session=0, sequence=0)
+    )
+    assert not plan.advance(10)
+
+    rig.create("other")
+    rig.send(b"x", name="other", session=8, sequence=1)
+    rig.subscribe("late", filter_tags=["t1"])
+    slices(plan, 100)
+    numbered, plain = rig.done(rig.broker.apply_publish(plan, rig.now_ms))
+
+    assert isinstance(numbered, TooManyRemembered)
+    assert isinstance(plain, Published)
 
 
 def test_a_whole_plan_is_made_anew_when_a_subscription_came_before_it_is_applied():

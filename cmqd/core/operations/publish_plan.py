@@ -151,8 +151,6 @@ class PublishPlan:
         self._runtime = runtime
         self._requests = requests
         self._promises = promises
-        self._new_sessions: set[int] = set()
-        """Sessions that begin with a publish of this plan."""
         self._limits = limits
         self._now_ms = now_ms
         self._units = 0
@@ -201,6 +199,8 @@ class PublishPlan:
         """Numbered publishes of this plan: a producer may have repeated a publish over a second connection."""
         self._dedup_ids: dict[str, int] = {}
         """Numbers of new messages by the dedup ids of this plan."""
+        self._new_sessions: set[int] = set()
+        """Sessions that begin with a publish of this plan."""
         self._steps = self._work()
 
     def _work(self) -> Iterator[None]:
