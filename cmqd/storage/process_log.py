@@ -124,9 +124,10 @@ class StorageProcessLog:
         # storage process would not end the sockets, and would go unnoticed.
         with control_child, pages_child:
             self._process = self._start(control_child, pages_child)
+        # Before the sockets are attached: the process may end in between, and the failure must find the future.
+        self._opened = asyncio.get_running_loop().create_future()
         self._control = await ipc.attach(control, self._on_control, self._on_lost)
         self._pages = await ipc.attach(pages, self._on_pages, self._on_lost)
-        self._opened = asyncio.get_running_loop().create_future()
         self._control.send(ipc.Open(self._settings))
         try:
             opened = await self._opened
@@ -249,6 +250,9 @@ class StorageProcessLog:
         request_id, answer = self._request()
         control.send(ipc.DropSegments(request_id, list(dropping), min_lsn))
         dropped = await answer
+        # A seal that ended during the wait has put its segment back.
+        for number in dropped:
+            self._segments.pop(number, None)
         stay = {number: segment for number, segment in dropping.items() if number not in dropped}
         if stay:
             self._segments = dict(sorted((stay | self._segments).items()))
