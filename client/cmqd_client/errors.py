@@ -128,7 +128,10 @@ class NotSupported(CmqError):
 class ServerError(CmqError):
     """The server answered with an error; the error code chooses the class."""
 
-    name = "server_error"
+    # Declared here again, because ``__init_subclass__`` assigns them: the public types stay known without the source.
+    code: int | None = None
+    name: str = "server_error"
+    retryable: bool = False
     by_code: ClassVar[dict[int, type["ServerError"]]] = {}
     """The class of every code."""
 

@@ -76,7 +76,6 @@ def run_server(settings: Settings, read_again: Callable[[], Settings], ignored: 
     """
     configure_logs(settings.log_format, settings.log_level)
     _log.info("starting", version=cmqd.__version__, pid=os.getpid(), durability=settings.durability_text)
-    _log.info("settings", **settings.as_table())
     if ignored:
         _log.info("variables_ignored", names=list(ignored), text="container platforms make these for a service")
     # Recovery makes millions of objects that stay; without this the collector would scan them again and again.
@@ -109,6 +108,8 @@ class Daemon:
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._on_signal, number)
         self._loop.add_signal_handler(signal.SIGHUP, self._on_reload)
+        # Behind the handlers: from this line of the log on, a signal ends the process in order.
+        _log.info("settings", **self._settings.as_table())
         try:
             raise_descriptor_limit()
             self._settings.data.mkdir(parents=True, exist_ok=True)

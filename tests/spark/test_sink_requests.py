@@ -96,7 +96,7 @@ def test_a_row_may_bring_its_own_dedup_id() -> None:
         ({"body": [b"a"], "dedup_id": [""]}, "dedup_id", 100, "1 to 64 bytes"),
         ({"body": [b"a"], "delay": [-1]}, "delay", 100, "must not be negative"),
         ({"body": [b"a"], "delay": [float("nan")]}, "delay", 100, "must not be negative"),
-        ({"body": [b"a"], "headers": [[("k", None)]]}, "headers", 100, "value is null"),
+        ({"body": [b"a"], "headers": [[("k", None)]]}, "headers", 100, "null value"),
         ({"body": [b"a"], "tags": [["a", None]]}, "tags", 100, "a tag that is null"),
     ],
 )
