@@ -18,45 +18,58 @@ LOCK   := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gene
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-spark setup-docs setup-all demo demo-spark serve test test-all test-root check lint docs types fmt bench lock clean
+.PHONY: help setup setup-run setup-spark setup-docs setup-all demo demo-spark serve test test-all test-root check lint docs types fmt bench lock clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-setup: $(VENV)/.setup-done  ## build .venv: base, server, HTTP, command line and development tools
+setup-run: $(VENV)/.setup-run-done  ## build .venv with what serve and demo need: server, HTTP and command line
 
-$(VENV)/.setup-done: pyproject.toml requirements/dev.txt
+$(VENV)/.setup-run-done: pyproject.toml requirements/run.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "cmqd needs Python 3.11 or newer; '$(PYTHON)' is older or missing. Name another: make PYTHON=python3.12 ..." >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 	  echo "'$(PYTHON)' cannot make virtual environments (on Debian and Ubuntu: apt install python3-venv)." >&2; exit 1; }
 	@$(PIP) --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
+	@echo "Installing the broker and its command line into $(VENV) (about 80 MB, once) ..."
 	@# Wheels only: an sdist would have its build tools fetched without pin or hash.
-	$(LOCKED) --only-binary :all: -r requirements/dev.txt
-	$(PIP) install --quiet --no-deps --no-build-isolation --editable .
+	@$(LOCKED) --only-binary :all: -r requirements/run.txt
+	@$(PIP) install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+setup: $(VENV)/.setup-done  ## add the development tools to .venv
+
+# requirements/run.txt has the same versions as requirements/dev.txt: packages are added here, and none is replaced.
+$(VENV)/.setup-done: $(VENV)/.setup-run-done requirements/dev.txt
+	@echo "Installing the development tools into $(VENV) (about 340 MB, once) ..."
+	@$(LOCKED) --only-binary :all: -r requirements/dev.txt
 	@touch $@
 
 setup-spark: $(VENV)/.setup-spark-done  ## add the Spark set to .venv (about 450 MB, minutes at first)
 
 # pyspark has no wheel: it is built here with the setuptools of the lock.
 $(VENV)/.setup-spark-done: requirements/spark.txt | $(VENV)/.setup-done
-	$(LOCKED) --no-build-isolation --use-pep517 -r requirements/spark.txt
+	@echo "Installing Spark and a Java into $(VENV) (about 450 MB, once) ..."
+	@$(LOCKED) --no-build-isolation --use-pep517 -r requirements/spark.txt
 	@touch $@
 
 setup-docs: $(VENV)/.setup-docs-done  ## add the generator of the site to .venv
 
 $(VENV)/.setup-docs-done: requirements/docs.txt | $(VENV)/.setup-done
-	$(LOCKED) --only-binary :all: -r requirements/docs.txt
+	@echo "Installing the generator of the site into $(VENV) ..."
+	@$(LOCKED) --only-binary :all: -r requirements/docs.txt
 	@touch $@
 
-demo: setup  ## a broker killed half way through real input; INPUT=file.ndjson for your own
-	$(BIN)/python -m cmqd_bench.demo $(if $(INPUT),--input "$(INPUT)")
+demo: setup-run  ## a broker killed half way through real input; INPUT=file.ndjson for your own
+	@echo "Starting a broker, and sending real input to it ..."
+	@$(BIN)/python -m cmqd_bench.demo $(if $(INPUT),--input "$(INPUT)")
 
 demo-spark: setup setup-spark  ## real input through a topic, read back with Spark, and a part replayed; INPUT=file.ndjson
 	$(BIN)/python -m cmqd_bench.demo --spark $(if $(INPUT),--input "$(INPUT)")
 
-serve: setup  ## run a broker in the foreground; ARGS="--help" lists its flags
-	$(BIN)/cmqd serve $(ARGS)
+serve: setup-run  ## run a broker in the foreground; ARGS="--help" lists its flags
+	@echo "Starting a broker: cmqd serve $(ARGS)"
+	@$(BIN)/cmqd serve $(ARGS)
 
 # Two files at a time: real processes, a Spark among them, wait for one another more than they compute. More at once
 # would want more cores and memory than a laptop has.
@@ -100,6 +113,8 @@ bench: setup  ## the load harness; ARGS="cycle --batch 16 --json", ARGS="--help"
 
 lock: setup  ## resolve the dependencies of pyproject.toml anew into requirements/
 	$(LOCK) --extra server --extra http --extra cli --group dev --output-file requirements/dev.txt
+	$(LOCK) --extra server --extra http --extra cli --group build --constraint requirements/dev.txt \
+	  --output-file requirements/run.txt
 	$(LOCK) --resolution lowest-direct --extra server --extra http --extra cli --output-file requirements/lowest.txt
 	$(LOCK) --extra spark --constraint requirements/dev.txt --output-file requirements/spark.txt
 	$(LOCK) --group docs --constraint requirements/dev.txt --output-file requirements/docs.txt

@@ -18,6 +18,8 @@ CMQD_MAX_CONNECTIONS); flags win over environment, that over the file. A TIME is
 or milliseconds without a unit; a SIZE is a number with KiB, MiB, GiB, TiB, kB, MB, GB or TB, or bytes without a unit.
 """
 
+_PLATFORMS = {"darwin": "macOS", "win32": "Windows", "cygwin": "Cygwin"}
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns its exit code."""
@@ -39,6 +41,9 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"cmqd: ignored, as container platforms make them: {', '.join(ignored)}", file=sys.stderr)
         print(effective_settings(settings))
         return 0
+    if sys.platform != "linux":
+        print(f"cmqd: {platform_refusal(sys.platform)}", file=sys.stderr)
+        return ExitCode.USAGE
     try:
         if chosen.command == "accounts":
             return _accounts(chosen, settings.data)
@@ -49,6 +54,14 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"cmqd: {missing.name} is not installed; the server needs: pip install 'cmqd[server]'", file=sys.stderr)
         return ExitCode.USAGE
     return int(run_server(settings, read_settings, ignored))
+
+
+def platform_refusal(platform: str) -> str:
+    """Return why the server does not run on this system; ``cmqd config`` runs everywhere."""
+    return (
+        f"the server runs on Linux, not on {_PLATFORMS.get(platform, platform)}."
+        " The client (cmqd_client) and the command line (cmq) run on Linux, macOS and Windows"
+    )
 
 
 def _accounts(chosen: argparse.Namespace, folder: Path) -> int:

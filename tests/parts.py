@@ -9,12 +9,15 @@ A new part is an entry of ``PARTS``: its name, a function that names the things 
 installs, and a function that runs the part.
 """
 
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -22,8 +25,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 VENVS = ROOT / ".venv" / "parts"
-PYTHONS = ("3.11", "3.12", "3.13")
-"""The tested versions of Python; ``make test`` runs with the version of ``.venv``."""
+PYTHONS = ("3.11", "3.12", "3.13", "3.14")
+"""The tested versions of Python; ``make test`` runs with the version of ``.venv``. A version that the machine does not
+have is skipped, by name."""
 LACKING = VENVS / "lacking"
 """A file of the last setup: the parts that cannot run on this machine, with the reasons. Absent if all can run."""
 KILL_ROUNDS = 100
@@ -150,21 +154,117 @@ def install_lowest(deadline: float) -> None:
     make_venv("lowest", sys.executable, deadline, "dev.txt", "lowest.txt")
 
 
+def run_lowest() -> None:
+    run_fast_tests("lowest")
+    # The real broker too: its logs, its loop and its storage process use packages that the fast tests do not reach.
+    run_pytest(VENVS / "lowest" / "bin" / "python", "-p", "no:cacheprovider", "tests/system/test_serve.py")
+
+
+WHEEL_PROBE = """
+import asyncio, sys
+from cmqd_client import connect
+
+async def main():
+    async with connect(sys.argv[1]) as client:
+        queue = await client.create_queue("orders")
+        await queue.send(b"first")
+        (message,) = await queue.receive(1, wait=0)
+        assert message.body == b"first", message.body
+        await message.delete()
+
+asyncio.run(main())
+"""
+"""A program that needs the client alone."""
+
+
+def install_wheels(deadline: float) -> None:
+    """Install the built distribution as ``pip install cmqd`` and ``pip install 'cmqd[cli,http,server]'`` do.
+
+    The packages come from the locks, so that their hashes are checked. pip then resolves the requirements of the wheel
+    without an index: a requirement that the lock does not meet is an error.
+    """
+    dist = VENVS / "dist"
+    shutil.rmtree(dist, ignore_errors=True)
+    build = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--quiet", "--no-deps"]
+    call([*build, "--no-build-isolation", "--wheel-dir", dist, "."])
+    (wheel,) = dist.glob("cmqd-*.whl")
+    for name, extras in WHEELS.items():
+        folder = VENVS / name
+        call([sys.executable, "-m", "venv", "--clear", folder])
+        pip = [folder / "bin" / "python", "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
+        lock = folder / "lock.txt"
+        lock.write_text("\n".join(locked_packages("run.txt", None if extras else {"msgspec"})))
+        download([*pip, "--require-hashes", "--only-binary", ":all:", "-r", str(lock)], deadline)
+        call([*pip, "--no-index", f"{wheel}{extras}"])
+
+
+WHEELS = {"wheel-client": "", "wheel-all": "[cli,http,server]"}
+"""Virtual environments and the extras that are installed there."""
+
+
+def locked_packages(lock: str, names: set[str] | None) -> list[str]:
+    """Return the entries of a lock with their hashes, of these packages or of all."""
+    entries = re.split(r"\n(?=\S)", (ROOT / "requirements" / lock).read_text())
+    return [entry for entry in entries if names is None or entry.partition("==")[0] in names]
+
+
+def run_wheels() -> None:
+    """Start the installed broker, and use the installed client and command line, far from the checkout."""
+    client, everything = (VENVS / name / "bin" for name in WHEELS)
+    with tempfile.TemporaryDirectory() as folder:
+        ready = Path(folder) / "ready.json"
+        command = [everything / "cmqd", "serve", "--data", "data", "--listen", "127.0.0.1:0", "--ready-file", ready]
+        log = Path(folder) / "log"
+        with log.open("wb") as output, subprocess.Popen(command, cwd=folder, stdout=output, stderr=output) as broker:
+            try:
+                while not ready.exists():
+                    if broker.poll() is not None:
+                        raise subprocess.CalledProcessError(broker.returncode, command)
+                    time.sleep(0.01)
+                context_file = Path(json.loads(ready.read_text())["context_file"])
+                contexts = tomllib.loads(context_file.read_text())
+                url = contexts["contexts"][contexts["current"]]["url"]
+                for command in (
+                    [client / "python", "-c", WHEEL_PROBE, url],
+                    [everything / "cmq", "--context-file", context_file, "queue", "info", "orders"],
+                ):
+                    subprocess.run(command, cwd=folder, check=True)
+            finally:
+                broker.terminate()
+        greeted = f"folder      {Path(folder) / 'data'}" in log.read_text()
+    # Without the extras, each command says what to install.
+    for command, extra in (("cmqd", "cmqd[server]"), ("cmq", "cmqd[cli]")):
+        arguments = ["serve"] if command == "cmqd" else ["status"]
+        ran = subprocess.run([client / command, *arguments], capture_output=True, text=True, check=False)
+        if ran.returncode == 0 or f"pip install '{extra}'" not in ran.stderr:
+            raise subprocess.CalledProcessError(ran.returncode, ran.args, ran.stdout, ran.stderr)
+    if not greeted or broker.returncode:
+        raise subprocess.CalledProcessError(broker.returncode, command)
+
+
 def lacks_pythons() -> list[str]:
-    return [f"Python {version} with its venv module" for version in other_pythons() if find_python(version) is None]
+    if any(find_python(version) is not None for version in other_pythons()):
+        return []
+    return [f"one of Python {', '.join(other_pythons())} with its venv module"]
 
 
 def install_pythons(deadline: float) -> None:
     for version in other_pythons():
         python = find_python(version)
-        assert python is not None, "lacks_pythons found it"
-        make_venv(version, python, deadline, "dev.txt")
+        if python is not None:
+            make_venv(version, python, deadline, "dev.txt")
 
 
 def run_other_pythons() -> None:
+    skipped: list[str] = []
     for version in other_pythons():
+        if find_python(version) is None:
+            skipped.append(version)
+            continue
         print(f"--- Python {version}", flush=True)
         run_fast_tests(version)
+    for version in skipped:
+        print(f"--- Python {version}: skipped, this machine does not have it with its venv module", flush=True)
 
 
 def as_root() -> list[str] | None:
@@ -197,7 +297,8 @@ def run_mounts() -> None:
 
 PARTS = (
     Part("kill-rounds", lacks_nothing, install_nothing, run_kill_rounds),
-    Part("lowest-versions", lacks_nothing, install_lowest, lambda: run_fast_tests("lowest")),
+    Part("lowest-versions", lacks_nothing, install_lowest, run_lowest),
+    Part("wheels", lacks_nothing, install_wheels, run_wheels),
     Part("other-pythons", lacks_pythons, install_pythons, run_other_pythons),
     Part("mounts", lacks_mounts, install_nothing, run_mounts),
 )

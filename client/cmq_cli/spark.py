@@ -4,6 +4,7 @@ The texts name the options of the command, not those of the Spark source.
 """
 
 import re
+import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 
@@ -37,7 +38,9 @@ def as_typed(text: str) -> str:
 
 @contextmanager
 def connector_errors() -> Generator[None]:
-    """Turn errors of the connector, of a missing extra and of Java into CommandFailed."""
+    """Turn errors of the connector, of a missing extra and of Java into CommandFailed, and refuse Windows."""
+    if sys.platform == "win32":
+        raise CommandFailed("commands that use Spark run on Linux and macOS, not on Windows", ExitCode.USAGE)
     try:
         yield
     except ImportError as error:

@@ -11,6 +11,7 @@ its first key, into its data folder (``admin.context.toml``).
 
 import os
 import re
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any, cast
@@ -148,7 +149,9 @@ def default_path() -> Path:
 
 
 def is_exposed(path: Path) -> bool:
-    """True if users other than the owner can read the file."""
+    """True if users other than the owner can read the file. False on Windows, where the mode does not tell."""
+    if sys.platform == "win32":
+        return False
     try:
         return bool(path.stat().st_mode & 0o077)
     except OSError:

@@ -10,6 +10,7 @@ disaster   the storage failed, or a bug showed in the core: nothing more is ackn
 """
 
 import asyncio
+import contextlib
 import gc
 import json
 import os
@@ -37,13 +38,14 @@ from cmqd.server.accounts import Accounts, open_accounts, write_context
 from cmqd.server.accounts_file import ADMIN, AccountsFile, AccountsFileError
 from cmqd.server.clock import BrokerClock, LastTime, start_offset, wall_ms
 from cmqd.server.counters import rss_bytes
+from cmqd.server.greeting import Started, find_cmq, greeting
 from cmqd.server.listening import connection_limit, raise_descriptor_limit
 from cmqd.server.log_lines import configure_logs, get_logger
 from cmqd.server.memory_budget import budget_bytes
 from cmqd.server.reload import Reload
 from cmqd.server.server import Server, failure_text
 from cmqd.server.status import RecoveryFinding, RecoveryStatus, StorageProcessStatus
-from cmqd.settings import Settings
+from cmqd.settings import LogFormat, LogLevel, Settings
 from cmqd.storage.process_log import StorageProcessLog
 from cmqd.storage.settings import StorageSettings
 
@@ -321,6 +323,11 @@ class Daemon:
             storage_pid=process_id,
             context_file=str(context_file),
         )
+        if settings.log_format is LogFormat.CONSOLE and settings.log_level in (LogLevel.DEBUG, LogLevel.INFO):
+            started = Started(host, port, tls, settings.data, settings.durability, settings.ephemeral, context_file)
+            # Standard output may be a closed pipe, which must not end the broker.
+            with contextlib.suppress(OSError, ValueError):
+                print(greeting(started, find_cmq()), flush=True)
         if settings.ready_file is not None:
             _write_ready_file(
                 settings.ready_file,
