@@ -17,7 +17,7 @@ _EPHEMERAL = "none: messages are kept in memory and end with the broker"
 
 
 class Started(NamedTuple):
-    """A broker that listens, as far as the greeting names it."""
+    """A listening broker: the facts of the greeting."""
 
     host: str
     port: int
@@ -33,7 +33,7 @@ def greeting(started: Started, cmq: str | None) -> str:
 
     Args:
         started: the broker.
-        cmq: the command line as a shell finds it (see ``find_cmq``); None if it is not installed.
+        cmq: the result of ``find_cmq``.
     """
     host = f"[{started.host}]" if ":" in started.host else started.host
     lines = [
@@ -57,13 +57,13 @@ def greeting(started: Started, cmq: str | None) -> str:
 
 
 def find_cmq(interpreter: str = sys.executable) -> str | None:
-    """Find the command line: ``cmq`` on the path, or the path of the script beside the interpreter.
+    """Return the command line as a shell finds it: ``cmq``, or the path of the script beside the interpreter.
 
-    Returns None if neither exists.
+    Returns None if ``cmq`` is not installed.
     """
     beside = Path(interpreter).absolute().with_name("cmq")
     on_path = shutil.which("cmq")
     if beside.exists():
-        # Another cmq on the path may be of another version.
+        # Preferred to a cmq of the path, which may have a different version.
         return "cmq" if on_path is not None and Path(on_path).absolute() == beside else str(beside)
     return None if on_path is None else "cmq"
