@@ -325,9 +325,10 @@ class Daemon:
         )
         if settings.log_format is LogFormat.CONSOLE and settings.log_level in (LogLevel.DEBUG, LogLevel.INFO):
             started = Started(host, port, tls, settings.data, settings.durability, settings.ephemeral, context_file)
-            # Standard output may be a closed pipe, which must not end the broker.
-            with contextlib.suppress(OSError, ValueError):
-                print(greeting(started, find_cmq()), flush=True)
+            # Standard output may be a closed pipe, which must not end the broker; a buffer would fail again at the end.
+            # It is None, without the attribute, if the process was started without it.
+            with contextlib.suppress(AttributeError, OSError, ValueError):
+                os.write(sys.stdout.fileno(), f"{greeting(started, find_cmq())}\n".encode())
         if settings.ready_file is not None:
             _write_ready_file(
                 settings.ready_file,

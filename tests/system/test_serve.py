@@ -19,6 +19,7 @@ from cmqd_client.errors import (
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.frames import encode_preamble
+from support.environment import plain_environment
 from support.eventually import eventually_elsewhere
 from support.raw_client import RawClient
 from support.running_server import RunningServer, ServerFailedError
@@ -297,6 +298,40 @@ def test_a_damaged_accounts_file_ends_with_exit_code_4_and_says_so(tmp_path: Pat
         (server.data / "accounts.json").write_text("{")
         with pytest.raises(ServerFailedError, match=r"(?s)code 4.*accounts\.json is damaged"):
             server.start()
+
+
+def test_the_commands_of_the_greeting_can_be_pasted(tmp_path: Path) -> None:
+    with RunningServer(tmp_path) as server:
+        lines = server.log.splitlines()
+        begin = lines.index("Next, in a second terminal:") + 1
+        commands = "\n".join(lines[begin : lines.index("Ctrl-C ends the broker in order.")])
+        ran = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", commands],
+            cwd=tmp_path,
+            env=plain_environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    assert f"  folder      {tmp_path / 'data'}" in lines
+    assert ran.returncode == 0, ran.stderr
+    assert "first" in ran.stdout
+
+
+@pytest.mark.parametrize("redirection", [">&-", "> >(true)"])
+def test_a_standard_output_that_takes_no_greeting_ends_nothing(tmp_path: Path, redirection: str) -> None:
+    wrapper = ("bash", "-c", f'exec "$@" {redirection}', "bash")
+    with RunningServer(tmp_path, wrapper=wrapper) as server:
+        assert "is ready." not in server.log
+        with RawClient(server.url) as client:
+            client.ask(wire.QueueInfo, wire.CreateQueue, "jobs", {})
+        assert server.stop() == 0
+
+
+def test_logs_for_programs_have_no_greeting(tmp_path: Path) -> None:
+    with RunningServer(tmp_path, "--log-format", "json") as server:
+        assert [line for line in server.log.splitlines() if not line.startswith("{")] == []
 
 
 def test_logs_as_json_have_fixed_events_and_every_setting(tmp_path: Path) -> None:
