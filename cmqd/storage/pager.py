@@ -2,8 +2,8 @@
 
 Requests are answered in order. Each segment is read through a read-only connection of its own. The statements run in
 the thread of the connection; the rows are decoded in the thread of the loop, a few at a time, so that a page delays a
-commit by at most the time to decode these. A request waits until its ``min_lsn`` is durable: the active segment could otherwise lack rows
-that the caller has appended, and report the positions in these rows as missing.
+commit by at most the time to decode these. A request waits until its ``min_lsn`` is durable: the active segment could
+otherwise lack rows that the caller has appended, and report the positions in these rows as missing.
 
 Pages run beside seals and drops, which take files away. A page holds the lock ``_reading`` from its first segment to
 its last, and a seal or drop takes the lock before it closes or unlinks a file (``forget``, ``closing``). Otherwise a
