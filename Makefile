@@ -31,7 +31,7 @@ $(VENV)/.setup-run-done: pyproject.toml requirements/run.txt
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 	  echo "'$(PYTHON)' cannot make virtual environments (on Debian and Ubuntu: apt install python3-venv)." >&2; exit 1; }
 	@$(PIP) --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
-	@echo "Installing the broker and its command line into $(VENV) (about 80 MB, once) ..."
+	@echo "Installing the broker and its command line into $(VENV) (about 90 MB, once) ..."
 	@# Wheels only: an sdist would have its build tools fetched without pin or hash.
 	@$(LOCKED) --only-binary :all: -r requirements/run.txt
 	@$(PIP) install --quiet --no-deps --no-build-isolation --editable .
@@ -41,7 +41,7 @@ setup: $(VENV)/.setup-done  ## add the development tools to .venv
 
 # requirements/run.txt has the same versions as requirements/dev.txt: packages are added here, and none is replaced.
 $(VENV)/.setup-done: $(VENV)/.setup-run-done requirements/dev.txt
-	@echo "Installing the development tools into $(VENV) (about 340 MB, once) ..."
+	@echo "Installing the development tools into $(VENV) (about 330 MB, once) ..."
 	@$(LOCKED) --only-binary :all: -r requirements/dev.txt
 	@touch $@
 

@@ -255,13 +255,29 @@ class SegmentReader:
         """
         for start, stop in requested:
             while start < stop and not answer.full:
-                start = await self._step(connection, start, stop, answer)
+                # Each step without a read is without an await: most rows come from the cache.
+                places = self._places
+                if not places or not places[0].first <= start < places[-1].stop:
+                    index = await self._index(connection)
+                    if index is not None:
+                        self._places = await self._look(connection, index, start, min(stop, start + LOOK_AHEAD))
+                place_index = self._find(start)
+                place = self._places[place_index] if place_index < len(self._places) else None
+                row = None
+                if place is not None and place.first <= start:
+                    row = self._rows.get(place.lsn)
+                    if row is None:
+                        await self._fetch_ahead(connection, place_index, stop)
+                        row = self._rows.get(place.lsn)
+                start = self._step(place, row, start, stop, answer)
                 self._done = start
 
-    async def _step(self, connection: aiosqlite.Connection, start: int, stop: int, answer: Answer) -> int:
-        """Process ``start`` and the following positions in the same row; return the next position."""
-        place_index = await self._find(connection, start, stop)
-        place = self._places[place_index] if place_index < len(self._places) else None
+    def _step(self, place: RowPlace | None, row: DecodedRow | None, start: int, stop: int, answer: Answer) -> int:
+        """Process ``start`` and the following positions in the same row; return the next position.
+
+        ``place`` holds ``start`` or lies behind it, None: no place does. ``row`` is the row of the place, None if
+        damaged.
+        """
         if place is None or place.first > start:
             # The row is missing: between two other rows, or beyond the readable rows.
             end = min(stop, start + LOOK_AHEAD if place is None else place.first)
@@ -269,7 +285,6 @@ class SegmentReader:
             answer.lacks(start, end)
             return end
         end = min(stop, place.stop)
-        row = await self._row(connection, place_index, stop)
         for run in () if row is None else row.runs_of(self._queue_id):
             if run.stop_position <= start:
                 continue
@@ -283,14 +298,9 @@ class SegmentReader:
         answer.lacks(start, end)
         return end
 
-    async def _find(self, connection: aiosqlite.Connection, start: int, stop: int) -> int:
+    def _find(self, start: int) -> int:
         """Return the index of the place that holds ``start``, or of the queue's next place."""
         places = self._places
-        if not places or not places[0].first <= start < places[-1].stop:
-            index = await self._index(connection)
-            if index is None:
-                return len(places)
-            places = self._places = await self._look(connection, index, start, min(stop, start + LOOK_AHEAD))
         place_index = bisect_right(places, start, key=lambda place: place.first)
         return place_index - 1 if place_index and places[place_index - 1].stop > start else place_index
 
@@ -330,7 +340,9 @@ class SegmentReader:
             rows = await self._readable(connection, span, error)
         summaries: list[Summary] = []
         for lsn, queues in rows:
-            await self._give_way(len(queues))
+            self._decoded_bytes += ROW_OVERHEAD_BYTES + len(queues)
+            if self._decoded_bytes > DECODED_AT_A_TIME:
+                await self._give_way()
             try:
                 summaries.append(summary_of(lsn, queues, self._rows.audiences))
             except (msgspec.MsgspecError, OverflowError) as error:
@@ -375,13 +387,10 @@ class SegmentReader:
             self._sparse.move_to_end(key)
         return index
 
-    async def _row(self, connection: aiosqlite.Connection, index: int, stop: int) -> DecodedRow | None:
-        """Return the row of a place, None if damaged. Rows that the page needs next are fetched with the row."""
+    async def _fetch_ahead(self, connection: aiosqlite.Connection, index: int, stop: int) -> None:
+        """Put the row of a place into the cache, and with it the rows that the page needs next."""
         places = self._places
         place = places[index]
-        row = self._rows.get(place.lsn)
-        if row is not None:
-            return row
         last = place
         size = place.bytes
         for after in places[index + 1 :]:
@@ -390,7 +399,6 @@ class SegmentReader:
                 break
             last = after
         await self._fetch(connection, LsnRange(place.lsn, last.lsn))
-        return self._rows.get(place.lsn)
 
     async def _fetch(self, connection: aiosqlite.Connection, span: LsnRange) -> None:
         """Put the rows with messages of a span into the cache, except damaged rows."""
@@ -410,15 +418,15 @@ class SegmentReader:
                 await self._fetch(connection, LsnRange(lsn, lsn))
             return
         for row in rows:
-            await self._give_way(len(row[6]) + len(row[7]))
+            self._decoded_bytes += ROW_OVERHEAD_BYTES + len(row[6]) + len(row[7])
+            if self._decoded_bytes > DECODED_AT_A_TIME:
+                await self._give_way()
             self._keep(*row)
 
-    async def _give_way(self, next_bytes: int) -> None:
-        """Let other work of the loop run if enough was decoded, before these bytes are decoded too."""
-        if self._decoded_bytes >= DECODED_AT_A_TIME:
-            self._decoded_bytes = 0
-            await asyncio.sleep(0)
-        self._decoded_bytes += next_bytes + ROW_OVERHEAD_BYTES
+    async def _give_way(self) -> None:
+        """Let other work of the loop have its turn."""
+        self._decoded_bytes = 0
+        await asyncio.sleep(0)
 
     def _keep(
         self,
