@@ -316,8 +316,14 @@ async def test_a_send_waits_while_the_socket_takes_no_more(server: LocalServer) 
     async with connect(server.url, request_timeout=300) as client:
         queue = client.queue("orders")
         server.link.connection.transport.pause_reading()
+        connection = client._channel._pick()  # pyright: ignore[reportPrivateUsage]
+        assert connection is not None
+        writes = connection.statistics().writes
         sends = [asyncio.create_task(queue.send(b"x" * 1_000_000)) for _ in range(8)]
         await eventually(lambda: _paused(client))
+        assert connection.statistics().writes == writes + 1, (
+            "paused by the write of the sends, not by a heartbeat later"
+        )
         late = asyncio.create_task(queue.send(b"late"))
         await asyncio.sleep(0)
         server.link.connection.transport.resume_reading()
