@@ -50,6 +50,12 @@ class QueueAttributes(TypedDict, total=False):
     5 min; 1 s - 1 h, default 5 s."""
     max_checks: int
     """Limit of checks of a half message; 1-100, default 15."""
+    auto_delete_after: Duration
+    """Delete the queue when it was not used for this time; 1 min - 15 d, 0 = never, the default. Receives, sends, copies,
+    changes of leases and attributes are uses, and so is each message in flight or delayed. Time while the server is down
+    does not count. Not for a transactional queue, a dead-letter queue or a queue that has one."""
+    auto_delete_only_empty: bool
+    """True (the default) if a queue with messages stays, however long it is unused; False if they go with it."""
 
 
 _TYPES: Mapping[str, Any] = get_type_hints(QueueAttributes)
@@ -80,6 +86,8 @@ class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
     transactional: bool = False
     first_check: float = 0.0
     max_checks: int = 0
+    auto_delete_after: float = 0.0
+    auto_delete_only_empty: bool = True
 
     active: int = 0
     """Messages that can be received."""

@@ -1,8 +1,9 @@
 """Departures: why messages left a queue, and with which receive count. Pure.
 
 A departure is one of the states ``deleted``, ``dead_lettered``, ``redriven``, ``expired``, ``cleared``,
-``queue_deleted``, ``rolled_back`` and ``committed``. The facts about messages that are still in the queue are in
-``cmqd_fold.QueueIndex``. The index forgets a message when the message leaves; a reader of the log must not.
+``queue_deleted``, ``queue_unused``, ``rolled_back`` and ``committed``. The facts about messages that are still in the
+queue are in ``cmqd_fold.QueueIndex``. The index forgets a message when the message leaves; a reader of the log must
+not.
 
 While all rows are there, the index says exactly which messages a record takes out of the queue. Segments are reclaimed
 in any order, so a log that has run for weeks has gaps, and checkpoints cover only the newest rows. Before the first
@@ -20,6 +21,7 @@ from pyroaring import BitMap64
 
 from cmqd_fold.queue_index import QueueIndex
 from cmqd_segment.records import (
+    UNUSED,
     AnyRecord,
     LeasesEnded,
     MessagesDeleted,
@@ -131,7 +133,7 @@ class CertainQueue:
                 self._leave(state, index.live & _span(index.floor, record.floor))
                 index.apply_floor(record.floor)
             case QueueDeleted():
-                self._leave(State.QUEUE_DELETED, index.live.copy())
+                self._leave(_state_of(record), index.live.copy())
                 index.apply_floor(index.next_position)
             case _:
                 index.apply(record)
@@ -221,7 +223,7 @@ class UncertainQueue:
             case MessagesExpired():
                 self._pass_floor(State.EXPIRED, record.floor)
             case QueueDeleted():
-                self._drop(State.QUEUE_DELETED, self._present.copy(), list(self._leases))
+                self._drop(_state_of(record), self._present.copy(), list(self._leases))
             case _:
                 pass
 
@@ -284,6 +286,11 @@ class UncertainQueue:
             self._may_return -= positions
             self._present -= positions
         self._departures.receive_counts.update(self._end(leases))
+
+
+def _state_of(record: QueueDeleted) -> State:
+    """Return the state of the messages that went with a queue."""
+    return State.QUEUE_UNUSED if record.reason == UNUSED else State.QUEUE_DELETED
 
 
 def _span(start: int, stop: int) -> BitMap64:

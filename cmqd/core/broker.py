@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from cmqd.core.facts.queue import Queue
 from cmqd.core.facts.topic import Subscription, Topic
 from cmqd.core.limits import Limits
-from cmqd.core.outcome import Effects, Outcome
+from cmqd.core.outcome import Effects, Outcome, UnusedQueue
 from cmqd.core.parts import Parts
 from cmqd.core.receipts import HandleKey
 from cmqd_segment.records import AnyRecord, ClockOffset, Runs, StoredMessage
@@ -103,15 +103,17 @@ class Broker:
         """Records behind a gap in the log that were not applied, or only in part, because their objects were lost."""
         return self.parts.replay.records_not_applied
 
-    def tick(self, now_ms: int) -> Outcome[None]:
+    def tick(self, now_ms: int) -> Outcome[Sequence[UnusedQueue]]:
         """Do a bounded slice of the due work: time out waits and leases, activate delays, expire messages.
 
-        Call again while ``next_deadline_ms`` is not in the future.
+        Call again while ``next_deadline_ms`` is not in the future. The reply has the queues that were deleted because
+        they were unused.
         """
         effects = Effects()
         for step in self.parts.tick_steps:
             step(effects, now_ms)
-        return effects.outcome(None)
+        # Last: the ends of leases, delays and waits in this tick are uses.
+        return effects.outcome(self.parts.auto_delete.tick(effects, now_ms))
 
     def pages_read(self, read_id: int, messages: Sequence[StoredMessage], missing: Runs, now_ms: int) -> Outcome[int]:
         """Take the log's answer to a PageRead: a prefix of the requested messages, and the unreadable positions.

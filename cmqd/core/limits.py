@@ -93,10 +93,18 @@ ATTRIBUTE_RANGES: Mapping[str, tuple[int, int]] = {
     "dead_letter_after_ms": (0, 43_200_000),
     "first_check_ms": (1000, 3_600_000),
     "max_checks": (1, 100),
+    "auto_delete_after_ms": (0, 1_296_000_000),
 }
 """Smallest and largest value of each numeric attribute that a queue's owner can set (CMQ's ranges)."""
 
 MIN_DEAD_LETTER_AFTER_MS = 300_000
+MIN_AUTO_DELETE_AFTER_MS = 60_000
+"""Twice the longest wait of a receive: a client that reconnects for its next receive keeps its queue."""
+SHORTEST_MS: Mapping[str, int] = {
+    "dead_letter_after_ms": MIN_DEAD_LETTER_AFTER_MS,
+    "auto_delete_after_ms": MIN_AUTO_DELETE_AFTER_MS,
+}
+"""Smallest value other than 0 of the times for which 0 means never."""
 MAX_TOPIC_MESSAGE_BYTES = (1024, 1_048_576)
 MAX_FILTER_TAGS = 5
 FILTER_TYPES = ("tag", "routing")
@@ -104,6 +112,8 @@ STRATEGIES = ("exponential_decay", "backoff")
 CONTENT_FORMATS = ("json", "simplified")
 ONLY_AT_CREATION = ("transactional",)
 """Attributes that are fixed when the queue is created."""
+SWITCHES = (*ONLY_AT_CREATION, "auto_delete_only_empty")
+"""Attributes that are true or false."""
 
 
 def check_range(field: str, value: object, low: int, high: int) -> int:
@@ -158,12 +168,12 @@ def check_each(base: QueueAttributes, changes: Mapping[str, object], *, creating
                     value=value,
                     limit="the name of a queue, or empty",
                 )
-        elif name in ONLY_AT_CREATION:
+        elif name in SWITCHES:
             if type(value) is not bool:
                 raise InvalidArgument(
                     f"{name} must be true or false, not {shown(value)}", field=name, value=value, limit="true or false"
                 )
-            if not creating and value != getattr(base, name):
+            if name in ONLY_AT_CREATION and not creating and value != getattr(base, name):
                 raise InvalidArgument(
                     f"{name} is fixed when a queue is created; this queue has {getattr(base, name)}",
                     field=name,
@@ -171,21 +181,22 @@ def check_each(base: QueueAttributes, changes: Mapping[str, object], *, creating
                     limit=str(getattr(base, name)),
                 )
         else:
-            known = ", ".join((*ATTRIBUTE_RANGES, "dead_letter_queue", *ONLY_AT_CREATION))
+            known = ", ".join((*ATTRIBUTE_RANGES, "dead_letter_queue", *SWITCHES))
             raise InvalidArgument(
                 f"a queue has no attribute {shown(name)}; its attributes are {known}",
                 field=name,
                 value=value,
                 limit=f"one of {known}",
             )
-    after_ms = changes.get("dead_letter_after_ms")
-    if isinstance(after_ms, int) and 0 < after_ms < MIN_DEAD_LETTER_AFTER_MS:
-        raise InvalidArgument(
-            f"dead_letter_after_ms must be 0, or at least {MIN_DEAD_LETTER_AFTER_MS}, not {after_ms}",
-            field="dead_letter_after_ms",
-            value=after_ms,
-            limit=f"0, or at least {MIN_DEAD_LETTER_AFTER_MS}",
-        )
+    for name, shortest_ms in SHORTEST_MS.items():
+        after_ms = changes.get(name)
+        if isinstance(after_ms, int) and 0 < after_ms < shortest_ms:
+            raise InvalidArgument(
+                f"{name} must be 0, or at least {shortest_ms}, not {after_ms}",
+                field=name,
+                value=after_ms,
+                limit=f"0, or at least {shortest_ms}",
+            )
 
 
 def _check_together(attributes: QueueAttributes) -> None:
@@ -196,6 +207,16 @@ def _check_together(attributes: QueueAttributes) -> None:
             field="rewind_ms",
             value=attributes.rewind_ms,
             limit=f"at most retention_ms ({retention_ms})",
+        )
+    if attributes.auto_delete_after_ms and (attributes.transactional or attributes.dead_letter_queue):
+        # The messages of such a queue are still to be decided or moved, by clients and queues that do not know that the
+        # queue may go.
+        reason = "is transactional" if attributes.transactional else "has a dead-letter queue"
+        raise InvalidArgument(
+            f"auto_delete_after_ms ({attributes.auto_delete_after_ms}) must be 0 for a queue that {reason}",
+            field="auto_delete_after_ms",
+            value=attributes.auto_delete_after_ms,
+            limit=f"0 for a queue that {reason}",
         )
     receives, after_ms = attributes.dead_letter_max_receives, attributes.dead_letter_after_ms
     if after_ms and after_ms >= retention_ms:

@@ -76,6 +76,18 @@ class PushResult(msgspec.Struct, frozen=True, gc=False):
     """None = delivered; else the reason of the failure, in a line."""
 
 
+class UnusedQueue(msgspec.Struct, frozen=True, gc=False):
+    """A queue that a tick deleted because it was not used."""
+
+    account: str
+    queue: str
+    queue_id: int
+    messages: int
+    """Messages that went with it, rewindable messages too."""
+    unused_ms: int
+    """Time since its last use."""
+
+
 class BatchRequest(Protocol):
     """The bodies of a send. The requests of the wire protocol have the forms of the Protocols here."""
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from cmqd.core.facts.facts import Facts
 from cmqd.core.limits import Limits
+from cmqd.core.operations.auto_delete import AutoDelete
 from cmqd.core.operations.batches import Batches
 from cmqd.core.operations.checks import Checks
 from cmqd.core.operations.dead_letter_search import DeadLetterSearch
@@ -67,6 +68,7 @@ class Parts:
         self.transactions = Transactions(facts, runtime, batches, store, serving, self.checks)
         self.redrives = Redrives(facts, runtime, reservations, serving)
         self.queues = QueueAdmin(facts, runtime, floors, serving, self.receive, self.checks, reservations, dead_letters)
+        self.auto_delete = AutoDelete(facts, runtime, self.queues)
         self.deliver = Deliver(facts, runtime, store, serving, seed)
         self.publish = Publish(facts, runtime, store, serving, self.deliver)
         self.topics = TopicAdmin(facts, runtime, self.deliver)

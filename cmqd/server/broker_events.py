@@ -9,6 +9,7 @@ from cmqd.core.outcome import Outcome, PushResult
 from cmqd.server.answering import Answering
 from cmqd.server.counters import Counters
 from cmqd.server.handlers.publishing import Publishes
+from cmqd.server.listening_time import ListeningTime
 from cmqd.server.log_lines import get_logger
 from cmqd.server.part import part
 from cmqd_segment.records import Runs, StoredMessage
@@ -25,6 +26,7 @@ class BrokerEvents:
     answering: Answering
     publishes: Publishes
     counters: Counters
+    listening_time: ListeningTime
     now_ms: Callable[[], int]
     schedule: Callable[[], None]
     """Begins an I/O batch: its end flushes the log and sets the timer."""
@@ -50,8 +52,20 @@ class BrokerEvents:
             if due_ms is None or due_ms > now_ms:
                 # The slice changed nothing, so an I/O batch would find nothing to write.
                 return
-        if not self._is_quiet:
-            self._call("tick", lambda: self.broker.tick(now_ms), now_ms)
+        if self._is_quiet:
+            return
+        self.listening_time.pass_time(now_ms)
+        for unused in self._call("tick", lambda: self.broker.tick(now_ms), now_ms) or ():
+            self.counters.queues_auto_deleted += 1
+            self.counters.messages_auto_deleted += unused.messages
+            _log.info(
+                "queue_auto_deleted",
+                account=unused.account,
+                queue=unused.queue,
+                queue_id=unused.queue_id,
+                messages=unused.messages,
+                unused_ms=unused.unused_ms,
+            )
 
     def clock_offset_changed(self, offset_ms: int) -> None:
         """Record how far the wall clock is ahead of broker time."""

@@ -28,6 +28,10 @@ class Counters(msgspec.Struct):
     given_back: int = 0
     """Messages of replies that could not be handed over."""
     damaged: int = 0
+    queues_auto_deleted: int = 0
+    """Queues that were deleted because they were unused."""
+    messages_auto_deleted: int = 0
+    """Messages that went with these queues."""
     connections_accepted: int = 0
     connections_refused: int = 0
     authentications_failed: int = 0

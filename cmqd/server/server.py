@@ -51,6 +51,7 @@ from cmqd.server.handlers.subscriptions import Subscriptions
 from cmqd.server.handlers.transactions import Transactions, transactions_ended
 from cmqd.server.held_reply_memory import HeldReplyMemory
 from cmqd.server.io_batch import IoBatch
+from cmqd.server.listening_time import ListeningTime
 from cmqd.server.log_lines import get_logger
 from cmqd.server.memory_budget import MemoryBudget, budget_bytes
 from cmqd.server.part import part
@@ -171,11 +172,13 @@ class Server:
             counters=self.counters,
             schedule=schedule,
         )
+        self.listening_time = ListeningTime(broker.gates, timer)
         self.broker_events = BrokerEvents(
             broker=broker,
             answering=self.answering,
             publishes=self.publishes,
             counters=self.counters,
+            listening_time=self.listening_time,
             now_ms=now_ms,
             schedule=schedule,
         )
@@ -411,6 +414,7 @@ class Server:
         """
         address = await self.listener.start()
         self._location["address"] = advertised_address(self.settings.advertise, address, socket.gethostname)
+        self.listening_time.begin(self.clock.now_ms())
         self._beat_again()
         self.reclaim.scan()
         self.io_batch.schedule()
@@ -452,6 +456,7 @@ class Server:
         self.broker_events.fall_quiet()
         self.reclaim.stop()
         self.broker.gates.pushing = False
+        self.listening_time.end()
         self.outbox.stop()
         ended = self.client_events.end_waits(ErrorCode.SHUTTING_DOWN, SHUTTING_DOWN)
         _log.info(
@@ -568,6 +573,7 @@ class Server:
     def beat(self) -> None:
         """Do the work of a tenth of a second: look at the clock and at the storage."""
         self._offset_watch.check()
+        self.listening_time.pass_time(self.clock.now_ms())
         if self._failure is None:
             self.storage_watch.beat(int(self.loop.time() * 1000))
             self.held_reply_memory.beat()

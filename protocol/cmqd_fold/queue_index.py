@@ -231,6 +231,11 @@ class QueueIndex:
         )
 
     @property
+    def held_count(self) -> int:
+        """Messages in flight, delayed, half or moving: neither receivable nor damaged."""
+        return self.live_count - self.active_count - len(self.damaged)
+
+    @property
     def held_dead_letters(self) -> bool:
         """True if the queue serves, or served before, as a dead-letter queue."""
         return self.dead_letter_floor != NEVER_SERVED

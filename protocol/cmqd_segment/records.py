@@ -119,10 +119,16 @@ class QueueAttributesSet(Record, frozen=True, tag=3):
     """
 
 
+UNUSED = "unused"
+"""Reason of a ``QueueDeleted``: the queue was not used for the time ``auto_delete_after_ms``."""
+
+
 class QueueDeleted(Record, frozen=True, tag=4):
     """A queue is gone, with its messages."""
 
     queue_id: int
+    reason: str = ""
+    """Empty = a request of the owner; ``unused`` = see ``UNUSED``."""
 
 
 class QueueCleared(Record, frozen=True, tag=5):

@@ -47,7 +47,10 @@ class Delays:
         if runs:
             record = MessagesActivated(queue_id, runs, now_ms)
             queue.index.apply_activated(record)
-            self._budget.activate(self._runtime[queue.queue_id].window, positions)
+            runtime = self._runtime[queue.queue_id]
+            # Delayed messages kept the queue in use until now.
+            runtime.used_ms = now_ms
+            self._budget.activate(runtime.window, positions)
             effects.records.append(record)
             if queue.index.attributes.dead_letter_after_ms:
                 self._agenda.reviews.set(queue.queue_id, now_ms + queue.index.attributes.dead_letter_after_ms)
@@ -78,6 +81,7 @@ class Delays:
         queue = self._queues.by_id.get(reading.owner_id)
         if queue is None:
             return 0
+        self._runtime[queue.queue_id].used_ms = now_ms
         damaged = self._schedule(queue, messages, missing, effects, now_ms)
         self._read_overflow(queue, effects)
         return damaged

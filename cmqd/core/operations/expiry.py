@@ -42,7 +42,7 @@ class Expiry:
         floor = index.expired_below(now_ms)
         if floor > index.floor and index.live.range_cardinality(index.floor, floor):
             record = MessagesExpired(queue.queue_id, floor)
-            self._floors.apply(queue, record)
+            self._floors.apply(queue, record, now_ms)
             effects.records.append(record)
             self._serving.serve(queue, effects, now_ms)
         elif floor >= index.next_position:
@@ -53,6 +53,7 @@ class Expiry:
             index.forget_below(floor)
             index.steps.drop_below(floor)
         self._agenda.plan_expiry(queue)
+        self._agenda.plan_auto_delete(queue, now_ms)
 
     def _expire_dedup_ids(self, now_ms: int) -> None:
         """Forget the old dedup ids of a queue or topic."""

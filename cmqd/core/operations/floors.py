@@ -19,10 +19,14 @@ class Floors:
         self._budget = runtime.budget
         self._agenda = runtime.agenda
 
-    def apply(self, queue: Queue, record: QueueCleared | MessagesExpired) -> None:
+    def apply(self, queue: Queue, record: QueueCleared | MessagesExpired, now_ms: int) -> None:
         """Remove every message below the floor of a record, and the bodies in memory."""
+        runtime = self._runtime[queue.queue_id]
+        if queue.index.held_count:
+            # A queue is in use as long as a message is in flight or delayed, which may end here.
+            runtime.used_ms = now_ms
         self._queues.apply_floor(queue, record)
-        window = self._runtime[queue.queue_id].window
+        window = runtime.window
         if queue.index.live_count:
             self._budget.drop_below(queue.queue_id, window, record.floor)
         else:

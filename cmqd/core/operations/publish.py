@@ -149,9 +149,12 @@ class Publish:
             queue = by_id[queue_id]
             if queue.index.apply_copies(first, count, enqueue_ms):
                 agenda.plan_expiry(queue)
-            after_ms = queue.index.attributes.dead_letter_after_ms
+            attributes = queue.index.attributes
+            after_ms = attributes.dead_letter_after_ms
             if after_ms:
                 agenda.reviews.set(queue_id, enqueue_ms + after_ms)
+            if attributes.auto_delete_after_ms:
+                self._runtime[queue_id].used_ms = enqueue_ms
 
     def _record(
         self, topic: Topic, part: Part, shares: Shares, first_id: int, effects: Effects, now_ms: int

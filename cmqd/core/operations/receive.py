@@ -95,6 +95,8 @@ class Receive:
             # A receive without a wait has no deadline to come: it is overdue already, and the page ends it.
             self._wait_buckets.bucket(deadline_ms, queue.queue_id).append(waiter_id)
             self._wait_buckets.size += 1
+            if deadline_ms > runtime.waited_until_ms:
+                runtime.waited_until_ms = deadline_ms
         if index.active_count:
             self._serving.want_page(queue, reads)
         return Outcome(WAITING, records, reads=reads)
@@ -121,6 +123,7 @@ class Receive:
         queue = self._queues.find(account, name)
         index = queue.index
         runtime = self._runtime[queue.queue_id]
+        runtime.used_ms = now_ms
         replies: list[list[ReceivedMessage] | Waiting | DomainError] = []
         records: list[AnyRecord] = []
         reads: list[PageRead] = []

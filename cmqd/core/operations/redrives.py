@@ -134,6 +134,7 @@ class Redrives:
         queue.index.apply_redrive_ended(record)
         effects.records.append(record)
         runtime.redriving = None
+        runtime.used_ms = now_ms
         self._reservations.release_all(queue)
 
     def go_on(self, queue: Queue, effects: Effects, now_ms: int) -> int | None:

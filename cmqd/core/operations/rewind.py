@@ -176,6 +176,8 @@ class Rewind:
         index = queue.index
         index.prune_rewindable(now_ms)
         if not index.rewindable_count:
+            # The queue may be empty from here on.
+            self._agenda.plan_auto_delete(queue, now_ms)
             return None
         due_ms = index.steps.sent_by(next(iter(index.rewindable))) + index.attributes.rewind_ms + 1
         return max(due_ms, now_ms + PRUNE_MS)

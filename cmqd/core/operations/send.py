@@ -120,7 +120,11 @@ class Send:
             QueueNotFound.
         """
         queue = self._queues.find(account, name)
-        delay_ms = queue.index.attributes.delay_ms
+        attributes = queue.index.attributes
+        delay_ms = attributes.delay_ms
+        if attributes.auto_delete_after_ms:
+            # Here, and not only where messages are stored: a repeated send is a use too.
+            self._runtime[queue.queue_id].used_ms = now_ms
         replies: list[Sequence[int] | DomainError] = []
         effects = Effects()
         # Requests are taken in their order, never sorted by kind: the positions of a queue are the order in which its

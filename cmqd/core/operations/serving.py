@@ -207,7 +207,7 @@ class Serving:
         # Only a record may change facts. With a floor that moved in memory alone, the live broker and a replay of the
         # same rows would hold different messages.
         record = MessagesExpired(index.queue_id, floor)
-        self._floors.apply(queue, record)
+        self._floors.apply(queue, record, now_ms)
         records.append(record)
 
     def serve(self, queue: Queue, effects: Effects, now_ms: int) -> None:
@@ -246,6 +246,8 @@ class Serving:
             # The receives outlived their deadline for a page. No page is under way any more, so they get their answer.
             if not (index.active_count and (queue_id in lane.busy or queue_id in lane.line)):
                 self.answer_overdue(queue, effects)
+                # They were in line, and so the queue in use, until now.
+                runtime.used_ms = now_ms
         # After the line is served: the line has moved the head, and a page read for the old head would hold messages
         # that are gone.
         if runtime.window.cold and index.active_count:

@@ -23,6 +23,7 @@ class Start:
                 self._runtime[queue.queue_id].window.cold = True
             agenda.plan_expiry(queue)
             agenda.want_overflow(queue)
+            agenda.plan_auto_delete(queue, 0)
             self._take_up(queue)
             if queue.has_dedup_ids:
                 agenda.dedup_sweeps.set(queue.queue_id, 0)

@@ -60,6 +60,7 @@ class Store:
             self._keep_half(queue, record, bodies)
             return
         runtime = self._runtime[queue.queue_id]
+        runtime.used_ms = record.enqueue_ms
         if record.visible_ms is not None:
             # Asked even if places are free: behind messages in overflow a new message waits too, and only a tick gives
             # places, in order of sending.

@@ -85,7 +85,12 @@ class Agenda:
         """Topics, at the time when their first messages outlive their life."""
         self.deliveries = Plan()
         """Subscriptions, at the time when a delivery comes due."""
-        self._plans = (self.expiries, self.reviews, self.dedup_sweeps, self.topic_expiries, self.deliveries)
+        self.auto_deletes = Plan()
+        """Queues with ``auto_delete_after_ms``, at the time when their last use is to be examined."""
+        self._plans = (
+            *(self.expiries, self.reviews, self.dedup_sweeps, self.topic_expiries, self.deliveries),
+            self.auto_deletes,
+        )
         self.sessions_due_ms: int | None = None
         """The next sweep of producer sessions; None without sessions."""
         self.prefetched_until_ms = 0
@@ -132,6 +137,7 @@ class Agenda:
         self.expiries.discard(queue_id)
         self.reviews.discard(queue_id)
         self.dedup_sweeps.discard(queue_id)
+        self.auto_deletes.discard(queue_id)
 
     def plan_expiry(self, queue: Queue) -> None:
         """Plan the expiry of the first messages of a queue."""
@@ -140,6 +146,11 @@ class Agenda:
             self.expiries.discard(queue.queue_id)
         else:
             self.expiries.set(queue.queue_id, first_end_ms + queue.index.attributes.retention_ms)
+
+    def plan_auto_delete(self, queue: Queue, due_ms: int) -> None:
+        """Plan to examine whether a queue is unused, if the queue is to be deleted then."""
+        if queue.index.attributes.auto_delete_after_ms:
+            self.auto_deletes.set(queue.queue_id, due_ms)
 
     def plan_topic_expiry(self, topic: Topic, not_before_ms: int = 0) -> None:
         """Plan the expiry of the first messages of a topic."""

@@ -26,6 +26,9 @@ class Gates:
         """Reason for which no message is moved or copied for now; empty = moves go on."""
         self.pushing = True
         """A client of the core posts to URLs; while none does, messages for URLs wait."""
+        self.listening_since_ms: int | None = 0
+        """Time since which clients can reach the broker without a pause; None = they cannot. A queue is not unused while
+        no client can use it."""
 
 
 class Runtime:
