@@ -51,9 +51,9 @@ class QueueAttributes(TypedDict, total=False):
     max_checks: int
     """Limit of checks of a half message; 1-100, default 15."""
     auto_delete_after: Duration
-    """Delete the queue when it was not used for this time; 1 min - 15 d, 0 = never, the default. Receives, sends, copies,
-    changes of leases and attributes are uses, and so is each message in flight or delayed. Time while the server is down
-    does not count. Not for a transactional queue, a dead-letter queue or a queue that has one."""
+    """Delete the queue after this time without use; 1 min - 15 d, 0 = never, the default. Receives, sends, copies and
+    changes of leases and attributes are uses, and so is each message in flight or delayed. Time in which the server is
+    down does not count. Not for a transactional queue, a dead-letter queue or a queue that has one."""
     auto_delete_only_empty: bool
     """True (the default) if a queue with messages stays, however long it is unused; False if they go with it."""
 
@@ -115,8 +115,12 @@ class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
     request_id: int
 
     def attributes(self) -> QueueAttributes:
-        """The attributes that can be set, as arguments for ``create_queue`` and ``set_attributes``."""
-        return cast("QueueAttributes", {name: getattr(self, name) for name in _TYPES})
+        """The attributes that can be set, as arguments for ``create_queue`` and ``set_attributes``.
+
+        An attribute that the server does not know is left out; an older server would refuse it.
+        """
+        known = [name for name, kind in _TYPES.items() if (f"{name}_ms" if kind == Duration else name) in self.details]
+        return cast("QueueAttributes", {name: getattr(self, name) for name in known})
 
 
 def check_names(given: Mapping[str, Any], kind: type, noun: str) -> None:
