@@ -35,7 +35,7 @@ class ListeningTime:
         self._gates.listening_since_ms = now_ms
 
     def pass_time(self, now_ms: int) -> None:
-        """Note that the process runs at the broker time ``now_ms``; after a pause, clients reach the broker since now."""
+        """Note that the process runs; after a pause, clients can reach the broker since ``now_ms``, in broker time."""
         timer_s = self._timer()
         if timer_s - self._passed_s > LONGEST_GAP_S and self._gates.listening_since_ms is not None:
             self._gates.listening_since_ms = now_ms

@@ -64,6 +64,22 @@ def test_attributes_of_the_model_are_set_and_shown(cmq_at: Cmq, server: Threaded
     assert cmq_at("queue", "delete", "dead", "--yes").code == ExitCode.FAILED
 
 
+def test_a_queue_that_goes_when_it_is_unused_is_set_and_shown(cmq_at: Cmq, server: ThreadedServer) -> None:
+    created = cmq_at("queue", "create", "replies", "--auto-delete-after", "5m", "--no-auto-delete-only-empty")
+
+    assert created.code == 0, created.err
+    assert server.local.link.of(wire.CreateQueue)[0].attributes == {
+        "auto_delete_after_ms": 300_000,
+        "auto_delete_only_empty": False,
+    }
+    shown = cmq_at("queue", "info", "replies").out
+    assert "auto delete after       5 minutes\n" in shown
+    assert "auto delete only empty  no\n" in shown
+    changed = cmq_at("queue", "set", "replies", "--auto-delete-after", "0", "--auto-delete-only-empty")
+    assert "auto delete after       never\n" in changed.out
+    assert "auto delete only empty  yes\n" in changed.out
+
+
 def test_ensure_shows_what_differs(cmq_at: Cmq) -> None:
     arguments = ("queue", "create", "orders", "--ensure", "--rewind", "1h", "--transactional", "--max-delayed", "7")
 

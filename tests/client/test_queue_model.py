@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
 from cmqd_client import Client, Outgoing, Queue, connect
@@ -272,6 +273,27 @@ async def test_attributes_of_the_model_round_trip(client: Client, server: LocalS
     assert (info.rewind, info.dead_letter_queue, info.dead_letter_after) == (86_400.0, "dead", 600.0)
     assert (info.dead_letter_max_receives, info.transactional, info.first_check, info.max_checks) == (0, True, 1.5, 3)
     assert await queue.set_attributes(**info.attributes())
+
+
+async def test_a_queue_that_goes_when_it_is_unused(client: Client, server: LocalServer) -> None:
+    queue = await client.create_queue("replies", auto_delete_after=timedelta(minutes=1), auto_delete_only_empty=False)
+
+    (request,) = server.link.of(wire.CreateQueue)
+    assert request.attributes == {"auto_delete_after_ms": 60_000, "auto_delete_only_empty": False}
+    info = await queue.attributes()
+    assert (info.auto_delete_after, info.auto_delete_only_empty) == (60.0, False)
+    with pytest.raises(InvalidArgument, match="60000"):
+        await queue.set_attributes(auto_delete_after=59)
+    assert not (await queue.set_attributes(auto_delete_after=0)).auto_delete_after
+
+
+async def test_attributes_that_the_server_does_not_know_are_not_sent_back_to_it(client: Client) -> None:
+    info = await (await client.create_queue("jobs")).attributes()
+    details = {name: value for name, value in info.details.items() if not name.startswith("auto_delete")}
+
+    older = msgspec.structs.replace(info, details=details).attributes()
+
+    assert info.attributes().keys() - older.keys() == {"auto_delete_after", "auto_delete_only_empty"}
 
 
 @pytest.mark.parametrize("wrong", [{"transactional": 1}, {"dead_letter_queue": None}, {"max_checks": 1.5}])

@@ -598,7 +598,7 @@ def test_a_queue_that_has_a_dead_letter_queue_is_not_auto_deleted():
     rig = unused()
     rig.create("dlq")
     dead: dict[str, object] = {"dead_letter_queue": "dlq", "dead_letter_max_receives": 3}
-    rig.create("source", **{"dead_letter_queue": "dlq", "dead_letter_max_receives": 3})
+    rig.create("source", dead_letter_queue="dlq", dead_letter_max_receives=3)
 
     for call in (
         lambda: rig.broker.create_queue(ACCOUNT, "new", {**dead, "auto_delete_after_ms": AFTER_MS}, rig.now_ms),

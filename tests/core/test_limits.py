@@ -31,9 +31,10 @@ SPEC = {
     "dead_letter_after_ms": (0, 43_200_000, 0),
     "first_check_ms": (1000, 3_600_000, 5000),
     "max_checks": (1, 100, 15),
+    "auto_delete_after_ms": (0, 1_296_000_000, 0),
 }
 """Spec 2.1: lowest, highest, default."""
-NO_NUMBERS = {"dead_letter_queue": "", "transactional": False}
+NO_NUMBERS = {"dead_letter_queue": "", "transactional": False, "auto_delete_only_empty": True}
 TOGETHER: dict[str, dict[str, int | str]] = {
     "rewind_ms": {"retention_ms": 1_296_000_000},
     "dead_letter_max_receives": {"dead_letter_queue": "dlq"},

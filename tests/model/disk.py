@@ -87,6 +87,9 @@ class DiskRules(MessageRules):
         reading = pages.under_way.get(read.read_id)
         is_wanted = reading is not None and reading.lane in (pages.receives, pages.overflow)
         outcome = self.broker.pages_read(read.read_id, messages, missing, self.now_ms)
+        for one in self.queues:
+            # A page of delayed or moving messages was perhaps the last of them.
+            one.used_until_ms = max(one.used_until_ms, self.now_ms)
         found_damaged = 0
         if queue is not None and is_wanted:
             wanted = [position for position in unpack_runs(missing) if position not in in_memory]
@@ -120,7 +123,7 @@ class DiskRules(MessageRules):
         for made in range(MOST_TICKS):
             if self.is_quiet() or made == ticks:
                 break
-            self.done(self.broker.tick(self.now_ms))
+            self.tick()
             assert sorted(self.went_out) == sorted(self.delivered)
         else:
             raise AssertionError("the ticker spins")
@@ -244,6 +247,8 @@ class DiskRules(MessageRules):
             self.note_row()
         for queue in self.queues:
             queue.restart()
+            queue.use(self.now_ms)
+        self.is_started_anew = True
         self.peeks.clear()
         self.rewinds.clear()
         self.decisions.clear()

@@ -21,6 +21,7 @@ from cmqd.core.outcome import Check, Outcome, PageRead
 from cmqd_segment.attributes import QueueAttributes
 from cmqd_segment.checkpoint import AnyPart
 from cmqd_segment.records import (
+    UNUSED,
     AnyRecord,
     DelaysScheduled,
     LeasesEnded,
@@ -33,6 +34,7 @@ from cmqd_segment.records import (
     count_runs,
     unpack_runs,
 )
+from cmqd_segment.records import QueueDeleted as QueueDeletedRecord
 from cmqd_types.messages import Headers, MessagesPeeked, Origin
 from support.core_builders import NaiveLog
 from support.naive_broker import (
@@ -128,6 +130,8 @@ class Judge(RuleBasedStateMachine):
     rewound: dict[int, tuple[dict[int, NaiveMessage], set[int]]]
     """Of the last rewind of a queue: what could come back, and the positions that did."""
     decisions: dict[int, Any]
+    is_started_anew: bool = False
+    """No tick was made since a restart."""
     topic_ids: frozenset[int] = frozenset()
     """Of all topics there ever were."""
     delivered: list[tuple[int, int]]
@@ -143,11 +147,15 @@ class Judge(RuleBasedStateMachine):
         self.log.append(outcome.records, outcome.bodies)
         # A tick ends waits before it makes anything active.
         there = {queue.queue_id: queue.receivable() for queue in self.queues}
+        self.go_on_using()
+        unused: list[NaiveQueue] = []
         delivered: list[tuple[int, int]] = []
         row = NaiveRow(outcome)
         for record in outcome.records:
             self.judge(record, row, own)
-            if isinstance(record, MessagesReceived):
+            if isinstance(record, QueueDeletedRecord) and record.reason:
+                unused.append(self.judge_unused(record))
+            elif isinstance(record, MessagesReceived):
                 delivered.extend((record.queue_id, position) for position in unpack_runs(record.positions))
                 self.note_received(record)
         row.check_complete()
@@ -184,11 +192,61 @@ class Judge(RuleBasedStateMachine):
             )
             went_out.extend((queue.queue_id, position) for position in answered)
         self.went_out = went_out
+        for queue in unused:
+            assert not queue.line, "somebody waits at a queue that is gone"
+            self.forget_queue(queue)
         return outcome.reply
+
+    def tick(self) -> None:
+        """One tick of the broker. The first one after a start is the start, for what goes when it is unused."""
+        if self.is_started_anew:
+            self.is_started_anew = False
+            for queue in self.queues:
+                queue.use(self.now_ms)
+        there = len(self.queues)
+        unused = self.done(self.broker.tick(self.now_ms))
+        assert there - len(self.queues) == len(unused) <= 1
+
+    def go_on_using(self) -> None:
+        """What is in use now was in use until now."""
+        for queue in self.queues:
+            queue.go_on_using(self.now_ms)
+            if self.is_redriven(queue) or self.moving(queue):
+                queue.use(self.now_ms)
+
+    def is_redriven(self, queue: NaiveQueue) -> bool:
+        return False
+
+    def judge_unused(self, record: QueueDeletedRecord) -> NaiveQueue:
+        """A queue went because it was unused."""
+        assert record.reason == UNUSED
+        queue = self.by_id(record.queue_id)
+        after_ms = queue.attributes["auto_delete_after_ms"]
+        assert after_ms, "a queue went that is to stay"
+        assert self.now_ms - queue.used_ms >= after_ms, "a queue went too early"
+        assert not queue.of(State.DELAYED, State.OVERFLOW, State.IN_FLIGHT, State.HALF)
+        assert all(receive.is_over(self.now_ms) for receive in queue.line)
+        assert not self.is_redriven(queue)
+        if queue.attributes["auto_delete_only_empty"]:
+            assert not queue.messages, "messages went with a queue that goes only without"
+            assert not queue.rewindable(self.now_ms)
+        return queue
+
+    def forget_queue(self, queue: NaiveQueue) -> None:
+        """A queue is gone, with all that waits for it."""
+        for waiter_id in [waiter_id for waiter_id, asked in self.rewinds.items() if asked.queue is queue]:
+            del self.rewinds[waiter_id]
+        self.queues.remove(queue)
+        self.gone_queues.append(queue)
+        self.rebind()
+
+    def rebind(self) -> None:
+        """Queues have become dead-letter queues, or are no more."""
 
     def moving(self, queue: NaiveQueue) -> set[int]:
         """What the broker means to move to another queue; receives pass it over."""
-        return set(self.broker.queues[queue.queue_id].index.moving)
+        real = self.broker.queues.get(queue.queue_id)
+        return set() if real is None else set(real.index.moving)
 
     def judge(self, record: AnyRecord, row: NaiveRow, own: int | None) -> None:
         """One record, which follows from the model's state or contradicts it."""

@@ -96,6 +96,7 @@ class BrokerMachine(DiskRules):
         check_broker(self.broker)
         assert sorted(self.broker.queues) == sorted(queue.queue_id for queue in self.queues)
         self.always()
+        self.go_on_using()
         if not self.is_quiet():
             return
         self.sessions.forget(set(self.broker.facts.promises.sessions.keys()), self.now_ms)
@@ -110,6 +111,7 @@ class BrokerMachine(DiskRules):
             check_lease_buckets(self.broker.queues[queue.queue_id])
             self.nobody_waits_for_what_is_there(queue)
             self.places_among_the_delayed_are_used(queue)
+            self.no_unused_queue_is_left(queue)
             wanted = self.broker.live_in(queue.queue_id, 0, queue.next_position)
             assert len(queue.messages) + len(queue.rewindable(self.now_ms)) <= wanted
 
@@ -137,13 +139,20 @@ class BrokerMachine(DiskRules):
         for_places = {read_id for read_id, _, _ in self.broker.runtime.pages.overflow.requests()}
         assert under_way & for_places, "overflow waits for nothing"
 
+    def no_unused_queue_is_left(self, queue: NaiveQueue) -> None:
+        after_ms = queue.attributes["auto_delete_after_ms"]
+        real = self.broker.queues[queue.queue_id].index
+        # Those before the window of rewinding are forgotten in their own time.
+        is_kept = queue.attributes["auto_delete_only_empty"] and (queue.messages or real.rewindable_count)
+        assert not after_ms or is_kept or self.now_ms < queue.used_until_ms + after_ms, "an unused queue is still there"
+
     def come_to_rest(self) -> None:
         """All pages arrive and all that is due is done."""
         for _ in range(MOST_TICKS):
             if self.reads:
                 self.page_arrives(0, None, False, None)
             elif not self.is_quiet():
-                self.done(self.broker.tick(self.now_ms))
+                self.tick()
             else:
                 return
         raise AssertionError("it never comes to rest")

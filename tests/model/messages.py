@@ -69,6 +69,7 @@ class MessageRules(QueueRules):
             assert is_full
             return
         ids = list(outcome.reply)
+        queue.use(self.now_ms)
         if not outcome.records:
             assert ids == stored, "a repeat got another answer"
             return
@@ -108,6 +109,7 @@ class MessageRules(QueueRules):
         timeout_ms = queue.attributes["visibility_timeout_ms"] if timeout is None else timeout
         receive = NaiveReceive(self.waiter_id, most, timeout_ms, self.now_ms + wait_ms, bool(wait_ms))
         moving = self.moving(queue)
+        queue.use(self.now_ms, receive.deadline_ms)
         reply = self.done(outcome)
         if reply is WAITING:
             queue.line.append(receive)
@@ -143,6 +145,7 @@ class MessageRules(QueueRules):
     def settled(self, queue: NaiveQueue, handles: list[int], outcome: Outcome[HandlesDone]) -> list[NaiveMessage]:
         refused = [failure.receipt_handle for failure in outcome.reply.failures]
         messages, failed = queue.settle(handles, refused, self.now_ms)
+        queue.use(self.now_ms)
         assert refused == failed
         assert bool(outcome.records) == bool(messages), "handles that are not valid change nothing"
         return messages

@@ -72,6 +72,7 @@ class QueueRules(Judge):
         info = outcome.reply
         assert not any(queue.queue_id == info.queue_id for queue in self.queues + self.gone_queues)
         self.queues.append(NaiveQueue(info.queue_id, whose, called, info.attributes, self.limits))
+        self.queues[-1].use(self.now_ms)
         self.rebind()
         self.done(outcome)
 
@@ -84,12 +85,18 @@ class QueueRules(Judge):
         wanted = attributes["dead_letter_queue"]
         if rewind_ms > retention_ms or after_ms >= retention_ms or 0 < after_ms < 300_000:
             return True
+        if attributes["auto_delete_after_ms"] and (
+            wanted or attributes["transactional"] or (queue is not None and self.sources(queue))
+        ):
+            return True
         if not wanted:
             return bool(receives or after_ms)
         target = self.named(account, wanted)
         if bool(receives) == bool(after_ms) or wanted == name or target is None:
             return True
         if target.attributes["transactional"] or target.attributes["dead_letter_queue"]:
+            return True
+        if target.attributes["auto_delete_after_ms"]:
             return True
         if queue is not None and (self.sources(queue) or self.is_redriven(queue)):
             return True
@@ -98,9 +105,6 @@ class QueueRules(Judge):
 
     def named(self, account: str, name: str) -> NaiveQueue | None:
         return next((queue for queue in self.queues if (queue.account, queue.name) == (account, name)), None)
-
-    def is_redriven(self, queue: NaiveQueue) -> bool:
-        return False
 
     def rebind(self) -> None:
         """Queues have become dead-letter queues, or are no more: what they hold then is to be consumed first."""
@@ -119,15 +123,11 @@ class QueueRules(Judge):
         assert not self.sources(queue)
         ended = [waiter_id for waiter_id, peek in self.peeks.items() if peek.queue is queue]
         ended += [waiter_id for waiter_id, asked in self.rewinds.items() if asked.queue is queue]
-        for waiter_id in ended:
-            self.rewinds.pop(waiter_id, None)
         assert sorted(one.waiter_id for one in outcome.woken) == sorted(
             [receive.waiter_id for receive in queue.line] + ended
         )
         assert all(isinstance(one.reply, QueueDeleted) for one in outcome.woken)
-        self.queues.remove(queue)
-        self.gone_queues.append(queue)
-        self.rebind()
+        self.forget_queue(queue)
         self.done(outcome)
 
     def sources(self, queue: NaiveQueue) -> list[NaiveQueue]:
@@ -152,6 +152,7 @@ class QueueRules(Judge):
             return
         assert not refused
         queue.set_attributes(wanted, self.now_ms)
+        queue.use(self.now_ms)
         self.rebind()
         assert self.done(outcome).attributes == queue.attributes
 

@@ -34,6 +34,7 @@ def one_of_each() -> list[records.AnyRecord]:
         records.QueueCreated(1, "account", "name", QueueAttributes(), NOW_MS),
         records.QueueAttributesSet(1, QueueAttributes(delay_ms=5), NOW_MS, 1 << 62),
         records.QueueDeleted(1),
+        records.QueueDeleted(1, records.UNUSED),
         records.QueueCleared(1, 7),
         records.MessagesExpired(1, 7),
         records.MessagesSent(1, 0, 9, NOW_MS, [3, 4], [None, {"a": "b"}], [1, 2], 5, 6),

@@ -162,6 +162,10 @@ class NaiveQueue:
     """When dead letters by age were switched on."""
     dead_letter_floor: int = -1
     """What it held when it became a dead-letter queue stands below; -1 = it is none."""
+    used_ms: int = 0
+    """It was surely used then, and may have been later."""
+    used_until_ms: int = 0
+    """It was surely not used later."""
 
     # ------------------------------------------------------------------ looking
 
@@ -177,6 +181,18 @@ class NaiveQueue:
     def receivable(self) -> set[int]:
         """The positions of which somebody should get some."""
         return set() if self.in_flight() >= self.limits.max_in_flight else {one.position for one in self.active()}
+
+    def use(self, now_ms: int, until_ms: int = 0) -> None:
+        """Somebody uses it, and perhaps does so until then."""
+        self.used_ms = max(self.used_ms, now_ms)
+        self.used_until_ms = max(self.used_until_ms, now_ms, until_ms)
+
+    def go_on_using(self, now_ms: int) -> None:
+        """Receives that wait, and messages that are neither active nor damaged, use it as long as they are there."""
+        if self.of(State.DELAYED, State.OVERFLOW, State.IN_FLIGHT, State.HALF):
+            self.use(now_ms)
+        for receive in self.line:
+            self.use(min(now_ms, receive.deadline_ms), now_ms)
 
     def in_flight(self) -> int:
         return len(self.of(State.IN_FLIGHT))

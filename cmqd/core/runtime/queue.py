@@ -50,8 +50,8 @@ class QueueRuntime:
         self.used_ms = 0
         """Time of the last use, see :mod:`cmqd.core.operations.auto_delete`; 0 = not used since the start."""
         self.waited_until_ms = 0
-        """Latest deadline of the receives that waited. A field of its own: otherwise a use in the middle of a wait would
-        put back the time until which the wait counts."""
+        """Latest deadline of the receives that waited. A field of its own: a use in the middle of a wait must not put
+        back the time until which the wait counts."""
 
     @property
     def overdue(self) -> BitMap64:

@@ -27,8 +27,8 @@ class Gates:
         self.pushing = True
         """A client of the core posts to URLs; while none does, messages for URLs wait."""
         self.listening_since_ms: int | None = 0
-        """Time since which clients can reach the broker without a pause; None = they cannot. Time in which no client can
-        use a queue does not count as time without use."""
+        """Time since which clients can reach the broker without a pause; None = they cannot. A queue is not unused at a
+        time when no client can use it."""
 
 
 class Runtime:
