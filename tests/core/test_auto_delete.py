@@ -20,7 +20,8 @@ DAY_MS = 86_400_000
 def unused(limits: Limits | None = None, **attributes: int | str | bool) -> Rig:
     """A rig with the queue ``q``, which goes when it is unused for ``AFTER_MS``."""
     rig = Rig(limits)
-    rig.create(**{"auto_delete_after_ms": AFTER_MS, **attributes})
+    chosen: dict[str, int | str | bool] = {"auto_delete_after_ms": AFTER_MS, **attributes}
+    rig.done(rig.broker.create_queue(ACCOUNT, "q", chosen, rig.now_ms))
     return rig
 
 
@@ -204,14 +205,21 @@ def test_a_later_use_does_not_shorten_a_wait():
     assert_goes_after(rig, 29_000 + AFTER_MS)
 
 
-def test_a_queue_with_a_receive_in_line_stays_although_time_stood_still_for_ticks():
-    rig = unused()
-    rig.wait(wait_ms=30_000)
+def test_a_receive_that_waits_for_a_page_beyond_its_deadline_keeps_the_queue():
+    rig = unused(Limits(window_bytes=0), auto_delete_only_empty=False)
+    rig.send(b"x")
+    cold = rig.crash()
+    cold.tick()
+    waiter, _ = cold.wait(wait_ms=30_000, visibility_timeout_ms=1000)
 
-    rig.now_ms += DAY_MS
-    rig.tick()
+    cold.advance(30_000 + AFTER_MS)
+    assert exists(cold)
+    cold.answer_reads()
 
-    assert exists(rig)
+    assert len(cold.replies(waiter)[0]) == 1
+    cold.settle(1100)
+    assert cold.counts()["active"] == 1
+    assert_goes_after(cold, AFTER_MS)
 
 
 def test_a_queue_is_in_use_until_its_last_lease_ends():

@@ -202,7 +202,7 @@ class Judge(RuleBasedStateMachine):
         if self.is_started_anew:
             self.is_started_anew = False
             for queue in self.queues:
-                queue.use(self.now_ms)
+                queue.used_until_ms = max(queue.used_until_ms, self.now_ms)
         there = len(self.queues)
         unused = self.done(self.broker.tick(self.now_ms))
         assert there - len(self.queues) == len(unused) <= 1

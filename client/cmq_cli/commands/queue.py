@@ -21,7 +21,7 @@ _FIELDS = (
     *("name", "active", "in_flight", "delayed", "half", "rewindable", "oldest_message_time"),
     *("polling_wait", "visibility_timeout", "max_message_bytes", "retention", "delay", "max_backlog", "max_delayed"),
     *("rewind", "dead_letters_to", "dead_letter_sources", "transactional", "first_check", "max_checks"),
-    *("auto_delete_after", "auto_delete_only_empty", "create_time", "modify_time", "id", "region", "address"),
+    *("auto_delete", "create_time", "modify_time", "id", "region", "address"),
 )
 
 
@@ -168,8 +168,15 @@ def _show(output: Output, info: QueueInfo) -> None:
         _FIELDS,
         rewind="" if info.rewind else "off",
         dead_letters_to=_dead_letters_to(info),
-        auto_delete_after="" if info.auto_delete_after else "never",
+        auto_delete=_auto_delete(info),
     )
+
+
+def _auto_delete(info: QueueInfo) -> str:
+    if not info.auto_delete_after:
+        return "never"
+    condition = "if it is empty" if info.auto_delete_only_empty else "with its messages"
+    return f"after {show_duration(info.auto_delete_after)} without use, {condition}"
 
 
 def _dead_letters_to(info: QueueInfo) -> str:
