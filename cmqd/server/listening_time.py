@@ -1,8 +1,8 @@
 """The time since which clients can reach the broker without a pause, told to the core.
 
-A queue with ``auto_delete_after_ms`` is deleted when it was not used for that time. Time in which no client could use
-the queue does not count: before the server listens, after it has begun to drain, and while the process is stopped or
-starved. A pause is seen afterwards, as a gap between two calls of ``pass_time``, which the server makes ten times a
+A queue with ``auto_delete_after_ms`` is deleted when the queue was not used for that time. Time in which clients cannot
+use the queue does not count: before the server listens, after it has begun to drain, and while the process is stopped.
+A pause is seen afterwards, as a gap between two calls of ``pass_time``, which the server makes ten times a
 second and before each tick. (A suspended machine needs no gap: broker time stands still then.)
 
 The gap is measured in time of the machine, not in broker time, which tests turn at will.

@@ -1,18 +1,18 @@
 """Auto-delete: queues that are deleted because they were not used for the time ``auto_delete_after_ms``.
 
-A use is a receive, a delete or change of a lease, a send or a copy that is stored, or a change of attributes. A waiting
-receive is a use until the time that it asked to wait for. A queue is also in use while it has a message in flight,
-delayed, half or moving, and while it is redriven; the end of that state is then its last use. (Checkers register for
-transactional queues alone, and these are never auto-deleted.)
+Uses are a receive, a delete or change of a lease, a send or a copy that is stored, and a change of attributes. A
+waiting receive is a use until the time that the receive asked to wait for. A queue is also in use while it has a message in
+flight, delayed, half or moving, and during a redrive; the end of that state is then the last use. (Checkers register
+for transactional queues alone, and these are never auto-deleted.)
 
-Last uses are runtime and have no record: a record for every receive would double the log of an idle queue. After a
-start no last use is known, so the start counts as one. Nothing is deleted for the time of an outage, because the edge
-tells since when clients can reach the broker without a pause (``Gates.listening_since_ms``).
+Last uses are runtime and have no record: with a record for every receive, an idle queue would fill the log. After a
+start the last use is unknown, so the start counts as a use. An outage deletes no queue, because the edge sets the time
+since which clients can reach the broker without a pause (``Gates.listening_since_ms``).
 
-A use is a note of the time and nothing else. No plan is moved by a use, because a plan would cost every receive a heap.
-The plan of a queue is therefore a lower bound: the queue is examined at the end of the time of an earlier use, and
-planned again at the end of the time of the newest. The condition and the deletion are one call, so no send can come
-between the two.
+A use only notes its time. It moves no plan, because a plan would cost every receive an entry in a heap. The plan of a
+queue is therefore a lower bound: the queue is examined when the time after an earlier use has passed, and is then
+planned for the end of the time after the newest use. Examination and deletion are one call, so no send can come between
+the two.
 """
 
 from collections.abc import Sequence
@@ -54,7 +54,7 @@ class AutoDelete:
         attributes = queue.index.attributes
         after_ms = attributes.auto_delete_after_ms
         if not after_ms:
-            # The owner has switched it off since.
+            # Switched off since the queue was planned.
             return False
         runtime = self._runtime[queue.queue_id]
         listening_since_ms = self._gates.listening_since_ms
