@@ -46,7 +46,6 @@ Glossary:
 - slot: permission for one request to a URL.
 - subscription: the interest of a queue or URL in messages of a topic.
 - tick: a bounded slice of the work that has come due.
-- unused: of a queue without a use for the time after which it is to be deleted.
 - waiting receive: a receive without messages yet, also called a long poll.
 - window: the bodies of a queue that are in memory near its head.
 """
