@@ -47,6 +47,7 @@ class Broker:
         self.delete_all = parts.settle.delete_all
         self.change_visibility = parts.settle.change_visibility
         self.release = parts.settle.release
+        self.dead_letter = parts.rejections.dead_letter
         self.peek = parts.peek.peek
         self.rewind = parts.rewind.rewind
 

@@ -6,6 +6,7 @@
     ├── DeadLetterQueueInUse, TimeNotRewindable, RedriveRunning, NotTransactional
     ├── MessageTooLarge, BatchTooLarge
     ├── TooManyInFlight, BacklogFull          (retryable: consumers make room)
+    ├── ReceiptHandleInvalid, NoDeadLetterQueue, DeadLettersNotTaken, BodyUnreadable      (of one handle of a request)
     ├── SequenceTooOld, OutOfOrder, TooManyRemembered
     ├── TransactionNotFound, AlreadyCommitted, AlreadyRolledBack, MessageDamaged      (of one message of a batch)
     ├── TopicNotFound, TopicExists, TopicDiffers, TopicInUse, TooManyTopics
@@ -199,6 +200,49 @@ class DeadLetterQueueInUse(DomainError):
         shown = ", ".join(map(repr, sources))
         super().__init__(
             f"queue {name!r} is the dead-letter queue of {shown}; unbind it there first", queue=name, sources=sources
+        )
+
+
+class ReceiptHandleInvalid(DomainError):
+    """The handle is not (or no longer) valid in this queue; its message is unchanged."""
+
+    def __init__(self, queue: str, receipt_handle: int) -> None:
+        super().__init__(
+            f"receipt handle {receipt_handle} is not valid in queue {queue!r}: the message was deleted, handed back or"
+            " received again, or its visibility timeout passed",
+            value=receipt_handle,
+        )
+
+
+class NoDeadLetterQueue(DomainError):
+    """The queue has no dead-letter queue to which a consumer could move a message."""
+
+    def __init__(self, queue: str) -> None:
+        super().__init__(f"queue {queue!r} has no dead-letter queue; set its dead_letter_queue first", queue=queue)
+
+
+class DeadLettersNotTaken(DomainError):
+    """The dead-letter queue still holds messages from before it became one."""
+
+    retry_after_ms = 1000
+
+    def __init__(self, queue: str, target: str) -> None:
+        super().__init__(
+            f"dead-letter queue {target!r} of queue {queue!r} takes no dead letters before the messages are gone that it"
+            " held when it became a dead-letter queue",
+            queue=queue,
+            dead_letter_queue=target,
+        )
+
+
+class BodyUnreadable(DomainError):
+    """The body of a message in flight cannot be read, so the message cannot be moved; it stays in flight."""
+
+    def __init__(self, queue: str, receipt_handle: int) -> None:
+        super().__init__(
+            f"the message of receipt handle {receipt_handle} in queue {queue!r} cannot be read from the disk; it stays in"
+            " flight",
+            value=receipt_handle,
         )
 
 

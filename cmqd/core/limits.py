@@ -54,6 +54,9 @@ class Limits(msgspec.Struct, frozen=True):
     max_dedup_ids: int = 1_000_000
     """Per queue or topic; a dedup id costs about 170 bytes of memory and its text."""
     dedup_life_ms: int = 300_000
+    max_rejection_bytes: int = 256
+    """Of the reason with which a consumer moves a message to the dead-letter queue: a sentence, in memory and in replies
+    with every copy of its origin."""
     max_dead_letter_sources: int = 6
     """Queues that may share a dead-letter queue, as in CMQ."""
     max_check_interval_ms: int = 300_000
@@ -339,7 +342,7 @@ def reply_bytes(message: StoredMessage) -> int:
     if message.headers:
         size += headers_bytes(message.headers)
     if message.origin is not None:
-        size += ORIGIN_BYTES
+        size += ORIGIN_BYTES + len(message.origin.rejection.encode())
     if message.copy_of is not None:
         size += copy_bytes(message.copy_of)
     return size

@@ -243,6 +243,12 @@ class TransactionsDone(msgspec.Struct, frozen=True):
     failures: Sequence[tuple[int, DomainError]]
 
 
+class DeadLettersDone(msgspec.Struct, frozen=True):
+    """Reply of a move to the dead-letter queue: (receipt handle, refusal) of each refused handle."""
+
+    failures: Sequence[tuple[int, DomainError]]
+
+
 class HandleFailure(msgspec.Struct, frozen=True, gc=False):
     """A receipt handle that is not (or no longer) valid in this queue; its message is unchanged."""
 

@@ -24,6 +24,7 @@ from cmqd.core.operations.publish import Publish
 from cmqd.core.operations.queues import QueueAdmin
 from cmqd.core.operations.receive import Receive
 from cmqd.core.operations.redrives import Redrives
+from cmqd.core.operations.rejections import Rejections
 from cmqd.core.operations.reservations import Reservations
 from cmqd.core.operations.reviews import Reviews
 from cmqd.core.operations.rewind import Rewind
@@ -62,6 +63,7 @@ class Parts:
         self.send = Send(facts, runtime, batches, store, serving)
         self.receive = Receive(facts, runtime, serving)
         self.settle = Settle(facts, runtime, handles, serving, leases, dead_letters)
+        self.rejections = Rejections(facts, runtime, handles, self.settle, store, serving)
         self.peek = Peek(facts, runtime)
         self.rewind = Rewind(facts, runtime, serving)
         self.checks = Checks(facts, runtime)
@@ -101,6 +103,7 @@ class Parts:
             pages.rewinds: self.rewind,
             pages.overflow: delays,
             pages.commits: self.transactions,
+            pages.rejections: self.rejections,
             pages.checks: self.checks,
             pages.deliveries: self.deliver,
             pages.peeks: self.peek,

@@ -43,7 +43,7 @@ from cmqd.server.counters import Counters, rss_bytes
 from cmqd.server.dispatch import Dispatcher, Handler, plain_handlers
 from cmqd.server.fairness import CommitRoom, RoundRobin
 from cmqd.server.handlers.accounts import AccountOperations
-from cmqd.server.handlers.messages import Deletes, Peeks, Receives, ReplyWithBodies, Sends
+from cmqd.server.handlers.messages import DeadLetters, Deletes, Peeks, Receives, ReplyWithBodies, Sends, dead_lettered
 from cmqd.server.handlers.publishing import Publishes
 from cmqd.server.handlers.queues import Queues, queue_rewound
 from cmqd.server.handlers.server_requests import ServerRequests
@@ -307,6 +307,9 @@ class Server:
             wire.RewindQueue: lambda client, request, rewound, lsn: hold(
                 lsn, client, queue_rewound(request.request_id, rewound)
             ),
+            wire.DeadLetterMessages: lambda client, request, done, lsn: hold(
+                lsn, client, dead_lettered(request.request_id, done)
+            ),
             wire.EndTransactions: lambda client, request, done, lsn: hold(
                 lsn, client, transactions_ended(request.request_id, done)
             ),
@@ -344,6 +347,13 @@ class Server:
             now_ms=now_ms,
             max_unread_receives=self.settings.max_unread_receives,
         )
+        dead_letters = DeadLetters(
+            broker=broker,
+            answering=answering,
+            admission=self.admission,
+            waiting_requests=self.waiting_requests,
+            now_ms=now_ms,
+        )
         server_requests = ServerRequests(log=self.log, accounts=accounts, status_of=self.status_reply, spawn=spawn)
         subscriptions = Subscriptions(
             broker=broker,
@@ -374,6 +384,7 @@ class Server:
         )
         others: dict[type[wire.Request], Handler] = {
             wire.PeekMessages: peeks.handle,
+            wire.DeadLetterMessages: dead_letters.handle,
             wire.DeleteQueue: queues.delete,
             wire.RewindQueue: queues.rewind,
             wire.Subscribe: subscriptions.subscribe,

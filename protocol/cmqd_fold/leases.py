@@ -43,6 +43,10 @@ class Leases:
         self.buckets.bucket(deadline_ms, self._queue_id).extend((first_lease, count))
         self.buckets.size += 2
 
+    def plan_again(self, lease: int) -> None:
+        """Plan the end of a lease whose entry was passed over when it came due."""
+        self._plan(lease, 1, self.by_number[lease].deadline_ms)
+
     def receive(self, record: MessagesReceived, history: ReceiveHistory) -> list[InFlight]:
         """Make the leases of a record; return them in order of their numbers."""
         lease = record.first_lease

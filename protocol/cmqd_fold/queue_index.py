@@ -9,6 +9,8 @@
       ├─► overflow (delayed beyond max_delayed)    active ──► moving ──(moved to another queue)──► gone
       └─► half ──(decided)──► gone; if committed, active at a new position under the same id
 
+    in flight ──(moved to the dead-letter queue by its consumer)──► gone
+
 Invariants:
 
 - A live position is in exactly one of active, delayed, overflow, half, moving, damaged, or a lease in flight. A
@@ -46,6 +48,7 @@ from cmqd_segment.records import (
     DelaysScheduled,
     LeasesEnded,
     MessagesActivated,
+    MessagesDeadLettered,
     MessagesDeleted,
     MessagesExpired,
     MessagesMoved,
@@ -366,6 +369,8 @@ class QueueIndex:
                 self.apply_rewound(record)
             case MessagesMoved():
                 self.apply_moved(record)
+            case MessagesDeadLettered():
+                self.apply_dead_lettered(record)
             case DeadLettersFrom():
                 self.apply_dead_letters_from(record)
             case RedriveStarted():
@@ -556,6 +561,20 @@ class QueueIndex:
         if record.redriven and self.redrive is not None:
             # Dead letters and redriven messages leave by the same record; only the latter are progress of the redrive.
             self.redrive.moved += count_runs(record.positions)
+
+    def apply_dead_lettered(self, record: MessagesDeadLettered) -> None:
+        """Remove messages in flight that their consumers moved to the dead-letter queue, with their leases."""
+        for lease in unpack_runs(record.leases):
+            # Gone already: a replay after a loss removes leases of messages that were received anew.
+            self.leases.by_number.pop(lease, None)
+        history = self.history if self.history.chunks else None
+        for start, stop in ranges(record.positions):
+            # Not rewindable, whatever the window: the message is in the other queue, and a rewind would double it.
+            self.live.remove_range(start, stop)
+            self.live_count -= stop - start
+            if history is not None:
+                for position in range(start, stop):
+                    history.discard(position)
 
     def apply_redrive_started(self, record: RedriveStarted) -> None:
         """Begin a redrive."""

@@ -37,6 +37,8 @@ class ErrorCode(IntEnum):
     TIME_NOT_REWINDABLE = 306
     REDRIVE_RUNNING = 307
     NOT_TRANSACTIONAL = 308
+    NO_DEAD_LETTER_QUEUE = 310
+    DEAD_LETTERS_NOT_TAKEN = 311
     # messages
     MESSAGE_TOO_LARGE = 400
     BATCH_TOO_LARGE = 401
@@ -89,6 +91,7 @@ RETRYABLE = frozenset(
     {
         ErrorCode.BACKLOG_FULL,
         ErrorCode.TOO_MANY_IN_FLIGHT,
+        ErrorCode.DEAD_LETTERS_NOT_TAKEN,
         ErrorCode.BUSY,
         ErrorCode.DISK_NEARLY_FULL,
         ErrorCode.SHUTTING_DOWN,

@@ -28,6 +28,7 @@ from cmqd_protocol.fields import (
     MessageIds,
     Nonce,
     Proof,
+    Reasons,
     RequestId,
     RoutingKeys,
     ShortText,
@@ -200,6 +201,15 @@ class PeekMessages(Request, frozen=True, tag=21):
     """Some of ``active``, ``in_flight``, ``delayed``, ``half``, ``rewindable``; null = all but ``rewindable``."""
 
 
+class DeadLetterMessages(Request, frozen=True, tag=22):
+    """Move received messages to the queue's dead-letter queue. Answered ``HandlesDone``."""
+
+    queue: str
+    receipt_handles: Handles
+    reasons: Reasons
+    """A reason for all messages, or a reason per handle; it stands in the origin of the dead letter."""
+
+
 class MessagesSent(Reply, frozen=True, tag=193):
     """Message ids of a batch, in its order. A repeated numbered send gets the ids of the first send."""
 
@@ -221,7 +231,8 @@ class HandleFailure(Struct, frozen=True, array_like=True, gc=False):
 
 
 class HandlesDone(Reply, frozen=True, tag=195):
-    """Refused receipt handles of a delete, visibility change or release. The other handles are done."""
+    """Refused receipt handles of a delete, visibility change, release or move to the dead-letter queue. The other
+    handles are done."""
 
     failures: list[HandleFailure]
     next_visible_ms: int = 0

@@ -219,7 +219,8 @@ class MessagesSent(Record, frozen=True, tag=16):
     half: bool = False
     """Half messages, which wait for their decisions; ``visible_ms`` is then the time of the first check."""
     origins: list[Origin | None] | None = None
-    """Origins of moved messages. The original leaves its queue in the same row (``MessagesMoved``)."""
+    """Origins of moved messages. The original leaves its queue in the same row (``MessagesMoved``, or
+    ``MessagesDeadLettered``)."""
     dedup_ids: list[str | None] | None = None
     copies_of: list[CopyOf | None] | None = None
     """Originals of copies: of published messages that could not be copied at their publish, and of moved copies."""
@@ -292,6 +293,17 @@ class MessagesMoved(Record, frozen=True, tag=24):
     queue_id: int
     positions: Runs
     redriven: bool = False
+
+
+class MessagesDeadLettered(Record, frozen=True, tag=28):
+    """The holders of these leases moved the messages to the dead-letter queue; their copies are in the same row. Never
+    rewindable.
+    """
+
+    queue_id: int
+    positions: Runs
+    leases: Runs
+    moved_ms: int
 
 
 class TransactionsEnded(Record, frozen=True, tag=25):
@@ -514,6 +526,7 @@ AnyRecord: TypeAlias = (
     | MessagesActivated
     | DelaysScheduled
     | MessagesMoved
+    | MessagesDeadLettered
     | TransactionsEnded
     | TransactionsChecked
     | TransactionsUndecided

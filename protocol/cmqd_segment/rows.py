@@ -129,7 +129,7 @@ def extra_bytes(
 
     Pages are bounded by them too: headers could otherwise make a page many times as large as its bodies.
     """
-    size = 0 if origin is None else ORIGIN_BYTES
+    size = 0 if origin is None else ORIGIN_BYTES + len(origin.rejection.encode())
     if labels:
         size += labels_bytes(labels)
     if copy_of is not None:

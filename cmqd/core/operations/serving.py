@@ -85,6 +85,10 @@ class Serving:
             if head.enqueue_ms + retention_ms > now_ms:
                 break
             self._expire_head(queue, records, now_ms)
+            if first in index.active:
+                # A message in front of the expired head is moving to the dead-letter queue and holds the floor. The row
+                # that moves it comes soon, and serves the line.
+                return None
         else:
             return None
         # A delete of any message in flight makes room again, and serves the receives that are held up here.
@@ -206,6 +210,9 @@ class Serving:
             floor = position + 1
         # Only a record may change facts. With a floor that moved in memory alone, the live broker and a replay of the
         # same rows would hold different messages.
+        floor = self._floors.held(queue, floor)
+        if floor <= index.floor:
+            return
         record = MessagesExpired(index.queue_id, floor)
         self._floors.apply(queue, record, now_ms)
         records.append(record)
@@ -270,6 +277,9 @@ class Serving:
         complete = len(positions) < self._limits.page_messages
         if in_window:
             positions = [position for position in positions if position not in in_window]
+        # All are in memory behind an expired head that waits for the floor.
+        if not positions:
+            return
         self._start_read(queue, positions, complete, reads)
 
     def read_ahead(self, queue: Queue, reads: list[PageRead]) -> None:

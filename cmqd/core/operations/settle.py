@@ -1,7 +1,7 @@
 """Deleting received messages, changing their visibility, releasing them, and the ends of their leases.
 
-A handle names a lease, and a lease ends with the first event of these: a delete, a release, the end of its time, or the
-retention of its message. Later handles of the same message have other leases, so a late delete of a slow consumer
+A handle names a lease, and a lease ends with the first event of these: a delete, a release, a move to the dead-letter
+queue, the end of its time, or the retention of its message. Later handles of the same message have other leases, so a late delete of a slow consumer
 cannot remove a message that was delivered again.
 
 All handles of a request are examined before the first change. The good handles then share a record, and a bad handle is
@@ -14,7 +14,7 @@ served. Served first, a receive would get a message that has used up its receive
 from collections import Counter
 from collections.abc import Sequence
 
-from cmqd.core.errors import DomainError, InvalidArgument
+from cmqd.core.errors import DomainError, InvalidArgument, ReceiptHandleInvalid
 from cmqd.core.facts.facts import Facts
 from cmqd.core.facts.queue import Queue
 from cmqd.core.limits import check_range
@@ -45,6 +45,7 @@ class Settle:
         self._queues = facts.queues
         self._lease_buckets = facts.queues.leases
         self._runtime = runtime.queues
+        self._rejections = runtime.rejections
         self._agenda = runtime.agenda
         self._expiry_due_ms = runtime.agenda.expiries.due_ms
         self._handles = handles
@@ -72,7 +73,7 @@ class Settle:
         for handles in requests:
             before = len(leases)
             try:
-                failures = self._find_leases(queue, handles, leases, now_ms)
+                failures = self.find_leases(queue, handles, leases, now_ms)
                 replies.append(HandlesDone(failures, done=len(leases) - before))
             except DomainError as refusal:
                 replies.append(refusal)
@@ -161,20 +162,24 @@ class Settle:
     def _held(
         self, queue: Queue, handles: list[int], now_ms: int
     ) -> tuple[dict[int, InFlight], Sequence[HandleFailure]]:
-        """Return the messages in flight by lease, and the failed handles; see :meth:`_find_leases`."""
+        """Return the messages in flight by lease, and the failed handles; see :meth:`find_leases`."""
         leases: dict[int, InFlight] = {}
-        return leases, self._find_leases(queue, handles, leases, now_ms)
+        return leases, self.find_leases(queue, handles, leases, now_ms)
 
-    def _find_leases(
+    def find_leases(
         self, queue: Queue, handles: list[int], leases: dict[int, InFlight], now_ms: int
     ) -> Sequence[HandleFailure]:
         """Add the messages in flight under ``handles`` to ``leases``, and return the failed handles.
 
-        A handle fails if its lease ended, or if an earlier request of the same call has the handle. A handle that is
+        A handle fails if its lease ended, if its message is moving to the dead-letter queue, or if an earlier request of
+        the same call has the handle. A handle that is
         named twice in a request counts once.
 
         A handle ends with the retention of its message, or up to a time step later: 100 ms, or more where a long
         backlog made steps merge (see :mod:`cmqd_fold.time_steps`). An exact end would need send times in all leases.
+
+        Raises:
+            InvalidArgument: there are too few handles, or too many.
         """
         if not 1 <= len(handles) <= self._limits.max_batch:
             raise InvalidArgument(
@@ -188,8 +193,10 @@ class Settle:
         expiry_due_ms = self._expiry_due_ms.get(queue.queue_id)
         # The plan of expiries is a look into a dictionary. The search of the time steps, which costs more, is made only
         # when something has expired.
-        if expiry_due_ms is not None and expiry_due_ms <= now_ms:
-            # Messages have expired, and the tick that moves the floor over them has not run yet.
+        moving = self._rejections.get(queue.queue_id)
+        if moving is not None or (expiry_due_ms is not None and expiry_due_ms <= now_ms):
+            # Messages have expired, and the tick that moves the floor over them has not run yet, or a moving message
+            # holds the floor.
             floor = max(floor, queue.index.expired_below(now_ms))
         failed: list[int] = []
         for lease, handle in zip(self._handles.leases(handles), handles, strict=True):
@@ -201,6 +208,7 @@ class Settle:
                 and in_flight_message.deadline_ms > now_ms
                 and in_flight_message.position >= floor
                 and lease not in leases
+                and (moving is None or lease not in moving.leases)
             ):
                 leases[lease] = in_flight_message
             else:
@@ -222,6 +230,7 @@ class Settle:
             return
         index = queue.index
         in_flight = index.leases.by_number
+        moving = self._rejections.get(queue_id)
         ended: dict[int, InFlight] = {}
         """An ordered set: a lease that was changed to the same deadline twice has two entries in the bucket."""
         offset = examined = 0
@@ -238,7 +247,8 @@ class Settle:
                     # Without a record: the message is gone, and after a restart the entry of the lease comes due here
                     # again.
                     del in_flight[lease]
-                else:
+                elif moving is None or lease not in moving.leases:
+                    # The end of a moving lease is planned again if its message cannot be moved.
                     ended[lease] = in_flight_message
         if offset < len(pairs):
             # A pair stands for up to a batch of leases. The remaining pairs stay due, behind other due buckets.
@@ -267,11 +277,7 @@ def _failures(name: str, handles: list[int], failed: list[int]) -> list[HandleFa
     """
     named, failures = Counter(handles), Counter(failed)
     return [
-        HandleFailure(
-            handle,
-            f"receipt handle {handle} is not valid in queue {name!r}: the message was deleted, handed back or received"
-            " again, or its visibility timeout passed",
-        )
+        HandleFailure(handle, ReceiptHandleInvalid(name, handle).text)
         for handle, count in failures.items()
         if count == named[handle]
     ]

@@ -9,7 +9,7 @@ from cmqd.core.facts.topic import Topic
 from cmqd.core.runtime.agenda import Agenda
 from cmqd.core.runtime.bodies import TopicBodies
 from cmqd.core.runtime.pages import Pages
-from cmqd.core.runtime.pending import PendingCommits, PendingDecisions
+from cmqd.core.runtime.pending import PendingCommits, PendingDeadLetters, PendingDecisions, PendingRejections
 from cmqd.core.runtime.push_slots import PushSlots
 from cmqd.core.runtime.queue import QueueRuntime, QueueRuntimes
 from cmqd.core.runtime.retry_memory import RetryMemory
@@ -49,6 +49,11 @@ class Runtime:
         """Waiting requests to decide half messages, by waiter; a cancelled request is carried out all the same."""
         self.commits: dict[int, PendingCommits] = {}
         """By queue id; an entry means that a page for its commits is under way."""
+        self.rejecting: dict[int, PendingDeadLetters] = {}
+        """Waiting requests to move messages to the dead-letter queue, by waiter; a cancelled one is carried out all the
+        same."""
+        self.rejections: dict[int, PendingRejections] = {}
+        """By queue id; an entry means that a page for its moves is under way."""
         self.once_more: dict[int, BitMap64] = {}
         """By queue id: half messages checked with a client that disconnected; another client may be asked."""
         self.push_slots = PushSlots(limits, facts.topics, self.agenda.deliveries_wanted)

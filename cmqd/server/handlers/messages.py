@@ -1,11 +1,11 @@
-"""Sends, receives, deletes and peeks."""
+"""Sends, receives, deletes, moves to dead-letter queues, and peeks."""
 
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from cmqd.core.broker import Broker
 from cmqd.core.errors import DomainError
-from cmqd.core.outcome import WAITING, HandlesDone, Waiting
+from cmqd.core.outcome import WAITING, DeadLettersDone, HandlesDone, Waiting
 from cmqd.log.values import ROW_BYTES
 from cmqd.server.answering import Answering
 from cmqd.server.client import Client
@@ -13,6 +13,7 @@ from cmqd.server.collecting import MAX_BYTES, Collector, Group, stored_bytes
 from cmqd.server.counters import Counters
 from cmqd.server.operations import handles_done
 from cmqd.server.part import part
+from cmqd.server.refusals import ERROR_CODES
 from cmqd.server.reply_gate import ReplyGate
 from cmqd.server.request_admission import Admission
 from cmqd.server.waiting_requests import WaitingRequests
@@ -223,3 +224,35 @@ class Peeks:
             states=request.states,
         )
         self.answering.answer_or_wait(client, request, waiter_id, outcome, now_ms)
+
+
+@part
+class DeadLetters:
+    """Moves of received messages to the dead-letter queue of their queue."""
+
+    broker: Broker
+    answering: Answering
+    admission: Admission
+    waiting_requests: WaitingRequests
+    now_ms: Callable[[], int]
+
+    def handle(self, client: Client, request: wire.DeadLetterMessages) -> None:
+        """Move messages; the answer usually comes later, when their bodies are read."""
+        # A move writes the body again.
+        if self.admission.refuses_bodies(client, request.request_id):
+            return
+        now_ms = self.now_ms()
+        waiter_id = self.waiting_requests.new_id()
+        outcome = self.broker.dead_letter(
+            client.account, request.queue, waiter_id, request.receipt_handles, request.reasons, now_ms
+        )
+        self.answering.answer_or_wait(client, request, waiter_id, outcome, now_ms)
+
+
+def dead_lettered(request_id: int, done: DeadLettersDone) -> wire.HandlesDone:
+    """Return the reply with the receipt handles that were refused."""
+    failures = [
+        wire.HandleFailure(receipt_handle, int(ERROR_CODES[type(refusal)]), refusal.text)
+        for receipt_handle, refusal in done.failures
+    ]
+    return wire.HandlesDone(request_id, failures)
