@@ -228,8 +228,8 @@ class DeadLettersNotTaken(DomainError):
 
     def __init__(self, queue: str, target: str) -> None:
         super().__init__(
-            f"dead-letter queue {target!r} of queue {queue!r} takes no dead letters before the messages are gone that it"
-            " held when it became a dead-letter queue",
+            f"dead-letter queue {target!r} of queue {queue!r} takes no dead letters yet: the messages that it held when it"
+            " became a dead-letter queue must be consumed first",
             queue=queue,
             dead_letter_queue=target,
         )
@@ -240,8 +240,8 @@ class BodyUnreadable(DomainError):
 
     def __init__(self, queue: str, receipt_handle: int) -> None:
         super().__init__(
-            f"the message of receipt handle {receipt_handle} in queue {queue!r} cannot be read from the disk; it stays in"
-            " flight",
+            f"the message of receipt handle {receipt_handle} in queue {queue!r} cannot be read from the disk; it stays"
+            " in flight",
             value=receipt_handle,
         )
 

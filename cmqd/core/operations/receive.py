@@ -223,7 +223,8 @@ class Receive:
         """Cancel a waiting receive, peek or rewind, or the answer to decisions about half messages or to moves to the
         dead-letter queue.
 
-        Decisions and moves are carried out all the same. Returns False if the request was answered already (or never waited).
+        Decisions and moves are carried out all the same. Returns False if the request was answered already (or never
+        waited).
         """
         # Out of the table first. The entry in the bucket of its deadline stays, and finds no receive when it comes due:
         # a search of the bucket would make every disconnect slow.

@@ -2,17 +2,17 @@
 
     in flight ──(the request is decided)──► moving ──(the row that moves it)──► gone here, active in the other queue
         ▲                                     │
-        └──(the dead-letter queue takes it not, or its body cannot be read)
+        └──(the dead-letter queue does not take it, or its body cannot be read)
 
 A message in flight has no body in memory, so a request waits for a page as a rule. Its handles are judged at once. From
 then on no other request can use them, the leases do not end, and retention passes no floor over the messages: a result
 that the consumer is told must be the truth. All of that is runtime; a crash before the row leaves the messages in
 flight, under their leases.
 
-A page of bodies is moved in one row, as other dead letters are (:mod:`cmqd.core.operations.moves`): the source loses the
-messages with their leases, and the target gets them with new ids and their origins. Whether the target takes a message
-is decided at that moment and for each message by itself. A refused message stays in flight under its handle, and its
-lease ends when its time is over.
+A page of bodies is moved in one row, as other dead letters are (:mod:`cmqd.core.operations.moves`): the source loses
+the messages with their leases, and the target gets them with new ids and their origins. Whether the target takes a
+message is decided at that moment, for each message by itself. A refused message stays in flight under its handle, and
+its lease ends when its time is over.
 """
 
 from collections.abc import Sequence
@@ -101,8 +101,8 @@ class Rejections:
             handle = failure.receipt_handle
             request.failures.append((places[handle], handle, ReceiptHandleInvalid(name, handle)))
         handle_of = dict(zip(self._handles.leases(handles), handles, strict=True))
-        # Asked again when the bodies are here. Asked now, too, because a refusal needs no body as a rule, and a consumer
-        # that rejects again and again should cost no reads.
+        # Asked again when the bodies are here. Asked now, too, because most refusals need no body, and a consumer that
+        # rejects again and again should cost no reads.
         refusal = _refusal(queue, 0)
         rejections = self._rejections.get(queue.queue_id)
         is_reading = rejections is not None

@@ -1,8 +1,8 @@
 """Deleting received messages, changing their visibility, releasing them, and the ends of their leases.
 
 A handle names a lease, and a lease ends with the first event of these: a delete, a release, a move to the dead-letter
-queue, the end of its time, or the retention of its message. Later handles of the same message have other leases, so a late delete of a slow consumer
-cannot remove a message that was delivered again.
+queue, the end of its time, or the retention of its message. Later handles of the same message have other leases, so a
+late delete of a slow consumer cannot remove a message that was delivered again.
 
 All handles of a request are examined before the first change. The good handles then share a record, and a bad handle is
 a failure in the reply: a consumer that deletes a batch must not lose nine deletes because the tenth came too late.
@@ -171,9 +171,8 @@ class Settle:
     ) -> Sequence[HandleFailure]:
         """Add the messages in flight under ``handles`` to ``leases``, and return the failed handles.
 
-        A handle fails if its lease ended, if its message is moving to the dead-letter queue, or if an earlier request of
-        the same call has the handle. A handle that is
-        named twice in a request counts once.
+        A handle fails if its lease ended, if its message is moving to the dead-letter queue, or if an earlier request
+        of the same call has the handle. A handle that is named twice in a request counts once.
 
         A handle ends with the retention of its message, or up to a time step later: 100 ms, or more where a long
         backlog made steps merge (see :mod:`cmqd_fold.time_steps`). An exact end would need send times in all leases.
