@@ -24,6 +24,7 @@ from cmqd_segment.records import (
     UNUSED,
     AnyRecord,
     LeasesEnded,
+    MessagesDeadLettered,
     MessagesDeleted,
     MessagesExpired,
     MessagesMoved,
@@ -125,6 +126,10 @@ class CertainQueue:
                 state = State.REDRIVEN if record.redriven else State.DEAD_LETTERED
                 self._leave(state, BitMap64(unpack_runs(record.positions)))
                 index.apply_moved(record)
+            case MessagesDeadLettered():
+                departures.note_runs(State.DEAD_LETTERED, record.positions)
+                self._note_counts(record.leases, 0)
+                index.apply_dead_lettered(record)
             case TransactionsEnded():
                 departures.note_runs(State.COMMITTED if record.committed else State.ROLLED_BACK, record.positions)
                 index.apply_ended(record)
@@ -142,10 +147,13 @@ class CertainQueue:
         departures = self._departures
         departures.note_runs(State.DELETED, record.positions)
         departures.deletes += [(start, stop, record.deleted_ms) for start, stop in ranges(record.positions)]
-        for lease in unpack_runs(record.leases):
+        self._note_counts(record.leases, 1)
+
+    def _note_counts(self, leases: Runs, default: int) -> None:
+        for lease in unpack_runs(leases):
             entry = self.index.leases.by_number.get(lease)
             if entry is not None:
-                departures.note_count(entry.position, entry.receive_count, 1)
+                self._departures.note_count(entry.position, entry.receive_count, default)
 
     def _leave(self, state: State, positions: BitMap64) -> None:
         if not positions:
@@ -216,6 +224,10 @@ class UncertainQueue:
                 self._prune(record)
             case MessagesMoved():
                 self._leave(State.REDRIVEN if record.redriven else State.DEAD_LETTERED, record.positions)
+            case MessagesDeadLettered():
+                self._leave(State.DEAD_LETTERED, record.positions)
+                for position, receive_count in self._end(unpack_runs(record.leases)):
+                    departures.note_count(position, receive_count)
             case TransactionsEnded():
                 self._leave(State.COMMITTED if record.committed else State.ROLLED_BACK, record.positions)
             case QueueCleared():

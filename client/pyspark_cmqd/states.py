@@ -59,7 +59,7 @@ SHOWN: dict[Mode, frozenset[State]] = {
     Mode.DEAD: frozenset(BACKLOG),
 }
 """States that a mode shows; ``dead`` shows only messages that arrived as dead letters."""
-DEAD_REASONS = frozenset({"receives", "age"})
+DEAD_REASONS = frozenset({"receives", "age", "rejected"})
 """Reasons in the origin of a dead letter. The origin of a redriven message has the reason ``redrive``."""
 
 

@@ -22,8 +22,7 @@ class Origin(msgspec.Struct, frozen=True, array_like=True, gc=False):
     enqueue_ms: int
     receive_count: int
     reason: str
-    """``receives``, ``age`` or ``rejected``: the message became a dead letter; ``redrive``: it left a dead-letter queue.
-    """
+    """``receives``, ``age`` or ``rejected``: became a dead letter; ``redrive``: left a dead-letter queue."""
     rejection: str = ""
     """With ``rejected``: the reason that the consumer gave, at most 256 bytes of UTF-8."""
 
