@@ -51,7 +51,7 @@ app = App(
     version_flags=["--version"],
 )
 _COMMANDS: dict[str, Sequence[Callable[..., Any] | App]] = {
-    "Messages": (message.send, message.receive, message.delete, message.release, message.visibility),
+    "Messages": (message.send, message.receive, message.delete, message.release, message.visibility, message.reject),
     "Inspection": (message.peek, tail.tail, server.status),
     "Queues": (queue.app, rewind.rewind, deadletter.app, deadletter.redrive, transaction.app),
     "Topics": (topic.app, subscription.app, publish.publish),

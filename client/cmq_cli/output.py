@@ -247,7 +247,8 @@ def _facts(message: Message | Peeked) -> Iterable[list[str]]:
     if origin is not None:
         sent = f"sent {show_time(origin.enqueue_time)}"
         reason = _REASONS.get(origin.reason, origin.reason)
-        yield [f"from {origin.queue}", origin.id, sent, f"received {origin.receive_count}x", reason]
+        why = f"{reason}: {origin.rejection}" if origin.rejection else reason
+        yield [f"from {origin.queue}", origin.id, sent, f"received {origin.receive_count}x", why]
     if copy_of is not None:
         labels = [f"tag {tag}" for tag in copy_of.tags]
         if copy_of.routing_key is not None:

@@ -17,6 +17,7 @@
         │   └── QueueDiffers, TopicDiffers, SubscriptionDiffers
         ├── QueueNotFound, QueueExists, QueueDeleted, TooManyQueues
         ├── DeadLetterQueueInUse, TimeNotRewindable, RedriveRunning, NotTransactional
+        ├── NoDeadLetterQueue, DeadLettersNotTaken      of ``dead_letter``; the message stays in flight
         ├── MessageTooLarge, BatchTooLarge, ReceiptHandleInvalid, TooManyInFlight, SequenceTooOld, BacklogFull,
         ├── OutOfOrder                    send or publish with an unknown ``after``
         ├── TransactionNotFound, AlreadyCommitted, AlreadyRolledBack      of a half message
@@ -313,9 +314,18 @@ class NotTransactional(ServerError, code=ErrorCode.NOT_TRANSACTIONAL):
     """The queue takes no half messages: the queue was not created as ``transactional``."""
 
 
+class NoDeadLetterQueue(ServerError, code=ErrorCode.NO_DEAD_LETTER_QUEUE):
+    """The queue has no dead-letter queue: set its attribute ``dead_letter_queue``. The message stays in flight."""
+
+
+class DeadLettersNotTaken(ServerError, code=ErrorCode.DEAD_LETTERS_NOT_TAKEN):
+    """The dead-letter queue holds messages from before it became one, and takes no dead letters until these are
+    consumed. The message stays in flight; try again later."""
+
+
 class MessageTooLarge(ServerError, code=ErrorCode.MESSAGE_TOO_LARGE):
     """A body is longer than the queue's limit; no message of the batch was stored. (Empty body:
-    ``InvalidArgument``.)"""
+    ``InvalidArgument``.) Of ``dead_letter``: longer than the dead-letter queue's limit; the message stays in flight."""
 
 
 class BatchTooLarge(ServerError, code=ErrorCode.BATCH_TOO_LARGE):
@@ -339,7 +349,8 @@ class OutOfOrder(ServerError, code=ErrorCode.OUT_OF_ORDER):
 
 
 class BacklogFull(ServerError, code=ErrorCode.BACKLOG_FULL):
-    """The queue is at its limit of messages; no message was stored."""
+    """The queue is at its limit of messages; no message was stored. Of ``dead_letter``: the dead-letter queue is, and the
+    message stays in flight."""
 
 
 class TransactionNotFound(ServerError, code=ErrorCode.TRANSACTION_NOT_FOUND):

@@ -137,6 +137,10 @@ class Message:
         """Return the message to the queue at once; see :meth:`Queue.release`."""
         return await self._queue.release(self, count_receive=count_receive)
 
+    async def dead_letter(self, reason: str = "") -> HandleResult:
+        """Move the message to the queue's dead-letter queue; see :meth:`Queue.dead_letter`."""
+        return await self._queue.dead_letter(self, reason)
+
     async def change_visibility(self, timeout: Duration) -> HandleResult:
         """Set how long the message stays hidden; see :meth:`Queue.change_visibility`."""
         return await self._queue.change_visibility(self, timeout)
@@ -434,12 +438,76 @@ class Queue:
             ends_lease=True,
         )
 
+    async def dead_letter(self, message: Held, reason: str = "") -> HandleResult:
+        """Move a received message to the queue's dead-letter queue at once, whatever the queue's own rule.
+
+        For a message that no further attempt can process. The move is one step: the message is always in exactly one of
+        the two queues. The dead letter has a new id and send time, and an origin with the reason ``rejected`` and, as
+        ``rejection``, the reason given here. The move counts as the delete of the message: it cannot be repeated or
+        rewound; :meth:`redrive` of the dead-letter queue brings the message back.
+
+        A lost reply is treated as in :meth:`delete`. After a cancellation the message may be moved. If the call fails
+        with an error of the server, the message stays in flight under its handle, until its visibility timeout ends.
+
+        Args:
+            message: the message or its receipt handle.
+            reason: why, for those who read the dead letters; at most 256 bytes of UTF-8.
+
+        Raises:
+            NoDeadLetterQueue: the queue has no dead-letter queue.
+            DeadLettersNotTaken, BacklogFull: the dead-letter queue takes the message later, perhaps.
+            MessageTooLarge: the body is over the limit of the dead-letter queue.
+            ReceiptHandleInvalid: the visibility timeout is over, or the handle is outdated or of another queue.
+            MessagesDamaged: the server cannot read the message from its disk.
+            InvalidArgument: the reason is too long.
+            DiskNearlyFull, Busy: try again after ``retry_after``.
+            UnknownOperation: the server is too old for this call.
+        """
+        return _single(await self.dead_letter_batch([message], reason))
+
+    async def dead_letter_batch(self, messages: Iterable[Held], reason: str | Sequence[str] = "") -> BatchResult:
+        """Move several messages to the dead-letter queue, with the rules of :meth:`dead_letter`.
+
+        Slices, result and errors are as for :meth:`delete_batch`. The messages move independently: a failure does not
+        affect the others.
+
+        Args:
+            messages: the messages or their receipt handles.
+            reason: a reason for all messages, or a reason per message.
+
+        Raises:
+            ValueError: there are not as many reasons as messages.
+        """
+        held = list(messages)
+        if isinstance(reason, str):
+            return await self._each_256(
+                held,
+                lambda handles: wire.DeadLetterMessages(self._channel.next_request_id(), self.name, handles, [reason]),
+                ends_lease=True,
+            )
+        reasons = list(reason)
+        if len(reasons) != len(held):
+            raise ValueError(
+                f"{len(reasons)} reasons for {len(held)} messages; give a reason per message, or one reason"
+            )
+        reason_of: dict[int, str] = {}
+        for item, its_reason in zip(held, reasons, strict=True):
+            # A message that is named twice counts once, with its first reason.
+            reason_of.setdefault(_handle_of(item), its_reason)
+        return await self._each_256(
+            held,
+            lambda handles: wire.DeadLetterMessages(
+                self._channel.next_request_id(), self.name, handles, [reason_of[handle] for handle in handles]
+            ),
+            ends_lease=True,
+        )
+
     async def _each_256(
         self, messages: Iterable[Held], request: Callable[[list[int]], wire.Request], *, ends_lease: bool
     ) -> BatchResult:
         """Make the request for all handles, in slices of at most 256 (the server's limit)."""
         # No handle twice: an older server reports the second as failed, although the first was carried out.
-        handles = list(dict.fromkeys(item.receipt_handle if isinstance(item, Message) else item for item in messages))
+        handles = list(dict.fromkeys(map(_handle_of, messages)))
         reply = wire.HandlesDone(0, [])
         failed: list[wire.HandleFailure] = []
         next_visible_ms = 0
@@ -696,6 +764,10 @@ class Queue:
 
     def __repr__(self) -> str:
         return f"<Queue {self.name!r}>"
+
+
+def _handle_of(item: Held) -> int:
+    return item.receipt_handle if isinstance(item, Message) else item
 
 
 def _single(result: BatchResult) -> HandleResult:

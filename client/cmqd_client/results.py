@@ -50,7 +50,9 @@ class Origin(msgspec.Struct, frozen=True):
     receive_count: int
     """Number of receives in that queue."""
     reason: str
-    """``receives`` or ``age``: became a dead letter; ``redrive``: came back from a dead-letter queue."""
+    """``receives``, ``age`` or ``rejected``: became a dead letter; ``redrive``: came back from a dead-letter queue."""
+    rejection: str = ""
+    """The reason that the consumer gave to ``dead_letter``; empty unless ``reason`` is ``rejected``."""
 
 
 class CopyOf(msgspec.Struct, frozen=True):
@@ -83,11 +85,11 @@ class SentBatch(msgspec.Struct, frozen=True):
 
 
 class HandleResult(msgspec.Struct, frozen=True):
-    """A delete, change of visibility or release was done, durably."""
+    """A delete, change of visibility, release or move to the dead-letter queue was done, durably."""
 
     request_id: int
     next_visible_time: datetime | None = None
-    """Time at which the message becomes active again; None after a delete."""
+    """Time at which the message becomes active again; None after a delete, and after a move."""
 
 
 class PartialResult(msgspec.Struct, Generic[EntryT, FailureT], frozen=True):
@@ -117,10 +119,11 @@ class PartialResult(msgspec.Struct, Generic[EntryT, FailureT], frozen=True):
 
 
 class BatchResult(PartialResult[int, Failure], frozen=True):
-    """Result of a batch of deletes, changes of visibility or releases; ``done`` has receipt handles."""
+    """Result of a batch of deletes, changes of visibility, releases or moves to the dead-letter queue; ``done`` has
+    receipt handles."""
 
     next_visible_time: datetime | None = None
-    """Time at which the first of the messages becomes active again; None after a delete."""
+    """Time at which the first of the messages becomes active again; None after a delete, and after a move."""
 
 
 class DecisionResult(PartialResult[MessageId, DecisionFailure], frozen=True):
@@ -252,6 +255,7 @@ def origin(moved: messages.Origin | None) -> Origin | None:
         to_datetime(moved.enqueue_ms),
         moved.receive_count,
         moved.reason,
+        moved.rejection,
     )
 
 

@@ -7,8 +7,8 @@ connection or a time-out says perhaps. *Is a repeat harmless?* :class:`Repeat` h
     receive                                        READ   messages of a lost reply become active again
     send, half send (numbered)                     SAFE   the server knows a repeat and gives the first answer
     commit, roll back                              SAFE   the first decision stays; the same decision succeeds again
-    delete, change visibility, release             SAFE   the first attempt's success only makes the handle invalid;
-                                                          see ``cmqd_client.queue``
+    delete, dead-letter, change visibility,        SAFE   the first attempt's success only makes the handle invalid;
+    release                                               see ``cmqd_client.queue``
     ensure, set attributes, enable/disable a key,  SAFE   the same state results
     cancel a redrive, (un)register a checker
     create and delete of queues, accounts, keys;   ONCE   repeated only if the server did not execute the request;

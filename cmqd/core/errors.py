@@ -228,7 +228,7 @@ class DeadLettersNotTaken(DomainError):
 
     def __init__(self, queue: str, target: str) -> None:
         super().__init__(
-            f"dead-letter queue {target!r} of queue {queue!r} takes no dead letters yet: the messages that it held when it"
+            f"dead-letter queue {target!r} of queue {queue!r} takes no dead letters yet: messages that it held before it"
             " became a dead-letter queue must be consumed first",
             queue=queue,
             dead_letter_queue=target,

@@ -55,7 +55,7 @@ class Limits(msgspec.Struct, frozen=True):
     """Per queue or topic; a dedup id costs about 170 bytes of memory and its text."""
     dedup_life_ms: int = 300_000
     max_rejection_bytes: int = 256
-    """Of the reason with which a consumer moves a message to the dead-letter queue: a sentence, kept with its origin."""
+    """Of the reason that a consumer gives for a move to the dead-letter queue: a sentence, kept in the origin."""
     max_dead_letter_sources: int = 6
     """Queues that may share a dead-letter queue, as in CMQ."""
     max_check_interval_ms: int = 300_000

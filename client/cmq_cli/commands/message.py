@@ -1,4 +1,4 @@
-"""``cmq send``, ``receive``, ``peek``, ``delete``, ``release`` and ``visibility``: messages of a queue."""
+"""``cmq send``, ``receive``, ``peek``, ``delete``, ``release``, ``visibility`` and ``reject``: messages of a queue."""
 
 from enum import Enum
 from pathlib import Path
@@ -209,6 +209,20 @@ async def visibility(
     async with session.client() as client:
         result = await client.queue(queue).change_visibility_batch(handles, timeout)
     return _report(session.output, "changed", result)
+
+
+async def reject(queue: QueueName, /, *handles: ReceiptHandle, reason: str = "", session: CurrentSession) -> ExitCode:
+    """Move received messages to the dead-letter queue of the queue, by their receipt handles.
+
+    Parameters
+    ----------
+    reason
+        Why, for those who read the dead letters: up to 256 bytes, kept in the origin of the dead letter.
+    """
+    _check_given(handles)
+    async with session.client() as client:
+        result = await client.queue(queue).dead_letter_batch(handles, reason)
+    return _report(session.output, "rejected", result)
 
 
 def _check_given(handles: tuple[int, ...]) -> None:

@@ -79,6 +79,7 @@ class Origin:
     enqueue_ms: int
     receive_count: int
     reason: str
+    rejection: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +132,13 @@ class Delete(HandleOperation):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release(HandleOperation):
     counted: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetter(HandleOperation):
+    """To the dead-letter queue of the queue."""
+
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

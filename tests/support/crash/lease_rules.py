@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from support.crash.history import ChangeVisibility, Delete, HandleOperation, Outcome, Receive, Release
+from support.crash.history import ChangeVisibility, DeadLetter, Delete, HandleOperation, Outcome, Receive, Release
 from support.crash.ledger import Ledger, Rule, Violation
 from support.crash.places import CLOCK_MARGIN_MS, Life, Message, Received
 
@@ -38,7 +38,7 @@ def end_of_lease(ledger: Ledger, received: Received, *, called_before_ns: int) -
                 latest = max(latest, noticed + CLOCK_MARGIN_MS + operation.visibility_ms)
             case Release():
                 by_hand = True
-            case _:  # a delete ends the message, not only the lease: nothing can be received after it
+            case _:  # a delete or a rejection ends the message, not only the lease: nothing can be received after it
                 pass
     return LeaseEnd(earliest, latest, by_hand)
 
@@ -55,7 +55,8 @@ def check_one_lease(ledger: Ledger) -> Iterator[Violation]:
                     f" {later.from_ms} (server time, ms)",
                 )
         move = _move_of(life)
-        if move is not None and life.received:
+        is_rejected = life.moved_to is not None and life.moved_to.is_rejected
+        if move is not None and life.received and not is_rejected:
             end = end_of_lease(ledger, life.received[-1], called_before_ns=move.answered_ns)
             if not end.ended_by_hand and move.at_ms < end.earliest_ms:
                 yield Violation(
@@ -246,7 +247,7 @@ def _why_dead(ledger: Ledger, life: Life, received: Received, operation: HandleO
     """Why the handle cannot have been valid when the operation was called; None: it can."""
     handle = received.delivery.handle
     for other in ledger.handle_operations[handle]:
-        ends = isinstance(other, Delete | Release)
+        ends = isinstance(other, Delete | Release | DeadLetter)
         if other is not operation and ends and other.worked(handle) and other.answered_ns < operation.called_ns:
             return f"a {type(other).__name__} had ended it"
     message = life.message
@@ -267,7 +268,7 @@ def _surely_live(ledger: Ledger, life: Life, received: Received, operation: Hand
     for other in ledger.handle_operations[handle]:
         if other is operation or other.called_ns >= operation.answered_ns:
             continue
-        if isinstance(other, Delete | Release) and other.may_have_worked(handle):
+        if isinstance(other, Delete | Release | DeadLetter) and other.may_have_worked(handle):
             return False
     if ledger.maybe_purged(life.message, before_ns=operation.answered_ns):
         return False

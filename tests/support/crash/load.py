@@ -7,7 +7,7 @@ gets before a kill does not.
 
 import asyncio
 import random
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -38,6 +38,10 @@ QUEUES: Mapping[str, Mapping[str, int | str | bool]] = {
     },
 }
 """With their attributes, in an order in which they can be created."""
+DEAD_LETTERED = defaultdict(bool, {name: "dead_letter_queue" in attributes for name, attributes in QUEUES.items()})
+"""Whether consumers of a queue can reject its messages."""
+REJECTED = 0.2
+"""Share of the messages that a consumer would delete, and rejects."""
 _SENT_TO = {MAIN: 5, BACKLOG: 3, DELAYED: 2, FRAGILE: 1, REWOUND: 1, TRANSACTIONAL: 0.5}
 """How often each is chosen for a plain send."""
 
@@ -208,9 +212,12 @@ class Consumer:
     async def _handle(self, session: Session, deliveries: Sequence[Delivery]) -> None:
         chance = self._chance
         delete: list[int] = []
+        reject: list[int] = []
         hand_back: dict[bool, list[int]] = {True: [], False: []}
         for delivery in deliveries:
             match chance.choices(range(6), self.fates)[0]:
+                case 0 if DEAD_LETTERED[self.queue] and chance.random() < REJECTED:
+                    reject.append(delivery.handle)
                 case 0:
                     delete.append(delivery.handle)
                 case 1:
@@ -227,6 +234,8 @@ class Consumer:
                     pass
         if delete:
             await session.delete(self.queue, delete)
+        if reject:
+            await session.dead_letter(self.queue, reject, f"of {len(deliveries)}")
         for counted, handles in hand_back.items():
             if handles:
                 await session.release(self.queue, handles, counted=counted)
@@ -237,6 +246,8 @@ class Consumer:
         while len(self._held) > 20 or (self._held and chance.random() < 0.3):
             handle = self._held.pop(chance.randrange(len(self._held))).delivery.handle
             match chance.randrange(4):
+                case _ if DEAD_LETTERED[self.queue] and chance.random() < REJECTED:
+                    await session.dead_letter(self.queue, [handle], "held")
                 case 0:
                     await session.release(self.queue, [handle], counted=False)
                 case 1:

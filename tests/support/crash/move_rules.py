@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterator
 
-from support.crash.history import Delete, Rewind, StartRedrive
+from support.crash.history import DeadLetter, Delete, Rewind, StartRedrive
 from support.crash.ledger import Ledger, Rule, Violation
 from support.crash.places import CLOCK_MARGIN_MS, Message, Place
 
@@ -57,11 +57,53 @@ def _why_no_dead_letter(ledger: Ledger, place: Place) -> str | None:
     target, most = attributes.get("dead_letter_queue", ""), attributes.get("dead_letter_max_receives", 0)
     if target != place.queue:
         return f"the dead letters of {place.origin.queue} go to {target!r}"
+    if place.is_rejected:
+        return _why_not_rejected(ledger, place)
     if place.origin.reason != "receives":
         return "its queue has no limit of age"
     if place.origin.receive_count != most:
         return f"messages of its queue die after {most} receives"
     return None
+
+
+def _why_not_rejected(ledger: Ledger, place: Place) -> str | None:
+    """Who moved it must have held it then: the reason and the count are those of that receive."""
+    origin = place.origin
+    assert origin is not None
+    former = next((one for one in place.message.places if one.next is place), None)
+    for received in former.received if former is not None else ():
+        handle = received.delivery.handle
+        for operation in ledger.handle_operations.get(handle, ()):
+            if (
+                isinstance(operation, DeadLetter)
+                and operation.may_have_worked(handle)
+                and operation.reason == origin.rejection
+                and received.delivery.receive_count == origin.receive_count
+            ):
+                return None
+    return "nobody who held it then rejected it so"
+
+
+def check_rejections_kept(ledger: Ledger) -> Iterator[Violation]:
+    """What was rejected is received from its queue no more; that it is in the other one, the sends that are kept tell."""
+    for life in ledger.lives:
+        for rejected in life.received:
+            handle = rejected.delivery.handle
+            for operation in ledger.handle_operations.get(handle, ()):
+                if not isinstance(operation, DeadLetter) or not operation.worked(handle):
+                    continue
+                for received in life.received:
+                    # As after a delete: the handle was the newest.
+                    if received is not rejected and (
+                        received.receive.called_ns > operation.answered_ns or received.from_ms > rejected.from_ms
+                    ):
+                        yield Violation(
+                            Rule.ONE_PLACE,
+                            f"{life} was rejected at count {rejected.delivery.receive_count} and delivered again",
+                        )
+                moved_to = life.moved_to
+                if moved_to is not None and not moved_to.is_rejected:
+                    yield Violation(Rule.ORIGIN, f"{life} was rejected and moved as {moved_to.origin}")
 
 
 def _why_not_redriven(ledger: Ledger, message: Message, place: Place) -> str | None:

@@ -144,6 +144,11 @@ class Place:
     """More of those, which there must not be."""
 
     @property
+    def is_rejected(self) -> bool:
+        """A consumer put it there, out of its own hands."""
+        return self.origin is not None and self.origin.reason == "rejected"
+
+    @property
     def is_first(self) -> bool:
         """A send (or commit) put it there, no move."""
         return self.queue == self.message.queue and self.message_id in self.message.ids
