@@ -22,7 +22,12 @@ from cmq_cli.reading import in_daemon_thread, reader
 from cmq_cli.values import printable, show_time
 from cmqd_client import CmqError, Message, Peeked
 
-_REASONS = {"receives": "moved after too many receives", "age": "moved for its age", "redrive": "redriven"}
+_REASONS = {
+    "receives": "moved after too many receives",
+    "age": "moved for its age",
+    "rejected": "rejected",
+    "redrive": "redriven",
+}
 _NARROWEST_TEXT = 12
 """Columns of text are folded down to this width in a narrow terminal."""
 

@@ -349,8 +349,8 @@ class OutOfOrder(ServerError, code=ErrorCode.OUT_OF_ORDER):
 
 
 class BacklogFull(ServerError, code=ErrorCode.BACKLOG_FULL):
-    """The queue is at its limit of messages; no message was stored. Of ``dead_letter``: the dead-letter queue is, and the
-    message stays in flight."""
+    """The queue is at its limit of messages; no message was stored. Of ``dead_letter``: the dead-letter queue is, and
+    the message stays in flight."""
 
 
 class TransactionNotFound(ServerError, code=ErrorCode.TRANSACTION_NOT_FOUND):

@@ -228,8 +228,8 @@ class DeadLettersNotTaken(DomainError):
 
     def __init__(self, queue: str, target: str) -> None:
         super().__init__(
-            f"dead-letter queue {target!r} of queue {queue!r} takes no dead letters yet: messages that it held before it"
-            " became a dead-letter queue must be consumed first",
+            f"dead-letter queue {target!r} of queue {queue!r} takes no dead letters yet: messages from before it became"
+            " a dead-letter queue must be consumed first",
             queue=queue,
             dead_letter_queue=target,
         )

@@ -210,12 +210,13 @@ class TestSizes:
         assert len(encoder.encode(by_key)) <= MIN_MAX_FRAME_BYTES
         assert MIN_MAX_FRAME_BYTES < len(encoder.encode(by_tags)) <= DEFAULT_MAX_FRAME_BYTES
 
-    def test_a_full_reply_of_moved_messages_fits_because_their_origins_count(self) -> None:
+    @pytest.mark.parametrize("rejection", ["", "r" * 256, "\N{GRINNING FACE}" * 64])
+    def test_a_full_reply_of_moved_messages_fits_because_their_origins_count(self, rejection: str) -> None:
         headers = self.headers_of(32, 32)
         highest = 2**64 - 1
-        origin = Origin("q" * 64, highest, highest, highest, "receives")
+        origin = Origin("q" * 64, highest, highest, highest, "rejected", rejection)
         size = MIB // MAX_BATCH
-        body = b"x" * (size - MAX_HEADERS * 64 - ORIGIN_BYTES)
+        body = b"x" * (size - MAX_HEADERS * 64 - ORIGIN_BYTES - len(rejection.encode()))
         received = ReceivedMessage(highest, highest, body, highest, highest, highest, highest, headers, origin)
         peeked = PeekedMessage(highest, "in_flight", body, highest, highest, highest, headers, origin)
 
@@ -244,6 +245,13 @@ class TestSizes:
             MessagesPeeked(2**32 - 1, messages=[peeked] * MAX_BATCH, next_start=highest),
         ):
             assert len(encoder.encode(message)) <= MIN_MAX_FRAME_BYTES
+
+    def test_the_largest_request_with_reasons_fits(self) -> None:
+        highest = 2**64 - 1
+
+        message = DeadLetterMessages(2**32 - 1, "q" * 64, [highest] * MAX_BATCH, ["r" * 256] * MAX_BATCH)
+
+        assert len(encoder.encode(message)) <= MIN_MAX_FRAME_BYTES
 
     def test_the_largest_check_fits(self) -> None:
         headers = self.headers_of(256, 256)

@@ -45,6 +45,7 @@ def one_of_each() -> list[records.AnyRecord]:
         records.RedriveEnded(1, "done", NOW_MS, {"gone": 2}),
         records.ClockOffset(-(365 * 86_400_000), NOW_MS, True),
         records.MessagesSent(1, 0, 9, NOW_MS, [3, 4], origins=[Origin("q" * 64, 1 << 62, NOW_MS, 3, "receives"), None]),
+        records.MessagesSent(1, 0, 9, NOW_MS, [3], origins=[Origin("q", 1 << 62, NOW_MS, 3, "rejected", "é" * 128)]),
         records.MessagesSent(1, 0, 9, NOW_MS, [3, 4], visible_ms=NOW_MS, half=True, dedup_ids=["i" * 64, None]),
         records.MessagesSent(
             *(1, 0, 9, NOW_MS, [3, 4]),
@@ -58,6 +59,7 @@ def one_of_each() -> list[records.AnyRecord]:
         records.MessagesActivated(1, [0, 2]),
         records.DelaysScheduled(1, [0, 2], [5, 6]),
         records.MessagesMoved(1, [0, 2], True),
+        records.MessagesDeadLettered(1, [0, 2], [1, 2], NOW_MS),
         records.TransactionsEnded(1, [0, 2], True, NOW_MS),
         records.TransactionsChecked(1, [0, 2], NOW_MS, [NOW_MS, 0]),
         records.TransactionsUndecided(1, [0, 2], NOW_MS),

@@ -6,11 +6,13 @@ from typing import Any, TypeVar
 import msgspec
 
 from cmqd.core.broker import Broker
+from cmqd.core.errors import DomainError
 from cmqd.core.facts.queue import Queue
 from cmqd.core.facts.topic import Subscription, Topic
 from cmqd.core.limits import Limits
 from cmqd.core.outcome import (
     Check,
+    DeadLettersDone,
     Outcome,
     PageRead,
     Published,
@@ -315,6 +317,20 @@ class Rig:
     def release(self, *handles: int, name: str = "q", counted: bool = True) -> list[int]:
         done = self.done(self.broker.release(ACCOUNT, name, list(handles), counted, self.now_ms))
         return [failure.receipt_handle for failure in done.failures]
+
+    def reject(self, *handles: int, name: str = "q", reasons: Sequence[str] = ("why",)) -> dict[int, DomainError]:
+        """The handles that were refused, with their refusals; pages are answered."""
+        waiter_id, reply = self.reject_later(*handles, name=name, reasons=reasons)
+        done: DeadLettersDone = self._settled(waiter_id, reply)
+        return dict(done.failures)
+
+    def reject_later(
+        self, *handles: int, name: str = "q", reasons: Sequence[str] = ("why",)
+    ) -> tuple[int, DeadLettersDone | Waiting]:
+        """A move whose pages are not answered by themselves: (waiter, reply)."""
+        waiter_id = self._new_waiter()
+        outcome = self.broker.dead_letter(ACCOUNT, name, waiter_id, list(handles), list(reasons), self.now_ms)
+        return waiter_id, self.done(outcome)
 
     def hide(self, *handles: int, name: str = "q", timeout_ms: int) -> int:
         """The reply's next visible time; no handle may fail."""

@@ -2,6 +2,7 @@
 
 # pyright: reportPrivateUsage=false
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 
 from pyroaring import BitMap64
@@ -12,6 +13,7 @@ from cmqd.core.facts.deliveries import Deliveries
 from cmqd.core.facts.facts import Facts
 from cmqd.core.facts.promised_memory import PromisedMemory
 from cmqd.core.facts.sessions import Sessions
+from cmqd.core.runtime.pending import PendingDeadLetters
 from cmqd.core.runtime.runtime import Runtime
 from cmqd.core.runtime.window import cost
 from cmqd_fold.queue_index import QueueIndex
@@ -37,6 +39,7 @@ def check_broker(broker: Broker) -> None:
     assert sum(not is_trusted for _, is_trusted in slots.under_way.values()) == slots.doubtful_count
     _check_windows(runtime)
     _check_commits(runtime)
+    _check_rejections(facts, runtime)
     _check_memory(facts)
     ended = sum(
         waiter_id in runtime.waiters for _, waiter_ids in runtime.agenda.ended_waits for waiter_id in waiter_ids
@@ -77,6 +80,25 @@ def _check_commits(runtime: Runtime) -> None:
     }
     for waiter_id, request in runtime.deciding.items():
         assert waiting[waiter_id] is request, "a request waits, and none of its decisions does"
+
+
+def _check_rejections(facts: Facts, runtime: Runtime) -> None:
+    reading = sorted(owner_id for _, owner_id, _ in runtime.pages.rejections.requests())
+    assert sorted(runtime.rejections) == reading, "a rejected message waits for a page nobody reads"
+    waiting: dict[int, PendingDeadLetters] = {}
+    left: Counter[int] = Counter()
+    for queue_id, rejections in runtime.rejections.items():
+        assert rejections.by_position, "rejections without a message are kept"
+        assert rejections.leases == {one.lease for one in rejections.by_position.values()}
+        queue = facts.queues.by_id.get(queue_id)
+        for position, one in rejections.by_position.items():
+            waiting[one.request.waiter_id] = one.request
+            left[id(one.request)] += 1
+            if queue is not None and position >= queue.index.floor:
+                assert queue.index.leases.by_number[one.lease].position == position, "a moving message lost its lease"
+    for waiter_id, request in runtime.rejecting.items():
+        assert waiting[waiter_id] is request, "a request waits, and none of its messages moves"
+        assert left[id(request)] == request.left
 
 
 def _check_memory(facts: Facts) -> None:

@@ -85,7 +85,7 @@ def _why_not_rejected(ledger: Ledger, place: Place) -> str | None:
 
 
 def check_rejections_kept(ledger: Ledger) -> Iterator[Violation]:
-    """What was rejected is received from its queue no more; that it is in the other one, the sends that are kept tell."""
+    """What was rejected is received from its queue no more. That it is in the other one, kept sends tell."""
     for life in ledger.lives:
         for rejected in life.received:
             handle = rejected.delivery.handle
