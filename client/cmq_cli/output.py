@@ -25,7 +25,6 @@ from cmqd_client import CmqError, Message, Peeked
 _REASONS = {
     "receives": "moved after too many receives",
     "age": "moved for its age",
-    "rejected": "rejected",
     "redrive": "redriven",
 }
 _NARROWEST_TEXT = 12

@@ -17,6 +17,7 @@ from cmqd_protocol.limits import (
 from cmqd_protocol.messages import (
     Cancel,
     ClientHello,
+    DeadLetterMessages,
     MessagesPeeked,
     MessagesReceived,
     PublishMessages,
