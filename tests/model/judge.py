@@ -26,6 +26,7 @@ from cmqd_segment.records import (
     DelaysScheduled,
     LeasesEnded,
     MessagesActivated,
+    MessagesDeadLettered,
     MessagesExpired,
     MessagesMoved,
     MessagesReceived,
@@ -246,7 +247,11 @@ class Judge(RuleBasedStateMachine):
     def moving(self, queue: NaiveQueue) -> set[int]:
         """What the broker means to move to another queue; receives pass it over."""
         real = self.broker.queues.get(queue.queue_id)
-        return set() if real is None else set(real.index.moving)
+        moving = set() if real is None else set(real.index.moving)
+        if any(message.rejected_by and queue.is_expired(message, self.now_ms) for message in queue.messages.values()):
+            # What has expired behind a rejected message goes to nobody, and is gone when that is moved.
+            moving.update(message.position for message in queue.active())
+        return moving
 
     def judge(self, record: AnyRecord, row: NaiveRow, own: int | None) -> None:
         """One record, which follows from the model's state or contradicts it."""
@@ -270,6 +275,8 @@ class Judge(RuleBasedStateMachine):
                 self.leases |= leases
             case MessagesMoved():
                 self.judge_moved(record, row)
+            case MessagesDeadLettered():
+                self.judge_dead_lettered(record, row)
             case MessagesSent():
                 if record.first_message_id != own:
                     self.judge_copies(record, row)
@@ -314,6 +321,18 @@ class Judge(RuleBasedStateMachine):
             row.moved[queue.name, message.message_id] = message, reason, queue
             self.note_moved(queue, message, record.redriven)
 
+    def judge_dead_lettered(self, record: MessagesDeadLettered, row: NaiveRow) -> None:
+        """Messages that whoever held them rejected."""
+        queue = self.by_id(record.queue_id)
+        handles = set(self.handles_for(unpack_runs(record.leases)))
+        messages = [queue.messages.pop(position) for position in unpack_runs(record.positions)]
+        assert {message.handle for message in messages} == handles
+        for message in messages:
+            assert message.state is State.IN_FLIGHT
+            assert message.rejected_by, "moved though nobody rejected it"
+            message.was_rejected = True
+            row.moved[queue.name, message.message_id] = message, "rejected", queue
+
     def note_moved(self, queue: NaiveQueue, message: NaiveMessage, redriven: bool) -> None:
         """One of them."""
 
@@ -342,7 +361,8 @@ class Judge(RuleBasedStateMachine):
                 assert origin is not None, "a message out of nowhere"
                 of, reason, source = row.moved.pop((origin.queue, origin.message_id))
                 self.judge_move(source, target, of, reason)
-                assert origin == Origin(source.name, of.message_id, of.enqueue_ms, of.receive_count, reason)
+                words = of.rejection if reason == "rejected" else ""
+                assert origin == Origin(source.name, of.message_id, of.enqueue_ms, of.receive_count, reason, words)
             headers = (record.headers[offset] if record.headers else None) or None
             assert (body, headers) == (of.body, of.headers)
             target.take_copy(message_id, of, origin, self.now_ms)

@@ -108,7 +108,8 @@ class BrokerMachine(DiskRules):
             # Those before the window are forgotten in their own time.
             assert len(queue.rewindable(self.now_ms)) <= counts.pop("rewindable") <= len(queue.deleted)
             assert counts == queue.counts()
-            check_lease_buckets(self.broker.queues[queue.queue_id])
+            rejections = self.broker.runtime.rejections.get(queue.queue_id)
+            check_lease_buckets(self.broker.queues[queue.queue_id], rejections.leases if rejections else ())
             self.nobody_waits_for_what_is_there(queue)
             self.places_among_the_delayed_are_used(queue)
             self.no_unused_queue_is_left(queue)

@@ -8,7 +8,18 @@ from hypothesis.stateful import precondition, rule
 from model.judge import REST_MS, has_queues, which
 from model.machine import BrokerMachine
 
-from cmqd.core.errors import InvalidArgument, RedriveRunning
+from cmqd.core.errors import (
+    BacklogFull,
+    BodyUnreadable,
+    DeadLettersNotTaken,
+    DomainError,
+    InvalidArgument,
+    MessageTooLarge,
+    NoDeadLetterQueue,
+    ReceiptHandleInvalid,
+    RedriveRunning,
+)
+from cmqd.core.outcome import WAITING, DeadLettersDone, Outcome
 from cmqd_segment.records import AnyRecord, DeadLettersFrom, MessagesReceived, RedriveEnded, RedriveStarted, unpack_runs
 from cmqd_types.queues import RedriveStatus
 from support.naive_broker import NaiveMessage, NaiveQueue
@@ -33,6 +44,16 @@ class NaiveRedrive:
     ended: str = ""
 
 
+@dataclass
+class NaiveRejections:
+    """A request to move messages to the dead-letter queue that waits for its pages."""
+
+    queue: NaiveQueue
+    messages: dict[int, NaiveMessage]
+    """By handle: those whose handles were valid."""
+    invalid: list[int]
+
+
 class MovesMachine(BrokerMachine):
     max_queues = 4
     windows = (0, 12_000, 1 << 20, 1 << 20)
@@ -45,6 +66,8 @@ class MovesMachine(BrokerMachine):
     def __init__(self) -> None:
         super().__init__()
         self.redrives: dict[int, NaiveRedrive] = {}
+        self.rejections: dict[int, NaiveRejections] = {}
+        """By waiter."""
 
     def pick(self, number: int) -> NaiveQueue:
         """Most of what happens should happen to the first source and to its dead-letter queue."""
@@ -106,6 +129,81 @@ class MovesMachine(BrokerMachine):
         if target is None or (queue.queue_id, message.position) in self.log.damaged:
             return False
         return target.takes_dead_letters(room) and len(message.body) <= target.attributes["max_message_bytes"]
+
+    # ------------------------------------------------------------------ rejected by whoever holds it
+
+    @precondition(has_queues)
+    @rule(number=which, picks=st.lists(which, min_size=1, max_size=8), each=st.booleans())
+    def reject(self, number: int, picks: list[int], each: bool) -> None:
+        queue = self.pick(number)
+        handles = self.handles_of(queue, picks)
+        reasons = [f"reason {place}" for place in range(len(handles))] if each else ["one for all"]
+        self.waiter_id += 1
+        waiter_id = self.waiter_id
+        outcome = self.broker.dead_letter(queue.account, queue.name, waiter_id, handles, reasons, self.now_ms)
+        if outcome.reply is WAITING:
+            under_way = self.broker.runtime.rejections[queue.queue_id].by_position.values()
+            accepted = {one.receipt_handle for one in under_way if one.request.waiter_id == waiter_id}
+            refused = [handle for handle in handles if handle not in accepted]
+        else:
+            assert isinstance(outcome.reply, DeadLettersDone)
+            refused = [handle for handle, why in outcome.reply.failures if isinstance(why, ReceiptHandleInvalid)]
+        messages, invalid = queue.settle(handles, refused, self.now_ms)
+        if outcome.reply is WAITING:
+            assert self.why_not(queue, None) is None
+            assert messages
+            for message in messages:
+                message.rejected_by = waiter_id
+                message.rejection = reasons[handles.index(message.handle)] if each else reasons[0]
+            by_handle = {message.handle: message for message in messages}
+            self.rejections[waiter_id] = NaiveRejections(queue, by_handle, invalid)
+        else:
+            assert [handle for handle, _ in outcome.reply.failures] == list(dict.fromkeys(handles))
+            for handle, why in outcome.reply.failures:
+                assert type(why) is (ReceiptHandleInvalid if handle in invalid else self.why_not(queue, None))
+        assert not outcome.records
+        self.done(outcome)
+
+    def why_not(self, queue: NaiveQueue, message: NaiveMessage | None) -> type[DomainError] | None:
+        """Why the dead-letter queue does not take a message (or any)."""
+        target = self.named(queue.account, queue.attributes["dead_letter_queue"])
+        if target is None:
+            return NoDeadLetterQueue
+        if any(position < target.dead_letter_floor for position in target.messages):
+            return DeadLettersNotTaken
+        if len(target.messages) >= target.attributes["max_backlog"]:
+            return BacklogFull
+        if message is not None and len(message.body) > target.attributes["max_message_bytes"]:
+            return MessageTooLarge
+        return None
+
+    def judge_woken(self, waiter_id: int, reply: Any) -> bool:
+        request = self.rejections.pop(waiter_id, None)
+        if request is None:
+            return super().judge_woken(waiter_id, reply)
+        assert isinstance(reply, DeadLettersDone)
+        failures = dict(reply.failures)
+        assert len(failures) == len(reply.failures)
+        assert [handle for handle in failures if handle not in request.messages] == request.invalid
+        for handle, message in request.messages.items():
+            is_there = request.queue.messages.get(message.position) is message
+            why = failures.get(handle)
+            assert message.was_rejected == (why is None), "the answer is not what was done"
+            assert not (isinstance(why, ReceiptHandleInvalid) and is_there), "refused though it is there"
+            if isinstance(why, BodyUnreadable):
+                assert (request.queue.queue_id, message.position) in self.log.damaged
+        return True
+
+    def done(self, outcome: Outcome[Any], own: int | None = None) -> Any:
+        reply = super().done(outcome, own)
+        # Those that could not be moved are held as before; the answer, which may wait for others, says so later.
+        for queue in self.queues:
+            rejections = self.broker.runtime.rejections.get(queue.queue_id)
+            moving = rejections.by_position if rejections is not None else {}
+            for message in queue.messages.values():
+                if message.rejected_by and message.position not in moving:
+                    message.rejected_by = 0
+        return reply
 
     # ------------------------------------------------------------------ the way back
 
@@ -228,6 +326,7 @@ class MovesMachine(BrokerMachine):
 
     def restart(self, from_checkpoint: bool, lost: bool) -> None:
         super().restart(from_checkpoint, lost)
+        self.rejections.clear()
         for redrive in self.redrives.values():
             redrive.starts += 1
 

@@ -61,6 +61,13 @@ class NaiveMessage:
     """When it first became active, or was rewound; 0 = not yet."""
     is_overdue: bool = False
     """Its last allowed lease ended while its dead-letter queue took messages: nobody may receive it again."""
+    rejected_by: int = 0
+    """The waiter whose request moves it to the dead-letter queue; its handle is valid for nobody, its lease does not end,
+    and it does not expire. 0 = nobody's."""
+    rejection: str = ""
+    """With what reason."""
+    was_rejected: bool = False
+    """It was moved so."""
     is_forgotten: bool = False
     """Deleted, and before the window of rewinding, when that was made longer: it may have been let go by then."""
     first_check_ms: int = 0
@@ -77,7 +84,11 @@ class NaiveMessage:
         """Whether the next tick that gets to it makes it active."""
         if self.state is State.DELAYED:
             return ends_ms(self.visible_ms, DELAY_BUCKET_MS) <= now_ms
-        return self.state is State.IN_FLIGHT and ends_ms(self.deadline_ms, LEASE_BUCKET_MS) <= now_ms
+        return (
+            self.state is State.IN_FLIGHT
+            and not self.rejected_by
+            and ends_ms(self.deadline_ms, LEASE_BUCKET_MS) <= now_ms
+        )
 
     def come_back(self, now_ms: int | None = None) -> None:
         """Its delay or its lease is over."""
@@ -376,7 +387,8 @@ class NaiveQueue:
     def held(self, handle: int, now_ms: int) -> NaiveMessage | None:
         """The message for which a handle is valid."""
         for message in self.messages.values():
-            if message.state is State.IN_FLIGHT and message.handle == handle and message.deadline_ms > now_ms:
+            is_held = message.state is State.IN_FLIGHT and not message.rejected_by
+            if is_held and message.handle == handle and message.deadline_ms > now_ms:
                 return message
         return None
 
@@ -434,6 +446,7 @@ class NaiveQueue:
         gone = [message for message in self.messages.values() if message.position < floor]
         if now_ms is not None:
             assert all(self.is_expired(message, now_ms) for message in gone), "expired too early"
+            assert not any(message.rejected_by for message in gone), "expired while it was moving"
             for message in self.rewindable(now_ms).values():
                 assert message.position >= floor, "expired too early, though deleted"
         self.messages = {position: one for position, one in self.messages.items() if position >= floor}
@@ -504,6 +517,8 @@ class NaiveQueue:
         for message in self.due(now_ms):
             message.come_back(now_ms)
         late = [message for message in self.messages.values() if self.is_expired(message, now_ms - STEP_GRAIN_MS)]
+        held = min((message.position for message in self.messages.values() if message.rejected_by), default=None)
+        late = [message for message in late if held is None or message.position < held]
         assert not late, "not gone long after their retention"
         assert not any(receive.waits and receive.is_over(now_ms) for receive in self.line if not self.active())
 
@@ -559,6 +574,8 @@ class NaiveQueue:
             message.ask_again = False
         for message in self.of(State.DAMAGED):
             message.state = message.repaired_state
+        for message in self.messages.values():
+            message.rejected_by = 0
 
 
 class NaiveRow:
