@@ -202,13 +202,17 @@ def test_without_missing_rows_a_checkpoint_changes_nothing(seed: int):
             assert result.counts == whole[number].counts
 
 
-def states_without_its_creation(rig: Rig) -> dict[State, BitMap64]:
-    created = next(
+def first_row_of(rig: Rig, name: str) -> int:
+    """The row that created a queue."""
+    return next(
         lsn
         for lsn, records in enumerate(rig.log.rows, 1)
-        if any(isinstance(one, QueueCreated) and one.name == "q" for one in records)
+        if any(isinstance(one, QueueCreated) and one.name == name for one in records)
     )
-    return told(rig.log.rows, {created}, rig.checkpoint())[rig.queue("q").queue_id].sets
+
+
+def states_without_its_creation(rig: Rig) -> dict[State, BitMap64]:
+    return told(rig.log.rows, {first_row_of(rig, "q")}, rig.checkpoint())[rig.queue("q").queue_id].sets
 
 
 def test_a_dead_letter_that_was_rewound_before_is_a_dead_letter_although_nothing_tells_of_the_window():
@@ -227,6 +231,27 @@ def test_a_dead_letter_that_was_rewound_before_is_a_dead_letter_although_nothing
     assert sets[State.DEAD_LETTERED] == BitMap64([0, 1])
     assert sets[State.DELETED] == BitMap64([2])
     assert sets[State.ACTIVE] == BitMap64([3])
+
+
+def test_a_rejected_message_is_a_dead_letter_with_its_receives_whether_or_not_rows_are_missing():
+    rig = Rig()
+    rig.create("dead")
+    rig.create("q", rewind_ms=60_000, dead_letter_queue="dead", dead_letter_max_receives=9)
+    rig.send(*[b"x"] * 4)
+    rig.receive(most=1, visibility_timeout_ms=1000)
+    rig.settle(1100)
+    first, second, third = rig.handles(most=3)
+    rig.reject(first, second)
+    rig.delete(third)
+
+    whole = told(rig.log.rows, (), None)[rig.queue("q").queue_id]
+    part = told(rig.log.rows, {first_row_of(rig, "q")}, rig.checkpoint())[rig.queue("q").queue_id]
+
+    for result in (whole, part):
+        assert result.sets[State.DEAD_LETTERED] == BitMap64([0, 1])
+        assert result.sets[State.DELETED] == BitMap64([2])
+        assert result.sets[State.ACTIVE] == BitMap64([3])
+        assert (result.counts[0], result.counts[1]) == (2, 1)
 
 
 def test_what_expired_after_it_was_rewound_is_not_told_as_deleted():

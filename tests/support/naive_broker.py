@@ -62,8 +62,8 @@ class NaiveMessage:
     is_overdue: bool = False
     """Its last allowed lease ended while its dead-letter queue took messages: nobody may receive it again."""
     rejected_by: int = 0
-    """The waiter whose request moves it to the dead-letter queue; its handle is valid for nobody, its lease does not end,
-    and it does not expire. 0 = nobody's."""
+    """The waiter whose request moves it to the dead-letter queue; its handle is valid for nobody, its lease does not
+    end, and it does not expire. 0 = nobody's."""
     rejection: str = ""
     """With what reason."""
     was_rejected: bool = False
