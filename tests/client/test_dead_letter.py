@@ -4,7 +4,7 @@ import pytest
 
 from cmqd_client import Client, Message
 from cmqd_client.errors import (
-    BacklogFull,
+    DeadLettersNotTaken,
     InvalidArgument,
     MessageTooLarge,
     NoDeadLetterQueue,
@@ -85,20 +85,22 @@ async def test_more_than_256_take_several_requests_each_with_its_reasons(client:
 async def test_what_the_dead_letter_queue_does_not_take_stays_in_flight(client: Client, server: LocalServer) -> None:
     small, large, last = await received(client, server, b"a", b"x" * 1025, b"c")
     dead = client.queue("dead")
-    await dead.set_attributes(max_message_bytes=1024, max_backlog=1)
+    await dead.set_attributes(max_message_bytes=1024)
 
     with pytest.raises(MessageTooLarge):
         await large.dead_letter()
     await small.dead_letter()
-    with pytest.raises(BacklogFull) as raised:
+    await client.queue("orders").set_attributes(dead_letter_queue="")
+    with pytest.raises(NoDeadLetterQueue):
+        await large.dead_letter()
+    # What it holds now is from before it became a dead-letter queue again.
+    await client.queue("orders").set_attributes(dead_letter_queue="dead", dead_letter_max_receives=10)
+    with pytest.raises(DeadLettersNotTaken) as raised:
         await last.dead_letter()
 
     assert raised.value.retryable
     assert (await server.info("orders")).in_flight == 2
     await last.delete()
-    await client.queue("orders").set_attributes(dead_letter_queue="")
-    with pytest.raises(NoDeadLetterQueue):
-        await large.dead_letter()
     with pytest.raises(InvalidArgument):
         await large.dead_letter("x" * 257)
     await large.delete()

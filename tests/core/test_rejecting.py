@@ -364,7 +364,7 @@ def test_without_a_dead_letter_queue_the_message_stays_in_flight_under_its_handl
 
 def test_a_full_dead_letter_queue_takes_as_many_as_fit():
     rig = rejecting()
-    rig.set("dlq", max_backlog=2)
+    rig.force("dlq", max_backlog=2)
     rig.send(b"1", b"2", b"3")
     first, second, third = rig.handles()
 

@@ -244,7 +244,7 @@ def test_a_rejected_message_is_a_dead_letter_with_its_receives_whether_or_not_ro
     rig.reject(first, second)
     rig.delete(third)
 
-    whole = told(rig.log.rows, (), None)[rig.queue("q").queue_id]
+    whole = told(rig.log.rows, (), rig.checkpoint())[rig.queue("q").queue_id]
     part = told(rig.log.rows, {first_row_of(rig, "q")}, rig.checkpoint())[rig.queue("q").queue_id]
 
     for result in (whole, part):
