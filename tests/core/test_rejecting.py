@@ -6,6 +6,7 @@ from cmqd.core.errors import (
     BacklogFull,
     BodyUnreadable,
     DeadLettersNotTaken,
+    DomainError,
     InvalidArgument,
     MessageTooLarge,
     NoDeadLetterQueue,
@@ -31,7 +32,7 @@ def rejecting(limits: Limits | None = None, **attributes: int) -> Rig:
     return by_receives(10, limits, **attributes)
 
 
-def kinds(refusals: dict[int, Exception]) -> dict[int, type[Exception]]:
+def kinds(refusals: dict[int, DomainError]) -> dict[int, type[DomainError]]:
     return {handle: type(refusal) for handle, refusal in refusals.items()}
 
 
