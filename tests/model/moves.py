@@ -164,6 +164,17 @@ class MovesMachine(BrokerMachine):
         assert not outcome.records
         self.done(outcome)
 
+    @precondition(has_queues)
+    @rule(number=which, most=st.integers(1, 4), ms=st.sampled_from([0, 500, 1100, 1100, 61_000, 1_300_000]))
+    def reject_and_wait(self, number: int, most: int, ms: int) -> None:
+        """While the page is under way, leases end and messages expire; not those that are moving."""
+        self.send(number, [(1, 0, 0)] * most, "none", 0, 0)
+        self.receive(number, most, 0, 1000)
+        if self.reads:
+            self.pages_arrive(5)
+        self.reject(number, [6 * place for place in range(most)], True)
+        self.time_passes(ms, None)
+
     def why_not(self, queue: NaiveQueue, message: NaiveMessage | None) -> type[DomainError] | None:
         """Why the dead-letter queue does not take a message (or any)."""
         target = self.named(queue.account, queue.attributes["dead_letter_queue"])

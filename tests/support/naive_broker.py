@@ -415,6 +415,7 @@ class NaiveQueue:
         """A tick ended it; it may do so before its bucket is due, if it was in an earlier one once."""
         (message,) = (one for one in self.of(State.IN_FLIGHT) if one.handle == handle)
         assert message.deadline_ms <= now_ms, "a lease ended too early"
+        assert not message.rejected_by, "a lease ended while its message was moving"
         message.come_back()
         return message
 
