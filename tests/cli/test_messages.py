@@ -171,6 +171,24 @@ def test_messages_are_deleted_and_released_by_handle(cmq_at: Cmq, server: Thread
     assert cmq_at("delete", "orders", "12345").code == ExitCode.FAILED
 
 
+def test_messages_are_rejected_by_handle_and_dead_letters_show_why(cmq_at: Cmq, server: ThreadedServer) -> None:
+    assert cmq_at("queue", "create", "dead").code == 0
+    assert cmq_at("dlq", "set", "orders", "dead", "--max-receives", "5").code == 0
+    server.do(server.local.put, "orders", b"a", b"b")
+    first, second = cmq_at("receive", "orders", "--max", "2", "--output", "json").lines
+
+    rejected = cmq_at("reject", "orders", first["receipt_handle"], "--reason", "no such customer", "--output", "json")
+    partly = cmq_at("reject", "orders", second["receipt_handle"], "12345")
+
+    assert rejected.json == {"rejected": [first["receipt_handle"]], "failed": {}}
+    assert partly.code == ExitCode.PARTIAL
+    assert "12345: receipt handle" in partly.err
+    assert cmq_at("reject", "orders").code == ExitCode.USAGE
+    shown = cmq_at("receive", "dead", "--max", "2", "--output", "json").lines
+    assert [one["origin"]["rejection"] for one in shown] == ["no such customer", ""]
+    assert "rejected: no such customer" in cmq_at("peek", "dead").out
+
+
 def test_peek_pages_through_and_receives_nothing(cmq_at: Cmq, server: ThreadedServer) -> None:
     server.do(server.local.put, "orders", *[b"x"] * 600)
 

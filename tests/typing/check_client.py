@@ -84,6 +84,8 @@ async def check() -> None:
         assert_type(await message.delete(), HandleResult)
         assert_type(await message.change_visibility(5), HandleResult)
         assert_type(await message.release(count_receive=False), HandleResult)
+        assert_type(await message.dead_letter("why"), HandleResult)
+        assert_type(await queue.dead_letter_batch([message, 7], ["a", "b"]), BatchResult)
         result = await queue.delete_batch([message, message.receipt_handle])
         assert_type(result, BatchResult)
         assert_type(result.done, list[int])
