@@ -191,6 +191,13 @@ class Settings:
         "too_many_in_flight", low=1, high=10_000_000,
     )  # fmt: skip
 
+    # CMQ's limit by default. The retention of a queue is a limit of its own, so 15 days is as long as a delay can be.
+    max_delay_ms: int = _setting(
+        3_600_000, "limits",
+        "longest delay of a send, which must also be shorter than the retention of its queue; CMQ allows one hour",
+        low=3_600_000, high=15 * 86_400_000,
+    )  # fmt: skip
+
     # ------------------------------------------------------------ pushes to URLs
 
     push_timeout_ms: int = _setting(

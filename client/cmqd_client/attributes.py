@@ -26,7 +26,7 @@ class QueueAttributes(TypedDict, total=False):
     retention: Duration
     """Life of a message from its send, received or not; 1 min - 15 d, default 4 d."""
     delay: Duration
-    """Delay of sends without a delay of their own; 0-3,600 s, default 0."""
+    """Delay of sends without a delay of their own; 0-3,600 s and less than the retention, default 0."""
     max_backlog: int
     """Limit of messages held (active, in flight, delayed); the server refuses further sends. 1,000,000-100,000,000, the
     default."""

@@ -174,6 +174,7 @@ class Queue:
         body: bytes,
         *,
         delay: Duration | None = None,
+        at: datetime | float | None = None,
         headers: Mapping[str, str] | None = None,
         dedup_id: str | None = None,
     ) -> Sent:
@@ -190,7 +191,11 @@ class Queue:
 
         Args:
             body: 1 byte up to the queue's ``max_message_bytes``; opaque to the server.
-            delay: time before the message becomes active, 0-3,600 s; None = the queue's own.
+            delay: time before the message becomes active; None = the queue's own. 0-3,600 s, or more if the server's
+                operator allows it (setting ``max_delay_ms``); in any case shorter than the retention of the queue.
+            at: time by the server's clock at which the message becomes active, in place of ``delay`` and with the same
+                limits: a ``datetime`` with a zone, or seconds since 1970. At a time that has passed the message is
+                active at once. A repeat of the send does not move the time.
             headers: at most 32, 16 KiB in all.
             dedup_id: the producer's own name of this message, up to 64 bytes. If the queue has seen the name in the
                 last 5 minutes (among the last 1,000,000 sends with a name), the send stores no message and returns the
@@ -199,13 +204,17 @@ class Queue:
         Raises:
             QueueNotFound, MessageTooLarge, InvalidArgument: the message was not stored.
             BacklogFull, DiskNearlyFull, Busy: the message was not stored; try again after ``retry_after``.
+            NotSupported: the server is too old for ``at``; the message was not sent.
             OutcomeUnknown: the message may be stored.
+            ValueError: ``delay`` and ``at`` are both given, or ``at`` names no zone.
         """
+        at_ms = _at_ms(at, delay)
         reply = await self._send(
             [checked_body(body)],
             None if headers is None else [dict(headers)],
             None if delay is None else to_ms(delay, "delay"),
             None if dedup_id is None else [dedup_id],
+            at_ms=at_ms,
         )
         return Sent(printed_id(reply.message_ids[0]), reply.request_id)
 
@@ -214,6 +223,7 @@ class Queue:
         messages: Iterable[bytes | Outgoing],
         *,
         delay: Duration | None = None,
+        at: datetime | float | None = None,
         headers: Mapping[str, str] | None = None,
         dedup_ids: Sequence[str | None] | None = None,
         after: str | None = None,
@@ -226,6 +236,7 @@ class Queue:
             messages: bodies, or :class:`Outgoing` for a message with headers or a delay of its own. Bodies and headers
                 are at most 1 MiB together (a single larger message is allowed). An empty batch sends no request.
             delay: for messages without a delay of their own; None = the queue's own.
+            at: time at which all messages become active, in place of all delays; see :meth:`send`.
             headers: for messages without headers of their own.
             dedup_ids: a name or None per message; see :meth:`send`. Messages with a remembered name are not
                 stored again; the other messages of the batch are.
@@ -236,15 +247,17 @@ class Queue:
         Raises:
             BatchTooLarge: bodies and headers are too large together; no message was stored.
             OutOfOrder: the queue does not remember ``after``; no message was stored.
-            NotSupported: the server is too old for ``after``; the batch was not sent.
+            NotSupported: the server is too old for ``after`` or ``at``; the batch was not sent.
             CmqError: as for :meth:`send`.
-            ValueError: there are not as many dedup ids as messages.
+            ValueError: there are not as many dedup ids as messages, or ``at`` stands beside a delay.
         """
         batch = Batch(messages, delay, headers, dedup_ids)
+        own_delay = next((own for own in batch.delays if own is not None), None)
+        at_ms = _at_ms(at, delay if own_delay is None else own_delay / 1000)
         if not batch.bodies:
             return SentBatch([], 0)
-        delays = await self._delays(batch.delays)
-        reply = await self._send(batch.bodies, batch.headers, delays, batch.dedup_ids, after)
+        delays = None if at_ms is not None else await self._delays(batch.delays)
+        reply = await self._send(batch.bodies, batch.headers, delays, batch.dedup_ids, after, at_ms)
         return SentBatch([printed_id(number) for number in reply.message_ids], reply.request_id)
 
     async def _delays(self, delays: list[int | None]) -> int | list[int] | None:
@@ -266,6 +279,7 @@ class Queue:
         delay_ms: int | list[int] | None,
         dedup_ids: list[str | None] | None,
         after: str | None = None,
+        at_ms: int | None = None,
     ) -> Awaitable[wire.MessagesSent]:
         channel = self._channel
         session, sequence = channel.numbering.next()
@@ -279,6 +293,7 @@ class Queue:
             sequence=sequence,
             dedup_ids=dedup_ids,
             after=after,
+            at_ms=at_ms,
         )
         return channel.send_numbered(request, wire.MessagesSent, session, sequence)
 
@@ -779,3 +794,16 @@ def _single(result: BatchResult) -> HandleResult:
     if result.failures:
         raise result.failures[0].error
     return HandleResult(result.request_id, result.next_visible_time)
+
+
+def _at_ms(at: datetime | float | None, delay: Duration | None) -> int | None:
+    """Return the wire time at which messages become active, or None.
+
+    Raises:
+        ValueError: a delay is given too, or the time names no zone.
+    """
+    if at is None:
+        return None
+    if delay is not None:
+        raise ValueError("a send has delay or at, not both")
+    return to_epoch_ms(at, "at")

@@ -133,7 +133,7 @@ class Broker:
 
         ``stepped``: broker time was set to ``now_ms``. Call this before :meth:`recovered`, which plans by times.
         """
-        record = ClockOffset(offset_ms, now_ms, stepped)
+        record = ClockOffset(offset_ms, now_ms, stepped, self.limits.max_delay_ms)
         self.facts.apply_clock_offset(record)
         return Outcome(None, [record])
 

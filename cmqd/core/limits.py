@@ -11,6 +11,9 @@ from cmqd_types.messages import CopyOf, Headers
 
 MIB = 1024 * 1024
 
+CMQ_MAX_DELAY_MS = 3_600_000
+"""Longest delay in CMQ: the limit of the attribute ``delay_ms``, and of sends unless the operator raises it."""
+
 
 ORIGIN_BYTES = 128
 """Bound of the bytes that an origin adds to a message of a reply: a name of 64 bytes, three numbers and a word."""
@@ -29,7 +32,8 @@ class Limits(msgspec.Struct, frozen=True):
     """Bodies and headers of a batch or reply: a single frame, a single row of the log."""
     max_headers: int = 32
     max_headers_bytes: int = 16 * 1024
-    max_delay_ms: int = 3_600_000
+    max_delay_ms: int = CMQ_MAX_DELAY_MS
+    """Of a send; the retention of the queue is a second limit. A far delay costs 16 bytes of memory."""
     max_wait_ms: int = 30_000
     """Longest wait of a receive; the value of CMQ, and shorter than common idle time-outs of middleboxes."""
     min_visibility_timeout_ms: int = 1000
@@ -87,7 +91,7 @@ ATTRIBUTE_RANGES: Mapping[str, tuple[int, int]] = {
     "visibility_timeout_ms": (1000, 43_200_000),
     "max_message_bytes": (1024, 1_048_576),
     "retention_ms": (60_000, 1_296_000_000),
-    "delay_ms": (0, 3_600_000),
+    "delay_ms": (0, CMQ_MAX_DELAY_MS),
     "max_backlog": (1_000_000, 100_000_000),
     "max_delayed": (1, 1_000_000),
     "rewind_ms": (0, 1_296_000_000),
@@ -219,6 +223,14 @@ def _check_together(attributes: QueueAttributes) -> None:
             field="auto_delete_after_ms",
             value=attributes.auto_delete_after_ms,
             limit=f"0 for a queue that {reason}",
+        )
+    if attributes.delay_ms >= retention_ms:
+        raise InvalidArgument(
+            f"delay_ms ({attributes.delay_ms}) must be less than retention_ms ({retention_ms}): messages would expire"
+            " before they become active",
+            field="delay_ms",
+            value=attributes.delay_ms,
+            limit=f"less than retention_ms ({retention_ms})",
         )
     receives, after_ms = attributes.dead_letter_max_receives, attributes.dead_letter_after_ms
     if after_ms and after_ms >= retention_ms:

@@ -126,6 +126,11 @@ class SendRequest(BatchRequest, Protocol):
         ...
 
     @property
+    def at_ms(self) -> int | None:
+        """Time at which all bodies become active, in place of a delay; None = after the delay."""
+        ...
+
+    @property
     def after(self) -> str | None:
         """The dedup id of a message that must be stored before; None = no condition."""
         ...

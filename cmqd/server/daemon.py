@@ -180,6 +180,7 @@ class Daemon:
             max_queues_per_account=settings.max_queues_per_account,
             max_topics_per_account=settings.max_topics_per_account,
             max_in_flight=settings.max_in_flight_per_queue,
+            max_delay_ms=settings.max_delay_ms,
             budget_bytes=budget_bytes(settings),
             max_pushes_per_endpoint=settings.max_pushes_per_endpoint,
             max_pushes=settings.max_pushes,

@@ -49,6 +49,12 @@ class Delays:
             still = [position for position in array("Q", packed) if position in self.scheduled]
             self.buckets.bucket(due_ms, part.queue_id).extend(still)
             self.buckets.size += len(still)
+        for packed in part.far_delays:
+            pairs = array("Q", packed)
+            for place in range(0, len(pairs), 2):
+                if pairs[place + 1] in self.scheduled:
+                    self.buckets.bucket(pairs[place], part.queue_id).append(pairs[place + 1])
+                    self.buckets.size += 1
 
     def add(self, position: int, due_ms: int, max_scheduled: int) -> None:
         """Add a delayed message."""

@@ -156,6 +156,9 @@ class SendMessages(Request, frozen=True, tag=16):
     """A dedup id or null per body. A message with an id that the queue remembers is not stored again."""
     after: DedupId | None = None
     """Stored only if the queue remembers this dedup id; see ``features.Feature.ORDERED_SENDS``."""
+    at_ms: Unsigned | None = None
+    """Time by the server's clock at which the messages become active, in place of ``delay_ms``. Needs feature
+    ``send_at``."""
 
 
 class ReceiveMessages(Request, frozen=True, tag=17):

@@ -88,6 +88,8 @@ class QueueSlice(CheckpointPart, frozen=True, tag=2):
     activations: list[tuple[int, bytes]] = []
     """(time in ms, positions): messages that became active later than they were sent, for dead letters by age."""
     redrive: Redrive | None = None
+    far_delays: list[bytes] = []
+    """(due time in ms, position) pairs of delayed messages that are in no bucket yet; stale positions are ignored."""
 
 
 class LeasesSlice(CheckpointPart, frozen=True, tag=3):

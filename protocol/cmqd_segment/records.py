@@ -197,6 +197,8 @@ class ClockOffset(Record, frozen=True, tag=11):
     stepped: bool = False
     """Broker time was set to the wall clock and may be lower than in earlier records: no known time lies further in the
     future than an operation at ``time_ms`` could have put it."""
+    max_delay_ms: int = 3_600_000
+    """The longest delay that a send could have at that time."""
 
 
 class MessagesSent(Record, frozen=True, tag=16):

@@ -62,6 +62,12 @@ class MessageRules(QueueRules):
         except BatchTooLarge:
             assert len(batch) > 1
             return
+        except InvalidArgument as refusal:
+            # A longer delay than the retention is refused, and a repeat is not: its messages are stored.
+            assert refusal.details["field"] == "delay_ms"
+            assert max(each) >= queue.attributes["retention_ms"]
+            assert stored == "new" or maybe_forgotten
+            return
         except SequenceTooOld:
             assert stored == "too old"
             return
@@ -73,6 +79,7 @@ class MessageRules(QueueRules):
         if not outcome.records:
             assert ids == stored, "a repeat got another answer"
             return
+        assert max(each) < queue.attributes["retention_ms"], "a message that expires before its delay ends"
         assert not is_full, "an account got one more session than its share"
         assert stored == "new" or maybe_forgotten, "stored twice, or though too old"
         assert len(ids) == len(batch)

@@ -197,9 +197,13 @@ class Rig:
         delay_ms: int | list[int] | None = None,
         session: int = 0,
         sequence: int = 0,
+        at_ms: int | None = None,
     ) -> list[int]:
         listed = None if headers is None else list(headers)
-        sent = alone.send(self.broker, ACCOUNT, name, list(bodies), listed, delay_ms, session, sequence, self.now_ms)
+        now_ms = self.now_ms
+        sent = alone.send(
+            self.broker, ACCOUNT, name, list(bodies), listed, delay_ms, session, sequence, now_ms, at_ms=at_ms
+        )
         return list(self.done(sent))
 
     def send_half(self, *bodies: bytes, name: str = "q", first_check_ms: int | None = None) -> list[int]:

@@ -1,5 +1,6 @@
 """``cmq send``, ``receive``, ``peek``, ``delete``, ``release``, ``visibility`` and ``reject``: messages of a queue."""
 
+from datetime import datetime
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
@@ -40,6 +41,7 @@ async def send(
     file: Annotated[Path | None, Parameter(allow_leading_hyphen=True)] = None,
     stdin: Flag = False,
     delay: Seconds | None = None,
+    at: str | None = None,
     header: Header = None,
     dedup_id: DedupId = None,
     session: CurrentSession,
@@ -56,8 +58,15 @@ async def send(
     stdin
         Send each line of standard input as a message.
     delay
-        Delay before the message becomes active: 0 to 1h; the delay of the queue by default.
+        Delay before the message becomes active: 0 to 1h, or more if the server allows it, and shorter than the
+        retention of the queue; the delay of the queue by default.
+    at
+        Time at which the message becomes active, in place of --delay: local unless it names a zone (2026-01-31T12:00,
+        ...Z, ...+02:00).
     """
+    moment = None if at is None else _parse_at(at)
+    if moment is not None and delay is not None:
+        raise CommandFailed("give --delay or --at, not both", ExitCode.USAGE)
     if stdin and dedup_id is not None:
         raise CommandFailed("--dedup-id names one message; --stdin sends many", ExitCode.USAGE)
     if (body is not None) + (file is not None) + stdin != 1:
@@ -67,15 +76,27 @@ async def send(
     async with session.client() as client:
         target = client.queue(queue)
         if stdin:
-            return await _send_lines(target, output, delay, headers)
-        sent = await target.send(read_body(body, file), delay=delay, headers=headers, dedup_id=dedup_id)
+            return await _send_lines(target, output, delay, moment, headers)
+        sent = await target.send(read_body(body, file), delay=delay, at=moment, headers=headers, dedup_id=dedup_id)
     output.facts({"id": sent.id, "request_id": sent.request_id}, {"id": sent.id})
     return ExitCode.OK
 
 
-async def _send_lines(queue: Queue, output: Output, delay: float | None, headers: dict[str, str] | None) -> ExitCode:
+def _parse_at(text: str) -> datetime:
+    try:
+        return datetime.fromisoformat(text.strip()).astimezone()
+    except ValueError as error:
+        raise CommandFailed(
+            f"--at: {text!r} is no time; write 2026-01-31T12:00, ...Z or ...+02:00 (a time from now is --delay)",
+            ExitCode.USAGE,
+        ) from error
+
+
+async def _send_lines(
+    queue: Queue, output: Output, delay: float | None, at: datetime | None, headers: dict[str, str] | None
+) -> ExitCode:
     async def store(batch: list[Line]) -> None:
-        await queue.send_batch([line.body for line in batch], delay=delay, headers=headers)
+        await queue.send_batch([line.body for line in batch], delay=delay, at=at, headers=headers)
 
     stream = LineStream(output, "sending", store, line_format=LineFormat(), headers=headers)
     with opened(None) as stdin:

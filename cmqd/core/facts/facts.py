@@ -2,7 +2,7 @@
 
 from cmqd.core.facts.numbers import Numbers
 from cmqd.core.facts.promised_memory import Promises
-from cmqd.core.facts.queues import QueueTable
+from cmqd.core.facts.queues import DELAY_BUCKET_MS, QueueTable
 from cmqd.core.facts.topics import TopicTable
 from cmqd.core.limits import Limits
 from cmqd_segment.records import ClockOffset
@@ -37,7 +37,14 @@ class Facts:
         by_id = self.queues.by_id
         queues = {number: queue for number, queue in by_id.items() if not lsn or lsn > queue.slice_lsn}
         self.queues.leases.no_later_than(now_ms + limits.max_visibility_timeout_ms, queues)
-        self.queues.delays.no_later_than(now_ms + limits.max_delay_ms, queues)
+        # The limit of then, from the record: replay must not depend on the setting of today. A delay stays shorter than
+        # the retention, which begins anew at the step, or the message would expire unseen.
+        self.queues.delays.no_later_than(
+            {
+                number: now_ms + min(record.max_delay_ms, queue.index.attributes.retention_ms - DELAY_BUCKET_MS)
+                for number, queue in queues.items()
+            }
+        )
         memory = self.promises.memory
         for queue in queues.values():
             queue.apply_step(now_ms)

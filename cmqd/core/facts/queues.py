@@ -11,6 +11,7 @@ from pyroaring import BitMap64
 
 from cmqd.core.errors import QueueNotFound
 from cmqd.core.facts.deadlines import DeadlineBuckets
+from cmqd.core.facts.delay_timers import DelayTimers
 from cmqd.core.facts.promised_memory import Promises
 from cmqd.core.facts.queue import Queue
 from cmqd.core.facts.topic import Subscription
@@ -52,7 +53,7 @@ class QueueTable:
         """By account and case-folded name."""
         self.leases = DeadlineBuckets(LEASE_BUCKET_MS)
         """(first lease, count) pairs by deadline."""
-        self.delays = DeadlineBuckets(DELAY_BUCKET_MS)
+        self.delays = DelayTimers(DELAY_BUCKET_MS)
         """Positions of delayed messages by due time."""
         self.checks = DeadlineBuckets(CHECK_BUCKET_MS)
         """Positions of half messages by the time of the next check."""
@@ -124,6 +125,7 @@ class QueueTable:
         del self.names[queue.account][queue.name]
         del self.folded[queue.account][folded(queue.name)]
         self.due_checks.pop(queue.queue_id, None)
+        self.delays.drop_far(queue.queue_id)
         self._set_target(queue, None)
         self._promises.memory.drop(queue.account, queue.dedup_ids)
 
@@ -146,6 +148,8 @@ class QueueTable:
     def apply_floor(self, queue: Queue, record: QueueCleared | MessagesExpired) -> None:
         """Remove every message below a position."""
         queue.index.apply_floor(record.floor)
+        if not queue.index.delays.scheduled_count:
+            self.delays.drop_far(queue.queue_id)
 
     def apply_checked(self, queue: Queue, record: TransactionsChecked) -> None:
         """Count checks that were sent."""

@@ -31,12 +31,13 @@ class Delays:
 
     def tick(self, effects: Effects, now_ms: int) -> None:
         """End delays of a queue, and give free places to messages in overflow."""
+        self._queues.delays.bring_near(now_ms, self._limits.tick_items // 2)
         self._end_delays(effects, now_ms)
         self._fill_places(effects)
 
     def _end_delays(self, effects: Effects, now_ms: int) -> None:
         """Activate messages of a queue at the end of their delay."""
-        due = self._queues.delays.take_due(now_ms, self._limits.tick_items)
+        due = self._queues.delays.near.take_due(now_ms, self._limits.tick_items)
         if due is None:
             return
         queue_id, positions = due
@@ -95,9 +96,10 @@ class Delays:
         scheduled = [message for message in messages if message.position in index.delays.overflow][:free]
         if scheduled:
             positions = pack_runs(message.position for message in scheduled)
-            # Broker time may have stepped back since the send, and a delay must not exceed the limit.
-            latest_ms = now_ms + self._limits.max_delay_ms
-            due_ms = [min(message.visible_ms, latest_ms) for message in scheduled]
+            # Broker time may have stepped back since the send. A delay never grows beyond its length.
+            due_ms = [
+                min(message.visible_ms, now_ms + message.visible_ms - message.enqueue_ms) for message in scheduled
+            ]
             record = DelaysScheduled(index.queue_id, positions, due_ms)
             index.delays.give_places(record)
             effects.records.append(record)

@@ -9,7 +9,8 @@ The order of the checks of a send:
    stored, and a refusal would say that they are not.
 2. The predecessor (``after``). A send behind a missing predecessor is refused as out of order, whatever else is wrong
    with it: the producer must repeat the predecessor first.
-3. The batch: sizes, dedup ids, promises, room (:mod:`cmqd.core.operations.batches`), then the delays.
+3. The batch: sizes, dedup ids, promises, room (:mod:`cmqd.core.operations.batches`), then the delays. A delay is
+   shorter than the retention; a message with a longer delay would expire before a consumer could receive it.
 
 After a send the receives in line are served in the same outcome. Send and receive share a row, and the message goes out
 with a single commit.
@@ -67,20 +68,20 @@ class Send:
             raise OutOfOrder("queue", queue.name, request.after)
         # From here on a refusal is still free of traces; after ``take_message_ids`` none may come.
         batch = self._batches.check(queue, request, now_ms)
-        delay_ms = index.attributes.delay_ms if request.delay_ms is None else request.delay_ms
+        # Times of a queue never decrease, even if the clock does: the floor of the retention is a single position.
+        enqueue_ms = max(now_ms, index.last_enqueue_ms)
+        delay_ms = _delay_ms(request, index.attributes.delay_ms, enqueue_ms)
         if batch.repeats is not None:
             # A list of delays is checked for all bodies, repeats included: its length must fit the request and not the
             # bodies that remain to be stored.
             if isinstance(delay_ms, list):
-                self._visible_ms(delay_ms, len(request.bodies), now_ms)
+                self._visible_ms(queue, delay_ms, len(request.bodies), enqueue_ms)
                 delay_ms = at_places(delay_ms, batch.repeats.new)
             if not batch.sizes:
                 return Outcome(batch.message_ids(0))
-        # Times of a queue never decrease, even if the clock does: the floor of the retention is a single position.
-        enqueue_ms = max(now_ms, index.last_enqueue_ms)
         # From the time of the queue and not from now: after a step back of the clock a delay ends its full length after
         # the send time that the record has.
-        visible_ms = None if delay_ms == 0 else self._visible_ms(delay_ms, len(batch.sizes), enqueue_ms)
+        visible_ms = None if delay_ms == 0 else self._visible_ms(queue, delay_ms, len(batch.sizes), enqueue_ms)
         records: list[AnyRecord] = []
         # The reservation of ids, if one is needed, comes before the record that uses the ids, in the same row.
         # Otherwise a crash could give the ids to other messages.
@@ -227,10 +228,11 @@ class Send:
             if index.active_count and self._runtime[queue.queue_id].line.waiting:
                 self._serving.serve(queue, effects, now_ms)
 
-    def _visible_ms(self, delay_ms: int | list[int], count: int, enqueue_ms: int) -> int | list[int] | None:
-        high = self._limits.max_delay_ms
+    def _visible_ms(
+        self, queue: Queue, delay_ms: int | list[int], count: int, enqueue_ms: int
+    ) -> int | list[int] | None:
         if isinstance(delay_ms, int):
-            check_range("delay_ms", delay_ms, 0, high)
+            self._check_delay(queue, delay_ms)
             return enqueue_ms + delay_ms if delay_ms else None
         if len(delay_ms) != count:
             raise InvalidArgument(
@@ -240,12 +242,38 @@ class Send:
                 limit=f"one number, or {count}",
             )
         for delay in delay_ms:
-            check_range("delay_ms", delay, 0, high)
+            self._check_delay(queue, delay)
         return [enqueue_ms + delay for delay in delay_ms] if any(delay_ms) else None
+
+    def _check_delay(self, queue: Queue, delay_ms: int) -> None:
+        check_range("delay_ms", delay_ms, 0, self._limits.max_delay_ms)
+        # The retention counts from the send, so all of it is left.
+        retention_ms = queue.index.attributes.retention_ms
+        if delay_ms >= retention_ms:
+            raise InvalidArgument(
+                f"a delay of {delay_ms} ms is not shorter than the retention of queue {queue.name!r}, {retention_ms} ms:"
+                " the message would expire before it becomes active",
+                field="delay_ms",
+                value=delay_ms,
+                limit=f"less than retention_ms ({retention_ms})",
+            )
+
+
+def _delay_ms(request: SendRequest, queue_delay_ms: int, enqueue_ms: int) -> int | list[int]:
+    """Return the delay of a send; a time that has passed is no delay, also when a send is repeated late."""
+    if request.at_ms is None:
+        return queue_delay_ms if request.delay_ms is None else request.delay_ms
+    if request.delay_ms is not None:
+        raise InvalidArgument(
+            "a send has delay_ms or at_ms, not both", field="at_ms", value=request.at_ms, limit="null beside delay_ms"
+        )
+    return max(0, request.at_ms - enqueue_ms)
 
 
 def _is_plain(request: SendRequest, queue_delay_ms: int) -> bool:
     """Return whether a send has only bodies, active at once, and perhaps a session and sequence."""
     if request.headers is not None or request.dedup_ids is not None or request.after is not None:
+        return False
+    if request.at_ms is not None:
         return False
     return (queue_delay_ms if request.delay_ms is None else request.delay_ms) == 0

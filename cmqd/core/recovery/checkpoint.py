@@ -98,7 +98,9 @@ class Checkpoint:
         # Copies of references: leases are frozen, so parts that are made later still show this moment.
         leases = [item for item in index.leases.by_number.items() if item[1].position >= index.floor]
         history = index.history.entries()
-        delays = self._queues.delays.of_queue(queue.queue_id) if index.delays.scheduled_count else []
+        timers = self._queues.delays
+        delays = timers.near.of_queue(queue.queue_id) if index.delays.scheduled_count else []
+        far_delays = timers.far_of_queue(queue.queue_id) if index.delays.scheduled_count else []
         step_positions, step_starts, step_ends = index.steps.packed()
         halves = self._halves(queue) if index.has_halves else ()
         # All parts are prepared before the first is yielded. Behind a ``yield`` other operations may have run, and a
@@ -130,6 +132,7 @@ class Checkpoint:
             dead_letter_floor=index.dead_letter_floor,
             activations=index.activation_entries(),
             redrive=None if index.redrive is None else msgspec.structs.replace(index.redrive),
+            far_delays=[pairs.tobytes() for pairs in far_delays],
         )
         yield from halves
         for entries in dedup_ids:

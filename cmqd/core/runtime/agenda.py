@@ -74,7 +74,7 @@ class Agenda:
         self._delays = queues.delays
         self.waits = DeadlineBuckets(WAIT_BUCKET_MS)
         """Waiting receives by their deadline."""
-        self._buckets = (queues.leases, queues.delays, queues.checks, self.waits)
+        self._buckets = (queues.leases, queues.delays.near, queues.checks, self.waits)
         self.expiries = Plan()
         """Queues, at the time when their first messages outlive the retention."""
         self.reviews = Plan()
@@ -119,15 +119,19 @@ class Agenda:
             numbers = buckets.heap
             if numbers and numbers[0] * buckets.width_ms < first_ms:
                 first_ms = numbers[0] * buckets.width_ms
-        if self._delays.heap:
+        delays = self._delays
+        if delays.near.heap:
             due_ms = self.prefetch_due_ms()
             if due_ms is not None and due_ms < first_ms:
                 first_ms = due_ms
+        due_ms = delays.bring_near_due_ms()
+        if due_ms is not None and due_ms < first_ms:
+            first_ms = due_ms
         return None if first_ms == NEVER_MS else first_ms
 
     def prefetch_due_ms(self) -> int | None:
         """Return when bodies of delayed messages are to be asked for next: well before those in memory are used up."""
-        first_ms = self._delays.next_due_ms()
+        first_ms = self._delays.near.next_due_ms()
         if first_ms is None:
             return None
         return max(first_ms - PREFETCH_MS, self.prefetched_until_ms - PREFETCH_MS // 2)

@@ -12,6 +12,7 @@ import ssl
 from collections.abc import Callable
 from typing import Final
 
+from cmqd.core.limits import CMQ_MAX_DELAY_MS
 from cmqd.server.accounts import Accounts
 from cmqd.server.audit import Audit
 from cmqd.server.binary.accepted_connection import AcceptedConnection, Shared
@@ -172,7 +173,7 @@ class Listener:
             heartbeat_ms=settings.heartbeat_ms,
             authentication_timeout_ms=settings.authentication_timeout_ms,
             max_outstanding=settings.max_requests_per_connection,
-            features=Feature,
+            features=_features(settings.max_delay_ms),
         )
 
     def _find_key(self, secret_id: str) -> AccessKey | None:
@@ -208,3 +209,8 @@ class Listener:
         idle, shared.idle = shared.idle, []
         for connection in idle:
             connection.rest_with_others()
+
+
+def _features(max_delay_ms: int) -> list[Feature]:
+    """Return the words of this server. A client learns from ``long_delays`` that delays beyond CMQ's limit may work."""
+    return [word for word in Feature if word is not Feature.LONG_DELAYS or max_delay_ms > CMQ_MAX_DELAY_MS]
