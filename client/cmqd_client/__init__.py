@@ -21,6 +21,7 @@ from cmqd_client.half_messages import (
 from cmqd_client.message_ids import MessageId
 from cmqd_client.outgoing import Outgoing
 from cmqd_client.queue import Message, Queue
+from cmqd_client.requests import Reply
 from cmqd_client.results import (
     BatchResult,
     CopyOf,
@@ -64,6 +65,7 @@ __all__ = [
     "QueueAttributes",
     "QueueInfo",
     "Redrive",
+    "Reply",
     "RetryStrategy",
     "Rewound",
     "Sent",

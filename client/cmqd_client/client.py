@@ -1,5 +1,6 @@
 """The client: connect to a server, find and make queues and topics."""
 
+from collections.abc import Mapping
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, Unpack
@@ -16,6 +17,7 @@ from cmqd_client.durations import Duration, to_seconds
 from cmqd_client.errors import ClientClosed
 from cmqd_client.half_messages import Checker
 from cmqd_client.queue import Queue
+from cmqd_client.requests import REPLY_TIMEOUT, Reply, Requester
 from cmqd_client.results import QueuePage
 from cmqd_client.retry import Repeat, RetryPolicy
 from cmqd_client.topic import Topic, TopicAttributes, TopicInfo, TopicPage, topic_attributes, topic_info
@@ -92,7 +94,7 @@ class Client:
     Use a client as an async context manager, in one event loop, from any number of tasks.
     """
 
-    __slots__ = ("_channel", "_make_channel", "address")
+    __slots__ = ("_channel", "_make_channel", "_policy", "_requester", "address")
 
     def __init__(
         self,
@@ -106,6 +108,8 @@ class Client:
         """Address of the server, with the key."""
         self._make_channel = partial(Channel, open_connection, policy, connections, request_timeout)
         self._channel: Channel | None = None
+        self._policy = policy
+        self._requester: Requester | None = None
 
     # ------------------------------------------------------------------ opening and closing
 
@@ -130,9 +134,12 @@ class Client:
     async def close(self) -> None:
         """Close all connections; ``async with`` calls this on leaving. Harmless when repeated.
 
-        Waiting receives end with ``ClientClosed``, and messages on their way to them are released. Other calls have
+        Waiting receives and requests without a reply end with ``ClientClosed``, and messages on their way to receives
+        are released. The reply queue is deleted, if the server answers within a second. Other calls have
         a second to finish; then they end with ``OutcomeUnknown`` or ``ConnectionLost``.
         """
+        if self._requester is not None:
+            await self._requester.close()
         if self._channel is not None:
             await self._channel.close()
 
@@ -205,6 +212,45 @@ class Client:
             QueueNotFound: the queue does not exist.
         """
         await self._require().ask(wire.DeleteQueue, wire.Done, Repeat.ONCE, name)
+
+    async def request(
+        self,
+        queue: str | Queue,
+        body: bytes,
+        *,
+        timeout: Duration = REPLY_TIMEOUT,
+        headers: Mapping[str, str] | None = None,
+    ) -> Reply:
+        """Send a message and wait for its reply, which a consumer gives with :meth:`Message.reply`.
+
+        The request is stored as by :meth:`Queue.send` and delivered at least once, so a consumer may process it more
+        than once; the first reply is returned. Replies come through a queue of this client, which is made at the first
+        request and deleted when the client closes, or by the server ten minutes after the last sign of the client.
+        Any number of requests can wait at once. A request that is cancelled or times out is not taken back, and its
+        reply is dropped. A restart of the server loses neither requests nor replies.
+
+        Args:
+            queue: the queue of the request, by name or handle.
+            body: 1 byte up to the queue's ``max_message_bytes``.
+            timeout: limit for the send and the reply together; more than 0.
+            headers: further headers; ``reply-to`` and ``correlation-id`` are set by the client.
+
+        Raises:
+            NoReply: the time is over; the request may have been processed, or may still be.
+            ClientClosed: the client was closed meanwhile; likewise.
+            InvalidArgument: the server is too old for reply queues; the request was not sent.
+            TooManyQueues: the account is at its limit of queues; the request was not sent.
+            ValueError: the timeout is not positive, or a header is set by the client.
+            CmqError: as for :meth:`Queue.send`.
+        """
+        requester = self._requester
+        if requester is None:
+            requester = self._requester = Requester(self.queue, self._ensure_raw, self.delete_queue, self._policy)
+        target = self.queue(queue) if isinstance(queue, str) else queue
+        return await requester.request(target, body, timeout, headers)
+
+    async def _ensure_raw(self, name: str, attributes: Mapping[str, Any]) -> None:
+        await self._require().ask(wire.EnsureQueue, wire.QueueInfo, Repeat.SAFE, name, dict(attributes))
 
     def transaction_producer(
         self,

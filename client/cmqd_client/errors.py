@@ -5,6 +5,7 @@
     ├── ServerUnreachable              no connection could be made in time; the request was not sent
     ├── ConnectionLost                 the connection ended before the reply: the request may have been executed
     ├── RequestTimeout                 no reply in time: the request may have been executed
+    ├── NoReply                        a request to a queue was not replied to in time
     ├── NotSupported                   the server is older than the call needs; the request was not sent
     ├── ProtocolViolation              the peer does not speak this protocol (or not properly); the connection is closed
     ├── PartialFailure                 ``raise_for_failures()`` of a batch in which some failed
@@ -115,6 +116,12 @@ class ProtocolViolation(CmqError):
     """The received bytes are not this protocol: another service listens on that port, or the proof was wrong."""
 
     name = "protocol_violation"
+
+
+class NoReply(CmqError):
+    """No reply to a request came in time (``Client.request``). The request may have been processed, or may still be."""
+
+    name = "no_reply"
 
 
 class NotSupported(CmqError):

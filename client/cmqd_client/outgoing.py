@@ -2,11 +2,17 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, repeat
+from typing import Final
 
 import msgspec
 
 from cmqd_client.durations import Duration, to_ms
 from cmqd_types.messages import Headers
+
+REPLY_TO: Final = "reply-to"
+"""Header of a request: the queue for its reply."""
+CORRELATION_ID: Final = "correlation-id"
+"""Header of a request and of its reply: the number of the request."""
 
 
 class Outgoing(msgspec.Struct, frozen=True):

@@ -23,7 +23,7 @@ from cmqd_client.channel import Channel
 from cmqd_client.durations import Duration, to_datetime, to_epoch_ms, to_ms
 from cmqd_client.errors import DecisionFailure, NotSupported
 from cmqd_client.message_ids import MessageId, id_number, printed_id
-from cmqd_client.outgoing import Batch, Outgoing, checked_body
+from cmqd_client.outgoing import CORRELATION_ID, REPLY_TO, Batch, Outgoing, checked_body
 from cmqd_client.results import (
     BatchResult,
     CopyOf,
@@ -128,6 +128,35 @@ class Message:
     def copy_of(self) -> CopyOf | None:
         """The published message that this message is a copy of; None = sent directly to a queue."""
         return copy_of(self._received.copy_of)
+
+    @property
+    def wants_reply(self) -> bool:
+        """True if the message is a request of :meth:`Client.request`."""
+        return REPLY_TO in self.headers and CORRELATION_ID in self.headers
+
+    async def reply(self, body: bytes, *, headers: Mapping[str, str] | None = None) -> Sent:
+        """Reply to a request of :meth:`Client.request`; then delete the message.
+
+        The reply is stored once, also if the message is delivered and replied to again within 5 minutes. Guarantees,
+        cancellation and errors are as for :meth:`Queue.send`.
+
+        Args:
+            body: the body of the reply.
+            headers: further headers of the reply.
+
+        Raises:
+            ValueError: the message is no request.
+            QueueNotFound: the client that made the request has gone; delete the message.
+            CmqError: as for :meth:`Queue.send`.
+        """
+        own = self.headers
+        if not self.wants_reply:
+            raise ValueError(f"message {self.id} is no request: it has no headers {REPLY_TO!r} and {CORRELATION_ID!r}")
+        correlation_id = own[CORRELATION_ID]
+        queue = Queue(self._queue.channel, own[REPLY_TO])
+        return await queue.send(
+            body, headers=dict(headers or {}) | {CORRELATION_ID: correlation_id}, dedup_id=correlation_id
+        )
 
     async def delete(self) -> HandleResult:
         """Delete the message; see :meth:`Queue.delete`."""

@@ -319,3 +319,46 @@ async def test_the_queues_of_all_accounts_come_by_pages(client: Client) -> None:
 async def test_status_tells_about_the_server(client: Client, server: LocalServer) -> None:
     assert (await client.status())["version"] == cmqd.__version__
     assert await client.seal_segments() == server.rig.log.durable_lsn
+
+
+# ---------------------------------------------------------------------- at a time
+
+
+async def test_a_message_is_sent_for_a_time(client: Client, server: LocalServer) -> None:
+    queue = client.queue("orders")
+    moment = datetime(2100, 1, 1, tzinfo=UTC)
+
+    with pytest.raises(InvalidArgument, match="delay_ms must be an integer from 0 to 3600000"):
+        await queue.send(b"a", at=moment)
+    await queue.send(b"b", at=datetime.now(UTC) + timedelta(minutes=10))
+    await queue.send_batch([b"c", b"d"], at=1000.5)
+
+    assert await server.bodies("orders") == [b"c", b"d"]
+    server.advance(601)
+    assert await server.bodies("orders") == [b"b", b"c", b"d"]
+    requests = server.link.of(wire.SendMessages)
+    assert [(request.delay_ms, request.at_ms) for request in requests if request.at_ms != requests[1].at_ms] == [
+        (None, 4_102_444_800_000),
+        (None, 1_000_500),
+    ]
+
+
+async def test_a_delay_and_a_time_are_not_sent_together(client: Client, server: LocalServer) -> None:
+    queue = client.queue("orders")
+    moment = datetime(2100, 1, 1, tzinfo=UTC)
+
+    with pytest.raises(ValueError, match="delay or at, not both"):
+        await queue.send(b"a", delay=1, at=moment)
+    with pytest.raises(ValueError, match="delay or at, not both"):
+        await queue.send_batch([b"a", Outgoing(b"b", delay=1)], at=moment)
+    with pytest.raises(ValueError, match="names no zone"):
+        await queue.send(b"a", at=datetime(2100, 1, 1))
+    assert not server.link.handled
+
+
+async def test_an_older_server_is_not_asked_for_a_time(client: Client, server: LocalServer) -> None:
+    server.link.features = ()
+    server.link.cut()
+
+    with pytest.raises(NotSupported, match="send_at"):
+        await client.queue("orders").send(b"a", at=datetime(2100, 1, 1, tzinfo=UTC))

@@ -84,7 +84,7 @@ timeouts = st.sampled_from([None, 1000, 1001, 2500, 30_000, 43_200_000])
 times = st.sampled_from(
     [0, 1, 7, 19, 20, 99, 100, 250, 1000, 1000, 5000, 29_999, 60_000, 61_000, 3_600_000, 400_000_000]
 )
-delays = st.sampled_from([0, 1, 20, 500, 1000, 30_000, 3_600_000])
+delays = st.sampled_from([0, 1, 20, 500, 1000, 30_000, 3_600_000, 300_000_000])
 sizes = st.sampled_from([1, 2, 30, 300, 1024])
 MARKS: list[Headers | None] = [None, {}, {"k": "v"}, {"name": "w" * 100, "other": "é"}]
 

@@ -58,6 +58,7 @@ class BrokerMachine(DiskRules):
             session_answers=3,
             max_dead_letter_sources=2,
             max_dedup_ids=3,
+            max_delay_ms=1_296_000_000,
             **self.more_limits,
         )
         self.broker = Broker(KEY, self.limits)
