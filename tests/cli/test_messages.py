@@ -249,3 +249,41 @@ def test_no_answer_in_time_is_unreachable(cmq_at: Cmq, server: ThreadedServer) -
         timeout_ms *= 2
     assert ran.code == ExitCode.UNREACHABLE
     assert "not known" in ran.err
+
+
+# ---------------------------------------------------------------------- at a time
+
+
+def test_a_message_is_sent_for_a_time(cmq_at: Cmq, server: ThreadedServer) -> None:
+    assert cmq_at("send", "orders", "past", "--at", "2001-02-03T04:05:06Z").code == 0
+    assert cmq_at("send", "orders", "--stdin", "--at", "2001-02-03T06:05:06+02:00", stdin=b"a\nb\n").code == 0
+
+    assert _bodies(server) == [b"past", b"a", b"b"]
+    requests = server.local.link.of(wire.SendMessages)
+    assert {(request.at_ms, request.delay_ms) for request in requests} == {(981_173_106_000, None)}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--at", "soon"), "'soon' is no time; write 2026-01-31T12:00"),
+        (("--at", "10m"), "a time from now is --delay"),
+        (("--at", "2100-01-01T00:00Z", "--delay", "1m"), "give --delay or --at, not both"),
+    ],
+)
+def test_a_time_that_is_none_is_refused(
+    cmq_at: Cmq, server: ThreadedServer, arguments: tuple[str, ...], says: str
+) -> None:
+    ran = cmq_at("send", "orders", "x", *arguments)
+
+    assert ran.code == ExitCode.USAGE
+    assert says in ran.err
+    assert not server.local.link.of(wire.SendMessages)
+
+
+def test_a_time_too_far_ahead_is_refused_by_the_server(cmq_at: Cmq, server: ThreadedServer) -> None:
+    ran = cmq_at("send", "orders", "x", "--at", "2100-01-01T00:00Z")
+
+    assert ran.code == ExitCode.USAGE
+    assert "delay_ms must be an integer from 0 to 3600000" in ran.err
+    assert _bodies(server) == []

@@ -10,6 +10,7 @@ from cmqd_client.accounts import AccountQueue
 from cmqd_client.errors import (
     InvalidArgument,
     MessageTooLarge,
+    NotSupported,
     PartialFailure,
     QueueDiffers,
     QueueExists,
@@ -358,7 +359,7 @@ async def test_a_delay_and_a_time_are_not_sent_together(client: Client, server: 
 
 async def test_an_older_server_is_not_asked_for_a_time(client: Client, server: LocalServer) -> None:
     server.link.features = ()
-    server.link.cut()
+    server.link.connection.drop()
 
     with pytest.raises(NotSupported, match="send_at"):
         await client.queue("orders").send(b"a", at=datetime(2100, 1, 1, tzinfo=UTC))

@@ -251,8 +251,8 @@ class Send:
         retention_ms = queue.index.attributes.retention_ms
         if delay_ms >= retention_ms:
             raise InvalidArgument(
-                f"a delay of {delay_ms} ms is not shorter than the retention of queue {queue.name!r}, {retention_ms} ms:"
-                " the message would expire before it becomes active",
+                f"a delay of {delay_ms} ms is not shorter than the retention of queue {queue.name!r}, {retention_ms}"
+                " ms: the message would expire before it becomes active",
                 field="delay_ms",
                 value=delay_ms,
                 limit=f"less than retention_ms ({retention_ms})",
