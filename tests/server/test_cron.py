@@ -1,14 +1,14 @@
 """Cron expressions, compared with a search minute by minute."""
 
 import re
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cmqd.core.cron import parse_cron
 from cmqd.core.errors import InvalidArgument
+from cmqd.server.cron import next_time_ms, parse_cron, parse_zone
 
 
 def at(text: str) -> datetime:
@@ -137,3 +137,64 @@ def test_the_next_time_is_that_of_a_search_minute_by_minute(fields: tuple[str, s
         if after < start.replace(hour=hour, minute=minute) < found
     ]
     assert not earlier
+
+
+# ---------------------------------------------------------------------- zones
+
+
+def in_zone(expression: str, zone: str, after: str, count: int) -> list[str]:
+    """The next times in UTC, after a time in UTC."""
+    parsed, known = parse_cron(expression), parse_zone(zone)
+    moment: int | None = round(datetime.fromisoformat(after + "+00:00").timestamp() * 1000)
+    found: list[str] = []
+    for _ in range(count):
+        assert moment is not None
+        moment = next_time_ms(parsed, known, moment)
+        assert moment is not None
+        found.append(datetime.fromtimestamp(moment / 1000, UTC).strftime("%m-%dT%H:%M"))
+    return found
+
+
+def test_without_a_shift_of_the_clock_times_are_those_of_the_zone():
+    assert in_zone("0 9 * * *", "UTC", "2026-01-01T09:00", 2) == ["01-02T09:00", "01-03T09:00"]
+    assert in_zone("0 9 * * *", "Europe/Berlin", "2026-01-01T09:00", 1) == ["01-02T08:00"]
+    assert in_zone("0 0 * * mon", "Asia/Kathmandu", "2026-01-01T00:00", 1) == ["01-04T18:15"]
+
+
+def test_a_time_that_the_clock_jumps_over_comes_later():
+    """Berlin, 29 March 2026: 02:00 is followed by 03:00 (01:00 UTC)."""
+    assert in_zone("30 2 * * *", "Europe/Berlin", "2026-03-28T12:00", 2) == ["03-29T01:30", "03-30T00:30"]
+    assert in_zone("0,30 2,3 * * *", "Europe/Berlin", "2026-03-29T00:59", 3) == [
+        "03-29T01:00",
+        "03-29T01:30",
+        "03-30T00:00",
+    ]
+    assert in_zone("*/30 * * * *", "Europe/Berlin", "2026-03-29T00:29", 3) == [
+        "03-29T00:30",
+        "03-29T01:00",
+        "03-29T01:30",
+    ]
+
+
+def test_a_time_that_comes_twice_counts_once():
+    """Berlin, 25 October 2026: 03:00 (01:00 UTC) is followed by 02:00."""
+    assert in_zone("30 2 * * *", "Europe/Berlin", "2026-10-24T12:00", 2) == ["10-25T00:30", "10-26T01:30"]
+    # From a time in the second of the two hours on.
+    assert in_zone("45 2 * * *", "Europe/Berlin", "2026-10-25T01:30", 1) == ["10-26T01:45"]
+
+
+def test_an_expression_for_every_hour_does_not_pause():
+    assert in_zone("*/30 * * * *", "Europe/Berlin", "2026-10-24T23:59", 6) == [
+        "10-25T00:00",
+        "10-25T00:30",
+        "10-25T01:00",
+        "10-25T01:30",
+        "10-25T02:00",
+        "10-25T02:30",
+    ]
+
+
+@pytest.mark.parametrize("name", ["", "Mars/Olympus", "../../etc/passwd", "/etc/localtime", "\0", "Europe"])
+def test_an_unknown_zone_is_refused(name: str):
+    with pytest.raises(InvalidArgument, match="there is no time zone"):
+        parse_zone(name)

@@ -1,17 +1,22 @@
-"""Cron expressions: five fields, and the next minute that they match. Pure: local times without a zone.
+"""Cron expressions: five fields, and the next minute that they match in a time zone.
 
-The fields are minute, hour, day of the month, month and day of the week (0 and 7 are Sunday), as in crontab(5): numbers,
-ranges (``1-5``), lists (``1,15``), steps (``*/10``, ``8-18/2``), names of months and weekdays (``JAN``, ``mon``). If both
-day fields are restricted, a day that matches either of them matches; a field that begins with ``*`` is not restricted.
+The fields are minute, hour, day of the month, month and day of the week (0 and 7 are Sunday), as in crontab(5):
+numbers, ranges (``1-5``), lists (``1,15``), steps (``*/10``, ``8-18/2``), names of months and weekdays (``JAN``,
+``mon``). If both day fields are restricted, a day that matches either of them matches; a field that begins with ``*``
+is not restricted.
 
-A step of the search is a day, or a month without a match, so that the rarest expression costs about 1,500 steps. An
+This module is in the server and not in the core, because the rules of a zone are files of the machine and change. The
+core is told each time once, and its record has the time, so that a replay never computes one.
+
+A step of a search is a day, or a month without a match, so that the rarest expression costs about 1,500 steps. An
 expression without any match (30 February) is refused when it is parsed.
 """
 
 import re
 from calendar import monthrange
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
 
@@ -21,13 +26,15 @@ MAX_EXPRESSION_BYTES = 256
 HORIZON_YEARS = 40
 """Years of a search: after 28 years the days of the week repeat, and a century without a leap day adds 12 years."""
 
-_MONTHS = {
+_MONTHS: Mapping[str, int] = {
     name: number
     for number, name in enumerate(
-        ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"], 1
+        ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"), 1
     )
 }
-_WEEKDAYS = {name: number for number, name in enumerate(["sun", "mon", "tue", "wed", "thu", "fri", "sat"])}
+_WEEKDAYS: Mapping[str, int] = {
+    name: number for number, name in enumerate(("sun", "mon", "tue", "wed", "thu", "fri", "sat"))
+}
 _FIELDS: tuple[tuple[str, int, int, Mapping[str, int]], ...] = (
     ("minute", 0, 59, {}),
     ("hour", 0, 23, {}),
@@ -36,6 +43,9 @@ _FIELDS: tuple[tuple[str, int, int, Mapping[str, int]], ...] = (
     ("day of the week", 0, 7, _WEEKDAYS),
 )
 _ITEM = re.compile(r"(?:(\*)|([0-9]{1,2}|[a-z]{3})(?:-([0-9]{1,2}|[a-z]{3}))?)(?:/([0-9]{1,2}))?", re.ASCII)
+_EVERY_HOUR = (1 << 24) - 1
+_REPEATED_HOURS = timedelta(hours=4)
+"""Bound of a search minute by minute: the clock of no zone is put back by more than three hours, but once in a century."""
 _A_YEAR_BEFORE_A_LEAP_DAY = datetime(2000, 1, 1)
 
 
@@ -50,6 +60,11 @@ class CronExpression(msgspec.Struct, frozen=True):
     """Sunday is bit 0."""
     either_day: bool
     """True if both day fields are restricted."""
+
+    @property
+    def matches_every_hour(self) -> bool:
+        """True if no hour of a day is left out."""
+        return self.hours == _EVERY_HOUR
 
     def next_after(self, moment: datetime) -> datetime | None:
         """Return the first matching minute after ``moment`` (a time without a zone), or None within 40 years."""
@@ -151,3 +166,47 @@ def _refusal(text: str, why: str) -> InvalidArgument:
         value=text,
         limit="five fields: minute, hour, day of the month, month, day of the week",
     )
+
+
+def parse_zone(name: str) -> ZoneInfo:
+    """Return a zone of the machine's tz database.
+
+    Raises:
+        InvalidArgument: the database has no such zone.
+    """
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise InvalidArgument(
+            f"there is no time zone {name[:64]!r}; write one like UTC or Europe/Berlin",
+            field="zone",
+            value=name,
+            limit="a name of the tz database",
+        ) from None
+
+
+def next_time_ms(expression: CronExpression, zone: ZoneInfo, after_ms: int) -> int | None:
+    """Return the first time of an expression after ``after_ms``, in milliseconds since 1970, or None within 40 years.
+
+    A time that the clock jumps over comes as much later as the clock was put forward. A time that comes twice, because
+    the clock was put back, counts once, unless the expression matches every hour: ``*/10 * * * *`` does not pause.
+    """
+    after = datetime.fromtimestamp(after_ms // 1000, UTC)
+    local = after.astimezone(zone).replace(tzinfo=None)
+    while True:
+        match = expression.next_after(local)
+        if match is None:
+            return None
+        found = match.replace(tzinfo=zone).astimezone(UTC)
+        if found > after:
+            break
+        # The clock was put back behind ``after``: the match is the first of two equal times, and has passed.
+        local = match
+    if expression.matches_every_hour and found - after <= _REPEATED_HOURS:
+        minute = after.replace(second=0) + timedelta(minutes=1)
+        while minute < found:
+            shown = minute.astimezone(zone).replace(tzinfo=None)
+            if expression.next_after(shown - timedelta(minutes=1)) == shown:
+                return round(minute.timestamp()) * 1000
+            minute += timedelta(minutes=1)
+    return round(found.timestamp()) * 1000
