@@ -45,7 +45,7 @@ _FIELDS: tuple[tuple[str, int, int, Mapping[str, int]], ...] = (
 _ITEM = re.compile(r"(?:(\*)|([0-9]{1,2}|[a-z]{3})(?:-([0-9]{1,2}|[a-z]{3}))?)(?:/([0-9]{1,2}))?", re.ASCII)
 _EVERY_HOUR = (1 << 24) - 1
 _REPEATED_HOURS = timedelta(hours=4)
-"""Bound of a search minute by minute: the clock of no zone is put back by more than three hours, but once in a century."""
+"""Bound of a search minute by minute; daylight saving time puts a clock back by two hours at most."""
 _A_YEAR_BEFORE_A_LEAP_DAY = datetime(2000, 1, 1)
 
 
