@@ -5,8 +5,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 import cmqd
-from cmqd_client import Client, Outgoing
+from cmqd_client import Client, Outgoing, connect
 from cmqd_client.accounts import AccountQueue
+from cmqd_client.address import parse_address
+from cmqd_client.connection import Connection
 from cmqd_client.errors import (
     InvalidArgument,
     MessageTooLarge,
@@ -329,7 +331,9 @@ async def test_a_message_is_sent_for_a_time(client: Client, server: LocalServer)
     queue = client.queue("orders")
     moment = datetime(2100, 1, 1, tzinfo=UTC)
 
-    with pytest.raises(InvalidArgument, match="delay_ms must be an integer from 0 to 3600000"):
+    with pytest.raises(
+        InvalidArgument, match=r"at_ms lies \d+ ms ahead; this server takes a delay of at most 3600000 ms"
+    ):
         await queue.send(b"a", at=moment)
     await queue.send(b"b", at=datetime.now(UTC) + timedelta(minutes=10))
     await queue.send_batch([b"c", b"d"], at=1000.5)
@@ -357,9 +361,19 @@ async def test_a_delay_and_a_time_are_not_sent_together(client: Client, server: 
     assert not server.link.handled
 
 
-async def test_an_older_server_is_not_asked_for_a_time(client: Client, server: LocalServer) -> None:
+async def test_an_older_server_is_not_asked_for_a_time(server: LocalServer) -> None:
     server.link.features = ()
-    server.link.connection.drop()
 
-    with pytest.raises(NotSupported, match="send_at"):
-        await client.queue("orders").send(b"a", at=datetime(2100, 1, 1, tzinfo=UTC))
+    async with connect(server.url) as client:
+        with pytest.raises(NotSupported, match="send_at"):
+            await client.queue("orders").send(b"a", at=datetime(2100, 1, 1, tzinfo=UTC))
+    assert not server.link.of(wire.SendMessages)
+
+
+@pytest.mark.parametrize(("setting", "named"), [({}, False), ({"max_delay_ms": 86_400_000}, True)])
+async def test_a_server_that_takes_long_delays_says_so(setting: dict[str, int], named: bool) -> None:
+    async with LocalServer(**setting) as server:
+        address = parse_address(server.url)
+        connection = await Connection.open(address, timeout=300)
+        assert ("long_delays" in connection.facts.features) is named
+        await connection.close()

@@ -48,7 +48,7 @@ REFUSED: dict[str, tuple[bytes, str]] = {
         f"request: {COUNT} bytes behind the last known field; at most {LARGE_PAYLOAD_BYTES} are skipped",
     ),
     "unknown nested element": (
-        b"\x9b" + SEND + b"\xc0\xc0\x00\x00\xc0\xc0" + array(COUNT) + ZEROS,
+        b"\x9c" + SEND + b"\xc0\xc0\x00\x00\xc0\xc0\xc0" + array(COUNT) + ZEROS,
         f"request: {COUNT + 5} bytes behind the last known field; at most {LARGE_PAYLOAD_BYTES} are skipped",
     ),
     "elements in place of fields": (array(COUNT) + SEND + ZEROS, "headers is of type int; expected array | null"),
@@ -110,7 +110,7 @@ def test_an_unknown_operation_in_a_large_frame_is_answered() -> None:
         array(COUNT) + b"\x10\x00" + ZEROS,
         array(COUNT) + b"\x10" + LONG_TEXT,
         array(2 * COUNT) + SEND + b"\xc0\xc0\x00\x00\xc0\xc0" + ZEROS[:10],
-        b"\x9a" + SEND + b"\xc0\xc0\x00\x00\xc0\xc0" + ZEROS,
+        b"\x9b" + SEND + b"\xc0\xc0\x00\x00\xc0\xc0\xc0" + ZEROS,
         b"\x94\x10\x07" + LONG_TEXT[:-1],
         b"\x93\x04\x07" + array(COUNT) + ZEROS,
     ],
@@ -145,7 +145,7 @@ def test_a_large_send_of_a_newer_client_is_taken() -> None:
     payload = encoder.encode(request)
     pair = ConnectionPair.opened()
 
-    pair.to_server(frame(b"\x9b" + payload[1:] + array(10_000) + bytes(10_000)))
+    pair.to_server(frame(b"\x9c" + payload[1:] + array(10_000) + bytes(10_000)))
 
     assert pair.server_events == [request]
 

@@ -76,6 +76,12 @@ class DelayTimers:
             pairs = queues[queue_id] = array("Q")
         return _FarEntries(pairs, due_ms)
 
+    def pass_time(self, now_ms: int) -> None:
+        """Let new times of this span and the next minutes go to ``near``, unless far entries have to move first."""
+        span = (now_ms + LEAD_MS) // SPAN_MS
+        if span > self._last_near_span and not (self._spans and self._spans[0] <= span):
+            self._last_near_span = span
+
     def bring_near_due_ms(self) -> int | None:
         """Return the time at which ``bring_near`` has entries to move; None without far entries."""
         return self._spans[0] * SPAN_MS - LEAD_MS if self._spans else None
@@ -100,7 +106,6 @@ class DelayTimers:
             for place in range(0, len(moved), 2):
                 near.bucket(moved[place], queue_id).append(moved[place + 1])
             most -= len(moved) // 2
-        # Only now: entries of the span that were still far would otherwise come due behind later ones.
         self._last_near_span = max(self._last_near_span, reached)
 
     def far_of_queue(self, queue_id: int) -> "list[array[int]]":
@@ -123,6 +128,9 @@ class DelayTimers:
             pairs = queues.pop(queue_id, None)
             if pairs is not None:
                 self.near.size -= len(pairs) // 2
+        if not all(self._far.values()):
+            self._far = {span: queues for span, queues in self._far.items() if queues}
+            self._spans = sorted(self._far)
 
     def no_later_than(self, latest_ms: Mapping[int, int]) -> None:
         """Make later entries of queues come due at the time given for the queue, because broker time stepped back."""

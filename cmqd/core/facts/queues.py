@@ -160,6 +160,8 @@ class QueueTable:
 
     def apply_sent(self, queue: Queue, record: MessagesSent, lsn: int = 0) -> bool:
         """Add messages at the end of a queue; return True if a new time step began."""
+        if record.visible_ms is not None:
+            self.delays.pass_time(record.enqueue_ms)
         begins_step = queue.index.apply_sent(record)
         if record.dedup_ids is not None:
             dedup_ids = queue.dedup_ids

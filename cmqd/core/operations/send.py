@@ -70,7 +70,7 @@ class Send:
         batch = self._batches.check(queue, request, now_ms)
         # Times of a queue never decrease, even if the clock does: the floor of the retention is a single position.
         enqueue_ms = max(now_ms, index.last_enqueue_ms)
-        delay_ms = _delay_ms(request, index.attributes.delay_ms, enqueue_ms)
+        delay_ms = self._delay_ms(request, index.attributes.delay_ms, enqueue_ms)
         if batch.repeats is not None:
             # A list of delays is checked for all bodies, repeats included: its length must fit the request and not the
             # bodies that remain to be stored.
@@ -245,6 +245,25 @@ class Send:
             self._check_delay(queue, delay)
         return [enqueue_ms + delay for delay in delay_ms] if any(delay_ms) else None
 
+    def _delay_ms(self, request: SendRequest, queue_delay_ms: int, enqueue_ms: int) -> int | list[int]:
+        """Return the delay of a send; a time that has passed is no delay, also when a send is repeated late."""
+        at_ms = request.at_ms
+        if at_ms is None:
+            return queue_delay_ms if request.delay_ms is None else request.delay_ms
+        if request.delay_ms is not None:
+            raise InvalidArgument(
+                "a send has delay_ms or at_ms, not both", field="at_ms", value=at_ms, limit="null beside delay_ms"
+            )
+        if at_ms - enqueue_ms > self._limits.max_delay_ms:
+            raise InvalidArgument(
+                f"at_ms lies {at_ms - enqueue_ms} ms ahead; this server takes a delay of at most"
+                f" {self._limits.max_delay_ms} ms",
+                field="at_ms",
+                value=at_ms,
+                limit=f"a delay of at most {self._limits.max_delay_ms} ms",
+            )
+        return max(0, at_ms - enqueue_ms)
+
     def _check_delay(self, queue: Queue, delay_ms: int) -> None:
         check_range("delay_ms", delay_ms, 0, self._limits.max_delay_ms)
         # The retention counts from the send, so all of it is left.
@@ -257,17 +276,6 @@ class Send:
                 value=delay_ms,
                 limit=f"less than retention_ms ({retention_ms})",
             )
-
-
-def _delay_ms(request: SendRequest, queue_delay_ms: int, enqueue_ms: int) -> int | list[int]:
-    """Return the delay of a send; a time that has passed is no delay, also when a send is repeated late."""
-    if request.at_ms is None:
-        return queue_delay_ms if request.delay_ms is None else request.delay_ms
-    if request.delay_ms is not None:
-        raise InvalidArgument(
-            "a send has delay_ms or at_ms, not both", field="at_ms", value=request.at_ms, limit="null beside delay_ms"
-        )
-    return max(0, request.at_ms - enqueue_ms)
 
 
 def _is_plain(request: SendRequest, queue_delay_ms: int) -> bool:
