@@ -331,9 +331,7 @@ async def test_a_message_is_sent_for_a_time(client: Client, server: LocalServer)
     queue = client.queue("orders")
     moment = datetime(2100, 1, 1, tzinfo=UTC)
 
-    with pytest.raises(
-        InvalidArgument, match=r"at_ms lies \d+ ms ahead; this server takes a delay of at most 3600000 ms"
-    ):
+    with pytest.raises(InvalidArgument, match=r"at_ms lies \d+ ms ahead; .* a delay of at most 3600000 ms"):
         await queue.send(b"a", at=moment)
     await queue.send(b"b", at=datetime.now(UTC) + timedelta(minutes=10))
     await queue.send_batch([b"c", b"d"], at=1000.5)

@@ -44,7 +44,7 @@ REFUSED: dict[str, tuple[bytes, str]] = {
     ),
     "wrong type": (b"\x95" + SEND + array(COUNT) + ZEROS, "headers must have at most 256 entries"),
     "unknown elements": (
-        array(10 + COUNT) + SEND + b"\xc0\xc0\x00\x00\xc0\xc0" + ZEROS,
+        array(11 + COUNT) + SEND + b"\xc0\xc0\x00\x00\xc0\xc0\xc0" + ZEROS,
         f"request: {COUNT} bytes behind the last known field; at most {LARGE_PAYLOAD_BYTES} are skipped",
     ),
     "unknown nested element": (
