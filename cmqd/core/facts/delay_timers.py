@@ -16,7 +16,7 @@ from cmqd_fold.timers import TimerEntries
 SPAN_MS = 1 << 22
 """Width of a span: 15 days are 310 spans, and the fine buckets of a span are some 210,000."""
 LEAD_MS = 600_000
-"""Time before a span begins at which its entries start to move: a million entries move in 1,000 slices."""
+"""Time before a span begins at which its entries start to move: a million entries move in 2,000 slices."""
 
 
 class _FarEntries:
