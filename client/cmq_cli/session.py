@@ -41,7 +41,7 @@ class Session:
     verbose
         Show the numbers of the request and the connection with an error; the server's log has the same numbers.
     timeout
-        Time limit of a request, beyond the wait of a receive; a request is repeated twice before it fails.
+        Time limit for an attempt of a request, beyond the wait of a receive; a request fails after three times as long.
     """
 
     url: str | None = None
@@ -90,5 +90,10 @@ class Session:
         Raises:
             CmqError: the server cannot be reached, or refuses.
         """
-        async with connect(self.address(), request_timeout=self.timeout, product="cmq") as client:
+        # A command fails soon if no server answers, but a request that was sent gets three attempts.
+        client = connect(self.address(), request_timeout=self.timeout, patience=3 * self.timeout, product="cmq")
+        await client.open(patience=self.timeout)
+        try:
             yield client
+        finally:
+            await client.close()

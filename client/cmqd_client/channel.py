@@ -3,18 +3,22 @@
 The layers above (client, queue, accounts) build requests and read replies; the layers below (link, connection) know
 a single connection and repeat no request. ``retry`` decides whether and when a request is repeated. Only this layer
 knows all connections, so a repeat can take another connection than the first attempt.
+
+A call has two time limits: the request timeout limits an attempt that was sent, and the patience limits the call, with
+all its attempts, the pauses between them and the waits for a connection. An attempt never outlasts the patience.
 """
 
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable
+from copy import copy
 from random import random
-from typing import Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 import msgspec
 
 from cmqd_client.checks import CheckRouter
-from cmqd_client.connection import Connection, OnEnded, OnPush, request_ids
+from cmqd_client.connection import Connection, OnEnded, request_ids
 from cmqd_client.errors import (
     ClientClosed,
     CmqError,
@@ -24,6 +28,7 @@ from cmqd_client.errors import (
     ServerUnreachable,
     ShuttingDown,
 )
+from cmqd_client.hosts_in_turn import Opener
 from cmqd_client.link import Link
 from cmqd_client.numbering import SendNumbering, Session
 from cmqd_client.retry import Repeat, RetryPolicy, final_error, may_have_happened
@@ -33,30 +38,58 @@ P = ParamSpec("P")
 R = TypeVar("R", bound=AnyReply)
 
 
-class Opener(Protocol):
-    """Opens a connection: ``Connection.open`` with all other arguments given."""
-
-    def __call__(  # noqa: D102 - said above
-        self, *, on_ended: OnEnded, next_request_id: Callable[[], int], on_push: OnPush
-    ) -> Awaitable[Connection]: ...
-
-
 LONGEST_WAIT = 30.0
 """Longest wait in seconds of a receive without a wait of its own: the upper limit of a queue's polling wait (part of
 the protocol). Used only for a time limit."""
 
 
+SHORTEST_ATTEMPT = 0.25
+"""Least time in seconds that a repeat must have for its answer: several round trips and an fsync. A repeat without that
+time would likely end unanswered, and turn a refusal into an unknown outcome."""
+
+
+class ChannelState(msgspec.Struct):
+    """The state that a channel shares with its copies of another patience."""
+
+    closing: bool = False
+
+
 class Channel:
     """Carries requests over its links. Request ids are counted over all connections."""
 
-    __slots__ = ("_closing", "_links", "_policy", "_timeout", "_turn", "checks", "next_request_id", "numbering")
+    __slots__ = (
+        "_first_timeout",
+        "_links",
+        "_patience",
+        "_policy",
+        "_shortest",
+        "_state",
+        "_timeout",
+        "_turn",
+        "checks",
+        "next_request_id",
+        "numbering",
+    )
 
-    def __init__(self, open_connection: Opener, policy: RetryPolicy, links: int, request_timeout: float) -> None:
-        """Make a channel of ``links`` links with ``request_timeout`` seconds per attempt."""
+    def __init__(
+        self, open_connection: Opener, policy: RetryPolicy, links: int, request_timeout: float, patience: float
+    ) -> None:
+        """Make a channel of ``links`` links.
+
+        Args:
+            open_connection: opens a connection.
+            policy: number of repeats, and pauses.
+            links: number of connections.
+            request_timeout: seconds for an attempt that was sent.
+            patience: seconds for a call; ``inf`` = unlimited.
+        """
         self._policy = policy
         self._timeout = request_timeout
+        self._patience = patience
+        self._first_timeout = min(request_timeout, patience)
+        self._shortest = min(request_timeout, SHORTEST_ATTEMPT)
         self._turn = 0
-        self._closing = False
+        self._state = ChannelState()
         self.next_request_id: Callable[[], int] = request_ids().__next__
         """Returns the number of the next request."""
         self.numbering: SendNumbering = SendNumbering(lambda: secrets.randbits(64))
@@ -71,23 +104,38 @@ class Channel:
 
     # ------------------------------------------------------------------ opening and closing
 
-    async def open(self) -> None:
+    async def open(self, patience: float | None = None) -> None:
         """Connect; returns when the first link is up.
+
+        Args:
+            patience: seconds to wait for a connection; None = the channel's patience.
 
         Raises:
             ServerUnreachable, ConnectionRefused, ProtocolViolation: see :meth:`Link.wait_connected`.
         """
         for link in self._links:
             link.start()
-        await self._connection()
+        started = asyncio.get_running_loop().time()
+        try:
+            await self._connection(self._patience if patience is None else patience)
+        except CmqError as error:
+            self._waited(error, started, 1)
+            raise
 
     async def close(self) -> None:
         """End waiting receives, let outstanding replies arrive, close all connections. Harmless when repeated."""
-        self._closing = True
+        self._state.closing = True
         self.checks.close()
         connections = [connection for link in self._links for connection in await link.close()]
         if connections:
             await asyncio.gather(*(connection.close() for connection in connections))
+
+    def with_patience(self, patience: float) -> "Channel":
+        """Return a channel over the same links with another patience in seconds; ``inf`` = unlimited."""
+        channel = copy(self)
+        channel._patience = patience
+        channel._first_timeout = min(self._timeout, patience)
+        return channel
 
     # ------------------------------------------------------------------ requests
 
@@ -95,17 +143,19 @@ class Channel:
         """Make a request, repeat it as ``repeat`` allows, and return the reply.
 
         Raises:
-            CmqError: see :func:`cmqd_client.retry.final_error` for the error after the last repeat.
+            CmqError: see :func:`cmqd_client.retry.final_error` for the error after the last repeat; ``waited`` has the
+                time from the call to the error.
             ProtocolViolation: the reply has another type.
         """
+        started = asyncio.get_running_loop().time()
         connection = self._pick()
         if connection is not None and not connection.write_paused:
             try:
-                reply = await connection.request(request, self._timeout)
+                reply = await connection.request(request, self._first_timeout)
             except CmqError as error:
-                reply, _ = await self._again(request, repeat, error)
+                reply, _ = await self._again(request, repeat, started, error)
         else:
-            reply, _ = await self._again(request, repeat, None)
+            reply, _ = await self._again(request, repeat, started, None)
         if isinstance(reply, reply_type):
             return reply
         raise _surprise(request, reply)
@@ -138,42 +188,60 @@ class Channel:
             The reply, and True if an earlier attempt may have been executed.
         """
         uncertain = False
+        started = asyncio.get_running_loop().time()
         connection = self._pick()
         if connection is not None and not connection.write_paused:
             try:
-                reply = await connection.request(request, self._timeout)
+                reply = await connection.request(request, self._first_timeout)
             except CmqError as error:
-                reply, uncertain = await self._again(request, Repeat.SAFE, error)
+                reply, uncertain = await self._again(request, Repeat.SAFE, started, error)
         else:
-            reply, uncertain = await self._again(request, Repeat.SAFE, None)
+            reply, uncertain = await self._again(request, Repeat.SAFE, started, None)
         if isinstance(reply, reply_type):
             return reply, uncertain
         raise _surprise(request, reply)
 
-    async def _again(self, request: Request, repeat: Repeat, error: CmqError | None) -> tuple[AnyReply, bool]:
-        """Continue after a first attempt that failed with ``error``, or (None) waits for a connection."""
+    async def _again(
+        self, request: Request, repeat: Repeat, started: float, error: CmqError | None
+    ) -> tuple[AnyReply, bool]:
+        """Continue a call that began at ``started`` (loop time), after a first attempt that failed with ``error``.
+
+        ``error`` None = no attempt was made, because no connection was ready.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = started + self._patience
         attempt = 0
         uncertain = False
         while True:
             if error is not None:
                 attempt += 1
                 uncertain = uncertain or may_have_happened(error)
-                pause = self._policy.next_attempt(error, repeat, attempt, random())
-                if pause is None or self._closing:
+                remaining = deadline - loop.time() - self._shortest
+                pause = self._policy.next_attempt(error, repeat, attempt, remaining, random())
+                if pause is None or self._state.closing:
                     if uncertain and repeat is not Repeat.READ and not may_have_happened(error):
                         # A refusal of this attempt says nothing about an earlier attempt that may have been executed.
-                        raise final_error(_unsure(error), repeat) from error
-                    raise final_error(error, repeat)
+                        raise self._waited(final_error(_unsure(error), repeat), started, attempt) from error
+                    raise self._waited(final_error(error, repeat), started, attempt)
                 await asyncio.sleep(pause)
                 # A new number: the old request may still wait on the same connection.
                 request = msgspec.structs.replace(request, request_id=self.next_request_id())
             try:
-                connection = await self._connection()
+                connection = await self._connection(deadline - loop.time())
                 if connection.write_paused:
-                    await connection.wait_writable(self._timeout)
-                return await connection.request(request, self._timeout), uncertain
+                    await connection.wait_writable(min(self._timeout, deadline - loop.time()))
+                timeout = max(min(self._timeout, deadline - loop.time()), 0.0)
+                return await connection.request(request, timeout), uncertain
             except CmqError as caught:
                 error = caught
+
+    @staticmethod
+    def _waited(error: CmqError, started: float, attempts: int) -> CmqError:
+        """Return the error with the time that the call took, if the call ended for lack of an answer or of time."""
+        if error.retryable or may_have_happened(error):
+            error.waited = asyncio.get_running_loop().time() - started
+            error.attempts = attempts
+        return error
 
     async def receive(self, request: ReceiveMessages) -> MessagesReceived:
         """Make a receive; a repeat waits for the rest of the wait.
@@ -185,7 +253,7 @@ class Channel:
         if connection is not None and not connection.write_paused:
             wait = LONGEST_WAIT if request.wait_ms is None else request.wait_ms / 1000
             try:
-                return await connection.receive(request, self._timeout + wait)
+                return await connection.receive(request, self._first_timeout + wait)
             except CmqError as error:
                 return await self._receive_again(request, started, error)
         return await self._receive_again(request, started, None)
@@ -196,35 +264,42 @@ class Channel:
         loop = asyncio.get_running_loop()
         wait = request.wait_ms
         until = started + (LONGEST_WAIT if wait is None else wait / 1000)
-        attempt = 0
+        deadline = until + self._patience
+        attempt = attempts = 0
         while True:
             if error is not None:
                 attempt += 1
-                if self._closing:
+                attempts += 1
+                if self._state.closing:
                     raise error
                 if _is_interruption(error) and loop.time() < until:
                     attempt = 0
                     pause = self._policy.delay(1, random())
                 else:
-                    chosen = self._policy.next_attempt(error, Repeat.READ, attempt, random())
+                    remaining = deadline - loop.time() - self._shortest
+                    chosen = self._policy.next_attempt(error, Repeat.READ, attempt, remaining, random())
                     if chosen is None:
-                        raise error
+                        raise self._waited(error, started, attempts)
                     pause = chosen
                 await asyncio.sleep(pause)
-            remaining = max(until - loop.time(), 0.0)
             try:
-                connection = await self._connection(remaining)
+                connection = await self._connection(deadline - loop.time())
                 if connection.write_paused:
-                    await connection.wait_writable(self._timeout + remaining)
+                    await connection.wait_writable(self._receive_timeout(until, deadline))
                 remaining = max(until - loop.time(), 0.0)
                 request = msgspec.structs.replace(
                     request,
                     request_id=self.next_request_id(),
                     wait_ms=None if wait is None else min(wait, round(remaining * 1000)),
                 )
-                return await connection.receive(request, self._timeout + remaining)
+                return await connection.receive(request, self._receive_timeout(until, deadline))
             except CmqError as caught:
                 error = caught
+
+    def _receive_timeout(self, until: float, deadline: float) -> float:
+        """Return the seconds for an attempt of a receive that waits until ``until`` (loop time)."""
+        now = asyncio.get_running_loop().time()
+        return max(min(self._timeout + max(until - now, 0.0), deadline - now), 0.0)
 
     # ------------------------------------------------------------------ links
 
@@ -250,11 +325,11 @@ class Channel:
                 return connection
         return None
 
-    async def _connection(self, extra: float = 0.0) -> Connection:
-        """Return a connection; wait for at most the time limit of an attempt (and ``extra`` seconds)."""
-        if self._closing:
+    async def _connection(self, timeout: float) -> Connection:
+        """Return a connection; wait for at most ``timeout`` seconds."""
+        if self._state.closing:
             raise ClientClosed("the client is closed")
-        return self._pick() or await self._links[self._turn].wait_connected(self._timeout + extra)
+        return self._pick() or await self._links[self._turn].wait_connected(max(timeout, 0.0))
 
 
 def _is_interruption(error: CmqError) -> bool:

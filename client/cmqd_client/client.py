@@ -10,15 +10,17 @@ import msgspec
 from cmqd_client.accounts import Accounts
 from cmqd_client.address import Address, parse_address
 from cmqd_client.attributes import QueueAttributes, QueueInfo, from_wire, to_wire
-from cmqd_client.channel import Channel, Opener
+from cmqd_client.channel import Channel
 from cmqd_client.check_answers import CHECK_TIMEOUT, CHECKS_AT_ONCE
 from cmqd_client.connection import CONNECT_TIMEOUT, REQUEST_TIMEOUT, Connection, TlsOption
-from cmqd_client.durations import Duration, to_seconds
+from cmqd_client.contexts import find_address
+from cmqd_client.durations import Duration, to_patience, to_seconds
 from cmqd_client.errors import ClientClosed
 from cmqd_client.half_messages import Checker
+from cmqd_client.hosts_in_turn import HostsInTurn, Opener
 from cmqd_client.queue import Queue
 from cmqd_client.requests import REPLY_TIMEOUT, Reply, Requester
-from cmqd_client.results import QueuePage
+from cmqd_client.results import Done, QueuePage
 from cmqd_client.retry import Repeat, RetryPolicy
 from cmqd_client.topic import Topic, TopicAttributes, TopicInfo, TopicPage, topic_attributes, topic_info
 from cmqd_client.transactions import TransactionProducer
@@ -26,13 +28,22 @@ from cmqd_protocol import messages as wire
 from cmqd_protocol.limits import DEFAULT_HEARTBEAT_MS
 
 
+_SAME: Duration = float("nan")
+"""Stands for the client's own patience, where None means unlimited."""
+
+PATIENCE = 9.0
+"""Seconds for a call with all its attempts: a restart of the server takes a few seconds, and three attempts fit."""
+
+
 def connect(
-    url: str | Address,
+    url: str | Address | None = None,
     *,
+    context: str | None = None,
     tls: TlsOption = None,
     region: str | None = None,
     connections: int = 1,
-    retries: int = 2,
+    patience: Duration | None = PATIENCE,
+    retries: int | None = None,
     request_timeout: Duration = REQUEST_TIMEOUT,
     connect_timeout: Duration = CONNECT_TIMEOUT,
     heartbeat: Duration = DEFAULT_HEARTBEAT_MS / 1000,
@@ -44,33 +55,46 @@ def connect(
             await client.queue("orders").send(b"one espresso")
 
     After a lost connection the client reconnects in the background, with growing, randomized pauses, until it is
-    closed. Meanwhile calls wait, within their own time limits.
+    closed. Meanwhile calls wait, as long as their patience lasts.
 
     Args:
-        url: ``cmq://ID:KEY@host[:5680][?region=..&tls=1]``.
+        url: ``cmq://ID:KEY@host[:5680][?region=..&tls=1]``. Several hosts of a service, ``cmq://ID:KEY@a:5680,b:5680``,
+            are tried in turn, the last connected host first. None = the server that ``cmq`` would use: the named
+            context, else the URL in the environment variable CMQ_URL, else the current context.
+        context: name of a context of ``cmq``, in place of ``url``.
         tls: True = TLS, verified against the system's authorities, or the authorities in the file of the environment
             variable SSL_CERT_FILE; an ``ssl.SSLContext`` = TLS with that context; False = no TLS; None = as in the URL.
         region: refuse a server of another region; None = the URL's region, else any region.
         connections: number of connections, used in turn. A connection carries any number of requests at once, and a
             waiting receive does not block them; more connections help only if the bandwidth of a single connection
             does not suffice.
-        retries: how often a failed call is repeated, if a repeat is safe. 0 = never.
-        request_timeout: time limit for an attempt of a call, including the wait for a connection, beyond the wait of a
-            receive. So a call takes at most about ``(retries + 1) * request_timeout`` and the pauses between.
-        connect_timeout: time limit for an attempt to connect.
+        patience: time limit for a call, beyond the wait of a receive: all its attempts, the pauses between them and the
+            wait for a connection. The error of a call that fails for lack of time says how long the client waited.
+            None = unlimited: the call goes on until the server answers.
+        retries: most repeats of a failed call, if a repeat is safe. None = as many as the patience allows; 0 = never.
+        request_timeout: time limit for the answer to an attempt, beyond the wait of a receive. A repeat follows, so a
+            shorter limit finds a lost answer earlier.
+        connect_timeout: time limit for an attempt to connect to a host.
         heartbeat: interval of heartbeats; silence of twice that closes the connection. The server may propose a
             shorter interval. 0 = only if the server proposes heartbeats.
         product: the name of this client in the server's log.
 
     Raises:
+        TypeError: there are both a URL and a context.
         ValueError: the URL is malformed, or a number is out of range.
+        ContextError: there is no URL, and no server is chosen in another way, or its context is missing or malformed.
     """
-    address = parse_address(url) if isinstance(url, str) else url
+    if url is not None and context is not None:
+        raise TypeError("connect takes either url or context")
+    if url is None:
+        address = find_address(context)
+    else:
+        address = parse_address(url) if isinstance(url, str) else url
     if region is not None:
         address = msgspec.structs.replace(address, region=region)
     if not 1 <= connections <= 64:
         raise ValueError(f"connections is {connections}; it must be 1 to 64")
-    if retries < 0:
+    if retries is not None and retries < 0:
         raise ValueError(f"retries is {retries}; it must not be negative")
     seconds = to_seconds(request_timeout, "request_timeout")
     opening = to_seconds(connect_timeout, "connect_timeout")
@@ -78,13 +102,13 @@ def connect(
         raise ValueError("request_timeout and connect_timeout must be more than 0")
     open_connection = partial(
         Connection.open,
-        address,
         tls=tls,
         timeout=opening,
         heartbeat=to_seconds(heartbeat, "heartbeat"),
         product=product,
     )
-    return Client(address, open_connection, RetryPolicy(retries=retries), connections, seconds)
+    opener = HostsInTurn(open_connection, address.each())
+    return Client(address, opener, RetryPolicy(retries=retries), connections, seconds, to_patience(patience))
 
 
 class Client:
@@ -103,21 +127,25 @@ class Client:
         policy: RetryPolicy,
         connections: int,
         request_timeout: float,
+        patience: float,
     ) -> None:
         self.address: Address = address
         """Address of the server, with the key."""
-        self._make_channel = partial(Channel, open_connection, policy, connections, request_timeout)
+        self._make_channel = partial(Channel, open_connection, policy, connections, request_timeout, patience)
         self._channel: Channel | None = None
         self._policy = policy
         self._requester: Requester | None = None
 
     # ------------------------------------------------------------------ opening and closing
 
-    async def open(self) -> None:
+    async def open(self, *, patience: Duration | None = _SAME) -> None:
         """Connect; ``async with`` calls this on entering. Safe to cancel.
 
+        Args:
+            patience: how long to wait for a connection; by default the client's patience, None = unlimited.
+
         Raises:
-            ServerUnreachable: no connection within ``request_timeout``, regardless of the number of attempts.
+            ServerUnreachable: no connection in that time, regardless of the number of attempts.
             AuthenticationFailed: the key does not exist, is disabled, or its secret is wrong.
             ConnectionRefused: the server refuses this client for another reason, given in the error.
             ProtocolViolation: there is no cmqd server at this address.
@@ -126,7 +154,7 @@ class Client:
             raise ClientClosed("a client is opened once")
         channel = self._channel = self._make_channel()
         try:
-            await channel.open()
+            await channel.open(None if patience is _SAME else to_patience(patience))
         except BaseException:
             await channel.close()
             raise
@@ -154,9 +182,14 @@ class Client:
 
     # ------------------------------------------------------------------ queues
 
-    def queue(self, name: str) -> Queue:
-        """Return the handle of a queue. Sends no request: a missing queue shows at the first use."""
-        return Queue(self._require(), name)
+    def queue(self, name: str, *, patience: Duration | None = _SAME) -> Queue:
+        """Return the handle of a queue. Sends no request: a missing queue shows at the first use.
+
+        Args:
+            name: the name of the queue.
+            patience: time limit for the calls of this handle, as for :func:`connect`; by default the client's.
+        """
+        return Queue(self._patient(patience), name)
 
     async def create_queue(self, name: str, **attributes: Unpack[QueueAttributes]) -> Queue:
         """Create a queue. Not repeated after a lost reply: :meth:`ensure_queue` is.
@@ -204,14 +237,14 @@ class Client:
         reply = await self._require().ask(wire.ListQueues, wire.QueueList, Repeat.READ, search, offset, limit)
         return QueuePage([name for _, name in reply.queues], reply.total, reply.request_id)
 
-    async def delete_queue(self, name: str) -> None:
+    async def delete_queue(self, name: str) -> Done:
         """Delete a queue with all its messages. Not repeated after a lost reply.
 
         Raises:
             DeadLetterQueueInUse: the queue is the dead-letter queue of other queues; unbind it there first.
             QueueNotFound: the queue does not exist.
         """
-        await self._require().ask(wire.DeleteQueue, wire.Done, Repeat.ONCE, name)
+        return Done((await self._require().ask(wire.DeleteQueue, wire.Done, Repeat.ONCE, name)).request_id)
 
     async def request(
         self,
@@ -285,9 +318,14 @@ class Client:
 
     # ------------------------------------------------------------------ topics
 
-    def topic(self, name: str) -> Topic:
-        """Return the handle of a topic. Sends no request: a missing topic shows at the first use."""
-        return Topic(self._require(), name)
+    def topic(self, name: str, *, patience: Duration | None = _SAME) -> Topic:
+        """Return the handle of a topic. Sends no request: a missing topic shows at the first use.
+
+        Args:
+            name: the name of the topic.
+            patience: time limit for the calls of this handle, as for :func:`connect`; by default the client's.
+        """
+        return Topic(self._patient(patience), name)
 
     async def create_topic(self, name: str, **attributes: Unpack[TopicAttributes]) -> Topic:
         """Create a topic. Not repeated after a lost reply: :meth:`ensure_topic` is.
@@ -330,14 +368,14 @@ class Client:
         reply = await self._require().ask(wire.ListTopics, wire.TopicList, Repeat.READ, search, offset, limit)
         return TopicPage([name for _, name in reply.topics], reply.total, reply.request_id)
 
-    async def delete_topic(self, name: str) -> None:
+    async def delete_topic(self, name: str) -> Done:
         """Delete a topic that has no subscriptions. Not repeated after a lost reply.
 
         Raises:
             TopicInUse: the topic has subscriptions; unsubscribe them first.
             TopicNotFound: the topic does not exist.
         """
-        await self._require().ask(wire.DeleteTopic, wire.Done, Repeat.ONCE, name)
+        return Done((await self._require().ask(wire.DeleteTopic, wire.Done, Repeat.ONCE, name)).request_id)
 
     # ------------------------------------------------------------------ the rest
 
@@ -361,6 +399,10 @@ class Client:
             RequestTimeout: the sealing takes longer, and continues.
         """
         return (await self._require().ask(wire.SealSegments, wire.SegmentsSealed, Repeat.READ)).last_lsn
+
+    def _patient(self, patience: Duration | None) -> Channel:
+        channel = self._require()
+        return channel if patience is _SAME else channel.with_patience(to_patience(patience))
 
     def _require(self) -> Channel:
         if self._channel is None:

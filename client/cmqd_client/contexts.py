@@ -5,7 +5,7 @@
     [contexts.kitchen]
     url = "cmq://ID:KEY@host:5680"
 
-``cmq`` and the Spark sink read the file; the client itself does not. The server writes a file of the same form, with
+``cmq``, the Spark sink and :func:`cmqd_client.connect` without a URL read the file. The server writes a file of the same form, with
 its first key, into its data folder (``admin.context.toml``).
 """
 
@@ -48,7 +48,7 @@ class Contexts(msgspec.Struct):
         chosen = name or self.current
         if chosen is None:
             raise ContextError(
-                f"no server chosen: give --url, set CMQ_URL, or add a context (cmq context add); {self.path} has none",
+                f"no server chosen: give a URL (cmq: --url), set CMQ_URL, or add a context (cmq context add); {self.path} has none",
                 missing=True,
             )
         url = self.urls.get(chosen)
@@ -140,6 +140,23 @@ def load_contexts(path: Path, *, must_exist: bool = False) -> Contexts:
             raise ContextError(f"{path}: context {name!r} has no url")
         urls[name] = url
     return Contexts(path, urls, current)
+
+
+def find_address(context: str | None = None) -> Address:
+    """Return the address that ``cmq`` would use without --url.
+
+    The first of: the named context; the environment variable CMQ_URL; the current context. Contexts are read from the
+    file of the environment variable CMQ_CONTEXT_FILE, else from :func:`default_path`.
+
+    Raises:
+        ContextError: no server is chosen, or the context is missing or malformed.
+        ValueError: CMQ_URL is malformed.
+    """
+    url = os.environ.get("CMQ_URL")
+    if url and context is None:
+        return parse_address(url)
+    named = os.environ.get("CMQ_CONTEXT_FILE")
+    return load_contexts(Path(named) if named else default_path(), must_exist=bool(named)).address(context)
 
 
 def default_path() -> Path:

@@ -8,7 +8,7 @@
     ├── NoReply                        a request to a queue was not replied to in time
     ├── NotSupported                   the server is older than the call needs; the request was not sent
     ├── ProtocolViolation              the peer does not speak this protocol (or not properly); the connection is closed
-    ├── PartialFailure                 ``raise_for_failures()`` of a batch in which some failed
+    ├── PartialFailure                 some entries of a batch failed: an exception group, with the successes
     └── ServerError                    the server answered with an error: a class per code
         ├── ConnectionRefused             errors of the connection, which the server closes
         │   ├── MalformedFrame, FrameTooLarge, UnsupportedVersion, AuthenticationFailed, AuthenticationTimeout,
@@ -35,7 +35,7 @@ used up the safe repeats (see :mod:`cmqd_client.retry`).
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self, TypeAlias
 
 import msgspec
 
@@ -56,6 +56,8 @@ class CmqError(Exception):
         request_id: number of the request, as in the server's log; None if there was none.
         connection_id: the server's number of the connection of the request.
         details: facts for programs: ``field``, ``value``, ``limit``, ``difference`` ...
+        waited: seconds from the call to this error, over all attempts; None = the error came without a wait.
+        attempts: number of attempts of the call; 0 = not known.
     """
 
     code: int | None = None
@@ -77,11 +79,15 @@ class CmqError(Exception):
         self.request_id: int | None = request_id
         self.connection_id: int | None = connection_id
         self.details: Mapping[str, Any] = details or {}
+        self.waited: float | None = None
+        self.attempts: int = 0
 
     def __str__(self) -> str:
         where = [] if self.request_id is None else [f"request {self.request_id}"]
         if self.connection_id is not None:
             where.append(f"connection {self.connection_id}")
+        if self.waited is not None:
+            where.append(f"waited {self.waited:.1f} s, {self.attempts} attempt{'' if self.attempts == 1 else 's'}")
         return f"{self.text} ({', '.join(where)})" if where else self.text
 
 
@@ -159,7 +165,9 @@ class Failure(msgspec.Struct, frozen=True):
     """A receipt handle of a batch that could not be used; the state of its message did not change."""
 
     receipt_handle: int
-    error: ServerError
+    error: CmqError
+    """A ``ServerError``: refused. Another error: the request of this slice of the batch failed, or was not made because
+    the request of an earlier slice failed; after ``OutcomeUnknown`` the entry may be done."""
 
     def __str__(self) -> str:
         return f"handle {self.receipt_handle}: {self.error.text}"
@@ -169,28 +177,59 @@ class DecisionFailure(msgspec.Struct, frozen=True):
     """A half message that could not be decided as requested."""
 
     id: MessageId
-    error: ServerError
+    error: CmqError
     """``TransactionNotFound``, ``AlreadyCommitted`` or ``AlreadyRolledBack``; ``MessagesDamaged`` if its body cannot be
-    read for the commit."""
+    read for the commit; another error as in :class:`Failure`."""
 
     def __str__(self) -> str:
         return f"{self.id}: {self.error.text}"
 
 
-class PartialFailure(CmqError):
-    """Some of a batch failed; the rest is done.
+class SendFailure(msgspec.Struct, frozen=True):
+    """A message of a split batch that was not stored, or (``OutcomeUnknown``) perhaps stored."""
+
+    index: int
+    """Position of the message in the batch, from 0."""
+    error: CmqError
+
+    def __str__(self) -> str:
+        return f"message {self.index}: {self.error.text}"
+
+
+AnyFailure: TypeAlias = Failure | DecisionFailure | SendFailure
+
+
+class PartialFailure(CmqError, ExceptionGroup[CmqError]):
+    """Some entries of a batch failed; the other entries are done, durably.
+
+    An exception group: ``except*`` chooses by the error of an entry, and ``exceptions`` has the distinct errors in the
+    order of the entries. The calls that raise this error return their result instead with ``check=False``.
 
     Attributes:
         failures: the failed entries, with the error of each.
+        done: the successful entries: receipt handles, or message ids.
     """
 
     name = "partial_failure"
 
+    def __new__(cls, text: str, failures: Sequence[AnyFailure], **_: Any) -> Self:
+        """Make the group; there must be at least one failure."""
+        # Entries of a failed request share its error, which must not be in the group several times.
+        errors = {id(failed.error): failed.error for failed in failures}
+        return super().__new__(cls, text, list(errors.values()))
+
     def __init__(
-        self, text: str, failures: Sequence[Failure | DecisionFailure], *, request_id: int | None = None
+        self, text: str, failures: Sequence[AnyFailure], *, done: Sequence[Any] = (), request_id: int | None = None
     ) -> None:
         super().__init__(text, request_id=request_id)
-        self.failures: Sequence[Failure | DecisionFailure] = failures
+        self.failures: Sequence[AnyFailure] = failures
+        self.done: Sequence[Any] = done
+
+    def derive(self, excs: Sequence[CmqError], /) -> "PartialFailure":  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Return the part of this error with these exceptions, for ``split``, ``subgroup`` and ``except*``."""
+        kept = {id(error) for error in excs}
+        failures = [failed for failed in self.failures if id(failed.error) in kept]
+        return PartialFailure(self.text, failures, done=self.done, request_id=self.request_id)
 
 
 class UnknownServerError(ServerError):

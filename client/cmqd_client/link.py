@@ -13,6 +13,7 @@ attempts; the next request over the link starts them again.
 import asyncio
 from collections.abc import Awaitable, Callable
 from copy import copy
+from math import inf
 from random import random
 from typing import TypeAlias
 
@@ -79,14 +80,15 @@ class Link:
         arrived: asyncio.Future[Connection] = asyncio.get_running_loop().create_future()
         self._waiting.add(arrived)
         try:
-            async with asyncio.timeout(timeout):
+            # uvloop cannot schedule an infinite time.
+            async with asyncio.timeout(None if timeout == inf else timeout):
                 return await arrived
         except TimeoutError:
             reason = self._last_error
             if isinstance(reason, ConnectionRefused):
                 raise _copy(reason) from reason
             why = "no answer yet" if reason is None else reason.text
-            raise ServerUnreachable(f"no connection within {timeout:g} s: {why}") from reason
+            raise ServerUnreachable(f"no connection within {timeout:.3g} s: {why}") from reason
         finally:
             self._waiting.discard(arrived)
 

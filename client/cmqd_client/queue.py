@@ -20,14 +20,15 @@ from typing import TypeAlias, Unpack
 
 from cmqd_client.attributes import QueueAttributes, QueueInfo, from_wire, to_wire
 from cmqd_client.channel import Channel
-from cmqd_client.durations import Duration, to_datetime, to_epoch_ms, to_ms
-from cmqd_client.errors import DecisionFailure, NotSupported
+from cmqd_client.durations import Duration, to_datetime, to_moment_ms, to_ms
+from cmqd_client.errors import CmqError, DecisionFailure, Failure, NotSupported, PartialFailure, SendFailure
 from cmqd_client.message_ids import MessageId, id_number, printed_id
 from cmqd_client.outgoing import CORRELATION_ID, REPLY_TO, Batch, Outgoing, checked_body
 from cmqd_client.results import (
     BatchResult,
     CopyOf,
     DecisionResult,
+    Done,
     HandleResult,
     Origin,
     Peeked,
@@ -256,6 +257,7 @@ class Queue:
         headers: Mapping[str, str] | None = None,
         dedup_ids: Sequence[str | None] | None = None,
         after: str | None = None,
+        split: bool = False,
     ) -> SentBatch:
         """Send up to 256 messages in one step: all are stored, contiguous and in this order, or none is.
 
@@ -272,22 +274,42 @@ class Queue:
             after: a dedup id that the queue must remember, or the batch is refused. A producer that names the last
                 message of the previous batch can send several batches concurrently and keep their order, whichever
                 is refused or sent again.
+            split: send a batch over the limits in several steps, in order: each step stores all of its messages or
+                none. The next step begins when the step before is stored, so a cancellation leaves the first messages
+                of the batch stored.
 
         Raises:
+            PartialFailure: with ``split``, a step after the first failed. ``done`` has the ids of the messages of the
+                earlier steps, ``failures`` the error of each other message; of these, only the messages of the failed
+                step may be stored, and only after ``OutcomeUnknown``.
             BatchTooLarge: bodies and headers are too large together; no message was stored.
             OutOfOrder: the queue does not remember ``after``; no message was stored.
             NotSupported: the server is too old for ``after`` or ``at``; the batch was not sent.
             CmqError: as for :meth:`send`.
             ValueError: there are not as many dedup ids as messages, or ``at`` stands beside a delay.
         """
-        batch = Batch(messages, delay, headers, dedup_ids)
+        batch = Batch.of(messages, delay, headers, dedup_ids)
         own_delay = next((own for own in batch.delays if own is not None), None)
         at_ms = _at_ms(at, delay if own_delay is None else own_delay / 1000)
         if not batch.bodies:
             return SentBatch([], 0)
-        delays = None if at_ms is not None else await self._delays(batch.delays)
-        reply = await self._send(batch.bodies, batch.headers, delays, batch.dedup_ids, after, at_ms)
-        return SentBatch([printed_id(number) for number in reply.message_ids], reply.request_id)
+        ids: list[MessageId] = []
+        request_ids: list[int] = []
+        for part in batch.parts() if split else [batch]:
+            try:
+                delays = None if at_ms is not None else await self._delays(part.delays)
+                reply = await self._send(
+                    part.bodies, part.headers, delays, part.dedup_ids, None if request_ids else after, at_ms
+                )
+            except CmqError as error:
+                if not request_ids:
+                    raise
+                failures = [SendFailure(index, error) for index in range(len(ids), len(batch.bodies))]
+                text = f"{len(failures)} of {len(batch.bodies)} failed; the first, {failures[0]}"
+                raise PartialFailure(text, failures, done=ids, request_id=request_ids[-1]) from error
+            ids += [printed_id(number) for number in reply.message_ids]
+            request_ids.append(reply.request_id)
+        return SentBatch(ids, request_ids[-1], tuple(request_ids))
 
     async def _delays(self, delays: list[int | None]) -> int | list[int] | None:
         """Return the delays in wire form: one for all (None = the queue's), or a list with a delay per message."""
@@ -418,21 +440,31 @@ class Queue:
         Raises:
             ReceiptHandleInvalid: the visibility timeout is over, or the handle is outdated or of another queue.
         """
-        return _single(await self.delete_batch([message]))
+        return _single(await self.delete_batch([message], check=False))
 
-    async def delete_batch(self, messages: Iterable[Held]) -> BatchResult:
-        """Delete received messages, with the rules of :meth:`delete`. A message named twice counts once.
+    async def delete_batch(self, messages: Iterable[Held], *, check: bool = True) -> BatchResult:
+        """Delete received messages, with the rules of :meth:`delete`. A message named twice is deleted once and appears
+        once in the result.
 
-        More than 256 messages take several requests, in turn. If a request fails, its error is raised, and the deletes
-        of earlier requests stay.
+        More than 256 messages take several requests, in turn. If a request fails, the deletes of earlier requests stay,
+        no further request is made, and the remaining messages are failures with the error of that request. If the first
+        request fails, its error is raised as it is.
+
+        Args:
+            messages: messages or receipt handles.
+            check: raise an exception if a message failed; False = return the failures in the result.
 
         Returns:
-            The deleted handles and the failures; ``raise_for_failures()`` raises the failures as an exception.
+            The deleted handles and, with ``check=False``, the failures.
+
+        Raises:
+            PartialFailure: a message failed; ``failures`` has each with its error, ``done`` the deleted handles.
         """
         return await self._each_256(
             messages,
             lambda handles: wire.DeleteMessages(self._channel.next_request_id(), self.name, handles),
             ends_lease=True,
+            check=check,
         )
 
     async def change_visibility(self, message: Held, timeout: Duration) -> HandleResult:
@@ -448,15 +480,18 @@ class Queue:
         Raises:
             ReceiptHandleInvalid: the visibility timeout is over, or the handle is outdated or of another queue.
         """
-        return _single(await self.change_visibility_batch([message], timeout))
+        return _single(await self.change_visibility_batch([message], timeout, check=False))
 
-    async def change_visibility_batch(self, messages: Iterable[Held], timeout: Duration) -> BatchResult:
+    async def change_visibility_batch(
+        self, messages: Iterable[Held], timeout: Duration, *, check: bool = True
+    ) -> BatchResult:
         """Set the visibility timeout of several messages; slices, result and errors as for :meth:`delete_batch`."""
         timeout_ms = to_ms(timeout, "timeout")
         return await self._each_256(
             messages,
             lambda handles: wire.ChangeVisibility(self._channel.next_request_id(), self.name, handles, timeout_ms),
             ends_lease=timeout_ms == 0,
+            check=check,
         )
 
     async def release(self, message: Held, *, count_receive: bool = True) -> HandleResult:
@@ -472,14 +507,17 @@ class Queue:
             ReceiptHandleInvalid: the visibility timeout is over (the message is active already), or the handle is of
                 another queue.
         """
-        return _single(await self.release_batch([message], count_receive=count_receive))
+        return _single(await self.release_batch([message], count_receive=count_receive, check=False))
 
-    async def release_batch(self, messages: Iterable[Held], *, count_receive: bool = True) -> BatchResult:
+    async def release_batch(
+        self, messages: Iterable[Held], *, count_receive: bool = True, check: bool = True
+    ) -> BatchResult:
         """Release several messages; slices, result and errors as for :meth:`delete_batch`."""
         return await self._each_256(
             messages,
             lambda handles: wire.ReleaseMessages(self._channel.next_request_id(), self.name, handles, count_receive),
             ends_lease=True,
+            check=check,
         )
 
     async def dead_letter(self, message: Held, reason: str = "") -> HandleResult:
@@ -507,9 +545,11 @@ class Queue:
             DiskNearlyFull, Busy: try again after ``retry_after``.
             UnknownOperation: the server is too old for this call.
         """
-        return _single(await self.dead_letter_batch([message], reason))
+        return _single(await self.dead_letter_batch([message], reason, check=False))
 
-    async def dead_letter_batch(self, messages: Iterable[Held], reason: str | Sequence[str] = "") -> BatchResult:
+    async def dead_letter_batch(
+        self, messages: Iterable[Held], reason: str | Sequence[str] = "", *, check: bool = True
+    ) -> BatchResult:
         """Move several messages to the dead-letter queue, with the rules of :meth:`dead_letter`.
 
         Slices, result and errors are as for :meth:`delete_batch`. The messages move independently: a failure does not
@@ -528,6 +568,7 @@ class Queue:
                 held,
                 lambda handles: wire.DeadLetterMessages(self._channel.next_request_id(), self.name, handles, [reason]),
                 ends_lease=True,
+                check=check,
             )
         reasons = list(reason)
         if len(reasons) != len(held):
@@ -544,38 +585,58 @@ class Queue:
                 self._channel.next_request_id(), self.name, handles, [reason_of[handle] for handle in handles]
             ),
             ends_lease=True,
+            check=check,
         )
 
     async def _each_256(
-        self, messages: Iterable[Held], request: Callable[[list[int]], wire.Request], *, ends_lease: bool
+        self,
+        messages: Iterable[Held],
+        request: Callable[[list[int]], wire.Request],
+        *,
+        ends_lease: bool,
+        check: bool,
     ) -> BatchResult:
         """Make the request for all handles, in slices of at most 256 (the server's limit)."""
         # No handle twice: an older server reports the second as failed, although the first was carried out.
         handles = list(dict.fromkeys(map(_handle_of, messages)))
-        reply = wire.HandlesDone(0, [])
-        failed: list[wire.HandleFailure] = []
+        failures: list[Failure] = []
+        request_ids: list[int] = []
         next_visible_ms = 0
         connection_id = self._channel.connection_id
         for start in range(0, len(handles), MAX_BATCH):
             part = handles[start : start + MAX_BATCH]
-            reply, uncertain = await self._channel.call_noting_repeats(request(part), wire.HandlesDone)
-            failed += [
-                refusal for refusal in reply.failures if not (uncertain and ends_lease and is_invalid_handle(refusal))
+            try:
+                reply, uncertain = await self._channel.call_noting_repeats(request(part), wire.HandlesDone)
+            except CmqError as error:
+                if not start:
+                    raise
+                # The caller must learn what the earlier requests did, so the error becomes that of the other handles.
+                failures += [Failure(handle, error) for handle in handles[start:]]
+                break
+            request_ids.append(reply.request_id)
+            failures += [
+                failure(refusal, reply.request_id, connection_id)
+                for refusal in reply.failures
+                if not (uncertain and ends_lease and is_invalid_handle(refusal))
             ]
             if reply.next_visible_ms:
                 next_visible_ms = min(next_visible_ms or reply.next_visible_ms, reply.next_visible_ms)
-        lost = {refusal.receipt_handle for refusal in failed}
-        return BatchResult(
-            [handle for handle in handles if handle not in lost] if lost else handles,
-            [failure(refusal, reply.request_id, connection_id) for refusal in failed],
-            reply.request_id,
+        failed = {failure.receipt_handle for failure in failures}
+        result = BatchResult(
+            [handle for handle in handles if handle not in failed] if failed else handles,
+            failures,
+            request_ids[-1] if request_ids else 0,
+            tuple(request_ids),
             to_datetime(next_visible_ms) if next_visible_ms else None,
         )
+        if check and failures:
+            result.raise_for_failures()
+        return result
 
     # ------------------------------------------------------------------ rewind
 
     async def rewind(
-        self, time: datetime | float | None = None, *, ago: Duration | None = None, strict: bool = False
+        self, time: datetime | float | None = None, *, ago: Duration | None = None, strict: bool = True
     ) -> Rewound:
         """Make deleted messages active again that were sent at or after a time, in the order of sending, for all
         consumers.
@@ -588,13 +649,14 @@ class Queue:
         only harm, so repeat the call if your consumers tolerate duplicates.
 
         Args:
-            time: a ``datetime`` with a zone, or seconds since 1970. From as long ago as the window to the send time of
-                the oldest message that is active or in flight (now, if there is none).
+            time: a ``datetime`` with a zone, or seconds since 1970 (from September 2001 on: a smaller number is likely
+                meant as a duration, and is refused). From as long ago as the window to the send time of the oldest
+                message that is active or in flight (now, if there is none).
                 The server stamps messages with broker time, so the send time of a message always rewinds to that
                 message.
             ago: in place of ``time``, how long ago. The server does the subtraction, so the local clock does not matter
                 (an older server without ``ago`` is sent a time by the local clock).
-            strict: refuse a time before the window instead of using the nearest possible time.
+            strict: refuse a time before the window; False = use the nearest possible time instead.
 
         Returns:
             The number of messages that are active again, the time used, and whether that time differs from the request.
@@ -602,8 +664,9 @@ class Queue:
         Raises:
             TimeNotRewindable: the time is too late, or (``strict``) before the window, or there is no window;
                 ``nearest`` is the nearest possible time. No message was changed.
-            TypeError, ValueError: the time is malformed or has no zone; or not exactly one of ``time`` and ``ago`` is
-                given.
+            TypeError: the time is a duration, or neither a ``datetime`` nor a number; or not exactly one of ``time``
+                and ``ago`` is given.
+            ValueError: the time has no zone, or is a number that is no time.
         """
         if (time is None) == (ago is None):
             raise TypeError("rewind takes either time or ago")
@@ -612,8 +675,9 @@ class Queue:
             ago_ms = to_ms(ago or 0, "ago")
             if ago_ms < 0:
                 raise ValueError(f"ago is {ago!r}; it must not be negative")
-            time = max(0.0, wall_clock() - ago_ms / 1000)
-        time_ms = to_epoch_ms(time, "time")
+            time_ms = max(0, round(wall_clock() * 1000) - ago_ms)
+        else:
+            time_ms = to_moment_ms(time, "time", "rewind(ago=...)")
         request = wire.RewindQueue(self._channel.next_request_id(), self.name, time_ms, strict, ago_ms)
         try:
             reply = await self._channel.call(request, wire.Rewound, Repeat.ONCE)
@@ -699,7 +763,7 @@ class Queue:
             CmqError: as for :meth:`send_batch`.
             ValueError: a message has a delay.
         """
-        batch = Batch(messages, None, headers, dedup_ids)
+        batch = Batch.of(messages, None, headers, dedup_ids)
         if any(delay is not None for delay in batch.delays):
             raise ValueError("a half message takes no delay")
         if not batch.bodies:
@@ -718,10 +782,15 @@ class Queue:
             dedup_ids=batch.dedup_ids,
         )
         reply = await channel.send_numbered(request, wire.MessagesSent, session, sequence)
-        return SentBatch([printed_id(number) for number in reply.message_ids], reply.request_id)
+        ids = [printed_id(number) for number in reply.message_ids]
+        return SentBatch(ids, reply.request_id, (reply.request_id,))
 
     async def end_transactions(
-        self, message_ids: Iterable[MessageId | str], status: TransactionStatus | Sequence[TransactionStatus]
+        self,
+        message_ids: Iterable[MessageId | str],
+        status: TransactionStatus | Sequence[TransactionStatus],
+        *,
+        check: bool = True,
     ) -> DecisionResult:
         """Commit half messages or roll them back, independently: a failure does not affect the other messages.
 
@@ -731,10 +800,13 @@ class Queue:
 
         Args:
             message_ids: ids from ``send_half_batch``, :meth:`half_messages` or :meth:`peek`. More than 256 take several
-                requests; if a request fails, the decisions of earlier requests stay.
+                requests, as for :meth:`delete_batch`.
             status: a status for all messages, or a status per message.
+            check: raise an exception if a message failed; False = return the failures in the result.
 
         Raises:
+            PartialFailure: a message was not decided as requested; ``failures`` has each with its error, ``done`` the
+                decided ids.
             ValueError: a message id is malformed, or the numbers of statuses and ids differ.
         """
         numbers = [id_number(message_id) for message_id in message_ids]
@@ -746,8 +818,8 @@ class Queue:
                 raise ValueError(
                     f"{len(decisions)} statuses for {len(numbers)} messages; give a status per message, or one status"
                 )
-        failed: list[DecisionFailure] = []
-        request_id = 0
+        failures: list[DecisionFailure] = []
+        request_ids: list[int] = []
         channel = self._channel
         for start in range(0, len(numbers), MAX_BATCH):
             request = wire.EndTransactions(
@@ -757,12 +829,21 @@ class Queue:
                 decisions[start : start + MAX_BATCH],
             )
             connection_id = channel.connection_id
-            reply = await channel.call(request, wire.TransactionsEnded, Repeat.SAFE)
-            request_id = reply.request_id
-            failed += [decision_failure(refusal, request_id, connection_id) for refusal in reply.failures]
-        refused = {refusal.id for refusal in failed}
-        done = [printed_id(number) for number in numbers]
-        return DecisionResult([message_id for message_id in done if message_id not in refused], failed, request_id)
+            try:
+                reply = await channel.call(request, wire.TransactionsEnded, Repeat.SAFE)
+            except CmqError as error:
+                if not start:
+                    raise
+                failures += [DecisionFailure(printed_id(number), error) for number in numbers[start:]]
+                break
+            request_ids.append(reply.request_id)
+            failures += [decision_failure(refusal, reply.request_id, connection_id) for refusal in reply.failures]
+        refused = {refusal.id for refusal in failures}
+        done = [message_id for number in numbers if (message_id := printed_id(number)) not in refused]
+        result = DecisionResult(done, failures, request_ids[-1] if request_ids else 0, tuple(request_ids))
+        if check and failures:
+            result.raise_for_failures()
+        return result
 
     async def half_messages(self, max_messages: int = 100, *, start: int = 0) -> UndecidedPage:
         """List half messages that are neither committed nor rolled back, in the order of sending.
@@ -799,12 +880,12 @@ class Queue:
             )
         )
 
-    async def clear(self) -> None:
+    async def clear(self) -> Done:
         """Drop every message sent before this call, in every state, in one step; receipt handles become invalid.
 
         Not repeated after a lost reply, since the repeat would drop later messages too.
         """
-        await self._channel.ask(wire.ClearQueue, wire.Done, Repeat.ONCE, self.name)
+        return Done((await self._channel.ask(wire.ClearQueue, wire.Done, Repeat.ONCE, self.name)).request_id)
 
     def __repr__(self) -> str:
         return f"<Queue {self.name!r}>"

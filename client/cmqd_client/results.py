@@ -82,6 +82,15 @@ class SentBatch(msgspec.Struct, frozen=True):
     ids: list[MessageId]
     """In the order of the messages given."""
     request_id: int
+    """Number of the last request, if the batch was split; 0 = the batch was empty, and no request was made."""
+    request_ids: tuple[int, ...] = ()
+    """Numbers of all requests, in their order."""
+
+
+class Done(msgspec.Struct, frozen=True):
+    """A change without further result was made, durably."""
+
+    request_id: int
 
 
 class HandleResult(msgspec.Struct, frozen=True):
@@ -99,7 +108,9 @@ class PartialResult(msgspec.Struct, Generic[EntryT, FailureT], frozen=True):
     """The successful entries, durable."""
     failures: list[FailureT]
     request_id: int
-    """Number of the last request, if the batch took several."""
+    """Number of the last answered request, if the batch took several; 0 = none was answered."""
+    request_ids: tuple[int, ...]
+    """Numbers of all answered requests, in their order."""
 
     @property
     def ok(self) -> bool:
@@ -110,12 +121,13 @@ class PartialResult(msgspec.Struct, Generic[EntryT, FailureT], frozen=True):
         """Raise an exception if an entry failed.
 
         Raises:
-            PartialFailure: an entry failed; the text names the first failure, ``failures`` has all.
+            PartialFailure: an entry failed; the text names the first failure, ``failures`` has all, and ``done`` the
+                successes.
         """
         if self.failures:
             count, total = len(self.failures), len(self.done) + len(self.failures)
             text = f"{count} of {total} failed; the first, {self.failures[0]}"
-            raise PartialFailure(text, self.failures, request_id=self.request_id)
+            raise PartialFailure(text, self.failures, done=self.done, request_id=self.request_id)
 
 
 class BatchResult(PartialResult[int, Failure], frozen=True):

@@ -14,6 +14,7 @@ from cmqd_client.attributes import check_names
 from cmqd_client.channel import Channel
 from cmqd_client.durations import Duration, to_datetime, to_ms
 from cmqd_client.infos import info_fields
+from cmqd_client.results import Done
 from cmqd_client.retry import Repeat
 from cmqd_protocol import messages as wire
 from cmqd_types.topics import SubscriptionSummary
@@ -232,12 +233,13 @@ class Subscription:
         )
         return RotatedSecret(reply.secret, to_datetime(reply.overlap_until_ms), reply.request_id)
 
-    async def unsubscribe(self) -> None:
+    async def unsubscribe(self) -> Done:
         """End the subscription and drop its waiting messages. Not repeated after a lost reply.
 
         Copies already in the queue stay there.
         """
-        await self._channel.ask(wire.Unsubscribe, wire.Done, Repeat.ONCE, self.topic, self.name)
+        reply = await self._channel.ask(wire.Unsubscribe, wire.Done, Repeat.ONCE, self.topic, self.name)
+        return Done(reply.request_id)
 
     def __repr__(self) -> str:
         return f"<Subscription {self.name!r} of {self.topic!r}>"

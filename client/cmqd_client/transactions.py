@@ -269,7 +269,7 @@ class TransactionProducer:
             return [TransactionResult(message_id, _UNKNOWN, sent.request_id) for message_id in ids]
         try:
             outcome = await self._queue.end_transactions(
-                [message_id for message_id, _ in decided], [status for _, status in decided]
+                [message_id for message_id, _ in decided], [status for _, status in decided], check=False
             )
         except CmqError as error:
             _log.warning("a decision in queue %r was not delivered, a check will decide: %s", self._queue.name, error)

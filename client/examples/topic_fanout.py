@@ -37,7 +37,7 @@ async def consume(queue: Queue) -> None:
     while messages := await queue.receive(16, wait=0):
         for message in messages:
             print(f"{queue.name}: {message.body.decode()}")
-        (await queue.delete_batch(messages)).raise_for_failures()
+        await queue.delete_batch(messages)
 
 
 async def main(url: str) -> None:

@@ -60,7 +60,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from cmqd_client import Client, CmqError, Outgoing, connect
-from cmqd_client.errors import NotSupported, OutcomeUnknown, OutOfOrder, ServerUnreachable, TooManyRequests
+from cmqd_client.errors import NotSupported, OutcomeUnknown, OutOfOrder, TooManyRequests
 from pyspark_cmqd.errors import CmqdSourceError, OptionError, masked
 from pyspark_cmqd.schema import OF_THE_LOG
 from pyspark_cmqd.sink_options import SinkOptions, parse_sink_options
@@ -290,22 +290,15 @@ async def deliver(
 
 @asynccontextmanager
 async def _connected(options: SinkOptions) -> AsyncGenerator[Client]:
-    """Yield a connected client. A broker that is restarting gets as many attempts as a request during the write."""
-    failed = 0
-    while True:
-        client = connect(
-            options.address,
-            retries=options.retries,
-            request_timeout=options.request_timeout,
-            product="pyspark-cmqd",
-        )
-        try:
-            await client.open()
-            break
-        except ServerUnreachable:
-            failed += 1
-            if failed > options.retries:
-                raise
+    """Yield a connected client. A broker that is restarting gets as much time as for a request during the write."""
+    client = connect(
+        options.address,
+        patience=(options.retries + 1) * options.request_timeout,
+        retries=options.retries,
+        request_timeout=options.request_timeout,
+        product="pyspark-cmqd",
+    )
+    await client.open()
     try:
         yield client
     finally:

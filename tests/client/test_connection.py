@@ -313,7 +313,7 @@ async def test_heartbeats_keep_an_idle_connection_alive() -> None:
 
 async def test_a_send_waits_while_the_socket_takes_no_more(server: LocalServer) -> None:
     await server.admin.queue("orders").set_attributes(max_message_bytes=1_048_576)
-    async with connect(server.url, request_timeout=300) as client:
+    async with connect(server.url, patience=300, request_timeout=300) as client:
         queue = client.queue("orders")
         server.link.connection.transport.pause_reading()
         connection = client._channel._pick()  # pyright: ignore[reportPrivateUsage]

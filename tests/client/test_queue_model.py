@@ -19,12 +19,14 @@ from cmqd_client.errors import (
 from cmqd_protocol import messages as wire
 from support.local_server import LocalServer
 
+EPOCH = datetime.fromtimestamp(0, UTC)
+
 
 async def _deleted(server: LocalServer, client: Client, *bodies: bytes) -> Queue:
     """A queue with a window of an hour, in which these messages were deleted."""
     queue = await client.create_queue("jobs", rewind=timedelta(hours=1))
     await queue.send_batch(bodies)
-    (await queue.delete_batch(await queue.receive(256))).raise_for_failures()
+    await queue.delete_batch(await queue.receive(256))
     return queue
 
 
@@ -85,9 +87,28 @@ async def test_times_are_datetimes_with_a_zone_or_seconds(client: Client, server
     assert (await queue.rewind(moment)).time == moment
     assert (await queue.rewind(moment.timestamp())).time == moment
 
-    for wrong, error in ((datetime.now(), ValueError), (-1.0, ValueError), ("now", TypeError)):
-        with pytest.raises(error):
-            await queue.rewind(wrong)  # pyright: ignore[reportArgumentType]
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "why"),
+    [
+        (datetime(2026, 1, 1), ValueError, "names no zone"),
+        (datetime(1969, 1, 1, tzinfo=UTC), ValueError, "before 1970"),
+        (-1.0, ValueError, "is no time"),
+        (0, ValueError, "is no time"),
+        (600, ValueError, r"so many seconds ago write rewind\(ago=...\)"),
+        (1_700_000_000_000, ValueError, "is no time"),
+        (float("nan"), ValueError, "is no time"),
+        (timedelta(minutes=30), TypeError, r"is the duration .*; for a time so long ago write rewind\(ago=...\)"),
+        (True, TypeError, "not True"),
+        ("now", TypeError, "not 'now'"),
+    ],
+)
+async def test_a_duration_or_a_number_that_is_no_time_is_refused(
+    client: Client, server: LocalServer, wrong: Any, error: type[Exception], why: str
+) -> None:
+    with pytest.raises(error, match=why):
+        await client.queue("orders").rewind(wrong)
+    assert not server.link.of(wire.RewindQueue)
 
 
 async def test_how_long_ago_is_counted_by_the_server(client: Client, server: LocalServer) -> None:
@@ -119,14 +140,14 @@ async def test_a_time_before_the_window_is_clamped_or_refused(client: Client, se
     queue = await _deleted(server, client, b"a")
 
     with pytest.raises(TimeNotRewindable) as caught:
-        await queue.rewind(0, strict=True)
-    rewound = await queue.rewind(0)
+        await queue.rewind(EPOCH)
+    rewound = await queue.rewind(EPOCH, strict=False)
 
     assert caught.value.nearest is not None
     assert abs(caught.value.nearest - rewound.time) < timedelta(seconds=10)
     assert (rewound.messages, rewound.clamped) == (1, True)
     with pytest.raises(TimeNotRewindable) as caught:
-        await client.queue("orders").rewind(0)
+        await client.queue("orders").rewind(EPOCH, strict=False)
     assert caught.value.nearest is None
 
 
@@ -206,7 +227,7 @@ async def test_a_redrive_is_watched_and_cancelled(client: Client, server: LocalS
 
 
 async def _rewind(queue: Queue) -> object:
-    return await queue.rewind(0)
+    return await queue.rewind(EPOCH, strict=False)
 
 
 async def _redrive(queue: Queue) -> object:

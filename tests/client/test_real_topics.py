@@ -114,7 +114,7 @@ async def test_who_gets_what_by_routing_key(broker: RunningBroker) -> None:
 
 
 async def test_what_waits_survives_a_crash_and_is_delivered_once_it_can_be(broker: RunningBroker) -> None:
-    async with connect(broker.url, retries=20) as client:
+    async with connect(broker.url, patience=60) as client:
         topic = await client.create_topic("shop")
         queue = await client.create_queue("orders")
         subscription = await topic.subscribe("all", queue=queue)
@@ -199,7 +199,7 @@ async def _produce(client: Client, numbers: range) -> None:
 
 
 async def test_nothing_is_lost_or_delivered_twice_while_the_broker_is_killed(broker: RunningBroker) -> None:
-    async with connect(broker.url, retries=20) as client:
+    async with connect(broker.url, patience=60) as client:
         topic = await client.create_topic("shop")
         all_, even = await client.create_queue("all"), await client.create_queue("even")
         await topic.subscribe("all", queue=all_)

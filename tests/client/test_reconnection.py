@@ -60,7 +60,7 @@ async def test_too_many_connections_are_told_to_the_caller_and_tried_again_at_th
     server.link.refusal = TOO_MANY
 
     with pytest.raises(TooManyConnections, match="has 5 connections") as caught:
-        async with connect(server.url, request_timeout=0.5, retries=0):
+        async with connect(server.url, patience=0.5, retries=0):
             pass
 
     assert caught.value.retryable
@@ -69,7 +69,7 @@ async def test_too_many_connections_are_told_to_the_caller_and_tried_again_at_th
 
 
 async def test_a_send_with_too_many_connections_was_not_sent(server: LocalServer) -> None:
-    async with connect(server.url, request_timeout=2, retries=0) as client:
+    async with connect(server.url, patience=2, retries=0) as client:
         server.link.refusal = TOO_MANY
         await _drop(client, server)
 
@@ -277,13 +277,13 @@ async def test_an_idle_client_reconnects_by_itself(client: Client, server: Local
 
 async def test_nothing_listens_there(unused_tcp_port: int) -> None:
     with pytest.raises(ServerUnreachable, match="refused"):
-        async with connect(f"cmq://a:b@127.0.0.1:{unused_tcp_port}", request_timeout=1):
+        async with connect(f"cmq://a:b@127.0.0.1:{unused_tcp_port}", patience=1):
             pass
 
 
 async def test_a_host_that_cannot_exist_is_unreachable() -> None:
     with pytest.raises(ServerUnreachable, match="label"):
-        async with connect(f"cmq://a:b@{'x' * 70}", request_timeout=1):
+        async with connect(f"cmq://a:b@{'x' * 70}", patience=1):
             pass
 
 
@@ -298,7 +298,7 @@ async def test_a_bug_in_connecting_reaches_those_who_wait(monkeypatch: pytest.Mo
 
 
 async def test_a_server_that_is_gone_for_good_is_reported_as_unreachable(server: LocalServer) -> None:
-    async with connect(server.url, request_timeout=1, retries=1) as client:
+    async with connect(server.url, patience=1) as client:
         await server.link.stop()
         await _until_down(client)
         with pytest.raises(ServerUnreachable):
@@ -321,7 +321,7 @@ async def test_a_key_that_was_disabled_meanwhile_fails_calls_until_it_is_enabled
     address = msgspec.structs.replace(
         parse_address(server.url), secret_id=key.secret_id, secret_key=key.secret_key or ""
     )
-    async with connect(address, request_timeout=2) as client:
+    async with connect(address, patience=2) as client:
         await keys.set_key_enabled(key.secret_id, False)
         await _until_down(client)
         with pytest.raises(AuthenticationFailed):
@@ -362,7 +362,7 @@ async def test_a_silent_service_is_given_up() -> None:
     silent = await asyncio.start_server(listen, "127.0.0.1", 0)
     port = silent.sockets[0].getsockname()[1]
     with pytest.raises(ServerUnreachable, match="did not answer"):
-        async with connect(f"cmq://a:b@127.0.0.1:{port}", connect_timeout=0.2, request_timeout=1):
+        async with connect(f"cmq://a:b@127.0.0.1:{port}", connect_timeout=0.2, patience=1):
             pass
     silent.close()
     await silent.wait_closed()

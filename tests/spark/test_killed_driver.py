@@ -176,5 +176,5 @@ async def taken(url: str, name: str) -> "Counter[int]":
         queue = client.queue(name)
         while messages := await queue.receive(256, wait=0.2):
             found.update(int(message.body[:8]) for message in messages)
-            (await queue.delete_batch(messages)).raise_for_failures()
+            await queue.delete_batch(messages)
     return found

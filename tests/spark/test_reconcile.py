@@ -76,7 +76,7 @@ async def take(queue: Queue, count: int, *, delete: bool) -> None:
         assert messages
         taken += len(messages)
         if delete:
-            (await queue.delete_batch(messages)).raise_for_failures()
+            await queue.delete_batch(messages)
 
 
 async def moved(dead: Queue, count: int) -> None:
@@ -101,7 +101,7 @@ async def everything_that_can_happen(client: Client) -> None:
     rewound = await client.create_queue("rewound", rewind=3600, visibility_timeout=3600)
     await rewound.send_batch([b"x"] * 9)
     await take(rewound, 9, delete=True)
-    assert (await rewound.rewind(datetime.fromtimestamp(0, UTC))).messages == 9
+    assert (await rewound.rewind(datetime.fromtimestamp(0, UTC), strict=False)).messages == 9
     await take(rewound, 4, delete=True)
 
     dead = await client.create_queue("dead")

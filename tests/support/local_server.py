@@ -54,7 +54,7 @@ class LocalServer:
         await self.link.start()
         certificate = self._settings.get("tls_certificate")
         tls = ssl.create_default_context(cafile=certificate) if certificate else None
-        self.admin = connect(self.direct_url, tls=tls, request_timeout=300, connect_timeout=300)
+        self.admin = connect(self.direct_url, tls=tls, patience=300, request_timeout=300, connect_timeout=300)
         await self.admin.open()
         await self.admin.create_queue("orders")
 

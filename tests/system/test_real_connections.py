@@ -256,7 +256,7 @@ async def test_tls(tmp_path: Path) -> None:
             received = await asyncio.gather(*(big.receive(1, wait=20) for _ in range(20)))
             assert [len(messages) for messages in received] == [1] * 20
         with pytest.raises(CmqError):
-            async with connect(server.url, request_timeout=1, retries=0):
+            async with connect(server.url, patience=1, retries=0):
                 pass
         with socket.create_connection((server.host, server.port)) as sock:
             sock.sendall(encode_preamble(1, 1))
@@ -299,5 +299,5 @@ async def test_a_disabled_key_ends_its_connections_and_rotation_works(tmp_path: 
                 await other.queue("jobs").send(b"y")
                 await other.accounts.delete_key(first.secret_id)
             with pytest.raises((AuthenticationFailed, ServerUnreachable)):
-                async with connect(url, request_timeout=1, retries=0):
+                async with connect(url, patience=1, retries=0):
                     pass

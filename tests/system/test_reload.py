@@ -121,7 +121,7 @@ async def test_a_plain_client_on_a_tls_port_is_told_by_an_error_of_the_connectio
     with RunningServer(tmp_path, *flags, "--log-format", "json") as server:
         plain = server.url.replace("?tls=1", "")
         with pytest.raises(ConnectionRefused, match="this port takes TLS"):
-            async with connect(plain, request_timeout=10):
+            async with connect(plain, patience=10):
                 pass
         assert lines(server, "plain_bytes_on_tls_port")[0]["peer"].startswith("127.0.0.1:")
 

@@ -103,7 +103,7 @@ async def check() -> None:
         await queue.send_batch([b"a", Outgoing(b"b", dedup_id="b")], dedup_ids=["a", None])
         assert_type(message.origin, Origin | None)
         assert_type(await queue.rewind(datetime.now().astimezone(), strict=True), Rewound)
-        assert_type(await queue.rewind(1.5), Rewound)
+        assert_type(await queue.rewind(1_700_000_000.5), Rewound)
         await queue.rewind("now")  # pyright: ignore[reportArgumentType]
         assert_type(await queue.dead_letter_sources(), list[str])
         assert_type(await queue.redrive("orders", max_per_second=10), Redrive)

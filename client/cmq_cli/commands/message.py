@@ -153,7 +153,7 @@ async def print_received(queue: Queue, messages: list[Message], output: Output, 
     for message in messages:
         output.message(message, raw=raw)
     if delete:
-        (await queue.delete_batch(messages)).raise_for_failures()
+        await queue.delete_batch(messages)
 
 
 async def peek(
@@ -196,7 +196,7 @@ async def delete(queue: QueueName, /, *handles: ReceiptHandle, session: CurrentS
     """Delete received messages by their receipt handles."""
     _check_given(handles)
     async with session.client() as client:
-        return _report(session.output, "deleted", await client.queue(queue).delete_batch(handles))
+        return _report(session.output, "deleted", await client.queue(queue).delete_batch(handles, check=False))
 
 
 async def release(
@@ -211,7 +211,7 @@ async def release(
     """Release received messages by their receipt handles, for other receives at once."""
     _check_given(handles)
     async with session.client() as client:
-        result = await client.queue(queue).release_batch(handles, count_receive=count)
+        result = await client.queue(queue).release_batch(handles, count_receive=count, check=False)
     return _report(session.output, "released", result)
 
 
@@ -228,7 +228,7 @@ async def visibility(
     """
     _check_given(handles)
     async with session.client() as client:
-        result = await client.queue(queue).change_visibility_batch(handles, timeout)
+        result = await client.queue(queue).change_visibility_batch(handles, timeout, check=False)
     return _report(session.output, "changed", result)
 
 
