@@ -28,6 +28,7 @@ from cmqd_client.errors import (
     ServerUnreachable,
     ShuttingDown,
 )
+from cmqd_client.events import CallCounters, ClientState, ClientStatistics, Closed, EventReporter, OnEvent
 from cmqd_client.hosts_in_turn import Opener
 from cmqd_client.link import Link
 from cmqd_client.numbering import SendNumbering, Session
@@ -67,12 +68,20 @@ class Channel:
         "_timeout",
         "_turn",
         "checks",
+        "counters",
+        "events",
         "next_request_id",
         "numbering",
     )
 
     def __init__(
-        self, open_connection: Opener, policy: RetryPolicy, links: int, request_timeout: float, patience: float
+        self,
+        open_connection: Opener,
+        policy: RetryPolicy,
+        links: int,
+        request_timeout: float,
+        patience: float,
+        on_event: OnEvent | None = None,
     ) -> None:
         """Make a channel of ``links`` links.
 
@@ -82,7 +91,10 @@ class Channel:
             links: number of connections.
             request_timeout: seconds for an attempt that was sent.
             patience: seconds for a call; ``inf`` = unlimited.
+            on_event: the hook for events.
         """
+        self.counters: CallCounters = CallCounters()
+        self.events: EventReporter = EventReporter(on_event)
         self._policy = policy
         self._timeout = request_timeout
         self._patience = patience
@@ -100,7 +112,7 @@ class Channel:
         def opener(on_ended: OnEnded) -> Awaitable[Connection]:
             return open_connection(on_ended=on_ended, next_request_id=self.next_request_id, on_push=self.checks.pushed)
 
-        self._links = [Link(opener, policy, self.checks.connected) for _ in range(links)]
+        self._links = [Link(opener, policy, self.checks.connected, self.events.report) for _ in range(links)]
 
     # ------------------------------------------------------------------ opening and closing
 
@@ -124,6 +136,8 @@ class Channel:
 
     async def close(self) -> None:
         """End waiting receives, let outstanding replies arrive, close all connections. Harmless when repeated."""
+        if not self._state.closing:
+            self.events.report(Closed())
         self._state.closing = True
         self.checks.close()
         connections = [connection for link in self._links for connection in await link.close()]
@@ -147,6 +161,7 @@ class Channel:
                 time from the call to the error.
             ProtocolViolation: the reply has another type.
         """
+        self.counters.requests += 1
         started = asyncio.get_running_loop().time()
         connection = self._pick()
         if connection is not None and not connection.write_paused:
@@ -188,6 +203,7 @@ class Channel:
             The reply, and True if an earlier attempt may have been executed.
         """
         uncertain = False
+        self.counters.requests += 1
         started = asyncio.get_running_loop().time()
         connection = self._pick()
         if connection is not None and not connection.write_paused:
@@ -226,6 +242,8 @@ class Channel:
                 await asyncio.sleep(pause)
                 # A new number: the old request may still wait on the same connection.
                 request = msgspec.structs.replace(request, request_id=self.next_request_id())
+                self.counters.requests += 1
+                self.counters.repeats += 1
             try:
                 connection = await self._connection(deadline - loop.time())
                 if connection.write_paused:
@@ -235,9 +253,9 @@ class Channel:
             except CmqError as caught:
                 error = caught
 
-    @staticmethod
-    def _waited(error: CmqError, started: float, attempts: int) -> CmqError:
+    def _waited(self, error: CmqError, started: float, attempts: int) -> CmqError:
         """Return the error with the time that the call took, if the call ended for lack of an answer or of time."""
+        self.counters.failures += 1
         if error.retryable or may_have_happened(error):
             error.waited = asyncio.get_running_loop().time() - started
             error.attempts = attempts
@@ -248,6 +266,7 @@ class Channel:
 
         Losing the connection during the wait uses up no repeats, because waiting is the purpose of a receive.
         """
+        self.counters.requests += 1
         started = asyncio.get_running_loop().time()
         connection = self._pick()
         if connection is not None and not connection.write_paused:
@@ -271,7 +290,7 @@ class Channel:
                 attempt += 1
                 attempts += 1
                 if self._state.closing:
-                    raise error
+                    raise self._waited(error, started, attempts)
                 if _is_interruption(error) and loop.time() < until:
                     attempt = 0
                     pause = self._policy.delay(1, random())
@@ -282,6 +301,8 @@ class Channel:
                         raise self._waited(error, started, attempts)
                     pause = chosen
                 await asyncio.sleep(pause)
+                self.counters.requests += 1
+                self.counters.repeats += 1
             try:
                 connection = await self._connection(deadline - loop.time())
                 if connection.write_paused:
@@ -306,6 +327,35 @@ class Channel:
     def connections(self) -> list[Connection]:
         """Return all connections that are up."""
         return [link.connection for link in self._links if link.connection is not None]
+
+    @property
+    def state(self) -> ClientState:
+        """State over all links."""
+        if self._state.closing:
+            return ClientState.CLOSED
+        if any(link.connection is not None for link in self._links):
+            return ClientState.CONNECTED
+        if all(link.refused for link in self._links):
+            return ClientState.REFUSED
+        return ClientState.CONNECTING
+
+    def statistics(self) -> ClientStatistics:
+        """Return a snapshot of the counters."""
+        connections = [connection.statistics() for connection in self.connections()]
+        counters = self.counters
+        return ClientStatistics(
+            requests=counters.requests,
+            repeats=counters.repeats,
+            failures=counters.failures,
+            messages_sent=counters.messages_sent,
+            messages_received=counters.messages_received,
+            connections_opened=self.events.connections_opened,
+            connections_lost=self.events.connections_lost,
+            outstanding=sum(connection.outstanding for connection in connections),
+            reads=sum(connection.reads for connection in connections),
+            writes=sum(connection.writes for connection in connections),
+            handed_back=sum(connection.handed_back for connection in connections),
+        )
 
     @property
     def connection_id(self) -> int | None:

@@ -3,19 +3,21 @@
 from collections.abc import Mapping
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Any, Self, TypeVar, Unpack, overload
 
 import msgspec
 
 from cmqd_client.accounts import Accounts
 from cmqd_client.address import Address, parse_address
 from cmqd_client.attributes import QueueAttributes, QueueInfo, from_wire, to_wire
+from cmqd_client.bodies import BodyCodec, BodyFormat, PoisonPolicy
 from cmqd_client.channel import Channel
 from cmqd_client.check_answers import CHECK_TIMEOUT, CHECKS_AT_ONCE
 from cmqd_client.connection import CONNECT_TIMEOUT, REQUEST_TIMEOUT, Connection, TlsOption
 from cmqd_client.contexts import find_address
 from cmqd_client.durations import Duration, to_patience, to_seconds
 from cmqd_client.errors import ClientClosed
+from cmqd_client.events import ClientState, ClientStatistics, OnEvent
 from cmqd_client.half_messages import Checker
 from cmqd_client.hosts_in_turn import HostsInTurn, Opener
 from cmqd_client.queue import Queue
@@ -27,6 +29,8 @@ from cmqd_client.transactions import TransactionProducer
 from cmqd_protocol import messages as wire
 from cmqd_protocol.limits import DEFAULT_HEARTBEAT_MS
 
+
+T = TypeVar("T")
 
 _SAME: Duration = float("nan")
 """Stands for the client's own patience, where None means unlimited."""
@@ -48,6 +52,7 @@ def connect(
     connect_timeout: Duration = CONNECT_TIMEOUT,
     heartbeat: Duration = DEFAULT_HEARTBEAT_MS / 1000,
     product: str = "cmqd-client",
+    on_event: OnEvent | None = None,
 ) -> "Client":
     """Make a client for the server at ``url``; entering the client connects::
 
@@ -78,6 +83,7 @@ def connect(
         heartbeat: interval of heartbeats; silence of twice that closes the connection. The server may propose a
             shorter interval. 0 = only if the server proposes heartbeats.
         product: the name of this client in the server's log.
+        on_event: called with each event: connected, lost, reconnecting ...; see :mod:`cmqd_client.events`.
 
     Raises:
         TypeError: there are both a URL and a context.
@@ -108,7 +114,7 @@ def connect(
         product=product,
     )
     opener = HostsInTurn(open_connection, address.each())
-    return Client(address, opener, RetryPolicy(retries=retries), connections, seconds, to_patience(patience))
+    return Client(address, opener, RetryPolicy(retries=retries), connections, seconds, to_patience(patience), on_event)
 
 
 class Client:
@@ -128,10 +134,11 @@ class Client:
         connections: int,
         request_timeout: float,
         patience: float,
+        on_event: OnEvent | None = None,
     ) -> None:
         self.address: Address = address
         """Address of the server, with the key."""
-        self._make_channel = partial(Channel, open_connection, policy, connections, request_timeout, patience)
+        self._make_channel = partial(Channel, open_connection, policy, connections, request_timeout, patience, on_event)
         self._channel: Channel | None = None
         self._policy = policy
         self._requester: Requester | None = None
@@ -180,16 +187,59 @@ class Client:
     ) -> None:
         await self.close()
 
+    @property
+    def state(self) -> ClientState:
+        """Whether the client is connected, connecting, refused or closed."""
+        return ClientState.NEW if self._channel is None else self._channel.state
+
+    def statistics(self) -> ClientStatistics:
+        """Return a snapshot of the counters of this client.
+
+        Raises:
+            ClientClosed: the client was never opened.
+        """
+        return self._require().statistics()
+
     # ------------------------------------------------------------------ queues
 
-    def queue(self, name: str, *, patience: Duration | None = _SAME) -> Queue:
+    @overload
+    def queue(self, name: str, *, patience: Duration | None = _SAME) -> Queue: ...
+
+    @overload
+    def queue(
+        self,
+        name: str,
+        body_type: type[T],
+        *,
+        body_format: BodyFormat = "json",
+        poison: PoisonPolicy = PoisonPolicy.DEAD_LETTER,
+        patience: Duration | None = _SAME,
+    ) -> Queue[T]: ...
+
+    def queue(
+        self,
+        name: str,
+        body_type: type[Any] = bytes,
+        *,
+        body_format: BodyFormat = "json",
+        poison: PoisonPolicy = PoisonPolicy.DEAD_LETTER,
+        patience: Duration | None = _SAME,
+    ) -> Queue[Any]:
         """Return the handle of a queue. Sends no request: a missing queue shows at the first use.
 
         Args:
             name: the name of the queue.
+            body_type: type of the bodies: a msgspec Struct, dataclass, TypedDict, pydantic model, or another type that
+                msgspec decodes; see :mod:`cmqd_client.bodies`. By default bodies are bytes.
+            body_format: encoding of the bodies that this handle sends; both formats are read.
+            poison: what a consumer of this handle does with a body that does not decode.
             patience: time limit for the calls of this handle, as for :func:`connect`; by default the client's.
+
+        Raises:
+            TypeError: the type cannot be decoded.
         """
-        return Queue(self._patient(patience), name)
+        codec = None if body_type is bytes else BodyCodec(body_type, body_format, PoisonPolicy(poison))
+        return Queue(self._patient(patience), name, codec)
 
     async def create_queue(self, name: str, **attributes: Unpack[QueueAttributes]) -> Queue:
         """Create a queue. Not repeated after a lost reply: :meth:`ensure_queue` is.

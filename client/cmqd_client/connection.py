@@ -151,6 +151,10 @@ class Connection(asyncio.Protocol):
         self.region: str = ""
         self.server: str = ""
         """Product and version of the server."""
+        self.host: str = ""
+        """``host:port`` of the server."""
+        self.why_ended: str = ""
+        """Why the connection takes no more requests; empty while it is usable."""
 
     # ------------------------------------------------------------------ opening and closing
 
@@ -199,6 +203,7 @@ class Connection(asyncio.Protocol):
             handshake_timeout_ms=round(timeout * 1000),
         )
         self = cls(wire, loop, on_ended, next_request_id or request_ids().__next__, on_push)
+        self.host = f"{address.host}:{address.port}"
         context = _tls_context(address.tls if tls is None else tls)
         try:
             async with asyncio.timeout(timeout):
@@ -224,7 +229,7 @@ class Connection(asyncio.Protocol):
         """
         if not self._closing:
             self._closing = True
-            self._retire()
+            self._retire("the client was closed")
             for request_id, (future, request, _) in list(self._pending.items()):
                 if isinstance(request, ReceiveMessages):
                     self._abandon(request, future)
@@ -396,7 +401,7 @@ class Connection(asyncio.Protocol):
         for waiter in (self._closed, self._drained):
             if waiter is not None and not waiter.done():
                 waiter.set_result(None)
-        self._retire()
+        self._retire(why)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -425,15 +430,16 @@ class Connection(asyncio.Protocol):
             return
         if not self._opened.done():
             self._opened.set_exception(_handshake_error(event))
-        self._retire()
+        self._retire(event.text)
         self._flush()
         if self._transport is not None:
             self._transport.close()
 
-    def _retire(self) -> None:
+    def _retire(self, why: str) -> None:
         """Take no more requests."""
         if self.usable:
             self.usable = False
+            self.why_ended = why
             if self._on_ended is not None:
                 self._on_ended(self)
 
@@ -441,7 +447,7 @@ class Connection(asyncio.Protocol):
         future.set_exception(server_error(reply, self.connection_id))
         if reply.code == ErrorCode.SHUTTING_DOWN:
             # Waiting requests are still answered here; new requests go to the server's successor.
-            self._retire()
+            self._retire(reply.text)
 
     def _flush(self) -> None:
         """Write all encoded requests in one call."""

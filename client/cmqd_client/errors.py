@@ -9,6 +9,7 @@
     ├── NotSupported                   the server is older than the call needs; the request was not sent
     ├── ProtocolViolation              the peer does not speak this protocol (or not properly); the connection is closed
     ├── PartialFailure                 some entries of a batch failed: an exception group, with the successes
+    ├── PoisonMessage                  the body of a received message does not decode to the type of its queue handle
     └── ServerError                    the server answered with an error: a class per code
         ├── ConnectionRefused             errors of the connection, which the server closes
         │   ├── MalformedFrame, FrameTooLarge, UnsupportedVersion, AuthenticationFailed, AuthenticationTimeout,
@@ -137,6 +138,20 @@ class NotSupported(CmqError):
     """
 
     name = "not_supported"
+
+
+class PoisonMessage(CmqError):
+    """The body of a received message is not of the type of its queue handle. The message stays in flight.
+
+    Attributes:
+        message: the :class:`cmqd_client.Message`, to delete, release or dead-letter; ``raw_body`` has its bytes.
+    """
+
+    name = "poison_message"
+
+    def __init__(self, text: str, message: Any, *, request_id: int | None = None) -> None:
+        super().__init__(text, request_id=request_id)
+        self.message: Any = message
 
 
 class ServerError(CmqError):

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, repeat
-from typing import Final, Self
+from typing import Final, Generic, Self, cast
 
 import msgspec
 
+from cmqd_client.bodies import BodyCodec, BodyT
 from cmqd_client.durations import Duration, to_ms
 from cmqd_protocol.limits import MAX_BATCH
 from cmqd_types.messages import Headers
@@ -18,10 +19,10 @@ MAX_BATCH_BYTES: Final = 1024 * 1024
 """Bodies and headers of a batch together (part of the protocol; see ``send_messages`` in SPEC)."""
 
 
-class Outgoing(msgspec.Struct, frozen=True):
+class Outgoing(msgspec.Struct, Generic[BodyT], frozen=True):
     """A message of a ``send_batch`` that has headers, a delay or a dedup id of its own."""
 
-    body: bytes
+    body: BodyT
     headers: Mapping[str, str] | None = None
     delay: Duration | None = None
     """None = the delay of the batch, or else of the queue."""
@@ -53,18 +54,23 @@ class Batch(msgspec.Struct, frozen=True):
     @classmethod
     def of(
         cls,
-        messages: Iterable[bytes | Outgoing],
+        messages: Iterable[BodyT | Outgoing[BodyT]],
         delay: Duration | None,
         headers: Mapping[str, str] | None,
         dedup_ids: Sequence[str | None] | None,
+        codec: BodyCodec[BodyT] | None = None,
     ) -> Self:
         """Return the wire form of these messages, with common values where a message has none of its own.
 
+        ``codec`` encodes the bodies; None = the bodies are bytes.
+
         Raises:
-            TypeError: a body is not bytes.
+            TypeError: a body is not bytes, or not of the type of the codec.
             ValueError: there are not as many dedup ids as messages.
         """
         common_headers = None if headers is None else dict(headers)
+        if codec is not None:
+            common_headers = codec.headers(common_headers)
         common_delay = None if delay is None else to_ms(delay, "delay")
         bodies: list[bytes] = []
         delays: list[int | None] = []
@@ -72,8 +78,13 @@ class Batch(msgspec.Struct, frozen=True):
         all_ids: list[str | None] = []
         for message, dedup_id in zip(messages, chain(dedup_ids or (), repeat(None)), strict=False):
             outgoing = message if isinstance(message, Outgoing) else Outgoing(message)
-            bodies.append(checked_body(outgoing.body))
-            all_headers.append(common_headers if outgoing.headers is None else dict(outgoing.headers))
+            body, own_headers = outgoing.body, None if outgoing.headers is None else dict(outgoing.headers)
+            if codec is None:
+                bodies.append(checked_body(cast("bytes", body)))
+            else:
+                bodies.append(codec.encode(body))
+                own_headers = None if own_headers is None else codec.headers(own_headers)
+            all_headers.append(common_headers if own_headers is None else own_headers)
             delays.append(common_delay if outgoing.delay is None else to_ms(outgoing.delay, "delay"))
             all_ids.append(dedup_id if outgoing.dedup_id is None else outgoing.dedup_id)
         if dedup_ids is not None and len(dedup_ids) != len(bodies):

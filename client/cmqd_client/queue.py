@@ -16,12 +16,13 @@ the same unknown outcome, unless its method promises more; calls that only read 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from time import time as wall_clock
-from typing import TypeAlias, Unpack
+from typing import Any, Generic, TypeAlias, Unpack, cast
 
 from cmqd_client.attributes import QueueAttributes, QueueInfo, from_wire, to_wire
+from cmqd_client.bodies import BodyCodec, BodyT, NotDecodable
 from cmqd_client.channel import Channel
 from cmqd_client.durations import Duration, to_datetime, to_moment_ms, to_ms
-from cmqd_client.errors import CmqError, DecisionFailure, Failure, NotSupported, PartialFailure, SendFailure
+from cmqd_client.errors import CmqError, DecisionFailure, Failure, NotSupported, PartialFailure, PoisonMessage, SendFailure
 from cmqd_client.message_ids import MessageId, id_number, printed_id
 from cmqd_client.outgoing import CORRELATION_ID, REPLY_TO, Batch, Outgoing, checked_body
 from cmqd_client.results import (
@@ -53,27 +54,27 @@ from cmqd_protocol.limits import MAX_BATCH
 from cmqd_types.messages import Headers, ReceivedMessage
 
 ReceiptHandle: TypeAlias = int
-Held: TypeAlias = "Message | ReceiptHandle"
+Held: TypeAlias = "Message[Any] | ReceiptHandle"
 """A received message, or its receipt handle."""
 
 
-class Message:
+class Message(Generic[BodyT]):
     """A received message, hidden from other receives until ``next_visible_time``.
 
     Delete the message after processing. Otherwise the server delivers it again when its visibility timeout ends, with a
     new receipt handle; then the methods of this object fail with ``ReceiptHandleInvalid``.
     """
 
-    __slots__ = ("_queue", "_received", "request_id")
+    __slots__ = ("_body", "_queue", "_received", "request_id")
 
-    def __init__(self, queue: "Queue", received: ReceivedMessage, request_id: int) -> None:
+    def __init__(self, queue: "Queue[BodyT]", received: ReceivedMessage, request_id: int) -> None:
         self._queue = queue
         self._received = received
         self.request_id: int = request_id
         """Number of the receive that returned the message."""
 
     @property
-    def queue(self) -> "Queue":
+    def queue(self) -> "Queue[BodyT]":
         """The queue that delivered the message."""
         return self._queue
 
@@ -83,7 +84,34 @@ class Message:
         return printed_id(self._received.message_id)
 
     @property
-    def body(self) -> bytes:
+    def body(self) -> BodyT:
+        """The body, byte for byte as sent; for a queue handle with a type, the value that the body decodes to.
+
+        The body is decoded at the first use, so that a body that does not decode leaves the other messages of its
+        receive untouched.
+
+        Raises:
+            PoisonMessage: the body does not decode to the type of the queue handle. The message stays in flight.
+        """
+        codec = self._queue.codec
+        if codec is None:
+            return cast("BodyT", self._received.body)
+        try:
+            return self._body
+        except AttributeError:
+            pass
+        try:
+            self._body: BodyT = codec.decode(self._received.body, self._received.headers)
+        except NotDecodable as problem:
+            raise PoisonMessage(
+                f"{self.id} of {self._queue.name!r} does not decode to {codec.body_type}: {problem}",
+                self,
+                request_id=self.request_id,
+            ) from problem
+        return self._body
+
+    @property
+    def raw_body(self) -> bytes:
         """The body, byte for byte as sent."""
         return self._received.body
 
@@ -176,21 +204,23 @@ class Message:
         return await self._queue.change_visibility(self, timeout)
 
     def __repr__(self) -> str:
-        return f"<Message {self.id} of {self._queue.name!r}, {len(self.body)} bytes, received {self.receive_count}x>"
+        return f"<Message {self.id} of {self._queue.name!r}, {len(self._received.body)} bytes, received {self.receive_count}x>"
 
 
-class Queue:
+class Queue(Generic[BodyT]):
     """A queue of the account; get the handle from ``client.queue(name)``, ``create_queue`` or ``ensure_queue``.
 
     Any number of tasks can use a handle at once; their requests share the client's connection, and a
     waiting receive blocks no other request. All methods raise ``QueueNotFound`` if the queue does not exist.
     """
 
-    __slots__ = ("_channel", "name")
+    __slots__ = ("_channel", "codec", "name")
 
-    def __init__(self, channel: Channel, name: str) -> None:
+    def __init__(self, channel: Channel, name: str, codec: BodyCodec[BodyT] | None = None) -> None:
         self._channel = channel
         self.name: str = name
+        self.codec: BodyCodec[BodyT] | None = codec
+        """Encodes and decodes the bodies; None = bodies are bytes."""
 
     @property
     def channel(self) -> Channel:
@@ -201,7 +231,7 @@ class Queue:
 
     async def send(
         self,
-        body: bytes,
+        body: BodyT,
         *,
         delay: Duration | None = None,
         at: datetime | float | None = None,
@@ -220,7 +250,8 @@ class Queue:
         may be stored too.
 
         Args:
-            body: 1 byte up to the queue's ``max_message_bytes``; opaque to the server.
+            body: 1 byte up to the queue's ``max_message_bytes``; opaque to the server. For a handle with a type, a value
+                of the type; the header ``content-type`` is set to its encoding.
             delay: time before the message becomes active; None = the queue's own. 0-3,600 s, or more if the server's
                 operator allows it (setting ``max_delay_ms``); in any case shorter than the retention of the queue.
             at: time by the server's clock at which the message becomes active, in place of ``delay`` and with the same
@@ -239,9 +270,11 @@ class Queue:
             ValueError: ``delay`` and ``at`` are both given, or ``at`` names no zone.
         """
         at_ms = _at_ms(at, delay)
+        codec = self.codec
+        own_headers = None if headers is None else dict(headers)
         reply = await self._send(
-            [checked_body(body)],
-            None if headers is None else [dict(headers)],
+            [checked_body(cast("bytes", body)) if codec is None else codec.encode(body)],
+            [codec.headers(own_headers)] if codec is not None else None if own_headers is None else [own_headers],
             None if delay is None else to_ms(delay, "delay"),
             None if dedup_id is None else [dedup_id],
             at_ms=at_ms,
@@ -250,7 +283,7 @@ class Queue:
 
     async def send_batch(
         self,
-        messages: Iterable[bytes | Outgoing],
+        messages: Iterable[BodyT | Outgoing[BodyT]],
         *,
         delay: Duration | None = None,
         at: datetime | float | None = None,
@@ -288,7 +321,7 @@ class Queue:
             CmqError: as for :meth:`send`.
             ValueError: there are not as many dedup ids as messages, or ``at`` stands beside a delay.
         """
-        batch = Batch.of(messages, delay, headers, dedup_ids)
+        batch = Batch.of(messages, delay, headers, dedup_ids, self.codec)
         own_delay = next((own for own in batch.delays if own is not None), None)
         at_ms = _at_ms(at, delay if own_delay is None else own_delay / 1000)
         if not batch.bodies:
@@ -356,7 +389,7 @@ class Queue:
         *,
         wait: Duration | None = None,
         visibility_timeout: Duration | None = None,
-    ) -> list[Message]:
+    ) -> list[Message[BodyT]]:
         """Receive messages; wait for the first message if the queue has no active message.
 
         Returns up to ``max_messages`` active messages at once; never waits to fill a batch. Receives that wait
@@ -393,6 +426,7 @@ class Queue:
         )
         reply = await channel.receive(request)
         request_id = reply.request_id
+        channel.counters.messages_received += len(reply.messages)
         return [Message(self, received, request_id) for received in reply.messages]
 
     async def peek(self, max_messages: int = 16, *, start: int = 0, states: Iterable[str] | None = None) -> PeekPage:
@@ -740,7 +774,7 @@ class Queue:
 
     async def send_half_batch(
         self,
-        messages: Iterable[bytes | Outgoing],
+        messages: Iterable[BodyT | Outgoing[BodyT]],
         *,
         headers: Mapping[str, str] | None = None,
         first_check: Duration | None = None,
@@ -763,7 +797,7 @@ class Queue:
             CmqError: as for :meth:`send_batch`.
             ValueError: a message has a delay.
         """
-        batch = Batch.of(messages, None, headers, dedup_ids)
+        batch = Batch.of(messages, None, headers, dedup_ids, self.codec)
         if any(delay is not None for delay in batch.delays):
             raise ValueError("a half message takes no delay")
         if not batch.bodies:
