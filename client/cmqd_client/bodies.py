@@ -46,15 +46,15 @@ class PoisonPolicy(StrEnum):
     """End the consumer with :class:`cmqd_client.errors.PoisonMessage`; the message goes back to the queue."""
 
 
-class NotDecodable(Exception):  # noqa: N818 - a cause, told to the caller as PoisonMessage
+class NotDecodable(Exception):
     """A body is not a value of the type; the text says why."""
 
 
 class _Encodings(Protocol):
     """Encodes and decodes the values of a type, in either format."""
 
-    def encode(self, value: Any, content_type: str) -> bytes: ...  # noqa: D102 - said above
-    def decode(self, body: bytes, content_type: str) -> Any: ...  # noqa: D102
+    def encode(self, value: Any, content_type: str) -> bytes: ...
+    def decode(self, body: bytes, content_type: str) -> Any: ...
 
 
 class _Msgspec:
@@ -73,7 +73,7 @@ class _Msgspec:
 
 class _Pydantic:
     def __init__(self, body_type: type) -> None:
-        import pydantic  # noqa: PLC0415 - optional
+        import pydantic
 
         self._adapter: Any = pydantic.TypeAdapter(body_type)
 
@@ -116,8 +116,8 @@ class BodyCodec(Generic[BodyT]):
         """Return the body for a value.
 
         Raises:
-            TypeError: the value is not of the type, or has a part that cannot be encoded. (A value of another type might
-                be encoded, and then poison every consumer.)
+            TypeError: the value is not of the type, or has a part that cannot be encoded. (A value of another type
+                might be encoded, and then be poison for every consumer.)
         """
         if self._checked_type is not None and not isinstance(value, self._checked_type):
             expected = self._checked_type.__name__

@@ -13,7 +13,7 @@ import secrets
 from collections.abc import Awaitable, Callable
 from copy import copy
 from random import random
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Concatenate, ParamSpec, TypeAlias, TypeVar
 
 import msgspec
 
@@ -33,11 +33,22 @@ from cmqd_client.hosts_in_turn import Opener
 from cmqd_client.link import Link
 from cmqd_client.numbering import SendNumbering, Session
 from cmqd_client.retry import Repeat, RetryPolicy, final_error, may_have_happened
-from cmqd_protocol.messages import AnyReply, MessagesReceived, ReceiveMessages, Request
+from cmqd_protocol.messages import (
+    AnyReply,
+    MessagesReceived,
+    PublishMessages,
+    ReceiveMessages,
+    Request,
+    SendHalfMessages,
+    SendMessages,
+)
 
 P = ParamSpec("P")
 R = TypeVar("R", bound=AnyReply)
 
+
+NumberedRequest: TypeAlias = SendMessages | SendHalfMessages | PublishMessages
+"""A request that carries a session and a sequence."""
 
 LONGEST_WAIT = 30.0
 """Longest wait in seconds of a receive without a wait of its own: the upper limit of a queue's polling wait (part of
@@ -186,13 +197,15 @@ class Channel:
         """Like :meth:`call`, for a request made of a new number and these arguments."""
         return await self.call(make(self.next_request_id(), *arguments, **named), reply_type, repeat)
 
-    async def send_numbered(self, request: Request, reply_type: type[R], session: Session, sequence: int) -> R:
+    async def send_numbered(self, request: NumberedRequest, reply_type: type[R], session: Session, sequence: int) -> R:
         """Like :meth:`call`, for a send or publish that carries the next number of ``numbering``.
 
         The server knows the number of a repeat, and stores the messages once.
         """
         try:
-            return await self.call(request, reply_type, Repeat.SAFE)
+            reply = await self.call(request, reply_type, Repeat.SAFE)
+            self.counters.messages_sent += len(request.bodies)
+            return reply
         finally:
             session.answered(sequence)
 

@@ -29,7 +29,6 @@ from cmqd_client.transactions import TransactionProducer
 from cmqd_protocol import messages as wire
 from cmqd_protocol.limits import DEFAULT_HEARTBEAT_MS
 
-
 T = TypeVar("T")
 
 _SAME: Duration = float("nan")

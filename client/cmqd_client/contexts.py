@@ -5,8 +5,8 @@
     [contexts.kitchen]
     url = "cmq://ID:KEY@host:5680"
 
-``cmq``, the Spark sink and :func:`cmqd_client.connect` without a URL read the file. The server writes a file of the same form, with
-its first key, into its data folder (``admin.context.toml``).
+``cmq``, the Spark sink and :func:`cmqd_client.connect` without a URL read the file. The server writes a file of the
+same form, with its first key, into its data folder (``admin.context.toml``).
 """
 
 import os
@@ -48,7 +48,8 @@ class Contexts(msgspec.Struct):
         chosen = name or self.current
         if chosen is None:
             raise ContextError(
-                f"no server chosen: give a URL (cmq: --url), set CMQ_URL, or add a context (cmq context add); {self.path} has none",
+                "no server chosen: give a URL (cmq: --url), set CMQ_URL, or add a context (cmq context add); "
+                f"{self.path} has none",
                 missing=True,
             )
         url = self.urls.get(chosen)

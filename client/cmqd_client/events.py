@@ -2,8 +2,9 @@
 
     connect(url, on_event=lambda event: print(event))
 
-Each event goes to the hook and to the logger ``cmqd_client.events``, whose records carry ``event`` (the stable name) and
-the fields of the event as attributes, so that a log pipeline needs not parse texts. Names and fields only grow.
+Each event goes to the hook and to the logger ``cmqd_client.events``. A record of the logger carries ``event`` (the
+stable name) and the fields of the event as attributes, so that a log pipeline parses no texts. Names and fields only
+grow.
 
     connected      INFO      a connection is open
     lost           WARNING   a connection takes no more requests, and why

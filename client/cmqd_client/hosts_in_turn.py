@@ -40,9 +40,7 @@ class HostsInTurn:
         self._addresses = addresses
         self._first = 0
 
-    async def __call__(
-        self, *, on_ended: OnEnded, next_request_id: Callable[[], int], on_push: OnPush
-    ) -> Connection:
+    async def __call__(self, *, on_ended: OnEnded, next_request_id: Callable[[], int], on_push: OnPush) -> Connection:
         """Connect to the first host that answers. Safe to cancel.
 
         Raises:

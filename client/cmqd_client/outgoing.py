@@ -88,9 +88,7 @@ class Batch(msgspec.Struct, frozen=True):
             delays.append(common_delay if outgoing.delay is None else to_ms(outgoing.delay, "delay"))
             all_ids.append(dedup_id if outgoing.dedup_id is None else outgoing.dedup_id)
         if dedup_ids is not None and len(dedup_ids) != len(bodies):
-            raise ValueError(
-                f"{len(dedup_ids)} dedup_ids for {len(bodies)} messages; give a name or None per message"
-            )
+            raise ValueError(f"{len(dedup_ids)} dedup_ids for {len(bodies)} messages; give a name or None per message")
         return cls(
             bodies,
             delays,

@@ -22,7 +22,15 @@ from cmqd_client.attributes import QueueAttributes, QueueInfo, from_wire, to_wir
 from cmqd_client.bodies import BodyCodec, BodyT, NotDecodable
 from cmqd_client.channel import Channel
 from cmqd_client.durations import Duration, to_datetime, to_moment_ms, to_ms
-from cmqd_client.errors import CmqError, DecisionFailure, Failure, NotSupported, PartialFailure, PoisonMessage, SendFailure
+from cmqd_client.errors import (
+    CmqError,
+    DecisionFailure,
+    Failure,
+    NotSupported,
+    PartialFailure,
+    PoisonMessage,
+    SendFailure,
+)
 from cmqd_client.message_ids import MessageId, id_number, printed_id
 from cmqd_client.outgoing import CORRELATION_ID, REPLY_TO, Batch, Outgoing, checked_body
 from cmqd_client.results import (
@@ -204,7 +212,8 @@ class Message(Generic[BodyT]):
         return await self._queue.change_visibility(self, timeout)
 
     def __repr__(self) -> str:
-        return f"<Message {self.id} of {self._queue.name!r}, {len(self._received.body)} bytes, received {self.receive_count}x>"
+        size = len(self._received.body)
+        return f"<Message {self.id} of {self._queue.name!r}, {size} bytes, received {self.receive_count}x>"
 
 
 class Queue(Generic[BodyT]):
@@ -250,8 +259,8 @@ class Queue(Generic[BodyT]):
         may be stored too.
 
         Args:
-            body: 1 byte up to the queue's ``max_message_bytes``; opaque to the server. For a handle with a type, a value
-                of the type; the header ``content-type`` is set to its encoding.
+            body: 1 byte up to the queue's ``max_message_bytes``; opaque to the server. For a handle with a type, a
+                value of the type; the client sets the header ``content-type``.
             delay: time before the message becomes active; None = the queue's own. 0-3,600 s, or more if the server's
                 operator allows it (setting ``max_delay_ms``); in any case shorter than the retention of the queue.
             at: time by the server's clock at which the message becomes active, in place of ``delay`` and with the same

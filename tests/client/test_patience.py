@@ -110,7 +110,9 @@ async def test_a_call_that_may_not_be_repeated_is_not_repeated_by_patience(serve
     assert len(server.link.of(wire.ClearQueue)) == 1
 
 
-@pytest.mark.parametrize(("patience", "error"), [(0, ValueError), (-1, ValueError), ("9", TypeError), (True, TypeError)])
+@pytest.mark.parametrize(
+    ("patience", "error"), [(0, ValueError), (-1, ValueError), ("9", TypeError), (True, TypeError)]
+)
 def test_a_patience_must_be_a_positive_duration(patience: Any, error: type[Exception]) -> None:
     with pytest.raises(error, match="patience"):
         connect("cmq://a:b@h", patience=patience)

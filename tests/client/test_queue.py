@@ -158,9 +158,7 @@ async def test_several_requests_tell_the_earliest_next_visible_time(client: Clie
     handles = [message.receipt_handle for _ in range(2) for message in await queue.receive(256)]
 
     kept = await queue.change_visibility_batch(handles, timedelta(hours=2))
-    partly = await queue.change_visibility_batch(
-        [*handles[:256], *range(1000, 1256)], timedelta(hours=1), check=False
-    )
+    partly = await queue.change_visibility_batch([*handles[:256], *range(1000, 1256)], timedelta(hours=1), check=False)
 
     assert len(server.link.of(wire.ChangeVisibility)) == 4
     assert kept.next_visible_time is not None

@@ -115,7 +115,8 @@ async def converse(client: Client) -> list[Any]:
     halves = (await payments.send_half_batch([b"pay", b"refund", b"wait"])).ids
     decided = await payments.end_transactions(halves[:2], [commit, roll_back])
     results.append([str(one) for one in decided.done])
-    results.append([one.error.name for one in (await payments.end_transactions(halves[:1], roll_back, check=False)).failures])
+    refusals = await payments.end_transactions(halves[:1], roll_back, check=False)
+    results.append([one.error.name for one in refusals.failures])
     results.append([str(one.id) for one in await payments.half_messages()])
     results.append([one.body.hex() for one in await payments.receive(16, wait=0)])
 

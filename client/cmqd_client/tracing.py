@@ -1,0 +1,144 @@
+"""OpenTelemetry spans for sends, receives and settlements, by the semantic conventions for messaging.
+
+    send orders         PRODUCER   its context travels in the headers ``traceparent`` and ``tracestate`` of each message
+    receive orders      CLIENT     with a link to the context of each message; a receive of no message makes no span
+    delete orders       CLIENT     also ``change_visibility`` and ``release``: the lease ends, or is changed
+    process orders      CONSUMER   the work on a message: a child of the span of its send (see :meth:`Tracing.process`)
+
+The API (``opentelemetry-api``) is optional: a client traces if the API is installed, and needs no other setting. Without
+an SDK the API discards all spans. This module is the only one that knows the API.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from time import time_ns
+from typing import Any, Protocol
+
+from cmqd_types.messages import Headers
+
+SYSTEM = "cmqd"
+"""``messaging.system`` of all spans."""
+
+
+class TracedMessage(Protocol):
+    """A received message, as far as tracing knows it."""
+
+    @property
+    def id(self) -> str: ...  # noqa: D102 - said above
+    @property
+    def headers(self) -> Headers: ...  # noqa: D102
+    @property
+    def raw_body(self) -> bytes: ...  # noqa: D102
+
+
+class Tracing:
+    """Makes the spans of a client."""
+
+    __slots__ = ("_attributes", "_propagate", "_trace", "_tracer")
+
+    def __init__(self, host: str, port: int) -> None:
+        """Make the spans of a client of the server at this host and port.
+
+        Raises:
+            ImportError: the OpenTelemetry API is not installed.
+        """
+        self._trace: Any = import_module("opentelemetry.trace")
+        self._propagate: Any = import_module("opentelemetry.propagate")
+        self._tracer: Any = self._trace.get_tracer("cmqd_client")
+        self._attributes: dict[str, Any] = {
+            "messaging.system": SYSTEM,
+            "server.address": host,
+            "server.port": port,
+        }
+
+    @contextmanager
+    def send(self, destination: str, count: int) -> Iterator[Any]:
+        """Make the span of a send or publish of ``count`` messages; the span is current inside."""
+        with self._span("send", "send", destination, self._trace.SpanKind.PRODUCER) as span:
+            if count != 1:
+                span.set_attribute("messaging.batch.message_count", count)
+            yield span
+
+    def inject(self, headers: Mapping[str, str] | None) -> dict[str, str]:
+        """Return the headers with the context of the current span; a context that the caller gave stays."""
+        carrier: dict[str, str] = {}
+        self._propagate.inject(carrier)
+        return {**carrier, **(headers or {})}
+
+    @contextmanager
+    def settle(self, operation: str, destination: str, count: int) -> Iterator[Any]:
+        """Make the span of a delete, release or change of visibility of ``count`` messages."""
+        with self._span(operation, "settle", destination, self._trace.SpanKind.CLIENT) as span:
+            if count != 1:
+                span.set_attribute("messaging.batch.message_count", count)
+            yield span
+
+    @contextmanager
+    def process(self, destination: str, message: TracedMessage) -> Iterator[Any]:
+        """Make the span of the work on a message, as a child of the span of its send; current inside."""
+        context = self._propagate.extract(message.headers)
+        with self._span("process", "process", destination, self._trace.SpanKind.CONSUMER, context) as span:
+            span.set_attribute("messaging.message.id", message.id)
+            span.set_attribute("messaging.message.body.size", len(message.raw_body))
+            yield span
+
+    def received(self, destination: str, messages: Sequence[TracedMessage], started_ns: int) -> None:
+        """Make the span of a receive that returned messages; ``started_ns`` is its start by :func:`now_ns`.
+
+        The span is made at the end, because links to messages belong to its start.
+        """
+        contexts = [self._context_of(message) for message in messages]
+        links = [self._trace.Link(context) for context in contexts if context is not None]
+        attributes = self._operation("receive", "receive", destination)
+        if len(messages) == 1:
+            attributes["messaging.message.id"] = messages[0].id
+        else:
+            attributes["messaging.batch.message_count"] = len(messages)
+        span = self._tracer.start_span(
+            f"receive {destination}",
+            kind=self._trace.SpanKind.CLIENT,
+            attributes=attributes,
+            links=links,
+            start_time=started_ns,
+        )
+        span.end()
+
+    def _context_of(self, message: TracedMessage) -> Any:
+        """Return the span context in the headers of a message; None if there is none."""
+        context = self._trace.get_current_span(self._propagate.extract(message.headers, {})).get_span_context()
+        return context if context.is_valid else None
+
+    def _operation(self, name: str, kind: str, destination: str) -> dict[str, Any]:
+        return {
+            **self._attributes,
+            "messaging.destination.name": destination,
+            "messaging.operation.name": name,
+            "messaging.operation.type": kind,
+        }
+
+    @contextmanager
+    def _span(self, name: str, operation: str, destination: str, kind: Any, context: Any = None) -> Iterator[Any]:
+        attributes = self._operation(name, operation, destination)
+        with self._tracer.start_as_current_span(
+            f"{name} {destination}", context=context, kind=kind, attributes=attributes
+        ) as span:
+            try:
+                yield span
+            except Exception as error:
+                # The API records the exception and sets the status; the convention wants the type as well.
+                span.set_attribute("error.type", type(error).__qualname__)
+                raise
+
+
+def now_ns() -> int:
+    """Return the start time of a receive."""
+    return time_ns()
+
+
+def tracing_if_installed(host: str, port: int) -> Tracing | None:
+    """Return the tracing of a client; None if the OpenTelemetry API is not installed."""
+    try:
+        return Tracing(host, port)
+    except ImportError:
+        return None
