@@ -101,7 +101,7 @@ async def delete_each(
     session: Session,
     noun: str,
     names: Sequence[str],
-    delete: Callable[[Client, str], Awaitable[None]],
+    delete: Callable[[Client, str], Awaitable[object]],
     question: Callable[[Client], Awaitable[str]] | None,
 ) -> ExitCode:
     """Delete every name and return the exit code. A failure is reported, and the next name is tried.

@@ -62,7 +62,10 @@ class _Msgspec:
         if isinstance(msgspec.inspect.type_info(body_type), msgspec.inspect.CustomType):
             raise TypeError(f"{body_type!r} cannot be a type of bodies: neither msgspec nor pydantic decodes it")
         self._encoders = {JSON: msgspec.json.Encoder(), MSGPACK: msgspec.msgpack.Encoder()}
-        self._decoders = {JSON: msgspec.json.Decoder(body_type), MSGPACK: msgspec.msgpack.Decoder(body_type)}
+        self._decoders: dict[str, Any] = {
+            JSON: msgspec.json.Decoder(body_type),
+            MSGPACK: msgspec.msgpack.Decoder(body_type),
+        }
 
     def encode(self, value: Any, content_type: str) -> bytes:
         return self._encoders[content_type].encode(value)

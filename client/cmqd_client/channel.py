@@ -33,6 +33,7 @@ from cmqd_client.hosts_in_turn import Opener
 from cmqd_client.link import Link
 from cmqd_client.numbering import SendNumbering, Session
 from cmqd_client.retry import Repeat, RetryPolicy, final_error, may_have_happened
+from cmqd_client.tracing import Tracing
 from cmqd_protocol.messages import (
     AnyReply,
     MessagesReceived,
@@ -83,6 +84,7 @@ class Channel:
         "events",
         "next_request_id",
         "numbering",
+        "tracing",
     )
 
     def __init__(
@@ -93,6 +95,7 @@ class Channel:
         request_timeout: float,
         patience: float,
         on_event: OnEvent | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         """Make a channel of ``links`` links.
 
@@ -103,7 +106,9 @@ class Channel:
             request_timeout: seconds for an attempt that was sent.
             patience: seconds for a call; ``inf`` = unlimited.
             on_event: the hook for events.
+            tracing: makes spans; None = no spans.
         """
+        self.tracing: Tracing | None = tracing
         self.counters: CallCounters = CallCounters()
         self.events: EventReporter = EventReporter(on_event)
         self._policy = policy

@@ -25,6 +25,7 @@ from cmqd_client.requests import REPLY_TIMEOUT, Reply, Requester
 from cmqd_client.results import Done, QueuePage
 from cmqd_client.retry import Repeat, RetryPolicy
 from cmqd_client.topic import Topic, TopicAttributes, TopicInfo, TopicPage, topic_attributes, topic_info
+from cmqd_client.tracing import Tracing, tracing_if_installed
 from cmqd_client.transactions import TransactionProducer
 from cmqd_protocol import messages as wire
 from cmqd_protocol.limits import DEFAULT_HEARTBEAT_MS
@@ -52,6 +53,7 @@ def connect(
     heartbeat: Duration = DEFAULT_HEARTBEAT_MS / 1000,
     product: str = "cmqd-client",
     on_event: OnEvent | None = None,
+    tracing: bool = True,
 ) -> "Client":
     """Make a client for the server at ``url``; entering the client connects::
 
@@ -83,6 +85,8 @@ def connect(
             shorter interval. 0 = only if the server proposes heartbeats.
         product: the name of this client in the server's log.
         on_event: called with each event: connected, lost, reconnecting ...; see :mod:`cmqd_client.events`.
+        tracing: make OpenTelemetry spans, and send their context in headers, if the OpenTelemetry API is installed; see
+            :mod:`cmqd_client.tracing`.
 
     Raises:
         TypeError: there are both a URL and a context.
@@ -112,8 +116,11 @@ def connect(
         heartbeat=to_seconds(heartbeat, "heartbeat"),
         product=product,
     )
+    spans = tracing_if_installed(address.host, address.port) if tracing else None
     opener = HostsInTurn(open_connection, address.each())
-    return Client(address, opener, RetryPolicy(retries=retries), connections, seconds, to_patience(patience), on_event)
+    return Client(
+        address, opener, RetryPolicy(retries=retries), connections, seconds, to_patience(patience), on_event, spans
+    )
 
 
 class Client:
@@ -134,10 +141,13 @@ class Client:
         request_timeout: float,
         patience: float,
         on_event: OnEvent | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         self.address: Address = address
         """Address of the server, with the key."""
-        self._make_channel = partial(Channel, open_connection, policy, connections, request_timeout, patience, on_event)
+        self._make_channel = partial(
+            Channel, open_connection, policy, connections, request_timeout, patience, on_event, tracing
+        )
         self._channel: Channel | None = None
         self._policy = policy
         self._requester: Requester | None = None

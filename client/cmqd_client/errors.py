@@ -227,7 +227,9 @@ class PartialFailure(CmqError, ExceptionGroup[CmqError]):
 
     name = "partial_failure"
 
-    def __new__(cls, text: str, failures: Sequence[AnyFailure], **_: Any) -> Self:
+    def __new__(
+        cls, text: str, failures: Sequence[AnyFailure], *, done: Sequence[Any] = (), request_id: int | None = None
+    ) -> Self:
         """Make the group; there must be at least one failure."""
         # Entries of a failed request share its error, which must not be in the group several times.
         errors = {id(failed.error): failed.error for failed in failures}

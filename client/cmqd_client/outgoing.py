@@ -42,6 +42,11 @@ def checked_body(body: bytes) -> bytes:
     return body
 
 
+def headers_size(headers: Headers) -> int:
+    """Return the bytes of headers as the server counts them: names and values."""
+    return sum(len(name.encode()) + len(value.encode()) for name, value in headers.items())
+
+
 class Batch(msgspec.Struct, frozen=True):
     """The messages of a batch in wire form, field by field."""
 
@@ -77,7 +82,7 @@ class Batch(msgspec.Struct, frozen=True):
         all_headers: list[Headers | None] = []
         all_ids: list[str | None] = []
         for message, dedup_id in zip(messages, chain(dedup_ids or (), repeat(None)), strict=False):
-            outgoing = message if isinstance(message, Outgoing) else Outgoing(message)
+            outgoing = cast("Outgoing[BodyT]", message) if isinstance(message, Outgoing) else Outgoing(message)
             body, own_headers = outgoing.body, None if outgoing.headers is None else dict(outgoing.headers)
             if codec is None:
                 bodies.append(checked_body(cast("bytes", body)))
@@ -115,9 +120,7 @@ class Batch(msgspec.Struct, frozen=True):
         """Return the bytes of a message as the server counts them: body, and names and values of its headers."""
         size = memoryview(self.bodies[index]).nbytes
         headers = None if self.headers is None else self.headers[index]
-        if headers:
-            size += sum(len(name.encode()) + len(value.encode()) for name, value in headers.items())
-        return size
+        return size + headers_size(headers) if headers else size
 
     def _slice(self, start: int, end: int) -> "Batch":
         headers = None if self.headers is None else self.headers[start:end]

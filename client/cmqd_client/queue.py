@@ -57,6 +57,7 @@ from cmqd_client.results import (
     undecided,
 )
 from cmqd_client.retry import Repeat
+from cmqd_client.tracing import Tracing, now_ns
 from cmqd_protocol import messages as wire
 from cmqd_protocol.limits import MAX_BATCH
 from cmqd_types.messages import Headers, ReceivedMessage
@@ -374,6 +375,36 @@ class Queue(Generic[BodyT]):
         after: str | None = None,
         at_ms: int | None = None,
     ) -> Awaitable[wire.MessagesSent]:
+        if self._channel.tracing is not None:
+            return self._send_traced(self._channel.tracing, bodies, headers, delay_ms, dedup_ids, after, at_ms)
+        return self._send_numbered(bodies, headers, delay_ms, dedup_ids, after, at_ms)
+
+    async def _send_traced(
+        self,
+        tracing: Tracing,
+        bodies: list[bytes],
+        headers: list[Headers | None] | None,
+        delay_ms: int | list[int] | None,
+        dedup_ids: list[str | None] | None,
+        after: str | None,
+        at_ms: int | None,
+    ) -> wire.MessagesSent:
+        with tracing.send(self.name, len(bodies)) as span:
+            headers = tracing.inject(bodies, headers)
+            reply = await self._send_numbered(bodies, headers, delay_ms, dedup_ids, after, at_ms)
+            if len(bodies) == 1:
+                span.set_attribute("messaging.message.id", printed_id(reply.message_ids[0]))
+            return reply
+
+    def _send_numbered(
+        self,
+        bodies: list[bytes],
+        headers: list[Headers | None] | None,
+        delay_ms: int | list[int] | None,
+        dedup_ids: list[str | None] | None,
+        after: str | None,
+        at_ms: int | None,
+    ) -> Awaitable[wire.MessagesSent]:
         channel = self._channel
         session, sequence = channel.numbering.next()
         request = wire.SendMessages(
@@ -433,10 +464,15 @@ class Queue(Generic[BodyT]):
             None if wait is None else to_ms(wait, "wait"),
             None if visibility_timeout is None else to_ms(visibility_timeout, "visibility_timeout"),
         )
+        tracing = channel.tracing
+        started_ns = 0 if tracing is None else now_ns()
         reply = await channel.receive(request)
         request_id = reply.request_id
         channel.counters.messages_received += len(reply.messages)
-        return [Message(self, received, request_id) for received in reply.messages]
+        messages = [Message(self, received, request_id) for received in reply.messages]
+        if tracing is not None and messages:
+            tracing.received(self.name, messages, started_ns)
+        return messages
 
     async def peek(self, max_messages: int = 16, *, start: int = 0, states: Iterable[str] | None = None) -> PeekPage:
         """Return messages in the order of sending, without receiving them: counts, order and visibility stay.
@@ -503,7 +539,8 @@ class Queue(Generic[BodyT]):
         Raises:
             PartialFailure: a message failed; ``failures`` has each with its error, ``done`` the deleted handles.
         """
-        return await self._each_256(
+        return await self._settle(
+            "delete",
             messages,
             lambda handles: wire.DeleteMessages(self._channel.next_request_id(), self.name, handles),
             ends_lease=True,
@@ -530,7 +567,8 @@ class Queue(Generic[BodyT]):
     ) -> BatchResult:
         """Set the visibility timeout of several messages; slices, result and errors as for :meth:`delete_batch`."""
         timeout_ms = to_ms(timeout, "timeout")
-        return await self._each_256(
+        return await self._settle(
+            "change_visibility",
             messages,
             lambda handles: wire.ChangeVisibility(self._channel.next_request_id(), self.name, handles, timeout_ms),
             ends_lease=timeout_ms == 0,
@@ -556,7 +594,8 @@ class Queue(Generic[BodyT]):
         self, messages: Iterable[Held], *, count_receive: bool = True, check: bool = True
     ) -> BatchResult:
         """Release several messages; slices, result and errors as for :meth:`delete_batch`."""
-        return await self._each_256(
+        return await self._settle(
+            "release",
             messages,
             lambda handles: wire.ReleaseMessages(self._channel.next_request_id(), self.name, handles, count_receive),
             ends_lease=True,
@@ -607,7 +646,8 @@ class Queue(Generic[BodyT]):
         """
         held = list(messages)
         if isinstance(reason, str):
-            return await self._each_256(
+            return await self._settle(
+                "dead_letter",
                 held,
                 lambda handles: wire.DeadLetterMessages(self._channel.next_request_id(), self.name, handles, [reason]),
                 ends_lease=True,
@@ -622,7 +662,8 @@ class Queue(Generic[BodyT]):
         for item, its_reason in zip(held, reasons, strict=True):
             # A message that is named twice counts once, with its first reason.
             reason_of.setdefault(_handle_of(item), its_reason)
-        return await self._each_256(
+        return await self._settle(
+            "dead_letter",
             held,
             lambda handles: wire.DeadLetterMessages(
                 self._channel.next_request_id(), self.name, handles, [reason_of[handle] for handle in handles]
@@ -631,17 +672,32 @@ class Queue(Generic[BodyT]):
             check=check,
         )
 
-    async def _each_256(
+    async def _settle(
         self,
+        operation: str,
         messages: Iterable[Held],
         request: Callable[[list[int]], wire.Request],
         *,
         ends_lease: bool,
         check: bool,
     ) -> BatchResult:
-        """Make the request for all handles, in slices of at most 256 (the server's limit)."""
+        """Make the request for all handles; ``operation`` names it in a span."""
         # No handle twice: an older server reports the second as failed, although the first was carried out.
         handles = list(dict.fromkeys(map(_handle_of, messages)))
+        tracing = self._channel.tracing
+        if tracing is None or not handles:
+            result = await self._each_256(handles, request, ends_lease)
+        else:
+            with tracing.settle(operation, self.name, len(handles)):
+                result = await self._each_256(handles, request, ends_lease)
+        if check and result.failures:
+            result.raise_for_failures()
+        return result
+
+    async def _each_256(
+        self, handles: list[int], request: Callable[[list[int]], wire.Request], ends_lease: bool
+    ) -> BatchResult:
+        """Make the request for all handles, in slices of at most 256 (the server's limit)."""
         failures: list[Failure] = []
         request_ids: list[int] = []
         next_visible_ms = 0
@@ -665,16 +721,13 @@ class Queue(Generic[BodyT]):
             if reply.next_visible_ms:
                 next_visible_ms = min(next_visible_ms or reply.next_visible_ms, reply.next_visible_ms)
         failed = {failure.receipt_handle for failure in failures}
-        result = BatchResult(
+        return BatchResult(
             [handle for handle in handles if handle not in failed] if failed else handles,
             failures,
             request_ids[-1] if request_ids else 0,
             tuple(request_ids),
             to_datetime(next_visible_ms) if next_visible_ms else None,
         )
-        if check and failures:
-            result.raise_for_failures()
-        return result
 
     # ------------------------------------------------------------------ rewind
 

@@ -233,7 +233,15 @@ class Topic:
             dedup_ids=dedup_ids if dedup_ids and any(name is not None for name in dedup_ids) else None,
             after=after,
         )
-        reply = await channel.send_numbered(request, wire.MessagesPublished, session, sequence)
+        tracing = channel.tracing
+        if tracing is None:
+            reply = await channel.send_numbered(request, wire.MessagesPublished, session, sequence)
+        else:
+            with tracing.send(self.name, len(bodies)) as span:
+                request = msgspec.structs.replace(request, headers=tracing.inject(bodies, request.headers))
+                reply = await channel.send_numbered(request, wire.MessagesPublished, session, sequence)
+                if len(bodies) == 1:
+                    span.set_attribute("messaging.message.id", printed_id(reply.message_ids[0]))
         return [
             Published(printed_id(number), matched, reply.request_id)
             for number, matched in zip(reply.message_ids, reply.matched, strict=True)

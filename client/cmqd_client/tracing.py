@@ -3,19 +3,24 @@
     send orders         PRODUCER   its context travels in the headers ``traceparent`` and ``tracestate`` of each message
     receive orders      CLIENT     with a link to the context of each message; a receive of no message makes no span
     delete orders       CLIENT     also ``change_visibility`` and ``release``: the lease ends, or is changed
-    process orders      CONSUMER   the work on a message: a child of the span of its send (see :meth:`Tracing.process`)
+    process orders      CONSUMER   the work on a message: a child of the span of its send; see :meth:`Tracing.process`
 
-The API (``opentelemetry-api``) is optional: a client traces if the API is installed, and needs no other setting. Without
+The API (``opentelemetry-api``) is optional: a client traces if the API is installed, without a setting. Without
 an SDK the API discards all spans. This module is the only one that knows the API.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from time import time_ns
 from typing import Any, Protocol
 
+from cmqd_client.outgoing import MAX_BATCH_BYTES, headers_size
+from cmqd_protocol.limits import MAX_HEADERS
 from cmqd_types.messages import Headers
+
+MAX_HEADERS_BYTES = 16 * 1024
+"""Names and values of the headers of a message together (part of the protocol; see ``send_messages`` in SPEC)."""
 
 SYSTEM = "cmqd"
 """``messaging.system`` of all spans."""
@@ -35,7 +40,7 @@ class TracedMessage(Protocol):
 class Tracing:
     """Makes the spans of a client."""
 
-    __slots__ = ("_attributes", "_propagate", "_trace", "_tracer")
+    __slots__ = ("_attributes", "_no_context", "_propagate", "_trace", "_tracer")
 
     def __init__(self, host: str, port: int) -> None:
         """Make the spans of a client of the server at this host and port.
@@ -45,6 +50,7 @@ class Tracing:
         """
         self._trace: Any = import_module("opentelemetry.trace")
         self._propagate: Any = import_module("opentelemetry.propagate")
+        self._no_context: Any = import_module("opentelemetry.context").Context()
         self._tracer: Any = self._trace.get_tracer("cmqd_client")
         self._attributes: dict[str, Any] = {
             "messaging.system": SYSTEM,
@@ -53,21 +59,36 @@ class Tracing:
         }
 
     @contextmanager
-    def send(self, destination: str, count: int) -> Iterator[Any]:
+    def send(self, destination: str, count: int) -> Generator[Any]:
         """Make the span of a send or publish of ``count`` messages; the span is current inside."""
         with self._span("send", "send", destination, self._trace.SpanKind.PRODUCER) as span:
             if count != 1:
                 span.set_attribute("messaging.batch.message_count", count)
             yield span
 
-    def inject(self, headers: Mapping[str, str] | None) -> dict[str, str]:
-        """Return the headers with the context of the current span; a context that the caller gave stays."""
-        carrier: dict[str, str] = {}
+    def inject(self, bodies: Sequence[bytes], headers: Sequence[Headers | None] | None) -> list[Headers | None] | None:
+        """Return the headers of the messages with the context of the current span.
+
+        A context that the caller gave stays. Where the context would take the messages over a limit of the server, the
+        headers are returned as they are: a send must not fail because it is traced.
+        """
+        carrier: Headers = {}
         self._propagate.inject(carrier)
-        return {**carrier, **(headers or {})}
+        given = [None] * len(bodies) if headers is None else list(headers)
+        if not carrier:
+            return None if headers is None else given
+        injected: list[Headers | None] = [{**carrier, **(own or {})} for own in given]
+        sizes = [headers_size(own) for own in injected if own is not None]
+        if (
+            max(sizes) > MAX_HEADERS_BYTES
+            or any(own is not None and len(own) > MAX_HEADERS for own in injected)
+            or (len(bodies) > 1 and sum(sizes) + sum(len(body) for body in bodies) > MAX_BATCH_BYTES)
+        ):
+            return None if headers is None else given
+        return injected
 
     @contextmanager
-    def settle(self, operation: str, destination: str, count: int) -> Iterator[Any]:
+    def settle(self, operation: str, destination: str, count: int) -> Generator[Any]:
         """Make the span of a delete, release or change of visibility of ``count`` messages."""
         with self._span(operation, "settle", destination, self._trace.SpanKind.CLIENT) as span:
             if count != 1:
@@ -75,7 +96,7 @@ class Tracing:
             yield span
 
     @contextmanager
-    def process(self, destination: str, message: TracedMessage) -> Iterator[Any]:
+    def process(self, destination: str, message: TracedMessage) -> Generator[Any]:
         """Make the span of the work on a message, as a child of the span of its send; current inside."""
         context = self._propagate.extract(message.headers)
         with self._span("process", "process", destination, self._trace.SpanKind.CONSUMER, context) as span:
@@ -106,7 +127,9 @@ class Tracing:
 
     def _context_of(self, message: TracedMessage) -> Any:
         """Return the span context in the headers of a message; None if there is none."""
-        context = self._trace.get_current_span(self._propagate.extract(message.headers, {})).get_span_context()
+        context = self._trace.get_current_span(
+            self._propagate.extract(message.headers, self._no_context)
+        ).get_span_context()
         return context if context.is_valid else None
 
     def _operation(self, name: str, kind: str, destination: str) -> dict[str, Any]:
@@ -118,7 +141,7 @@ class Tracing:
         }
 
     @contextmanager
-    def _span(self, name: str, operation: str, destination: str, kind: Any, context: Any = None) -> Iterator[Any]:
+    def _span(self, name: str, operation: str, destination: str, kind: Any, context: Any = None) -> Generator[Any]:
         attributes = self._operation(name, operation, destination)
         with self._tracer.start_as_current_span(
             f"{name} {destination}", context=context, kind=kind, attributes=attributes

@@ -26,7 +26,7 @@ from typing import Any, Self, TypeVar, cast
 
 from cmqd_client.check_answers import CHECK_TIMEOUT, CHECKS_AT_ONCE, CheckAnswers, result_of, status_of
 from cmqd_client.durations import Duration, to_seconds
-from cmqd_client.errors import AlreadyCommitted, AlreadyRolledBack, ClientClosed, CmqError, ServerError
+from cmqd_client.errors import AlreadyCommitted, AlreadyRolledBack, ClientClosed, CmqError
 from cmqd_client.half_messages import (
     Checker,
     HalfMessage,
@@ -47,7 +47,7 @@ _NOTHING: Any = None
 """The argument of a local transaction without an argument."""
 
 _UNKNOWN = TransactionStatus.UNKNOWN
-_DECIDED: Mapping[type[ServerError], TransactionStatus] = {
+_DECIDED: Mapping[type[CmqError], TransactionStatus] = {
     AlreadyCommitted: TransactionStatus.COMMIT,
     AlreadyRolledBack: TransactionStatus.ROLLBACK,
 }
