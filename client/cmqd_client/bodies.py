@@ -115,6 +115,11 @@ class BodyCodec(Generic[BodyT]):
             _Pydantic(body_type) if hasattr(body_type, "__pydantic_validator__") else _Msgspec(body_type)
         )
 
+    @property
+    def type_name(self) -> str:
+        """Name of the type, for errors."""
+        return repr(self.body_type) if self._checked_type is None else self._checked_type.__name__
+
     def encode(self, value: BodyT) -> bytes:
         """Return the body for a value.
 
@@ -123,8 +128,7 @@ class BodyCodec(Generic[BodyT]):
                 might be encoded, and then be poison for every consumer.)
         """
         if self._checked_type is not None and not isinstance(value, self._checked_type):
-            expected = self._checked_type.__name__
-            raise TypeError(f"a body of this queue must be of the type {expected}, not {type(value).__name__}")
+            raise TypeError(f"a body of this queue must be of the type {self.type_name}, not {type(value).__name__}")
         return self._encodings.encode(value, self._content_type)
 
     def headers(self, headers: dict[str, str] | None) -> dict[str, str]:

@@ -113,7 +113,7 @@ class Message(Generic[BodyT]):
             self._body: BodyT = codec.decode(self._received.body, self._received.headers)
         except NotDecodable as problem:
             raise PoisonMessage(
-                f"{self.id} of {self._queue.name!r} does not decode to {codec.body_type}: {problem}",
+                f"{self.id} of {self._queue.name!r} does not decode to {codec.type_name}: {problem}",
                 self,
                 request_id=self.request_id,
             ) from problem

@@ -74,7 +74,7 @@ class Tracing:
         """
         carrier: Headers = {}
         self._propagate.inject(carrier)
-        given = [None] * len(bodies) if headers is None else list(headers)
+        given: list[Headers | None] = [None] * len(bodies) if headers is None else list(headers)
         if not carrier:
             return None if headers is None else given
         injected: list[Headers | None] = [{**carrier, **(own or {})} for own in given]

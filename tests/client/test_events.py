@@ -62,14 +62,14 @@ async def test_each_failed_attempt_tells_its_reason_and_the_pause(server: LocalS
 
 
 async def test_a_refusal_for_good_is_told_and_shown(server: LocalServer) -> None:
-    address = msgspec.structs.replace(parse_address(server.url), secret_key="wrong")
+    address = msgspec.structs.replace(parse_address(server.url), secret_key="not-the-secret")
     events: list[Event] = []
     client = connect(address, on_event=events.append)
     with pytest.raises(AuthenticationFailed):
         await client.open()
     (gave_up, _) = events
     assert isinstance(gave_up, GaveUp)
-    assert "wrong" not in gave_up.why
+    assert "not-the-secret" not in gave_up.why
 
 
 async def test_a_shutdown_of_the_server_is_the_reason_of_the_loss(server: LocalServer) -> None:

@@ -7,9 +7,9 @@ import pytest
 from cmqd_client import Client, Outgoing, Queue, TransactionStatus, connect
 from cmqd_client.errors import (
     AlreadyCommitted,
+    BatchTooLarge,
     Busy,
     Failure,
-    InvalidArgument,
     OutcomeUnknown,
     PartialFailure,
     QueueNotFound,
@@ -117,20 +117,29 @@ async def test_decisions_that_fail_raise_with_the_decided_ids(client: Client) ->
 # ---------------------------------------------------------------------- split
 
 
-async def test_a_batch_over_the_limits_is_refused_unless_it_may_be_split(client: Client, server: LocalServer) -> None:
+async def test_a_batch_of_too_many_bytes_is_refused_unless_it_may_be_split(client: Client, server: LocalServer) -> None:
+    queue = await client.create_queue("long", max_message_bytes=MAX_BATCH_BYTES)
+    bodies = [letter * 600_000 for letter in (b"a", b"b", b"c")]
+    with pytest.raises(BatchTooLarge):
+        await queue.send_batch(bodies)
+    assert await server.bodies("long") == []
+
+    assert len((await queue.send_batch(bodies, split=True)).ids) == 3
+
+    assert await server.bodies("long") == bodies
+
+
+async def test_a_batch_of_too_many_messages_is_split_when_told_to(client: Client, server: LocalServer) -> None:
     queue = client.queue("orders")
     bodies = [str(index).encode() for index in range(600)]
-    with pytest.raises(InvalidArgument, match="1 to 256 messages"):
-        await queue.send_batch(bodies)
-
     sent = await queue.send_batch(bodies, split=True)
 
     assert await server.bodies("orders") == bodies
     assert len(sent.ids) == 600
     sends = server.link.of(wire.SendMessages)
-    assert sent.request_ids == tuple(request.request_id for request in sends[1:])
+    assert sent.request_ids == tuple(request.request_id for request in sends)
     assert sent.request_id == sent.request_ids[-1]
-    assert [len(request.bodies) for request in sends[1:]] == [256, 256, 88]
+    assert [len(request.bodies) for request in sends] == [256, 256, 88]
 
 
 def test_parts_keep_within_the_bytes_and_carry_what_belongs_to_their_messages() -> None:

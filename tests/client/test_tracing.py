@@ -51,7 +51,10 @@ async def test_a_message_carries_the_context_of_its_send_to_its_receive(server: 
         "server.port": server.link.port,
     }
     trace_id, span_id = (f"{send.context.trace_id:032x}", f"{send.context.span_id:016x}")
-    assert message.headers == {"customer": "7", "traceparent": f"00-{trace_id}-{span_id}-01"}
+    assert message.headers == {
+        "customer": "7",
+        "traceparent": f"00-{trace_id}-{span_id}-{send.context.trace_flags:02x}",
+    }
     assert [link.context.span_id for link in receive.links] == [send.context.span_id]
     assert receive.attributes["messaging.operation.type"] == "receive"
     assert receive.attributes["messaging.message.id"] == sent.id
