@@ -3,13 +3,13 @@
     orders = client.queue("orders", Order)
     await orders.send(Order(7, "espresso"))
     for message in await orders.receive():
-        message.body.drink                  an Order; PoisonMessage if the body is none
+        message.body.drink                  an Order, or PoisonMessage if the body does not decode
 
 The header ``content-type`` names the encoding, so consumers of another type or language can read the body, and a queue
 can hold both JSON and MessagePack. A body without the header is taken for the encoding of the handle.
 
 pydantic is optional: a pydantic model needs it, and brings it along. All other types go through msgspec: Structs,
-dataclasses, TypedDicts, and whatever else msgspec decodes.
+dataclasses, TypedDicts, and other types that msgspec decodes.
 """
 
 from enum import StrEnum
@@ -36,7 +36,7 @@ BodyFormat: TypeAlias = Literal["json", "msgpack"]
 
 
 class PoisonPolicy(StrEnum):
-    """What a consumer does with a message whose body does not decode."""
+    """Treatment of a message with a body that does not decode, by a consumer."""
 
     DEAD_LETTER = "dead_letter"
     """Move the message to the dead-letter queue, with the reason."""
@@ -107,7 +107,7 @@ class BodyCodec(Generic[BodyT]):
             raise ValueError(f"body_format is {body_format!r}; it must be 'json' or 'msgpack'")
         self.body_type: type[BodyT] = body_type
         self.poison: PoisonPolicy = poison
-        """What a consumer does with a body that does not decode."""
+        """Treatment of a body that does not decode, by a consumer."""
         self._content_type = JSON if body_format == "json" else MSGPACK
         # isinstance() takes neither a TypedDict nor a parametrized type such as list[Order].
         self._checked_type = body_type if type(body_type) is not _GENERIC and not is_typeddict(body_type) else None

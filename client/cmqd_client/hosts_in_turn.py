@@ -1,8 +1,8 @@
 """Opens a connection to one of several hosts of a service, tried in turn.
 
-Each attempt begins with the host of the last connection, because that host served last, and a client should not visit
-a host that is down at every reconnection. An attempt tries every host once, without a pause in between; the pauses
-between attempts belong to ``link``.
+Each attempt begins with the host of the last connection, because a host that served last is likely up, while the first
+host of the URL may be down for long. An attempt tries every host once, without a pause in between; the pauses between
+attempts belong to ``link``.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -44,8 +44,8 @@ class HostsInTurn:
         """Connect to the first host that answers. Safe to cancel.
 
         Raises:
-            CmqError: no host could be connected: the error of the only host; or the first error after which another
-                attempt may succeed, with the texts of all; else the first error.
+            ServerUnreachable: no host can be reached; the text names the reason of each host.
+            CmqError: otherwise the first retryable error of a host, else the first error.
         """
         addresses = self._addresses
         errors: list[CmqError] = []
