@@ -201,10 +201,11 @@ async def test_a_refusal_that_may_pass_is_tried_again_and_then_reported(client: 
     assert len(server.link.of(wire.SendMessages)) == 6
 
 
-async def test_a_long_retry_after_goes_to_the_caller_at_once(client: Client, server: LocalServer) -> None:
+async def test_a_pause_that_outlasts_the_patience_goes_to_the_caller_at_once(server: LocalServer) -> None:
     server.link.refuse(wire.SendMessages, ErrorCode.DISK_NEARLY_FULL, retry_after_ms=60_000)
-    with pytest.raises(Exception, match="refused") as caught:
-        await client.queue("orders").send(b"x")
+    async with connect(server.url, patience=50) as client:
+        with pytest.raises(Exception, match="refused") as caught:
+            await client.queue("orders").send(b"x")
     assert getattr(caught.value, "retry_after", None) == 60.0
     assert len(server.link.of(wire.SendMessages)) == 1
 
