@@ -124,7 +124,7 @@ def _opener(hosts: _Hosts) -> HostsInTurn:
 
 
 async def _open(opener: HostsInTurn) -> None:
-    await opener(on_ended=lambda _: None, next_request_id=lambda: 1, on_push=lambda *_: None)
+    await opener(on_ended=lambda _: None, next_request_id=lambda: 1, on_push=lambda _, __: None)
 
 
 async def test_the_host_of_the_last_connection_is_tried_first() -> None:

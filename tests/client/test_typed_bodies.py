@@ -97,11 +97,11 @@ async def test_a_body_that_does_not_decode_is_told_with_its_message(
         with pytest.raises(PoisonMessage, match=rf"(?i){poison.id} of 'long' does not decode.*({why})") as caught:
             poison.body  # noqa: B018 - the access decodes
         assert caught.value.message is poison
+        assert caught.value.request_id == poison.request_id
 
-    assert caught.value.request_id == poison.request_id
     assert poison.raw_body == body
     assert good.body == Order(1, "tea"), "the other messages of the receive are untouched"
-    await caught.value.message.delete()
+    await poison.delete()
 
 
 async def test_a_value_of_another_type_is_not_sent(client: Client, server: LocalServer) -> None:
