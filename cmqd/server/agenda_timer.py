@@ -52,6 +52,15 @@ class AgendaTimer:
         else:
             self._handle = self.loop.call_later(min(delay_ms / 1000, MAX_SLEEP_S), self._fire)
 
+    def clock_moved(self) -> None:
+        """Do the work that is due now, and set the timer anew.
+
+        For a broker clock that was moved forward: the timer sleeps by the loop's clock, for up to ``MAX_SLEEP_S``.
+        """
+        if self._handle is not None:
+            self._handle.cancel()
+        self._fire()
+
     def stop(self) -> None:
         """Cancel the timer, and set no other."""
         if self._handle is not None:

@@ -52,6 +52,10 @@ class Connections:
     def __len__(self) -> int:
         return len(self._open)
 
+    def current(self) -> list[Connection]:
+        """Return the open connections."""
+        return list(self._open)
+
     def add(self, connection: Connection) -> None:
         """Enter a connection; a connection over the limit gets an error and is closed."""
         self.counters.connections_accepted += 1

@@ -28,7 +28,6 @@ import uvloop
 import cmqd
 from cmqd.allocator import return_large_blocks
 from cmqd.core.broker import Broker
-from cmqd.core.limits import Limits
 from cmqd.exit_codes import ExitCode
 from cmqd.log.errors import LogError, LogFailed
 from cmqd.log.interface import Log
@@ -37,11 +36,11 @@ from cmqd.memory_log import MemoryLog
 from cmqd.server.accounts import Accounts, open_accounts, write_context
 from cmqd.server.accounts_file import ADMIN, AccountsFile, AccountsFileError
 from cmqd.server.clock import BrokerClock, LastTime, start_offset, wall_ms
+from cmqd.server.core_limits import limits_of
 from cmqd.server.counters import rss_bytes
 from cmqd.server.greeting import Started, find_cmq, greeting
 from cmqd.server.listening import connection_limit, raise_descriptor_limit
 from cmqd.server.log_lines import configure_logs, get_logger
-from cmqd.server.memory_budget import budget_bytes
 from cmqd.server.reload import Reload
 from cmqd.server.server import Server, failure_text
 from cmqd.server.status import RecoveryFinding, RecoveryStatus, StorageProcessStatus
@@ -176,15 +175,7 @@ class Daemon:
         log.on_fatal = self._on_failed
         report = self._report = await self._unless_stopped(log.open())
         accounts, are_new = open_accounts(settings.data, wall_ms())
-        limits = Limits(
-            max_queues_per_account=settings.max_queues_per_account,
-            max_topics_per_account=settings.max_topics_per_account,
-            max_in_flight=settings.max_in_flight_per_queue,
-            max_delay_ms=settings.max_delay_ms,
-            budget_bytes=budget_bytes(settings),
-            max_pushes_per_endpoint=settings.max_pushes_per_endpoint,
-            max_pushes=settings.max_pushes,
-        )
+        limits = limits_of(settings)
         broker = Broker(accounts.handle_key, limits, seed=secrets.randbits(64))
         last_time = LastTime()
         await self._unless_stopped(self._recover(broker, report, last_time))

@@ -87,8 +87,7 @@ class LocalServer:
     def advance(self, seconds: float) -> None:
         """Turn the broker's clock; all that is due then begins at once."""
         self.clock.advance(round(seconds * 1000))
-        # The timer sleeps by the loop's clock, for up to 5 s, before it looks at the broker's.
-        self.rig.server.agenda_timer._fire()  # pyright: ignore[reportPrivateUsage]
+        self.rig.server.agenda_timer.clock_moved()
 
     async def put(self, queue: str, *bodies: bytes, **options: Any) -> None:
         """Send messages, in batches."""

@@ -12,14 +12,14 @@ from typing import Any, TypeVar, cast
 from cmqd.core.broker import Broker
 from cmqd.core.limits import Limits
 from cmqd.memory_log import MemoryLog
-from cmqd.server.accounts import Accounts, open_accounts
+from cmqd.server.accounts import Accounts
 from cmqd.server.accounts_file import Key
 from cmqd.server.binary.accepted_connection import AcceptedConnection
 from cmqd.server.clock import BrokerClock
 from cmqd.server.fairness import DISK_PATIENCE_SECONDS
 from cmqd.server.server import Server
-from cmqd.server.status import StorageProcessStatus
 from cmqd.settings import Settings
+from cmqd.testing.server_in_memory import server_in_memory
 from cmqd_protocol import messages as wire
 from cmqd_protocol.client_connection import ClientConnection
 from cmqd_protocol.events import ConnectionEnded, Opened
@@ -269,11 +269,6 @@ class ServerRig:
         ``timer`` measures I/O batches, in place of ``rig.timer``.
         """
         clock = clock or FakeClock()
-        accounts, _ = open_accounts(folder, clock.now_ms())
-        broker = Broker(accounts.handle_key, limits)
-        log = MemoryLog()
-        await log.open()
-        failures: list[Exception] = []
         pushers: list[FakePusher] = []
 
         def make_pusher(**named: Any) -> FakePusher:
@@ -281,23 +276,17 @@ class ServerRig:
             return pushers[-1]
 
         stopped = StoppedTimer()
-        broker_clock = BrokerClock(wall=clock.wall, monotonic_ns=clock.monotonic_ns)
-        server = Server(
-            loop=asyncio.get_running_loop(),
-            settings=Settings(data=folder, **settings),
-            broker=broker,
-            log=log,
-            accounts=accounts,
-            clock=broker_clock,
-            max_connections=settings.get("max_connections") or 1_000,
-            storage_status=StorageProcessStatus,
-            on_failed=failures.append,
+        parts = await server_in_memory(
+            Settings(data=folder, **settings),
+            wall_ms=clock.wall,
+            monotonic_ns=clock.monotonic_ns,
+            limits=limits,
+            timer=timer or stopped,
             make_pusher=make_pusher,
             can_push=can_push,
-            timer=timer or stopped,
         )
-        rig = cls(server, clock, broker_clock, broker, log, accounts)
-        rig.failures = failures
+        rig = cls(parts.server, clock, parts.clock, parts.broker, parts.log, parts.accounts)
+        rig.failures = parts.failures
         rig.pushers = pushers
         rig.timer = stopped
         return rig
