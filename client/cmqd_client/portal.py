@@ -1,0 +1,244 @@
+"""The bridge between synchronous callers and the asynchronous client: a thread with an event loop, for each client.
+
+:mod:`cmqd_client.sync` is generated; this module holds all that its classes do at run time. Threads may share a client:
+their calls run concurrently in its loop, as tasks of the asynchronous client do. The thread is a daemon and belongs to
+a process: a forked child has no such thread, and calls there fail at once instead of waiting for ever.
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from concurrent.futures import CancelledError, Future
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack
+from queue import SimpleQueue
+from typing import Any, Generic, TypeVar
+
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+
+from cmqd_client.check_answers import result_of
+from cmqd_client.errors import ClientClosed
+
+A = TypeVar("A")
+R = TypeVar("R")
+
+NOTHING: Any = None
+"""The argument of a local transaction without an argument."""
+
+_END: Any = object()
+"""Behind the last element of an iteration."""
+
+
+class Portal:
+    """Runs coroutines in the event loop of a client's thread; see the module."""
+
+    __slots__ = ("_open", "_portal", "_process_id", "_started")
+
+    def __init__(self) -> None:
+        self._open = ExitStack()
+        self._portal: BlockingPortal | None = None
+        self._process_id = os.getpid()
+        self._started = False
+
+    @property
+    def is_open(self) -> bool:
+        """True between :meth:`start` and :meth:`stop`, in the process that started the thread."""
+        return self._portal is not None and self._process_id == os.getpid()
+
+    def start(self) -> None:
+        """Start the thread.
+
+        Raises:
+            ClientClosed: the thread was started before.
+        """
+        if self._started:
+            raise ClientClosed("a client is opened once")
+        self._started = True
+        self._portal = self._open.enter_context(start_blocking_portal("asyncio"))
+        self._process_id = os.getpid()
+
+    def stop(self) -> None:
+        """End the thread; calls in progress end with ``ClientClosed``. Harmless when repeated and in a forked child."""
+        portal, self._portal = self._portal, None
+        if portal is None or self._process_id != os.getpid():
+            return
+        try:
+            portal.call(portal.stop, True)
+        except RuntimeError:
+            pass  # another thread has just stopped it
+        self._open.close()
+
+    def call(self, function: Callable[[], Awaitable[R]]) -> R:
+        """Run a coroutine in the loop, and wait for its result.
+
+        An interrupt of the waiting thread (Ctrl-C) cancels the coroutine.
+
+        Raises:
+            ClientClosed: the client is not open, or was closed meanwhile.
+            RuntimeError: the calling thread is the client's own, which would wait for itself.
+        """
+        return self._result(self._begin(function))
+
+    def call_with_callbacks(self, function: "Callable[[CallingThread], Awaitable[R]]") -> R:
+        """Like :meth:`call`, with functions that run in the thread of the caller; see :class:`CallingThread`."""
+        calling_thread = CallingThread()
+        future = self._begin(lambda: function(calling_thread))
+        future.add_done_callback(calling_thread.stop)
+        try:
+            calling_thread.serve()
+        except BaseException:
+            future.cancel()
+            raise
+        return self._result(future)
+
+    def iterate(self, iterator: AsyncIterator[A], convert: Callable[[A], R]) -> Iterator[R]:
+        """Iterate in the calling thread; the asynchronous iterator is closed at the end, also at an early one."""
+
+        async def next_element() -> A:
+            return await anext(iterator, _END)
+
+        try:
+            while (element := self.call(next_element)) is not _END:
+                yield convert(element)
+        finally:
+            close: Callable[[], Awaitable[None]] | None = getattr(iterator, "aclose", None)
+            if close is not None and self._portal is not None:
+                self.call(close)
+
+    def context(
+        self, manager: AbstractAsyncContextManager[A, bool | None], convert: Callable[[A], R]
+    ) -> AbstractContextManager[R, bool | None]:
+        """Return the context manager for a ``with`` statement of the calling thread."""
+        return _Context(self._running().wrap_async_context_manager(manager), convert)
+
+    def _running(self) -> BlockingPortal:
+        if self._portal is None:
+            raise ClientClosed("the client is not open; use it in `with`, or call client.open()")
+        if self._process_id != os.getpid():
+            raise ClientClosed(
+                f"the client was opened in process {self._process_id}, and this is its forked child {os.getpid()};"
+                " open a client in each process"
+            )
+        return self._portal
+
+    def _begin(self, function: Callable[[], Awaitable[R]]) -> "Future[R]":
+        portal = self._running()
+        try:
+            return portal.start_task_soon(function)
+        except RuntimeError as problem:
+            if self._portal is None:
+                raise ClientClosed("the client was closed") from problem
+            raise
+
+    def _result(self, future: "Future[R]") -> R:
+        try:
+            return future.result()
+        except CancelledError:
+            raise ClientClosed("the client was closed during the call") from None
+        finally:
+            # Of a thread that was interrupted while it waited; otherwise the future is done.
+            future.cancel()
+
+
+class _Context(AbstractContextManager[R, bool | None], Generic[A, R]):
+    """A context manager with another value."""
+
+    __slots__ = ("_convert", "_manager")
+
+    def __init__(self, manager: AbstractContextManager[A, bool | None], convert: Callable[[A], R]) -> None:
+        self._manager = manager
+        self._convert = convert
+
+    def __enter__(self) -> R:
+        return self._convert(self._manager.__enter__())
+
+    def __exit__(self, *error: Any) -> bool | None:
+        return self._manager.__exit__(*error)
+
+
+class CallingThread:
+    """Runs functions for the loop in the thread that waits for a call.
+
+    A local transaction uses what belongs to the thread of its caller: the database connection of Django, a lock, a
+    context variable. In the loop's thread it would have another connection, and would block all calls of the client.
+    """
+
+    __slots__ = ("_work",)
+
+    def __init__(self) -> None:
+        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+
+    def serve(self) -> None:
+        """Run functions until :meth:`stop`; an exception that is no ``Exception`` (Ctrl-C) is passed on."""
+        while (work := self._work.get()) is not None:
+            work()
+
+    def stop(self, _: object = None) -> None:
+        """End :meth:`serve`."""
+        self._work.put(None)
+
+    def runs(self, function: Callable[..., object]) -> Callable[..., Any]:
+        """Return an async function, for the loop, that runs ``function`` in the waiting thread.
+
+        The coroutine of an async function is awaited in the loop.
+        """
+
+        async def run(*arguments: object) -> object:
+            loop = asyncio.get_running_loop()
+            future: asyncio.Future[object] = loop.create_future()
+
+            def work() -> None:
+                try:
+                    result = function(*arguments)
+                except StopIteration as error:
+                    # No future takes a StopIteration.
+                    ended = RuntimeError("the function raised StopIteration")
+                    ended.__cause__ = error
+                    loop.call_soon_threadsafe(_set_exception, future, ended)
+                except Exception as error:
+                    loop.call_soon_threadsafe(_set_exception, future, error)
+                else:
+                    loop.call_soon_threadsafe(_set_result, future, result)
+
+            self._work.put(work)
+            return await result_of(await future)
+
+        return run
+
+
+def in_worker_thread(function: Callable[..., object] | None) -> Callable[..., Any] | None:
+    """Return an async function that runs ``function`` in a worker thread: it is called unasked, without a caller.
+
+    The coroutine of an async function is awaited in the loop.
+    """
+    if function is None:
+        return None
+
+    async def run(*arguments: object) -> object:
+        return await result_of(await asyncio.to_thread(function, *arguments))
+
+    return run
+
+
+def _set_result(future: "asyncio.Future[object]", result: object) -> None:
+    if not future.done():
+        future.set_result(result)
+
+
+def _set_exception(future: "asyncio.Future[object]", error: Exception) -> None:
+    if not future.done():
+        future.set_exception(error)
+
+
+class Synchronous(Generic[A]):
+    """An object of the asynchronous client, for synchronous callers; base of the classes of ``cmqd_client.sync``."""
+
+    __slots__ = ("asynchronous", "portal")
+
+    def __init__(self, asynchronous: A, portal: Portal) -> None:
+        self.asynchronous: A = asynchronous
+        """The object of the asynchronous client; only to be used in its loop."""
+        self.portal: Portal = portal
+        """The thread with that loop."""
+
+    def __repr__(self) -> str:
+        return repr(self.asynchronous)
