@@ -73,6 +73,7 @@ DEFAULTS = {"_NOTHING": "NOTHING"}
 REWORDED = (
     ("async with", "with"),
     ("async for", "for"),
+    ("an async context manager", "a context manager"),
     ("async context manager", "context manager"),
     ("await ", ""),
     ("in one event loop, from any number of tasks", "from any number of threads"),
@@ -80,9 +81,11 @@ REWORDED = (
     ("An ``asyncio.timeout`` around the call", "An interrupt (Ctrl-C)"),
     (
         "A plain function runs in the event loop and blocks\n"
-        "the loop, so keep it short; use ``asyncio.to_thread`` in an async function for longer work.",
+        "the loop, so keep it short; use ``asyncio.to_thread`` in an async function for longer work."
+        " An exception in either\nis UNKNOWN.",
         "A plain local transaction runs in the thread\n"
-        "that called ``send``, with that thread's database connections; a plain checker runs in a worker thread.",
+        "that called ``send``, with that thread's database connections; a plain checker runs in a worker thread. An\n"
+        "exception in either is UNKNOWN.",
     ),
 )
 """Words of docstrings that differ for synchronous callers."""
@@ -456,6 +459,9 @@ class Facade:
                     self.portal_names.add(value.partition("(")[0])
             elif twins := self.twins_in(annotation):
                 value = argument_of_twin(value, annotation, twins)
+            elif isinstance(annotation, ast.Subscript) and ast.unparse(annotation.value) == "Iterable":
+                # A generator runs in the thread of its caller, where it may call the client too.
+                value = f"list({value})"
             if parameter is parameters.vararg:
                 passed.append(f"*{value}")
             elif parameter is parameters.kwarg:

@@ -204,7 +204,7 @@ class Client(Synchronous[AsyncClient]):
     """A self-repairing connection to a server, and the account's queues and topics; get the client from
     :func:`connect`.
 
-    Use a client as an context manager, from any number of threads.
+    Use a client as a context manager, from any number of threads.
     """
 
     __slots__ = ()
@@ -576,7 +576,7 @@ class Queue(Synchronous[AsyncQueue]):
         """
         return self.portal.call(
             lambda: self.asynchronous.send_batch(
-                messages, delay=delay, headers=headers, dedup_ids=dedup_ids, after=after
+                list(messages), delay=delay, headers=headers, dedup_ids=dedup_ids, after=after
             )
         )
 
@@ -819,7 +819,7 @@ class Queue(Synchronous[AsyncQueue]):
         """
         return self.portal.call(
             lambda: self.asynchronous.send_half_batch(
-                messages, headers=headers, first_check=first_check, dedup_ids=dedup_ids
+                list(messages), headers=headers, first_check=first_check, dedup_ids=dedup_ids
             )
         )
 
@@ -840,7 +840,7 @@ class Queue(Synchronous[AsyncQueue]):
         Raises:
             ValueError: a message id is malformed, or the numbers of statuses and ids differ.
         """
-        return self.portal.call(lambda: self.asynchronous.end_transactions(message_ids, status))
+        return self.portal.call(lambda: self.asynchronous.end_transactions(list(message_ids), status))
 
     def half_messages(self, max_messages: int = 100, *, start: int = 0) -> UndecidedPage:
         """List half messages that are neither committed nor rolled back, in the order of sending.
@@ -1056,7 +1056,7 @@ class Topic(Synchronous[AsyncTopic]):
         """
         return self.portal.call(
             lambda: self.asynchronous.publish_batch(
-                bodies,
+                list(bodies),
                 tags=tags,
                 routing_key=routing_key,
                 routing_keys=routing_keys,
@@ -1180,12 +1180,12 @@ class TransactionProducer(Synchronous[AsyncTransactionProducer]):
         with client.transaction_producer("orders", checker=was_inserted) as producer:
             result = producer.send(b"one espresso", insert, order)
 
-    Get a producer from :meth:`Client.transaction_producer`, and use the producer as an context manager, inside
+    Get a producer from :meth:`Client.transaction_producer`, and use the producer as a context manager, inside
     that of its client. Any number of threads can use a producer at once.
 
     Local transactions and checkers are functions, async or plain. A plain local transaction runs in the thread
-    that called ``send``, with that thread's database connections; a plain checker runs in a worker thread. An exception in either
-    is UNKNOWN.
+    that called ``send``, with that thread's database connections; a plain checker runs in a worker thread. An
+    exception in either is UNKNOWN.
     """
 
     __slots__ = ()
@@ -1303,7 +1303,7 @@ class TransactionProducer(Synchronous[AsyncTransactionProducer]):
         """
         return self.portal.call_with_callbacks(
             lambda thread: self.asynchronous.send_batch(
-                messages,
+                list(messages),
                 thread.runs(local_transaction),
                 argument,
                 headers=headers,

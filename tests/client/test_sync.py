@@ -1,0 +1,412 @@
+"""The synchronous client: complete beside the asynchronous one; errors, threads, callbacks, interrupts, forks."""
+
+import ast
+import asyncio
+import inspect
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+
+import pytest
+
+import cmqd_client
+from cmqd.testing import LocalBroker
+from cmqd_bench import sync_facade
+from cmqd_client import HalfMessage, TransactionCheck, TransactionStatus, sync
+from cmqd_client.errors import ClientClosed, InvalidArgument, QueueNotFound, ServerUnreachable
+from cmqd_client.portal import Portal
+from cmqd_client.sync import Client, connect
+
+COMMIT, ROLLBACK = TransactionStatus.COMMIT, TransactionStatus.ROLLBACK
+
+
+@pytest.fixture
+def broker() -> Iterator[LocalBroker]:
+    with LocalBroker() as broker:
+        yield broker
+
+
+@pytest.fixture
+def client(broker: LocalBroker) -> Iterator[Client]:
+    with connect(broker.url, request_timeout=300, connect_timeout=300) as client:
+        yield client
+
+
+# ------------------------------------------------------------------ completeness
+
+
+def test_the_module_is_what_the_generator_writes() -> None:
+    assert sync_facade.FACADE.read_text() == sync_facade.facade(), "run: make docs"
+
+
+def test_every_class_with_async_methods_that_programs_import_has_a_twin() -> None:
+    exported = [getattr(cmqd_client, name) for name in cmqd_client.__all__]
+    with_async_methods = {
+        kind.__name__
+        for kind in exported
+        if inspect.isclass(kind) and any(inspect.iscoroutinefunction(value) for value in vars(kind).values())
+    }
+
+    assert with_async_methods >= {"Client", "Queue", "Message", "Topic", "Subscription", "TransactionProducer"}
+    assert with_async_methods - set(sync.__all__) == set()
+
+
+KINDS = [getattr(sync, name) for name in sync.__all__ if name != "connect"]
+
+
+def asynchronous_kind(twin: type) -> type:
+    """Return the class that a twin stands for, found without the generator."""
+    (base,) = twin.__orig_bases__  # type: ignore[attr-defined]
+    return base.__args__[0]
+
+
+@pytest.mark.parametrize("twin", KINDS, ids=lambda twin: twin.__name__)
+def test_a_twin_has_every_public_name_with_the_same_parameters(twin: type) -> None:
+    kind = asynchronous_kind(twin)
+    special = {"__aenter__": "__enter__", "__aexit__": "__exit__", "__aiter__": "__iter__"}
+    names = [name for name in vars(kind) if not name.startswith("_") or name in special]
+    left_out = {name for owner, name in sync_facade.LEFT_OUT if owner == kind.__name__}
+
+    for name in set(names) - left_out:
+        assert hasattr(twin, special.get(name, name)), f"{kind.__name__}.{name}"
+        method = vars(kind)[name]
+        other = inspect.getattr_static(twin, special.get(name, name))
+        assert not inspect.iscoroutinefunction(other)
+        if inspect.isfunction(method):
+            given, taken = inspect.signature(method).parameters, inspect.signature(other).parameters
+            assert [(p.name, p.kind) for p in given.values()] == [(p.name, p.kind) for p in taken.values()], name
+            assert inspect.getdoc(other) or name.startswith("__"), name
+
+
+def test_a_definition_without_a_rule_is_an_error_that_names_it() -> None:
+    def written(method: str) -> str:
+        source = sync_facade.read_source("cmqd_client.other", f"class Other:\n{method}")
+        return sync_facade.Facade({"other": source}).text()
+
+    with pytest.raises(sync_facade.CannotTurnError, match=r"Other.others returns dict\[str, Other\]"):
+        written("    async def others(self) -> dict[str, Other]: ...")
+    with pytest.raises(sync_facade.CannotTurnError, match=r"Other.on takes a callback \(Callable\)"):
+        written("    async def on(self, function: Callable[[], None]) -> None: ...")
+    with pytest.raises(sync_facade.CannotTurnError, match=r"Other.make is decorated with staticmethod"):
+        written("    @staticmethod\n    async def make() -> None: ...")
+
+
+def test_iterators_and_contexts_of_the_future_are_turned_by_rule() -> None:
+    text = '''
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+
+class Other:
+    """Others."""
+
+    def each(self) -> AsyncIterator[Other]:
+        """Yield."""
+
+    def held(self) -> AbstractAsyncContextManager[Other]:
+        """Hold."""
+
+    async def count(self) -> int:
+        """Count."""
+'''
+    written = sync_facade.Facade({"other": sync_facade.read_source("cmqd_client.other", text)}).text()
+
+    ast.parse(written)
+    assert "def each(self) -> Iterator[Other]:" in written
+    assert "self.portal.iterate(self.asynchronous.each(), lambda element: Other(element, self.portal))" in written
+    assert "def held(self) -> AbstractContextManager[Other, bool | None]:" in written
+    assert "self.portal.context(self.asynchronous.held(), lambda entered: Other(entered, self.portal))" in written
+
+
+def test_an_iterator_and_a_context_run_in_the_loop_and_are_closed() -> None:
+    events: list[str] = []
+
+    async def numbers() -> AsyncIterator[int]:
+        try:
+            for number in range(3):
+                await asyncio.sleep(0)
+                yield number
+        finally:
+            events.append("closed")
+
+    @asynccontextmanager
+    async def held() -> AsyncIterator[int]:
+        events.append("entered")
+        yield 20
+        events.append("left")
+
+    portal = Portal()
+    portal.start()
+    assert list(portal.iterate(numbers(), str)) == ["0", "1", "2"]
+    early = portal.iterate(numbers(), str)
+    assert next(early) == "0"
+    early.close()  # type: ignore[attr-defined]
+    with portal.context(held(), lambda value: value + 1) as value:
+        assert value == 21
+    portal.stop()
+
+    assert events == ["closed", "closed", "entered", "left"]
+
+
+# ------------------------------------------------------------------ a session
+
+
+def test_a_message_is_sent_received_and_deleted(client: Client) -> None:
+    queue = client.create_queue("orders", visibility_timeout=30)
+    sent = queue.send(b"a", headers={"customer": "7"})
+    queue.send_batch(body for body in (b"b", b"c"))
+    first, *others = queue.receive(16, wait=1)
+
+    assert (first.id, first.body, first.headers, first.queue.name) == (sent.id, b"a", {"customer": "7"}, "orders")
+    assert isinstance(first, sync.Message)
+    first.delete()
+    assert queue.delete_batch(others).ok
+    assert (queue.attributes().active, queue.attributes().in_flight) == (0, 0)
+    assert client.queues().names == ["orders"]
+    assert repr(queue) == "<Queue 'orders'>"
+
+
+def test_a_queue_is_subscribed_by_its_handle(client: Client) -> None:
+    queue, topic = client.create_queue("orders"), client.create_topic("events")
+    subscription = topic.subscribe("all", queue=queue)
+
+    assert topic.publish(b"a").matched == 1
+    assert (subscription.topic, subscription.name, subscription.secret) == ("events", "all", None)
+    assert [message.body for message in queue.receive()] == [b"a"]
+
+
+def test_accounts_are_administered(client: Client, broker: LocalBroker) -> None:
+    key = client.accounts.create("kitchen")
+    host, port = broker.address
+
+    with connect(f"cmq://{key.secret_id}:{key.secret_key}@{host}:{port}") as other:
+        other.create_queue("orders")
+    assert client.accounts.list() == ["admin", "kitchen"]
+
+
+def test_errors_are_those_of_the_asynchronous_client(client: Client, broker: LocalBroker) -> None:
+    with pytest.raises(QueueNotFound):
+        client.queue("missing").send(b"a")
+    with pytest.raises(InvalidArgument):
+        client.create_queue("a name with spaces")
+    with pytest.raises(ValueError, match="connections is 0"):
+        connect(broker.url, connections=0)
+    with pytest.raises(ServerUnreachable):
+        connect("cmq://ID:KEY@127.0.0.1:1", request_timeout=0.05).open()
+
+
+def test_a_client_is_opened_once_and_used_between_open_and_close(broker: LocalBroker) -> None:
+    client = connect(broker.url)
+    with pytest.raises(ClientClosed):
+        client.queue("orders")
+    client.close()
+    client.open()
+    queue = client.create_queue("orders")
+    with pytest.raises(ClientClosed, match="opened once"):
+        client.open()
+    queue.send(b"still open")
+    client.close()
+    client.close()
+    with pytest.raises(ClientClosed):
+        queue.send(b"late")
+    with pytest.raises(ClientClosed):
+        client.queues()
+
+
+# ------------------------------------------------------------------ threads
+
+
+def test_threads_share_a_client(client: Client) -> None:
+    queue = client.create_queue("orders")
+
+    def work(number: int) -> bytes:
+        queue.send(b"%d" % number)
+        (message,) = queue.receive(wait=30)
+        message.delete()
+        return message.body
+
+    with ThreadPoolExecutor(8) as pool:
+        bodies = list(pool.map(work, range(200)))
+
+    assert sorted(bodies) == sorted(b"%d" % number for number in range(200))
+
+
+def test_a_waiting_receive_of_one_thread_blocks_no_other(client: Client) -> None:
+    queue = client.create_queue("orders")
+    with ThreadPoolExecutor(1) as pool:
+        receive = pool.submit(queue.receive, wait=30)
+        queue.send(b"a")
+        assert [message.body for message in receive.result()] == [b"a"]
+
+
+def test_a_receive_that_waits_when_the_client_is_closed_ends(broker: LocalBroker) -> None:
+    client = connect(broker.url)
+    client.open()
+    queue = client.create_queue("orders")
+    with ThreadPoolExecutor(1) as pool:
+        receive = pool.submit(queue.receive, wait=30)
+        queue.attributes()
+        client.close()
+        with pytest.raises(ClientClosed):
+            receive.result()
+
+
+async def test_a_call_works_where_an_event_loop_runs(broker: LocalBroker) -> None:
+    # As in Jupyter, or in an async view.
+    with connect(broker.url) as client:
+        client.create_queue("orders").send(b"a")
+        assert client.queue("orders").attributes().active == 1
+
+
+def test_a_generator_of_messages_may_call_the_client(client: Client) -> None:
+    source, target = client.create_queue("source"), client.create_queue("target")
+    source.send_batch([b"a", b"b"])
+
+    target.send_batch(source.receive()[0].body for _ in range(2))
+
+    assert [message.body for message in target.receive(16)] == [b"a", b"b"]
+
+
+# ------------------------------------------------------------------ callbacks
+
+
+def test_a_local_transaction_runs_in_the_thread_of_its_caller(client: Client) -> None:
+    client.create_queue("orders", transactional=True)
+    threads: list[int] = []
+
+    def local(message: HalfMessage, order: str) -> TransactionStatus:
+        threads.append(threading.get_ident())
+        # It may use the client: its thread is not the client's.
+        assert client.queue("orders").attributes().half == 1
+        assert (message.body, order) == (b"a", "42")
+        return COMMIT
+
+    with client.transaction_producer("orders") as producer:
+        result = producer.send(b"a", local, "42")
+
+    assert (result.status, threads) == (COMMIT, [threading.get_ident()])
+    assert [message.body for message in client.queue("orders").receive()] == [b"a"]
+
+
+def test_an_async_local_transaction_runs_in_the_loop(client: Client) -> None:
+    client.create_queue("orders", transactional=True)
+    threads: list[int] = []
+
+    async def local(messages: list[HalfMessage], _: None) -> list[TransactionStatus]:
+        await asyncio.sleep(0)
+        threads.append(threading.get_ident())
+        return [COMMIT, ROLLBACK]
+
+    with client.transaction_producer("orders") as producer:
+        results = producer.send_batch([b"a", b"b"], local)
+
+    assert [result.status for result in results] == [COMMIT, ROLLBACK]
+    assert threads != [threading.get_ident()]
+
+
+@pytest.mark.parametrize("error", [KeyError("gone"), StopIteration()], ids=repr)
+def test_an_error_in_a_local_transaction_leaves_the_decision_to_a_check(client: Client, error: Exception) -> None:
+    client.create_queue("orders", transactional=True)
+
+    def local(_: HalfMessage, __: None) -> TransactionStatus:
+        raise error
+
+    with client.transaction_producer("orders") as producer:
+        result = producer.send(b"a", local)
+
+    assert result.status is TransactionStatus.UNKNOWN
+    assert result.error is error or (result.error is not None and result.error.__cause__ is error)
+
+
+def test_an_interrupt_in_a_local_transaction_reaches_its_caller(client: Client) -> None:
+    client.create_queue("orders", transactional=True)
+
+    def local(_: HalfMessage, __: None) -> TransactionStatus:
+        raise KeyboardInterrupt
+
+    with client.transaction_producer("orders") as producer:
+        with pytest.raises(KeyboardInterrupt):
+            producer.send(b"a", local)
+        assert client.queue("orders").attributes().half == 1
+
+
+def test_a_checker_runs_in_a_worker_thread(client: Client, broker: LocalBroker) -> None:
+    queue = client.create_queue("orders", transactional=True)
+    queue.send_half_batch([b"a"], first_check=10)
+    threads: list[int] = []
+
+    def check(question: TransactionCheck) -> TransactionStatus:
+        threads.append(threading.get_ident())
+        assert (question.body, client.queue("orders").attributes().half) == (b"a", 1)
+        return COMMIT
+
+    with client.transaction_producer("orders", check):
+        broker.clock.advance(60)
+        (message,) = queue.receive(wait=30)
+
+    assert message.body == b"a"
+    assert threads
+    assert threads[0] != threading.get_ident()
+
+
+# ------------------------------------------------------------------ interrupts and forks
+
+
+def test_an_interrupt_ends_a_waiting_receive_and_loses_no_message(broker: LocalBroker) -> None:
+    program = """
+import sys
+from cmqd_client.sync import connect
+
+with connect(sys.argv[1]) as client:
+    queue = client.queue("orders")
+    try:
+        print("waiting", flush=True)
+        queue.receive(wait=30)
+    except KeyboardInterrupt:
+        print(queue.attributes().active, flush=True)
+"""
+    with connect(broker.url) as client:
+        queue = client.create_queue("orders")
+        command = [sys.executable, "-c", program, broker.url]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as waiting:
+            assert waiting.stdout is not None
+            assert waiting.stdout.readline() == "waiting\n"
+            while not client.status()["waiting_receives"]:
+                pass
+            waiting.send_signal(signal.SIGINT)
+            assert waiting.stdout.readline() == "0\n"
+            assert waiting.wait() == 0
+        queue.send(b"a")
+        assert [message.body for message in queue.receive(wait=0)] == [b"a"]
+
+
+def test_a_forked_child_is_told_to_open_a_client_of_its_own(broker: LocalBroker) -> None:
+    program = """
+import os, sys
+from cmqd_client.errors import ClientClosed
+from cmqd_client.sync import connect
+
+client = connect(sys.argv[1])
+client.open()
+child = os.fork()
+if not child:
+    try:
+        client.queues()
+    except ClientClosed as error:
+        print(error, flush=True)
+    client.close()
+    os._exit(0)
+os.waitpid(child, 0)
+print(client.queues().names, flush=True)
+# Not closed: the process ends all the same.
+"""
+    command = [sys.executable, "-W", "ignore", "-c", program, broker.url]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+
+    refused, names = ran.stdout.splitlines()
+    assert "forked child" in refused
+    assert "open a client in each process" in refused
+    assert names == "[]"
