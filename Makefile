@@ -98,6 +98,7 @@ lint: setup setup-spark setup-docs  ## format, ruff, spelling, import contracts,
 
 docs: setup setup-docs  ## the documents as a site, in build/site; makes their generated parts anew
 	$(BIN)/python -m cmqd_bench.pages
+	$(BIN)/python -m cmqd_bench.sync_facade
 	$(BIN)/zensical build --strict --clean
 	@echo "Open build/site/index.html; for the search: python3 -m http.server --directory build/site"
 
@@ -112,10 +113,10 @@ bench: setup  ## the load harness; ARGS="cycle --batch 16 --json", ARGS="--help"
 	$(BIN)/python -m cmqd_bench $(if $(ARGS),$(ARGS),quick)
 
 lock: setup  ## resolve the dependencies of pyproject.toml anew into requirements/
-	$(LOCK) --extra server --extra http --extra cli --group dev --output-file requirements/dev.txt
+	$(LOCK) --extra server --extra http --extra cli --extra sync --group dev --output-file requirements/dev.txt
 	$(LOCK) --extra server --extra http --extra cli --group build --constraint requirements/dev.txt \
 	  --output-file requirements/run.txt
-	$(LOCK) --resolution lowest-direct --extra server --extra http --extra cli --output-file requirements/lowest.txt
+	$(LOCK) --resolution lowest-direct --extra server --extra http --extra cli --extra sync --output-file requirements/lowest.txt
 	$(LOCK) --extra spark --constraint requirements/dev.txt --output-file requirements/spark.txt
 	$(LOCK) --group docs --constraint requirements/dev.txt --output-file requirements/docs.txt
 
