@@ -97,6 +97,9 @@ class Clock:
     ) -> None:
         """Turn broker time forward, and wait until the broker has done all work that is due then.
 
+        The clock stops at the next whole tenth of a second behind that, the grain of the broker's deadlines: what ends
+        at the time turned to has ended.
+
         The wait includes commits, moves between queues and posts to URLs. It blocks the calling thread, usually for
         less than a millisecond: where the caller's own event loop must go on meanwhile, as for a subscriber that it
         serves itself, use :meth:`advance_async`.

@@ -25,6 +25,9 @@ T = TypeVar("T")
 DRAIN_S = 0.2
 """Time that connected clients have at the end to read that the broker shuts down."""
 
+GRAIN_MS = 100
+"""The widest bucket of deadlines of seconds (``cmqd.core.facts.queues``), and a multiple of the narrower buckets."""
+
 QUICK_TURNS = 200
 """Turns of the loop for which the end of due work is awaited without sleeping: more than any work but posts to URLs."""
 PAUSE_S = 0.001
@@ -230,7 +233,8 @@ class LocalBroker:
         next_deadline_ms = self._parts.server.broker_events.next_deadline_ms
         # Before the jump, so that what is already due happens at its own time.
         await self._finish_due_work()
-        target_ms = now_ms() + ms
+        # Deadlines come due at the ends of buckets: what ends at the target must not be left for the next turn.
+        target_ms = -(-(now_ms() + ms) // GRAIN_MS) * GRAIN_MS
         while stepwise and (deadline_ms := next_deadline_ms()) is not None and deadline_ms <= target_ms:
             self._time.move(max(0, deadline_ms - now_ms()))
             await self._finish_due_work()
@@ -239,22 +243,22 @@ class LocalBroker:
 
     async def _finish_due_work(self) -> None:
         """Wait until nothing is due any more, and everything decided is committed and posted."""
-        self._parts.server.agenda_timer.clock_moved()
+        server, log = self._parts.server, self._parts.log
         turns = 0
-        while self._has_work():
+        while not self._parts.failures:
+            if is_due := self._is_due():
+                # At each turn: an I/O batch under way keeps the time of its begin.
+                server.agenda_timer.clock_moved()
+            elif not (
+                log.pending_records
+                or log.pages_asked > log.pages_answered
+                or len(server.gate)
+                or server.outbox.under_way
+            ):
+                break
             turns += 1
-            await asyncio.sleep(0 if turns < QUICK_TURNS else PAUSE_S)
+            await asyncio.sleep(0 if is_due or turns < QUICK_TURNS else PAUSE_S)
 
-    def _has_work(self) -> bool:
-        parts = self._parts
-        server, log = parts.server, parts.log
-        if parts.failures:
-            return False
-        deadline_ms = server.broker_events.next_deadline_ms()
-        return (
-            (deadline_ms is not None and deadline_ms <= parts.clock.now_ms())
-            or log.pending_records > 0
-            or log.pages_asked > log.pages_answered
-            or len(server.gate) > 0
-            or server.outbox.under_way > 0
-        )
+    def _is_due(self) -> bool:
+        deadline_ms = self._parts.server.broker_events.next_deadline_ms()
+        return deadline_ms is not None and deadline_ms <= self._parts.clock.now_ms()

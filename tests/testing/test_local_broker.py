@@ -35,14 +35,20 @@ def sync_client(broker: LocalBroker) -> Iterator[SyncClient]:
         yield client
 
 
+async def until_waiting(client: Client) -> None:
+    """Wait until a receive waits in the broker."""
+    while not (await client.status())["waiting_receives"]:
+        pass
+
+
 def test_a_lease_ends_when_the_clock_is_turned(broker: LocalBroker, sync_client: SyncClient) -> None:
     queue = sync_client.create_queue("orders", visibility_timeout=30)
     queue.send(b"a")
     assert queue.receive(wait=0)[0].receive_count == 1
 
-    broker.clock.advance(29.9)
+    broker.clock.advance(29)
     assert queue.receive(wait=0) == []
-    broker.clock.advance(0.2)
+    broker.clock.advance(1)
     assert queue.receive(wait=0)[0].receive_count == 2
 
 
@@ -59,8 +65,7 @@ async def test_a_waiting_receive_gets_the_message_whose_delay_ends(broker: Local
     queue = await client.create_queue("orders")
     await queue.send(b"later", delay=10)
     receive = asyncio.create_task(queue.receive(wait=30))
-    # Answered behind the receive, on the same connection: the receive waits in the broker.
-    await queue.attributes()
+    await until_waiting(client)
 
     broker.clock.advance(10)
 
@@ -70,7 +75,7 @@ async def test_a_waiting_receive_gets_the_message_whose_delay_ends(broker: Local
 async def test_a_long_poll_ends_by_the_time_of_the_broker(broker: LocalBroker, client: Client) -> None:
     queue = await client.create_queue("orders")
     receive = asyncio.create_task(queue.receive(wait=30))
-    await queue.attributes()
+    await until_waiting(client)
 
     await broker.clock.advance_async(30)
 
