@@ -402,13 +402,28 @@ class Facade:
             return self.result(f"self.asynchronous.{node.name}", returns, owner, node.name)
         arguments, has_callback = self.arguments(node, source, f"{owner}.{node.name}")
         call = f"self.asynchronous.{node.name}({arguments})"
+        return lists_of(node) + self.call(
+            node, call, returns, owner, has_arguments=bool(arguments), has_callback=has_callback
+        )
+
+    def call(
+        self,
+        node: ast.FunctionDef | ast.AsyncFunctionDef,
+        call: str,
+        returns: ast.expr | None,
+        owner: str,
+        *,
+        has_arguments: bool,
+        has_callback: bool,
+    ) -> str:
+        """Return the statements that make a call, in the loop if it is to be awaited."""
         if isinstance(node, ast.FunctionDef):
             if has_callback:
                 raise CannotTurnError(f"{owner}.{node.name} takes a callback and does not wait for it")
             return self.result(call, returns, owner, node.name)
         if has_callback:
             return self.result(f"self.portal.call_with_callbacks(lambda thread: {call})", returns, owner, node.name)
-        function = call.removesuffix("()") if not arguments else f"lambda: {call}"
+        function = call.removesuffix("()") if not has_arguments else f"lambda: {call}"
         return self.result(f"self.portal.call({function})", returns, owner, node.name)
 
     def signature(self, node: ast.FunctionDef | ast.AsyncFunctionDef, source: Source, shadowed: set[str]) -> str:
@@ -459,9 +474,6 @@ class Facade:
                     self.portal_names.add(value.partition("(")[0])
             elif twins := self.twins_in(annotation):
                 value = argument_of_twin(value, annotation, twins)
-            elif isinstance(annotation, ast.Subscript) and ast.unparse(annotation.value) == "Iterable":
-                # A generator runs in the thread of its caller, where it may call the client too.
-                value = f"list({value})"
             if parameter is parameters.vararg:
                 passed.append(f"*{value}")
             elif parameter is parameters.kwarg:
@@ -519,6 +531,16 @@ def argument_of_twin(name: str, annotation: ast.expr | None, twins: list[str]) -
     if isinstance(annotation, ast.Name) and annotation.id == twins[0]:
         return f"{name}.asynchronous"
     return f"{name}.asynchronous if isinstance({name}, {kinds}) else {name}"
+
+
+def lists_of(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
+    """Return statements that make lists of iterables: a generator runs in the thread of its caller."""
+    names = [
+        parameter.arg
+        for parameter in all_parameters(node.args)
+        if isinstance(parameter.annotation, ast.Subscript) and ast.unparse(parameter.annotation.value) == "Iterable"
+    ]
+    return "".join(f"{name} = list({name})\n" for name in names)
 
 
 def all_parameters(parameters: ast.arguments) -> list[ast.arg]:

@@ -9,11 +9,13 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import CancelledError, Future
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from queue import SimpleQueue
+from threading import Thread
 from typing import Any, Generic, TypeVar
 
-from anyio.from_thread import BlockingPortal, start_blocking_portal
+import anyio
+from anyio.from_thread import BlockingPortal
 
 from cmqd_client.check_answers import result_of
 from cmqd_client.errors import ClientClosed
@@ -31,10 +33,10 @@ _END: Any = object()
 class Portal:
     """Runs coroutines in the event loop of a client's thread; see the module."""
 
-    __slots__ = ("_open", "_portal", "_process_id", "_started")
+    __slots__ = ("_portal", "_process_id", "_started", "_thread")
 
     def __init__(self) -> None:
-        self._open = ExitStack()
+        self._thread: Thread | None = None
         self._portal: BlockingPortal | None = None
         self._process_id = os.getpid()
         self._started = False
@@ -53,7 +55,10 @@ class Portal:
         if self._started:
             raise ClientClosed("a client is opened once")
         self._started = True
-        self._portal = self._open.enter_context(start_blocking_portal("asyncio"))
+        ready: Future[BlockingPortal] = Future()
+        self._thread = Thread(target=_serve, args=(ready,), name="cmqd-client", daemon=True)
+        self._thread.start()
+        self._portal = ready.result()
         self._process_id = os.getpid()
 
     def stop(self) -> None:
@@ -65,7 +70,8 @@ class Portal:
             portal.call(portal.stop, True)
         except RuntimeError:
             pass  # another thread has just stopped it
-        self._open.close()
+        if self._thread is not None:
+            self._thread.join()
 
     def call(self, function: Callable[[], Awaitable[R]]) -> R:
         """Run a coroutine in the loop, and wait for its result.
@@ -137,6 +143,26 @@ class Portal:
         finally:
             # Of a thread that was interrupted while it waited; otherwise the future is done.
             future.cancel()
+
+
+def _serve(ready: "Future[BlockingPortal]") -> None:
+    """Run the loop of a client's thread until its portal is stopped.
+
+    Not by ``start_blocking_portal``: its context manager, collected at the end of a process or in a forked child, would
+    wait for a thread that is gone.
+    """
+
+    async def serve() -> None:
+        async with BlockingPortal() as portal:
+            ready.set_result(portal)
+            await portal.sleep_until_stopped()
+
+    try:
+        anyio.run(serve)
+    except BaseException as failure:
+        if ready.done():
+            raise
+        ready.set_exception(failure)
 
 
 class _Context(AbstractContextManager[R, bool | None], Generic[A, R]):

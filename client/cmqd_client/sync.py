@@ -574,9 +574,10 @@ class Queue(Synchronous[AsyncQueue]):
             CmqError: as for :meth:`send`.
             ValueError: there are not as many dedup ids as messages.
         """
+        messages = list(messages)
         return self.portal.call(
             lambda: self.asynchronous.send_batch(
-                list(messages), delay=delay, headers=headers, dedup_ids=dedup_ids, after=after
+                messages, delay=delay, headers=headers, dedup_ids=dedup_ids, after=after
             )
         )
 
@@ -654,6 +655,7 @@ class Queue(Synchronous[AsyncQueue]):
         Returns:
             The deleted handles and the failures; ``raise_for_failures()`` raises the failures as an exception.
         """
+        messages = list(messages)
         return self.portal.call(
             lambda: self.asynchronous.delete_batch(
                 [entry.asynchronous if isinstance(entry, Message) else entry for entry in messages]
@@ -681,6 +683,7 @@ class Queue(Synchronous[AsyncQueue]):
 
     def change_visibility_batch(self, messages: Iterable[Held], timeout: Duration) -> BatchResult:
         """Set the visibility timeout of several messages; slices, result and errors as for :meth:`delete_batch`."""
+        messages = list(messages)
         return self.portal.call(
             lambda: self.asynchronous.change_visibility_batch(
                 [entry.asynchronous if isinstance(entry, Message) else entry for entry in messages], timeout
@@ -708,6 +711,7 @@ class Queue(Synchronous[AsyncQueue]):
 
     def release_batch(self, messages: Iterable[Held], *, count_receive: bool = True) -> BatchResult:
         """Release several messages; slices, result and errors as for :meth:`delete_batch`."""
+        messages = list(messages)
         return self.portal.call(
             lambda: self.asynchronous.release_batch(
                 [entry.asynchronous if isinstance(entry, Message) else entry for entry in messages],
@@ -817,9 +821,10 @@ class Queue(Synchronous[AsyncQueue]):
             CmqError: as for :meth:`send_batch`.
             ValueError: a message has a delay.
         """
+        messages = list(messages)
         return self.portal.call(
             lambda: self.asynchronous.send_half_batch(
-                list(messages), headers=headers, first_check=first_check, dedup_ids=dedup_ids
+                messages, headers=headers, first_check=first_check, dedup_ids=dedup_ids
             )
         )
 
@@ -840,7 +845,8 @@ class Queue(Synchronous[AsyncQueue]):
         Raises:
             ValueError: a message id is malformed, or the numbers of statuses and ids differ.
         """
-        return self.portal.call(lambda: self.asynchronous.end_transactions(list(message_ids), status))
+        message_ids = list(message_ids)
+        return self.portal.call(lambda: self.asynchronous.end_transactions(message_ids, status))
 
     def half_messages(self, max_messages: int = 100, *, start: int = 0) -> UndecidedPage:
         """List half messages that are neither committed nor rolled back, in the order of sending.
@@ -1054,9 +1060,10 @@ class Topic(Synchronous[AsyncTopic]):
             CmqError: as for :meth:`publish`.
             ValueError: a list differs in length from ``bodies``, or there are both tags and routing keys.
         """
+        bodies = list(bodies)
         return self.portal.call(
             lambda: self.asynchronous.publish_batch(
-                list(bodies),
+                bodies,
                 tags=tags,
                 routing_key=routing_key,
                 routing_keys=routing_keys,
@@ -1301,9 +1308,10 @@ class TransactionProducer(Synchronous[AsyncTransactionProducer]):
         Returns:
             A result per message, in the order of the messages.
         """
+        messages = list(messages)
         return self.portal.call_with_callbacks(
             lambda thread: self.asynchronous.send_batch(
-                list(messages),
+                messages,
                 thread.runs(local_transaction),
                 argument,
                 headers=headers,

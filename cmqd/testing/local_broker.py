@@ -7,6 +7,7 @@ handshake, framing and reconnection are the product's own too.
 
 import asyncio
 import contextlib
+import dataclasses
 import tempfile
 import threading
 from collections.abc import Callable
@@ -63,9 +64,8 @@ class LocalBroker:
         Raises:
             TypeError: a setting does not exist.
         """
-        self._folder = tempfile.TemporaryDirectory(prefix="cmqd-testing-")
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
         defaults: dict[str, Any] = {
-            "data": Path(self._folder.name),
             "listen": "127.0.0.1:0",
             "ephemeral": True,
             "push_allow_private": True,
@@ -169,6 +169,8 @@ class LocalBroker:
     def _start_thread(self) -> None:
         if self._thread is not None:
             raise RuntimeError("a LocalBroker is started once")
+        self._folder = tempfile.TemporaryDirectory(prefix="cmqd-testing-")
+        self._settings = dataclasses.replace(self._settings, data=Path(self._folder.name))
         # A daemon: a test that is ended without ``close`` must not keep the process.
         self._thread = threading.Thread(target=self._run, name="cmqd-local-broker", daemon=True)
         self._thread.start()
@@ -181,20 +183,25 @@ class LocalBroker:
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
         try:
-            self._parts = await server_in_memory(
+            self._parts = parts = await server_in_memory(
                 self._settings,
                 wall_ms=self._time.wall_ms,
                 monotonic_ns=self._time.monotonic_ns,
                 limits=limits_of(self._settings),
             )
-            address = await self._parts.server.start()
         except BaseException as failure:
+            self._started.set_exception(failure)
+            return
+        try:
+            address = await parts.server.start()
+        except BaseException as failure:
+            await parts.server.outbox.close(0)
             self._started.set_exception(failure)
             return
         self._started.set_result(address)
         await self._stop.wait()
-        await self._parts.server.drain(DRAIN_S)
-        self._parts.stop_timers()
+        await parts.server.drain(DRAIN_S)
+        parts.stop_timers()
         await self._loop.shutdown_default_executor()
 
     def _request_stop(self) -> None:
@@ -203,7 +210,8 @@ class LocalBroker:
                 self._loop.call_soon_threadsafe(self._stop.set)
 
     def _check_end(self) -> None:
-        self._folder.cleanup()
+        if self._folder is not None:
+            self._folder.cleanup()
         if self._thread is not None and self._started.exception() is None and self._parts.failures:
             raise BrokerFailedError("the broker halted by a bug") from self._parts.failures[0]
 

@@ -83,8 +83,10 @@ def test_a_twin_has_every_public_name_with_the_same_parameters(twin: type) -> No
 
 
 def test_a_definition_without_a_rule_is_an_error_that_names_it() -> None:
+    imports = "from collections.abc import Callable"
+
     def written(method: str) -> str:
-        source = sync_facade.read_source("cmqd_client.other", f"class Other:\n{method}")
+        source = sync_facade.read_source("cmqd_client.other", f"{imports}\nclass Other:\n{method}")
         return sync_facade.Facade({"other": source}).text()
 
     with pytest.raises(sync_facade.CannotTurnError, match=r"Other.others returns dict\[str, Other\]"):
