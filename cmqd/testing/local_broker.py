@@ -218,10 +218,12 @@ class LocalBroker:
     def _in_loop(self, function: Callable[[], T]) -> T:
         """Call a function in the broker's thread and return its result."""
 
+        loop = self._running_loop()
+
         async def call() -> T:
             return function()
 
-        return asyncio.run_coroutine_threadsafe(call(), self._running_loop()).result()
+        return asyncio.run_coroutine_threadsafe(call(), loop).result()
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         thread = self._thread
@@ -234,7 +236,8 @@ class LocalBroker:
     # ------------------------------------------------------------------ the clock
 
     def _begin_advance(self, ms: int, stepwise: bool) -> "Future[None]":
-        return asyncio.run_coroutine_threadsafe(self._turn(ms, stepwise), self._running_loop())
+        loop = self._running_loop()
+        return asyncio.run_coroutine_threadsafe(self._turn(ms, stepwise), loop)
 
     async def _turn(self, ms: int, stepwise: bool) -> None:
         now_ms = self._parts.clock.now_ms

@@ -7,9 +7,10 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from typing import cast, get_args
 
 import pytest
 
@@ -58,10 +59,16 @@ def test_every_class_with_async_methods_that_programs_import_has_a_twin() -> Non
 KINDS = [getattr(sync, name) for name in sync.__all__ if name != "connect"]
 
 
+def get_original_bases(twin: type) -> tuple[object, ...]:
+    """Return the bases as they were written (``types.get_original_bases`` of Python 3.12)."""
+    return cast("tuple[object, ...]", twin.__dict__["__orig_bases__"])
+
+
 def asynchronous_kind(twin: type) -> type:
     """Return the class that a twin stands for, found without the generator."""
-    (base,) = twin.__orig_bases__  # type: ignore[attr-defined]
-    return base.__args__[0]
+    (base,) = get_original_bases(twin)
+    (kind,) = get_args(base)
+    return cast("type", kind)
 
 
 @pytest.mark.parametrize("twin", KINDS, ids=lambda twin: twin.__name__)
@@ -135,7 +142,7 @@ def test_an_iterator_and_a_context_run_in_the_loop_and_are_closed() -> None:
             events.append("closed")
 
     @asynccontextmanager
-    async def held() -> AsyncIterator[int]:
+    async def held() -> AsyncGenerator[int, None]:
         events.append("entered")
         yield 20
         events.append("left")
