@@ -13,6 +13,8 @@ LOCKED := $(PIP) install --quiet --require-hashes
 # Versions and hashes for every platform, and no index: the lock names no host. UPGRADE=1 takes the newest of all.
 LOCK   := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
           --no-header --no-emit-index-url $(if $(UPGRADE),--upgrade) pyproject.toml
+# What programs install beside the client; the tests run with all of them.
+CLIENT_EXTRAS := --extra sync --extra celery
 
 # pyright runs the version that the lock names, on the node that the lock names, and asks no server for a newer one.
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
@@ -113,10 +115,11 @@ bench: setup  ## the load harness; ARGS="cycle --batch 16 --json", ARGS="--help"
 	$(BIN)/python -m cmqd_bench $(if $(ARGS),$(ARGS),quick)
 
 lock: setup  ## resolve the dependencies of pyproject.toml anew into requirements/
-	$(LOCK) --extra server --extra http --extra cli --extra sync --group dev --output-file requirements/dev.txt
+	$(LOCK) --extra server --extra http --extra cli $(CLIENT_EXTRAS) --group dev --output-file requirements/dev.txt
 	$(LOCK) --extra server --extra http --extra cli --group build --constraint requirements/dev.txt \
 	  --output-file requirements/run.txt
-	$(LOCK) --resolution lowest-direct --extra server --extra http --extra cli --extra sync --output-file requirements/lowest.txt
+	$(LOCK) --resolution lowest-direct --extra server --extra http --extra cli $(CLIENT_EXTRAS) \
+	  --output-file requirements/lowest.txt
 	$(LOCK) --extra spark --constraint requirements/dev.txt --output-file requirements/spark.txt
 	$(LOCK) --group docs --constraint requirements/dev.txt --output-file requirements/docs.txt
 

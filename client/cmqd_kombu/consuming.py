@@ -426,10 +426,14 @@ class Consuming:
         try:
             while self._held:
                 await asyncio.sleep(self._options.lease / 3)
-                for queue, group in _by_queue(self._held.values()):
-                    await self._extend_group(queue, group)
+                await self.extend_leases()
         finally:
             self._keeper = None
+
+    async def extend_leases(self) -> None:
+        """Extend the leases of all held messages once; a message whose lease had ended is no longer held."""
+        for queue, group in _by_queue(self._held.values()):
+            await self._extend_group(queue, group)
 
     async def _extend_group(self, queue: Queue, group: list[_Held]) -> None:
         try:

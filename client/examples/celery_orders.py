@@ -19,8 +19,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import cmqd_kombu  # noqa: F401 - registers cmq://
 from celery import Celery
+
+import cmqd_kombu  # noqa: F401 - registers cmq://
 
 app = Celery("celery_orders", broker=os.environ.get("CMQ_URL"), backend="rpc://")
 app.conf.task_acks_late = True

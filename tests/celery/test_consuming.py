@@ -1,0 +1,198 @@
+"""The receiving half of a channel, against a server with a clock that the test turns."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from cmqd_client import Client
+from cmqd_kombu import envelope
+from cmqd_kombu.consuming import Consumer, Consuming, Delivery
+from cmqd_kombu.options import Options
+from cmqd_kombu.routing import Routing
+from support.local_server import LocalServer
+
+
+class Channel:
+    """A consuming half, with what it delivered."""
+
+    def __init__(self, client: Client, **options: Any) -> None:
+        self.arrived: asyncio.Queue[list[Delivery] | Exception] = asyncio.Queue()
+        settings = Options(**options)
+        self.routing = Routing(client, settings)
+        self.consuming = Consuming(client, self.routing, settings, self.arrived.put_nowait, self.arrived.put_nowait)
+
+    def consume(self, queue: str = "orders", *, no_ack: bool = False) -> Consumer:
+        consumer = Consumer(f"tag-{queue}", queue, no_ack)
+        self.consuming.start(consumer)
+        return consumer
+
+    async def batch(self) -> list[Delivery]:
+        arrived = await self.arrived.get()
+        assert isinstance(arrived, list)
+        return arrived
+
+
+async def test_the_prefetch_limit_is_exact_and_an_acknowledgement_makes_room(client: Client) -> None:
+    queue = client.queue("orders")
+    await queue.send_batch([b"%d" % number for number in range(5)])
+    channel = Channel(client)
+    channel.consuming.set_limit(2)
+    channel.consume()
+
+    first = await channel.batch()
+    assert [delivery.content.body for delivery in first] == [b"0", b"1"]
+    assert (await queue.attributes()).in_flight == 2
+    channel.consuming.acknowledge(first[0].tag)
+    (third,) = await channel.batch()
+    assert third.content.body == b"2"
+    await channel.consuming.flushed()
+    info = await queue.attributes()
+    assert (info.active, info.in_flight) == (2, 2)
+    await channel.consuming.close()
+    assert (await queue.attributes()).active == 4
+
+
+async def test_two_queues_together_keep_the_limit_and_the_surplus_goes_back_uncounted(client: Client) -> None:
+    await client.create_queue("others")
+    channel = Channel(client)
+    channel.consuming.set_limit(1)
+    channel.consume("orders")
+    channel.consume("others")
+    await client.queue("orders").send(b"a")
+    await client.queue("others").send(b"b")
+
+    (first,) = await channel.batch()
+    other = client.queue("others" if first.content.body == b"a" else "orders")
+    while (await other.attributes()).in_flight:
+        await asyncio.sleep(0)
+    channel.consuming.acknowledge(first.tag)
+    (second,) = await channel.batch()
+    assert {first.content.body, second.content.body} == {b"a", b"b"}
+    assert second.receive_count == 1
+    await channel.consuming.close()
+
+
+async def test_leases_of_held_messages_are_extended(server: LocalServer, client: Client) -> None:
+    queue = client.queue("orders")
+    await queue.send(b"a long task")
+    channel = Channel(client, lease=30.0)
+    channel.consume()
+    (delivery,) = await channel.batch()
+    for _ in range(5):
+        server.advance(20)
+        await channel.consuming.extend_leases()
+    assert (await queue.attributes()).in_flight == 1
+
+    channel.consuming.acknowledge(delivery.tag)
+    await channel.consuming.flushed()
+    info = await queue.attributes()
+    assert (info.active, info.in_flight) == (0, 0)
+    await channel.consuming.close()
+
+
+async def test_a_lost_lease_frees_its_place(server: LocalServer, client: Client) -> None:
+    await client.queue("orders").send(b"a")
+    channel = Channel(client, lease=30.0)
+    channel.consuming.set_limit(1)
+    channel.consume()
+    (lost,) = await channel.batch()
+    server.advance(31)
+    await channel.consuming.extend_leases()
+    (again,) = await channel.batch()
+    assert (lost.receive_count, again.receive_count) == (1, 2)
+    await channel.consuming.close()
+
+
+async def test_a_message_that_is_not_due_is_hidden_again(server: LocalServer, client: Client) -> None:
+    queue = client.queue("orders")
+    now_ms = server.clock.now_ms()
+    headers = envelope.transport_headers(now_ms + 7_200_000, None)
+    await queue.send(b"late", delay=3600, headers=headers)
+    channel = Channel(client)
+    server.advance(3601)
+    assert await channel.consuming.get("orders", no_ack=False) is None
+    info = await queue.attributes()
+    assert (info.active, info.in_flight) == (0, 1)
+    server.advance(3600)
+    delivery = await channel.consuming.get("orders", no_ack=False)
+    assert delivery is not None
+    await channel.consuming.close()
+
+
+async def test_an_expired_message_is_deleted(server: LocalServer, client: Client) -> None:
+    queue = client.queue("orders")
+    await queue.send(b"old", headers=envelope.transport_headers(None, 2_000))
+    channel = Channel(client)
+    server.advance(3)
+    assert await channel.consuming.get("orders", no_ack=False) is None
+    info = await queue.attributes()
+    assert (info.active, info.in_flight) == (0, 0)
+
+
+async def test_a_cancelled_consumer_returns_what_no_callback_got_uncounted(client: Client) -> None:
+    queue = client.queue("orders")
+    await queue.send_batch([b"taken", b"buffered"])
+    channel = Channel(client)
+    consumer = channel.consume()
+    taken, buffered = await channel.batch()
+    assert consumer.take(taken.tag)
+    await channel.consuming.cancel(consumer.tag)
+
+    assert not consumer.take(buffered.tag)
+    (message,) = await queue.receive(16, wait=0)
+    assert (message.body, message.receive_count) == (b"buffered", 1)
+    await message.delete()
+    await channel.consuming.close()
+    (message,) = await queue.receive(16, wait=0)
+    assert (message.body, message.receive_count) == (b"taken", 2)
+
+
+async def test_levels_are_received_highest_first(client: Client) -> None:
+    channel = Channel(client)
+    await channel.routing.declare_queue("shop", passive=False, auto_delete=False, arguments={"x-max-priority": 10})
+    for name, priority in [("low", 3), ("high", 9), ("none", 0)]:
+        message = {"body": name, "content-type": "text/plain", "content-encoding": "utf-8", "headers": {}}
+        properties = {"priority": priority, "delivery_tag": name}
+        await channel.routing.publish({**message, "properties": properties}, "", "shop", mandatory=True)
+    channel.consume("shop")
+    assert [delivery.content.body for delivery in await channel.batch()] == [b"high", b"low", b"none"]
+    await channel.consuming.close()
+
+
+async def test_a_queue_that_was_deleted_is_declared_again_with_its_bindings(client: Client) -> None:
+    channel = Channel(client)
+    await channel.routing.declare_exchange("shop", "direct")
+    await channel.routing.declare_queue("shop", passive=False, auto_delete=False, arguments={})
+    await channel.routing.bind("shop", "shop", "new")
+    channel.consume("shop")
+    await client.delete_queue("shop")
+    while "shop" not in (await client.queues()).names:
+        await asyncio.sleep(0)
+    message = {"body": "x", "content-type": "text/plain", "content-encoding": "utf-8", "headers": {}}
+    properties = {"delivery_tag": "a"}
+    await channel.routing.publish({**message, "properties": properties}, "shop", "new", mandatory=True)
+    assert [delivery.content.body for delivery in await channel.batch()] == [b"x"]
+    await channel.consuming.close()
+
+
+async def test_a_queue_that_nobody_declared_fails_the_consumer(client: Client) -> None:
+    channel = Channel(client)
+    channel.consume("missing")
+    assert "missing" in str(await channel.arrived.get())
+
+
+@pytest.mark.parametrize("kind", ["direct", "topic", "fanout"])
+async def test_an_eta_is_kept_through_every_exchange(server: LocalServer, client: Client, kind: str) -> None:
+    channel = Channel(client)
+    await channel.routing.declare_exchange("shop", kind)
+    for name in ("one", "two"):
+        await channel.routing.declare_queue(name, passive=False, auto_delete=False, arguments={})
+        await channel.routing.bind(name, "shop", "orders.new")
+    headers = {"eta": "2999-01-01T00:00:00"}
+    message = {"body": "x", "content-type": "text/plain", "content-encoding": "utf-8", "headers": headers}
+    with pytest.raises(Exception, match="keeps messages for"):
+        await channel.routing.publish(
+            {**message, "properties": {"delivery_tag": "a"}}, "shop", "orders.new", mandatory=True
+        )
+    assert (await client.queue("one").attributes()).delayed == 0
