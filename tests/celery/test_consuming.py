@@ -64,7 +64,7 @@ async def test_two_queues_together_keep_the_limit_and_the_surplus_goes_back_unco
 
     (first,) = await channel.batch()
     other = client.queue("others" if first.content.body == b"a" else "orders")
-    while (await other.attributes()).in_flight:
+    while (await other.attributes()).in_flight:  # noqa: ASYNC110 - another task of the channel
         await asyncio.sleep(0)
     channel.consuming.acknowledge(first.tag)
     (second,) = await channel.batch()
@@ -167,7 +167,7 @@ async def test_a_queue_that_was_deleted_is_declared_again_with_its_bindings(clie
     await channel.routing.bind("shop", "shop", "new")
     channel.consume("shop")
     await client.delete_queue("shop")
-    while "shop" not in (await client.queues()).names:
+    while "shop" not in (await client.queues()).names:  # noqa: ASYNC110 - another task of the channel
         await asyncio.sleep(0)
     message = {"body": "x", "content-type": "text/plain", "content-encoding": "utf-8", "headers": {}}
     properties = {"delivery_tag": "a"}
