@@ -38,7 +38,7 @@ def price(quantity: int, cents: int) -> int:
 def main(url: str) -> None:
     """Start a worker, send it tasks and end it."""
     app.conf.broker_url = url
-    command = [sys.executable, "-m", "celery", "-A", "celery_orders", "worker", "--concurrency", "2", "-l", "WARNING"]
+    command = [sys.executable, "-m", "celery", "-A", "celery_orders", "--quiet", "worker", "--concurrency", "2"]
     worker = subprocess.Popen(command, cwd=Path(__file__).parent, env={**os.environ, "CMQ_URL": url})
     try:
         orders = [price.delay(quantity, 250) for quantity in range(1, 4)]
