@@ -1,4 +1,5 @@
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportMissingTypeStubs=false
+# pyright: reportUnknownVariableType=false, reportIncompatibleMethodOverride=false
 # (kombu has no types; its names begin here and in transport.py, and nowhere else.)
 """kombu's channel over the broker: synchronous calls that run in the event loop's thread.
 

@@ -1,3 +1,6 @@
+# pyright: reportUnknownVariableType=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false
+# (kombu has no types; its JSON knows dates, UUIDs, decimals and bytes.)
 """The form of a kombu message in the broker.
 
 The body is a line of JSON with content type, encoding, headers and properties, then the serialized body of the task as

@@ -78,6 +78,9 @@ class Session:
     def _put(self, arrived: list[Delivery] | Exception) -> None:
         """Queue a batch or a failure, and wake the hub. Called in the event loop's thread."""
         self._arrived.put(arrived)
+        self._rouse()
+
+    def _rouse(self) -> None:
         wake = self._wake
         if wake is not None:
             try:
@@ -162,8 +165,8 @@ class Session:
             try:
                 self._hand_over(arrived)
             except BaseException:
-                if self._wake is not None and not self._arrived.empty():
-                    self._wake[1].send(b"\0")
+                if not self._arrived.empty():
+                    self._rouse()
                 raise
 
     # ------------------------------------------------------------------ close

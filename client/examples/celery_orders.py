@@ -1,3 +1,6 @@
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
+# pyright: reportAttributeAccessIssue=false, reportFunctionMemberAccess=false, reportUnusedImport=false
+# (Celery has no types.)
 """Celery with cmqd as broker: tasks, results, a task with an ETA, and remote control.
 
     pip install cmqd[celery]
@@ -39,7 +42,8 @@ def main(url: str) -> None:
     """Start a worker, send it tasks and end it."""
     app.conf.broker_url = url
     command = [sys.executable, "-m", "celery", "-A", "celery_orders", "--quiet", "worker", "--concurrency", "2"]
-    worker = subprocess.Popen(command, cwd=Path(__file__).parent, env={**os.environ, "CMQ_URL": url})
+    environment = {**os.environ, "CMQ_URL": url}
+    worker = subprocess.Popen(command, cwd=Path(__file__).parent, env=environment, stdout=subprocess.DEVNULL)
     try:
         orders = [price.delay(quantity, 250) for quantity in range(1, 4)]
         print("prices:", [order.get(timeout=60) for order in orders])

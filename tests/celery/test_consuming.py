@@ -152,7 +152,12 @@ async def test_levels_are_received_highest_first(client: Client) -> None:
     channel = Channel(client)
     await channel.routing.declare_queue("shop", passive=False, auto_delete=False, arguments={"x-max-priority": 10})
     for name, priority in [("low", 3), ("high", 9), ("none", 0)]:
-        message = {"body": name, "content-type": "text/plain", "content-encoding": "utf-8", "headers": {}}
+        message: dict[str, Any] = {
+            "body": name,
+            "content-type": "text/plain",
+            "content-encoding": "utf-8",
+            "headers": {},
+        }
         properties = {"priority": priority, "delivery_tag": name}
         await channel.routing.publish({**message, "properties": properties}, "", "shop", mandatory=True)
     channel.consume("shop")
@@ -169,7 +174,7 @@ async def test_a_queue_that_was_deleted_is_declared_again_with_its_bindings(clie
     await client.delete_queue("shop")
     while "shop" not in (await client.queues()).names:  # noqa: ASYNC110 - another task of the channel
         await asyncio.sleep(0)
-    message = {"body": "x", "content-type": "text/plain", "content-encoding": "utf-8", "headers": {}}
+    message: dict[str, Any] = {"body": "x", "content-type": "text/plain", "content-encoding": "utf-8", "headers": {}}
     properties = {"delivery_tag": "a"}
     await channel.routing.publish({**message, "properties": properties}, "shop", "new", mandatory=True)
     assert [delivery.content.body for delivery in await channel.batch()] == [b"x"]
@@ -190,7 +195,12 @@ async def test_an_eta_is_kept_through_every_exchange(server: LocalServer, client
         await channel.routing.declare_queue(name, passive=False, auto_delete=False, arguments={})
         await channel.routing.bind(name, "shop", "orders.new")
     headers = {"eta": "2999-01-01T00:00:00"}
-    message = {"body": "x", "content-type": "text/plain", "content-encoding": "utf-8", "headers": headers}
+    message: dict[str, Any] = {
+        "body": "x",
+        "content-type": "text/plain",
+        "content-encoding": "utf-8",
+        "headers": headers,
+    }
     with pytest.raises(Exception, match="keeps messages for"):
         await channel.routing.publish(
             {**message, "properties": {"delivery_tag": "a"}}, "shop", "orders.new", mandatory=True

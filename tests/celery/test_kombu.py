@@ -14,14 +14,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kombu import Connection, Consumer, Exchange, Producer, Queue
+from kombu.connection import Connection
+from kombu.entity import Exchange, Queue
 from kombu.exceptions import ChannelError
+from kombu.messaging import Consumer, Producer
 
-import cmqd_kombu  # noqa: F401 - registers cmq://
+import cmqd_kombu
 from cmqd_kombu.session import Session
 from support.running_broker import RunningBroker
 
 pytestmark = pytest.mark.system
+
+assert cmqd_kombu.SCHEME == "cmq"  # the import registers the scheme
 
 EXAMPLES = Path(__file__).parents[2] / "client" / "examples"
 

@@ -1,6 +1,7 @@
 """Names, options and the form of messages: pure."""
 
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -81,7 +82,7 @@ def test_options_are_checked() -> None:
 
 
 def test_a_message_comes_back_as_it_was_packed() -> None:
-    message = {
+    message: dict[str, Any] = {
         "body": b"\x80\n\x00",
         "content-type": "application/x-python-serialize",
         "content-encoding": "binary",
