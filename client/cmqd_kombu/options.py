@@ -41,6 +41,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """1 min to 15 d; for new queues."""
     queue_prefix: str = ""
     """Put before the names of all queues and exchanges, so that several programs can share an account."""
+    eta_in_broker: bool = True
+    """Whether tasks with an ETA wait in the broker. False: a worker gets them at once and waits itself, which counts
+    towards no prefetch limit but lists them in ``celery inspect scheduled``."""
     connections: int = 1
     """Connections to the server, 1 to 64; see :func:`cmqd_client.connect`."""
 

@@ -384,7 +384,7 @@ class Routing:
         """
         properties = message["properties"]
         dedup_id = properties["delivery_tag"]
-        due_ms = envelope.eta_ms(message["headers"])
+        due_ms = envelope.eta_ms(message["headers"]) if self._options.eta_in_broker else None
         delay_ms = 0 if due_ms is None else max(due_ms - time.time_ns() // 1_000_000, 0)
         expiration_ms = envelope.expiration_of(properties)
         headers = envelope.transport_headers(due_ms if delay_ms else None, expiration_ms)

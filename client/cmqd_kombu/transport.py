@@ -1,6 +1,6 @@
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportMissingTypeStubs=false
 # pyright: reportUnknownVariableType=false, reportIncompatibleMethodOverride=false
-# pyright: reportIncompatibleVariableOverride=false, reportIncompatibleUnannotatedOverride=false
+# pyright: reportIncompatibleVariableOverride=false
 # (kombu has no types; its names begin here and in channel.py, and nowhere else.)
 """kombu's transport: opens sessions and names their errors."""
 
@@ -68,7 +68,7 @@ class Transport(base.Transport):
             CmqError: the server refused the client.
         """
         client: Any = self.client
-        password = client.password() if callable(client.password) else client.password
+        password: Any = client.password() if callable(client.password) else client.password
         if not client.userid or not password:
             raise ValueError("the broker's URL names no key pair: cmq://ID:KEY@host:port")
         if client.virtual_host not in (None, "", "/"):

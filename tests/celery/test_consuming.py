@@ -1,6 +1,7 @@
 """The receiving half of a channel, against a server with a clock that the test turns."""
 
 import asyncio
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -206,3 +207,16 @@ async def test_an_eta_is_kept_through_every_exchange(server: LocalServer, client
             {**message, "properties": {"delivery_tag": "a"}}, "shop", "orders.new", mandatory=True
         )
     assert (await client.queue("one").attributes()).delayed == 0
+
+
+@pytest.mark.parametrize(("eta_in_broker", "expected"), [(True, (0, 1)), (False, (1, 0))])
+async def test_the_broker_keeps_a_task_until_its_eta_unless_the_worker_shall(
+    server: LocalServer, client: Client, eta_in_broker: bool, expected: tuple[int, int]
+) -> None:
+    channel = Channel(client, eta_in_broker=eta_in_broker)
+    eta = datetime.fromtimestamp(server.clock.now_ms() / 1000 + 600, UTC)
+    message: dict[str, Any] = {"body": "x", "content-type": "text/plain", "content-encoding": "utf-8"}
+    parts = {"headers": {"eta": eta.isoformat()}, "properties": {"delivery_tag": "a"}}
+    await channel.routing.publish({**message, **parts}, "", "orders", mandatory=True)
+    info = await client.queue("orders").attributes()
+    assert (info.active, info.delayed) == expected
