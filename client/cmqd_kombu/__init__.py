@@ -16,7 +16,7 @@ How AMQP's things map to the broker's:
   process holds, as long as the process lives: a task may run for hours with ``acks_late``, and the tasks of a killed
   worker come back within :data:`~cmqd_kombu.options.LEASE` seconds.
 * A task with an ETA waits in the broker, not in the memory of a worker.
-* A consumer waits in long polls; nothing is polled.
+* A consumer waits in long polls of 30 s.
 
 Delivery is at least once. A publish that kombu retries is stored once, also over a new connection (within the 5 minutes
 in which the broker remembers its dedup id).

@@ -1,10 +1,10 @@
-"""Receives of a channel, and everything that follows from a receive: leases, acknowledgements, releases.
+"""Receives of a channel, their leases, acknowledgements and releases.
 
 Runs in the event loop of :mod:`cmqd_kombu.loop_thread`; only :class:`Consumer`'s ``take`` is called from other threads.
 
-A message that was received is *held* until it is deleted or released; all its leases are extended together, every third
-of a lease. It is *buffered* until its callback takes it. The difference counts when a consumer is cancelled: buffered
-messages were not processed, so they go back without counting the receive.
+A received message is *held* until its delete or release; the leases of all held messages are extended together, every
+third of a lease. A held message is *buffered* until a callback takes the message. Cancelling a consumer releases its
+buffered messages, without counting the receive, because the program did not process them.
 
 Prefetch. The limit of a channel counts its held messages. Every consumer asks for as many messages as the channel may
 still hold, because asking for a share would let one busy queue starve behind idle ones. When the limit is reached, the
@@ -131,7 +131,7 @@ class Consuming:
         deliver: Callable[[list[Delivery]], None],
         fail: Callable[[Exception], None],
     ) -> None:
-        """Make it; ``deliver`` and ``fail`` are called in the event loop and must neither block nor raise."""
+        """``deliver`` and ``fail`` are called in the event loop and must neither block nor raise."""
         self._client = client
         self._routing = routing
         self._options = options
@@ -226,13 +226,13 @@ class Consuming:
                     _log.warning("cannot consume from queue %r, trying again: %s", consumer.queue, error)
                 await asyncio.sleep(error.retry_after or _PAUSE)
             except Exception as error:
-                # A defect here must not become a worker that is silently idle: the program gets it.
+                # Raised in the program: a defect here must not become a worker that is silently idle.
                 _log.exception("the consumer of queue %r failed", consumer.queue)
                 self._fail(error)
                 return
 
     async def _whole(self, accepting: Coroutine[Any, Any, None]) -> None:
-        """Run to the end, also if this task is cancelled meanwhile: received messages are held, and then withdrawn."""
+        """Run a coroutine to its end, also if this task is cancelled: received messages must be held to be withdrawn."""
         task = asyncio.get_running_loop().create_task(accepting)
         try:
             await asyncio.shield(task)

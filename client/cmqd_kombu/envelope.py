@@ -3,8 +3,8 @@
 # (kombu has no types; its JSON knows dates, UUIDs, decimals and bytes.)
 """The form of a kombu message in the broker.
 
-The body is a line of JSON with content type, encoding, headers and properties, then the serialized body of the task as
-it is. The headers of a broker are text of at most 16 KiB, which the headers of a task may exceed, so only facts for the
+The body is a line of JSON with content type, encoding, headers and properties, then the serialized body of the task,
+unchanged. The headers of a broker are text of at most 16 KiB, which the headers of a task may exceed, so only facts for the
 transport itself are headers of the broker's message.
 
 A message without the header ``kombu`` was sent by another program: its body is the whole message.

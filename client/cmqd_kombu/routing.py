@@ -1,10 +1,9 @@
-"""Queues, exchanges and bindings of a connection, and the publish through them: all that changes the broker except
-receives and what follows from a receive.
+"""Queues, exchanges and bindings of a connection, and publishes.
 
 Runs in the event loop of :mod:`cmqd_kombu.loop_thread`. Names of queues and exchanges are AMQP's here; ``Declared`` has
 the broker's.
 
-An exchange is a topic named after its type and name, so a program that knows only the name finds the type out. Topics
+An exchange is a topic named after its type and name, so the type can be found by the name. Topics
 of direct and topic exchanges have routing keys. A direct exchange maps every key to a word without dots and wildcards,
 so a binding matches exactly its key.
 """
