@@ -232,7 +232,7 @@ class Consuming:
                 return
 
     async def _whole(self, accepting: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine to its end, also if this task is cancelled: received messages must be held to be withdrawn."""
+        """Run a coroutine to its end, even if this task is cancelled: only held messages can be withdrawn."""
         task = asyncio.get_running_loop().create_task(accepting)
         try:
             await asyncio.shield(task)

@@ -4,8 +4,8 @@
 """The form of a kombu message in the broker.
 
 The body is a line of JSON with content type, encoding, headers and properties, then the serialized body of the task,
-unchanged. The headers of a broker are text of at most 16 KiB, which the headers of a task may exceed, so only facts for the
-transport itself are headers of the broker's message.
+unchanged. Headers of the broker are text of at most 16 KiB, which a task's headers may exceed, so only facts for the
+transport are headers of the broker's message.
 
 A message without the header ``kombu`` was sent by another program: its body is the whole message.
 """
