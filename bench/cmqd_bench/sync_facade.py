@@ -40,8 +40,10 @@ CALLBACKS = {
     "LocalTransaction": "thread.runs({name})",
     "LocalBatchTransaction": "thread.runs({name})",
     "Checker": "in_worker_thread({name})",
+    "OnEvent": "{name}",
 }
-"""The argument to pass for a callback, by its type: in the thread that waits for the call, or in a worker thread."""
+"""The argument to pass for a callback, by its type: in the thread that waits for the call, in a worker thread, or (events,
+which may not wait) in the thread of the client."""
 
 BODIES = {
     ("Client", "open"): """

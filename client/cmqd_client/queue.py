@@ -1012,4 +1012,4 @@ def _at_ms(at: datetime | float | None, delay: Duration | None) -> int | None:
         return None
     if delay is not None:
         raise ValueError("a send has delay or at, not both")
-    return to_epoch_ms(at, "at")
+    return to_moment_ms(at, "at", "send(delay=...)")
