@@ -9,7 +9,8 @@ The rules:
 
 - ``async def``: the call runs in the loop of the client's thread, and waits (``Portal.call``).
 - A function that returns an async iterator or an async context manager: a plain one.
-- A parameter or result of a class with a twin: converted, also in unions with None and in lists.
+- A parameter or result of a class with a twin: converted, also in unions with None and in lists. The twin of a generic
+  class has the same type parameters.
 - A callback: where the caller waits for it, it runs in the caller's thread; see ``CALLBACKS``.
 - Properties and attributes that ``__init__`` sets: properties.
 """
@@ -30,7 +31,7 @@ FACADE = CLIENT / "sync.py"
 
 NOT_SOURCES = {"portal.py", "sync.py"}
 
-INTERNAL = {"Channel", "CheckAnswers", "CheckRouter", "Connection", "Link"}
+INTERNAL = {"Channel", "CheckAnswers", "CheckRouter", "Connection", "Link", "Requester"}
 """Classes with async methods that programs do not use."""
 
 LEFT_OUT = {("Queue", "channel")}
@@ -42,14 +43,14 @@ CALLBACKS = {
     "Checker": "in_worker_thread({name})",
     "OnEvent": "{name}",
 }
-"""The argument to pass for a callback, by its type: in the thread that waits for the call, in a worker thread, or (events,
-which may not wait) in the thread of the client."""
+"""The argument to pass for a callback, by its type: in the thread that waits for the call, in a worker thread, or
+(events, whose hook may not wait) in the thread of the client."""
 
 BODIES = {
     ("Client", "open"): """
         self.portal.start()
         try:
-            self.portal.call(self.asynchronous.open)
+            self.portal.call(lambda: self.asynchronous.open(patience=patience))
         except BaseException:
             self.portal.stop()
             raise
@@ -66,8 +67,15 @@ BODIES = {
         return self
         """,
     ("Client", "__aexit__"): "self.close()",
+    ("Message", "body"): """
+        try:
+            return self.asynchronous.body
+        except PoisonMessage as error:
+            error.message = self
+            raise
+        """,
 }
-"""Bodies that no rule gives: a client begins and ends its thread."""
+"""Bodies that no rule gives: a client begins and ends its thread, and an error names the message of the caller."""
 
 DEFAULTS = {"_NOTHING": "NOTHING"}
 """Private names in defaults, and the names for them in ``portal``."""
@@ -347,7 +355,16 @@ class Facade:
                 parts += self.attributes(part, source, node.name, shadowed)
             elif (node.name, part.name) not in LEFT_OUT and (is_public(part.name) or is_special(part.name)):
                 parts.append(indented(self.method(part, source, node.name, shadowed)))
-        return f"class {node.name}(Synchronous[Async{node.name}]):\n" + "\n\n".join(parts)
+        of_types = self.type_parameters(node, source)
+        return f"class {node.name}(Synchronous[Async{node.name}{of_types}]):\n" + "\n\n".join(parts)
+
+    def type_parameters(self, node: ast.ClassDef, source: Source) -> str:
+        """Return the type parameters of a class in brackets; empty if the class is not generic."""
+        for base in node.bases:
+            if isinstance(base, ast.Subscript) and ast.unparse(base.value) == "Generic":
+                self.use(names_in(base.slice), source)
+                return f"[{ast.unparse(base.slice)}]"
+        return ""
 
     def attributes(
         self, init: ast.FunctionDef | ast.AsyncFunctionDef, source: Source, owner: str, shadowed: set[str]
@@ -399,7 +416,9 @@ class Facade:
     ) -> str:
         """Return the body of a method."""
         if (owner, node.name) in BODIES:
-            return textwrap.dedent(BODIES[owner, node.name]).strip()
+            body = textwrap.dedent(BODIES[owner, node.name]).strip()
+            self.use(names_in(ast.parse(body.replace("return ", ""))) & source.imports.keys(), source)
+            return body
         if is_property:
             return self.result(f"self.asynchronous.{node.name}", returns, owner, node.name)
         arguments, has_callback = self.arguments(node, source, f"{owner}.{node.name}")
@@ -472,10 +491,10 @@ class Facade:
                 value = CALLBACKS[callback].format(name=value)
                 if "thread." in value:
                     has_callback = True
-                else:
+                elif "(" in value:
                     self.portal_names.add(value.partition("(")[0])
             elif twins := self.twins_in(annotation):
-                value = argument_of_twin(value, annotation, twins)
+                value = self.argument_of_twin(parameter, annotation, twins, is_list=parameter is parameters.vararg)
             if parameter is parameters.vararg:
                 passed.append(f"*{value}")
             elif parameter is parameters.kwarg:
@@ -498,26 +517,47 @@ class Facade:
                 return f"return self.portal.context({value}, lambda entered: {self.converted('entered', first)})"
         if ast.unparse(returns) == "Self":
             return f"{value}\nreturn self"
-        twins = self.twins_in(returns)
-        if not twins:
+        if not self.twins_in(returns):
             return f"return {value}"
-        text = ast.unparse(returns)
-        if text in self.twins:
+        if self.twin(returns) is not None:
             return f"return {self.converted(value, returns)}"
-        if text in {f"list[{twin}]" for twin in twins}:
-            return f"return [{twins[0]}(element, self.portal) for element in {value}]"
-        if text in {f"{twins[0]} | None", f"None | {twins[0]}"}:
-            return f"result = {value}\nreturn None if result is None else {twins[0]}(result, self.portal)"
-        raise CannotTurnError(f"{owner}.{name} returns {text}; there is no rule for this result")
+        if isinstance(returns, ast.Subscript) and ast.unparse(returns.value) == "list":
+            twin = self.twin(returns.slice)
+            if twin is not None:
+                return f"return [{twin}(element, self.portal) for element in {value}]"
+        if isinstance(returns, ast.BinOp):
+            sides = [side for side in (returns.left, returns.right) if ast.unparse(side) != "None"]
+            twin = self.twin(sides[0]) if len(sides) == 1 else None
+            if twin is not None:
+                return f"result = {value}\nreturn None if result is None else {twin}(result, self.portal)"
+        raise CannotTurnError(f"{owner}.{name} returns {ast.unparse(returns)}; there is no rule for this result")
+
+    def twin(self, kind: ast.expr) -> str | None:
+        """Return the class with a twin that an annotation is, with or without type parameters."""
+        kind = unquoted(kind)
+        named = kind.value if isinstance(kind, ast.Subscript) else kind
+        return named.id if isinstance(named, ast.Name) and named.id in self.twins else None
 
     def converted(self, value: str, kind: ast.expr) -> str:
         """Return the twin of a value, or the value."""
-        text = ast.unparse(unquoted(kind))
-        if text in self.twins:
-            return f"{text}({value}, self.portal)"
+        twin = self.twin(kind)
+        if twin is not None:
+            return f"{twin}({value}, self.portal)"
         if self.twins_in(unquoted(kind)):
-            raise CannotTurnError(f"there is no rule for {text}")
+            raise CannotTurnError(f"there is no rule for {ast.unparse(kind)}")
         return value
+
+    def argument_of_twin(
+        self, parameter: ast.arg, annotation: ast.expr | None, twins: list[str], *, is_list: bool
+    ) -> str:
+        """Return the asynchronous form of an argument, or of each element of a list."""
+        kinds = twins[0] if len(twins) == 1 else f"({', '.join(twins)})"
+        name = parameter.arg
+        if annotation is not None and self.twin(annotation) is not None:
+            return f"[entry.asynchronous for entry in {name}]" if is_list else f"{name}.asynchronous"
+        if is_list or isinstance(annotation, ast.Subscript):
+            return f"[entry.asynchronous if isinstance(entry, {kinds}) else entry for entry in {name}]"
+        return f"{name}.asynchronous if isinstance({name}, {kinds}) else {name}"
 
     def docstring(self, node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> str:
         """Return the docstring with the words of a synchronous caller."""
@@ -525,24 +565,19 @@ class Facade:
         return "" if text is None else quoted_docstring(text)
 
 
-def argument_of_twin(name: str, annotation: ast.expr | None, twins: list[str]) -> str:
-    """Return the asynchronous form of an argument, or of each element of a list."""
-    kinds = twins[0] if len(twins) == 1 else f"({', '.join(twins)})"
-    if isinstance(annotation, ast.Subscript):
-        return f"[entry.asynchronous if isinstance(entry, {kinds}) else entry for entry in {name}]"
-    if isinstance(annotation, ast.Name) and annotation.id == twins[0]:
-        return f"{name}.asynchronous"
-    return f"{name}.asynchronous if isinstance({name}, {kinds}) else {name}"
-
-
 def lists_of(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
     """Return statements that make lists of iterables: a generator runs in the thread of its caller."""
-    names = [
-        parameter.arg
-        for parameter in all_parameters(node.args)
-        if isinstance(parameter.annotation, ast.Subscript) and ast.unparse(parameter.annotation.value) == "Iterable"
-    ]
-    return "".join(f"{name} = list({name})\n" for name in names)
+    lines: list[str] = []
+    for parameter in all_parameters(node.args):
+        annotation, name = parameter.annotation, parameter.arg
+        sides = [annotation.left, annotation.right] if isinstance(annotation, ast.BinOp) else [annotation]
+        if any(isinstance(side, ast.Subscript) and ast.unparse(side.value) == "Iterable" for side in sides):
+            # A string stays, because the client refuses a string in place of a list of strings.
+            values = (
+                f"list({name})" if len(sides) == 1 else f"{name} if isinstance({name}, str | None) else list({name})"
+            )
+            lines.append(f"{name} = {values}\n")
+    return "".join(lines)
 
 
 def all_parameters(parameters: ast.arguments) -> list[ast.arg]:

@@ -32,7 +32,7 @@ from cmqd_protocol.limits import DEFAULT_HEARTBEAT_MS
 
 T = TypeVar("T")
 
-_SAME: Duration = float("nan")
+SAME_PATIENCE: Duration = float("nan")
 """Stands for the client's own patience, where None means unlimited."""
 
 PATIENCE = 9.0
@@ -154,7 +154,7 @@ class Client:
 
     # ------------------------------------------------------------------ opening and closing
 
-    async def open(self, *, patience: Duration | None = _SAME) -> None:
+    async def open(self, *, patience: Duration | None = SAME_PATIENCE) -> None:
         """Connect; ``async with`` calls this on entering. Safe to cancel.
 
         Args:
@@ -170,7 +170,7 @@ class Client:
             raise ClientClosed("a client is opened once")
         channel = self._channel = self._make_channel()
         try:
-            await channel.open(None if patience is _SAME else to_patience(patience))
+            await channel.open(None if patience is SAME_PATIENCE else to_patience(patience))
         except BaseException:
             await channel.close()
             raise
@@ -212,7 +212,7 @@ class Client:
     # ------------------------------------------------------------------ queues
 
     @overload
-    def queue(self, name: str, *, patience: Duration | None = _SAME) -> Queue: ...
+    def queue(self, name: str, *, patience: Duration | None = SAME_PATIENCE) -> Queue: ...
 
     @overload
     def queue(
@@ -222,7 +222,7 @@ class Client:
         *,
         body_format: BodyFormat = "json",
         poison: PoisonPolicy = PoisonPolicy.DEAD_LETTER,
-        patience: Duration | None = _SAME,
+        patience: Duration | None = SAME_PATIENCE,
     ) -> Queue[T]: ...
 
     def queue(
@@ -232,7 +232,7 @@ class Client:
         *,
         body_format: BodyFormat = "json",
         poison: PoisonPolicy = PoisonPolicy.DEAD_LETTER,
-        patience: Duration | None = _SAME,
+        patience: Duration | None = SAME_PATIENCE,
     ) -> Queue[Any]:
         """Return the handle of a queue. Sends no request: a missing queue shows at the first use.
 
@@ -305,10 +305,30 @@ class Client:
         """
         return Done((await self._require().ask(wire.DeleteQueue, wire.Done, Repeat.ONCE, name)).request_id)
 
+    @overload
     async def request(
         self,
-        queue: str | Queue,
+        queue: str,
         body: bytes,
+        *,
+        timeout: Duration = REPLY_TIMEOUT,
+        headers: Mapping[str, str] | None = None,
+    ) -> Reply: ...
+
+    @overload
+    async def request(
+        self,
+        queue: Queue[T],
+        body: T,
+        *,
+        timeout: Duration = REPLY_TIMEOUT,
+        headers: Mapping[str, str] | None = None,
+    ) -> Reply: ...
+
+    async def request(
+        self,
+        queue: str | Queue[Any],
+        body: Any,
         *,
         timeout: Duration = REPLY_TIMEOUT,
         headers: Mapping[str, str] | None = None,
@@ -323,7 +343,8 @@ class Client:
 
         Args:
             queue: the queue of the request, by name or handle.
-            body: 1 byte up to the queue's ``max_message_bytes``.
+            body: 1 byte up to the queue's ``max_message_bytes``; for a handle with a type, a value of the type. The
+                body of the reply is bytes in any case.
             timeout: limit for the send and the reply together; more than 0.
             headers: further headers; ``reply-to`` and ``correlation-id`` are set by the client.
 
@@ -377,7 +398,7 @@ class Client:
 
     # ------------------------------------------------------------------ topics
 
-    def topic(self, name: str, *, patience: Duration | None = _SAME) -> Topic:
+    def topic(self, name: str, *, patience: Duration | None = SAME_PATIENCE) -> Topic:
         """Return the handle of a topic. Sends no request: a missing topic shows at the first use.
 
         Args:
@@ -461,7 +482,7 @@ class Client:
 
     def _patient(self, patience: Duration | None) -> Channel:
         channel = self._require()
-        return channel if patience is _SAME else channel.with_patience(to_patience(patience))
+        return channel if patience is SAME_PATIENCE else channel.with_patience(to_patience(patience))
 
     def _require(self) -> Channel:
         if self._channel is None:

@@ -170,8 +170,8 @@ class CallCounters:
     __slots__ = ("failures", "messages_received", "messages_sent", "repeats", "requests")
 
     def __init__(self) -> None:
-        self.requests = 0
-        self.repeats = 0
-        self.failures = 0
-        self.messages_sent = 0
-        self.messages_received = 0
+        self.requests: int = 0
+        self.repeats: int = 0
+        self.failures: int = 0
+        self.messages_sent: int = 0
+        self.messages_received: int = 0

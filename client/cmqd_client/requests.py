@@ -15,7 +15,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from itertools import count
 from random import random
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -25,6 +25,8 @@ from cmqd_client.outgoing import CORRELATION_ID, REPLY_TO
 from cmqd_client.queue import Message, Queue
 from cmqd_client.retry import RetryPolicy
 from cmqd_types.messages import Headers
+
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
@@ -99,7 +101,7 @@ class Requester:
         self._tasks: set[asyncio.Task[object]] = set()
         self._closed = False
 
-    async def request(self, queue: Queue, body: bytes, timeout: Duration, headers: Mapping[str, str] | None) -> Reply:
+    async def request(self, queue: Queue[T], body: T, timeout: Duration, headers: Mapping[str, str] | None) -> Reply:
         """Send a request and return its reply; see :meth:`Client.request`."""
         seconds = to_seconds(timeout, "timeout")
         if seconds <= 0:

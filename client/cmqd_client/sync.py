@@ -17,17 +17,21 @@ import builtins
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Self, TypeAlias, TypeVar, Unpack
+from typing import Any, Self, TypeAlias, TypeVar, Unpack, overload
 
 from cmqd_client.accounts import AccessKey, AccountQueue, AccountQueuePage
 from cmqd_client.accounts import Accounts as AsyncAccounts
 from cmqd_client.address import Address
 from cmqd_client.attributes import QueueAttributes, QueueInfo
+from cmqd_client.bodies import BodyCodec, BodyFormat, BodyT, PoisonPolicy
 from cmqd_client.check_answers import CHECK_TIMEOUT, CHECKS_AT_ONCE
+from cmqd_client.client import PATIENCE, SAME_PATIENCE
 from cmqd_client.client import Client as AsyncClient
 from cmqd_client.client import connect as connect_asynchronously
 from cmqd_client.connection import CONNECT_TIMEOUT, REQUEST_TIMEOUT, TlsOption
 from cmqd_client.durations import Duration
+from cmqd_client.errors import PoisonMessage
+from cmqd_client.events import ClientState, ClientStatistics, OnEvent
 from cmqd_client.half_messages import Checker, LocalBatchTransaction, LocalTransaction, TransactionResult
 from cmqd_client.message_ids import MessageId
 from cmqd_client.outgoing import Outgoing
@@ -35,10 +39,12 @@ from cmqd_client.portal import NOTHING, Portal, Synchronous, in_worker_thread
 from cmqd_client.queue import Message as AsyncMessage
 from cmqd_client.queue import Queue as AsyncQueue
 from cmqd_client.queue import ReceiptHandle
+from cmqd_client.requests import REPLY_TIMEOUT, Reply
 from cmqd_client.results import (
     BatchResult,
     CopyOf,
     DecisionResult,
+    Done,
     HandleResult,
     Origin,
     PeekPage,
@@ -61,21 +67,25 @@ from cmqd_types.messages import Headers
 __all__ = ["Accounts", "Client", "Message", "Queue", "Subscription", "Topic", "TransactionProducer", "connect"]
 
 T = TypeVar("T")
-Held: TypeAlias = "Message | ReceiptHandle"
+Held: TypeAlias = "Message[Any] | ReceiptHandle"
 """A received message, or its receipt handle."""
 
 
 def connect(
-    url: str | Address,
+    url: str | Address | None = None,
     *,
+    context: str | None = None,
     tls: TlsOption = None,
     region: str | None = None,
     connections: int = 1,
-    retries: int = 2,
+    patience: Duration | None = PATIENCE,
+    retries: int | None = None,
     request_timeout: Duration = REQUEST_TIMEOUT,
     connect_timeout: Duration = CONNECT_TIMEOUT,
     heartbeat: Duration = DEFAULT_HEARTBEAT_MS / 1000,
     product: str = "cmqd-client",
+    on_event: OnEvent | None = None,
+    tracing: bool = True,
 ) -> Client:
     """Make a client for the server at ``url``; entering the client connects::
 
@@ -83,38 +93,53 @@ def connect(
             client.queue("orders").send(b"one espresso")
 
     After a lost connection the client reconnects in the background, with growing, randomized pauses, until it is
-    closed. Meanwhile calls wait, within their own time limits.
+    closed. Meanwhile calls wait, as long as their patience lasts.
 
     Args:
-        url: ``cmq://ID:KEY@host[:5680][?region=..&tls=1]``.
+        url: ``cmq://ID:KEY@host[:5680][?region=..&tls=1]``. Several hosts of a service, ``cmq://ID:KEY@a:5680,b:5680``,
+            are tried in turn, the last connected host first. None = the server that ``cmq`` would use: the named
+            context, else the URL in the environment variable CMQ_URL, else the current context.
+        context: name of a context of ``cmq``, in place of ``url``.
         tls: True = TLS, verified against the system's authorities, or the authorities in the file of the environment
             variable SSL_CERT_FILE; an ``ssl.SSLContext`` = TLS with that context; False = no TLS; None = as in the URL.
         region: refuse a server of another region; None = the URL's region, else any region.
         connections: number of connections, used in turn. A connection carries any number of requests at once, and a
             waiting receive does not block them; more connections help only if the bandwidth of a single connection
             does not suffice.
-        retries: how often a failed call is repeated, if a repeat is safe. 0 = never.
-        request_timeout: time limit for an attempt of a call, including the wait for a connection, beyond the wait of a
-            receive. So a call takes at most about ``(retries + 1) * request_timeout`` and the pauses between.
-        connect_timeout: time limit for an attempt to connect.
+        patience: time limit for a call, beyond the wait of a receive: all its attempts, the pauses between them and the
+            wait for a connection. The error of a call that fails for lack of time says how long the client waited.
+            None = unlimited: the call goes on until the server answers.
+        retries: most repeats of a failed call, if a repeat is safe. None = as many as the patience allows; 0 = never.
+        request_timeout: time limit for the answer to an attempt, beyond the wait of a receive. A repeat follows, so a
+            shorter limit finds a lost answer earlier.
+        connect_timeout: time limit for an attempt to connect to a host.
         heartbeat: interval of heartbeats; silence of twice that closes the connection. The server may propose a
             shorter interval. 0 = only if the server proposes heartbeats.
         product: the name of this client in the server's log.
+        on_event: called with each event: connected, lost, reconnecting ...; see :mod:`cmqd_client.events`.
+        tracing: make OpenTelemetry spans, and send their context in headers, if the OpenTelemetry API is installed; see
+            :mod:`cmqd_client.tracing`.
 
     Raises:
+        TypeError: there are both a URL and a context.
         ValueError: the URL is malformed, or a number is out of range.
+        ContextError: there is no URL, and no server is chosen in another way, or its context is missing or malformed.
     """
     return Client(
         connect_asynchronously(
             url,
+            context=context,
             tls=tls,
             region=region,
             connections=connections,
+            patience=patience,
             retries=retries,
             request_timeout=request_timeout,
             connect_timeout=connect_timeout,
             heartbeat=heartbeat,
             product=product,
+            on_event=on_event,
+            tracing=tracing,
         ),
         Portal(),
     )
@@ -142,7 +167,7 @@ class Accounts(Synchronous[AsyncAccounts]):
         """
         return self.portal.call(lambda: self.asynchronous.create(account))
 
-    def delete(self, account: str) -> None:
+    def delete(self, account: str) -> Done:
         """Delete an account that has no queue and no topic, with all its keys. Only for ``admin``. Not repeated after
         a lost reply.
 
@@ -150,7 +175,7 @@ class Accounts(Synchronous[AsyncAccounts]):
             AccountNotEmpty: the account has queues or topics; ``details`` has their numbers.
             InvalidArgument: the account is ``admin``.
         """
-        self.portal.call(lambda: self.asynchronous.delete(account))
+        return self.portal.call(lambda: self.asynchronous.delete(account))
 
     def queues(self, *, search: str = "", after: AccountQueue | None = None, limit: int = 100) -> AccountQueuePage:
         """List the queues of all accounts, by account and name. Only for ``admin``.
@@ -181,23 +206,23 @@ class Accounts(Synchronous[AsyncAccounts]):
         """List all keys of an account, without their secrets."""
         return self.portal.call(lambda: self.asynchronous.keys(account=account))
 
-    def set_key_enabled(self, secret_id: str, enabled: bool, *, account: str | None = None) -> None:
+    def set_key_enabled(self, secret_id: str, enabled: bool, *, account: str | None = None) -> Done:
         """Enable or disable a key. Repeated after a lost reply.
 
         Raises:
             KeyNotFound: the account has no key of this id.
             LastKey: the key is the account's last enabled key.
         """
-        self.portal.call(lambda: self.asynchronous.set_key_enabled(secret_id, enabled, account=account))
+        return self.portal.call(lambda: self.asynchronous.set_key_enabled(secret_id, enabled, account=account))
 
-    def delete_key(self, secret_id: str, *, account: str | None = None) -> None:
+    def delete_key(self, secret_id: str, *, account: str | None = None) -> Done:
         """Delete a key. Not repeated after a lost reply.
 
         Raises:
             KeyNotFound: the account has no key of this id.
             LastKey: the key is the account's last enabled key.
         """
-        self.portal.call(lambda: self.asynchronous.delete_key(secret_id, account=account))
+        return self.portal.call(lambda: self.asynchronous.delete_key(secret_id, account=account))
 
 
 class Client(Synchronous[AsyncClient]):
@@ -214,18 +239,21 @@ class Client(Synchronous[AsyncClient]):
         """Address of the server, with the key."""
         return self.asynchronous.address
 
-    def open(self) -> None:
+    def open(self, *, patience: Duration | None = SAME_PATIENCE) -> None:
         """Connect; ``with`` calls this on entering. Safe to cancel.
 
+        Args:
+            patience: how long to wait for a connection; by default the client's patience, None = unlimited.
+
         Raises:
-            ServerUnreachable: no connection within ``request_timeout``, regardless of the number of attempts.
+            ServerUnreachable: no connection in that time, regardless of the number of attempts.
             AuthenticationFailed: the key does not exist, is disabled, or its secret is wrong.
             ConnectionRefused: the server refuses this client for another reason, given in the error.
             ProtocolViolation: there is no cmqd server at this address.
         """
         self.portal.start()
         try:
-            self.portal.call(self.asynchronous.open)
+            self.portal.call(lambda: self.asynchronous.open(patience=patience))
         except BaseException:
             self.portal.stop()
             raise
@@ -233,7 +261,8 @@ class Client(Synchronous[AsyncClient]):
     def close(self) -> None:
         """Close all connections; ``with`` calls this on leaving. Harmless when repeated.
 
-        Waiting receives end with ``ClientClosed``, and messages on their way to them are released. Other calls have
+        Waiting receives and requests without a reply end with ``ClientClosed``, and messages on their way to receives
+        are released. The reply queue is deleted, if the server answers within a second. Other calls have
         a second to finish; then they end with ``OutcomeUnknown`` or ``ConnectionLost``.
         """
         if self.portal.is_open:
@@ -251,9 +280,59 @@ class Client(Synchronous[AsyncClient]):
     ) -> None:
         self.close()
 
-    def queue(self, name: str) -> Queue:
-        """Return the handle of a queue. Sends no request: a missing queue shows at the first use."""
-        return Queue(self.asynchronous.queue(name), self.portal)
+    @property
+    def state(self) -> ClientState:
+        """Whether the client is connected, connecting, refused or closed."""
+        return self.asynchronous.state
+
+    def statistics(self) -> ClientStatistics:
+        """Return a snapshot of the counters of this client.
+
+        Raises:
+            ClientClosed: the client was never opened.
+        """
+        return self.asynchronous.statistics()
+
+    @overload
+    def queue(self, name: str, *, patience: Duration | None = SAME_PATIENCE) -> Queue: ...
+
+    @overload
+    def queue(
+        self,
+        name: str,
+        body_type: type[T],
+        *,
+        body_format: BodyFormat = "json",
+        poison: PoisonPolicy = PoisonPolicy.DEAD_LETTER,
+        patience: Duration | None = SAME_PATIENCE,
+    ) -> Queue[T]: ...
+
+    def queue(
+        self,
+        name: str,
+        body_type: type[Any] = bytes,
+        *,
+        body_format: BodyFormat = "json",
+        poison: PoisonPolicy = PoisonPolicy.DEAD_LETTER,
+        patience: Duration | None = SAME_PATIENCE,
+    ) -> Queue[Any]:
+        """Return the handle of a queue. Sends no request: a missing queue shows at the first use.
+
+        Args:
+            name: the name of the queue.
+            body_type: type of the bodies: a msgspec Struct, dataclass, TypedDict, pydantic model, or another type that
+                msgspec decodes; see :mod:`cmqd_client.bodies`. By default bodies are bytes.
+            body_format: encoding of the bodies that this handle sends; both formats are read.
+            poison: what a consumer of this handle does with a body that does not decode.
+            patience: time limit for the calls of this handle, as for :func:`connect`; by default the client's.
+
+        Raises:
+            TypeError: the type cannot be decoded.
+        """
+        return Queue(
+            self.asynchronous.queue(name, body_type, body_format=body_format, poison=poison, patience=patience),
+            self.portal,
+        )
 
     def create_queue(self, name: str, **attributes: Unpack[QueueAttributes]) -> Queue:
         """Create a queue. Not repeated after a lost reply: :meth:`ensure_queue` is.
@@ -296,14 +375,61 @@ class Client(Synchronous[AsyncClient]):
         """
         return self.portal.call(lambda: self.asynchronous.queues(search=search, offset=offset, limit=limit))
 
-    def delete_queue(self, name: str) -> None:
+    def delete_queue(self, name: str) -> Done:
         """Delete a queue with all its messages. Not repeated after a lost reply.
 
         Raises:
             DeadLetterQueueInUse: the queue is the dead-letter queue of other queues; unbind it there first.
             QueueNotFound: the queue does not exist.
         """
-        self.portal.call(lambda: self.asynchronous.delete_queue(name))
+        return self.portal.call(lambda: self.asynchronous.delete_queue(name))
+
+    @overload
+    def request(
+        self, queue: str, body: bytes, *, timeout: Duration = REPLY_TIMEOUT, headers: Mapping[str, str] | None = None
+    ) -> Reply: ...
+
+    @overload
+    def request(
+        self, queue: Queue[T], body: T, *, timeout: Duration = REPLY_TIMEOUT, headers: Mapping[str, str] | None = None
+    ) -> Reply: ...
+
+    def request(
+        self,
+        queue: str | Queue[Any],
+        body: Any,
+        *,
+        timeout: Duration = REPLY_TIMEOUT,
+        headers: Mapping[str, str] | None = None,
+    ) -> Reply:
+        """Send a message and wait for its reply, which a consumer gives with :meth:`Message.reply`.
+
+        The request is stored as by :meth:`Queue.send` and delivered at least once, so a consumer may process it more
+        than once; the first reply is returned. Replies come through a queue of this client, which is made at the first
+        request and deleted when the client closes, or by the server ten minutes after the last sign of the client.
+        Any number of requests can wait at once. A request that is cancelled or times out is not taken back, and its
+        reply is dropped. A restart of the server loses neither requests nor replies.
+
+        Args:
+            queue: the queue of the request, by name or handle.
+            body: 1 byte up to the queue's ``max_message_bytes``; for a handle with a type, a value of the type. The
+                body of the reply is bytes in any case.
+            timeout: limit for the send and the reply together; more than 0.
+            headers: further headers; ``reply-to`` and ``correlation-id`` are set by the client.
+
+        Raises:
+            NoReply: the time is over; the request may have been processed, or may still be.
+            ClientClosed: the client was closed meanwhile; likewise.
+            InvalidArgument: the server is too old for reply queues; the request was not sent.
+            TooManyQueues: the account is at its limit of queues; the request was not sent.
+            ValueError: the timeout is not positive, or a header is set by the client.
+            CmqError: as for :meth:`Queue.send`.
+        """
+        return self.portal.call(
+            lambda: self.asynchronous.request(
+                queue.asynchronous if isinstance(queue, Queue) else queue, body, timeout=timeout, headers=headers
+            )
+        )
 
     def transaction_producer(
         self,
@@ -339,9 +465,14 @@ class Client(Synchronous[AsyncClient]):
             self.portal,
         )
 
-    def topic(self, name: str) -> Topic:
-        """Return the handle of a topic. Sends no request: a missing topic shows at the first use."""
-        return Topic(self.asynchronous.topic(name), self.portal)
+    def topic(self, name: str, *, patience: Duration | None = SAME_PATIENCE) -> Topic:
+        """Return the handle of a topic. Sends no request: a missing topic shows at the first use.
+
+        Args:
+            name: the name of the topic.
+            patience: time limit for the calls of this handle, as for :func:`connect`; by default the client's.
+        """
+        return Topic(self.asynchronous.topic(name, patience=patience), self.portal)
 
     def create_topic(self, name: str, **attributes: Unpack[TopicAttributes]) -> Topic:
         """Create a topic. Not repeated after a lost reply: :meth:`ensure_topic` is.
@@ -379,14 +510,14 @@ class Client(Synchronous[AsyncClient]):
         """List topics of the account, by name; arguments as for :meth:`queues`. Safe to cancel."""
         return self.portal.call(lambda: self.asynchronous.topics(search=search, offset=offset, limit=limit))
 
-    def delete_topic(self, name: str) -> None:
+    def delete_topic(self, name: str) -> Done:
         """Delete a topic that has no subscriptions. Not repeated after a lost reply.
 
         Raises:
             TopicInUse: the topic has subscriptions; unsubscribe them first.
             TopicNotFound: the topic does not exist.
         """
-        self.portal.call(lambda: self.asynchronous.delete_topic(name))
+        return self.portal.call(lambda: self.asynchronous.delete_topic(name))
 
     @property
     def accounts(self) -> Accounts:
@@ -410,7 +541,7 @@ class Client(Synchronous[AsyncClient]):
         return self.portal.call(self.asynchronous.seal_segments)
 
 
-class Message(Synchronous[AsyncMessage]):
+class Message(Synchronous[AsyncMessage[BodyT]]):
     """A received message, hidden from other receives until ``next_visible_time``.
 
     Delete the message after processing. Otherwise the server delivers it again when its visibility timeout ends, with a
@@ -425,7 +556,7 @@ class Message(Synchronous[AsyncMessage]):
         return self.asynchronous.request_id
 
     @property
-    def queue(self) -> Queue:
+    def queue(self) -> Queue[BodyT]:
         """The queue that delivered the message."""
         return Queue(self.asynchronous.queue, self.portal)
 
@@ -435,9 +566,25 @@ class Message(Synchronous[AsyncMessage]):
         return self.asynchronous.id
 
     @property
-    def body(self) -> bytes:
+    def body(self) -> BodyT:
+        """The body, byte for byte as sent; for a queue handle with a type, the value that the body decodes to.
+
+        The body is decoded at the first use, so that a body that does not decode leaves the other messages of its
+        receive untouched.
+
+        Raises:
+            PoisonMessage: the body does not decode to the type of the queue handle. The message stays in flight.
+        """
+        try:
+            return self.asynchronous.body
+        except PoisonMessage as error:
+            error.message = self
+            raise
+
+    @property
+    def raw_body(self) -> bytes:
         """The body, byte for byte as sent."""
-        return self.asynchronous.body
+        return self.asynchronous.raw_body
 
     @property
     def headers(self) -> Headers:
@@ -482,6 +629,28 @@ class Message(Synchronous[AsyncMessage]):
         """The published message that this message is a copy of; None = sent directly to a queue."""
         return self.asynchronous.copy_of
 
+    @property
+    def wants_reply(self) -> bool:
+        """True if the message is a request of :meth:`Client.request`."""
+        return self.asynchronous.wants_reply
+
+    def reply(self, body: bytes, *, headers: Mapping[str, str] | None = None) -> Sent:
+        """Reply to a request of :meth:`Client.request`; then delete the message.
+
+        The reply is stored once, also if the message is delivered and replied to again within 5 minutes. Guarantees,
+        cancellation and errors are as for :meth:`Queue.send`.
+
+        Args:
+            body: the body of the reply.
+            headers: further headers of the reply.
+
+        Raises:
+            ValueError: the message is no request.
+            QueueNotFound: the client that made the request has gone; delete the message.
+            CmqError: as for :meth:`Queue.send`.
+        """
+        return self.portal.call(lambda: self.asynchronous.reply(body, headers=headers))
+
     def delete(self) -> HandleResult:
         """Delete the message; see :meth:`Queue.delete`."""
         return self.portal.call(self.asynchronous.delete)
@@ -490,12 +659,16 @@ class Message(Synchronous[AsyncMessage]):
         """Return the message to the queue at once; see :meth:`Queue.release`."""
         return self.portal.call(lambda: self.asynchronous.release(count_receive=count_receive))
 
+    def dead_letter(self, reason: str = "") -> HandleResult:
+        """Move the message to the queue's dead-letter queue; see :meth:`Queue.dead_letter`."""
+        return self.portal.call(lambda: self.asynchronous.dead_letter(reason))
+
     def change_visibility(self, timeout: Duration) -> HandleResult:
         """Set how long the message stays hidden; see :meth:`Queue.change_visibility`."""
         return self.portal.call(lambda: self.asynchronous.change_visibility(timeout))
 
 
-class Queue(Synchronous[AsyncQueue]):
+class Queue(Synchronous[AsyncQueue[BodyT]]):
     """A queue of the account; get the handle from ``client.queue(name)``, ``create_queue`` or ``ensure_queue``.
 
     Any number of threads can use a handle at once; their requests share the client's connection, and a
@@ -509,11 +682,17 @@ class Queue(Synchronous[AsyncQueue]):
         """The name."""
         return self.asynchronous.name
 
+    @property
+    def codec(self) -> BodyCodec[BodyT] | None:
+        """Encodes and decodes the bodies; None = bodies are bytes."""
+        return self.asynchronous.codec
+
     def send(
         self,
-        body: bytes,
+        body: BodyT,
         *,
         delay: Duration | None = None,
+        at: datetime | float | None = None,
         headers: Mapping[str, str] | None = None,
         dedup_id: str | None = None,
     ) -> Sent:
@@ -529,8 +708,13 @@ class Queue(Synchronous[AsyncQueue]):
         may be stored too.
 
         Args:
-            body: 1 byte up to the queue's ``max_message_bytes``; opaque to the server.
-            delay: time before the message becomes active, 0-3,600 s; None = the queue's own.
+            body: 1 byte up to the queue's ``max_message_bytes``; opaque to the server. For a handle with a type, a
+                value of the type; the client sets the header ``content-type``.
+            delay: time before the message becomes active; None = the queue's own. 0-3,600 s, or more if the server's
+                operator allows it (setting ``max_delay_ms``); in any case shorter than the retention of the queue.
+            at: time by the server's clock at which the message becomes active, in place of ``delay`` and with the same
+                limits: a ``datetime`` with a zone, or seconds since 1970. At a time that has passed the message is
+                active at once. A repeat of the send does not move the time.
             headers: at most 32, 16 KiB in all.
             dedup_id: the producer's own name of this message, up to 64 bytes. If the queue has seen the name in the
                 last 5 minutes (among the last 1,000,000 sends with a name), the send stores no message and returns the
@@ -539,18 +723,24 @@ class Queue(Synchronous[AsyncQueue]):
         Raises:
             QueueNotFound, MessageTooLarge, InvalidArgument: the message was not stored.
             BacklogFull, DiskNearlyFull, Busy: the message was not stored; try again after ``retry_after``.
+            NotSupported: the server is too old for ``at``; the message was not sent.
             OutcomeUnknown: the message may be stored.
+            ValueError: ``delay`` and ``at`` are both given, or ``at`` names no zone.
         """
-        return self.portal.call(lambda: self.asynchronous.send(body, delay=delay, headers=headers, dedup_id=dedup_id))
+        return self.portal.call(
+            lambda: self.asynchronous.send(body, delay=delay, at=at, headers=headers, dedup_id=dedup_id)
+        )
 
     def send_batch(
         self,
-        messages: Iterable[bytes | Outgoing],
+        messages: Iterable[BodyT | Outgoing[BodyT]],
         *,
         delay: Duration | None = None,
+        at: datetime | float | None = None,
         headers: Mapping[str, str] | None = None,
         dedup_ids: Sequence[str | None] | None = None,
         after: str | None = None,
+        split: bool = False,
     ) -> SentBatch:
         """Send up to 256 messages in one step: all are stored, contiguous and in this order, or none is.
 
@@ -560,30 +750,37 @@ class Queue(Synchronous[AsyncQueue]):
             messages: bodies, or :class:`Outgoing` for a message with headers or a delay of its own. Bodies and headers
                 are at most 1 MiB together (a single larger message is allowed). An empty batch sends no request.
             delay: for messages without a delay of their own; None = the queue's own.
+            at: time at which all messages become active, in place of all delays; see :meth:`send`.
             headers: for messages without headers of their own.
             dedup_ids: a name or None per message; see :meth:`send`. Messages with a remembered name are not
                 stored again; the other messages of the batch are.
             after: a dedup id that the queue must remember, or the batch is refused. A producer that names the last
                 message of the previous batch can send several batches concurrently and keep their order, whichever
                 is refused or sent again.
+            split: send a batch over the limits in several steps, in order: each step stores all of its messages or
+                none. The next step begins when the step before is stored, so a cancellation leaves the first messages
+                of the batch stored.
 
         Raises:
+            PartialFailure: with ``split``, a step after the first failed. ``done`` has the ids of the messages of the
+                earlier steps, ``failures`` the error of each other message; of these, only the messages of the failed
+                step may be stored, and only after ``OutcomeUnknown``.
             BatchTooLarge: bodies and headers are too large together; no message was stored.
             OutOfOrder: the queue does not remember ``after``; no message was stored.
-            NotSupported: the server is too old for ``after``; the batch was not sent.
+            NotSupported: the server is too old for ``after`` or ``at``; the batch was not sent.
             CmqError: as for :meth:`send`.
-            ValueError: there are not as many dedup ids as messages.
+            ValueError: there are not as many dedup ids as messages, or ``at`` stands beside a delay.
         """
         messages = list(messages)
         return self.portal.call(
             lambda: self.asynchronous.send_batch(
-                messages, delay=delay, headers=headers, dedup_ids=dedup_ids, after=after
+                messages, delay=delay, at=at, headers=headers, dedup_ids=dedup_ids, after=after, split=split
             )
         )
 
     def receive(
         self, max_messages: int = 1, *, wait: Duration | None = None, visibility_timeout: Duration | None = None
-    ) -> list[Message]:
+    ) -> list[Message[BodyT]]:
         """Receive messages; wait for the first message if the queue has no active message.
 
         Returns up to ``max_messages`` active messages at once; never waits to fill a batch. Receives that wait
@@ -629,6 +826,7 @@ class Queue(Synchronous[AsyncQueue]):
         Raises:
             InvalidArgument: a state is unknown.
         """
+        states = states if isinstance(states, str | None) else list(states)
         return self.portal.call(lambda: self.asynchronous.peek(max_messages, start=start, states=states))
 
     def delete(self, message: Held) -> HandleResult:
@@ -646,19 +844,28 @@ class Queue(Synchronous[AsyncQueue]):
             lambda: self.asynchronous.delete(message.asynchronous if isinstance(message, Message) else message)
         )
 
-    def delete_batch(self, messages: Iterable[Held]) -> BatchResult:
-        """Delete received messages, with the rules of :meth:`delete`. A message named twice counts once.
+    def delete_batch(self, messages: Iterable[Held], *, check: bool = True) -> BatchResult:
+        """Delete received messages, with the rules of :meth:`delete`. A message named twice is deleted once and appears
+        once in the result.
 
-        More than 256 messages take several requests, in turn. If a request fails, its error is raised, and the deletes
-        of earlier requests stay.
+        More than 256 messages take several requests, in turn. If a request fails, the deletes of earlier requests stay,
+        no further request is made, and the remaining messages are failures with the error of that request. If the first
+        request fails, its error is raised as it is.
+
+        Args:
+            messages: messages or receipt handles.
+            check: raise an exception if a message failed; False = return the failures in the result.
 
         Returns:
-            The deleted handles and the failures; ``raise_for_failures()`` raises the failures as an exception.
+            The deleted handles and, with ``check=False``, the failures.
+
+        Raises:
+            PartialFailure: a message failed; ``failures`` has each with its error, ``done`` the deleted handles.
         """
         messages = list(messages)
         return self.portal.call(
             lambda: self.asynchronous.delete_batch(
-                [entry.asynchronous if isinstance(entry, Message) else entry for entry in messages]
+                [entry.asynchronous if isinstance(entry, Message) else entry for entry in messages], check=check
             )
         )
 
@@ -681,12 +888,16 @@ class Queue(Synchronous[AsyncQueue]):
             )
         )
 
-    def change_visibility_batch(self, messages: Iterable[Held], timeout: Duration) -> BatchResult:
+    def change_visibility_batch(
+        self, messages: Iterable[Held], timeout: Duration, *, check: bool = True
+    ) -> BatchResult:
         """Set the visibility timeout of several messages; slices, result and errors as for :meth:`delete_batch`."""
         messages = list(messages)
         return self.portal.call(
             lambda: self.asynchronous.change_visibility_batch(
-                [entry.asynchronous if isinstance(entry, Message) else entry for entry in messages], timeout
+                [entry.asynchronous if isinstance(entry, Message) else entry for entry in messages],
+                timeout,
+                check=check,
             )
         )
 
@@ -709,18 +920,72 @@ class Queue(Synchronous[AsyncQueue]):
             )
         )
 
-    def release_batch(self, messages: Iterable[Held], *, count_receive: bool = True) -> BatchResult:
+    def release_batch(self, messages: Iterable[Held], *, count_receive: bool = True, check: bool = True) -> BatchResult:
         """Release several messages; slices, result and errors as for :meth:`delete_batch`."""
         messages = list(messages)
         return self.portal.call(
             lambda: self.asynchronous.release_batch(
                 [entry.asynchronous if isinstance(entry, Message) else entry for entry in messages],
                 count_receive=count_receive,
+                check=check,
+            )
+        )
+
+    def dead_letter(self, message: Held, reason: str = "") -> HandleResult:
+        """Move a received message to the queue's dead-letter queue at once, whatever the queue's own rule.
+
+        For a message that no further attempt can process. The move is one step: the message is always in exactly one of
+        the two queues. The dead letter has a new id and send time, and an origin with the reason ``rejected`` and, as
+        ``rejection``, the reason given here. The move counts as the delete of the message: it cannot be repeated or
+        rewound; :meth:`redrive` of the dead-letter queue brings the message back.
+
+        A lost reply is treated as in :meth:`delete`. After a cancellation the message may be moved. If the call fails
+        with an error of the server, the message stays in flight under its handle, until its visibility timeout ends.
+
+        Args:
+            message: the message or its receipt handle.
+            reason: why, for those who read the dead letters; at most 256 bytes of UTF-8.
+
+        Raises:
+            NoDeadLetterQueue: the queue has no dead-letter queue.
+            DeadLettersNotTaken, BacklogFull: the dead-letter queue takes the message later, perhaps.
+            MessageTooLarge: the body is over the limit of the dead-letter queue.
+            ReceiptHandleInvalid: the visibility timeout is over, or the handle is outdated or of another queue.
+            MessagesDamaged: the server cannot read the message from its disk.
+            InvalidArgument: the reason is too long.
+            DiskNearlyFull, Busy: try again after ``retry_after``.
+            UnknownOperation: the server is too old for this call.
+        """
+        return self.portal.call(
+            lambda: self.asynchronous.dead_letter(
+                message.asynchronous if isinstance(message, Message) else message, reason
+            )
+        )
+
+    def dead_letter_batch(
+        self, messages: Iterable[Held], reason: str | Sequence[str] = "", *, check: bool = True
+    ) -> BatchResult:
+        """Move several messages to the dead-letter queue, with the rules of :meth:`dead_letter`.
+
+        Slices, result and errors are as for :meth:`delete_batch`. The messages move independently: a failure does not
+        affect the others.
+
+        Args:
+            messages: the messages or their receipt handles.
+            reason: a reason for all messages, or a reason per message.
+
+        Raises:
+            ValueError: there are not as many reasons as messages.
+        """
+        messages = list(messages)
+        return self.portal.call(
+            lambda: self.asynchronous.dead_letter_batch(
+                [entry.asynchronous if isinstance(entry, Message) else entry for entry in messages], reason, check=check
             )
         )
 
     def rewind(
-        self, time: datetime | float | None = None, *, ago: Duration | None = None, strict: bool = False
+        self, time: datetime | float | None = None, *, ago: Duration | None = None, strict: bool = True
     ) -> Rewound:
         """Make deleted messages active again that were sent at or after a time, in the order of sending, for all
         consumers.
@@ -733,13 +998,14 @@ class Queue(Synchronous[AsyncQueue]):
         only harm, so repeat the call if your consumers tolerate duplicates.
 
         Args:
-            time: a ``datetime`` with a zone, or seconds since 1970. From as long ago as the window to the send time of
-                the oldest message that is active or in flight (now, if there is none).
+            time: a ``datetime`` with a zone, or seconds since 1970 (from September 2001 on: a smaller number is likely
+                meant as a duration, and is refused). From as long ago as the window to the send time of the oldest
+                message that is active or in flight (now, if there is none).
                 The server stamps messages with broker time, so the send time of a message always rewinds to that
                 message.
             ago: in place of ``time``, how long ago. The server does the subtraction, so the local clock does not matter
                 (an older server without ``ago`` is sent a time by the local clock).
-            strict: refuse a time before the window instead of using the nearest possible time.
+            strict: refuse a time before the window; False = use the nearest possible time instead.
 
         Returns:
             The number of messages that are active again, the time used, and whether that time differs from the request.
@@ -747,8 +1013,9 @@ class Queue(Synchronous[AsyncQueue]):
         Raises:
             TimeNotRewindable: the time is too late, or (``strict``) before the window, or there is no window;
                 ``nearest`` is the nearest possible time. No message was changed.
-            TypeError, ValueError: the time is malformed or has no zone; or not exactly one of ``time`` and ``ago`` is
-                given.
+            TypeError: the time is a duration, or neither a ``datetime`` nor a number; or not exactly one of ``time``
+                and ``ago`` is given.
+            ValueError: the time has no zone, or is a number that is no time.
         """
         return self.portal.call(lambda: self.asynchronous.rewind(time, ago=ago, strict=strict))
 
@@ -798,7 +1065,7 @@ class Queue(Synchronous[AsyncQueue]):
 
     def send_half_batch(
         self,
-        messages: Iterable[bytes | Outgoing],
+        messages: Iterable[BodyT | Outgoing[BodyT]],
         *,
         headers: Mapping[str, str] | None = None,
         first_check: Duration | None = None,
@@ -829,7 +1096,11 @@ class Queue(Synchronous[AsyncQueue]):
         )
 
     def end_transactions(
-        self, message_ids: Iterable[MessageId | str], status: TransactionStatus | Sequence[TransactionStatus]
+        self,
+        message_ids: Iterable[MessageId | str],
+        status: TransactionStatus | Sequence[TransactionStatus],
+        *,
+        check: bool = True,
     ) -> DecisionResult:
         """Commit half messages or roll them back, independently: a failure does not affect the other messages.
 
@@ -839,14 +1110,17 @@ class Queue(Synchronous[AsyncQueue]):
 
         Args:
             message_ids: ids from ``send_half_batch``, :meth:`half_messages` or :meth:`peek`. More than 256 take several
-                requests; if a request fails, the decisions of earlier requests stay.
+                requests, as for :meth:`delete_batch`.
             status: a status for all messages, or a status per message.
+            check: raise an exception if a message failed; False = return the failures in the result.
 
         Raises:
+            PartialFailure: a message was not decided as requested; ``failures`` has each with its error, ``done`` the
+                decided ids.
             ValueError: a message id is malformed, or the numbers of statuses and ids differ.
         """
         message_ids = list(message_ids)
-        return self.portal.call(lambda: self.asynchronous.end_transactions(message_ids, status))
+        return self.portal.call(lambda: self.asynchronous.end_transactions(message_ids, status, check=check))
 
     def half_messages(self, max_messages: int = 100, *, start: int = 0) -> UndecidedPage:
         """List half messages that are neither committed nor rolled back, in the order of sending.
@@ -874,12 +1148,12 @@ class Queue(Synchronous[AsyncQueue]):
         """
         return self.portal.call(lambda: self.asynchronous.set_attributes(**attributes))
 
-    def clear(self) -> None:
+    def clear(self) -> Done:
         """Drop every message sent before this call, in every state, in one step; receipt handles become invalid.
 
         Not repeated after a lost reply, since the repeat would drop later messages too.
         """
-        self.portal.call(self.asynchronous.clear)
+        return self.portal.call(self.asynchronous.clear)
 
 
 class Subscription(Synchronous[AsyncSubscription]):
@@ -967,12 +1241,12 @@ class Subscription(Synchronous[AsyncSubscription]):
         """
         return self.portal.call(lambda: self.asynchronous.rotate_secret(overlap=overlap))
 
-    def unsubscribe(self) -> None:
+    def unsubscribe(self) -> Done:
         """End the subscription and drop its waiting messages. Not repeated after a lost reply.
 
         Copies already in the queue stay there.
         """
-        self.portal.call(self.asynchronous.unsubscribe)
+        return self.portal.call(self.asynchronous.unsubscribe)
 
 
 class Topic(Synchronous[AsyncTopic]):
@@ -1020,6 +1294,7 @@ class Topic(Synchronous[AsyncTopic]):
             OutcomeUnknown: the message may be published.
             ValueError: there are both tags and a routing key.
         """
+        tags = tags if isinstance(tags, str | None) else list(tags)
         return self.portal.call(
             lambda: self.asynchronous.publish(
                 body, tags=tags, routing_key=routing_key, headers=headers, dedup_id=dedup_id
@@ -1077,7 +1352,7 @@ class Topic(Synchronous[AsyncTopic]):
         self,
         name: str,
         *,
-        queue: Queue | str | None = None,
+        queue: Queue[Any] | str | None = None,
         url: str | None = None,
         ensure: bool = False,
         **attributes: Unpack[SubscriptionAttributes],
@@ -1128,7 +1403,7 @@ class Topic(Synchronous[AsyncTopic]):
         self,
         name: str,
         *,
-        queue: Queue | str | None = None,
+        queue: Queue[Any] | str | None = None,
         url: str | None = None,
         ensure: bool = False,
         **attributes: Unpack[SubscriptionAttributes],

@@ -253,7 +253,7 @@ class Topic:
         self,
         name: str,
         *,
-        queue: Queue | str | None = None,
+        queue: Queue[Any] | str | None = None,
         url: str | None = None,
         ensure: bool = False,
         **attributes: Unpack[SubscriptionAttributes],
@@ -294,7 +294,7 @@ class Topic:
         self,
         name: str,
         *,
-        queue: Queue | str | None = None,
+        queue: Queue[Any] | str | None = None,
         url: str | None = None,
         ensure: bool = False,
         **attributes: Unpack[SubscriptionAttributes],
@@ -366,7 +366,7 @@ def _one_each(values: Sequence[T], count: int, field: str) -> list[T]:
     return list(values)
 
 
-def _endpoint(queue: Queue | str | None, url: str | None) -> dict[str, Any]:
+def _endpoint(queue: Queue[Any] | str | None, url: str | None) -> dict[str, Any]:
     """Return the endpoint of a subscription in wire form."""
     if (queue is None) == (url is None):
         raise ValueError("give either queue or url")

@@ -5,26 +5,11 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from cmqd_client import Client, Message, Reply, connect, requests
+from cmqd_client import Client, Message, Reply, connect
 from cmqd_client.errors import ClientClosed, NoReply, QueueNotFound
 from cmqd_client.outgoing import CORRELATION_ID, REPLY_TO
 from cmqd_protocol import messages as wire
-from cmqd_segment.attributes import QueueAttributes
 from support.local_server import LocalServer
-
-HAS_AUTO_DELETE = "auto_delete_after_ms" in QueueAttributes.__struct_fields__
-
-
-@pytest.fixture(autouse=True)
-def _known_attributes(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]
-    """Until the server has the attribute ``auto_delete_after_ms``, the reply queue is made without it."""
-    if not HAS_AUTO_DELETE:
-        known = {
-            name: value
-            for name, value in requests.REPLY_QUEUE_ATTRIBUTES.items()
-            if name in QueueAttributes.__struct_fields__
-        }
-        monkeypatch.setattr(requests, "REPLY_QUEUE_ATTRIBUTES", known)
 
 
 async def respond(server: LocalServer, answer: Callable[[Message], Awaitable[object]], count: int = 1) -> None:

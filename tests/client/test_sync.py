@@ -10,19 +10,26 @@ import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from typing import cast, get_args
+from typing import cast, get_args, get_origin
 
+import msgspec
 import pytest
 
 import cmqd_client
 from cmqd.testing import LocalBroker
 from cmqd_bench import sync_facade
-from cmqd_client import HalfMessage, TransactionCheck, TransactionStatus, sync
-from cmqd_client.errors import ClientClosed, InvalidArgument, QueueNotFound, ServerUnreachable
+from cmqd_client import HalfMessage, Outgoing, TransactionCheck, TransactionStatus, sync
+from cmqd_client.errors import ClientClosed, InvalidArgument, PoisonMessage, QueueNotFound, ServerUnreachable
+from cmqd_client.events import ClientState, Event
 from cmqd_client.portal import Portal
 from cmqd_client.sync import Client, connect
 
 COMMIT, ROLLBACK = TransactionStatus.COMMIT, TransactionStatus.ROLLBACK
+
+
+class Order(msgspec.Struct):
+    number: int
+    drink: str
 
 
 @pytest.fixture
@@ -68,7 +75,7 @@ def asynchronous_kind(twin: type) -> type:
     """Return the class that a twin stands for, found without the generator."""
     (base,) = get_original_bases(twin)
     (kind,) = get_args(base)
-    return cast("type", kind)
+    return cast("type", get_origin(kind) or kind)
 
 
 @pytest.mark.parametrize("twin", KINDS, ids=lambda twin: twin.__name__)
@@ -102,6 +109,37 @@ def test_a_definition_without_a_rule_is_an_error_that_names_it() -> None:
         written("    async def on(self, function: Callable[[], None]) -> None: ...")
     with pytest.raises(sync_facade.CannotTurnError, match=r"Other.make is decorated with staticmethod"):
         written("    @staticmethod\n    async def make() -> None: ...")
+
+
+def test_a_generic_class_has_a_generic_twin() -> None:
+    text = """
+from collections.abc import Iterable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+class Other(Generic[T]):
+    def __init__(self) -> None:
+        self.value: T = None
+
+    async def same(self) -> Other[T]: ...
+    async def each(self) -> "list[Other[T]]": ...
+    async def first(self, others: Iterable[Other[T]]) -> Other[T] | None: ...
+    async def all(self, *others: Other[T]) -> int: ...
+"""
+    written = sync_facade.Facade({"other": sync_facade.read_source("cmqd_client.other", text)}).text()
+
+    ast.parse(written)
+    for line in (
+        "class Other(Synchronous[AsyncOther[T]]):",
+        "def value(self) -> T:",
+        "return Other(self.portal.call(self.asynchronous.same), self.portal)",
+        "return [Other(element, self.portal) for element in self.portal.call(self.asynchronous.each)]",
+        "others = list(others)",
+        "return None if result is None else Other(result, self.portal)",
+        "self.asynchronous.all(*[entry.asynchronous for entry in others])",
+    ):
+        assert line in written
 
 
 def test_iterators_and_contexts_of_the_future_are_turned_by_rule() -> None:
@@ -176,6 +214,50 @@ def test_a_message_is_sent_received_and_deleted(client: Client) -> None:
     assert (queue.attributes().active, queue.attributes().in_flight) == (0, 0)
     assert client.queues().names == ["orders"]
     assert repr(queue) == "<Queue 'orders'>"
+
+
+def test_bodies_have_the_type_of_the_handle(client: Client) -> None:
+    client.create_queue("orders")
+    orders = client.queue("orders", Order)
+    orders.send(Order(7, "espresso"))
+    orders.send_batch([Order(8, "tea"), Outgoing(Order(9, "milk"), headers={"customer": "7"})])
+    client.queue("orders").send(b"no order")
+
+    *good, bad = orders.receive(16)
+
+    assert [message.body for message in good] == [Order(7, "espresso"), Order(8, "tea"), Order(9, "milk")]
+    assert orders.delete_batch(good).ok
+    with pytest.raises(PoisonMessage) as caught:
+        print(bad.body)
+    assert caught.value.message is bad, "the message of the error is the caller's, not the asynchronous one"
+    bad.delete()
+    assert (orders.attributes().active, orders.attributes().in_flight) == (0, 0)
+
+
+def test_a_request_of_one_thread_is_answered_by_another(client: Client) -> None:
+    client.create_queue("prices")
+
+    def answer() -> None:
+        (message,) = client.queue("prices").receive(wait=30)
+        message.reply(b"1.08")
+        message.delete()
+
+    with ThreadPoolExecutor(1) as pool:
+        answered = pool.submit(answer)
+        assert client.request("prices", b"EUR/USD", timeout=60).body == b"1.08"
+        answered.result()
+
+
+def test_an_event_reaches_the_hook_and_a_string_is_no_list(broker: LocalBroker) -> None:
+    events: list[Event] = []
+    with connect(broker.url, on_event=events.append) as client:
+        assert client.state is ClientState.CONNECTED
+        with pytest.raises(TypeError, match="tags"):
+            client.create_topic("shop").publish(b"a", tags="red")
+        assert client.create_topic("bar").publish(b"a", tags=(tag for tag in ("red", "big"))).matched == 0
+        assert client.statistics().messages_sent == 1
+    assert [event.name for event in events] == ["connected", "closed"]
+    assert client.state is ClientState.CLOSED
 
 
 def test_a_queue_is_subscribed_by_its_handle(client: Client) -> None:

@@ -1,7 +1,9 @@
-"""What a type checker sees of the client; pyright reads this file, nobody runs it."""
+"""The client as a type checker sees it; pyright reads this file, and no test runs it."""
 
 from datetime import datetime, timedelta
 from typing import assert_type
+
+import msgspec
 
 from cmqd_client import (
     BatchResult,
@@ -21,6 +23,7 @@ from cmqd_client import (
     QueueAttributes,
     QueueInfo,
     Redrive,
+    Reply,
     RetryStrategy,
     Rewound,
     Sent,
@@ -34,11 +37,16 @@ from cmqd_client import (
     TransactionResult,
     TransactionStatus,
     connect,
+    sync,
 )
 from cmqd_client.results import DecisionResult, UndecidedPage
 from cmqd_client.subscription import RotatedSecret, SubscriptionPage
 from cmqd_client.topic import TopicPage
 from cmqd_types.topics import SubscriptionSummary
+
+
+class Order(msgspec.Struct):
+    number: int
 
 
 def insert(message: HalfMessage, order: int) -> TransactionStatus:
@@ -153,3 +161,40 @@ async def check() -> None:
         assert_type(await subscription.set(paused=True, filter_tags=()), SubscriptionInfo)
         assert_type(await subscription.retry_now(), int)
         assert_type(await subscription.rotate_secret(overlap=timedelta(hours=1)), RotatedSecret)
+
+        orders = client.queue("orders", Order)
+        assert_type(orders, Queue[Order])
+        await orders.send(Order(7))
+        await orders.send_batch([Order(7), Outgoing(Order(8), delay=1)])
+        await orders.send(b"body")  # pyright: ignore[reportArgumentType]
+        (order,) = await orders.receive()
+        assert_type(order, Message[Order])
+        assert_type(order.body, Order)
+        assert_type(order.raw_body, bytes)
+        assert_type(order.queue, Queue[Order])
+        assert_type(await orders.delete_batch([order, message]), BatchResult)
+        assert_type(await client.request(orders, Order(7)), Reply)
+        assert_type(await client.request("orders", b"body"), Reply)
+        await client.request(orders, b"body")  # pyright: ignore[reportCallIssue, reportArgumentType]
+
+
+def check_synchronously() -> None:
+    with sync.connect("cmq://id:key@host", patience=None) as client:
+        assert_type(client, sync.Client)
+        queue = client.create_queue("orders")
+        assert_type(queue, sync.Queue)
+        assert_type(queue.receive()[0].body, bytes)
+        orders = client.queue("orders", Order)
+        assert_type(orders, sync.Queue[Order])
+        orders.send(Order(7))
+        orders.send_batch([Order(7), Outgoing(Order(8), delay=1)])
+        orders.send(b"body")  # pyright: ignore[reportArgumentType]
+        (order,) = orders.receive()
+        assert_type(order, sync.Message[Order])
+        assert_type(order.body, Order)
+        assert_type(order.queue, sync.Queue[Order])
+        assert_type(order.delete(), HandleResult)
+        assert_type(orders.delete_batch([order, 7]), BatchResult)
+        assert_type(client.request("orders", b"body"), Reply)
+        assert_type(client.topic("shop").publish(b"body"), Published)
+        assert_type(client.topic("shop").subscribe("a", queue=queue), sync.Subscription)
