@@ -14,7 +14,7 @@ LOCKED := $(PIP) install --quiet --require-hashes
 LOCK   := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
           --no-header --no-emit-index-url $(if $(UPGRADE),--upgrade) pyproject.toml
 # What programs install beside the client; the tests run with all of them.
-CLIENT_EXTRAS := --extra sync --extra celery
+CLIENT_EXTRAS := --extra sync --extra celery --extra taskiq --extra faststream
 
 # pyright runs the version that the lock names, on the node that the lock names, and asks no server for a newer one.
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
