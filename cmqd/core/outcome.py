@@ -252,6 +252,8 @@ class DeadLettersDone(msgspec.Struct, frozen=True):
     """Reply of a move to the dead-letter queue: (receipt handle, refusal) of each refused handle."""
 
     failures: Sequence[tuple[int, DomainError]]
+    done: int = 0
+    """Number of moved messages."""
 
 
 class HandleFailure(msgspec.Struct, frozen=True, gc=False):

@@ -25,6 +25,8 @@ class Counters(msgspec.Struct):
     """Questions put to producers."""
     received: int = 0
     deleted: int = 0
+    dead_lettered: int = 0
+    """Messages that consumers moved to a dead-letter queue (``dead_letter_messages``), by the answered requests."""
     given_back: int = 0
     """Messages of replies that could not be handed over."""
     damaged: int = 0

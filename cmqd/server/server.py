@@ -43,7 +43,15 @@ from cmqd.server.counters import Counters, rss_bytes
 from cmqd.server.dispatch import Dispatcher, Handler, plain_handlers
 from cmqd.server.fairness import CommitRoom, RoundRobin
 from cmqd.server.handlers.accounts import AccountOperations
-from cmqd.server.handlers.messages import DeadLetters, Deletes, Peeks, Receives, ReplyWithBodies, Sends, dead_lettered
+from cmqd.server.handlers.messages import (
+    DeadLetterReplies,
+    DeadLetters,
+    Deletes,
+    Peeks,
+    Receives,
+    ReplyWithBodies,
+    Sends,
+)
 from cmqd.server.handlers.publishing import Publishes
 from cmqd.server.handlers.queues import Queues, queue_rewound
 from cmqd.server.handlers.server_requests import ServerRequests
@@ -307,9 +315,7 @@ class Server:
             wire.RewindQueue: lambda client, request, rewound, lsn: hold(
                 lsn, client, queue_rewound(request.request_id, rewound)
             ),
-            wire.DeadLetterMessages: lambda client, request, done, lsn: hold(
-                lsn, client, dead_lettered(request.request_id, done)
-            ),
+            wire.DeadLetterMessages: DeadLetterReplies(gate=self.gate, counters=self.counters).dead_lettered,
             wire.EndTransactions: lambda client, request, done, lsn: hold(
                 lsn, client, transactions_ended(request.request_id, done)
             ),

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from cmqd.core.errors import InvalidArgument, QueueDeleted, QueueDiffers, QueueNotFound
+from cmqd.core.errors import InvalidArgument, NoDeadLetterQueue, QueueDeleted, QueueDiffers, QueueNotFound
 from cmqd.core.limits import Limits
 from cmqd.core.operations.auto_delete import EXAMINED_AT_ONCE
 from cmqd.core.outcome import UnusedQueue
@@ -106,12 +106,22 @@ def release_in_vain(rig: Rig) -> None:
     assert rig.release(1) == [1]
 
 
+def reject_in_vain(rig: Rig) -> None:
+    """A queue that goes when it is unused has no dead-letter queue."""
+    rig.send(b"x")
+    (handle,) = rig.handles(visibility_timeout_ms=1000)
+    rig.settle(1100)
+    rig.delete(*rig.handles())
+    rig.settle(AFTER_MS - 1)
+    assert list(rig.reject(handle)) == [handle]
+
+
 def change(rig: Rig) -> None:
     rig.set(delay_ms=0)
 
 
 @pytest.mark.parametrize(
-    "use", [receive_nothing, send_and_consume, delete_in_vain, hide_in_vain, release_in_vain, change]
+    "use", [receive_nothing, send_and_consume, delete_in_vain, hide_in_vain, release_in_vain, reject_in_vain, change]
 )
 def test_a_use_begins_the_time_anew(use: Callable[[Rig], None]):
     rig = unused()
@@ -253,10 +263,99 @@ def test_messages_beyond_max_delayed_keep_a_queue_in_use():
     assert_goes_after(rig, AFTER_MS)
 
 
+DELAYS = Limits(max_delay_ms=15 * DAY_MS)
+
+
+def far_delays(max_delayed: int = 100) -> Rig:
+    """``q`` with messages that become active in days: far beyond the fine buckets."""
+    rig = unused(DELAYS, auto_delete_only_empty=False, retention_ms=15 * DAY_MS, max_delayed=max_delayed)
+    rig.send(b"x", b"y", delay_ms=[9 * DAY_MS, 10 * DAY_MS])
+    return rig
+
+
+def as_it_is(rig: Rig) -> Rig:
+    return rig
+
+
+def from_checkpoint(rig: Rig) -> Rig:
+    return rig.crash_after(rig.checkpoint())
+
+
+@pytest.mark.parametrize("max_delayed", [100, 1])
+@pytest.mark.parametrize("restart", [as_it_is, Rig.crash, from_checkpoint])
+def test_a_queue_is_in_use_until_its_last_far_delay_ends(restart: Callable[[Rig], Rig], max_delayed: int):
+    rig = restart(far_delays(max_delayed))
+
+    rig.settle(10 * DAY_MS)
+    assert rig.counts()["active"] == 2
+
+    assert_goes_after(rig, AFTER_MS)
+
+
+def test_a_queue_whose_far_delays_are_cleared_goes_and_leaves_no_due_time_in_memory():
+    rig = far_delays()
+    rig.settle(DAY_MS)
+
+    rig.clear()
+
+    assert_goes_after(rig, AFTER_MS)
+    assert rig.broker.facts.queues.delays.size == 0
+    assert rig.broker.facts.queues.delays.bring_near_due_ms() is None
+    assert facts(rig.crash().broker) == facts(rig.broker)
+
+
+def test_a_queue_with_far_delays_that_is_deleted_on_request_leaves_no_due_time_in_memory():
+    rig = far_delays()
+    rig.create("other", retention_ms=15 * DAY_MS)
+    rig.send(b"z", name="other", delay_ms=9 * DAY_MS)
+
+    rig.delete_queue()
+
+    assert rig.broker.facts.queues.delays.size == 1
+    rig.settle(9 * DAY_MS)
+    assert rig.bodies("other") == [b"z"]
+    assert facts(rig.crash().broker) == facts(rig.broker)
+
+
+def test_a_message_that_is_being_rejected_keeps_its_queue():
+    """Its dead-letter queue was taken away meanwhile, and its lease is over; the log answers late."""
+    rig = Rig()
+    rig.create("dlq")
+    rig.create(dead_letter_queue="dlq", dead_letter_max_receives=10)
+    rig.send(b"x")
+    waiter_id, _ = rig.reject_later(*rig.handles(visibility_timeout_ms=1000))
+    rig.set(dead_letter_queue="", auto_delete_after_ms=AFTER_MS, auto_delete_only_empty=False)
+
+    rig.advance(10 * AFTER_MS)
+    assert exists(rig)
+    rig.answer_reads()
+
+    ((_, refusal),) = rig.replies(waiter_id)[0].failures
+    assert isinstance(refusal, NoDeadLetterQueue)
+    rig.settle(100)
+    assert rig.counts()["active"] == 1
+    assert_goes_after(rig, AFTER_MS)
+
+
+def test_a_rejection_is_a_use_of_both_queues():
+    rig = Rig()
+    rig.create("dlq")
+    rig.create(dead_letter_queue="dlq", dead_letter_max_receives=10)
+    rig.send(b"x")
+    rig.reject_later(*rig.handles())
+    rig.now_ms += 5000
+
+    rig.answer_reads()
+
+    assert rig.runtime().used_ms == rig.runtime("dlq").used_ms == rig.now_ms
+
+
 @pytest.mark.parametrize("state", ["in flight", "delayed"])
 def test_messages_in_use_that_expire_end_the_use_then(state: str):
-    rig = unused(retention_ms=600_000)
+    rig = unused()
     rig.send(b"x", delay_ms=3_600_000 if state == "delayed" else 0)
+    # A delay beyond the retention is refused; the retention of a queue may be shortened behind the send.
+    rig.set(retention_ms=600_000)
     if state == "in flight":
         rig.receive(visibility_timeout_ms=43_200_000)
 
@@ -658,9 +757,13 @@ def test_roles_that_only_a_loss_can_join_keep_the_queue():
     rig = Rig()
     rig.create("dlq")
     rig.create("source", dead_letter_queue="dlq", dead_letter_max_receives=3)
+    rig.send(b"x", name="source")
     rig.force("dlq", auto_delete_after_ms=AFTER_MS)
     rig.force("source", auto_delete_after_ms=AFTER_MS)
     restarted = rig.crash()
+    # A rejected message reaches the dead-letter queue all the same.
+    assert restarted.reject(*restarted.handles("source"), name="source") == {}
+    restarted.delete(*restarted.handles("dlq"), name="dlq")
 
     restarted.settle(DAY_MS)
 

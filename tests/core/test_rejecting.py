@@ -24,7 +24,6 @@ from support.dead_letters import VISIBLE_MS, by_receives
 from support.invariants import check_broker
 
 RETENTION_MS = 60_000
-DONE = DeadLettersDone([])
 
 
 def rejecting(limits: Limits | None = None, **attributes: int) -> Rig:
@@ -112,7 +111,7 @@ def test_a_message_is_moved_whole_pages_at_a_time_and_the_answer_comes_last():
         assert rig.crash().counts() == counts(in_flight=5 - moved)
     rig.answer(rig.reads[0])
 
-    assert rig.replies(waiter_id) == [DONE]
+    assert rig.replies(waiter_id) == [DeadLettersDone([], done=5)]
     assert sum(any(isinstance(one, MessagesDeadLettered) for one in row) for row in rig.log.rows) == 3
     assert rig.bodies("dlq") == [b"%d" % number for number in range(5)]
 
@@ -190,7 +189,7 @@ def test_while_it_moves_its_handle_is_valid_for_nobody_and_it_counts_as_in_fligh
     check_broker(rig.broker)
 
     rig.answer_reads()
-    assert rig.replies(waiter_id) == [DONE]
+    assert rig.replies(waiter_id) == [DeadLettersDone([], done=1)]
     assert kinds(rig.reject(handle)) == {handle: ReceiptHandleInvalid}
     assert rig.counts("dlq") == counts(active=1)
 
@@ -207,7 +206,7 @@ def test_while_it_moves_its_lease_does_not_end():
     assert rig.counts() == counts(in_flight=1)
     check_broker(rig.broker)
     rig.answer_reads()
-    assert rig.replies(waiter_id) == [DONE]
+    assert rig.replies(waiter_id) == [DeadLettersDone([], done=1)]
     assert rig.counts("dlq") == counts(active=1)
 
 
@@ -227,7 +226,7 @@ def test_while_it_moves_it_does_not_expire_and_nobody_gets_what_expired_behind_i
     assert rig.counts()["in_flight"] == 1
     check_broker(rig.broker)
     rig.answer(read)
-    assert rig.replies(waiter_id) == [DONE]
+    assert rig.replies(waiter_id) == [DeadLettersDone([], done=1)]
     rig.settle(1)
     assert rig.counts() == counts(waiting_receives=1)
     assert rig.replies(other_id) == []
@@ -311,12 +310,12 @@ def test_two_requests_share_a_page_and_each_is_answered():
     one_id, _ = rig.reject_later(first, reasons=["one"])
     other_id, _ = rig.reject_later(third, second, reasons=["third", "second"])
     rig.answer(rig.reads[0])
-    assert rig.replies(one_id) == [DONE]
+    assert rig.replies(one_id) == [DeadLettersDone([], done=1)]
     assert rig.replies(other_id) == []
 
     rig.answer_reads()
 
-    assert rig.replies(other_id) == [DONE]
+    assert rig.replies(other_id) == [DeadLettersDone([], done=2)]
     dead = rig.receive("dlq")
     assert [one.origin.rejection for one in dead if one.origin] == ["one", "second", "third"]
 

@@ -11,12 +11,14 @@ from cmqd.core.facts.numbers import JUMP
 from cmqd.core.limits import Limits
 from cmqd_segment.checkpoint import AnyPart
 from cmqd_segment.records import (
+    UNUSED,
     AnyRecord,
     DeadLettersFrom,
     MessagesDelivered,
     MessagesPublished,
     MessagesPublishedAlike,
     MessagesReceived,
+    QueueDeleted,
     QueueRewound,
     Record,
     Subscribed,
@@ -28,7 +30,7 @@ from support.core_builders import ACCOUNT, KEY, Rig, counts
 from support.core_facts import check_lease_buckets, facts
 from support.invariants import check_broker
 
-LIMITS = Limits(tick_items=4, topic_life_ms=300_000)
+LIMITS = Limits(tick_items=4, topic_life_ms=300_000, max_delay_ms=86_400_000)
 
 
 def eventful() -> Rig:
@@ -60,6 +62,9 @@ def eventful() -> Rig:
     rig.send(b"y", b"z", name="Gone", delay_ms=[0, 1000])
     rig.receive("Gone")
     rig.done(rig.broker.set_clock_offset(-3_600_000, rig.now_ms))
+    rig.create("far")
+    rig.send(b"in 3 hours", b"in 9 hours", name="far", delay_ms=[10_800_000, 32_400_000])
+    rig.create("reply", auto_delete_after_ms=60_000)
     moves_and_transactions(rig)
     topics(rig)
     settle(rig, 595_000)
@@ -100,6 +105,7 @@ def moves_and_transactions(rig: Rig) -> None:
     settle(rig, 5100)
     rig.broker.set_has_checkers(ACCOUNT, "moody", False)
     rig.end(3, halves[2], name="moody")
+    assert rig.reject(*rig.handles("moody", most=1), name="moody", reasons=["no such customer"]) == {}
     rig.receive("moody", most=2, visibility_timeout_ms=60_000)
 
 
@@ -208,6 +214,7 @@ ROWS = len(EVENTFUL.log.rows)
 def test_the_log_of_these_tests_has_records_of_every_kind():
     kinds = {type(record) for _, record in EVENTFUL.log.records()}
 
+    assert UNUSED in {record.reason for _, record in EVENTFUL.log.records() if isinstance(record, QueueDeleted)}
     # The form of format 1 is written no more.
     assert kinds | {MessagesPublishedAlike} == set(AnyRecord.__args__)  # pyright: ignore[reportUnknownMemberType, reportAttributeAccessIssue]
 

@@ -247,7 +247,7 @@ class Judge(RuleBasedStateMachine):
     def moving(self, queue: NaiveQueue) -> set[int]:
         """What the broker means to move to another queue; receives pass it over."""
         real = self.broker.queues.get(queue.queue_id)
-        moving = set() if real is None else set(real.index.moving)
+        moving: set[int] = set() if real is None else set(real.index.moving)
         if any(message.rejected_by and queue.is_expired(message, self.now_ms) for message in queue.messages.values()):
             # What has expired behind a rejected message goes to nobody, and is gone when that is moved.
             moving.update(message.position for message in queue.active())
@@ -310,6 +310,7 @@ class Judge(RuleBasedStateMachine):
     def judge_moved(self, record: MessagesMoved, row: NaiveRow) -> None:
         """These leave their queue; where they went is told by what follows in the row."""
         queue = self.by_id(record.queue_id)
+        queue.use(self.now_ms)
         for position in unpack_runs(record.positions):
             message = queue.messages.pop(position)
             if message.is_due(self.now_ms):
@@ -324,6 +325,7 @@ class Judge(RuleBasedStateMachine):
     def judge_dead_lettered(self, record: MessagesDeadLettered, row: NaiveRow) -> None:
         """Messages that whoever held them rejected."""
         queue = self.by_id(record.queue_id)
+        queue.use(self.now_ms)
         handles = set(self.handles_for(unpack_runs(record.leases)))
         messages = [queue.messages.pop(position) for position in unpack_runs(record.positions)]
         assert {message.handle for message in messages} == handles
@@ -342,6 +344,7 @@ class Judge(RuleBasedStateMachine):
     def judge_copies(self, record: MessagesSent, row: NaiveRow) -> None:
         """Messages that nobody sent: they were committed, or moved here."""
         target = self.by_id(record.queue_id)
+        target.use(self.now_ms)
         assert record.first_position == target.next_position
         assert record.enqueue_ms == max(self.now_ms, target.last_enqueue_ms)
         assert not record.half

@@ -149,6 +149,7 @@ class MovesMachine(BrokerMachine):
             assert isinstance(outcome.reply, DeadLettersDone)
             refused = [handle for handle, why in outcome.reply.failures if isinstance(why, ReceiptHandleInvalid)]
         messages, invalid = queue.settle(handles, refused, self.now_ms)
+        queue.use(self.now_ms)
         if outcome.reply is WAITING:
             assert self.why_not(queue, None) is None
             assert messages

@@ -44,6 +44,29 @@ async def test_a_rejected_message_has_its_reason_in_the_dead_letter_queue(rig: S
         wire.HandlesDone, wire.DeadLetterMessages, "jobs", [first.receipt_handle], ["once more"]
     )
     assert [one.code for one in again.failures] == [ErrorCode.RECEIPT_HANDLE_INVALID]
+    assert rig.server.status_reply("admin")["counters"]["dead_lettered"] == 2
+
+
+async def test_the_answer_and_the_message_leave_only_when_the_move_is_durable(rig: ServerRig) -> None:
+    client, reader = await a_consumer(rig), await rig.client()
+    await client.send("jobs", b"one")
+    (message,) = await client.receive("jobs")
+    rig.log.hold()
+
+    asking = client.begin(wire.DeadLetterMessages(client.next_id(), "jobs", [message.receipt_handle], ["why"]))
+    await client.settle()
+    taking = reader.begin(wire.ReceiveMessages(reader.next_id(), "dead", 1, wait_ms=0))
+    await reader.settle()
+    assert rig.server.counters.dead_lettered == 1, "the move is decided"
+    assert asking not in client.replies
+    assert taking not in reader.replies
+    rig.log.let_go()
+    await client.settle()
+    await reader.settle()
+
+    assert isinstance(client.replies[asking], wire.HandlesDone)
+    received = reader.replies[taking]
+    assert isinstance(received, wire.MessagesReceived)
 
 
 async def test_without_a_dead_letter_queue_each_handle_says_so(rig: ServerRig) -> None:

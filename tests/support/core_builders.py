@@ -417,17 +417,18 @@ class Rig:
             broker.replay(record, lsn)
         return self._recovered(broker, log)
 
-    def crash_after(self, parts: Sequence[AnyPart]) -> "Rig":
-        """A broker of its own from a checkpoint and the rows above it."""
+    def crash_after(self, parts: Sequence[AnyPart], rows: int | None = None) -> "Rig":
+        """A broker of its own from a checkpoint and the rows above it, up to a row (all)."""
+        log = None if rows is None else self.log.only(self.log.rows[:rows])
         broker = Broker(KEY, self.limits)
         for part in parts:
             broker.load(part)
         header = parts[0]
         assert isinstance(header, CheckpointHeader)
-        for lsn, record in self.log.records():
+        for lsn, record in (log or self.log).records():
             if lsn > header.lsn:
                 broker.replay(record, lsn)
-        return self._recovered(broker)
+        return self._recovered(broker, log)
 
     def checkpoint(self) -> list[AnyPart]:
         """All parts, with nothing in between."""

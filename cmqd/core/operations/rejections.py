@@ -11,7 +11,7 @@ flight, under their leases.
 
 A page of bodies is moved in one row, as other dead letters are (:mod:`cmqd.core.operations.moves`): the source loses
 the messages with their leases, and the target gets them with new ids and their origins. Whether the target takes a
-message is decided at that moment, for each message by itself. A refused message stays in flight under its handle, and
+message is decided at that moment, message by message. A refused message stays in flight under its handle, and
 its lease ends when its time is over.
 """
 
@@ -62,6 +62,7 @@ class Rejections:
         self._limits = facts.limits
         self._numbers = facts.numbers
         self._queues = facts.queues
+        self._runtime = runtime.queues
         self._agenda = runtime.agenda
         self._rejecting = runtime.rejecting
         self._rejections = runtime.rejections
@@ -80,9 +81,9 @@ class Rejections:
         reasons: list[str],
         now_ms: int,
     ) -> Outcome[DeadLettersDone | Waiting]:
-        """Move messages in flight to the dead-letter queue, with a reason per handle or one for all.
+        """Move messages in flight to the dead-letter queue, with a reason per handle or a single reason for all.
 
-        The reply names the refused handles, each with its refusal; it is WAITING until the bodies are read. A move
+        The reply names the refused handles with their refusals. The reply is WAITING until the bodies are read. A move
         counts as the delete of the lease, so a second request finds the handle invalid.
 
         Raises:
@@ -90,6 +91,8 @@ class Rejections:
         """
         queue = self._queues.find(account, name)
         self._check_reasons(handles, reasons)
+        # A use even if all is refused, as a delete is: the queue has a consumer that holds handles.
+        self._settle.note_use(queue, now_ms)
         leases: dict[int, InFlight] = {}
         invalid = self._settle.find_leases(queue, handles, leases, now_ms)
         # The first naming counts: a handle that is named twice has one result, with its first reason.
@@ -202,7 +205,9 @@ class Rejections:
             del rejections.by_position[position]
             rejections.leases.discard(rejection.lease)
             request = rejection.request
-            if refusal is not None:
+            if refusal is None:
+                request.moved += 1
+            else:
                 request.failures.append((rejection.place, handle, refusal))
                 if in_flight is not None and in_flight.deadline_ms <= now_ms:
                     # Its end came due while the message was moving, and was passed over.
@@ -240,6 +245,8 @@ class Rejections:
         ]
         copies_of = [message.copy_of for _, _, message in moved]
         queue.index.apply_dead_lettered(record)
+        # The move is the last use of the source. Of the target too: ``store_again`` notes the use there.
+        self._runtime[queue.queue_id].used_ms = now_ms
         effects.records.append(record)
         self._store.store_again(
             queue=target,
@@ -256,7 +263,7 @@ class Rejections:
 def _refusal(queue: Queue, before: int, place: int = 0, message: StoredMessage | None = None) -> DomainError | None:
     """Return why the dead-letter queue does not take a message, behind ``before`` others of the row; None = it does.
 
-    Without a message: why it takes none at all.
+    Without a message: why the queue takes none at all.
     """
     target = queue.dead_letters
     if target is None:
@@ -275,7 +282,7 @@ def _refusal(queue: Queue, before: int, place: int = 0, message: StoredMessage |
 
 def _done(request: PendingDeadLetters) -> DeadLettersDone:
     failures = sorted(request.failures, key=_place)
-    return DeadLettersDone([(receipt_handle, refusal) for _, receipt_handle, refusal in failures])
+    return DeadLettersDone([(receipt_handle, refusal) for _, receipt_handle, refusal in failures], request.moved)
 
 
 def _place(failure: tuple[int, int, DomainError]) -> int:

@@ -65,7 +65,7 @@ class Settle:
         """
         queue = self._queues.find(account, name)
         index = queue.index
-        self._note_use(queue, now_ms)
+        self.note_use(queue, now_ms)
         replies: list[HandlesDone | DomainError] = []
         # Shared by all requests of the call: a handle that an earlier request names is ended by that request, and fails
         # in a later request, exactly as in two calls.
@@ -110,7 +110,7 @@ class Settle:
             return self.release(account, name, handles, True, now_ms)
         queue = self._queues.find(account, name)
         index = queue.index
-        self._note_use(queue, now_ms)
+        self.note_use(queue, now_ms)
         leases, failures = self._held(queue, handles, now_ms)
         if not leases:
             return Outcome(HandlesDone(failures))
@@ -138,7 +138,7 @@ class Settle:
     def release(self, account: str, name: str, handles: list[int], counted: bool, now_ms: int) -> Outcome[HandlesDone]:
         """Hand received messages back: active at once. Not ``counted``: the receive does not count as a receive."""
         queue = self._queues.find(account, name)
-        self._note_use(queue, now_ms)
+        self.note_use(queue, now_ms)
         leases, failures = self._held(queue, handles, now_ms)
         if not leases:
             return Outcome(HandlesDone(failures))
@@ -154,7 +154,7 @@ class Settle:
         self._serving.serve(queue, effects, now_ms)
         return effects.outcome(HandlesDone(failures, now_ms))
 
-    def _note_use(self, queue: Queue, now_ms: int) -> None:
+    def note_use(self, queue: Queue, now_ms: int) -> None:
         """Note a use of a queue that is deleted when unused (:mod:`cmqd.core.operations.auto_delete`)."""
         if queue.index.attributes.auto_delete_after_ms:
             self._runtime[queue.queue_id].used_ms = now_ms
@@ -258,7 +258,7 @@ class Settle:
             # that the message was active when a later receive took it.
             record = LeasesEnded(queue_id, runs_of(list(ended)))
             index.apply_returned(record)
-            self._note_use(queue, now_ms)
+            self.note_use(queue, now_ms)
             effects.records.append(record)
             if queue.dead_letters is not None:
                 back = [

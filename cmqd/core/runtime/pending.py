@@ -57,6 +57,8 @@ class PendingDeadLetters(msgspec.Struct, gc=False):
     """Number of handles without a result yet."""
     failures: list[tuple[int, int, DomainError]]
     """(index in the request, receipt handle, refusal)"""
+    moved: int = 0
+    """Number of messages moved so far."""
 
 
 class Rejection(msgspec.Struct, frozen=True, gc=False):

@@ -249,10 +249,18 @@ class DeadLetters:
         self.answering.answer_or_wait(client, request, waiter_id, outcome, now_ms)
 
 
-def dead_lettered(request_id: int, done: DeadLettersDone) -> wire.HandlesDone:
-    """Return the reply with the receipt handles that were refused."""
-    failures = [
-        wire.HandleFailure(receipt_handle, int(ERROR_CODES[type(refusal)]), refusal.text)
-        for receipt_handle, refusal in done.failures
-    ]
-    return wire.HandlesDone(request_id, failures)
+@part
+class DeadLetterReplies:
+    """Answers moves to the dead-letter queue, at once or after a wait."""
+
+    gate: ReplyGate
+    counters: Counters
+
+    def dead_lettered(self, client: Client, request: wire.DeadLetterMessages, done: DeadLettersDone, lsn: int) -> None:
+        """Answer with the receipt handles that were refused."""
+        self.counters.dead_lettered += done.done
+        failures = [
+            wire.HandleFailure(receipt_handle, int(ERROR_CODES[type(refusal)]), refusal.text)
+            for receipt_handle, refusal in done.failures
+        ]
+        self.gate.hold(lsn, client, wire.HandlesDone(request.request_id, failures))
