@@ -96,7 +96,9 @@ class BodyCodec(Generic[BodyT]):
 
     __slots__ = ("_checked_type", "_content_type", "_encodings", "body_type", "poison")
 
-    def __init__(self, body_type: type[BodyT], body_format: BodyFormat, poison: PoisonPolicy) -> None:
+    def __init__(
+        self, body_type: type[BodyT], body_format: BodyFormat, poison: PoisonPolicy = PoisonPolicy.DEAD_LETTER
+    ) -> None:
         """Make a codec.
 
         Raises:

@@ -245,7 +245,7 @@ class Client:
             patience: time limit for the calls of this handle, as for :func:`connect`; by default the client's.
 
         Raises:
-            TypeError: the type cannot be decoded.
+            TypeError: neither msgspec nor pydantic knows the type.
         """
         codec = None if body_type is bytes else BodyCodec(body_type, body_format, PoisonPolicy(poison))
         return Queue(self._patient(patience), name, codec)
@@ -365,6 +365,7 @@ class Client:
     async def _ensure_raw(self, name: str, attributes: Mapping[str, Any]) -> None:
         await self._require().ask(wire.EnsureQueue, wire.QueueInfo, Repeat.SAFE, name, dict(attributes))
 
+    @overload
     def transaction_producer(
         self,
         queue: str,
@@ -373,11 +374,32 @@ class Client:
         check_timeout: Duration = CHECK_TIMEOUT,
         checks_at_once: int = CHECKS_AT_ONCE,
         first_check: Duration | None = None,
-    ) -> TransactionProducer:
+    ) -> TransactionProducer: ...
+
+    @overload
+    def transaction_producer(
+        self,
+        queue: Queue[T],
+        checker: Checker[T] | None = None,
+        *,
+        check_timeout: Duration = CHECK_TIMEOUT,
+        checks_at_once: int = CHECKS_AT_ONCE,
+        first_check: Duration | None = None,
+    ) -> TransactionProducer[T]: ...
+
+    def transaction_producer(
+        self,
+        queue: str | Queue[Any],
+        checker: Checker[Any] | None = None,
+        *,
+        check_timeout: Duration = CHECK_TIMEOUT,
+        checks_at_once: int = CHECKS_AT_ONCE,
+        first_check: Duration | None = None,
+    ) -> TransactionProducer[Any]:
         """Make a producer of messages that depend on a local transaction; see :class:`TransactionProducer`.
 
         Args:
-            queue: name of a transactional queue.
+            queue: a transactional queue, by name or handle; bodies are of the type of the handle.
             checker: answers the server's checks of undecided messages, of all producers of the queue. None = this
                 producer answers no checks; then another producer must, or an operator.
             check_timeout: limit for an async checker; after that the checker is cancelled, and the answer is UNKNOWN.
@@ -389,7 +411,7 @@ class Client:
             ValueError: a number is out of range.
         """
         return TransactionProducer(
-            self.queue(queue),
+            self.queue(queue) if isinstance(queue, str) else queue,
             checker,
             check_timeout=check_timeout,
             checks_at_once=checks_at_once,
@@ -398,14 +420,40 @@ class Client:
 
     # ------------------------------------------------------------------ topics
 
-    def topic(self, name: str, *, patience: Duration | None = SAME_PATIENCE) -> Topic:
+    @overload
+    def topic(self, name: str, *, patience: Duration | None = SAME_PATIENCE) -> Topic: ...
+
+    @overload
+    def topic(
+        self,
+        name: str,
+        body_type: type[T],
+        *,
+        body_format: BodyFormat = "json",
+        patience: Duration | None = SAME_PATIENCE,
+    ) -> Topic[T]: ...
+
+    def topic(
+        self,
+        name: str,
+        body_type: type[Any] = bytes,
+        *,
+        body_format: BodyFormat = "json",
+        patience: Duration | None = SAME_PATIENCE,
+    ) -> Topic[Any]:
         """Return the handle of a topic. Sends no request: a missing topic shows at the first use.
 
         Args:
             name: the name of the topic.
+            body_type: type of the bodies, as for :meth:`queue`. By default bodies are bytes.
+            body_format: encoding of the bodies that this handle publishes.
             patience: time limit for the calls of this handle, as for :func:`connect`; by default the client's.
+
+        Raises:
+            TypeError: neither msgspec nor pydantic knows the type.
         """
-        return Topic(self._patient(patience), name)
+        codec = None if body_type is bytes else BodyCodec(body_type, body_format)
+        return Topic(self._patient(patience), name, codec)
 
     async def create_topic(self, name: str, **attributes: Unpack[TopicAttributes]) -> Topic:
         """Create a topic. Not repeated after a lost reply: :meth:`ensure_topic` is.

@@ -144,7 +144,8 @@ class PoisonMessage(CmqError):
     """The body of a received message is not of the type of its queue handle. The message stays in flight.
 
     Attributes:
-        message: the :class:`cmqd_client.Message`, to delete, release or dead-letter; ``raw_body`` has its bytes.
+        message: the :class:`cmqd_client.Message`, to delete, release or dead-letter; ``raw_body`` has its bytes. For a
+            check, the :class:`cmqd_client.TransactionCheck`.
     """
 
     name = "poison_message"

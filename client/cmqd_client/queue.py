@@ -477,6 +477,8 @@ class Queue(Generic[BodyT]):
     async def peek(self, max_messages: int = 16, *, start: int = 0, states: Iterable[str] | None = None) -> PeekPage:
         """Return messages in the order of sending, without receiving them: counts, order and visibility stay.
 
+        Bodies are bytes, also for a handle with a type, so that messages that do not decode can be looked at.
+
         Args:
             max_messages: 1-256; a page may hold fewer, also none, and yet not be the last.
             start: 0, or ``next_start`` of the page before.
@@ -865,13 +867,23 @@ class Queue(Generic[BodyT]):
         if not batch.bodies:
             return SentBatch([], 0)
         check_ms = None if first_check is None else to_ms(first_check, "first_check")
+        tracing = self._channel.tracing
+        if tracing is None:
+            return await self._send_half(batch, batch.headers, check_ms)
+        with tracing.send(self.name, len(batch.bodies), "send_half") as span:
+            sent = await self._send_half(batch, tracing.inject(batch.bodies, batch.headers), check_ms)
+            if len(sent.ids) == 1:
+                span.set_attribute("messaging.message.id", sent.ids[0])
+            return sent
+
+    async def _send_half(self, batch: Batch, headers: list[Headers | None] | None, check_ms: int | None) -> SentBatch:
         channel = self._channel
         session, sequence = channel.numbering.next()
         request = wire.SendHalfMessages(
             channel.next_request_id(),
             queue=self.name,
             bodies=batch.bodies,
-            headers=batch.headers,
+            headers=headers,
             first_check_ms=check_ms,
             session=session.number,
             sequence=sequence,
@@ -914,6 +926,18 @@ class Queue(Generic[BodyT]):
                 raise ValueError(
                     f"{len(decisions)} statuses for {len(numbers)} messages; give a status per message, or one status"
                 )
+        tracing = self._channel.tracing
+        if tracing is None or not numbers:
+            result = await self._decide(numbers, decisions)
+        else:
+            with tracing.settle("end_transactions", self.name, len(numbers)):
+                result = await self._decide(numbers, decisions)
+        if check and result.failures:
+            result.raise_for_failures()
+        return result
+
+    async def _decide(self, numbers: list[int], decisions: list[int]) -> DecisionResult:
+        """Send the decisions, in slices of at most 256 (the server's limit)."""
         failures: list[DecisionFailure] = []
         request_ids: list[int] = []
         channel = self._channel
@@ -936,10 +960,7 @@ class Queue(Generic[BodyT]):
             failures += [decision_failure(refusal, reply.request_id, connection_id) for refusal in reply.failures]
         refused = {refusal.id for refusal in failures}
         done = [message_id for number in numbers if (message_id := printed_id(number)) not in refused]
-        result = DecisionResult(done, failures, request_ids[-1] if request_ids else 0, tuple(request_ids))
-        if check and failures:
-            result.raise_for_failures()
-        return result
+        return DecisionResult(done, failures, request_ids[-1] if request_ids else 0, tuple(request_ids))
 
     async def half_messages(self, max_messages: int = 100, *, start: int = 0) -> UndecidedPage:
         """List half messages that are neither committed nor rolled back, in the order of sending.

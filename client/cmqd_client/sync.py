@@ -327,7 +327,7 @@ class Client(Synchronous[AsyncClient]):
             patience: time limit for the calls of this handle, as for :func:`connect`; by default the client's.
 
         Raises:
-            TypeError: the type cannot be decoded.
+            TypeError: neither msgspec nor pydantic knows the type.
         """
         return Queue(
             self.asynchronous.queue(name, body_type, body_format=body_format, poison=poison, patience=patience),
@@ -431,6 +431,7 @@ class Client(Synchronous[AsyncClient]):
             )
         )
 
+    @overload
     def transaction_producer(
         self,
         queue: str,
@@ -439,11 +440,32 @@ class Client(Synchronous[AsyncClient]):
         check_timeout: Duration = CHECK_TIMEOUT,
         checks_at_once: int = CHECKS_AT_ONCE,
         first_check: Duration | None = None,
-    ) -> TransactionProducer:
+    ) -> TransactionProducer: ...
+
+    @overload
+    def transaction_producer(
+        self,
+        queue: Queue[T],
+        checker: Checker[T] | None = None,
+        *,
+        check_timeout: Duration = CHECK_TIMEOUT,
+        checks_at_once: int = CHECKS_AT_ONCE,
+        first_check: Duration | None = None,
+    ) -> TransactionProducer[T]: ...
+
+    def transaction_producer(
+        self,
+        queue: str | Queue[Any],
+        checker: Checker[Any] | None = None,
+        *,
+        check_timeout: Duration = CHECK_TIMEOUT,
+        checks_at_once: int = CHECKS_AT_ONCE,
+        first_check: Duration | None = None,
+    ) -> TransactionProducer[Any]:
         """Make a producer of messages that depend on a local transaction; see :class:`TransactionProducer`.
 
         Args:
-            queue: name of a transactional queue.
+            queue: a transactional queue, by name or handle; bodies are of the type of the handle.
             checker: answers the server's checks of undecided messages, of all producers of the queue. None = this
                 producer answers no checks; then another producer must, or an operator.
             check_timeout: limit for an async checker; after that the checker is cancelled, and the answer is UNKNOWN.
@@ -456,7 +478,7 @@ class Client(Synchronous[AsyncClient]):
         """
         return TransactionProducer(
             self.asynchronous.transaction_producer(
-                queue,
+                queue.asynchronous if isinstance(queue, Queue) else queue,
                 in_worker_thread(checker),
                 check_timeout=check_timeout,
                 checks_at_once=checks_at_once,
@@ -465,14 +487,39 @@ class Client(Synchronous[AsyncClient]):
             self.portal,
         )
 
-    def topic(self, name: str, *, patience: Duration | None = SAME_PATIENCE) -> Topic:
+    @overload
+    def topic(self, name: str, *, patience: Duration | None = SAME_PATIENCE) -> Topic: ...
+
+    @overload
+    def topic(
+        self,
+        name: str,
+        body_type: type[T],
+        *,
+        body_format: BodyFormat = "json",
+        patience: Duration | None = SAME_PATIENCE,
+    ) -> Topic[T]: ...
+
+    def topic(
+        self,
+        name: str,
+        body_type: type[Any] = bytes,
+        *,
+        body_format: BodyFormat = "json",
+        patience: Duration | None = SAME_PATIENCE,
+    ) -> Topic[Any]:
         """Return the handle of a topic. Sends no request: a missing topic shows at the first use.
 
         Args:
             name: the name of the topic.
+            body_type: type of the bodies, as for :meth:`queue`. By default bodies are bytes.
+            body_format: encoding of the bodies that this handle publishes.
             patience: time limit for the calls of this handle, as for :func:`connect`; by default the client's.
+
+        Raises:
+            TypeError: neither msgspec nor pydantic knows the type.
         """
-        return Topic(self.asynchronous.topic(name, patience=patience), self.portal)
+        return Topic(self.asynchronous.topic(name, body_type, body_format=body_format, patience=patience), self.portal)
 
     def create_topic(self, name: str, **attributes: Unpack[TopicAttributes]) -> Topic:
         """Create a topic. Not repeated after a lost reply: :meth:`ensure_topic` is.
@@ -816,6 +863,8 @@ class Queue(Synchronous[AsyncQueue[BodyT]]):
 
     def peek(self, max_messages: int = 16, *, start: int = 0, states: Iterable[str] | None = None) -> PeekPage:
         """Return messages in the order of sending, without receiving them: counts, order and visibility stay.
+
+        Bodies are bytes, also for a handle with a type, so that messages that do not decode can be looked at.
 
         Args:
             max_messages: 1-256; a page may hold fewer, also none, and yet not be the last.
@@ -1249,7 +1298,7 @@ class Subscription(Synchronous[AsyncSubscription]):
         return self.portal.call(self.asynchronous.unsubscribe)
 
 
-class Topic(Synchronous[AsyncTopic]):
+class Topic(Synchronous[AsyncTopic[BodyT]]):
     """A topic of the account; get the handle from ``client.topic(name)``, ``create_topic`` or ``ensure_topic``.
 
     Any number of threads can use a handle at once; their requests share the client's connection. All methods raise
@@ -1263,9 +1312,14 @@ class Topic(Synchronous[AsyncTopic]):
         """The name."""
         return self.asynchronous.name
 
+    @property
+    def codec(self) -> BodyCodec[BodyT] | None:
+        """Encodes the bodies; None = bodies are bytes."""
+        return self.asynchronous.codec
+
     def publish(
         self,
-        body: bytes,
+        body: BodyT,
         *,
         tags: Iterable[str] | None = None,
         routing_key: str | None = None,
@@ -1282,7 +1336,8 @@ class Topic(Synchronous[AsyncTopic]):
         repeat, ``matched`` is None.
 
         Args:
-            body: 1 byte up to the topic's ``max_message_bytes``; opaque to the server.
+            body: 1 byte up to the topic's ``max_message_bytes``; opaque to the server. For a handle with a type, a
+                value of the type; the client sets the header ``content-type``.
             tags: on a tag topic, up to 10 tags of 1-16 characters without commas; None = no tags.
             routing_key: on a routing topic, 1-64 bytes with at most 15 dots.
             headers: at most 32, 16 KiB in all; copied to every subscription.
@@ -1303,7 +1358,7 @@ class Topic(Synchronous[AsyncTopic]):
 
     def publish_batch(
         self,
-        bodies: Iterable[bytes],
+        bodies: Iterable[BodyT],
         *,
         tags: Sequence[str] | Sequence[Sequence[str]] | None = None,
         routing_key: str | None = None,
@@ -1318,8 +1373,8 @@ class Topic(Synchronous[AsyncTopic]):
         cancellation and errors are as for :meth:`publish`.
 
         Args:
-            bodies: bodies and headers are at most 1 MiB together (a single larger message is allowed). An empty batch
-                publishes no message.
+            bodies: as for :meth:`publish`. Bodies and headers are at most 1 MiB together (a single larger message is
+                allowed). An empty batch publishes no message.
             tags: on a tag topic, the tags of every message (``["red", "big"]``), or a list of tags per message
                 (``[["red"], ["red", "big"], []]``).
             routing_key: on a routing topic, the key of every message.
@@ -1445,7 +1500,7 @@ class Topic(Synchronous[AsyncTopic]):
         return self.portal.call(lambda: self.asynchronous.set_attributes(max_message_bytes=max_message_bytes))
 
 
-class TransactionProducer(Synchronous[AsyncTransactionProducer]):
+class TransactionProducer(Synchronous[AsyncTransactionProducer[BodyT]]):
     """Sends messages that are delivered only if a local transaction succeeds, and answers the server's checks::
 
         def insert(message: HalfMessage, order: Order) -> TransactionStatus:
@@ -1473,7 +1528,7 @@ class TransactionProducer(Synchronous[AsyncTransactionProducer]):
     __slots__ = ()
 
     @property
-    def queue(self) -> Queue:
+    def queue(self) -> Queue[BodyT]:
         """The queue of the messages."""
         return Queue(self.asynchronous.queue, self.portal)
 
@@ -1509,8 +1564,8 @@ class TransactionProducer(Synchronous[AsyncTransactionProducer]):
 
     def send(
         self,
-        body: bytes,
-        local_transaction: LocalTransaction[T],
+        body: BodyT,
+        local_transaction: LocalTransaction[BodyT, T],
         argument: T = NOTHING,
         *,
         headers: Mapping[str, str] | None = None,
@@ -1558,8 +1613,8 @@ class TransactionProducer(Synchronous[AsyncTransactionProducer]):
 
     def send_batch(
         self,
-        messages: Iterable[bytes | Outgoing],
-        local_transaction: LocalBatchTransaction[T],
+        messages: Iterable[BodyT | Outgoing[BodyT]],
+        local_transaction: LocalBatchTransaction[BodyT, T],
         argument: T = NOTHING,
         *,
         headers: Mapping[str, str] | None = None,

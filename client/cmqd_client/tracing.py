@@ -1,9 +1,12 @@
 """OpenTelemetry spans for sends, receives and settlements, by the semantic conventions for messaging.
 
-    send orders         PRODUCER   its context travels in the headers ``traceparent`` and ``tracestate`` of each message
+    send orders         PRODUCER   its context travels in the headers ``traceparent`` and ``tracestate`` of each
+                                   message; also ``publish`` (to a topic) and ``send_half`` (in a transaction)
     receive orders      CLIENT     with a link to the context of each message; a receive of no message makes no span
-    delete orders       CLIENT     also ``change_visibility`` and ``release``: the lease ends, or is changed
+    delete orders       CLIENT     also ``change_visibility``, ``release`` and ``dead_letter``: the lease ends, or is
+                                   changed; and ``end_transactions``, the decisions about half messages
     process orders      CONSUMER   the work on a message: a child of the span of its send; see :meth:`Tracing.process`
+    check orders        CONSUMER   a checker's work on a half message: a child of the span of the half send
 
 The API (``opentelemetry-api``) is optional: a client traces if the API is installed, without a setting. Without
 an SDK the API discards all spans. This module is the only one that knows the API.
@@ -59,9 +62,9 @@ class Tracing:
         }
 
     @contextmanager
-    def send(self, destination: str, count: int) -> Generator[Any]:
+    def send(self, destination: str, count: int, operation: str = "send") -> Generator[Any]:
         """Make the span of a send or publish of ``count`` messages; the span is current inside."""
-        with self._span("send", "send", destination, self._trace.SpanKind.PRODUCER) as span:
+        with self._span(operation, "send", destination, self._trace.SpanKind.PRODUCER) as span:
             if count != 1:
                 span.set_attribute("messaging.batch.message_count", count)
             yield span
@@ -89,7 +92,7 @@ class Tracing:
 
     @contextmanager
     def settle(self, operation: str, destination: str, count: int) -> Generator[Any]:
-        """Make the span of a delete, release or change of visibility of ``count`` messages."""
+        """Make the span of the request that settles ``count`` messages, or decides half messages."""
         with self._span(operation, "settle", destination, self._trace.SpanKind.CLIENT) as span:
             if count != 1:
                 span.set_attribute("messaging.batch.message_count", count)
@@ -98,8 +101,19 @@ class Tracing:
     @contextmanager
     def process(self, destination: str, message: TracedMessage) -> Generator[Any]:
         """Make the span of the work on a message, as a child of the span of its send; current inside."""
+        with self._work("process", destination, message) as span:
+            yield span
+
+    @contextmanager
+    def check(self, destination: str, check: TracedMessage) -> Generator[Any]:
+        """Make the span of the answer to a check, as a child of the span of the half send; current inside."""
+        with self._work("check", destination, check) as span:
+            yield span
+
+    @contextmanager
+    def _work(self, name: str, destination: str, message: TracedMessage) -> Generator[Any]:
         context = self._propagate.extract(message.headers)
-        with self._span("process", "process", destination, self._trace.SpanKind.CONSUMER, context) as span:
+        with self._span(name, "process", destination, self._trace.SpanKind.CONSUMER, context) as span:
             span.set_attribute("messaging.message.id", message.id)
             span.set_attribute("messaging.message.body.size", len(message.raw_body))
             yield span

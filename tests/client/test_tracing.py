@@ -5,13 +5,15 @@ from typing import Any
 
 import pytest
 
-from cmqd_client import Client, Outgoing, connect
+from cmqd_client import Client, Outgoing, TransactionCheck, TransactionStatus, connect
 from cmqd_client.errors import QueueNotFound
 from cmqd_client.tracing import Tracing
 from cmqd_protocol import messages as wire
 from support.local_server import LocalServer
 
 pytest.importorskip("opentelemetry.sdk")
+
+from opentelemetry.trace import get_current_span
 
 SENDER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -116,9 +118,48 @@ async def test_a_publish_carries_its_context_to_the_copies(server: LocalServer, 
         await topic.publish(b"one")
         (copy,) = await client.queue("orders").receive()
     publish, receive = spans.get_finished_spans()
-    assert publish.name == "send shop"
+    assert (publish.name, publish.kind.name) == ("publish shop", "PRODUCER")
+    assert publish.attributes["messaging.operation.type"] == "send"
     assert f"{publish.context.span_id:016x}" in copy.headers["traceparent"]
     assert receive.links[0].context.span_id == publish.context.span_id
+
+
+async def test_a_transaction_is_a_half_send_and_its_decision(server: LocalServer, spans: Any) -> None:
+    await server.admin.create_queue("tx", transactional=True)
+    async with connect(server.url) as client:
+        async with client.transaction_producer("tx") as producer:
+            result = await producer.send(b"one", lambda message, _: TransactionStatus.COMMIT)
+        (message,) = await client.queue("tx").receive()
+
+    half, decision, receive = spans.get_finished_spans()
+    assert [span.name for span in (half, decision)] == ["send_half tx", "end_transactions tx"]
+    assert (half.kind.name, half.attributes["messaging.message.id"]) == ("PRODUCER", result.id)
+    assert decision.attributes["messaging.operation.type"] == "settle"
+    assert f"{half.context.span_id:016x}" in message.headers["traceparent"], "the commit keeps the context"
+    assert receive.links[0].context.span_id == half.context.span_id
+
+
+async def test_a_check_is_a_child_of_the_half_send(server: LocalServer, spans: Any) -> None:
+    await server.admin.create_queue("tx", transactional=True)
+    current: list[int] = []
+
+    def checker(check: TransactionCheck) -> TransactionStatus:
+        current.append(get_current_span().get_span_context().span_id)
+        return TransactionStatus.COMMIT
+
+    async with connect(server.url) as client:
+        sent = await client.queue("tx").send_half_batch([b"one"], first_check=10)
+        async with client.transaction_producer("tx", checker):
+            server.advance(11)
+            (message,) = await client.queue("tx").receive(wait=30)
+    assert (message.id, message.body) == (sent.ids[0], b"one")
+
+    by_name = {span.name: span for span in spans.get_finished_spans()}
+    half, check, decision = by_name["send_half tx"], by_name["check tx"], by_name["end_transactions tx"]
+    assert (check.kind.name, check.parent.span_id) == ("CONSUMER", half.context.span_id)
+    assert current == [check.context.span_id], "the checker's own spans are children of the check's"
+    assert decision.parent.span_id == check.context.span_id
+    assert check.attributes["messaging.message.id"] == sent.ids[0]
 
 
 def test_a_context_that_does_not_fit_is_left_out(spans: Any) -> None:

@@ -247,7 +247,7 @@ async def test_a_producer_is_used_while_it_is_open(client: Client) -> None:
 @pytest.mark.parametrize("options", [{"checks_at_once": 0}, {"check_timeout": 0}])
 async def test_options_out_of_range_are_refused(client: Client, options: dict[str, int]) -> None:
     with pytest.raises(ValueError, match=next(iter(options))):
-        client.transaction_producer("tx", **options)  # pyright: ignore[reportArgumentType]
+        client.transaction_producer("tx", **options)  # pyright: ignore[reportCallIssue, reportArgumentType]
 
 
 # ---------------------------------------------------------------------- checks

@@ -1,5 +1,6 @@
 """Queues with typed bodies: encodings, headers, and bodies that do not decode."""
 
+import asyncio
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypedDict
@@ -7,7 +8,7 @@ from typing import Any, TypedDict
 import msgspec
 import pytest
 
-from cmqd_client import Client, Outgoing
+from cmqd_client import Client, HalfMessage, Outgoing, Queue, TransactionCheck, TransactionStatus
 from cmqd_client.bodies import JSON, MSGPACK, BodyCodec, BodyFormat, PoisonPolicy
 from cmqd_client.errors import PoisonMessage
 from cmqd_protocol import messages as wire
@@ -64,6 +65,94 @@ async def test_the_header_tells_the_format_not_the_handle(client: Client) -> Non
     messages = await client.queue("orders", Cup).receive(3)
 
     assert [message.body for message in messages] == [Cup(3), Cup(4), Cup(5)]
+
+
+@pytest.mark.parametrize("body_format", ["json", "msgpack"])
+async def test_a_typed_topic_publishes_values(client: Client, server: LocalServer, body_format: BodyFormat) -> None:
+    await client.create_topic("shop")
+    await server.subscribe("shop", "all", "orders")
+    topic = client.topic("shop", Cup, body_format=body_format)
+
+    await topic.publish(Cup(1), headers={"customer": "7"})
+    await topic.publish_batch([Cup(2), Cup(3)])
+    await topic.publish_batch([Cup(4), Cup(5)], headers=[{"shop": "1"}, None])
+    with pytest.raises(TypeError, match="must be of the type Cup, not Order"):
+        await topic.publish(Order(1, "tea"))  # type: ignore[arg-type]
+
+    messages = await client.queue("orders", Cup).receive(16)
+    assert [message.body for message in messages] == [Cup(number) for number in range(1, 6)]
+    kind = {"content-type": JSON if body_format == "json" else MSGPACK}
+    assert [message.headers for message in messages] == [
+        {"customer": "7", **kind},
+        kind,
+        kind,
+        {"shop": "1", **kind},
+        kind,
+    ]
+
+
+async def test_a_transaction_with_typed_bodies(client: Client, server: LocalServer) -> None:
+    orders = await _transactional(client)
+    halves: list[HalfMessage[Cup]] = []
+
+    def local(message: HalfMessage[Cup], _: None) -> TransactionStatus:
+        halves.append(message)
+        return TransactionStatus.COMMIT
+
+    async with client.transaction_producer(orders) as producer:
+        await producer.send(Cup(1), local)
+        await producer.send_batch(
+            [Cup(2), Outgoing(Cup(3), headers={"customer": "7"})], lambda messages, _: TransactionStatus.COMMIT
+        )
+        with pytest.raises(TypeError, match="must be of the type Cup"):
+            await producer.send(b"x", local)  # type: ignore[arg-type]
+
+    assert [half.body for half in halves] == [Cup(1)]
+    assert [message.body for message in await orders.receive(3)] == [Cup(1), Cup(2), Cup(3)]
+
+
+async def test_a_checker_gets_the_typed_body_or_decides_without_it(client: Client, server: LocalServer) -> None:
+    orders = await _transactional(client)
+    await orders.send_half_batch([Cup(1)], first_check=10)
+    raw = await client.queue("tx").send_half_batch([b"of an earlier type"], first_check=10)
+    poison: list[PoisonMessage] = []
+
+    def checker(check: TransactionCheck[Cup]) -> TransactionStatus:
+        try:
+            return TransactionStatus.COMMIT if check.body == Cup(1) else TransactionStatus.ROLLBACK
+        except PoisonMessage as error:
+            poison.append(error)
+            return TransactionStatus.COMMIT if check.raw_body == b"of an earlier type" else TransactionStatus.ROLLBACK
+
+    async with client.transaction_producer(orders, checker):
+        server.advance(11)
+        messages = [message for _ in range(2) for message in await client.queue("tx").receive(wait=30)]
+
+    assert sorted(message.body for message in messages) == [b"of an earlier type", b'{"size":1}']
+    (error,) = poison
+    assert isinstance(error.message, TransactionCheck)
+    assert str(raw.ids[0]) in str(error)
+
+
+async def _transactional(client: Client) -> Queue[Cup]:
+    await client.create_queue("tx", transactional=True)
+    return client.queue("tx", Cup)
+
+
+async def test_a_peek_shows_bytes(client: Client) -> None:
+    await client.queue("orders", Cup).send(Cup(3))
+    (peeked,) = await client.queue("orders", Cup).peek()
+    assert peeked.body == b'{"size":3}'
+
+
+async def test_a_typed_handle_can_be_asked(client: Client, server: LocalServer) -> None:
+    async def answer() -> None:
+        (message,) = await server.admin.queue("orders", Cup).receive(wait=30)
+        await message.reply(b"%d" % message.body.size)
+
+    answering = asyncio.create_task(answer())
+    assert (await client.request(client.queue("orders", Cup), Cup(7))).body == b"7"
+    await answering
 
 
 async def test_raw_bytes_stay_the_default(client: Client) -> None:

@@ -61,6 +61,14 @@ async def insert_all(messages: list[HalfMessage], order: int) -> list[Transactio
     return [TransactionStatus.COMMIT] * len(messages)
 
 
+def insert_order(message: HalfMessage[Order], number: int) -> TransactionStatus:
+    return TransactionStatus.COMMIT if message.body.number == number else TransactionStatus.ROLLBACK
+
+
+def was_ordered(check: TransactionCheck[Order]) -> TransactionStatus:
+    return TransactionStatus.COMMIT if check.body.number else TransactionStatus.UNKNOWN
+
+
 async def was_inserted(check: TransactionCheck) -> TransactionStatus:
     return TransactionStatus.UNKNOWN
 
@@ -173,6 +181,16 @@ async def check() -> None:
         assert_type(order.raw_body, bytes)
         assert_type(order.queue, Queue[Order])
         assert_type(await orders.delete_batch([order, message]), BatchResult)
+        assert_type(client.topic("shop", Order), Topic[Order])
+        await client.topic("shop", Order).publish(Order(7))
+        await client.topic("shop", Order).publish_batch([Order(7)])
+        await client.topic("shop", Order).publish(b"body")  # pyright: ignore[reportArgumentType]
+        async with client.transaction_producer(orders, was_ordered) as typed:
+            assert_type(typed, TransactionProducer[Order])
+            assert_type(await typed.send(Order(7), insert_order, 7), TransactionResult)
+            await typed.send(b"body", insert_order, 7)  # pyright: ignore[reportArgumentType]
+            await typed.send(Order(7), insert, 7)  # pyright: ignore[reportArgumentType]
+        client.transaction_producer("orders", was_ordered)  # pyright: ignore[reportCallIssue, reportArgumentType]
         assert_type(await client.request(orders, Order(7)), Reply)
         assert_type(await client.request("orders", b"body"), Reply)
         await client.request(orders, b"body")  # pyright: ignore[reportCallIssue, reportArgumentType]
