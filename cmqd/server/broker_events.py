@@ -43,11 +43,11 @@ class BrokerEvents:
 
     def next_deadline_ms(self) -> int | None:
         """Return the time at which ``tick`` has work next; a time in the past stands for work that waits now."""
-        return 0 if self.publishes.has_work else self.broker.next_deadline_ms()
+        return 0 if self.publishes.lines else self.broker.next_deadline_ms()
 
     def tick(self, now_ms: int) -> None:
         """Do a slice of the work that is due."""
-        if self.publishes.has_work and not self.publishes.go_on():
+        if self.publishes.lines and not self.publishes.go_on():
             due_ms = self.broker.next_deadline_ms()
             if due_ms is None or due_ms > now_ms:
                 # The slice changed nothing, so an I/O batch would find nothing to write.

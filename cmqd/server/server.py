@@ -116,6 +116,8 @@ class Server:
         self._state = LogState(False, "", 0, 0, 0)
         self._failure: Exception | None = None
         self._beat_timer: asyncio.TimerHandle | None = None
+        self._was_overloaded = False
+        """The result of the last comparison; clients are not read from while it is True."""
         self._location: dict[str, Any] = {"region": settings.region}
         """Facts of every queue and topic that the core does not know; the address is known once the server listens."""
 
@@ -125,7 +127,7 @@ class Server:
         self.held_reply_memory = HeldReplyMemory(self.gate)
         self.waiting_requests: WaitingRequests = WaitingRequests()
         self.checkers = TransactionCheckers()
-        self.outbox = Outbox(log.durable_lsn, accounts.has_secret)
+        self.outbox = Outbox(lambda: log.durable_lsn, accounts.has_secret)
         self.connections = Connections(
             limit=self.max_connections, limit_of_account=settings.max_connections_per_account, counters=self.counters
         )
@@ -268,12 +270,12 @@ class Server:
             connections=self.connections,
             counters=self.counters,
             accounts=accounts,
-            is_overloaded=self._is_overloaded,
             audit=audit,
         )
         self.agenda_timer = AgendaTimer(
             loop=loop,
             now_ms=now_ms,
+            clock_ms=clock.now_ms,
             next_deadline_ms=self.broker_events.next_deadline_ms,
             tick=self.broker_events.tick,
         )
@@ -580,7 +582,10 @@ class Server:
         if self._failure is None:
             self.log.flush()
             self.agenda_timer.plan()
-            self.listener.watch_load()
+            is_overloaded = self._is_overloaded()
+            if is_overloaded != self._was_overloaded:
+                self._was_overloaded = is_overloaded
+                self.listener.pause_reading(is_overloaded)
 
     def _beat_again(self) -> None:
         self._beat_timer = self.loop.call_later(STEP_MS / 1000, self._beat_again)
@@ -606,10 +611,16 @@ class Server:
         ) and self.admission.stall_refusal is None
 
     def _on_durable(self, lsn: int) -> None:
-        self.held_reply_memory.forget()
+        if self.held_reply_memory.noted:
+            self.held_reply_memory.forget()
         self.gate.open_to(lsn)
-        self.outbox.open_to(lsn)
-        self.io_batch.schedule()
+        if self.outbox.held:
+            self.outbox.open_to(lsn)
+        # Rows that waited for this commit are flushed at the end of an I/O batch, when the requests that follow the
+        # replies have joined them. Deferred input may have room now, and the load may be over. Otherwise only replies
+        # are left to write, and they need no end of a batch.
+        if self.log.pending_records or self.turns.round or self._was_overloaded:
+            self.io_batch.schedule()
 
     def _fail(self, failure: Exception) -> None:
         """Stop all acknowledgements, and answer every open request ``outcome_unknown``."""

@@ -54,6 +54,7 @@ class Work:
         self.agenda_timer = AgendaTimer(
             loop=cast("asyncio.AbstractEventLoop", self.loop),
             now_ms=clock.now_ms,
+            clock_ms=clock.now_ms,
             next_deadline_ms=lambda: self.dues[0] if self.dues else None,
             tick=self.tick,
         )

@@ -48,8 +48,9 @@ class DelayTimers:
         self.near = DeadlineBuckets(width_ms)
         self._far: dict[int, dict[int, array[int]]] = {}
         """Pairs of due time and position, by span and queue."""
-        self._spans: list[int] = []
-        """Heap of the numbers of spans. A span begins at its number times ``SPAN_MS``."""
+        self.spans: list[int] = []
+        """Heap of the numbers of spans. A span begins at its number times ``SPAN_MS``. Read-only outside: without far
+        entries, the usual case, the agenda has nothing to ask."""
         self._last_near_span = -1
         """New times up to the end of this span go to ``near`` directly."""
 
@@ -70,7 +71,7 @@ class DelayTimers:
         queues = self._far.get(span)
         if queues is None:
             queues = self._far[span] = {}
-            heappush(self._spans, span)
+            heappush(self.spans, span)
         pairs = queues.get(queue_id)
         if pairs is None:
             pairs = queues[queue_id] = array("Q")
@@ -79,17 +80,17 @@ class DelayTimers:
     def pass_time(self, now_ms: int) -> None:
         """Let new times of this span and the next minutes go to ``near``, unless far entries have to move first."""
         span = (now_ms + LEAD_MS) // SPAN_MS
-        if span > self._last_near_span and not (self._spans and self._spans[0] <= span):
+        if span > self._last_near_span and not (self.spans and self.spans[0] <= span):
             self._last_near_span = span
 
     def bring_near_due_ms(self) -> int | None:
         """Return the time at which ``bring_near`` has entries to move; None without far entries."""
-        return self._spans[0] * SPAN_MS - LEAD_MS if self._spans else None
+        return self.spans[0] * SPAN_MS - LEAD_MS if self.spans else None
 
     def bring_near(self, now_ms: int, most: int) -> None:
         """Move up to ``most`` entries of spans that begin soon, or have begun, to the fine buckets."""
         reached = (now_ms + LEAD_MS) // SPAN_MS
-        spans, near = self._spans, self.near
+        spans, near = self.spans, self.near
         while spans and spans[0] <= reached:
             queues = self._far[spans[0]]
             if not queues:
@@ -130,7 +131,7 @@ class DelayTimers:
                 self.near.size -= len(pairs) // 2
         if not all(self._far.values()):
             self._far = {span: queues for span, queues in self._far.items() if queues}
-            self._spans = sorted(self._far)
+            self.spans = sorted(self._far)
 
     def no_later_than(self, latest_ms: Mapping[int, int]) -> None:
         """Make later entries of queues come due at the time given for the queue, because broker time stepped back."""

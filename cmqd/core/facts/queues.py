@@ -169,7 +169,8 @@ class QueueTable:
                 if dedup_id is not None:
                     dedup_ids.note(dedup_id, message_id, record.enqueue_ms)
             self._promises.memory.recount(queue.account, dedup_ids)
-        self.note_answers(queue.account, record, lsn)
+        if record.sequence or record.numbered:
+            self.note_answers(queue.account, record, lsn)
         return begins_step
 
     def note_answers(self, account: str, record: MessagesSent, lsn: int) -> None:

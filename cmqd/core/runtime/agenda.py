@@ -124,9 +124,10 @@ class Agenda:
             due_ms = self.prefetch_due_ms()
             if due_ms is not None and due_ms < first_ms:
                 first_ms = due_ms
-        due_ms = delays.bring_near_due_ms()
-        if due_ms is not None and due_ms < first_ms:
-            first_ms = due_ms
+        if delays.spans:
+            due_ms = delays.bring_near_due_ms()
+            if due_ms is not None and due_ms < first_ms:
+                first_ms = due_ms
         return None if first_ms == NEVER_MS else first_ms
 
     def prefetch_due_ms(self) -> int | None:

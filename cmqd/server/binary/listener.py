@@ -61,15 +61,12 @@ class Listener:
         connections: Connections,
         counters: Counters,
         accounts: Accounts,
-        is_overloaded: Callable[[], bool],
         audit: Audit,
     ) -> None:
-        """Join the parts. ``is_overloaded`` returns True while no input may be read from clients."""
         self._loop = loop
         self._settings = settings
         self._accounts = accounts
         self._connections = connections
-        self._is_overloaded = is_overloaded
         self._last_connection_id = 0
         self._server: asyncio.Server | None = None
         self._tls_port: TlsPort | None = None
@@ -133,15 +130,12 @@ class Listener:
         """Return the protocol for a connection that was just accepted."""
         return AcceptedConnection(self._shared)
 
-    def watch_load(self) -> None:
-        """Stop or continue reading from clients; called at the end of each I/O batch."""
+    def pause_reading(self, is_overloaded: bool) -> None:
+        """Read no more from clients, or go on, because the load has changed."""
         shared = self._shared
-        overloaded = self._is_overloaded()
-        if overloaded == shared.overloaded:
-            return
-        shared.overloaded = overloaded
-        _log.warning("reading_paused" if overloaded else "reading_resumed")
-        if not overloaded:
+        shared.overloaded = is_overloaded
+        _log.warning("reading_paused" if is_overloaded else "reading_resumed")
+        if not is_overloaded:
             stalled = shared.stalled
             shared.stalled = []
             for connection in stalled:
