@@ -150,6 +150,10 @@ def run_kill_rounds() -> None:
     run_pytest(sys.executable, "-n", "2", "--dist", "loadfile", *files, environment=counts)
 
 
+def run_unused_queues() -> None:
+    run_pytest(sys.executable, "tests/system/test_unused_queues.py", environment={"CMQD_UNUSED_QUEUES": "1"})
+
+
 def install_lowest(deadline: float) -> None:
     make_venv("lowest", sys.executable, deadline, "dev.txt", "lowest.txt")
 
@@ -297,6 +301,7 @@ def run_mounts() -> None:
 
 PARTS = (
     Part("kill-rounds", lacks_nothing, install_nothing, run_kill_rounds),
+    Part("unused-queues", lacks_nothing, install_nothing, run_unused_queues),
     Part("lowest-versions", lacks_nothing, install_lowest, run_lowest),
     Part("wheels", lacks_nothing, install_wheels, run_wheels),
     Part("other-pythons", lacks_pythons, install_pythons, run_other_pythons),

@@ -227,6 +227,8 @@ def shortfalls(history: History) -> list[str]:
         "deletes": counts.get("Delete done", 0),
         "deliveries again": sum(delivery.receive_count > 1 for delivery in deliveries),
         "dead letters": reasons["receives"],
+        "rejected messages": reasons["rejected"],
+        "rejections without an answer": counts.get("DeadLetter unknown", 0),
         "redriven messages": reasons["redrive"],
         "rewound messages": sum(rewind.messages for rewind in history.of_kind(Rewind)),
         "commits refused": refused["already_committed"],

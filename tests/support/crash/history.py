@@ -186,6 +186,13 @@ class DeleteQueue(QueueOperation):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Unused(Operation):
+    """The broker deleted the queue because it was unused (reason ``unused`` of the record): from the earliest moment at
+    which this can have been, to the answer that shows it. Found in a history, never recorded.
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rewind(Operation):
     """``time_ms`` is what was asked for, and when it is answered what the broker took."""
 

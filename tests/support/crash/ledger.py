@@ -25,6 +25,7 @@ from support.crash.history import (
 )
 from support.crash.places import CLOCK_MARGIN_MS, Life, Message, MessageKey, Received, arrange
 from support.crash.published import PublishedMessage, arrange_published
+from support.crash.unused import all_deletions
 
 
 class Rule(StrEnum):
@@ -83,7 +84,7 @@ class Ledger:
     )
     """In the order in which they were called."""
     barriers: dict[str, list[Operation]] = field(default_factory=lambda: defaultdict[str, list[Operation]](list))
-    """Clears and deletions that may have happened, by queue."""
+    """Clears and deletions that may have happened, by queue, deletions of unused queues last."""
     rewinds: dict[str, list[Rewind]] = field(default_factory=lambda: defaultdict[str, list[Rewind]](list))
     """Those that may have happened, by queue, in the order in which they were called."""
     unanswered_receives: dict[str, list[Receive]] = field(default_factory=lambda: defaultdict[str, list[Receive]](list))
@@ -187,6 +188,8 @@ def build_ledger(history: History) -> Ledger:
                     message.ids.add(operation.message_id)
             case _:
                 pass
+    for deletion in all_deletions(history):
+        ledger.barriers[deletion.queue].append(deletion)
     ledger.strangers.extend(arrange(history, ledger.messages))
     ledger.published.extend(arrange_published(history, ledger.messages))
     for message in ledger.messages.values():

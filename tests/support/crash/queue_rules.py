@@ -2,7 +2,7 @@
 
 Each queue's operations come one after the other (one worker owns it), so the possible states after each of
 them are a small set: an operation whose answer was lost leaves both the state before and the state after
-possible.
+possible. So does the time of a queue that the broker deletes when it is unused, once the time can be over.
 """
 
 from collections import defaultdict
@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from support.crash.history import CreateQueue, DeleteQueue, GetAttributes, Outcome, QueueOperation, SetAttributes
 from support.crash.ledger import Ledger, Rule, Violation
+from support.crash.unused import deletion_of_unused
 
 WAITING_COUNTS = ("active", "in_flight", "delayed", "half")
 
@@ -44,6 +45,8 @@ def check_queues(ledger: Ledger) -> Iterator[Violation]:
     for queue, operations in by_queue.items():
         states: _States = [None]
         for operation in operations:
+            if operation.error == "queue_not_found" and _may_be_unused(ledger, states, operation):
+                states = [*states, None]
             if isinstance(operation, CreateQueue) and operation.done:
                 if operation.queue_id in ids:
                     owner = ids[operation.queue_id]
@@ -56,6 +59,16 @@ def check_queues(ledger: Ledger) -> Iterator[Violation]:
                 yield Violation(Rule.QUEUE_STATE, f"{queue}: {what} {told} where only {states} were possible")
                 break
             states = after
+
+
+def _may_be_unused(ledger: Ledger, states: _States, operation: QueueOperation) -> bool:
+    """Whether the broker may have deleted the queue, with the attributes of some state, because it was unused."""
+    times_ms = [int(state.attributes.get("auto_delete_after_ms", 0)) for state in states if state is not None]
+    return any(
+        deletion_of_unused(ledger.history, operation.queue, after_ms, operation) is not None
+        for after_ms in times_ms
+        if after_ms
+    )
 
 
 def _after(states: _States, operation: QueueOperation) -> _States:
