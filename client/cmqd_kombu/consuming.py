@@ -390,7 +390,7 @@ class Consuming:
                 batch, self._acknowledged = self._acknowledged, []
                 for queue, group in _by_queue(batch):
                     try:
-                        result = await queue.delete_batch([held.handle for held in group])
+                        result = await queue.delete_batch([held.handle for held in group], check=False)
                     except QueueNotFound:
                         continue
                     except CmqError as error:
@@ -411,7 +411,7 @@ class Consuming:
         for queue, group in _by_queue(messages):
             try:
                 # Failures are handles whose lease has ended: those messages are active already.
-                await queue.release_batch([held.handle for held in group], count_receive=count_receive)
+                await queue.release_batch([held.handle for held in group], count_receive=count_receive, check=False)
             except CmqError as error:
                 _log.warning("messages of queue %r become active when their lease ends: %s", queue.name, error)
 
@@ -437,7 +437,9 @@ class Consuming:
 
     async def _extend_group(self, queue: Queue, group: list[_Held]) -> None:
         try:
-            result = await queue.change_visibility_batch([held.handle for held in group], self._options.lease)
+            result = await queue.change_visibility_batch(
+                [held.handle for held in group], self._options.lease, check=False
+            )
         except QueueNotFound:
             return
         except CmqError as error:

@@ -177,7 +177,7 @@ class Routing:
             handle = self._client.queue(name)
             try:
                 while messages := await handle.receive(_PURGE, wait=0, visibility_timeout=self._options.lease):
-                    dropped += len((await handle.delete_batch(messages)).done)
+                    dropped += len((await handle.delete_batch(messages, check=False)).done)
             except QueueNotFound:
                 pass
         return dropped
