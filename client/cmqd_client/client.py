@@ -22,7 +22,7 @@ from cmqd_client.half_messages import Checker
 from cmqd_client.hosts_in_turn import HostsInTurn, Opener
 from cmqd_client.queue import Queue
 from cmqd_client.requests import REPLY_TIMEOUT, Reply, Requester
-from cmqd_client.results import Done, QueuePage
+from cmqd_client.results import Done, QueuePage, SegmentsSealed
 from cmqd_client.retry import Repeat, RetryPolicy
 from cmqd_client.topic import Topic, TopicAttributes, TopicInfo, TopicPage, topic_attributes, topic_info
 from cmqd_client.tracing import Tracing, tracing_if_installed
@@ -516,9 +516,9 @@ class Client:
         """Return the status of the server: version, durability, uptime, counts, storage. Safe to cancel."""
         return (await self._require().ask(wire.GetServerStatus, wire.ServerStatus, Repeat.READ)).status
 
-    async def seal_segments(self) -> int:
+    async def seal_segments(self) -> SegmentsSealed:
         """Have the server seal the current segment of the log, so that readers of the log find all earlier changes in
-        sealed segments; return the number of the last sealed row. Safe to cancel; the sealing continues then.
+        sealed segments. Safe to cancel; the sealing continues then.
 
         A reader outside the server can delay the sealing while its read transaction on the segment is open.
 
@@ -526,7 +526,8 @@ class Client:
             PermissionDenied: the account is not ``admin``.
             RequestTimeout: the sealing takes longer, and continues.
         """
-        return (await self._require().ask(wire.SealSegments, wire.SegmentsSealed, Repeat.READ)).last_lsn
+        reply = await self._require().ask(wire.SealSegments, wire.SegmentsSealed, Repeat.READ)
+        return SegmentsSealed(reply.last_lsn, reply.request_id)
 
     def _patient(self, patience: Duration | None) -> Channel:
         channel = self._require()

@@ -88,7 +88,9 @@ class CmqError(Exception):
         if self.connection_id is not None:
             where.append(f"connection {self.connection_id}")
         if self.waited is not None:
-            where.append(f"waited {self.waited:.1f} s, {self.attempts} attempt{'' if self.attempts == 1 else 's'}")
+            where.append(f"waited {self.waited:.1f} s")
+            if self.attempts > 1:
+                where.append(f"{self.attempts} attempts")
         return f"{self.text} ({', '.join(where)})" if where else self.text
 
 

@@ -23,6 +23,7 @@ from cmqd_client.bodies import BodyCodec, BodyT, NotDecodable
 from cmqd_client.channel import Channel
 from cmqd_client.durations import Duration, to_datetime, to_moment_ms, to_ms
 from cmqd_client.errors import (
+    BatchTooLarge,
     CmqError,
     DecisionFailure,
     Failure,
@@ -30,6 +31,7 @@ from cmqd_client.errors import (
     PartialFailure,
     PoisonMessage,
     SendFailure,
+    TimeNotRewindable,
 )
 from cmqd_client.message_ids import MessageId, id_number, printed_id
 from cmqd_client.outgoing import CORRELATION_ID, REPLY_TO, Batch, Outgoing, checked_body
@@ -326,6 +328,7 @@ class Queue(Generic[BodyT]):
                 earlier steps, ``failures`` the error of each other message; of these, only the messages of the failed
                 step may be stored, and only after ``OutcomeUnknown``.
             BatchTooLarge: bodies and headers are too large together; no message was stored.
+            InvalidArgument: there are more than 256 messages; no message was stored.
             OutOfOrder: the queue does not remember ``after``; no message was stored.
             NotSupported: the server is too old for ``after`` or ``at``; the batch was not sent.
             CmqError: as for :meth:`send`.
@@ -346,6 +349,8 @@ class Queue(Generic[BodyT]):
                 )
             except CmqError as error:
                 if not request_ids:
+                    if not split and (isinstance(error, BatchTooLarge) or len(batch.bodies) > MAX_BATCH):
+                        error.add_note("send_batch(..., split=True) sends the batch in several steps.")
                     raise
                 failures = [SendFailure(index, error) for index in range(len(ids), len(batch.bodies))]
                 text = f"{len(failures)} of {len(batch.bodies)} failed; the first, {failures[0]}"
@@ -778,9 +783,14 @@ class Queue(Generic[BodyT]):
             time_ms = to_moment_ms(time, "time", "rewind(ago=...)")
         request = wire.RewindQueue(self._channel.next_request_id(), self.name, time_ms, strict, ago_ms)
         try:
-            reply = await self._channel.call(request, wire.Rewound, Repeat.ONCE)
-        except NotSupported:
-            reply = await self._channel.ask(wire.RewindQueue, wire.Rewound, Repeat.ONCE, self.name, time_ms, strict)
+            try:
+                reply = await self._channel.call(request, wire.Rewound, Repeat.ONCE)
+            except NotSupported:
+                reply = await self._channel.ask(wire.RewindQueue, wire.Rewound, Repeat.ONCE, self.name, time_ms, strict)
+        except TimeNotRewindable as error:
+            if error.nearest is not None:
+                error.add_note(f"The nearest possible time is {error.nearest}.")
+            raise
         return Rewound(reply.messages, to_datetime(reply.time_ms), reply.clamped, reply.request_id)
 
     # ------------------------------------------------------------------ dead letters

@@ -93,6 +93,14 @@ class Done(msgspec.Struct, frozen=True):
     request_id: int
 
 
+class SegmentsSealed(msgspec.Struct, frozen=True):
+    """All rows of the log up to now are in sealed segments."""
+
+    last_lsn: int
+    """Number of the last sealed row."""
+    request_id: int
+
+
 class HandleResult(msgspec.Struct, frozen=True):
     """A delete, change of visibility, release or move to the dead-letter queue was done, durably."""
 

@@ -124,6 +124,14 @@ class SubscriptionPage(msgspec.Struct, frozen=True):
         return len(self.subscriptions)
 
 
+class DeliveriesDone(msgspec.Struct, frozen=True):
+    """Waiting deliveries of a subscription were retried or dropped, durably."""
+
+    messages: int
+    """Number of messages."""
+    request_id: int
+
+
 class RotatedSecret(msgspec.Struct, frozen=True):
     """A subscription's new secret."""
 
@@ -187,35 +195,33 @@ class Subscription:
             )
         )
 
-    async def pause(self) -> None:
+    async def pause(self) -> Done:
         """Hold all deliveries back until :meth:`resume`; attempts in progress end normally.
 
         Messages are kept for the subscription meanwhile, for a day from their publish. Errors and repeats as for
         :meth:`set`.
         """
-        await self.set(paused=True)
+        return Done((await self.set(paused=True)).request_id)
 
-    async def resume(self) -> None:
+    async def resume(self) -> Done:
         """Continue the deliveries after :meth:`pause`. Errors and repeats as for :meth:`set`."""
-        await self.set(paused=False)
+        return Done((await self.set(paused=False)).request_id)
 
-    async def retry_now(self) -> int:
-        """Retry all failed messages at once, and return their number; messages out of retries get another attempt.
+    async def retry_now(self) -> DeliveriesDone:
+        """Retry all failed messages at once; messages out of retries get another attempt.
 
         Returns without waiting for the attempts. Not repeated after a lost reply.
         """
-        return (
-            await self._channel.ask(wire.RetryDeliveries, wire.DeliveriesDone, Repeat.ONCE, self.topic, self.name)
-        ).messages
+        reply = await self._channel.ask(wire.RetryDeliveries, wire.DeliveriesDone, Repeat.ONCE, self.topic, self.name)
+        return DeliveriesDone(reply.messages, reply.request_id)
 
-    async def drop_waiting(self) -> int:
-        """Drop all messages that wait or are in retry for this subscription, and return their number.
+    async def drop_waiting(self) -> DeliveriesDone:
+        """Drop all messages that wait or are in retry for this subscription.
 
         Not repeated after a lost reply, since the repeat would drop later messages too.
         """
-        return (
-            await self._channel.ask(wire.DropDeliveries, wire.DeliveriesDone, Repeat.ONCE, self.topic, self.name)
-        ).messages
+        reply = await self._channel.ask(wire.DropDeliveries, wire.DeliveriesDone, Repeat.ONCE, self.topic, self.name)
+        return DeliveriesDone(reply.messages, reply.request_id)
 
     async def rotate_secret(self, *, overlap: Duration | None = None) -> RotatedSecret:
         """Make a new secret for the signatures of requests. Not repeated after a lost reply.

@@ -51,12 +51,19 @@ from cmqd_client.results import (
     QueuePage,
     Redrive,
     Rewound,
+    SegmentsSealed,
     Sent,
     SentBatch,
     TransactionStatus,
     UndecidedPage,
 )
-from cmqd_client.subscription import RotatedSecret, SubscriptionAttributes, SubscriptionInfo, SubscriptionPage
+from cmqd_client.subscription import (
+    DeliveriesDone,
+    RotatedSecret,
+    SubscriptionAttributes,
+    SubscriptionInfo,
+    SubscriptionPage,
+)
 from cmqd_client.subscription import Subscription as AsyncSubscription
 from cmqd_client.topic import Published, TopicAttributes, TopicInfo, TopicPage
 from cmqd_client.topic import Topic as AsyncTopic
@@ -575,9 +582,9 @@ class Client(Synchronous[AsyncClient]):
         """Return the status of the server: version, durability, uptime, counts, storage. Safe to cancel."""
         return self.portal.call(self.asynchronous.status)
 
-    def seal_segments(self) -> int:
+    def seal_segments(self) -> SegmentsSealed:
         """Have the server seal the current segment of the log, so that readers of the log find all earlier changes in
-        sealed segments; return the number of the last sealed row. Safe to cancel; the sealing continues then.
+        sealed segments. Safe to cancel; the sealing continues then.
 
         A reader outside the server can delay the sealing while its read transaction on the segment is open.
 
@@ -813,6 +820,7 @@ class Queue(Synchronous[AsyncQueue[BodyT]]):
                 earlier steps, ``failures`` the error of each other message; of these, only the messages of the failed
                 step may be stored, and only after ``OutcomeUnknown``.
             BatchTooLarge: bodies and headers are too large together; no message was stored.
+            InvalidArgument: there are more than 256 messages; no message was stored.
             OutOfOrder: the queue does not remember ``after``; no message was stored.
             NotSupported: the server is too old for ``after`` or ``at``; the batch was not sent.
             CmqError: as for :meth:`send`.
@@ -1252,27 +1260,27 @@ class Subscription(Synchronous[AsyncSubscription]):
         """
         return self.portal.call(lambda: self.asynchronous.set(paused=paused, **attributes))
 
-    def pause(self) -> None:
+    def pause(self) -> Done:
         """Hold all deliveries back until :meth:`resume`; attempts in progress end normally.
 
         Messages are kept for the subscription meanwhile, for a day from their publish. Errors and repeats as for
         :meth:`set`.
         """
-        self.portal.call(self.asynchronous.pause)
+        return self.portal.call(self.asynchronous.pause)
 
-    def resume(self) -> None:
+    def resume(self) -> Done:
         """Continue the deliveries after :meth:`pause`. Errors and repeats as for :meth:`set`."""
-        self.portal.call(self.asynchronous.resume)
+        return self.portal.call(self.asynchronous.resume)
 
-    def retry_now(self) -> int:
-        """Retry all failed messages at once, and return their number; messages out of retries get another attempt.
+    def retry_now(self) -> DeliveriesDone:
+        """Retry all failed messages at once; messages out of retries get another attempt.
 
         Returns without waiting for the attempts. Not repeated after a lost reply.
         """
         return self.portal.call(self.asynchronous.retry_now)
 
-    def drop_waiting(self) -> int:
-        """Drop all messages that wait or are in retry for this subscription, and return their number.
+    def drop_waiting(self) -> DeliveriesDone:
+        """Drop all messages that wait or are in retry for this subscription.
 
         Not repeated after a lost reply, since the repeat would drop later messages too.
         """

@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+import re
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -15,6 +17,8 @@ from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from support.eventually import eventually
 from support.local_server import LocalServer
+
+ROOT = Path(__file__).parents[2]
 
 
 async def test_the_life_of_a_connection_is_told_in_order(server: LocalServer) -> None:
@@ -103,6 +107,16 @@ async def test_log_records_carry_the_event_and_its_fields(
     assert records[2].getMessage().startswith("reconnecting in 0.0")
     assert "secret" not in caplog.text
     assert parse_address(server.url).secret_key not in caplog.text
+
+
+def test_the_guide_has_all_events_with_their_levels_and_fields() -> None:
+    guide = (ROOT / "docs/client.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \| ([A-Z]+) \|([^|]*)\|", guide, flags=re.MULTILINE)
+    documented = {(name, level, tuple(re.findall(r"`(\w+)`", fields))) for name, level, fields in rows}
+
+    assert documented == {
+        (kind.name, logging.getLevelName(kind.level), kind.__struct_fields__) for kind in Event.__subclasses__()
+    }
 
 
 async def test_a_hook_that_raises_disturbs_nothing(server: LocalServer, caplog: pytest.LogCaptureFixture) -> None:

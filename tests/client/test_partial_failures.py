@@ -10,6 +10,7 @@ from cmqd_client.errors import (
     BatchTooLarge,
     Busy,
     Failure,
+    InvalidArgument,
     OutcomeUnknown,
     PartialFailure,
     QueueNotFound,
@@ -120,8 +121,9 @@ async def test_decisions_that_fail_raise_with_the_decided_ids(client: Client) ->
 async def test_a_batch_of_too_many_bytes_is_refused_unless_it_may_be_split(client: Client, server: LocalServer) -> None:
     queue = await client.create_queue("long", max_message_bytes=MAX_BATCH_BYTES)
     bodies = [letter * 600_000 for letter in (b"a", b"b", b"c")]
-    with pytest.raises(BatchTooLarge):
+    with pytest.raises(BatchTooLarge) as caught:
         await queue.send_batch(bodies)
+    assert caught.value.__notes__ == ["send_batch(..., split=True) sends the batch in several steps."]
     assert await server.bodies("long") == []
 
     assert len((await queue.send_batch(bodies, split=True)).ids) == 3
@@ -132,6 +134,10 @@ async def test_a_batch_of_too_many_bytes_is_refused_unless_it_may_be_split(clien
 async def test_a_batch_of_too_many_messages_is_split_when_told_to(client: Client, server: LocalServer) -> None:
     queue = client.queue("orders")
     bodies = [str(index).encode() for index in range(600)]
+    with pytest.raises(InvalidArgument, match="at most 256") as caught:
+        await server.admin.queue("orders").send_batch(bodies)  # past the link, which reads no such request
+    assert caught.value.__notes__ == ["send_batch(..., split=True) sends the batch in several steps."]
+
     sent = await queue.send_batch(bodies, split=True)
 
     assert await server.bodies("orders") == bodies

@@ -145,6 +145,7 @@ async def test_a_time_before_the_window_is_clamped_or_refused(client: Client, se
 
     assert caught.value.nearest is not None
     assert abs(caught.value.nearest - rewound.time) < timedelta(seconds=10)
+    assert caught.value.__notes__ == [f"The nearest possible time is {caught.value.nearest}."]
     assert (rewound.messages, rewound.clamped) == (1, True)
     with pytest.raises(TimeNotRewindable) as caught:
         await client.queue("orders").rewind(EPOCH, strict=False)

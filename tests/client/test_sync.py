@@ -352,6 +352,29 @@ async def test_a_call_works_where_an_event_loop_runs(broker: LocalBroker) -> Non
         assert client.queue("orders").attributes().active == 1
 
 
+def test_a_call_in_the_thread_of_the_client_is_refused_and_does_not_wait_for_ever(client: Client) -> None:
+    client.create_queue("orders", transactional=True)
+
+    async def local(_: HalfMessage, __: None) -> TransactionStatus:
+        with pytest.raises(RuntimeError, match="event loop thread"):
+            client.queues()
+        return COMMIT
+
+    with client.transaction_producer("orders") as producer:
+        assert producer.send(b"a", local).error is None
+
+
+async def test_threads_of_an_async_view_share_a_client(broker: LocalBroker) -> None:
+    # As Django does: an async view calls the synchronous client in worker threads, while its own loop goes on.
+    with connect(broker.url) as client:
+        queue = await asyncio.to_thread(client.create_queue, "orders")
+        waiting = asyncio.create_task(asyncio.to_thread(queue.receive, wait=30))
+        await asyncio.gather(*(asyncio.to_thread(queue.send, b"%d" % number) for number in range(5)))
+        received = [message.body for message in await waiting]
+        received += [message.body for message in await asyncio.to_thread(queue.receive, 16, wait=0)]
+    assert sorted(received) == [b"%d" % number for number in range(5)]
+
+
 def test_a_generator_of_messages_may_call_the_client(client: Client) -> None:
     source, target = client.create_queue("source"), client.create_queue("target")
     source.send_batch([b"a", b"b"])

@@ -39,8 +39,8 @@ from cmqd_client import (
     connect,
     sync,
 )
-from cmqd_client.results import DecisionResult, UndecidedPage
-from cmqd_client.subscription import RotatedSecret, SubscriptionPage
+from cmqd_client.results import DecisionResult, Done, UndecidedPage
+from cmqd_client.subscription import DeliveriesDone, RotatedSecret, SubscriptionPage
 from cmqd_client.topic import TopicPage
 from cmqd_types.topics import SubscriptionSummary
 
@@ -167,7 +167,8 @@ async def check() -> None:
             assert_type(summary, SubscriptionSummary)
         assert_type(await subscription.info(), SubscriptionInfo)
         assert_type(await subscription.set(paused=True, filter_tags=()), SubscriptionInfo)
-        assert_type(await subscription.retry_now(), int)
+        assert_type(await subscription.retry_now(), DeliveriesDone)
+        assert_type(await subscription.pause(), Done)
         assert_type(await subscription.rotate_secret(overlap=timedelta(hours=1)), RotatedSecret)
 
         orders = client.queue("orders", Order)

@@ -227,7 +227,7 @@ class Excursion:
                 async with watching(progress, figures):
                     await traffic.publish(client)
                     await traffic.consume(client)
-            last = await client.seal_segments()
+            last = (await client.seal_segments()).last_lsn
             self._counted = await traffic.counted(client)
         self._console.print(f"sealed: rows 1 to {last:,} of the log can be read")
 

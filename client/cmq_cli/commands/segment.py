@@ -80,7 +80,7 @@ async def seal(*, session: CurrentSession) -> None:
     Only the account admin can seal.
     """
     async with session.client() as client:
-        last_lsn = await client.seal_segments()
+        last_lsn = (await client.seal_segments()).last_lsn
     session.output.result({"last_lsn": last_lsn}, f"sealed up to row {last_lsn}")
 
 
