@@ -56,6 +56,15 @@ def test_neighbours_share_a_record() -> None:
     assert rig.bodies() == [b"a", b"b", b"c", b"d"]
 
 
+def test_the_record_of_a_lone_send_has_its_number_once() -> None:
+    rig = rig_with_queue()
+
+    send_all(rig, Send([b"a", b"b"], session=7, sequence=1))
+
+    (record,) = [record for _, record in rig.log.records() if isinstance(record, MessagesSent)]
+    assert (record.session, record.sequence, record.numbered) == (7, 1, [])
+
+
 def test_receives_and_deletes_share_one_too() -> None:
     rig = rig_with_queue()
     rig.send(*[b"%d" % number for number in range(5)])

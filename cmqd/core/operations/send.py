@@ -115,7 +115,7 @@ class Send:
         """Apply the sends of several clients to one queue, in this order, each send independent of the others.
 
         Neighbours that carry only bodies and sequence numbers share a record: a send costs a fraction of a separate
-        send. A refused send has its error at its index of the reply and does not affect the others.
+        send. A lone such send takes the same way, the shortest. A refused send has its error at its index of the reply and does not affect the others.
 
         Raises:
             QueueNotFound.
@@ -132,14 +132,14 @@ class Send:
         # producers were heard. A run of plain sends shares a record; any other send ends the run and stands alone.
         place = 0
         while place < len(requests):
-            request = requests[place]
             end = place
             while end < len(requests) and _is_plain(requests[end], delay_ms):
                 end += 1
-            if end > place + 1:
+            if end > place:
                 self._send_plain(queue, requests[place:end], replies, effects, now_ms)
                 place = end
                 continue
+            request = requests[place]
             place += 1
             try:
                 outcome = self._send_one(queue, request, now_ms)
@@ -161,7 +161,7 @@ class Send:
         effects: Effects,
         now_ms: int,
     ) -> None:
-        """Store sends that share a record."""
+        """Store plain sends in a record; the same rules as in ``_send_one``, for sends without its further fields."""
         # Everything is checked against the state before the call plus what the earlier requests of the call will add:
         # room, sessions and numbers. The record is applied once, at the end, so the index cannot be asked for that.
         index = queue.index
@@ -219,8 +219,18 @@ class Send:
             self._numbers.take_message_ids(len(sizes), effects.records)
             enqueue_ms = max(now_ms, index.last_enqueue_ms)
             # ``numbered`` names the ids of every numbered send of the record, so that a replay can answer a repeat as
-            # the live broker does.
-            record = MessagesSent(index.queue_id, index.next_position, next_id, enqueue_ms, sizes, numbered=numbered)
+            # the live broker does. A lone send has all ids of the record, so its number is enough.
+            is_lone = len(requests) == 1
+            record = MessagesSent(
+                queue_id=index.queue_id,
+                first_position=index.next_position,
+                first_message_id=next_id,
+                enqueue_ms=enqueue_ms,
+                sizes=sizes,
+                session=requests[0].session if is_lone else 0,
+                sequence=requests[0].sequence if is_lone else 0,
+                numbered=[] if is_lone else numbered,
+            )
             effects.records.append(record)
             effects.bodies += taken
             self._store.store(queue, record, taken)
