@@ -115,7 +115,8 @@ class Send:
         """Apply the sends of several clients to one queue, in this order, each send independent of the others.
 
         Neighbours that carry only bodies and sequence numbers share a record: a send costs a fraction of a separate
-        send. A lone such send takes the same way, the shortest. A refused send has its error at its index of the reply and does not affect the others.
+        send. A lone such send takes the same way, the shortest. A refused send has its error at its index of the reply
+        and does not affect the others.
 
         Raises:
             QueueNotFound.
