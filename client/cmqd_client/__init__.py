@@ -1,9 +1,9 @@
 """The Python client of cmqd: asynchronous, typed, on asyncio or uvloop.
 
 Programs start with :func:`connect`. This package exports the names that programs use daily. Every error is in
-:mod:`cmqd_client.errors`; administration of accounts is in :mod:`cmqd_client.accounts`, the connection in
-:mod:`cmqd_client.connection`, the address of a server in :mod:`cmqd_client.address`, and the pages that listings return
-are beside the calls that return them.
+:mod:`cmqd_client.errors`; administration of accounts is in :mod:`cmqd_client.accounts`, schedules are in
+:mod:`cmqd_client.schedules`, the connection in :mod:`cmqd_client.connection`, the address of a server in
+:mod:`cmqd_client.address`, and the pages that listings return are beside the calls that return them.
 """
 
 from cmqd_client.attributes import QueueAttributes, QueueInfo

@@ -72,11 +72,11 @@ class Accounts:
         return _keys(await self._channel.ask(wire.CreateAccount, wire.KeyList, Repeat.ONCE, account))[0]
 
     async def delete(self, account: str) -> Done:
-        """Delete an account that has no queue and no topic, with all its keys. Only for ``admin``. Not repeated after
-        a lost reply.
+        """Delete an account that has no queue, topic and schedule, with all its keys. Only for ``admin``. Not repeated
+        after a lost reply.
 
         Raises:
-            AccountNotEmpty: the account has queues or topics; ``details`` has their numbers.
+            AccountNotEmpty: the account has queues, topics or schedules; ``details`` has their numbers.
             InvalidArgument: the account is ``admin``.
         """
         reply = await self._channel.ask(wire.DeleteAccount, wire.Done, Repeat.ONCE, account)

@@ -1,4 +1,4 @@
-"""The client: connect to a server, find and make queues and topics."""
+"""The client: connect to a server, find and make queues, topics and schedules."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -24,6 +24,7 @@ from cmqd_client.queue import Queue
 from cmqd_client.requests import REPLY_TIMEOUT, Reply, Requester
 from cmqd_client.results import Done, QueuePage, SegmentsSealed
 from cmqd_client.retry import Repeat, RetryPolicy
+from cmqd_client.schedules import Schedules
 from cmqd_client.topic import Topic, TopicAttributes, TopicInfo, TopicPage, topic_attributes, topic_info
 from cmqd_client.tracing import Tracing, tracing_if_installed
 from cmqd_client.transactions import TransactionProducer
@@ -506,6 +507,11 @@ class Client:
         return Done((await self._require().ask(wire.DeleteTopic, wire.Done, Repeat.ONCE, name)).request_id)
 
     # ------------------------------------------------------------------ the rest
+
+    @property
+    def schedules(self) -> Schedules:
+        """Schedules: messages that the server sends at the times of a cron expression."""
+        return Schedules(self._require())
 
     @property
     def accounts(self) -> Accounts:

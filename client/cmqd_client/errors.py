@@ -16,7 +16,7 @@
         │   └── HeartbeatTimeout, WrongRegion, TooManyConnections
         ├── InvalidArgument, UnknownOperation, RequestCancelled, PermissionDenied, DuplicateRequestId, ReplyTooLarge
         ├── AttributesDiffer              an ``ensure`` found other attributes
-        │   └── QueueDiffers, TopicDiffers, SubscriptionDiffers
+        │   └── QueueDiffers, TopicDiffers, SubscriptionDiffers, ScheduleDiffers
         ├── QueueNotFound, QueueExists, QueueDeleted, TooManyQueues
         ├── DeadLetterQueueInUse, TimeNotRewindable, RedriveRunning, NotTransactional
         ├── NoDeadLetterQueue, DeadLettersNotTaken      of ``dead_letter``; the message stays in flight
@@ -25,6 +25,7 @@
         ├── TransactionNotFound, AlreadyCommitted, AlreadyRolledBack      of a half message
         ├── TopicNotFound, TopicExists, TopicInUse, TooManyTopics
         ├── SubscriptionNotFound, SubscriptionExists, TooManySubscriptions, PushUnavailable
+        ├── ScheduleNotFound, ScheduleExists, TooManySchedules
         ├── AccountExists, AccountNotFound, AccountNotEmpty, KeyNotFound, LastKey
         ├── Busy, DiskNearlyFull, ShuttingDown, TooManyRequests, InternalError, MessagesDamaged
         ├── OutcomeUnknown                also raised by the client: see the class
@@ -471,6 +472,23 @@ class PushUnavailable(ServerError, code=ErrorCode.PUSH_UNAVAILABLE):
     """The server lacks the optional package for posting to URLs; the server's operator can install the package."""
 
 
+class ScheduleNotFound(ServerError, code=ErrorCode.SCHEDULE_NOT_FOUND):
+    """The schedule does not exist in this account."""
+
+
+class ScheduleExists(ServerError, code=ErrorCode.SCHEDULE_EXISTS):
+    """A schedule of this name (or a name that differs only in case) exists; ``ensure`` accepts an equal one."""
+
+
+class ScheduleDiffers(AttributesDiffer, code=ErrorCode.SCHEDULE_DIFFERS):
+    """The schedule exists with other values; ``difference`` shows them (of a body its size and checksum). The schedule
+    was not changed."""
+
+
+class TooManySchedules(ServerError, code=ErrorCode.TOO_MANY_SCHEDULES):
+    """The account is at its limit of schedules, or has no memory left for another schedule."""
+
+
 class AccountExists(ServerError, code=ErrorCode.ACCOUNT_EXISTS):
     """An account of this name exists."""
 
@@ -484,7 +502,7 @@ class KeyNotFound(ServerError, code=ErrorCode.KEY_NOT_FOUND):
 
 
 class AccountNotEmpty(ServerError, code=ErrorCode.ACCOUNT_NOT_EMPTY):
-    """The account has queues or topics; delete them first."""
+    """The account has queues, topics or schedules; delete them first."""
 
 
 class LastKey(ServerError, code=ErrorCode.LAST_KEY):

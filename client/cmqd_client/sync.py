@@ -57,6 +57,8 @@ from cmqd_client.results import (
     TransactionStatus,
     UndecidedPage,
 )
+from cmqd_client.schedules import ScheduleInfo, SchedulePage
+from cmqd_client.schedules import Schedules as AsyncSchedules
 from cmqd_client.subscription import (
     DeliveriesDone,
     RotatedSecret,
@@ -71,7 +73,17 @@ from cmqd_client.transactions import TransactionProducer as AsyncTransactionProd
 from cmqd_protocol.limits import DEFAULT_HEARTBEAT_MS
 from cmqd_types.messages import Headers
 
-__all__ = ["Accounts", "Client", "Message", "Queue", "Subscription", "Topic", "TransactionProducer", "connect"]
+__all__ = [
+    "Accounts",
+    "Client",
+    "Message",
+    "Queue",
+    "Schedules",
+    "Subscription",
+    "Topic",
+    "TransactionProducer",
+    "connect",
+]
 
 T = TypeVar("T")
 Held: TypeAlias = "Message[Any] | ReceiptHandle"
@@ -175,11 +187,11 @@ class Accounts(Synchronous[AsyncAccounts]):
         return self.portal.call(lambda: self.asynchronous.create(account))
 
     def delete(self, account: str) -> Done:
-        """Delete an account that has no queue and no topic, with all its keys. Only for ``admin``. Not repeated after
-        a lost reply.
+        """Delete an account that has no queue, topic and schedule, with all its keys. Only for ``admin``. Not repeated
+        after a lost reply.
 
         Raises:
-            AccountNotEmpty: the account has queues or topics; ``details`` has their numbers.
+            AccountNotEmpty: the account has queues, topics or schedules; ``details`` has their numbers.
             InvalidArgument: the account is ``admin``.
         """
         return self.portal.call(lambda: self.asynchronous.delete(account))
@@ -572,6 +584,11 @@ class Client(Synchronous[AsyncClient]):
             TopicNotFound: the topic does not exist.
         """
         return self.portal.call(lambda: self.asynchronous.delete_topic(name))
+
+    @property
+    def schedules(self) -> Schedules:
+        """Schedules: messages that the server sends at the times of a cron expression."""
+        return Schedules(self.asynchronous.schedules, self.portal)
 
     @property
     def accounts(self) -> Accounts:
@@ -1211,6 +1228,158 @@ class Queue(Synchronous[AsyncQueue[BodyT]]):
         Not repeated after a lost reply, since the repeat would drop later messages too.
         """
         return self.portal.call(self.asynchronous.clear)
+
+
+class Schedules(Synchronous[AsyncSchedules]):
+    """The schedules of the account; get it as ``client.schedules``.
+
+    All methods raise ``UnknownOperation`` if the server is too old for schedules.
+    """
+
+    __slots__ = ()
+
+    def create(
+        self,
+        name: str,
+        queue: Queue[Any] | str,
+        cron: str,
+        body: bytes,
+        *,
+        zone: str = "UTC",
+        headers: Mapping[str, str] | None = None,
+        paused: bool = False,
+    ) -> ScheduleInfo:
+        """Create a schedule: the server sends the message at each time of the expression, from now on.
+
+        Not repeated after a lost reply: :meth:`ensure` is. A message is sent once for all times that passed while the
+        server was down. A time at which the queue is missing or full is missed, counted and not made up for.
+
+        Args:
+            name: 1-64 ASCII letters, digits, ``-``, ``_``; not differing only in case from another schedule's.
+            queue: an existing queue of the account that is not transactional.
+            cron: minute, hour, day of the month, month, day of the week, as in crontab: ``*/15 * * * *``.
+            body: 1 byte up to the queue's ``max_message_bytes``.
+            zone: time zone of the expression, a name of the tz database: ``Europe/Berlin``. A local time that does not
+                exist when clocks change comes later by the change; a time that comes twice counts once.
+            headers: at most 32, 16 KiB in all.
+            paused: True = no message is sent until :meth:`resume`.
+
+        Raises:
+            ScheduleExists: a schedule of this name exists; it was not changed.
+            InvalidArgument: the expression, the zone or another value is wrong, or the queue is transactional.
+            QueueNotFound, MessageTooLarge: the queue does not exist, or does not take the body.
+            TooManySchedules: the account is at its limit of 1,000 schedules, or of memory.
+            DiskNearlyFull, Busy: try again after ``retry_after``.
+        """
+        return self.portal.call(
+            lambda: self.asynchronous.create(
+                name,
+                queue.asynchronous if isinstance(queue, Queue) else queue,
+                cron,
+                body,
+                zone=zone,
+                headers=headers,
+                paused=paused,
+            )
+        )
+
+    def ensure(
+        self,
+        name: str,
+        queue: Queue[Any] | str,
+        cron: str,
+        body: bytes,
+        *,
+        zone: str = "UTC",
+        headers: Mapping[str, str] | None = None,
+    ) -> ScheduleInfo:
+        """Create a schedule, or check that the existing schedule is the same. Repeated after a lost reply.
+
+        A paused schedule stays paused. To change a schedule, use :meth:`set`.
+
+        Raises:
+            ScheduleDiffers: the schedule exists with other values; ``difference`` shows them. It was not changed.
+            CmqError: as for :meth:`create`.
+        """
+        return self.portal.call(
+            lambda: self.asynchronous.ensure(
+                name, queue.asynchronous if isinstance(queue, Queue) else queue, cron, body, zone=zone, headers=headers
+            )
+        )
+
+    def set(
+        self,
+        name: str,
+        *,
+        queue: Queue[Any] | str | None = None,
+        cron: str | None = None,
+        zone: str | None = None,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        paused: bool | None = None,
+    ) -> ScheduleInfo:
+        """Change the given values in one step, all or none; the others stay. Repeated after a lost reply.
+
+        A new expression or zone counts from now on.
+
+        Args:
+            name: the schedule.
+            queue: as for :meth:`create`, and so are the others; None = it stays.
+            cron: see :meth:`create`.
+            zone: see :meth:`create`.
+            body: see :meth:`create`.
+            headers: all headers, an empty mapping = none; None = they stay.
+            paused: see :meth:`pause`.
+
+        Raises:
+            ScheduleNotFound: the schedule does not exist.
+            CmqError: as for :meth:`create`; the schedule was not changed.
+        """
+        return self.portal.call(
+            lambda: self.asynchronous.set(
+                name,
+                queue=queue.asynchronous if isinstance(queue, Queue) else queue,
+                cron=cron,
+                zone=zone,
+                body=body,
+                headers=headers,
+                paused=paused,
+            )
+        )
+
+    def pause(self, name: str) -> ScheduleInfo:
+        """Send no message until :meth:`resume`. Errors and repeats as for :meth:`set`."""
+        return self.portal.call(lambda: self.asynchronous.pause(name))
+
+    def resume(self, name: str) -> ScheduleInfo:
+        """Go on after :meth:`pause` with the next time from now on. Errors and repeats as for :meth:`set`."""
+        return self.portal.call(lambda: self.asynchronous.resume(name))
+
+    def info(self, name: str) -> ScheduleInfo:
+        """Return a schedule with its message, counts and times, as of now. Safe to cancel.
+
+        Raises:
+            ScheduleNotFound: the schedule does not exist.
+        """
+        return self.portal.call(lambda: self.asynchronous.info(name))
+
+    def list(self, *, search: str = "", offset: int = 0, limit: int = 100) -> SchedulePage:
+        """List schedules of the account, by name. Safe to cancel.
+
+        Args:
+            search: only schedules with this word in the name.
+            offset: number of schedules to skip.
+            limit: most schedules of a page, 1-1,000.
+        """
+        return self.portal.call(lambda: self.asynchronous.list(search=search, offset=offset, limit=limit))
+
+    def delete(self, name: str) -> Done:
+        """Delete a schedule; messages that it sent stay. Not repeated after a lost reply.
+
+        Raises:
+            ScheduleNotFound: the schedule does not exist.
+        """
+        return self.portal.call(lambda: self.asynchronous.delete(name))
 
 
 class Subscription(Synchronous[AsyncSubscription]):

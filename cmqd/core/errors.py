@@ -10,7 +10,8 @@
     ├── SequenceTooOld, OutOfOrder, TooManyRemembered
     ├── TransactionNotFound, AlreadyCommitted, AlreadyRolledBack, MessageDamaged      (of one message of a batch)
     ├── TopicNotFound, TopicExists, TopicDiffers, TopicInUse, TooManyTopics
-    └── SubscriptionNotFound, SubscriptionExists, SubscriptionDiffers, TooManySubscriptions
+    ├── SubscriptionNotFound, SubscriptionExists, SubscriptionDiffers, TooManySubscriptions
+    └── ScheduleNotFound, ScheduleExists, ScheduleDiffers, TooManySchedules
 
 The edge maps each class to a wire code by its name, in one table.
 """
@@ -387,3 +388,35 @@ class TooManySubscriptions(DomainError):
         super().__init__(
             f"topic {topic!r} has {limit} subscriptions, its limit; unsubscribe one first", topic=topic, limit=limit
         )
+
+
+class ScheduleNotFound(DomainError):
+    """No schedule of that name in the account."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"schedule {name!r} does not exist; create it first", schedule=name)
+
+
+class ScheduleExists(DomainError):
+    """The name is taken, in this or in another case."""
+
+    def __init__(self, name: str, existing: str) -> None:
+        why = "already exists" if name == existing else f"differs only in case from {existing!r}"
+        super().__init__(f"schedule {name!r} {why}; use ensure, or another name", schedule=name, existing=existing)
+
+
+class ScheduleDiffers(DomainError):
+    """The existing schedule has other attributes, or another message; ``difference`` names them."""
+
+    def __init__(self, name: str, difference: dict[str, dict[str, object]]) -> None:
+        shown = ", ".join(f"{k} is {v['is']}, wanted {v['wanted']}" for k, v in difference.items())
+        super().__init__(
+            f"schedule {name!r} exists with other attributes: {shown}", schedule=name, difference=difference
+        )
+
+
+class TooManySchedules(DomainError):
+    """The account is at its limit of schedules, or has no memory left for another schedule."""
+
+    def __init__(self, account: str, share: str, limit: int) -> None:
+        super().__init__(f"account {account!r} has {share}, its limit; delete one first", account=account, limit=limit)

@@ -48,10 +48,13 @@ class Limits(msgspec.Struct, frozen=True):
     page_bytes: int = 512 * 1024
     max_reads: int = 64
     """Page-ins under way at once, which bounds the memory of their answers to 32 MiB."""
+    max_schedules_per_account: int = 1000
+    """A schedule costs about 1.5 KiB of memory, and its body. Their memory also counts as promised memory."""
     max_sessions: int = 100_000
     """Per account."""
     budget_bytes: int = 1024 * MIB
-    """Memory of sessions, dedup ids and connection buffers; ``core.facts.promised_memory`` has the first two."""
+    """Memory of sessions, dedup ids, schedules and connection buffers; all but the last are in
+    ``core.facts.promised_memory``."""
     session_answers: int = 1024
     session_life_ms: int = 600_000
     max_dedup_id_bytes: int = 64

@@ -88,6 +88,15 @@ class UnusedQueue(msgspec.Struct, frozen=True, gc=False):
     """Time since its last use."""
 
 
+class MissedFiring(msgspec.Struct, frozen=True, gc=False):
+    """A schedule that came due in a tick while its queue could not take the message."""
+
+    account: str
+    schedule: str
+    queue: str
+    error: str
+
+
 class BatchRequest(Protocol):
     """The bodies of a send. The requests of the wire protocol have the forms of the Protocols here."""
 

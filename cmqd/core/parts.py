@@ -6,6 +6,7 @@ A part takes the parts below it as arguments, so the parts form no circle. Broke
 from collections.abc import Callable
 from typing import Any
 
+from cmqd.core.calendar import Calendar
 from cmqd.core.facts.facts import Facts
 from cmqd.core.limits import Limits
 from cmqd.core.operations.auto_delete import AutoDelete
@@ -28,6 +29,7 @@ from cmqd.core.operations.rejections import Rejections
 from cmqd.core.operations.reservations import Reservations
 from cmqd.core.operations.reviews import Reviews
 from cmqd.core.operations.rewind import Rewind
+from cmqd.core.operations.schedules import Schedules
 from cmqd.core.operations.send import Send
 from cmqd.core.operations.serving import Serving
 from cmqd.core.operations.settle import Settle
@@ -47,7 +49,7 @@ from cmqd.core.runtime.runtime import Runtime
 class Parts:
     """Facts, runtime, operations and recovery of a broker."""
 
-    def __init__(self, handle_key: HandleKey, limits: Limits, seed: int) -> None:
+    def __init__(self, handle_key: HandleKey, limits: Limits, seed: int, calendar: Calendar) -> None:
         self.handles = handles = ReceiptHandles(handle_key)
         self.facts = facts = Facts(limits)
         self.runtime = runtime = Runtime(facts)
@@ -61,6 +63,7 @@ class Parts:
         dead_letters = DeadLetterSearch(facts, runtime, reservations)
 
         self.send = Send(facts, runtime, batches, store, serving)
+        self.schedules = Schedules(facts, runtime, self.send, calendar)
         self.receive = Receive(facts, runtime, serving)
         self.settle = Settle(facts, runtime, handles, serving, leases, dead_letters)
         self.rejections = Rejections(facts, runtime, handles, self.settle, store, serving)

@@ -79,14 +79,15 @@ class LastKey(DomainError):
 
 
 class AccountNotEmpty(DomainError):
-    """The account has queues or topics."""
+    """The account has queues, topics or schedules."""
 
-    def __init__(self, account: str, queues: int, topics: int) -> None:
+    def __init__(self, account: str, queues: int, topics: int, schedules: int) -> None:
         super().__init__(
-            f"account {account!r} has {queues} queues and {topics} topics; delete them first",
+            f"account {account!r} has {queues} queues, {topics} topics and {schedules} schedules; delete them first",
             account=account,
             queues=queues,
             topics=topics,
+            schedules=schedules,
         )
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from cmqd.core.broker import Broker
-from cmqd.core.outcome import Outcome, PushResult
+from cmqd.core.outcome import MissedFiring, Outcome, PushResult, UnusedQueue
 from cmqd.server.answering import Answering
 from cmqd.server.counters import Counters
 from cmqd.server.handlers.publishing import Publishes
@@ -55,17 +55,31 @@ class BrokerEvents:
         if self._is_quiet:
             return
         self.listening_time.pass_time(now_ms)
-        for unused in self._call("tick", lambda: self.broker.tick(now_ms), now_ms) or ():
-            self.counters.queues_auto_deleted += 1
-            self.counters.messages_auto_deleted += unused.messages
-            _log.info(
-                "queue_auto_deleted",
-                account=unused.account,
-                queue=unused.queue,
-                queue_id=unused.queue_id,
-                messages=unused.messages,
-                unused_ms=unused.unused_ms,
-            )
+        for event in self._call("tick", lambda: self.broker.tick(now_ms), now_ms) or ():
+            match event:
+                case UnusedQueue():
+                    self._queue_deleted(event)
+                case MissedFiring():
+                    self.counters.schedules_missed += 1
+                    _log.warning(
+                        "schedule_missed",
+                        account=event.account,
+                        schedule=event.schedule,
+                        queue=event.queue,
+                        reason=event.error,
+                    )
+
+    def _queue_deleted(self, unused: UnusedQueue) -> None:
+        self.counters.queues_auto_deleted += 1
+        self.counters.messages_auto_deleted += unused.messages
+        _log.info(
+            "queue_auto_deleted",
+            account=unused.account,
+            queue=unused.queue,
+            queue_id=unused.queue_id,
+            messages=unused.messages,
+            unused_ms=unused.unused_ms,
+        )
 
     def clock_offset_changed(self, offset_ms: int) -> None:
         """Record how far the wall clock is ahead of broker time."""

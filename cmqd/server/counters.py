@@ -34,6 +34,8 @@ class Counters(msgspec.Struct):
     """Queues that were deleted because they were unused."""
     messages_auto_deleted: int = 0
     """Messages that went with these queues."""
+    schedules_missed: int = 0
+    """Times at which the queue of a schedule could not take its message."""
     connections_accepted: int = 0
     connections_refused: int = 0
     authentications_failed: int = 0

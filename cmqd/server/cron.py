@@ -15,7 +15,8 @@ expression without any match (30 February) is refused when it is parsed.
 import re
 from calendar import monthrange
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
+from functools import lru_cache
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
@@ -23,6 +24,7 @@ import msgspec
 from cmqd.core.errors import InvalidArgument
 
 MAX_EXPRESSION_BYTES = 256
+MINUTE_MS = 60_000
 HORIZON_YEARS = 40
 """Years of a search: after 28 years the days of the week repeat, and a century without a leap day adds 12 years."""
 
@@ -168,31 +170,33 @@ def _refusal(text: str, why: str) -> InvalidArgument:
     )
 
 
-def parse_zone(name: str) -> ZoneInfo:
-    """Return a zone of the machine's tz database.
+def parse_zone(name: str) -> tzinfo:
+    """Return a zone of the machine's tz database; UTC needs no database.
 
     Raises:
         InvalidArgument: the database has no such zone.
     """
+    if name == "UTC":
+        return UTC
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
         raise InvalidArgument(
-            f"there is no time zone {name[:64]!r}; write one like UTC or Europe/Berlin",
+            f"the server knows no time zone {name[:64]!r}; write one like UTC or Europe/Berlin",
             field="zone",
             value=name,
             limit="a name of the tz database",
         ) from None
 
 
-def next_time_ms(expression: CronExpression, zone: ZoneInfo, after_ms: int) -> int | None:
+def next_time_ms(expression: CronExpression, zone: tzinfo, after_ms: int) -> int | None:
     """Return the first time of an expression after ``after_ms``, in milliseconds since 1970, or None within 40 years.
 
     A time that the clock jumps over comes as much later as the clock was put forward. A time that comes twice, because
     the clock was put back, counts once, unless the expression matches every hour: ``*/10 * * * *`` does not pause.
     """
     after = datetime.fromtimestamp(after_ms // 1000, UTC)
-    local = after.astimezone(zone).replace(tzinfo=None)
+    local = shown_after = after.astimezone(zone).replace(tzinfo=None)
     while True:
         match = expression.next_after(local)
         if match is None:
@@ -202,7 +206,9 @@ def next_time_ms(expression: CronExpression, zone: ZoneInfo, after_ms: int) -> i
             break
         # The clock was put back behind ``after``: the match is the first of two equal times, and has passed.
         local = match
-    if expression.matches_every_hour and found - after <= _REPEATED_HOURS:
+    # Only if the clock is changed in between, or was put back shortly before: the search costs some 15 us a minute.
+    is_changed = local is not shown_after or found - after != match - shown_after
+    if is_changed and expression.matches_every_hour and found - after <= _REPEATED_HOURS:
         minute = after.replace(second=0) + timedelta(minutes=1)
         while minute < found:
             shown = minute.astimezone(zone).replace(tzinfo=None)
@@ -210,3 +216,26 @@ def next_time_ms(expression: CronExpression, zone: ZoneInfo, after_ms: int) -> i
                 return round(minute.timestamp()) * 1000
             minute += timedelta(minutes=1)
     return round(found.timestamp()) * 1000
+
+
+# Refusals are not cached. Expressions and zones are small, and a firing would otherwise parse its expression again.
+_parsed = lru_cache(4096)(parse_cron)
+_zone_of = lru_cache(1024)(parse_zone)
+
+
+@lru_cache(1024)
+def _next_of(cron: str, zone: str, minute: int) -> int | None:
+    # Cached, because many schedules have the same expression and fire in the same minute.
+    return next_time_ms(_parsed(cron), _zone_of(zone), minute * MINUTE_MS)
+
+
+def calendar(cron: str, zone: str, after_ms: int) -> int | None:
+    """Return the first time of an expression in a zone after ``after_ms``; see :data:`cmqd.core.calendar.Calendar`.
+
+    The rules of a zone are read once: an update of the tz database counts from the next start on.
+
+    Raises:
+        InvalidArgument: the expression is malformed, or the zone is unknown.
+    """
+    # Times are whole minutes, so the result is the same for all milliseconds of a minute.
+    return _next_of(cron, zone, after_ms // MINUTE_MS)

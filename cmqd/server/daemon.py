@@ -38,6 +38,7 @@ from cmqd.server.accounts_file import ADMIN, AccountsFile, AccountsFileError
 from cmqd.server.clock import BrokerClock, LastTime, start_offset, wall_ms
 from cmqd.server.core_limits import limits_of
 from cmqd.server.counters import rss_bytes
+from cmqd.server.cron import calendar
 from cmqd.server.greeting import Started, find_cmq, greeting
 from cmqd.server.listening import connection_limit, raise_descriptor_limit
 from cmqd.server.log_lines import configure_logs, get_logger
@@ -176,7 +177,7 @@ class Daemon:
         report = self._report = await self._unless_stopped(log.open())
         accounts, are_new = open_accounts(settings.data, wall_ms())
         limits = limits_of(settings)
-        broker = Broker(accounts.handle_key, limits, seed=secrets.randbits(64))
+        broker = Broker(accounts.handle_key, limits, seed=secrets.randbits(64), calendar=calendar)
         last_time = LastTime()
         await self._unless_stopped(self._recover(broker, report, last_time))
         if are_new:
@@ -232,7 +233,7 @@ class Daemon:
             OSError: the accounts could not be written.
         """
         file = AccountsFile(self._settings.data)
-        if broker.queues or broker.topics or broker.records_not_applied or report.numbers_jump:
+        if broker.queues or broker.topics or broker.schedules or broker.records_not_applied or report.numbers_jump:
             contents = f"{_count(broker.queues, 'queue')} and {_count(broker.topics, 'topic')}"
             copy = f"; its copy is {file.copy}" if file.copy.exists() else ""
             raise AccountsFileError(
@@ -294,6 +295,7 @@ class Daemon:
             queues=len(broker.queues),
             topics=len(broker.topics),
             subscriptions=len(broker.subscriptions),
+            schedules=len(broker.schedules),
             findings=len(report.findings),
             seconds=round(self._recovery_s, 3),
         )

@@ -387,6 +387,7 @@ class Server:
             broker=broker,
             answering=answering,
             accounts=accounts,
+            admission=self.admission,
             location=self._location,
             now_ms=now_ms,
         )
@@ -533,6 +534,7 @@ class Server:
             queues=len(broker.queues),
             topics=len(broker.topics),
             subscriptions=len(broker.subscriptions),
+            schedules=len(broker.schedules),
             pushes_under_way=self.outbox.under_way,
             last_lsn=log.last_lsn,
             durable_lsn=log.durable_lsn,

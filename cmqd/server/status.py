@@ -61,6 +61,7 @@ class LoopStatus(msgspec.Struct, frozen=True):
     queues: int
     topics: int
     subscriptions: int
+    schedules: int
     pushes_under_way: int
     last_lsn: int
     durable_lsn: int

@@ -113,8 +113,8 @@ class Clock:
             hours: as ``seconds``.
             days: as ``seconds``.
             stepwise: False = one jump, and all that is due happens at its end; a retry that fails then plans the next
-                one from there. True = from deadline to deadline, so that each retry happens at its own time, and the
-                retries of three hours are all made.
+                one from there, and a schedule fires once. True = from deadline to deadline, so that each retry and
+                firing happens at its own time, and the retries of three hours are all made.
 
         Raises:
             ValueError: the sum is negative; broker time never goes back.

@@ -13,6 +13,7 @@ from cmqd.core.limits import Limits
 from cmqd.memory_log import MemoryLog
 from cmqd.server.accounts import Accounts, open_accounts
 from cmqd.server.clock import BrokerClock
+from cmqd.server.cron import calendar
 from cmqd.server.push.outbox import Pushing
 from cmqd.server.push.pusher import Pusher
 from cmqd.server.server import Server
@@ -65,7 +66,7 @@ async def server_in_memory(
     """
     accounts, _ = open_accounts(settings.data, wall_ms())
     # Without a random seed: the pauses between deliveries are the same in every run of a test.
-    broker = Broker(accounts.handle_key, limits)
+    broker = Broker(accounts.handle_key, limits, calendar=calendar)
     log = MemoryLog(segment_bytes=settings.segment_bytes)
     await log.open()
     clock = BrokerClock(wall=wall_ms, monotonic_ns=monotonic_ns)

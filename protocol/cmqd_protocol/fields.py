@@ -33,9 +33,8 @@ Proof: TypeAlias = Annotated[bytes, Meta(min_length=PROOF_BYTES, max_length=PROO
 ShortText: TypeAlias = Annotated[str, Meta(max_length=MAX_NAME_BYTES)]
 Bodies: TypeAlias = Annotated[list[bytes], Meta(min_length=1, max_length=MAX_BATCH)]
 Handles: TypeAlias = Annotated[list[Unsigned], Meta(min_length=1, max_length=MAX_BATCH)]
-HeadersList: TypeAlias = Annotated[
-    list[Annotated[Headers, Meta(max_length=MAX_HEADERS)] | None], Meta(max_length=MAX_BATCH)
-]
+HeadersOfOne: TypeAlias = Annotated[Headers, Meta(max_length=MAX_HEADERS)]
+HeadersList: TypeAlias = Annotated[list[HeadersOfOne | None], Meta(max_length=MAX_BATCH)]
 DedupId: TypeAlias = Annotated[str, Meta(min_length=1, max_length=MAX_DEDUP_ID_BYTES)]
 DedupIds: TypeAlias = Annotated[list[DedupId | None], Meta(max_length=MAX_BATCH)]
 Reasons: TypeAlias = Annotated[

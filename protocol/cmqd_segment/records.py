@@ -490,6 +490,57 @@ class TopicMessagesExpired(Record, frozen=True, tag=52):
     floor: int
 
 
+class ScheduleSet(Record, frozen=True, tag=60):
+    """A schedule exists from here on, or has these attributes from here on. Its id is from the counter of queue ids."""
+
+    schedule_id: int
+    account: str
+    name: str
+    queue: str
+    """Name of the queue; the queue may be deleted, and another queue may take the name."""
+    cron: str
+    zone: str
+    paused: bool
+    body: bytes
+    headers: Headers | None
+    set_ms: int
+    next_ms: int
+    """The next time at which the schedule fires; 0 = none. Computed before the record, so that a replay needs neither
+    a calendar nor the rules of time zones."""
+
+
+class ScheduleDeleted(Record, frozen=True, tag=61):
+    """A schedule is gone."""
+
+    schedule_id: int
+
+
+class ScheduleFired(Record, frozen=True, tag=62):
+    """A schedule came due. The ``MessagesSent`` of its message is in the same row."""
+
+    schedule_id: int
+    due_ms: int
+    """The planned time; earlier planned times that passed meanwhile are left out."""
+    fired_ms: int
+    next_ms: int
+    """The next time; 0 = none."""
+    message_id: int = 0
+    """0 = missed: the queue could not take the message."""
+    error: str = ""
+    """Reason of a miss, or reason why there is no next time."""
+
+
+class SchedulePlanned(Record, frozen=True, tag=63):
+    """A schedule that did not fire has another next time: broker time stepped back, or its time zone is known again."""
+
+    schedule_id: int
+    planned_ms: int
+    next_ms: int
+
+
+ScheduleRecord: TypeAlias = ScheduleSet | ScheduleDeleted | ScheduleFired | SchedulePlanned
+"""The facts of schedules, each with a ``schedule_id``."""
+
 TopicRecord: TypeAlias = (
     TopicCreated
     | TopicAttributesSet
@@ -533,6 +584,7 @@ AnyRecord: TypeAlias = (
     | TransactionsChecked
     | TransactionsUndecided
     | TopicRecord
+    | ScheduleRecord
 )
 
 

@@ -134,7 +134,7 @@ def test_an_account_with_its_share_of_memory_gets_no_new_dedup_ids_until_the_old
     rig.now_ms += 1000
     before = facts(rig.broker)
 
-    with pytest.raises(TooManyRemembered, match="sessions and dedup ids of") as refused:
+    with pytest.raises(TooManyRemembered, match="sessions, dedup ids and schedules of") as refused:
         way(rig, "first", 0, 0, ["g"])
 
     if way is not send_together:

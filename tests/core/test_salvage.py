@@ -21,12 +21,13 @@ from cmqd_segment.records import (
     QueueDeleted,
     QueueRewound,
     Record,
+    SchedulePlanned,
     Subscribed,
     TopicCreated,
     TopicDeleted,
     Unsubscribed,
 )
-from support.core_builders import ACCOUNT, KEY, Rig, counts
+from support.core_builders import ACCOUNT, KEY, Rig, counts, every
 from support.core_facts import check_lease_buckets, facts
 from support.invariants import check_broker
 
@@ -67,6 +68,7 @@ def eventful() -> Rig:
     rig.create("reply", auto_delete_after_ms=60_000)
     moves_and_transactions(rig)
     topics(rig)
+    schedules(rig)
     settle(rig, 595_000)
     rig.send(b"7", b"8", b"9", session=7, sequence=3)
     handles = rig.handles(most=2)
@@ -145,6 +147,33 @@ def topics(rig: Rig) -> None:
     rig.pushes.clear()
 
 
+def schedules(rig: Rig) -> None:
+    """Each fires once: the next multiple after the first is decades away."""
+    rig.create("timed")
+    for number, name in enumerate(("gone", "Gone", "kept")):
+        made = rig.broker.create_schedule(
+            *(ACCOUNT, name, {"queue": "timed", "cron": str(rig.now_ms + 500 + number)}, b"t", None, rig.now_ms)
+        )
+        rig.done(made)
+        if name == "gone":
+            rig.done(rig.broker.delete_schedule(ACCOUNT, name))
+    rig.done(rig.broker.set_schedule(ACCOUNT, "kept", {}, b"tt", {"h": "v"}, rig.now_ms))
+    # As after a step of broker time.
+    planned = SchedulePlanned(
+        rig.broker.facts.schedules.find(ACCOUNT, "Gone").schedule_id, rig.now_ms, rig.now_ms + 400
+    )
+    rig.log.append([planned])
+    rig.broker.replay(planned, rig.log.last_lsn)
+    settle(rig, 600)
+    assert rig.counts("timed")["active"] == 2
+    rig.delete_queue("timed")
+    for name in ("Gone", "kept"):
+        rig.done(rig.broker.set_schedule(ACCOUNT, name, {"cron": str(rig.now_ms + 500)}, None, None, rig.now_ms))
+    settle(rig, 600)
+    assert rig.broker.schedule_info(ACCOUNT, "kept").counts == {"fired": 1, "missed": 1}
+    rig.create("timed")
+
+
 def settle(rig: Rig, ms: int) -> None:
     rig.advance(ms)
     rig.answer_reads()
@@ -153,7 +182,7 @@ def settle(rig: Rig, ms: int) -> None:
 
 def salvaged(rig: Rig, missing: Collection[int], parts: Sequence[AnyPart] = ()) -> Rig:
     """A broker from the rows of the log but those with these LSNs (and what a checkpoint tells)."""
-    broker = Broker(KEY, rig.limits)
+    broker = Broker(KEY, rig.limits, calendar=every)
     log = rig.log.only([[] if lsn in missing else row for lsn, row in enumerate(rig.log.rows, 1)])
     log.damaged.clear()
     for part in parts:
@@ -250,7 +279,7 @@ def test_any_rows_may_be_missing(seed: int):
 def test_any_rows_above_a_checkpoint_may_be_missing(seed: int):
     chance = random.Random(seed)
     at = chance.randrange(1, ROWS)
-    before = Broker(KEY, LIMITS)
+    before = Broker(KEY, LIMITS, calendar=every)
     for lsn, record in EVENTFUL.log.records():
         if lsn <= at:
             before.replay(record, lsn)

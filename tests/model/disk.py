@@ -27,7 +27,7 @@ from cmqd_segment.records import (
     pack_runs,
     unpack_runs,
 )
-from support.core_builders import KEY
+from support.core_builders import KEY, every
 from support.core_facts import check_lease_buckets, facts
 from support.invariants import check_broker
 from support.naive_broker import (
@@ -131,7 +131,7 @@ class DiskRules(MessageRules):
     # ------------------------------------------------------------------ crashes
 
     def broker_from(self, parts: list[AnyPart], records: list[tuple[int, AnyRecord]]) -> Broker:
-        broker = Broker(KEY, self.limits)
+        broker = Broker(KEY, self.limits, calendar=every)
         above = 0
         for part in parts:
             # As read from a file: what is made of it must not change the part.

@@ -12,7 +12,7 @@ from model.judge import MOST_TICKS, REST_MS
 
 from cmqd.core.broker import Broker
 from cmqd.core.limits import Limits
-from support.core_builders import KEY, START_MS, NaiveLog
+from support.core_builders import KEY, START_MS, NaiveLog, every
 from support.core_facts import check_lease_buckets
 from support.invariants import check_broker
 from support.naive_broker import (
@@ -61,7 +61,7 @@ class BrokerMachine(DiskRules):
             max_delay_ms=1_296_000_000,
             **self.more_limits,
         )
-        self.broker = Broker(KEY, self.limits)
+        self.broker = Broker(KEY, self.limits, calendar=every)
         self.now_ms = START_MS
         self.log = NaiveLog()
         self.queues = []

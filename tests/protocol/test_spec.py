@@ -18,7 +18,9 @@ from cmqd.core.limits import (
     STRATEGIES,
     Limits,
 )
+from cmqd.core.operations.schedules import ScheduleAttributes
 from cmqd.core.urls import MAX_URL_LENGTH
+from cmqd.server.cron import HORIZON_YEARS, MAX_EXPRESSION_BYTES
 from cmqd.server.handlers.subscriptions import DEFAULT_OVERLAP_MS, MAX_OVERLAP_MS
 from cmqd.server.transaction_checkers import MAX_REGISTRATIONS
 from cmqd.settings import Settings
@@ -28,6 +30,7 @@ from cmqd_protocol.features import FEATURES_FACT, FIELD_FEATURES, MAX_WAITING_RE
 from cmqd_protocol.messages import MESSAGE_TYPES, REQUEST_TYPES, operation_name
 from cmqd_segment.attributes import QueueAttributes, SubscriptionAttributes, TopicAttributes
 from cmqd_types.messages import CopyOf, HalfMessage, Origin, PeekedMessage, ReceivedMessage
+from cmqd_types.schedules import ScheduleSummary
 from cmqd_types.topics import SubscriptionSummary
 from support.vectors import load
 
@@ -76,6 +79,7 @@ def test_every_request_names_its_reply(opcode: int) -> None:
         messages.TransactionFailure,
         HalfMessage,
         SubscriptionSummary,
+        ScheduleSummary,
         messages.KeyInfo,
     ],
 )
@@ -239,6 +243,17 @@ def test_the_limits_and_defaults_of_topics_are_written_as_they_are() -> None:
         assert re.search(rf"`{values[0]}` or `{values[1]}`[^|]*\| `{default}` \|", chapter)
     rows = set(re.findall(r"\| `(\w+)` \|", chapter))
     assert set(TopicAttributes.__struct_fields__) | set(SubscriptionAttributes.__struct_fields__) <= rows
+
+
+def test_the_limits_and_attributes_of_schedules_are_written_as_they_are() -> None:
+    chapter = " ".join(SPEC.partition("### 7.7 Schedules")[2].partition("## 8 ")[0].split())
+
+    assert f"at most **{Limits().max_schedules_per_account:,}** schedules" in chapter
+    assert f"| schedules per account | {Limits().max_schedules_per_account:,} | `too_many_schedules` |" in SPEC
+    assert f"at most {MAX_EXPRESSION_BYTES} bytes" in chapter
+    assert f"within {HORIZON_YEARS} years" in chapter
+    assert re.findall(r"\| `([a-z]+)` \|", chapter) == list(ScheduleAttributes.__struct_fields__)
+    assert ScheduleAttributes().zone == "UTC"
 
 
 def test_the_waiting_requests_that_a_server_takes_by_default_are_written_as_they_are() -> None:

@@ -94,6 +94,15 @@ def one_of_each() -> list[records.AnyRecord]:
         records.DeliveriesDropped(1, 2, [0, 2], "retries", NOW_MS),
         records.DeliveriesCleared(1, 2, 7, NOW_MS),
         records.TopicMessagesExpired(1, 7),
+        records.ScheduleSet(
+            *(1, "account", "name", "q" * 64, "0 9 * * mon-fri", "Europe/Berlin", False, b"b" * 300, {"a": "\u20ac"}),
+            *(NOW_MS, NOW_MS + 5),
+        ),
+        records.ScheduleSet(1, "account", "name", "queue", "* * * * *", "UTC", True, b"b", None, NOW_MS, 0),
+        records.ScheduleDeleted(1),
+        records.ScheduleFired(1, NOW_MS, NOW_MS + 1, NOW_MS + 60_000, 1 << 62),
+        records.ScheduleFired(1, NOW_MS, NOW_MS + 1, 0, 0, "queue 'q' does not exist; create it first"),
+        records.SchedulePlanned(1, NOW_MS, NOW_MS + 5),
     ]
 
 

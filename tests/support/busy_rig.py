@@ -7,7 +7,7 @@ from cmqd.core.broker import Broker
 from cmqd.core.errors import DomainError, SubscriptionNotFound
 from cmqd_segment.checkpoint import AnyPart
 from cmqd_segment.records import AnyRecord
-from support.core_builders import ACCOUNT, KEY, Rig
+from support.core_builders import ACCOUNT, KEY, Rig, every
 
 SOME_MS = 1500
 URL = "http://127.0.0.1/hook"
@@ -113,7 +113,7 @@ def busy_rig(seed: int, steps: int) -> "tuple[Rig, list[list[AnyPart]]]":
 
 def replayed(rows: "list[list[AnyRecord]]") -> Broker:
     """What the broker was after these rows."""
-    broker = Broker(KEY)
+    broker = Broker(KEY, calendar=every)
     for lsn, records in enumerate(rows, 1):
         for record in records:
             broker.replay(record, lsn)

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from cmqd.core.broker import Broker
-from cmqd.core.errors import DomainError
+from cmqd.core.errors import DomainError, InvalidArgument
 from cmqd.core.facts.queue import Queue
 from cmqd.core.facts.topic import Subscription, Topic
 from cmqd.core.limits import Limits
@@ -45,6 +45,15 @@ T = TypeVar("T")
 KEY = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB, 0x2545F4914F6CDD1D)
 ACCOUNT = "admin"
 START_MS = 1_700_000_000_000
+
+
+def every(cron: str, zone: str, after_ms: int) -> int | None:
+    """A calendar of the core without a calendar: ``cron`` is a number, and its multiples in ms are the times; 0 has no
+    time. Zone ``Atlantis`` is unknown.
+    """
+    if not cron.isdigit() or zone == "Atlantis":
+        raise InvalidArgument("no such time", field="cron", value=cron, limit="a number")
+    return (after_ms // int(cron) + 1) * int(cron) if int(cron) else None
 
 
 def counts(**some: int) -> dict[str, int]:
@@ -144,7 +153,7 @@ class Rig:
 
     def __init__(self, limits: Limits | None = None, broker: Broker | None = None, log: NaiveLog | None = None) -> None:
         self.limits = limits or Limits()
-        self.broker = broker or Broker(KEY, self.limits)
+        self.broker = broker or Broker(KEY, self.limits, calendar=every)
         self.log = log or NaiveLog()
         self.now_ms = START_MS
         self.reads: list[PageRead] = []
@@ -404,14 +413,14 @@ class Rig:
 
     def crash(self, records: int | None = None, step_to_ms: int | None = None) -> "Rig":
         """A broker of its own from the first so many records of the log (all of them); its time may step back."""
-        broker = Broker(KEY, self.limits)
+        broker = Broker(KEY, self.limits, calendar=every)
         for lsn, record in self.log.records()[:records]:
             broker.replay(record, lsn)
         return self._recovered(broker, step_to_ms=step_to_ms)
 
     def crash_after_row(self, rows: int) -> "Rig":
         """A broker of its own from the first so many rows, as if nothing had been written after them."""
-        broker = Broker(KEY, self.limits)
+        broker = Broker(KEY, self.limits, calendar=every)
         log = self.log.only(self.log.rows[:rows])
         for lsn, record in log.records():
             broker.replay(record, lsn)
@@ -420,7 +429,7 @@ class Rig:
     def crash_after(self, parts: Sequence[AnyPart], rows: int | None = None) -> "Rig":
         """A broker of its own from a checkpoint and the rows above it, up to a row (all)."""
         log = None if rows is None else self.log.only(self.log.rows[:rows])
-        broker = Broker(KEY, self.limits)
+        broker = Broker(KEY, self.limits, calendar=every)
         for part in parts:
             broker.load(part)
         header = parts[0]

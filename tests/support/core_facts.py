@@ -7,6 +7,7 @@ from pyroaring import BitMap64
 
 from cmqd.core.broker import Broker
 from cmqd.core.facts.queue import Queue
+from cmqd.core.facts.schedules import Schedule
 from cmqd.core.facts.topic import Subscription, Topic
 
 
@@ -15,6 +16,7 @@ def facts(broker: Broker) -> dict[str, Any]:
     return {
         "queues": {queue_id: queue_facts(queue) for queue_id, queue in sorted(broker.queues.items())},
         "topics": {topic_id: topic_facts(topic) for topic_id, topic in sorted(broker.topics.items())},
+        "schedules": {schedule_id: schedule_facts(each) for schedule_id, each in sorted(broker.schedules.items())},
         "sessions": broker.facts.promises.sessions.packed(broker.facts.promises.sessions.keys()),
         "reserved": (
             broker.facts.numbers.message_id_until,
@@ -23,6 +25,17 @@ def facts(broker: Broker) -> dict[str, Any]:
         ),
         "clock offset": broker.facts.clock_offset_ms,
     }
+
+
+def schedule_facts(schedule: Schedule) -> Any:
+    """The facts of one schedule."""
+    definition = schedule.definition
+    return (
+        *(definition.account, definition.name, definition.queue, definition.cron, definition.zone, definition.paused),
+        *(definition.body, definition.headers, schedule.created_ms, schedule.modified_ms, schedule.next_ms),
+        *(schedule.fired, schedule.missed, schedule.last_fired_ms, schedule.last_message_id),
+        *(schedule.last_error, schedule.last_error_ms),
+    )
 
 
 def topic_facts(topic: Topic) -> dict[str, Any]:

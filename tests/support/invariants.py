@@ -12,6 +12,7 @@ from cmqd.core.facts.dedup import DedupIds
 from cmqd.core.facts.deliveries import Deliveries
 from cmqd.core.facts.facts import Facts
 from cmqd.core.facts.promised_memory import PromisedMemory
+from cmqd.core.facts.schedules import ScheduleTable
 from cmqd.core.facts.sessions import Sessions
 from cmqd.core.runtime.pending import PendingDeadLetters
 from cmqd.core.runtime.runtime import Runtime
@@ -108,7 +109,11 @@ def _check_memory(facts: Facts) -> None:
     for topic in facts.topics.by_id.values():
         if topic.known_dedup_ids is not None:
             tables.setdefault(topic.account, []).append(topic.known_dedup_ids)
-    check_promises(facts.promises.memory, tables, facts.promises.sessions)
+    for schedule_id, schedule in facts.schedules.by_id.items():
+        assert facts.schedules.names[schedule.account][schedule.name] is schedule
+        assert schedule.schedule_id == schedule_id
+        assert not (schedule.definition.paused and schedule.next_ms), "a paused schedule has a next time"
+    check_promises(facts.promises.memory, tables, facts.promises.sessions, facts.schedules)
 
 
 def check_index(index: QueueIndex) -> None:
@@ -171,10 +176,17 @@ def check_deliveries(deliveries: Deliveries) -> None:
         assert deliveries.under_way[position] == 1
 
 
-def check_promises(memory: PromisedMemory, tables: Mapping[str, Collection[DedupIds]], sessions: Sessions) -> None:
-    """Raise AssertionError if the memory is not that of these tables of dedup ids, by account, and sessions."""
+def check_promises(
+    memory: PromisedMemory,
+    tables: Mapping[str, Collection[DedupIds]],
+    sessions: Sessions,
+    schedules: ScheduleTable | None = None,
+) -> None:
+    """Assert that the memory is that of these tables of dedup ids, by account, sessions and schedules."""
     by_account = {account: sum(table.size_bytes for table in tables[account]) for account in tables}
     for account, size_bytes in sessions.sizes_bytes().items():
         by_account[account] = by_account.get(account, 0) + size_bytes
+    for schedule in schedules.by_id.values() if schedules is not None else ():
+        by_account[schedule.account] = by_account.get(schedule.account, 0) + schedule.size_bytes
     assert memory._by_account == {account: size_bytes for account, size_bytes in by_account.items() if size_bytes}
     assert memory.total_bytes == sum(by_account.values())

@@ -1,8 +1,9 @@
-"""All facts of a broker: numbers, promises, queues and topics."""
+"""All facts of a broker: numbers, promises, queues, topics and schedules."""
 
 from cmqd.core.facts.numbers import Numbers
 from cmqd.core.facts.promised_memory import Promises
 from cmqd.core.facts.queues import DELAY_BUCKET_MS, QueueTable
+from cmqd.core.facts.schedules import ScheduleTable
 from cmqd.core.facts.topics import TopicTable
 from cmqd.core.limits import Limits
 from cmqd_segment.records import ClockOffset
@@ -17,6 +18,7 @@ class Facts:
         self.promises = Promises(limits)
         self.queues = QueueTable(limits, self.promises)
         self.topics = TopicTable(limits, self.promises, self.queues)
+        self.schedules = ScheduleTable(self.promises.memory)
         self.clock_offset_ms = 0
         """Wall clock less broker time, as the log records it. No rule examines it: the next start does."""
 

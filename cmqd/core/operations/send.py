@@ -45,7 +45,7 @@ class Send:
         self._store = store
         self._serving = serving
 
-    def _send_one(self, queue: Queue, request: SendRequest, now_ms: int) -> Outcome[Sequence[int]]:
+    def send_one(self, queue: Queue, request: SendRequest, now_ms: int) -> Outcome[Sequence[int]]:
         """Store a batch, whole or not at all; the reply is its message ids.
 
         A numbered send (``session`` and ``sequence`` not 0) that was stored before gets the same ids again. A body with
@@ -143,7 +143,7 @@ class Send:
             request = requests[place]
             place += 1
             try:
-                outcome = self._send_one(queue, request, now_ms)
+                outcome = self.send_one(queue, request, now_ms)
             except DomainError as refusal:
                 replies.append(refusal)
                 continue
@@ -188,7 +188,7 @@ class Send:
                     if stored is not None:
                         replies.append(stored)
                         continue
-                # After the look for a repeat, as in ``_send_one``: a limit may have been lowered since the first send.
+                # After the look for a repeat, as in ``send_one``: a limit may have been lowered since the first send.
                 own = checked_sizes(queue.name, request.bodies, None, attributes.max_message_bytes, self._limits)
                 # A session counts against the share of its account once, however many of its sends are in this call.
                 is_new = (

@@ -82,6 +82,12 @@ class Checkpoint:
                 for part in self._topic_parts(topic, last_lsn):
                     parts += 1
                     yield part
+        # A schedule that comes meanwhile is in the log behind the header, as a queue is.
+        for schedule_id in list(self._facts.schedules.by_id):
+            schedule = self._facts.schedules.by_id.get(schedule_id)
+            if schedule is not None:
+                parts += 1
+                yield self._facts.schedules.slice(schedule, last_lsn())
         # Sessions last: their slices then have all answers of the queues' slices, and replay can take a session as it
         # is.
         keys = self._sessions.keys()

@@ -28,6 +28,7 @@ from cmqd_segment.checkpoint import (
     LeasesSlice,
     QueueSlice,
     RetriesSlice,
+    ScheduleSlice,
     SessionsSlice,
     SubscriptionSlice,
     TopicSlice,
@@ -87,6 +88,8 @@ class Restore:
                 # Counted without asking for room: promises of before the restart are kept, even if the share of the
                 # account was lowered since.
                 self._promises.memory.recount(account, dedup_ids)
+            case ScheduleSlice():
+                self._facts.schedules.load(part)
             case SessionsSlice():
                 # Slices of sessions are written last and hold all answers of the queues, so a session is taken as the
                 # slice has it.

@@ -8,7 +8,7 @@ message, 8 or 16 bytes instead of a tuple in a heap, and a checkpoint reads the 
 """
 
 from collections import deque
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 from cmqd.core.errors import DomainError
 from cmqd.core.facts.deadlines import DeadlineBuckets
@@ -24,6 +24,8 @@ PREFETCH_MS = 2000
 """How far ahead bodies of delayed messages are read, half of it at a time: a million messages of 256 bytes due within a
 minute then cost a quarter of a row each, not a row, and take 18 MiB of the window."""
 NEVER_MS = 1 << 63
+STALE_ENTRIES = 64
+"""Stale entries that a plan may have, beside as many as it has entries."""
 
 
 class Plan:
@@ -48,7 +50,10 @@ class Plan:
 
     def discard(self, owner_id: int) -> None:
         """Plan no work for an owner."""
-        self.due_ms.pop(owner_id, None)
+        if self.due_ms.pop(owner_id, None) is not None and len(self.heap) > 2 * len(self.due_ms) + STALE_ENTRIES:
+            # A far time that is discarded again and again would fill the memory with stale entries.
+            self.heap = [(due_ms, other_id) for other_id, due_ms in self.due_ms.items()]
+            heapify(self.heap)
 
     def is_due(self, now_ms: int) -> bool:
         """Return whether the first entry is due."""
@@ -87,9 +92,11 @@ class Agenda:
         """Subscriptions, at the time when a delivery comes due."""
         self.auto_deletes = Plan()
         """Queues with ``auto_delete_after_ms``, at the time when their last use is to be examined."""
+        self.schedules = Plan()
+        """Schedules, at the time when they fire next."""
         self._plans = (
             *(self.expiries, self.reviews, self.dedup_sweeps, self.topic_expiries, self.deliveries),
-            self.auto_deletes,
+            *(self.auto_deletes, self.schedules),
         )
         self.sessions_due_ms: int | None = None
         """The next sweep of producer sessions; None without sessions."""

@@ -13,6 +13,7 @@ from cmqd.core.broker import Broker
 from cmqd.log.values import RecoveryReport
 from cmqd.server.accounts import open_accounts
 from cmqd.server.clock import BrokerClock, LastTime, start_offset
+from cmqd.server.cron import calendar
 from cmqd.server.server import Server
 from cmqd.server.status import StorageProcessStatus
 from cmqd.settings import Settings
@@ -86,7 +87,7 @@ async def open_folder(folder: Path, wall_ms: int, **storage: Any) -> FolderBroke
     """Recover the broker of a data folder at a moment of the clock."""
     clock = FakeClock(wall_ms)
     accounts, _ = open_accounts(folder, clock.now_ms())
-    broker = Broker(accounts.handle_key)
+    broker = Broker(accounts.handle_key, calendar=calendar)
     log = StorageProcessLog(settings_for(folder, ballast_bytes=0, **storage))
     report = await log.open()
     if report.numbers_jump:
