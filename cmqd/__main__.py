@@ -23,6 +23,7 @@ _PLATFORMS = {"darwin": "macOS", "win32": "Windows", "cygwin": "Cygwin"}
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns its exit code."""
+    open_standard_streams()
     parser = _parser()
     chosen = parser.parse_args(arguments)
     flags: dict[str, Any] = {name: getattr(chosen, name, None) for name in SETTINGS}
@@ -54,6 +55,23 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"cmqd: {missing.name} is not installed; the server needs: pip install 'cmqd[server]'", file=sys.stderr)
         return ExitCode.USAGE
     return int(run_server(settings, read_settings, ignored))
+
+
+def open_standard_streams() -> None:
+    """Open the null device as each standard stream that this process was started without (``cmqd serve >&-``).
+
+    Otherwise a socket of the broker would get the number of the stream: lines for the operator would go to a client,
+    and libuv ends a process that closes a socket of such a number.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            # The lowest free number is this one, because the numbers below it are open. The storage process inherits
+            # the stream; without that the same fault would begin there.
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+            # Python found no stream at its start, and left None in the place of the object.
+            setattr(sys, name, open(number, "w" if number else "r", closefd=False))
 
 
 def platform_refusal(platform: str) -> str:

@@ -42,6 +42,7 @@ from cmqd.server.cron import calendar
 from cmqd.server.greeting import Started, find_cmq, greeting
 from cmqd.server.listening import connection_limit, raise_descriptor_limit
 from cmqd.server.log_lines import configure_logs, get_logger
+from cmqd.server.push.pusher import Pusher
 from cmqd.server.reload import Reload
 from cmqd.server.server import Server, failure_text
 from cmqd.server.status import RecoveryFinding, RecoveryStatus, StorageProcessStatus
@@ -174,7 +175,12 @@ class Daemon:
         # Until the server takes the failure: a storage that fails behind the last chunk of its recovery stream would
         # otherwise fail unheard, and the server would listen without ever answering.
         log.on_fatal = self._on_failed
-        report = self._report = await self._unless_stopped(log.open())
+        opening = asyncio.ensure_future(log.open())
+        # The storage process begins in this turn; its start and these imports take about as long, on two cores.
+        await asyncio.sleep(0)
+        if Pusher.available():
+            Pusher.load()
+        report = self._report = await self._unless_stopped(opening)
         accounts, are_new = open_accounts(settings.data, wall_ms())
         limits = limits_of(settings)
         broker = Broker(accounts.handle_key, limits, seed=secrets.randbits(64), calendar=calendar)
@@ -320,8 +326,7 @@ class Daemon:
         if settings.log_format is LogFormat.CONSOLE and settings.log_level in (LogLevel.DEBUG, LogLevel.INFO):
             started = Started(host, port, tls, settings.data, settings.durability, settings.ephemeral, context_file)
             # Standard output may be a closed pipe, which must not end the broker; a buffer would fail again at the end.
-            # It is None, without the attribute, if the process was started without it.
-            with contextlib.suppress(AttributeError, OSError, ValueError):
+            with contextlib.suppress(OSError, ValueError):
                 os.write(sys.stdout.fileno(), f"{greeting(started, find_cmq())}\n".encode())
         if settings.ready_file is not None:
             _write_ready_file(

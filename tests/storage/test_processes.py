@@ -197,20 +197,24 @@ async def test_a_folder_that_cannot_be_made_is_an_error_that_names_it(tmp_path: 
 
 
 async def test_a_segment_rolls_by_size_while_commits_go_on(open_process: OpenProcess) -> None:
-    rig = await open_process(segment_bytes=200_000)
-    for index in range(300):
+    rig = await open_process(segment_bytes=200_000, state_interval_ms=20)
+    for index in range(330):
         rig.send(1, index, 1, 2000)
         rig.log.flush()
-        if index % 10 == 0:
+        if index % 10 == 9:
             await rig.commit()
-    await rig.commit()
+        if index % 110 == 109:
+            # More than a segment was written since the last roll. A roll waits for the file of the next segment, and
+            # commits do not: without this wait a slow disk makes fewer and larger segments.
+            rolls = (index + 1) // 110
+            await rig.until(lambda rolls=rolls: rig.checkpoints_wanted >= rolls)
     await rig.log.seal_now()
 
     sealed = rig.log.closed_segments()
     assert len(sealed) >= 3
     assert [segment.first_lsn for segment in sealed[1:]] == [segment.last_lsn + 1 for segment in sealed[:-1]]
     assert rig.checkpoints_wanted >= len(sealed)
-    assert len((await rig.page(1, [0, 300], 1 << 30))[0]) == 300
+    assert len((await rig.page(1, [0, 330], 1 << 30))[0]) == 330
 
 
 async def test_a_quiet_segment_rolls_by_age(open_process: OpenProcess) -> None:

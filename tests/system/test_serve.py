@@ -328,6 +328,18 @@ def test_a_standard_output_that_takes_no_greeting_ends_nothing(tmp_path: Path) -
         assert server.stop() == 0
 
 
+@pytest.mark.parametrize("closed", [">&-", "<&- >&- 2>&-"])
+def test_a_start_without_standard_streams_serves_and_ends_in_order(closed: str, tmp_path: Path) -> None:
+    with RunningServer(tmp_path, wrapper=("bash", "-c", f'exec "$@" {closed}', "bash")) as server:
+        with RawClient(server.url) as client:
+            client.ask(wire.QueueInfo, wire.CreateQueue, "jobs", {})
+        for process in (server.process.pid, server.ready["storage_pid"]):
+            streams = [os.readlink(f"/proc/{process}/fd/{number}") for number in range(3)]
+            assert not [stream for stream in streams if stream.startswith("socket:")], streams
+        # libuv ended the process here, at the close of a socket with the number of a standard stream.
+        assert server.stop() == 0
+
+
 def test_logs_for_programs_have_no_greeting(tmp_path: Path) -> None:
     with RunningServer(tmp_path, "--log-format", "json") as server:
         assert [line for line in server.log.splitlines() if not line.startswith("{")] == []

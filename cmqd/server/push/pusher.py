@@ -72,6 +72,15 @@ class Pusher:
         """Return True if the extra ``http`` is installed; without it a Pusher cannot be made."""
         return importlib.util.find_spec("aiohttp") is not None
 
+    @staticmethod
+    def load() -> None:
+        """Import the packages of the extra ``http``, a tenth of a second and more, at a time that the caller chooses.
+
+        Raises:
+            ModuleNotFoundError: the extra is not installed.
+        """
+        import cmqd.server.push.poster  # noqa: F401
+
     @property
     def under_way(self) -> int:
         """Return the number of pushes without a collected result."""
