@@ -13,6 +13,9 @@ LOCKED := $(PIP) install --quiet --require-hashes
 # Versions and hashes for every platform, and no index: the lock names no host. UPGRADE=1 takes the newest of all.
 LOCK   := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
           --no-header --no-emit-index-url $(if $(UPGRADE),--upgrade) pyproject.toml
+# Each requirement at its declared minimum. Frameworks and Spark have locks of their own, because their requirements
+# would raise the minimums of the other extras.
+LOWEST := $(LOCK) --resolution lowest-direct
 # What programs install beside the client; the tests run with all of them.
 CLIENT_EXTRAS := --extra sync --extra celery --extra taskiq --extra faststream
 
@@ -118,8 +121,10 @@ lock: setup  ## resolve the dependencies of pyproject.toml anew into requirement
 	$(LOCK) --extra server --extra http --extra cli $(CLIENT_EXTRAS) --group dev --output-file requirements/dev.txt
 	$(LOCK) --extra server --extra http --extra cli --group build --constraint requirements/dev.txt \
 	  --output-file requirements/run.txt
-	$(LOCK) --resolution lowest-direct --extra server --extra http --extra cli $(CLIENT_EXTRAS) \
-	  --output-file requirements/lowest.txt
+	$(LOWEST) --extra server --extra http --extra cli --extra sync --extra celery --extra otel --extra pydantic \
+	  --group lowest --output-file requirements/lowest.txt
+	$(LOWEST) --extra taskiq --extra faststream --output-file requirements/lowest-frameworks.txt
+	$(LOWEST) --extra spark --output-file requirements/lowest-spark.txt
 	$(LOCK) --extra spark --constraint requirements/dev.txt --output-file requirements/spark.txt
 	$(LOCK) --group docs --constraint requirements/dev.txt --output-file requirements/docs.txt
 

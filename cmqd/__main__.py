@@ -71,7 +71,8 @@ def open_standard_streams() -> None:
             # the stream; without that the same fault would begin there.
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
             # Python found no stream at its start, and left None in the place of the object.
-            setattr(sys, name, open(number, "w" if number else "r", closefd=False))
+            stream = open(number, "w" if number else "r", closefd=False)  # noqa: SIM115, for the life of the process
+            setattr(sys, name, stream)
 
 
 def platform_refusal(platform: str) -> str:

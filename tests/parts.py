@@ -11,7 +11,6 @@ installs, and a function that runs the part.
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -84,7 +83,9 @@ def make_venv(name: str, python: str | Path, deadline: float, *locks: str) -> No
     for number, lock in enumerate(locks):
         # The first lock is complete. A later lock replaces packages, and pip would refuse the older versions.
         alone = ["--no-deps"] if number else []
-        download([*pip, *alone, "--require-hashes", "--only-binary", ":all:", "-r", f"requirements/{lock}"], deadline)
+        # pyspark has no wheel: it is built with the setuptools of the first lock.
+        wheels = ["--only-binary", ":all:", "--no-binary", "pyspark", "--no-build-isolation"]
+        download([*pip, *alone, *wheels, "--require-hashes", "-r", f"requirements/{lock}"], deadline)
     call([*pip, "--no-deps", "--no-build-isolation", "--editable", "."])
     stamp.write_text(contents)
 
@@ -105,12 +106,17 @@ def download(command: Sequence[str | Path], deadline: float) -> None:
         raise CannotInstallError(f"packages, which pip cannot install: {reason}") from error
 
 
-def run_fast_tests(name: str) -> None:
-    """Run the tests that start no process and no Spark in ``VENVS/name``."""
-    ignored = ("--ignore=tests/spark", "--ignore=tests/typing", "--ignore=tests/bench", "--ignore=tests/test_docs.py")
+def run_fast_tests(name: str, *without: str) -> None:
+    """Run the tests that start no process and no Spark in ``VENVS/name``, without those of these rooms."""
+    rooms = ("tests/spark", "tests/typing", "tests/bench", "tests/test_docs.py", *without)
+    run_tests(name, "-m", "not system and not spark", *(f"--ignore={room}" for room in rooms))
+
+
+def run_tests(name: str, *arguments: str) -> None:
+    """Run tests in ``VENVS/name``, two files at a time."""
     run_pytest(
         VENVS / name / "bin" / "python",
-        *("-n", "2", "--dist", "loadfile", "-p", "no:cacheprovider", "-m", "not system and not spark", *ignored),
+        *("-n", "2", "--dist", "loadfile", "-p", "no:cacheprovider", *arguments),
         environment={"HYPOTHESIS_PROFILE": "quick"},
     )
 
@@ -154,22 +160,40 @@ def run_unused_queues() -> None:
     run_pytest(sys.executable, "tests/system/test_unused_queues.py", environment={"CMQD_UNUSED_QUEUES": "1"})
 
 
+FRAMEWORKS = ("tests/taskiq", "tests/faststream")
+"""Rooms of the packages whose requirements exclude the lowest versions of the other extras."""
+LOWEST_SPARK = ("tests/spark/test_batch.py", "tests/spark/test_stream.py", "tests/spark/test_sink.py")
+
+
 def install_lowest(deadline: float) -> None:
-    make_venv("lowest", sys.executable, deadline, "dev.txt", "lowest.txt")
+    """Install each requirement of ``pyproject.toml`` at its declared minimum.
+
+    In three environments: the frameworks and Spark would raise the minimums of the other extras.
+    """
+    for lock in LOWEST:
+        make_venv(lock, sys.executable, deadline, "dev.txt", f"{lock}.txt")
+
+
+LOWEST = ("lowest", "lowest-frameworks", "lowest-spark")
+"""Virtual environments, and the names of their locks."""
 
 
 def run_lowest() -> None:
-    run_fast_tests("lowest")
+    lowest, frameworks, spark = LOWEST
+    run_fast_tests(lowest, *FRAMEWORKS)
     # The real broker too: its logs, its loop and its storage process use packages that the fast tests do not reach.
-    run_pytest(VENVS / "lowest" / "bin" / "python", "-p", "no:cacheprovider", "tests/system/test_serve.py")
+    run_tests(lowest, "tests/system/test_serve.py")
+    run_tests(frameworks, *FRAMEWORKS)
+    run_tests(spark, *LOWEST_SPARK)
 
 
 WHEEL_PROBE = """
-import asyncio, sys
+import asyncio
 from cmqd_client import connect
 
 async def main():
-    async with connect(sys.argv[1]) as client:
+    # Without a URL the client finds the broker as cmq does.
+    async with connect() as client:
         queue = await client.create_queue("orders")
         await queue.send(b"first")
         (message,) = await queue.receive(1, wait=0)
@@ -179,71 +203,86 @@ async def main():
 asyncio.run(main())
 """
 """A program that needs the client alone."""
+CONTENTS_PROBE = """
+import importlib.metadata, importlib.util, pathlib, sys
+
+for package in sys.argv[1:]:
+    # Not imported: cmqd_kombu, for example, needs an extra.
+    (folder,) = importlib.util.find_spec(package).submodule_search_locations
+    assert pathlib.Path(folder).parent.name == "site-packages", folder
+    assert pathlib.Path(folder, "py.typed").is_file(), folder
+(plugin,) = importlib.metadata.entry_points(group="pytest11", name="cmqd")
+assert plugin.value == "cmqd.pytest_plugin", plugin
+"""
+"""A program that checks an installation: the packages with their types, and the plugin for pytest."""
 
 
 def install_wheels(deadline: float) -> None:
-    """Install the built distribution as ``pip install cmqd`` and ``pip install 'cmqd[cli,http,server]'`` do.
+    """Install the built distribution as ``pip install cmqd`` and ``pip install 'cmqd[server]'`` do, for example.
 
-    The packages come from the locks, so that their hashes are checked. pip then resolves the requirements of the wheel
-    without an index: a requirement that the lock does not meet is an error.
+    The packages are downloaded by the lock, so that their hashes are checked. pip then takes from these what the wheel
+    requires, and nothing else: a requirement that the lock does not meet is an error.
     """
     dist = VENVS / "dist"
     shutil.rmtree(dist, ignore_errors=True)
-    build = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--quiet", "--no-deps"]
-    call([*build, "--no-build-isolation", "--wheel-dir", dist, "."])
-    (wheel,) = dist.glob("cmqd-*.whl")
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    locked = ("--require-hashes", "--only-binary", ":all:", "-r", "requirements/run.txt")
+    download([*pip, "download", "--quiet", *locked, "--dest", dist], deadline)
+    call([*pip, "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", dist, "."])
     for name, extras in WHEELS.items():
         folder = VENVS / name
         call([sys.executable, "-m", "venv", "--clear", folder])
-        pip = [folder / "bin" / "python", "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
-        lock = folder / "lock.txt"
-        lock.write_text("\n".join(locked_packages("run.txt", None if extras else {"msgspec"})))
-        download([*pip, "--require-hashes", "--only-binary", ":all:", "-r", str(lock)], deadline)
-        call([*pip, "--no-index", f"{wheel}{extras}"])
+        python = folder / "bin" / "python"
+        call([python, *pip[1:], "install", "--quiet", "--no-index", "--find-links", dist, f"cmqd{extras}"])
 
 
-WHEELS = {"wheel-client": "", "wheel-all": "[cli,http,server]"}
+WHEELS = {"wheel-client": "", "wheel-server": "[server]", "wheel-run": "[cli,http,server]"}
 """Virtual environments and the extras that are installed there."""
 
 
-def locked_packages(lock: str, names: set[str] | None) -> list[str]:
-    """Return the entries of a lock with their hashes, of these packages or of all."""
-    entries = re.split(r"\n(?=\S)", (ROOT / "requirements" / lock).read_text())
-    return [entry for entry in entries if names is None or entry.partition("==")[0] in names]
-
-
 def run_wheels() -> None:
-    """Start the installed broker, and use the installed client and command line, far from the checkout."""
-    client, everything = (VENVS / name / "bin" for name in WHEELS)
+    """Start the installed brokers, and use the installed client and command line, far from the checkout."""
+    client, server, everything = (VENVS / name / "bin" for name in WHEELS)
+    packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    names = [package.rpartition("/")[2] for package in packages["packages"]]
     with tempfile.TemporaryDirectory() as folder:
-        ready = Path(folder) / "ready.json"
-        command = [everything / "cmqd", "serve", "--data", "data", "--listen", "127.0.0.1:0", "--ready-file", ready]
-        log = Path(folder) / "log"
-        with log.open("wb") as output, subprocess.Popen(command, cwd=folder, stdout=output, stderr=output) as broker:
-            try:
-                while not ready.exists():
-                    if broker.poll() is not None:
-                        raise subprocess.CalledProcessError(broker.returncode, command)
-                    time.sleep(0.01)
-                context_file = Path(json.loads(ready.read_text())["context_file"])
-                contexts = tomllib.loads(context_file.read_text())
-                url = contexts["contexts"][contexts["current"]]["url"]
-                for command in (
-                    [client / "python", "-c", WHEEL_PROBE, url],
-                    [everything / "cmq", "--context-file", context_file, "queue", "info", "orders"],
-                ):
-                    subprocess.run(command, cwd=folder, check=True)
-            finally:
-                broker.terminate()
-        greeted = f"folder      {Path(folder) / 'data'}" in log.read_text()
+        subprocess.run([client / "python", "-c", CONTENTS_PROBE, *names], cwd=folder, check=True)
+    use_installed(server, [client / "python", "-c", WHEEL_PROBE])
+    use_installed(
+        everything,
+        [client / "python", "-c", WHEEL_PROBE],
+        [everything / "cmq", "queue", "info", "orders"],
+    )
     # Without the extras, each command says what to install.
     for command, extra in (("cmqd", "cmqd[server]"), ("cmq", "cmqd[cli]")):
         arguments = ["serve"] if command == "cmqd" else ["status"]
         ran = subprocess.run([client / command, *arguments], capture_output=True, text=True, check=False)
         if ran.returncode == 0 or f"pip install '{extra}'" not in ran.stderr:
             raise subprocess.CalledProcessError(ran.returncode, ran.args, ran.stdout, ran.stderr)
-    if not greeted or broker.returncode:
-        raise subprocess.CalledProcessError(broker.returncode, command)
+
+
+def use_installed(scripts: Path, *commands: Sequence[str | Path]) -> None:
+    """Start the broker of an installation, run commands that find it by the environment, and end the broker.
+
+    Raises:
+        CalledProcessError: of a command, or of the broker, whose greeting is missing or which does not end in order.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        ready, log = Path(folder) / "ready.json", Path(folder) / "log"
+        serve = [scripts / "cmqd", "serve", "--data", "data", "--listen", "127.0.0.1:0", "--ready-file", ready]
+        with log.open("wb") as output, subprocess.Popen(serve, cwd=folder, stdout=output, stderr=output) as broker:
+            try:
+                while not ready.exists():
+                    if broker.poll() is not None:
+                        raise subprocess.CalledProcessError(broker.returncode, serve, log.read_text())
+                    time.sleep(0.01)
+                environment = os.environ | {"CMQ_CONTEXT_FILE": json.loads(ready.read_text())["context_file"]}
+                for command in commands:
+                    subprocess.run(command, cwd=folder, check=True, env=environment)
+            finally:
+                broker.terminate()
+        if broker.returncode or f"folder      {Path(folder) / 'data'}" not in log.read_text():
+            raise subprocess.CalledProcessError(broker.returncode, serve, log.read_text())
 
 
 def lacks_pythons() -> list[str]:

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import grimp
@@ -155,3 +156,9 @@ def test_lock_pins_by_hash_and_names_no_host(path: Path):
     for requirement in requirements:
         assert re.match(r"[\w.-]+(\[[\w,-]+\])?==\S+", requirement), requirement
         assert "--hash=sha256:" in requirement, requirement
+
+
+def test_the_extra_all_has_every_other_extra() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    (everything,) = extras.pop("all")
+    assert everything == f"cmqd[{','.join(sorted(extras))}]"

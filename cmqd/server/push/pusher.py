@@ -17,6 +17,7 @@ aiohttp is the extra ``http``. Without it this module still imports, and ``Pushe
 """
 
 import asyncio
+import importlib
 import importlib.util
 import itertools
 import os
@@ -79,7 +80,7 @@ class Pusher:
         Raises:
             ModuleNotFoundError: the extra is not installed.
         """
-        import cmqd.server.push.poster  # noqa: F401
+        importlib.import_module("cmqd.server.push.poster")
 
     @property
     def under_way(self) -> int:
