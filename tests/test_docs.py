@@ -83,8 +83,17 @@ def test_the_pages_name_only_files_of_the_checkout_that_exist() -> None:
 def test_every_block_of_a_page_is_run_or_says_why_not() -> None:
     # Which test runs the blocks of a page; a new page with blocks needs a line here.
     run_by = {
-        "sh": {"README.md", "model.md", "topics.md", "transactions.md", "command-line.md", "replay.md"},
-        "python": {"README.md", "client.md", "topics.md", "transactions.md", "spark.md", "sync.md", "testing.md"},
+        "sh": {"README.md", "model.md", "topics.md", "schedules.md", "transactions.md", "command-line.md", "replay.md"},
+        "python": {
+            "README.md",
+            "client.md",
+            "topics.md",
+            "schedules.md",
+            "transactions.md",
+            "spark.md",
+            "sync.md",
+            "testing.md",
+        },
         "toml": {"settings.md"},
     }
     for language, names in run_by.items():

@@ -130,7 +130,7 @@ class Output:
             self._out.print(Text(printable(" · ".join(facts)), style="dim"))
         for name, value in message.headers.items():
             self._out.print(Text(f"{name}: ", style="cyan") + Text(printable(value)))
-        body, encoding = _encode_body(message.body)
+        body, encoding = encode_body(message.body)
         self._out.print(Text(f"(base64) {body}" if encoding == "base64" else printable(body)))
         sys.stdout.flush()
 
@@ -263,7 +263,7 @@ def _facts(message: Message | Peeked) -> Iterable[list[str]]:
 
 def _message_document(message: Message | Peeked) -> dict[str, Any]:
     """Return a message for JSON. A handle is text, because many JSON readers have no integers of 64 bits."""
-    body, encoding = _encode_body(message.body)
+    body, encoding = encode_body(message.body)
     document: dict[str, Any] = {
         "id": message.id,
         "body": body,
@@ -286,7 +286,7 @@ def _message_document(message: Message | Peeked) -> dict[str, Any]:
     return document
 
 
-def _encode_body(body: bytes) -> tuple[str, str]:
+def encode_body(body: bytes) -> tuple[str, str]:
     """Return a body as text and the encoding: ``utf-8``, or ``base64`` for other bytes."""
     try:
         return body.decode(), "utf-8"

@@ -11,7 +11,6 @@ Glossary:
 - account: the owner of queues, topics and access keys.
 - active: receivable; neither delayed nor in flight.
 - agenda: the times at which work comes due without a request.
-- calendar: a function that gives the next time of a cron expression in a time zone.
 - check: a question to a producer about an undecided half message.
 - checkpoint: the facts in a file, as of an LSN, so that a start replays only the records after it.
 - copy: a message that a publish stored in the queue of a subscription.
@@ -20,7 +19,6 @@ Glossary:
 - delayed: stored, and active later.
 - delivery: passing a published message to one subscription, as a copy in a queue or as a push to a URL.
 - fact: state that records alone change; the opposite is runtime.
-- firing: the send of a schedule's message, or a miss, when the schedule comes due.
 - floor: the position of a queue below which all messages are gone.
 - half message: a stored message that no consumer receives until its transaction commits.
 - I/O batch: the work of the loop between two waits for input: read, decide, write to the storage once.
@@ -42,7 +40,6 @@ Glossary:
 - review: a look at a queue for dead letters, a redrive and messages that can no longer be rewound.
 - rewindable: deleted, but still inside the rewind window of the queue.
 - row: the records and bodies of an append, stored whole or not at all.
-- schedule: a message that the broker sends again and again, at the times of a cron expression.
 - segment: a file of the log; active, then retired, then sealed, in the end dropped.
 - session: the numbered sends of one producer, so that a repeated send is stored once.
 - slice: a bounded part of long work; of a checkpoint, the facts of one queue, topic or subscription.

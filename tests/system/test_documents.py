@@ -113,6 +113,16 @@ async def test_the_programs_of_the_topics_page_run(tmp_path: Path, capsys: pytes
     assert not cast(bool, names["is_genuine"](secret, headers, b""))
 
 
+async def test_the_program_of_the_schedules_page_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (program,) = blocks_to_run(ROOT / "docs/schedules.md", "python")
+    with RunningBroker(tmp_path, "--durability", "os") as broker:
+        async with connect(broker.url) as client:
+            await run_block(program, {"client": client})
+
+    made, listed = capsys.readouterr().out.splitlines()
+    assert listed == f"daily {made} 0 None"
+
+
 async def test_the_program_of_the_transactions_page_runs(tmp_path: Path) -> None:
     (program,) = blocks_to_run(ROOT / "docs/transactions.md", "python")
     charged: list[str] = []
