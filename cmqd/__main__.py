@@ -104,7 +104,7 @@ def _give_new_log_id(folder: Path) -> int:
     try:
         manifest = identity.give_new_log_id(folder)
     except FileNotFoundError:
-        print(f"cmqd: {folder} is no data folder: it has no manifest", file=sys.stderr)
+        print(f"cmqd: {folder} is not a data folder: it has no manifest", file=sys.stderr)
         return ExitCode.CANNOT_OPEN
     except (LogError, OSError) as refusal:
         print(f"cmqd: the log of {folder} keeps its id: {refusal}", file=sys.stderr)

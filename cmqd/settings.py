@@ -464,7 +464,7 @@ def _unknown(name: str, names: Iterable[str], source: str) -> SettingError:
     # The value of an unknown name may be a secret (a URL of a client with its key), and the error goes to the log.
     near = difflib.get_close_matches(name.rpartition(".")[2], names, n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
-    return SettingError(name, HIDDEN, f"there is no such setting{hint}", source)
+    return SettingError(name, HIDDEN, f"the server has no setting of this name{hint}", source)
 
 
 def _read_file(path: Path) -> dict[str, object]:

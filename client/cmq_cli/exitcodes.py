@@ -30,7 +30,7 @@ Durations: 1.5 (seconds), 250ms, 30s, 5m, 12h, 4d
 
 Exit codes: 0 done · 1 failed · 2 wrong usage · 3 no such queue, topic, subscription, schedule, \
 account, key or context · 4 not permitted (key, region, account) · 5 server unreachable or no answer in time · \
-6 done in part · 130 interrupted"""
+6 partly done · 130 interrupted"""
 
 _BY_ERROR: Mapping[ExitCode, tuple[type[CmqError], ...]] = {
     ExitCode.PARTIAL: (errors.PartialFailure,),

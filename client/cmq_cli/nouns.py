@@ -94,7 +94,7 @@ def _typed(value: Any) -> str:
 
 def created_remark(noun: str, name: str, created: bool) -> str:
     """Return the remark at the end of a creation."""
-    return f"{noun} {name!r} {'created' if created else 'exists and agrees'}"
+    return f"{noun} {name!r} {'created' if created else 'exists with the same attributes'}"
 
 
 async def delete_each(

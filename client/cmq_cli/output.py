@@ -24,7 +24,7 @@ from cmqd_client import CmqError, Message, Peeked
 
 _REASONS = {
     "receives": "moved after too many receives",
-    "age": "moved for its age",
+    "age": "moved because of its age",
     "redrive": "redriven",
 }
 _NARROWEST_TEXT = 12
@@ -149,7 +149,7 @@ class Output:
     def remark_rest(self, offset: int, shown: int, total: int) -> None:
         """Print a remark if the list continues after the page that was shown."""
         if offset + shown < total:
-            self.remark(f"{shown:,} of {total:,}; see on with --offset {offset + shown}")
+            self.remark(f"{shown:,} of {total:,} shown; continue with --offset {offset + shown}")
 
     def warning(self, text: str) -> None:
         """Print a warning to standard error, in either form."""
@@ -217,7 +217,7 @@ class Output:
                 accident destroys nothing.
         """
         if not self.can_ask:
-            raise CommandFailed(f"{question} Without a terminal, say --yes.", ExitCode.USAGE)
+            raise CommandFailed(f"{question} Without a terminal, give --yes.", ExitCode.USAGE)
         answer = await self.read_answer(f"{question} [y/N] ")
         return answer.strip().lower() in (b"y", b"yes")
 

@@ -66,7 +66,7 @@ class Session:
         path = Path(named) if named else default_path()
         contexts = load_contexts(path, must_exist=bool(named))
         if contexts.urls and is_exposed(path):
-            self.output.warning(f"{path} holds secret keys and can be read by others: chmod 600 {path}")
+            self.output.warning(f"{path} holds secret keys, and other users can read it; run: chmod 600 {path}")
         return contexts
 
     def address(self) -> Address:

@@ -40,11 +40,11 @@ def as_typed(text: str) -> str:
 def connector_errors() -> Generator[None]:
     """Turn errors of the connector, of a missing extra and of Java into CommandFailed, and refuse Windows."""
     if sys.platform == "win32":
-        raise CommandFailed("commands that use Spark run on Linux and macOS, not on Windows", ExitCode.USAGE)
+        raise CommandFailed("cmq commands that use Spark run on Linux and macOS, not on Windows", ExitCode.USAGE)
     try:
         yield
     except ImportError as error:
-        raise CommandFailed(f"this needs the extra cmqd[spark]: {error}") from error
+        raise CommandFailed(f"this command needs the extra cmqd[spark]: {error}") from error
     except OptionError as error:
         raise CommandFailed(as_typed(str(error)), ExitCode.USAGE) from error
     except (CmqdSourceError, JavaError, OSError) as error:
@@ -54,6 +54,11 @@ def connector_errors() -> Generator[None]:
 def show_unsealed(first: int, last: int, option: str = "--include-active") -> str:
     """Return the remark about rows that a command did not read, with the ways to include them."""
     return (
-        f"rows {first} to {last} are not sealed yet, and not looked at; "
-        f"cmq segment seal makes them visible, and so does {option}"
+        f"the command did not read {show_rows(first, last)}, because segments are read once they are sealed; "
+        f"{option} includes unsealed rows, and cmq segment seal seals them"
     )
+
+
+def show_rows(first: int, last: int) -> str:
+    """Return a range of rows as text: ``row 5``, ``rows 5 to 7``."""
+    return f"row {first}" if first == last else f"rows {first} to {last}"

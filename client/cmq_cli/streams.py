@@ -151,7 +151,7 @@ class LineStream:
         subject = f"after {self.stored:,} {unit}" if self.failed_line is None else f"line {self.failed_line}"
         if isinstance(failure, asyncio.CancelledError):
             # The batch on its way may have been stored although no answer came.
-            rest = f", and the {self._unanswered:,} after them may be" if self._unanswered else ""
+            rest = f", and the next {self._unanswered:,} may be" if self._unanswered else ""
             output.error(f"interrupted: {self.stored:,} messages are stored{rest}", _INTERRUPTED)
             raise failure
         if isinstance(failure, CmqError):

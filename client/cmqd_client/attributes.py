@@ -132,7 +132,7 @@ def check_names(given: Mapping[str, Any], kind: type, noun: str) -> None:
     known: Mapping[str, Any] = kind.__annotations__
     for name in given:
         if name not in known:
-            raise TypeError(f"{name!r} is no attribute of a {noun}; known are {', '.join(sorted(known))}")
+            raise TypeError(f"a {noun} has no attribute {name!r}; its attributes are {', '.join(sorted(known))}")
 
 
 def to_wire(attributes: Mapping[str, Any]) -> dict[str, Any]:

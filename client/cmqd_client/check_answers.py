@@ -129,7 +129,7 @@ class CheckAnswers(Generic[BodyT]):
         if status is not TransactionStatus.UNKNOWN:
             self._waiting.pop(number, None)
         for refused in outcome.failures:
-            _log.warning("the checker of queue %r came too late: %s", question.queue, refused.error.text)
+            _log.warning("the checker of queue %r answered too late: %s", question.queue, refused.error.text)
 
     async def _ask(self, check: TransactionCheck[BodyT]) -> TransactionStatus:
         try:

@@ -168,7 +168,7 @@ class Client:
             ProtocolViolation: there is no cmqd server at this address.
         """
         if self._channel is not None:
-            raise ClientClosed("a client is opened once")
+            raise ClientClosed("the client was opened before; make a new client")
         channel = self._channel = self._make_channel()
         try:
             await channel.open(None if patience is SAME_PATIENCE else to_patience(patience))

@@ -187,7 +187,7 @@ class Connection(asyncio.Protocol):
         Raises:
             ServerUnreachable: refused, unknown host, TLS failure, or no answer in time.
             ConnectionRefused: the server refuses this client: wrong key, region, version ...
-            ProtocolViolation: the peer is no cmqd server, or did not prove that it knows the key.
+            ProtocolViolation: the peer is not a cmqd server, or did not prove that it knows the key.
         """
         if isinstance(address, str):
             address = parse_address(address)

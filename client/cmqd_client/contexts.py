@@ -55,7 +55,7 @@ class Contexts(msgspec.Struct):
         url = self.urls.get(chosen)
         if url is None:
             known = ", ".join(sorted(self.urls)) or "none"
-            raise ContextError(f"{self.path} has no context {chosen!r}; known: {known}", missing=True)
+            raise ContextError(f"{self.path} has no context {chosen!r}; its contexts are {known}", missing=True)
         try:
             return parse_address(url)
         except ValueError as problem:
@@ -68,7 +68,7 @@ class Contexts(msgspec.Struct):
             ContextError: the name or the URL is malformed; the contexts were not changed.
         """
         if _NAME.fullmatch(name) is None:
-            raise ContextError(f"{name!r} is no name for a context: 1 to 64 ASCII letters, digits, '-' or '_'")
+            raise ContextError(f"{name!r} is not a context name; a name has 1 to 64 ASCII letters, digits, '-' or '_'")
         try:
             parse_address(url)
         except ValueError as problem:
@@ -129,11 +129,11 @@ def load_contexts(path: Path, *, must_exist: bool = False) -> Contexts:
     except OSError as problem:
         raise ContextError(f"{path} cannot be read: {problem.strerror}") from problem
     except ValueError as problem:
-        raise ContextError(f"{path} is no context file: {problem}") from problem
+        raise ContextError(f"{path} is not a context file: {problem}") from problem
     current: Any = content.get("current")
     tables: Any = content.get("contexts", {})
     if not isinstance(tables, dict) or not isinstance(current, str | None):
-        raise ContextError(f"{path} is no context file: current must be a string and contexts a table")
+        raise ContextError(f"{path} is not a context file: current must be a string and contexts a table")
     urls: dict[str, str] = {}
     for name, table in cast("dict[str, Any]", tables).items():
         url: Any = cast("dict[str, Any]", table).get("url") if isinstance(table, dict) else None

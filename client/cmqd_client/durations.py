@@ -71,23 +71,25 @@ def to_moment_ms(moment: datetime | float, field: str, instead: str) -> int:
 
     Raises:
         TypeError: the moment is a duration, or neither a ``datetime`` nor a number.
-        ValueError: the ``datetime`` has no zone or lies before 1970; or the number is no time.
+        ValueError: the ``datetime`` has no zone or lies before 1970; or the number is not a time.
     """
     if isinstance(moment, datetime):
         if moment.tzinfo is None:
-            raise ValueError(f"{field} is {moment!r}, which names no zone; moment.astimezone() takes it as local time")
+            raise ValueError(f"{field} is {moment!r}, which names no zone; moment.astimezone() adds the local zone")
         milliseconds = round((moment - _EPOCH) / timedelta(milliseconds=1))
         if milliseconds < 0:
             raise ValueError(f"{field} is {moment!r}; it must not lie before 1970")
         return milliseconds
     if isinstance(moment, timedelta):
-        raise TypeError(f"{field} is the duration {moment!r}; for a time so long ago write {instead}")
+        raise TypeError(
+            f"{field} is the duration {moment!r}, and a time is needed; for a time that long ago write {instead}"
+        )
     if isinstance(moment, bool) or not isinstance(moment, (int, float)):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"{field} must be a datetime with a zone, or seconds since 1970, not {moment!r}")
     if not _FIRST_NUMBER <= moment < _END_OF_NUMBERS:
         raise ValueError(
-            f"{field} is {moment!r}, which is no time in seconds since 1970 from 2001 on; "
-            f"for a time so many seconds ago write {instead}"
+            f"{field} is {moment!r}, which as seconds since 1970 is not a time from 2001 on; "
+            f"for a time that many seconds ago write {instead}"
         )
     return round(moment * 1000)
 

@@ -84,7 +84,7 @@ class Link:
             ServerUnreachable: no connection within ``timeout`` seconds; the reason of the last attempt is its cause.
             ConnectionRefused: the server refused every attempt within ``timeout`` seconds (``TooManyConnections``: the
                 link continues to try), or refuses this client for good.
-            ProtocolViolation: the peer is no cmqd server.
+            ProtocolViolation: the peer is not a cmqd server.
             ClientClosed: the link was closed.
         """
         if self._closed:

@@ -53,7 +53,7 @@ class Portal:
             ClientClosed: the thread was started before.
         """
         if self._started:
-            raise ClientClosed("a client is opened once")
+            raise ClientClosed("the client was opened before; make a new client")
         self._started = True
         ready: Future[BlockingPortal] = Future()
         self._thread = Thread(target=_serve, args=(ready,), name="cmqd-client", daemon=True)

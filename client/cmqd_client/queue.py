@@ -191,7 +191,9 @@ class Message(Generic[BodyT]):
         """
         own = self.headers
         if not self.wants_reply:
-            raise ValueError(f"message {self.id} is no request: it has no headers {REPLY_TO!r} and {CORRELATION_ID!r}")
+            raise ValueError(
+                f"message {self.id} is not a request: it lacks the headers {REPLY_TO!r} and {CORRELATION_ID!r}"
+            )
         correlation_id = own[CORRELATION_ID]
         queue = Queue(self._queue.channel, own[REPLY_TO])
         return await queue.send(

@@ -120,7 +120,7 @@ class TransactionProducer(Generic[BodyT]):
             ServerUnreachable, RequestTimeout, ConnectionLost: the server did not answer.
         """
         if self._opened:
-            raise ClientClosed("a producer is opened once")
+            raise ClientClosed("the producer was opened before; make a new producer")
         self._opened = True
         if self._answers is not None:
             try:
@@ -312,7 +312,7 @@ def _results(
         if error is None or status is _UNKNOWN:
             results.append(TransactionResult(message_id, status, outcome.request_id))
             continue
-        _log.warning("the local transaction's status came too late: %s", error.text)
+        _log.warning("the local transaction decided too late: %s", error.text)
         decision = _DECIDED.get(type(error), _UNKNOWN)
         results.append(TransactionResult(message_id, decision, outcome.request_id, error))
     return results

@@ -399,4 +399,4 @@ def check_columns(columns: "StructType") -> None:
             raise OptionError("schema", column.name, f"columns are {', '.join(COLUMNS)}")
         if column.dataType.simpleString() != kind:
             given = f"{column.name} {column.dataType.simpleString()}"
-            raise OptionError("schema", given, f"{column.name} is of type {kind}; cast it in the query")
+            raise OptionError("schema", given, f"{column.name} has type {kind}; cast it in the query")

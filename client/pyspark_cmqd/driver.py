@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from cmqd_segment.manifest import SegmentEntry
 from pyspark_cmqd.catalog import Catalog, checkpointed, complete, name_ids
-from pyspark_cmqd.errors import DataLossError, FolderError, OptionError, masked
+from pyspark_cmqd.errors import DataLossError, FolderError, UnknownNameError, masked
 from pyspark_cmqd.folder import Folder, open_folder
 from pyspark_cmqd.options import LATEST, Mode, Options
 from pyspark_cmqd.plan import (
@@ -86,9 +86,9 @@ def check_loss(view: View, options: Options, missing: Sequence[tuple[int, int]])
     """
     if missing and options.fail_on_data_loss:
         raise DataLossError(
-            f"rows {describe(missing)} of {options.path} were asked for and are gone (reclaimed, or lost to damage); "
-            f"the first row that is left is {view.extents[0].first_lsn if view.extents else view.hi + 1}, "
-            f"and failOnDataLoss=false reads what there is"
+            f"rows {describe(missing)} of {options.path} were reclaimed or lost to damage. The first remaining row is "
+            f"{view.extents[0].first_lsn if view.extents else view.hi + 1}; "
+            f"failOnDataLoss=false reads the remaining rows"
         )
 
 
@@ -246,17 +246,17 @@ def check_names(options: Options, catalog: Catalog, folder: Folder, view: View) 
     error names the last row read.
 
     Raises:
-        OptionError: a name is unknown.
+        UnknownNameError: the log has no record of a name.
     """
     unknown = unknown_name(options, catalog)
     if unknown is None:
         return
-    looked = f"looked through up to row {view.hi}"
+    extent = f"up to row {view.hi}"
     if not options.include_active and not folder.is_remote:
-        looked += ", the last sealed row; includeActive=true reads later rows"
+        extent += ", the last sealed row; includeActive=true reads later rows"
     option, name = unknown
     where = f" in account {options.account!r}" if options.account and option != "account" else ""
-    raise OptionError(option, name, f"the log of {options.path} knows no {option} of that name{where} ({looked})")
+    raise UnknownNameError(option, name, f"the log of {options.path} has no {option} of this name{where} {extent}")
 
 
 # ---------------------------------------------------------------------- positions of a stream

@@ -191,7 +191,10 @@ def reconcile(
         if _missing(question, replace(after, hi=view.hi)) == result.missing:
             return replace(result, unsealed=unsealed_rows(question.folder, view, question.options))
         # A segment was reclaimed between the readings or during a reading, so their sums cannot be compared.
-    raise FolderError(f"{question.options.path}: segments are reclaimed faster than they are read")
+    raise FolderError(
+        f"the broker of {question.options.path} reclaims segments faster than they are read; "
+        f"its setting keep_history_ms keeps them longer"
+    )
 
 
 def _missing(question: Question, view: View) -> list[tuple[int, int]]:

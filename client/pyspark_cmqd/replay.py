@@ -50,23 +50,25 @@ def check_log(journal: Journal) -> None:
     view = folder.view(include_active=options.include_active)
     path = options.path
     if view.hi < journal.position:
-        raise JournalError(f"{path} is another log than that of the run: it ends before row {journal.position}")
+        raise JournalError(f"{path} does not hold the log of the run: its rows end before row {journal.position}")
     try:
         is_proven = check_position(view, journal.position, journal.log_id, journal.start, path)
     except OtherLogError as error:
-        raise JournalError(f"{path} is another log than that of the run: {error}") from error
+        raise JournalError(f"{path} does not hold the log of the run: {error}") from error
     if journal.is_done:
         return
     one = journal.next_slice
     missing = view.gaps(one.first_lsn, one.last_lsn)
     if missing and not journal.allow_data_loss:
-        raise DataLossError(f"rows {describe(missing)} of {path}, which are next, were reclaimed or lost meanwhile")
+        raise DataLossError(
+            f"the next rows of the run, {describe(missing)} of {path}, were reclaimed or lost to damage"
+        )
     found = row_checks(folder, view, [one.first_lsn]).get(one.first_lsn)
     if found is not None and found != one.check:
-        raise JournalError(f"{path} is another log than that of the run: row {one.first_lsn} is not the same")
+        raise JournalError(f"{path} does not hold the log of the run: row {one.first_lsn} has other content")
     if not is_proven and view.log_id:
         _log.warning(
-            "the journal of run %s does not say of which log it is (an earlier version wrote it); %s is taken for it",
+            "the journal of run %s names no log, because an older version of cmqd wrote it; the run continues with %s",
             journal.run,
             path,
         )
@@ -140,7 +142,7 @@ def _why(error: Exception) -> str:
     from py4j.protocol import Py4JNetworkError
 
     if isinstance(error, OSError | Py4JNetworkError):
-        return f"Spark's Java has ended in the middle; it was killed, or had not enough memory ({type(error).__name__})"
+        return f"Spark's Java process ended during the run: it was killed or ran out of memory ({type(error).__name__})"
     return reason_of(error)
 
 

@@ -96,7 +96,7 @@ class SendError(CmqdSourceError):
         self.reason = masked(reason)
 
     def __str__(self) -> str:
-        return f"{self.target} did not take the messages ({self.sent} of this task were sent before): {self.reason}"
+        return f"messages cannot be sent to {self.target} (this task sent {self.sent} before): {self.reason}"
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class _Sink:
 
     def __init__(self, schema: "StructType", given: Mapping[str, str], overwrite: bool) -> None:
         if overwrite:
-            raise OptionError("mode", "overwrite", "append: messages are added to what is there")
+            raise OptionError("mode", "overwrite", "a queue or topic is never overwritten; use append")
         self.options: SinkOptions = parse_sink_options(given)
         options = self.options
         roles = ("body", "headers", "delay") if options.queue else ("body", "headers", "tags", "routing_key")
@@ -177,7 +177,7 @@ class BatchSink(DataSourceArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Log the failure of a write; the messages of tasks that succeeded stay stored."""
-        self._sink.tell("write failed; sent nevertheless", messages)
+        self._sink.tell("write failed after sending", messages)
 
 
 class StreamSink(DataSourceStreamArrowWriter):
@@ -187,7 +187,9 @@ class StreamSink(DataSourceStreamArrowWriter):
         """Check options and columns, as for :class:`BatchSink`."""
         self._sink = _Sink(schema, options, overwrite)
         if self._sink.options.write_id:
-            raise OptionError("writeId", self._sink.options.write_id, "only for a batch; a stream has its query's id")
+            raise OptionError(
+                "writeId", self._sink.options.write_id, "the option is for batches; a stream uses the id of its query"
+            )
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> Delivered:
         """Send the rows of a partition of a batch."""
@@ -202,7 +204,7 @@ class StreamSink(DataSourceStreamArrowWriter):
 
         The messages of tasks that succeeded stay stored, and the next run of the batch does not store them again.
         """
-        self._sink.tell(f"batch {batchId} failed; sent nevertheless", messages)
+        self._sink.tell(f"batch {batchId} failed after sending", messages)
 
 
 def stream_names(task: TaskContext) -> DedupIds:
@@ -212,7 +214,9 @@ def stream_names(task: TaskContext) -> DedupIds:
 
         def refuse(_row: int) -> str:
             # A made-up id would differ in every attempt, and the broker would store repeated rows twice.
-            raise CmqdSourceError("this version of Spark does not tell a task its query and batch: use dedupIdColumn")
+            raise CmqdSourceError(
+                "this version of Spark does not pass the query and batch to a task; set dedupIdColumn"
+            )
 
         return refuse
     # 16 characters instead of 36, so that the whole fits into 64 bytes.
@@ -223,7 +227,7 @@ def stream_names(task: TaskContext) -> DedupIds:
 
 def _task() -> TaskContext:
     task = TaskContext.get()
-    assert task is not None, "only tasks write"
+    assert task is not None, "a sink writes inside of a Spark task"
     return task
 
 

@@ -86,7 +86,9 @@ class TooManyQueues(DomainError):
 
     def __init__(self, account: str, limit: int) -> None:
         super().__init__(
-            f"account {account!r} has {limit} queues, its limit; delete one first", account=account, limit=limit
+            f"account {account!r} has reached its limit of {limit} queues; delete a queue first",
+            account=account,
+            limit=limit,
         )
 
 
@@ -108,7 +110,7 @@ class BatchTooLarge(DomainError):
 
     def __init__(self, size: int, limit: int) -> None:
         super().__init__(
-            f"the batch has {size} bytes of bodies and headers; at most {limit} go in one send, split it",
+            f"the batch has {size} bytes of bodies and headers; a send has at most {limit}; split the batch",
             field="bodies",
             value=size,
             limit=limit,
@@ -122,7 +124,7 @@ class TooManyWaiting(DomainError):
 
     def __init__(self, account: str, limit: int) -> None:
         super().__init__(
-            f"account {account!r} has {limit} receives waiting, its limit; receive without a wait or try again",
+            f"account {account!r} has reached its limit of {limit} waiting receives; receive without a wait, or retry",
             limit=limit,
         )
 
@@ -135,7 +137,8 @@ class TooManyRemembered(DomainError):
 
     def __init__(self, account: str, share: str, limit: int, oldest_ends_ms: int, now_ms: int) -> None:
         super().__init__(
-            f"account {account!r} has {share}, its limit; sends of known sessions, and sends without a dedup id, go on",
+            f"account {account!r} has reached its limit of {share}; sends of known sessions, and sends without a dedup"
+            " id, still work",
             limit=limit,
             oldest_ends_ms=oldest_ends_ms,
         )
@@ -149,7 +152,7 @@ class TooManyInFlight(DomainError):
 
     def __init__(self, queue: str, limit: int) -> None:
         super().__init__(
-            f"queue {queue!r} has {limit} messages in flight, its limit; delete or hand back some",
+            f"queue {queue!r} has reached its limit of {limit} messages in flight; delete or release messages",
             queue=queue,
             limit=limit,
         )
@@ -174,8 +177,8 @@ class SequenceTooOld(DomainError):
 
     def __init__(self, sequence: int, remembered: int) -> None:
         super().__init__(
-            f"sequence {sequence} is too old: the answers of the last {remembered} numbered sends are remembered, and"
-            " this one is not among them; whether it was stored is unknown",
+            f"sequence {sequence} is too old: the server remembers the last {remembered} numbered sends, and not this"
+            " send; it may have been stored or not",
             value=sequence,
             limit=remembered,
         )
@@ -187,8 +190,8 @@ class OutOfOrder(DomainError):
     def __init__(self, kind: Literal["queue", "topic"], name: str, after: str) -> None:
         verb = "send" if kind == "queue" else "publish"
         super().__init__(
-            f"{kind} {name!r} remembers no message under dedup id {after!r}, after which this {verb} is to be stored:"
-            f" {verb} that message first",
+            f"{kind} {name!r} remembers no message with dedup id {after!r}, which this {verb} names as the message"
+            f" before it; {verb} that message first",
             value=after,
             **{kind: name},
         )
@@ -200,7 +203,7 @@ class DeadLetterQueueInUse(DomainError):
     def __init__(self, name: str, sources: list[str]) -> None:
         shown = ", ".join(map(repr, sources))
         super().__init__(
-            f"queue {name!r} is the dead-letter queue of {shown}; unbind it there first", queue=name, sources=sources
+            f"queue {name!r} is the dead-letter queue of {shown}; change that first", queue=name, sources=sources
         )
 
 
@@ -264,14 +267,16 @@ class RedriveRunning(DomainError):
     """The queue has a redrive under way already."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"queue {name!r} is being redriven; wait until that is done, or cancel it", queue=name)
+        super().__init__(f"queue {name!r} is being redriven; wait until the redrive ends, or cancel it", queue=name)
 
 
 class NotTransactional(DomainError):
     """The queue takes no half messages; the attribute ``transactional`` is set when a queue is created."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"queue {name!r} is not transactional; that is chosen when a queue is created", queue=name)
+        super().__init__(
+            f"queue {name!r} is not transactional; only a creation can make a queue transactional", queue=name
+        )
 
 
 class TransactionNotFound(DomainError):
@@ -347,7 +352,9 @@ class TooManyTopics(DomainError):
 
     def __init__(self, account: str, limit: int) -> None:
         super().__init__(
-            f"account {account!r} has {limit} topics, its limit; delete one first", account=account, limit=limit
+            f"account {account!r} has reached its limit of {limit} topics; delete a topic first",
+            account=account,
+            limit=limit,
         )
 
 
@@ -386,7 +393,9 @@ class TooManySubscriptions(DomainError):
 
     def __init__(self, topic: str, limit: int) -> None:
         super().__init__(
-            f"topic {topic!r} has {limit} subscriptions, its limit; unsubscribe one first", topic=topic, limit=limit
+            f"topic {topic!r} has reached its limit of {limit} subscriptions; delete a subscription first",
+            topic=topic,
+            limit=limit,
         )
 
 

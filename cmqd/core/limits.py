@@ -129,7 +129,7 @@ def check_range(field: str, value: object, low: int, high: int) -> int:
     """Return ``value`` if it is an integer within ``low .. high``.
 
     Raises:
-        InvalidArgument: the value is no integer, or out of range.
+        InvalidArgument: the value is not an integer, or out of range.
     """
     if type(value) is not int or not low <= value <= high:
         raise InvalidArgument(

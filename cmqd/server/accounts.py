@@ -213,7 +213,7 @@ class Accounts:
                 raise AccountExists(account)
             if len(document.accounts) >= _MAX_ACCOUNTS:
                 raise InvalidArgument(
-                    f"account {account!r} cannot be created: the server has {_MAX_ACCOUNTS} accounts, its limit",
+                    f"account {account!r} cannot be created: the limit of {_MAX_ACCOUNTS} accounts is reached",
                     field="account",
                     value=account,
                     limit=f"at most {_MAX_ACCOUNTS} accounts",
@@ -285,7 +285,7 @@ class Accounts:
             account = self._own_or_managed(caller, account)
             if sum(key.account == account for key in document.keys) >= MAX_KEYS:
                 raise InvalidArgument(
-                    f"account {account!r} has {MAX_KEYS} keys, its limit; delete a key first",
+                    f"account {account!r} has reached its limit of {MAX_KEYS} keys; delete a key first",
                     field="account",
                     value=account,
                     limit=f"at most {MAX_KEYS} keys",

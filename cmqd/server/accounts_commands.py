@@ -127,7 +127,7 @@ def _read_for_new_key(file: AccountsFile, out: Print) -> Document | None:
 def _with_lock(folder: Path, out: Print, lock: Lock, work: Callable[[], None]) -> int:
     try:
         if not folder.is_dir():
-            raise _Refused(f"{folder} is no data folder")
+            raise _Refused(f"{folder} is not a data folder")
         with lock(folder):
             work()
     except LogError as refusal:

@@ -246,7 +246,7 @@ class AccountsFile:
                 f" 'cmqd accounts repair {command}' keeps what was edited by hand"
             )
         return (
-            f"There is no good copy ({self.copy}); 'cmqd accounts check {command}' says what can be read. If all is"
+            f"No copy can be used ({self.copy}); 'cmqd accounts check {command}' says what can be read. If all is"
             f" lost, move {self.path.name} away, and 'cmqd accounts new-key {ADMIN} {command}' begins a new one"
         )
 

@@ -76,7 +76,7 @@ class Connections:
         if not limit or self._by_account.get(account, 0) < limit:
             return None
         self.counters.connections_refused += 1
-        return f"account {account!r} has {limit} connections, its limit"
+        return f"account {account!r} has reached its limit of {limit} connections"
 
     def remove(self, connection: Connection) -> None:
         """Remove a connection that is closed."""

@@ -73,7 +73,7 @@ class Admission:
             client.answer(error(request.request_id, code, text, retry_after_ms=retry_after_ms))
             return True
         if self.max_requests_per_second and not self._is_within_rate(client.account):
-            text = f"account {client.account!r} is over {self.max_requests_per_second} requests a second, its limit"
+            text = f"account {client.account!r} is over its limit of {self.max_requests_per_second} requests a second"
             client.answer(error(request.request_id, ErrorCode.TOO_MANY_REQUESTS, text, retry_after_ms=RATE_RETRY_MS))
             return True
         return False

@@ -294,7 +294,7 @@ class ServerConnection(Endpoint[Authenticated | Request | Cancel | RequestRefuse
             text = f"{most} requests of this connection wait for their replies already"
             self._answer(error(request_id, ErrorCode.TOO_MANY_REQUESTS, text, details={"limit": most}))
         else:
-            text = f"request {request_id} waits for its reply already; this one was not looked at"
+            text = f"request {request_id} is still in progress; the second request with its number was ignored"
             self._answer(error(request_id, ErrorCode.DUPLICATE_REQUEST_ID, text))
 
     def _answer(self, reply: Error) -> None:

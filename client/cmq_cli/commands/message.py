@@ -68,7 +68,7 @@ async def send(
     if moment is not None and delay is not None:
         raise CommandFailed("give --delay or --at, not both", ExitCode.USAGE)
     if stdin and dedup_id is not None:
-        raise CommandFailed("--dedup-id names one message; --stdin sends many", ExitCode.USAGE)
+        raise CommandFailed("--dedup-id identifies a single message, and --stdin sends many", ExitCode.USAGE)
     if (body is not None) + (file is not None) + stdin != 1:
         raise CommandFailed("give one of: a body, --file, --stdin", ExitCode.USAGE)
     headers = parse_headers(header)
@@ -87,7 +87,7 @@ def _parse_at(text: str) -> datetime:
         return datetime.fromisoformat(text.strip()).astimezone()
     except ValueError as error:
         raise CommandFailed(
-            f"--at: {text!r} is no time; write 2026-01-31T12:00, ...Z or ...+02:00 (a time from now is --delay)",
+            f"--at: {text!r} is not a time; write 2026-01-31T12:00, ...Z or ...+02:00 (a time from now is --delay)",
             ExitCode.USAGE,
         ) from error
 
@@ -118,8 +118,8 @@ async def receive(
 ) -> ExitCode:
     """Receive messages and print them.
 
-    By default the messages are kept: hidden from other receives until their visibility timeout ends, and then delivered
-    again. The printed handles delete or release the messages. The command ends when the queue is empty.
+    By default received messages stay in the queue: hidden from other receives until their visibility timeout ends, then
+    receivable again. The printed handles delete or release them. The command ends when the queue is empty.
 
     Parameters
     ----------
@@ -189,7 +189,7 @@ async def peek(
     if not shown:
         session.output.remark(f"no message in {queue!r}")
     elif next_start is not None:
-        session.output.remark(f"there is more: --start {next_start}")
+        session.output.remark(f"more messages follow; list them with --start {next_start}")
 
 
 async def delete(queue: QueueName, /, *handles: ReceiptHandle, session: CurrentSession) -> ExitCode:
@@ -238,7 +238,7 @@ async def reject(queue: QueueName, /, *handles: ReceiptHandle, reason: str = "",
     Parameters
     ----------
     reason
-        Why, for those who read the dead letters: up to 256 bytes, kept in the origin of the dead letter.
+        Text for readers of the dead letters, up to 256 bytes; kept in the origin of the dead letter.
     """
     _check_given(handles)
     async with session.client() as client:

@@ -8,7 +8,7 @@ from cyclopts import Parameter
 from cmq_cli.exitcodes import CommandFailed, ExitCode
 from cmq_cli.options import CurrentSession, DataPath, IncludeActive, Moment, Repeated
 from cmq_cli.output import Output
-from cmq_cli.spark import as_typed, connector_errors, show_unsealed
+from cmq_cli.spark import as_typed, connector_errors, show_rows, show_unsealed
 from cmq_cli.values import show_count, show_time
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def reconcile(
     """
     output = session.output
     with connector_errors():
-        from pyspark_cmqd.errors import OptionError
+        from pyspark_cmqd.errors import UnknownNameError
         from pyspark_cmqd.reconcile import ask, write_parquet
         from pyspark_cmqd.reconcile import reconcile as count
         from pyspark_cmqd.session import check_installed, spark_session
@@ -65,10 +65,8 @@ def reconcile(
             question = ask(
                 path, queues=queue or (), account=account, since=from_, until=to, include_active=include_active
             )
-        except OptionError as error:
-            if error.option in ("account", "queue") and "knows no" in error.allowed:
-                raise CommandFailed(as_typed(str(error)), ExitCode.NOT_FOUND) from error
-            raise
+        except UnknownNameError as error:
+            raise CommandFailed(as_typed(str(error)), ExitCode.NOT_FOUND) from error
         output.remark(f"starting Spark ({master}) ...")
         with spark_session(master, "cmq reconcile") as spark, output.progress() as progress:
             task = progress.add_task("reconcile", total=None, rate="")
@@ -92,21 +90,21 @@ def _show(output: Output, result: "Reconciled") -> None:
     output.listing(document, *_table(result))
     for first, last in result.missing:
         output.warning(
-            f"rows {first} to {last} were reclaimed, and the messages in them are not counted; "
-            "the server's setting keep_history_ms keeps them for a time"
+            f"the broker reclaimed {show_rows(first, last)}, and the counts lack their messages; "
+            "the setting keep_history_ms of the server keeps rows longer"
         )
     for line in result.lines:
         if line.difference:
             output.error(
                 f"queue {line.queue or UNNAMED!r} of account {line.account or UNNAMED!r}, hour "
-                f"{show_time(line.hour)}: {line.total:,} messages came, and "
+                f"{show_time(line.hour)}: {line.total:,} messages arrived, and "
                 f"{line.total - line.difference:,} are accounted for"
             )
     if result.unsealed is not None:
         output.remark(show_unsealed(*result.unsealed))
     if result.holds:
         output.remark(
-            f"balanced as of row {result.lsn}: each of {result.total.total:,} messages that came is accounted for once"
+            f"balanced as of row {result.lsn}: each of {result.total.total:,} messages is accounted for exactly once"
         )
 
 

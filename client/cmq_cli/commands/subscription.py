@@ -140,7 +140,7 @@ async def resume(topic: TopicName, name: SubscriptionName, /, *, session: Curren
     async with session.client() as client:
         await client.topic(topic).subscription(name).resume()
     document = {"topic": topic, "name": name, "paused": False}
-    session.output.result(document, f"subscription {name!r} goes on")
+    session.output.result(document, f"subscription {name!r} resumed")
 
 
 @app.command
@@ -148,7 +148,7 @@ async def retry(topic: TopicName, name: SubscriptionName, /, *, session: Current
     """Retry all failed deliveries at once; a delivery without retries left is tried once more."""
     async with session.client() as client:
         count = (await client.topic(topic).subscription(name).retry_now()).messages
-    session.output.result({"retried": count}, f"{count:,} messages are tried again")
+    session.output.result({"retried": count}, f"{count:,} messages are retried")
 
 
 @app.command

@@ -354,7 +354,7 @@ class PublishPlan:
         if labels is None or not any(labels):
             if is_routing:
                 raise InvalidArgument(
-                    f"topic {self.topic.name!r} filters by routing_keys; give one for all messages, or one for each",
+                    f"topic {self.topic.name!r} filters by routing key; give a key for all messages, or one for each",
                     field=field,
                     value=labels,
                     limit="one routing key, or one for each message",
@@ -380,7 +380,7 @@ class PublishPlan:
                 label = NO_TAGS
             if is_routing and not isinstance(label, str):
                 raise InvalidArgument(
-                    f"topic {self.topic.name!r} filters by routing key; {shown(label)} is none",
+                    f"topic {self.topic.name!r} filters by routing key; {shown(label)} is not a routing key",
                     field=field,
                     value=label,
                     limit="one routing key, or one for each message",

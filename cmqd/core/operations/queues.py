@@ -257,7 +257,7 @@ class QueueAdmin:
         limit = self._limits.max_dead_letter_sources
         if len(target.sources) >= limit and (queue is None or queue.queue_id not in target.sources):
             raise refuse(
-                f"queue {target_name!r} is the dead-letter queue of {limit} queues, its limit",
+                f"queue {target_name!r} is the dead-letter queue of {limit} queues, which is the limit",
                 f"at most {limit} queues",
             )
         return target

@@ -93,7 +93,9 @@ class Rewind:
         return self._look_for(queue, rewind, now_ms)
 
     def _too_late(self, name: str, time_ms: int, is_held: bool, latest_ms: int, earliest_ms: int) -> TimeNotRewindable:
-        why = "a message sent before that is not consumed yet" if is_held else "it lies in the future"
+        why = (
+            "a message that was sent before this time is not consumed yet" if is_held else "the time lies in the future"
+        )
         return TimeNotRewindable(name, time_ms, why, max(latest_ms, earliest_ms))
 
     def _read_time(self, queue: Queue, rewind: PendingRewind) -> Outcome[Rewound | Waiting]:
@@ -148,7 +150,7 @@ class Rewind:
         enqueue_ms = messages[0].enqueue_ms if messages else None
         error: DomainError | None = None
         if not window_ms:
-            error = TimeNotRewindable(queue.name, rewind.time_ms, "its rewind window was taken away", None)
+            error = TimeNotRewindable(queue.name, rewind.time_ms, "its rewind window was removed", None)
         elif rewind.oldest:
             # The time of an unreadable message is known to a time step only.
             rewind.oldest = False
