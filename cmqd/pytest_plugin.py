@@ -1,13 +1,13 @@
 """The pytest plugin of cmqd: fixtures with a broker for each test. Registered by entry point, under the name ``cmqd``.
 
     cmqd_broker        a LocalBroker: in this process, with ``cmqd_broker.clock``
-    cmqd_client        a client of it, for async tests (pytest-asyncio in any mode, or anyio)
-    cmqd_sync_client   a client of it, for plain tests (extra ``sync``)
-    cmqd_process       a BrokerProcess: the real thing
+    cmqd_client        a client of ``cmqd_broker``, for async tests (pytest-asyncio in any mode, or anyio)
+    cmqd_sync_client   a client of ``cmqd_broker``, for plain tests (extra ``sync``)
+    cmqd_process       a BrokerProcess: a real broker in processes of its own
     cmqd_settings      settings of ``cmqd_broker``, empty; to be overridden by a fixture of this name
 
-pytest loads this module in every session beside which cmqd is installed, so it imports the broker only when a test uses
-a fixture, and does without the packages of the server until then.
+pytest loads this module in every session of an environment with cmqd. The broker is therefore imported only when a test
+uses a fixture, and the packages of the server need not be installed until then.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 try:
-    # In its strict mode pytest-asyncio takes async fixtures by this decorator only; anyio takes any.
+    # In strict mode pytest-asyncio takes async fixtures by this decorator alone; anyio takes all fixtures.
     from pytest_asyncio import fixture as async_fixture
 except ImportError:
     async_fixture = pytest.fixture
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def cmqd_settings() -> dict[str, Any]:
-    """Settings of ``cmqd_broker``, such as ``{"max_in_flight_per_queue": 10}``; override it where a test needs some."""
+    """Settings of ``cmqd_broker``, such as ``{"max_in_flight_per_queue": 10}``; override it to change settings."""
     return {}
 
 

@@ -1,4 +1,4 @@
-"""Opens a connection to one of several hosts of a service, tried in turn.
+"""Opens a connection to a service with several hosts, tried in turn.
 
 Each attempt begins with the host of the last connection, because a host that served last is likely up, while the first
 host of the URL may be down for long. An attempt tries every host once, without a pause in between; the pauses between

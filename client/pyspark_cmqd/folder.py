@@ -39,9 +39,9 @@ from pyspark_cmqd.errors import HIDDEN, FolderError, NewerFolderError, OptionErr
 from pyspark_cmqd.options import Options, is_url
 from pyspark_cmqd.plan import View, describe, is_sealed
 
-LOOKS = 50
+ATTEMPTS = 50
 """Attempts to read a folder while its broker rolls segments."""
-LOOK_SECONDS = 0.02
+RETRY_SECONDS = 0.02
 SEALING_SECONDS = 60.0
 """Time for which a segment may be neither readable as live nor listed as sealed: the broker computes its checksum."""
 LEAST_KEY = 5
@@ -117,13 +117,13 @@ class Folder:
             FolderError: the folder cannot be read, or its segments change faster than they are examined.
         """
         reason = ""
-        looks = 0
+        attempts = 0
         stop_at = time.monotonic() + SEALING_SECONDS
-        while looks < LOOKS and time.monotonic() < stop_at:
+        while attempts < ATTEMPTS and time.monotonic() < stop_at:
             if reason:
-                time.sleep(LOOK_SECONDS)
+                time.sleep(RETRY_SECONDS)
             manifest = self.manifest()
-            looks += 1
+            attempts += 1
             try:
                 extents = self._extents(manifest, include_active)
             except (sqlite3.Error, SegmentFormatError, FileNotFoundError) as error:
@@ -131,7 +131,7 @@ class Folder:
                 reason = str(error)
                 if isinstance(error, sqlite3.Error) and _is_sealing(manifest):
                     # A seal can take seconds on a busy disk, so only SEALING_SECONDS limits these attempts.
-                    looks = 0
+                    attempts = 0
                 continue
             covered = merge_ranges([*_gone(manifest), *((one.first_lsn, one.last_lsn) for one in extents)])
             hi = covered[0][1] if covered and covered[0][0] == 1 else 0
@@ -235,7 +235,7 @@ class Folder:
                     raise FolderError(f"segment {extent.file} cannot be read: {error}") from error
                 sealed = entry.state is SegmentState.SEALED
                 if not sealed:
-                    time.sleep(LOOK_SECONDS)
+                    time.sleep(RETRY_SECONDS)
 
     def _is_sealed(self, extent: SegmentEntry) -> bool:
         return any(

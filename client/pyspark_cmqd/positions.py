@@ -34,7 +34,7 @@ def check_position(view: View, lsn: int, log_id: str, start: str, path: str) -> 
     """Check that a position is of this log; False if the position does not tell.
 
     Raises:
-        OtherLogError: the position is of another log, or of rows that the log does not have any more.
+        OtherLogError: the position belongs to another log, or to rows that the log no longer has.
     """
     if not log_id:
         return False
@@ -55,7 +55,7 @@ def check_offset(view: View, offset: Offset, path: str) -> bool:
     """Check an offset of a stream as :func:`check_position` does, and log a warning if it does not name its log.
 
     Raises:
-        OtherLogError: the offset is of another log, or of rows that the log does not have any more.
+        OtherLogError: the offset belongs to another log, or to rows that the log no longer has.
     """
     lsn = int(offset["lsn"])
     is_proven = check_position(view, lsn, str(offset.get("log_id", "")), str(offset.get("start", "")), path)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _log = logging.getLogger("pyspark_cmqd")
-LOOK_SECONDS = 0.1
+POLL_SECONDS = 0.1
 """Interval at which a running slice, and a request to stop, are checked."""
 _NO_HEADERS = "cast(map() AS map<string,string>)"
 _NO_TAGS = "cast(array() AS array<string>)"
@@ -157,7 +157,7 @@ class _Watch:
         self._group = f"{journal.run}-{journal.done}"
         self._stopped, self._tell = stopped, tell
         self._ends = threading.Event()
-        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._thread = threading.Thread(target=self._poll, daemon=True)
 
     def __enter__(self) -> "_Watch":
         self._context.setJobGroup(self._group, "cmq replay", interruptOnCancel=True)
@@ -168,8 +168,8 @@ class _Watch:
         self._ends.set()
         self._thread.join()
 
-    def _look(self) -> None:
-        while not self._ends.wait(LOOK_SECONDS):
+    def _poll(self) -> None:
+        while not self._ends.wait(POLL_SECONDS):
             self._tell()
             if self._stopped():
                 # Repeated at every poll, because Spark ignores a cancel that comes before the job has begun.

@@ -6,14 +6,14 @@
     ├── DeadLetterQueueInUse, TimeNotRewindable, RedriveRunning, NotTransactional
     ├── MessageTooLarge, BatchTooLarge
     ├── TooManyInFlight, BacklogFull          (retryable: consumers make room)
-    ├── ReceiptHandleInvalid, NoDeadLetterQueue, DeadLettersNotTaken, BodyUnreadable      (of one handle of a request)
+    ├── ReceiptHandleInvalid, NoDeadLetterQueue, DeadLettersNotTaken, BodyUnreadable      (of a handle of a request)
     ├── SequenceTooOld, OutOfOrder, TooManyRemembered
-    ├── TransactionNotFound, AlreadyCommitted, AlreadyRolledBack, MessageDamaged      (of one message of a batch)
+    ├── TransactionNotFound, AlreadyCommitted, AlreadyRolledBack, MessageDamaged      (of a message of a batch)
     ├── TopicNotFound, TopicExists, TopicDiffers, TopicInUse, TooManyTopics
     ├── SubscriptionNotFound, SubscriptionExists, SubscriptionDiffers, TooManySubscriptions
     └── ScheduleNotFound, ScheduleExists, ScheduleDiffers, TooManySchedules
 
-The edge maps each class to a wire code by its name, in one table.
+The edge maps each class to a wire code by its name, in a table.
 """
 
 from typing import Any, Literal
@@ -59,7 +59,7 @@ class QueueNotFound(DomainError):
 
 
 class QueueExists(DomainError):
-    """The name is taken, in this or in another case."""
+    """The name is taken, in the same or in a different case."""
 
     def __init__(self, name: str, existing: str) -> None:
         why = "already exists" if name == existing else f"differs only in case from {existing!r}"
@@ -106,7 +106,7 @@ class MessageTooLarge(DomainError):
 
 
 class BatchTooLarge(DomainError):
-    """Bodies and headers of a batch are over the limit of one send."""
+    """Bodies and headers of a batch are over the limit of a send."""
 
     def __init__(self, size: int, limit: int) -> None:
         super().__init__(
@@ -226,7 +226,7 @@ class NoDeadLetterQueue(DomainError):
 
 
 class DeadLettersNotTaken(DomainError):
-    """The dead-letter queue still holds messages from before it became one."""
+    """The dead-letter queue still holds messages from before it became a dead-letter queue."""
 
     retry_after_ms = 1000
 
@@ -321,7 +321,7 @@ class TopicNotFound(DomainError):
 
 
 class TopicExists(DomainError):
-    """The name is taken, in this or in another case."""
+    """The name is taken, in the same or in a different case."""
 
     def __init__(self, name: str, existing: str) -> None:
         why = "already exists" if name == existing else f"differs only in case from {existing!r}"
@@ -366,7 +366,7 @@ class SubscriptionNotFound(DomainError):
 
 
 class SubscriptionExists(DomainError):
-    """The name is taken in this topic, in this or in another case."""
+    """The name is taken in this topic, in the same or in a different case."""
 
     def __init__(self, topic: str, name: str, existing: str) -> None:
         why = "already exists" if name == existing else f"differs only in case from {existing!r}"

@@ -249,7 +249,7 @@ class OffsetWatch:
         self._logged_at_ms = clock.now_ms()
 
     def check(self) -> None:
-        """Let the clock look at the wall clock, and record and log the result; to be called about once a second."""
+        """Compare the clock with the wall clock, and record and log the result; to be called about once a second."""
         clock = self._clock
         if not clock.check():
             return

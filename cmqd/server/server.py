@@ -595,7 +595,7 @@ class Server:
         self.beat()
 
     def beat(self) -> None:
-        """Do the work of a tenth of a second: look at the clock and at the storage."""
+        """Do the work of a tenth of a second: examine the clock and the storage."""
         self._offset_watch.check()
         self.listening_time.pass_time(self.clock.now_ms())
         if self._failure is None:

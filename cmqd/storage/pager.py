@@ -145,7 +145,7 @@ class Pager:
                 if stop > first:
                     requested.appendleft((first, stop))
                 continue
-            # All ranges within the segment in one call, so that the reader looks up their rows together. The part of a
+            # All ranges within the segment in one call, so that the reader searches their rows together. The part of a
             # range that lies beyond the segment goes back to the front.
             here: list[tuple[int, int]] = []
             while requested and requested[0][0] < end:
@@ -194,7 +194,7 @@ class Pager:
         # Before the new connection is opened: the limit is for file descriptors, which may be used up.
         while len(self._connections) >= self._open_segments:
             await self._close(next(iter(self._connections)))
-        # Immutable: without locks and without a look for a WAL. Any other segment is read through its WAL.
+        # Immutable: without locks and without a search for a WAL. Any other segment is read through its WAL.
         connection = await open_reading(segment.path, sealed=segment.immutable)
         self._connections[number] = connection
         return connection

@@ -38,8 +38,8 @@ from cmqd_segment.rows import (
 from cmqd_segment.schema import SegmentFormatError
 from cmqd_segment.sparse import LsnRange, SparseQueue, sparse_queue
 
-LOOK_AHEAD = 4096
-"""Positions looked up in the sparse index at a time."""
+SEARCH_AHEAD = 4096
+"""Positions searched for in the sparse index at a time."""
 READ_AHEAD_BYTES = 64 * 1024
 """Bytes of bodies up to which consecutive rows are fetched together: fetching a row with a single message costs as
 much as fetching a row of a hundred."""
@@ -260,7 +260,7 @@ class SegmentReader:
                 if not places or not places[0].first <= start < places[-1].stop:
                     index = await self._index(connection)
                     if index is not None:
-                        self._places = await self._look(connection, index, start, min(stop, start + LOOK_AHEAD))
+                        self._places = await self._search(connection, index, start, min(stop, start + SEARCH_AHEAD))
                 place_index = self._find(start)
                 place = self._places[place_index] if place_index < len(self._places) else None
                 row = None
@@ -280,7 +280,7 @@ class SegmentReader:
         """
         if place is None or place.first > start:
             # The row is missing: between two other rows, or beyond the readable rows.
-            end = min(stop, start + LOOK_AHEAD if place is None else place.first)
+            end = min(stop, start + SEARCH_AHEAD if place is None else place.first)
             self._on_damage(-start, f"segment {self._segment.path.name} lacks positions {start} to {end - 1}")
             answer.lacks(start, end)
             return end
@@ -304,7 +304,7 @@ class SegmentReader:
         place_index = bisect_right(places, start, key=lambda place: place.first)
         return place_index - 1 if place_index and places[place_index - 1].stop > start else place_index
 
-    async def _look(
+    async def _search(
         self, connection: aiosqlite.Connection, index: SparseQueue, start: int, stop: int
     ) -> list[RowPlace]:
         """Find the rows of the queue from about ``start`` to about ``stop``."""

@@ -1,7 +1,7 @@
 """Positions of each queue in each row: the column ``queues``, decoded and cached.
 
 A reader finds a position by the summaries of the rows around the position. A row of published messages names every
-queue with a copy. Readers of all these queues look through the same rows, and share the decoded summaries.
+queue with a copy. Readers of all these queues search the same rows, and share the decoded summaries.
 """
 
 from array import array
@@ -14,7 +14,7 @@ from cmqd_segment.rows import decode_queues
 from cmqd_segment.sparse import LsnRange
 
 BLOCK_ROWS = 64
-"""Rows that are looked at, kept and forgotten together."""
+"""Rows that are searched, kept and forgotten together."""
 CAPACITY_BYTES = 4 * 1024 * 1024
 SUMMARY_OVERHEAD_BYTES = 250
 """Estimated memory of a summary, and of a block, beside 24 bytes per queue."""

@@ -1,6 +1,6 @@
-"""A real broker for tests: ``cmqd serve`` in processes of its own, with a data folder, which a test can kill.
+"""A real broker for tests: ``cmqd serve`` in separate processes, with a data folder, which a test can kill.
 
-Only processes that were started here are ever signalled.
+The module signals only the processes that it started.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 POLL_S = 0.005
-"""Interval of looks for the ready file: far below the time of a start."""
+"""Interval between two checks for the ready file: far below the time of a start."""
 
 TAIL_LINES = 30
 """Lines of the broker's log in the text of an error."""
@@ -27,24 +27,24 @@ class BrokerNotReadyError(Exception):
 
 
 class BrokerProcess:
-    """``cmqd serve`` as a context manager; :meth:`kill` and :meth:`start` make a crash of it::
+    """``cmqd serve`` as a context manager; :meth:`kill` and :meth:`start` together are a crash::
 
         with BrokerProcess(tmp_path) as broker:
             ...
             broker.kill()       # SIGKILL, as a crash or the out-of-memory killer
             broker.start()      # on the same port, over the same data: recovers and goes on
 
-    The broker listens on a free port of 127.0.0.1 and is durable as by default. It is ended by SIGTERM after a success,
-    else by SIGKILL.
+    The broker listens on a free port of 127.0.0.1, with the default durability. At the end of the context SIGTERM ends
+    the broker; after an exception SIGKILL does.
     """
 
     def __init__(self, folder: Path, *flags: str, environment: Mapping[str, str] | None = None) -> None:
-        """``folder`` gets data (``data``) and log (``log``) of the broker; it must exist.
+        """Prepare a broker with its data (``data``) and its log (``log``) in an existing folder.
 
         Args:
-            folder: an empty folder, or that of an earlier broker.
+            folder: an empty folder, or the folder of an earlier broker.
             *flags: flags of ``cmqd serve``, such as ``"--durability", "os"``.
-            environment: variables for the broker; None = those of this process without settings of cmqd.
+            environment: variables for the broker; None = the variables of this process, without settings of cmqd.
         """
         self.folder: Path = folder
         self.flags: tuple[str, ...] = flags

@@ -1,8 +1,7 @@
 """Broker time that a test turns: hours of leases, delays and retries pass in milliseconds.
 
-Broker time is the time by which a broker decides: ends of leases and of long polls, delays, retention, retries of
-subscriptions, checks of half messages. The time of clients is not turned: their time limits, pauses and heartbeats
-follow the machine's clock.
+Broker time decides about the ends of leases and of long polls, delays, retention, retries of subscriptions and checks
+of half messages. The time of clients is not turned: their limits, pauses and heartbeats follow the machine's clock.
 """
 
 import asyncio
@@ -13,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
 
 Advance: TypeAlias = "Callable[[int, bool], Future[None]]"
-"""Moves broker time by milliseconds; with True from deadline to deadline. The result is there once the work is done."""
+"""Moves broker time by milliseconds; with True from deadline to deadline. Returns when the work is done."""
 
 
 class TurnedTime:
@@ -81,7 +80,7 @@ class Clock:
     def next_deadline(self) -> datetime | None:
         """Return the time (UTC) of the broker's next work: the end of a lease or a delay, a retry, a check.
 
-        None = no work is planned. The broker may name a time a little before the work: looking costs it nothing.
+        None = no work is planned. The time may lie a little before the work, because the broker plans in steps.
         """
         deadline_ms = self._next_deadline_ms()
         return None if deadline_ms is None else datetime.fromtimestamp(deadline_ms / 1000, UTC)
@@ -97,24 +96,24 @@ class Clock:
     ) -> None:
         """Turn broker time forward, and wait until the broker has done all work that is due then.
 
-        The clock stops at the next whole tenth of a second behind that, the grain of the broker's deadlines: what ends
-        at the time turned to has ended.
+        The clock stops at the next whole tenth of a second behind the target, the grain of the broker's deadlines: a
+        lease that ends at the target has ended.
 
-        The wait includes commits, moves between queues and posts to URLs. It blocks the calling thread, usually for
-        less than a millisecond: where the caller's own event loop must go on meanwhile, as for a subscriber that it
-        serves itself, use :meth:`advance_async`.
+        The wait includes commits, moves between queues and posts to URLs. The call blocks its thread, usually for less
+        than a millisecond. Use :meth:`advance_async` where the event loop of the caller must keep running meanwhile,
+        for example to serve the URL of a subscription.
 
-        Clients do not act in between. A message whose delay ends goes to a receive that waits; a lease that ends makes
-        the message active again, whatever its consumer does.
+        Clients do not act in between. A message with an ended delay goes to a receive that waits; the end of a lease
+        makes the message active again, even if its consumer is still at work.
 
         Args:
             seconds: how far; the other units are added.
             minutes: as ``seconds``.
             hours: as ``seconds``.
             days: as ``seconds``.
-            stepwise: False = one jump, and all that is due happens at its end; a retry that fails then plans the next
-                one from there, and a schedule fires once. True = from deadline to deadline, so that each retry and
-                firing happens at its own time, and the retries of three hours are all made.
+            stepwise: False = a single jump, and all work that is due happens at its end; a retry that fails then plans
+                the next retry from there, and a schedule fires once. True = from deadline to deadline, so that each
+                retry and firing happens at its own time, and a jump over three hours makes all retries of three hours.
 
         Raises:
             ValueError: the sum is negative; broker time never goes back.
@@ -138,13 +137,13 @@ class Clock:
     def stop(self) -> None:
         """Make broker time stand: from now on it changes only by :meth:`advance`.
 
-        A test on a slow machine then meets no end of a lease by itself. A receive that waits for messages also waits
-        until the clock is turned: give it ``wait=0``, or a time limit of its own.
+        On a slow machine no lease then ends by itself in the middle of a test. A receive that waits for messages also
+        waits until the clock is turned: give ``wait=0``, or a time limit of its own.
         """
         self._run(False)
 
     def start(self) -> None:
-        """Let broker time run again, from where it stands."""
+        """Let broker time run again, from the present value."""
         self._run(True)
 
     def __repr__(self) -> str:

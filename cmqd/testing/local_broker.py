@@ -32,7 +32,7 @@ GRAIN_MS = 100
 QUICK_TURNS = 200
 """Turns of the loop for which the end of due work is awaited without sleeping: more than any work but posts to URLs."""
 PAUSE_S = 0.001
-"""Pause between two looks after that."""
+"""Pause between two polls after that."""
 
 
 class BrokerFailedError(Exception):

@@ -1,6 +1,6 @@
-"""A server over a log in memory, without a process of its own: the assembly that ``daemon`` makes of a real one.
+"""A server over a log in memory, in the process of the test: assembled as ``daemon`` assembles a real server.
 
-No signals, no recovery, no storage process: everything else is the product's own.
+Signals, recovery and the storage process are missing. All other parts are the parts of the product.
 """
 
 import asyncio
@@ -21,12 +21,12 @@ from cmqd.server.status import StorageProcessStatus
 from cmqd.settings import Settings
 
 MAX_CONNECTIONS = 1_000
-"""Connections of a server whose settings name no limit: a real server takes what the process may open."""
+"""Connections of a server without a limit in its settings; a real server takes as many as its process may open."""
 
 
 @dataclass(frozen=True)
 class ServerInMemory:
-    """The parts of a server that serves nothing yet."""
+    """The parts of a server before its start."""
 
     server: Server
     broker: Broker
@@ -37,7 +37,7 @@ class ServerInMemory:
     """Reasons of a halt of all acknowledgements: a bug, or a log that was made to fail."""
 
     def stop_timers(self) -> None:
-        """Cancel the work that the server would begin by itself; clients are still served."""
+        """Cancel the timed work of the server; clients are still served."""
         self.server.agenda_timer.stop()
         self.server.checkpoints.stop()
         self.server.reclaim.stop()

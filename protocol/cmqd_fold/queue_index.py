@@ -432,7 +432,7 @@ class QueueIndex:
 
     def _drop_steps(self) -> bool:
         """Forget unneeded time steps, every 64 steps; return True, for the step that was added."""
-        # Seldom, because the search for the oldest position looks into up to four sets, and steps are few.
+        # Seldom, because the search for the oldest position reads up to four sets, and steps are few.
         if len(self.steps) % 64 == 0:
             self.steps.drop_below(self.oldest_remembered())
         return True
@@ -440,7 +440,7 @@ class QueueIndex:
     def activate_range(self, start: int, stop: int) -> None:
         """Make messages active that are in no other set."""
         self.active.add_range(start, stop)
-        # The head only bounds the active positions from below: receives move it up when they look for the first one.
+        # The head only bounds the active positions from below: receives move it up when they search for the first one.
         # Exact upkeep here would search the set after each receive.
         if not self.active_count or start < self.head:
             self.head = start

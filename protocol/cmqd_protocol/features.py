@@ -66,7 +66,7 @@ class FeatureNotNamed(LocalProtocolError):
 
     def __init__(self, request: Struct, field: str, feature: str) -> None:
         super().__init__(
-            f"this server does not act on {field!r} of {type(request).__name__}: it did not name feature {feature!r}"
+            f"the server does not support {field!r} of {type(request).__name__}: it did not name feature {feature!r}"
         )
         self.field = field
         self.feature = feature

@@ -291,7 +291,7 @@ class ServerConnection(Endpoint[Authenticated | Request | Cancel | RequestRefuse
         if is_new:
             self._outstanding.remove(request_id)
             most = self._max_outstanding
-            text = f"{most} requests of this connection wait for their replies already"
+            text = f"the connection has reached its limit of {most} requests in progress"
             self._answer(error(request_id, ErrorCode.TOO_MANY_REQUESTS, text, details={"limit": most}))
         else:
             text = f"request {request_id} is still in progress; the second request with its number was ignored"
@@ -320,7 +320,7 @@ class ServerConnection(Endpoint[Authenticated | Request | Cancel | RequestRefuse
             elif self._check_length() and not self._handshake_bytes_left:
                 self._end(
                     ErrorCode.FRAME_TOO_LARGE,
-                    f"the client sent {HANDSHAKE_BYTES} bytes without the end of its hello, the limit",
+                    f"the hello is longer than {HANDSHAKE_BYTES} bytes, the limit",
                     details={"limit": HANDSHAKE_BYTES},
                 )
         if self._state is State.OPEN:

@@ -266,7 +266,7 @@ def test_a_message_is_sent_for_a_time(cmq_at: Cmq, server: ThreadedServer) -> No
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("--at", "soon"), "'soon' is no time; write 2026-01-31T12:00"),
+        (("--at", "soon"), "'soon' is not a time; write 2026-01-31T12:00"),
         (("--at", "10m"), "a time from now is --delay"),
         (("--at", "2100-01-01T00:00Z", "--delay", "1m"), "give --delay or --at, not both"),
     ],

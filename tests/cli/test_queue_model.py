@@ -33,7 +33,7 @@ def test_times_are_read(text: str, moment: datetime) -> None:
 
 @pytest.mark.parametrize("text", ["", "yesterday", "-5m", "2026-13-01"])
 def test_other_text_is_no_time(text: str) -> None:
-    with pytest.raises(ValueError, match="is no time"):
+    with pytest.raises(ValueError, match="is not a time"):
         parse_moment(text, 0)
 
 
@@ -229,8 +229,8 @@ def test_dead_letters_whose_origin_is_gone_are_told(cmq_at: Cmq, server: Threade
     ran = cmq_at("redrive", "dead")
 
     assert ran.code == ExitCode.PARTIAL
-    assert "stay, from orders       1\n" in ran.out
-    assert "stay, from (no origin)  1\n" in ran.out
+    assert "not moved, from orders       1\n" in ran.out
+    assert "not moved, from (no origin)  1\n" in ran.out
 
 
 @pytest.mark.system
@@ -248,7 +248,7 @@ def test_a_redrive_goes_on_when_it_is_waited_for_no_longer(server: ThreadedServe
     _, errors = running.communicate()
 
     assert running.returncode == ExitCode.INTERRUPTED
-    assert b"the redrive goes on; see it with: cmq redrive dead --status" in errors
+    assert b"the redrive continues; show it with: cmq redrive dead --status" in errors
     assert server.do(server.local.admin.queue("dead").redrive_status).running
 
 

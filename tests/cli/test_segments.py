@@ -96,7 +96,7 @@ def test_damage_is_told_and_fails(cmq: Cmq, folder: Path) -> None:
     assert ran.code == ExitCode.FAILED
     assert ran.json["checked"] == 3
     assert list(ran.json["wrong"]) == ["segments/00000002.db"]
-    assert "row 2 of 00000002.db has bodies with a wrong checksum" in ran.err
+    assert "row 2 of 00000002.db is damaged: its bodies do not match their checksum" in ran.err
 
 
 def test_a_segment_that_goes_while_it_is_verified_is_no_damage(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

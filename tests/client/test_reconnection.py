@@ -25,7 +25,7 @@ from support.eventually import eventually
 from support.local_server import LocalServer
 
 TOO_MANY = wire.error(
-    0, ErrorCode.TOO_MANY_CONNECTIONS, "account 'admin' has 5 connections, its limit", retry_after_ms=1000
+    0, ErrorCode.TOO_MANY_CONNECTIONS, "account 'admin' has reached its limit of 5 connections", retry_after_ms=1000
 )
 
 
@@ -59,7 +59,7 @@ async def test_too_many_connections_are_told_to_the_caller_and_tried_again_at_th
 ) -> None:
     server.link.refusal = TOO_MANY
 
-    with pytest.raises(TooManyConnections, match="has 5 connections") as caught:
+    with pytest.raises(TooManyConnections, match="its limit of 5 connections") as caught:
         async with connect(server.url, patience=0.5, retries=0):
             pass
 

@@ -296,7 +296,7 @@ def test_a_client_is_opened_once_and_used_between_open_and_close(broker: LocalBr
     client.close()
     client.open()
     queue = client.create_queue("orders")
-    with pytest.raises(ClientClosed, match="opened once"):
+    with pytest.raises(ClientClosed, match="opened before"):
         client.open()
     queue.send(b"still open")
     client.close()

@@ -511,7 +511,7 @@ async def test_the_answer_to_a_check_that_is_lost_is_repeated_and_one_too_late_i
         await server.link.wait_handled(wire.EndTransactions, 2)
         await _halves(server, client, b"late")
         server.advance(LONGEST_INTERVAL)
-        await eventually(lambda: "came too late" in caplog.text)
+        await eventually(lambda: "answered too late" in caplog.text)
         server.link.refuse(wire.EndTransactions, ErrorCode.INTERNAL_ERROR)
         await _halves(server, client, b"c")
         server.advance(LONGEST_INTERVAL)
@@ -569,7 +569,7 @@ async def test_many_half_messages_are_decided_in_slices(client: Client, server: 
 
 async def test_what_is_no_message_id_is_refused(client: Client, server: LocalServer) -> None:
     queue = client.queue("tx")
-    with pytest.raises(ValueError, match="no message id"):
+    with pytest.raises(ValueError, match="not a message id"):
         await queue.end_transactions(["7"], COMMIT)
     with pytest.raises(ValueError, match="1 statuses for 2"):
         await queue.end_transactions(["Msg-0000000000000001", "Msg-0000000000000002"], [COMMIT])

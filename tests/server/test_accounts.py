@@ -106,7 +106,7 @@ def test_a_file_of_a_newer_version_or_a_damaged_one_is_refused(tmp_path: Path) -
     with pytest.raises(AccountsFileError, match=r"damaged.*accounts\.json\.1 is the last good copy"):
         open_accounts(tmp_path, 6)
     (tmp_path / COPY_NAME).write_text("{")
-    with pytest.raises(AccountsFileError, match="no good copy"):
+    with pytest.raises(AccountsFileError, match="No copy can be used"):
         open_accounts(tmp_path, 6)
 
 

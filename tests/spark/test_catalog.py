@@ -168,7 +168,7 @@ def test_a_queue_that_was_deleted_is_known_by_its_name_where_it_has_no_messages(
 
     assert planned(queue="bills") == [4]
     assert planned(queue="bills", startingLsn="5") == []
-    with pytest.raises(OptionError, match="knows no queue of that name"):
+    with pytest.raises(OptionError, match="has no queue of this name"):
         planned(queue="bils", startingLsn="5")
 
 

@@ -70,7 +70,7 @@ def test_a_row_that_is_read_is_checked_whole(folder: Path, column: str, value: o
 
     change(folder, column, value)
 
-    with pytest.raises(FolderError, match=f"row {DAMAGED} of .* has a wrong checksum"):
+    with pytest.raises(FolderError, match=f"row {DAMAGED} of .* is damaged: its records do not match their checksum"):
         read(folder, mode=mode)
 
 

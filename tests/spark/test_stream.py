@@ -245,7 +245,7 @@ def test_a_queue_that_was_made_in_rows_that_are_gone(folder: Path):
 
 
 def test_only_events_are_streamed(spark: "SparkSession", folder: Path, tmp_path: Path):
-    with pytest.raises(Exception, match="a stream is of events"):
+    with pytest.raises(Exception, match="a stream reads events"):
         Run(spark, folder, tmp_path / "checkpoint", mode="backlog")()
 
 
@@ -303,7 +303,7 @@ def test_an_offset_of_another_log_is_refused_though_its_row_is_there(folder: Pat
         lambda reader: reader.partitions({"lsn": 0}, {**kept, "lsn": 7}),
         lambda reader: reader.partitions({**kept, "lsn": 7}, {"lsn": 13}),
     ):
-        with pytest.raises(OtherLogError, match=f"is of log {kept['log_id']}, and .* is log"):
+        with pytest.raises(OtherLogError, match=f"belongs to log {kept['log_id']}, and .* holds log"):
             use(reader_of(folder))
 
 
@@ -315,7 +315,9 @@ def test_a_restored_copy_is_read_on_until_it_grows_anew(folder: Path, tmp_path: 
     after = reader_of(folder).latestOffset(before, ReadAllAvailable())
 
     assert reader_of(copy).latestOffset(before, ReadAllAvailable())["lsn"] == after["lsn"]
-    with pytest.raises(OtherLogError, match="restored from an older copy, and its rows from 14 on were written anew"):
+    with pytest.raises(
+        OtherLogError, match="restored from an older copy, and the broker has written its rows from 14 on again"
+    ):
         reader_of(copy).latestOffset(after, ReadAllAvailable())
 
 
@@ -326,9 +328,7 @@ def test_an_offset_of_an_earlier_version_is_taken_once_with_a_warning(folder: Pa
     assert proven == reader.reportLatestOffset()
     assert reader.latestOffset({"lsn": 7}, reader.getDefaultReadLimit()) == proven
     reader.partitions({"lsn": 7}, proven)
-    assert [record.message.partition(" (")[0] for record in caplog.records] == [
-        "the position at row 13 does not say of which log it is"
-    ]
+    assert [record.message.partition(",")[0] for record in caplog.records] == ["the position at row 13 names no log"]
     with pytest.raises(OtherLogError):
         reader.latestOffset({"lsn": 14}, reader.getDefaultReadLimit())
 

@@ -156,8 +156,8 @@ async def test_verify_finds_a_flipped_bit(open_process: OpenProcess, folder: Pat
 
     problems = verify_folder(folder)
 
-    assert "checksum that the manifest lists" in problems[0]
-    assert "row 2 of 00000001.db has bodies with a wrong checksum" in problems
+    assert "does not match its checksum in the manifest" in problems[0]
+    assert "row 2 of 00000001.db is damaged: its bodies do not match their checksum" in problems
     with pytest.raises(RowError) as raised:
         list(scan_segment(path, sealed=True))
     assert raised.value.lsn == 2

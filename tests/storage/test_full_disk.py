@@ -128,7 +128,7 @@ async def test_a_fast_writer_is_stopped_at_the_mark_between_two_ticks(
     disk = service.log.disk
     assert isinstance(disk, SmallDisk)
     disk.size = GIBIBYTE - disk.free_bytes() + (24 << 20)
-    service.log.space.look()
+    service.log.space.measure()
 
     position = 0
     while not broker.refused and position < 300:

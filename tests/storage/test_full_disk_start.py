@@ -123,11 +123,11 @@ async def test_sends_stay_refused_until_there_is_room_for_the_reserves_too(start
     mark = space.mark_bytes()
 
     broker.disk.free = mark + ballast // 2
-    space.look()
+    space.measure()
     assert space.short
 
     broker.disk.free = 2 * mark + ballast
-    space.look()
+    space.measure()
     assert not space.short
 
 

@@ -131,7 +131,7 @@ class TestFolder:
 
         assert rig.report is not None
         assert rig.report.checkpoint_lsn == 0
-        assert "is of another log" in next(
+        assert "belongs to another log" in next(
             each.text for each in rig.report.findings if each.kind == "checkpoint_damaged"
         )
 

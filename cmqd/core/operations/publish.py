@@ -109,7 +109,7 @@ class Publish:
         if exhausted and any(isinstance(reply, Published) for reply in replies):
             for subscription in list(exhausted.values()):
                 subscription.deliveries.published()
-                self._deliver.look_after(subscription, now_ms)
+                self._deliver.plan(subscription, now_ms)
         return effects.outcome(replies)
 
     # ------------------------------------------------------------------ storing
@@ -132,7 +132,7 @@ class Publish:
                 self._topic_bodies.keep(topic.topic_id, copies.message(number))
             self._fail_refused(copies, shares.refused, effects, now_ms)
             for subscription in shares.waiting:
-                self._deliver.look_after(subscription, now_ms)
+                self._deliver.plan(subscription, now_ms)
 
     def _apply(self, topic: Topic, record: MessagesPublished) -> None:
         """Apply a publish to the topic and to all queues, and plan what follows from it."""

@@ -15,7 +15,7 @@ from cmqd_segment.records import RedriveEnded, RedriveStarted
 from cmqd_types.queues import RedriveStatus
 
 PACE_SLACK_MS = 100
-"""How late a page of a redrive may be without slowing it down."""
+"""Lateness of a page that does not slow its redrive down."""
 
 
 class Redrives:

@@ -4,15 +4,14 @@
         ▲                                     │
         └──(the dead-letter queue does not take it, or its body cannot be read)
 
-A message in flight has no body in memory, so a request waits for a page as a rule. Its handles are judged at once. From
-then on no other request can use them, the leases do not end, and retention passes no floor over the messages: a result
-that the consumer is told must be the truth. All of that is runtime; a crash before the row leaves the messages in
-flight, under their leases.
+A message in flight usually has no body in memory, so a request waits for a page. Its handles are judged at once. From
+then on no other request can use the handles, the leases do not end, and retention passes no floor over the messages:
+otherwise the reply could report a move of a message that another consumer has by then. All of that is runtime. After a
+crash before the row, the messages are in flight under their leases.
 
 A page of bodies is moved in one row, as other dead letters are (:mod:`cmqd.core.operations.moves`): the source loses
-the messages with their leases, and the target gets them with new ids and their origins. Whether the target takes a
-message is decided at that moment, message by message. A refused message stays in flight under its handle, and
-its lease ends when its time is over.
+the messages with their leases, and the target gets the messages with new ids and their origins. The target accepts or
+refuses every message at that moment. A refused message stays in flight under its handle until its lease ends.
 """
 
 from collections.abc import Sequence
@@ -81,9 +80,9 @@ class Rejections:
         reasons: list[str],
         now_ms: int,
     ) -> Outcome[DeadLettersDone | Waiting]:
-        """Move messages in flight to the dead-letter queue, with a reason per handle or a single reason for all.
+        """Move messages in flight to the dead-letter queue, with a reason per handle or a common reason.
 
-        The reply names the refused handles with their refusals. The reply is WAITING until the bodies are read. A move
+        The reply names the refused handles with their refusals; the result is WAITING until the bodies are read. A move
         counts as the delete of the lease, so a second request finds the handle invalid.
 
         Raises:
@@ -95,7 +94,7 @@ class Rejections:
         self._settle.note_use(queue, now_ms)
         leases: dict[int, InFlight] = {}
         invalid = self._settle.find_leases(queue, handles, leases, now_ms)
-        # The first naming counts: a handle that is named twice has one result, with its first reason.
+        # The first mention counts: a repeated handle has a single result, with the first reason.
         places: dict[int, int] = {}
         for place, handle in enumerate(handles):
             places.setdefault(handle, place)
@@ -104,8 +103,8 @@ class Rejections:
             handle = failure.receipt_handle
             request.failures.append((places[handle], handle, ReceiptHandleInvalid(name, handle)))
         handle_of = dict(zip(self._handles.leases(handles), handles, strict=True))
-        # Asked again when the bodies are here. Asked now, too, because most refusals need no body, and a consumer that
-        # rejects again and again should cost no reads.
+        # Checked again when the bodies are here. Checked now, too, because most refusals need no body, and a consumer
+        # that rejects in a loop must not cause reads.
         refusal = _refusal(queue, 0)
         rejections = self._rejections.get(queue.queue_id)
         is_reading = rejections is not None
@@ -126,7 +125,7 @@ class Rejections:
         assert rejections is not None
         self._rejecting[waiter_id] = request
         effects = Effects()
-        # One page of a queue at a time; requests that come meanwhile join the next page.
+        # A single page per queue at a time; requests that arrive meanwhile join the next page.
         if not is_reading:
             self._read(queue.queue_id, rejections, effects)
         return effects.outcome(WAITING)
@@ -172,7 +171,7 @@ class Rejections:
         rejections = self._rejections[queue_id]
         queue = self._queues.by_id.get(queue_id)
         if queue is None:
-            # The queue is gone with its messages. A request has one answer, though several of its handles wait here.
+            # The queue is gone with its messages. A request has a single answer, even for several handles.
             del self._rejections[queue_id]
             error = QueueDeleted(rejections.queue_name)
             for rejection in rejections.by_position.values():
@@ -183,7 +182,7 @@ class Rejections:
         index = queue.index
         bodies = {message.position: message for message in messages}
         unreadable = set(unpack_runs(missing))
-        # The log answers with a prefix of the positions. What it has left out before the end of the prefix is gone.
+        # The log answers with a prefix of the positions. Messages that are missing before its end are gone.
         settled = max(messages[-1].position if messages else -1, last_of(missing))
         moved: list[tuple[Rejection, InFlight, StoredMessage]] = []
         for position in unpack_runs(reading.read.positions):
@@ -210,7 +209,7 @@ class Rejections:
             else:
                 request.failures.append((rejection.place, handle, refusal))
                 if in_flight is not None and in_flight.deadline_ms <= now_ms:
-                    # Its end came due while the message was moving, and was passed over.
+                    # The end of the lease came due while the message was moving, and was passed over.
                     index.leases.plan_again(rejection.lease)
             request.left -= 1
             # A cancelled request is carried out too, but no longer has an entry among the waiting requests.
@@ -261,9 +260,9 @@ class Rejections:
 
 
 def _refusal(queue: Queue, before: int, place: int = 0, message: StoredMessage | None = None) -> DomainError | None:
-    """Return why the dead-letter queue does not take a message, behind ``before`` others of the row; None = it does.
+    """Return the error with which the dead-letter queue refuses a message behind ``before`` messages of the row.
 
-    Without a message: why the queue takes none at all.
+    None = the queue takes the message. Without a message: the error with which the queue refuses every message.
     """
     target = queue.dead_letters
     if target is None:

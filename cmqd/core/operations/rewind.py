@@ -90,7 +90,7 @@ class Rewind:
             if rewind.oldest:
                 rewind.middle = oldest
                 return self._read_time(queue, rewind)
-        return self._look_for(queue, rewind, now_ms)
+        return self._search(queue, rewind, now_ms)
 
     def _too_late(self, name: str, time_ms: int, is_held: bool, latest_ms: int, earliest_ms: int) -> TimeNotRewindable:
         why = (
@@ -103,7 +103,7 @@ class Rewind:
         self._lane.want(queue.queue_id, queue.queue_id, [rewind.middle], 1, rewind, reads)
         return Outcome(WAITING, reads=reads)
 
-    def _look_for(self, queue: Queue, rewind: PendingRewind, now_ms: int) -> Outcome[Rewound | Waiting]:
+    def _search(self, queue: Queue, rewind: PendingRewind, now_ms: int) -> Outcome[Rewound | Waiting]:
         """Read the next message on the way to the boundary, or rewind if the boundary is known."""
         between = BitMap64(range(rewind.low, rewind.high)) & queue.index.rewindable
         between -= rewind.unreadable
@@ -167,7 +167,7 @@ class Rewind:
         if error is not None:
             effects.woken.append(Woken(rewind.waiter_id, error))
             return 0
-        outcome = self._look_for(queue, rewind, now_ms)
+        outcome = self._search(queue, rewind, now_ms)
         if outcome.reply is not WAITING:
             effects.woken.append(Woken(rewind.waiter_id, outcome.reply))
         effects.add(outcome)

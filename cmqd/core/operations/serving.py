@@ -75,8 +75,8 @@ class Serving:
         window = self._runtime[queue.queue_id].window
         in_window = window.messages
         retention_ms = index.attributes.retention_ms
-        # Every turn of the loop passes at least one expired message. Usually the head is in memory and alive, and there
-        # is one turn.
+        # Every turn of the loop passes at least one expired message. Usually the head is in memory and alive, and a
+        # single turn is enough.
         while index.active_count:
             first = index.first_active()
             head = in_window.get(first)
@@ -95,8 +95,8 @@ class Serving:
         count = min(most, index.active_count, self._max_in_flight - index.in_flight_count)
         if count <= 0:
             return None
-        # A queue that is consumed in order has one run of active messages. The range stands for its positions without a
-        # list, and one look at the set proves it.
+        # A queue that is consumed in order has a single run of active messages. The range stands for its positions
+        # without a list, and a test of the set proves the range.
         positions: Sequence[int]
         if count == 1 or index.active.contains_range(first, first + count):
             positions = range(first, first + count)
@@ -120,7 +120,7 @@ class Serving:
         runs = [positions.start, taken] if isinstance(positions, range) else pack_runs(positions)
         record = MessagesReceived(index.queue_id, runs, first_lease, now_ms, deadline_ms)
         leases = index.apply_received(record)
-        # Only a bound, but a good one: the next receive looks for its first message from here, not from the start of
+        # Only a bound, but a good one: the next receive searches for its first message from here, not from the start of
         # the set, which would cost more the more messages are in flight.
         index.head = positions[-1] + 1
         records.append(record)
@@ -160,7 +160,7 @@ class Serving:
         Receives are served together as long as memory has enough messages for all, within the size of a reply.
         """
         index, window = queue.index, self._runtime[queue.queue_id].window
-        # The usual case without a look at single messages: all active messages are in memory, and all bodies together
+        # The usual case without a step for each message: all active messages are in memory, and all bodies together
         # fit the reply.
         if len(window.messages) >= index.active_count and window.size <= self._max_batch_bytes:
             return len(wanted)
@@ -228,7 +228,7 @@ class Serving:
             waiters = line.alike(min(index.active_count, MAX_TAKEN))
             batch_sizes = [waiter.max_messages for waiter in waiters]
             if len(waiters) > 1:
-                # At least the first receive, which gets what memory has. Alone, too, it would get no more.
+                # At least the first receive, which gets what memory has. Served alone, the receive would get no more.
                 del waiters[max(1, self.served_together(queue, batch_sizes)) :]
                 del batch_sizes[len(waiters) :]
             messages = self.take(queue, sum(batch_sizes), waiters[0].visibility_timeout_ms, effects.records, now_ms)
@@ -253,7 +253,7 @@ class Serving:
             # The receives outlived their deadline for a page. No page is under way any more, so they get their answer.
             if not (index.active_count and (queue_id in lane.busy or queue_id in lane.line)):
                 self.answer_overdue(queue, effects)
-                # They were in line, and so the queue in use, until now.
+                # The receives were in line until now, and kept the queue in use.
                 runtime.used_ms = now_ms
         # After the line is served: the line has moved the head, and a page read for the old head would hold messages
         # that are gone.

@@ -115,7 +115,7 @@ class Settle:
         if not leases:
             return Outcome(HandlesDone(failures))
         # One deadline, and so one record, unless a message expires earlier. The lowest position has the earliest
-        # expiry, so a single look tells whether any deadline must be cut.
+        # expiry, so a single comparison tells whether any deadline must be cut.
         wanted_ms = now_ms + visibility_timeout_ms
         by_deadline: dict[int, list[int]] = {wanted_ms: list(leases)}
         if index.expires_ms(min(in_flight.position for in_flight in leases.values())) < wanted_ms:
@@ -190,8 +190,8 @@ class Settle:
         in_flight = queue.index.leases.by_number
         floor = queue.index.floor
         expiry_due_ms = self._expiry_due_ms.get(queue.queue_id)
-        # The plan of expiries is a look into a dictionary. The search of the time steps, which costs more, is made only
-        # when something has expired.
+        # The plan of expiries is a single access to a dictionary. The search of the time steps costs more, and is made
+        # only when a message has expired.
         moving = self._rejections.get(queue.queue_id)
         if moving is not None or (expiry_due_ms is not None and expiry_due_ms <= now_ms):
             # Messages have expired, and the tick that moves the floor over them has not run yet, or a moving message

@@ -133,8 +133,8 @@ class Restore:
         self._topics.add_subscription(subscription)
 
     def _load_queue(self, part: QueueSlice) -> None:
-        # The table makes the index, because all queues share the buckets of deadlines: a single look tells the next due
-        # time of the broker.
+        # The table makes the index, because all queues share the buckets of deadlines: the broker asks the table for
+        # its next due time, and not every queue.
         index = self._queues.new_index(part.queue_id, part.attributes)
         index.load(part)
         queue = Queue(part.account, part.name, part.created_ms, index, self._limits)

@@ -12,7 +12,7 @@ from cmqd.core.runtime.pages import Pages
 from cmqd.core.runtime.pending import PendingCommits, PendingDeadLetters, PendingDecisions, PendingRejections
 from cmqd.core.runtime.push_slots import PushSlots
 from cmqd.core.runtime.queue import QueueRuntime, QueueRuntimes
-from cmqd.core.runtime.retry_memory import RetryMemory
+from cmqd.core.runtime.retry_bound import RetryBound
 from cmqd.core.runtime.topic import TopicRuntime
 from cmqd.core.runtime.waiters import Waiter
 from cmqd.core.runtime.window import WindowBudget
@@ -57,7 +57,7 @@ class Runtime:
         self.once_more: dict[int, BitMap64] = {}
         """By queue id: half messages checked with a client that disconnected; another client may be asked."""
         self.push_slots = PushSlots(limits, facts.topics, self.agenda.deliveries_wanted)
-        self.retries = RetryMemory(limits)
+        self.retries = RetryBound(limits)
         self.gates = Gates()
 
     def of_topic(self, topic: Topic) -> TopicRuntime:

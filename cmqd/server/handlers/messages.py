@@ -21,7 +21,7 @@ from cmqd_protocol import messages as wire
 from cmqd_types.messages import MessagesPeeked, ReceivedMessage
 
 NOT_TO_GIVE_BACK: Final = ""
-"""In the place of a queue's name, for a reply with bodies that were only looked at."""
+"""In the place of a queue's name, for a reply with bodies that no receive took."""
 
 
 @part

@@ -10,7 +10,7 @@ Rules:
 - Every push that is started has exactly one result, unless ``close`` cuts it short: then it has none. A failure would
   count an attempt that no endpoint judged; without a result the core starts the push again after the restart.
 - A result comes when the connection is free again, so that the limit of pushes in progress bounds the connections too.
-  An endpoint that answers 200 and then never ends its body therefore costs itself ``posting.DRAIN_S`` per message.
+  An endpoint that answers 200 and then never ends its body therefore costs itself ``poster.DRAIN_S`` per message.
 - Errors are a line for the operator: no header, no body, no secret.
 
 aiohttp is the extra ``http``. Without it this module still imports, and ``Pusher.available()`` is False.

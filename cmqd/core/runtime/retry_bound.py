@@ -1,10 +1,13 @@
-"""Memory of failed deliveries: messages in retry, counted over all subscriptions."""
+"""Bound on the messages in retry, counted over all subscriptions: each retry takes memory until it succeeds or ends.
+
+The retries themselves are facts, in ``cmqd.core.facts.deliveries``.
+"""
 
 from cmqd.core.facts.topic import Subscription
 from cmqd.core.limits import Limits
 
 
-class RetryMemory:
+class RetryBound:
     """The number of messages in retry, and the bound that it puts on each subscription."""
 
     def __init__(self, limits: Limits) -> None:
