@@ -44,7 +44,7 @@ CALLBACKS = {
     "OnEvent": "{name}",
 }
 """The argument to pass for a callback, by its type: in the thread that waits for the call, in a worker thread, or
-(events, whose hook may not wait) in the thread of the client."""
+(events: the hook may not wait) in the thread of the client."""
 
 BODIES = {
     ("Client", "open"): """

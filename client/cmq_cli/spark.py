@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from cmq_cli.exitcodes import CommandFailed, ExitCode
 from pyspark_cmqd.errors import CmqdSourceError, OptionError
 from pyspark_cmqd.java import JavaError
+from pyspark_cmqd.plan import describe
 
 _OPTIONS = {
     "startingTimestamp": "--from",
@@ -54,11 +55,6 @@ def connector_errors() -> Generator[None]:
 def show_unsealed(first: int, last: int, option: str = "--include-active") -> str:
     """Return the remark about rows that a command did not read, with the ways to include them."""
     return (
-        f"the command did not read {show_rows(first, last)}, because segments are read once they are sealed; "
+        f"the command did not read {describe([(first, last)])}, because segments are read once they are sealed; "
         f"{option} includes unsealed rows, and cmq segment seal seals them"
     )
-
-
-def show_rows(first: int, last: int) -> str:
-    """Return a range of rows as text: ``row 5``, ``rows 5 to 7``."""
-    return f"row {first}" if first == last else f"rows {first} to {last}"

@@ -7,10 +7,10 @@ Importing the package registers the URL scheme ``cmq``::
 
     app = Celery("shop", broker="cmq://ID:KEY@localhost")
 
-How AMQP's things map to the broker's:
+AMQP terms in the broker:
 
 * A queue is a queue. Names outside of the broker's alphabet are mapped, see :mod:`cmqd_kombu.names`.
-* An exchange is a topic, a binding is a subscription of the queue. So bindings are durable and known to all processes,
+* An exchange is a topic, a binding is a subscription of the queue. So bindings are durable and shared by all processes,
   and a publish to an exchange stores all its copies in one step. The default exchange sends to the queue directly.
 * An unacknowledged message is in flight under a lease. The transport extends the leases of all messages that the
   process holds, as long as the process lives: a task may run for hours with ``acks_late``, and the tasks of a killed

@@ -3,8 +3,8 @@
 # (kombu has no types; its names begin here and in transport.py, and nowhere else.)
 """kombu's channel over the broker: synchronous calls that run in the event loop's thread.
 
-Declarations, publishes, ``basic_get``, rejects and closing wait for the broker's answer. An acknowledgement does not:
-it is sent at once, together with others, and repeated until the broker has it or the lease is over.
+Declarations, publishes, ``basic_get``, rejects and closing wait for the broker's answer. Acknowledgements do not: they
+are sent at once, in batches, and repeated until the broker answers or the lease ends.
 
 Not like AMQP: messages of a rejected delivery without ``requeue`` are deleted, ``queue_delete(if_unused=True)`` deletes
 in any case because the broker counts no consumers, and the number of consumers in the reply to a declaration is 0.
@@ -59,7 +59,7 @@ class Channel(StdChannel):
         nowait: bool = False,
         passive: bool = False,
     ) -> None:
-        """Create an exchange if it does not exist. Exchanges are durable, whatever is asked for.
+        """Create an exchange if it does not exist. Exchanges are always durable.
 
         Raises:
             ChannelError: the exchange has another type, or (``passive``) does not exist.
@@ -145,7 +145,7 @@ class Channel(StdChannel):
         self._thread.call(self._routing.delete_queue(queue, if_empty=if_empty))
 
     def queue_purge(self, queue: str, **options: Any) -> int:
-        """Drop the messages that can be received and return their number. Delayed ones and ones in flight stay."""
+        """Drop the messages that can be received; return their number. Delayed messages and messages in flight stay."""
         return self._thread.call(self._routing.purge(queue))
 
     def prepare_queue_arguments(self, arguments: Mapping[str, Any] | None, **options: Any) -> dict[str, Any]:
@@ -173,8 +173,8 @@ class Channel(StdChannel):
     ) -> dict[str, Any]:
         """Return a message for :meth:`basic_publish`.
 
-        kombu calls this again for every retry of a publish, with the same properties: the delivery tag stays, and with
-        it the dedup id.
+        kombu calls the method again for every retry of a publish, with the same properties: the delivery tag stays the
+        same, and so does the dedup id.
         """
         properties = properties if properties is not None else {}
         properties.setdefault("priority", priority or 0)
@@ -227,7 +227,7 @@ class Channel(StdChannel):
         self.no_ack_consumers.discard(consumer_tag)
 
     def basic_get(self, queue: str, no_ack: bool = False, **options: Any) -> Message | None:
-        """Receive a message without waiting; None = the queue has none."""
+        """Receive a message without waiting; None = the queue is empty."""
         delivery = self._thread.call(self._consuming.get(queue, bool(no_ack)))
         return None if delivery is None else self._message(delivery)
 
@@ -294,7 +294,7 @@ class Channel(StdChannel):
     # ------------------------------------------------------------------ close
 
     def close(self) -> None:
-        """Cancel the consumers; delete what is acknowledged and release the rest. Harmless when repeated."""
+        """Cancel the consumers; delete acknowledged messages and release the rest. A repeated call has no effect."""
         if self.closed:
             return
         self.closed = True

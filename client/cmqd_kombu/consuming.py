@@ -4,12 +4,12 @@ Runs in the event loop of :mod:`cmqd_kombu.loop_thread`; only :class:`Consumer`'
 
 A received message is *held* until its delete or release; the leases of all held messages are extended together, every
 third of a lease. A held message is *buffered* until a callback takes the message. Cancelling a consumer releases its
-buffered messages, without counting the receive, because the program did not process them.
+buffered messages, without counting the receive, because the program did not process these messages.
 
 Prefetch. The limit of a channel counts its held messages. Every consumer asks for as many messages as the channel may
-still hold, because asking for a share would let one busy queue starve behind idle ones. When the limit is reached, the
-waiting receives of the channel are cancelled, and what exceeds the limit goes back uncounted at once, so no message
-lies idle in one process while another could work on it.
+still hold: with a share each, a busy queue would wait for the shares of idle queues. When the limit is reached, the
+waiting receives of the channel are cancelled, and messages above the limit go back uncounted at once, so no message
+lies idle in a process while other processes could work.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ _log = logging.getLogger(__name__)
 
 _MOST = 256
 _PAUSE = 1.0
-"""Seconds between attempts while the server is away; the client's own pauses come before it."""
+"""Seconds between attempts while the server is away, after the pauses of the client."""
 _CLOSE = 5.0
 """Seconds that closing a channel waits for the server. Leases end by themselves."""
 
@@ -58,11 +58,11 @@ class _Held(msgspec.Struct):
     queue: Queue
     handle: int
     counts: bool
-    """Counts towards the prefetch limit: its consumer acknowledges."""
+    """True if the message counts towards the prefetch limit, because its consumer acknowledges."""
 
 
 class Consumer:
-    """A consumer of a queue; ``take`` hands its messages over, once each."""
+    """A consumer of a queue; ``take`` hands every message over once."""
 
     __slots__ = ("_buffered", "_lock", "no_ack", "queue", "tag", "task")
 
@@ -157,7 +157,7 @@ class Consuming:
         consumer.task = asyncio.get_running_loop().create_task(self._consume(consumer))
 
     async def cancel(self, tag: str) -> None:
-        """End a consumer; its buffered messages go back uncounted, those with the program stay held."""
+        """End a consumer; its buffered messages go back uncounted, and messages with the program stay held."""
         consumer = self._consumers.pop(tag, None)
         if consumer is None:
             return
@@ -183,7 +183,7 @@ class Consuming:
         return max(min(free, _MOST), 0)
 
     def room_changed(self) -> None:
-        """Wake the consumers that wait for room, or cancel waiting receives that have none left."""
+        """Wake the consumers that wait for room, or cancel waiting receives without room."""
         self._room.set()
         self._room.clear()
         if self._limit and all(not self._credit(consumer) for consumer in self._consumers.values()):
@@ -191,7 +191,7 @@ class Consuming:
                 receive.cancel()
 
     async def _consume(self, consumer: Consumer) -> None:
-        """Receive until cancelled; an outage of any length only pauses it."""
+        """Receive until cancelled; an outage of any length pauses the consumer."""
         away = False
         while True:
             credit = self._credit(consumer)
@@ -268,7 +268,7 @@ class Consuming:
         return messages
 
     async def _one_receive(self, handle: Queue, most: int, wait: float) -> list[Message]:
-        """Receive from one queue of the broker; empty if the prefetch limit was reached meanwhile."""
+        """Receive from a queue of the broker; empty if the prefetch limit was reached meanwhile."""
         receive = asyncio.get_running_loop().create_task(
             handle.receive(most, wait=wait, visibility_timeout=self._options.lease)
         )
@@ -303,10 +303,10 @@ class Consuming:
             self.room_changed()
 
     async def _ready(self, messages: Iterable[Message]) -> list[Message]:
-        """Return the messages that are due; hide the early ones again, and delete the expired ones.
+        """Return the due messages; hide early messages again, and delete expired messages.
 
-        The broker's time of the receive is the end of the lease less its length, so no two clocks are compared, except
-        for the ETA itself, which the sender took from its own clock.
+        The broker's time of the receive is the end of the lease less its length. So the clock of this machine does not
+        matter; the ETA itself is a time of the sender's clock.
         """
         ready: list[Message] = []
         for message in messages:
@@ -326,7 +326,7 @@ class Consuming:
         return f"{self._numbers}.{message.receipt_handle}", _Held(message.queue, message.receipt_handle, counts)
 
     async def get(self, queue: str, no_ack: bool) -> Delivery | None:
-        """Receive a message without waiting; None = the queue has none.
+        """Receive a message without waiting; None = the queue is empty.
 
         Raises:
             ChannelError: the queue does not exist.
@@ -351,7 +351,7 @@ class Consuming:
     # ------------------------------------------------------------------ acknowledgements
 
     def acknowledge(self, tag: str) -> None:
-        """Delete a message, soon, together with others; a tag that is not held any more is ignored."""
+        """Delete a message soon, in a batch; a tag that is no longer held is ignored."""
         held = self._held.pop(tag, None)
         if held is None:
             return
@@ -410,7 +410,7 @@ class Consuming:
     async def _release(self, messages: Iterable[_Held], *, count_receive: bool) -> None:
         for queue, group in _by_queue(messages):
             try:
-                # Failures are handles whose lease has ended: those messages are active already.
+                # Failures are handles of ended leases: their messages are active already.
                 await queue.release_batch([held.handle for held in group], count_receive=count_receive, check=False)
             except CmqError as error:
                 _log.warning("messages of queue %r become active when their lease ends: %s", queue.name, error)
@@ -422,7 +422,7 @@ class Consuming:
             self._keeper = asyncio.get_running_loop().create_task(self._extend())
 
     async def _extend(self) -> None:
-        """Extend all leases every third of a lease, until nothing is held."""
+        """Extend all leases after each third of a lease, until no message is held."""
         try:
             while self._held:
                 await asyncio.sleep(self._options.lease / 3)
@@ -431,7 +431,7 @@ class Consuming:
             self._keeper = None
 
     async def extend_leases(self) -> None:
-        """Extend the leases of all held messages once; a message whose lease had ended is no longer held."""
+        """Extend the leases of all held messages once; a message with an ended lease is no longer held."""
         for queue, group in _by_queue(self._held.values()):
             await self._extend_group(queue, group)
 
@@ -448,7 +448,7 @@ class Consuming:
         lost = {failure.receipt_handle for failure in result.failures}
         if not lost:
             return
-        # A message that was acknowledged meanwhile is no longer held, and its failure means nothing.
+        # A message that was acknowledged meanwhile is no longer held, and its failure is ignored.
         tags = [tag for tag, held in self._held.items() if held.queue.name == queue.name and held.handle in lost]
         for tag in tags:
             del self._held[tag]
@@ -483,7 +483,7 @@ def _by_queue(messages: Iterable[_Held]) -> list[tuple[Queue, list[_Held]]]:
 
 
 async def _ignore_lost(change: Awaitable[object]) -> None:
-    """Wait for a change of a lease; a lease that has ended needs none."""
+    """Wait for a change of a lease; an ended lease is ignored."""
     try:
         await change
     except ReceiptHandleInvalid:

@@ -24,7 +24,7 @@ _EXPIRATION = "expiration_ms"
 
 
 class Envelope(msgspec.Struct):
-    """A message of kombu, in the parts that its ``Message`` is made of."""
+    """The parts of a kombu ``Message``."""
 
     body: bytes
     content_type: str
@@ -34,7 +34,7 @@ class Envelope(msgspec.Struct):
 
 
 def pack(message: Mapping[str, Any]) -> bytes:
-    """Return the body of the broker's message for what ``prepare_message`` of the channel returned."""
+    """Return the body of the broker's message for the result of ``Channel.prepare_message``."""
     head: str = dumps([message["content-type"], message["content-encoding"], message["headers"], message["properties"]])
     body = message["body"]
     return head.encode() + b"\n" + (body.encode() if isinstance(body, str) else bytes(body))
@@ -72,7 +72,7 @@ def transport_headers(due_ms: int | None, expiration_ms: int | None) -> dict[str
 
 
 def milliseconds(headers: Mapping[str, str], name: str) -> int | None:
-    """Return a time in the headers of a message of kombu; None = none, or not a number."""
+    """Return a time in the headers of a message of kombu; None = missing, or not a number."""
     value = headers.get(name, "") if MARK in headers else ""
     return int(value) if value.isdecimal() else None
 

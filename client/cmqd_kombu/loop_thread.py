@@ -1,9 +1,9 @@
-"""The thread in which asyncio runs, for callers that are not asynchronous. One per process, while it is needed.
+"""The thread in which asyncio runs, for callers that are not asynchronous: a single thread per process, while used.
 
-A fork copies the memory of the thread and not the thread. The child therefore forgets it: the child's first connection
-starts a thread of its own, and objects that belong to the parent's refuse calls with ``ConnectionResetError``, which
-kombu takes as a lost connection and answers with a new one. The copies are kept, because collecting the copy of an
-event loop could close its selector, whose kernel object the child shares with the parent.
+A fork copies the memory of the thread, and not the thread. The child therefore starts a new thread with its first
+connection. Objects of the parent's thread refuse calls in the child with ``ConnectionResetError``, which kombu treats
+as a lost connection, and connects again. The child keeps the copy of the parent's event loop: collecting the loop could
+close its selector, and the kernel object of the selector is shared with the parent.
 """
 
 import asyncio
@@ -48,12 +48,12 @@ class LoopThread:
             raise
 
     def soon(self, function: Callable[..., object], *arguments: Any) -> None:
-        """Call a function in the thread, later, in the order of the calls; does nothing after a fork or the end."""
+        """Call a function in the thread, later, in the order of the calls. Has no effect after a fork or the end."""
         if self.usable:
             try:
                 self._loop.call_soon_threadsafe(function, *arguments)
             except RuntimeError:
-                pass  # the loop was closed in this moment: the connections are closed, and there is nothing to call
+                pass  # the loop was closed in this moment, after its connections: no call is needed any more
 
     def stop(self) -> None:
         """End the thread."""
@@ -107,7 +107,7 @@ def acquire() -> LoopThread:
 
 
 def release(thread: LoopThread) -> None:
-    """Give the thread back; the last user ends it. Does nothing in a process that inherited it."""
+    """Give the thread back; the last user ends the thread. Has no effect in a forked process."""
     with _shared.lock:
         if thread is not _shared.thread:
             return

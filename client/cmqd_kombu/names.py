@@ -1,7 +1,7 @@
 """Names of queues, exchanges and bindings in the broker's alphabet.
 
-AMQP's names are any text of up to 255 bytes. The broker's are 1-64 (topics and subscriptions 3-64) ASCII letters,
-digits, ``-`` and ``_``. Every name goes through :func:`queue_name`, which leaves a legal name as it is, so a queue
+AMQP's names are any text of up to 255 bytes. Names of the broker have 1-64 (topics and subscriptions 3-64) ASCII
+letters, digits, ``-`` and ``_``. Every name goes through :func:`queue_name`, which keeps a legal name, so a queue
 ``orders`` is ``orders`` in the command line too.
 """
 

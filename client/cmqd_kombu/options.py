@@ -1,4 +1,4 @@
-"""Options of the transport: the fixed ones, and those of ``transport_options`` (Celery: ``broker_transport_options``).
+"""Options of the transport: constants, and the entries of ``transport_options`` (``broker_transport_options``).
 
 Pure: no kombu, no socket, no thread.
 """
@@ -11,19 +11,19 @@ import msgspec
 SCHEME = "cmq"
 """The scheme of the broker's URL."""
 LEASE = 30.0
-"""Default visibility timeout in seconds of the messages of a consumer: how late the broker delivers the messages of a
-killed process again. Extended every third of it, so that two extensions in a row may fail."""
+"""Default visibility timeout in seconds of received messages: after this time the broker delivers the messages of a
+killed process again. A lease is extended after a third of the time, so that two extensions in a row may fail."""
 RETENTION = 15 * 86_400.0
-"""Default life in seconds of a message in a queue that the transport creates: the broker's longest. It limits the ETA
-of a task."""
+"""Default life in seconds of a message in a queue that the transport creates: the broker's maximum. A task with a
+later ETA is refused."""
 MAX_MESSAGE_BYTES = 1_048_576
-"""Longest message of the queues and exchanges that the transport creates: the broker's longest. AMQP has no limit."""
+"""Longest message of the queues and exchanges that the transport creates: the broker's maximum. AMQP has no limit."""
 LONGEST_DELAY = 3_600.0
 """Longest delay of a send in seconds (the broker's limit). A later task is hidden again when its delay ends."""
 LONGEST_LEASE = 43_200.0
 """Longest visibility timeout in seconds (the broker's limit)."""
 LONGEST_POLL = 30.0
-"""Wait of a receive in seconds: the broker's longest, so an idle queue costs a request per 30 s."""
+"""Wait of a receive in seconds: the broker's maximum, so an idle queue costs a request per 30 s."""
 SHORTEST_EXPIRY = 60.0
 """Shortest time in seconds after which the broker deletes an unused queue, and shortest retention (the broker's)."""
 BUFFER = 64
@@ -42,8 +42,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     queue_prefix: str = ""
     """Put before the names of all queues and exchanges, so that several programs can share an account."""
     eta_in_broker: bool = True
-    """Whether tasks with an ETA wait in the broker. False: a worker gets them at once and waits itself, which counts
-    towards no prefetch limit but lists them in ``celery inspect scheduled``."""
+    """True: tasks with an ETA wait in the broker. False: they wait in the memory of a worker, which receives them at
+    once; they do not count towards the prefetch limit, and ``celery inspect scheduled`` lists them."""
     connections: int = 1
     """Connections to the server, 1 to 64; see :func:`cmqd_client.connect`."""
 
@@ -52,8 +52,8 @@ _KOMBU_OPTIONS = frozenset(
     {"max_retries", "interval_start", "interval_step", "interval_max", "errback", "callback", "on_revive"}
     | {"confirm_publish", "client_properties", "polling_interval", "visibility_timeout"}
 )
-"""Options that kombu and Celery read themselves, or that programs set for several transports. ``visibility_timeout`` is
-one of them: with Redis and SQS it limits the time of a task, which a lease does not."""
+"""Options that kombu and Celery read themselves, or that programs set for several transports. Among
+them is ``visibility_timeout``: with Redis and SQS it limits the time of a task, and a lease here does not."""
 
 
 def parse_options(given: Mapping[str, Any] | None) -> Options:

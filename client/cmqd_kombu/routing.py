@@ -1,11 +1,11 @@
 """Queues, exchanges and bindings of a connection, and publishes.
 
-Runs in the event loop of :mod:`cmqd_kombu.loop_thread`. Names of queues and exchanges are AMQP's here; ``Declared`` has
-the broker's.
+Runs in the event loop of :mod:`cmqd_kombu.loop_thread`. Names of queues and exchanges in this module are
+AMQP's; ``Declared`` has the broker's names.
 
-An exchange is a topic named after its type and name, so the type can be found by the name. Topics
-of direct and topic exchanges have routing keys. A direct exchange maps every key to a word without dots and wildcards,
-so a binding matches exactly its key.
+An exchange is a topic named after its type and name, so the type can be found by the name. Topics of direct and topic
+exchanges have routing keys. A direct exchange maps every key to a word without dots and wildcards, so a binding matches
+exactly its key.
 """
 
 import asyncio
@@ -54,9 +54,9 @@ _log = logging.getLogger(__name__)
 _TYPES = ("direct", "topic", "fanout")
 _PURGE = 256
 _PAGE = 500
-"""Subscriptions of a topic, at most: one page."""
+"""Maximum number of subscriptions of a topic: a page of a list."""
 _EXPIRES = "auto_delete_after" in QueueAttributes.__annotations__
-"""The client knows queues that expire."""
+"""True if the client supports queues that expire."""
 
 
 class Declared(msgspec.Struct):
@@ -68,7 +68,7 @@ class Declared(msgspec.Struct):
     """Priority steps, lowest first."""
     attributes: QueueAttributes
     retention: float
-    """Seconds; the queue's own, which may differ from the requested retention."""
+    """Seconds, as the queue has it; the requested retention may differ."""
 
     def names(self) -> list[str]:
         """Return the broker's names of all levels, highest priority first."""
@@ -84,7 +84,7 @@ class Routing:
         self._client = client
         self._options = options
         self._queues: dict[str, Declared] = {}
-        """By the broker's name, so that a copy to a queue finds its levels too."""
+        """By the broker's name, so that a copy for a queue finds the levels of the queue."""
         self._exchange_types: dict[str, str] = {}
         self._bindings: dict[str, set[tuple[str, str, str]]] = {}
         """Exchange, type and routing key of the bindings of a queue (the broker's name)."""
@@ -96,7 +96,7 @@ class Routing:
         return queue_name(self._options.queue_prefix + queue)
 
     def declared(self, queue: str) -> Declared:
-        """Return what is known of a queue; a queue that this connection did not declare has one level."""
+        """Return the declaration of a queue; a queue that this connection did not declare has a single level."""
         name = self.name(queue)
         return self._queues.get(name) or Declared(name, PRIORITY_STEPS[:1], {}, self._options.retention)
 
@@ -122,7 +122,7 @@ class Routing:
         return infos[0]
 
     async def restore_queue(self, queue: str) -> bool:
-        """Create a queue again that this connection had declared and that is gone, with its bindings.
+        """Create a queue that this connection declared and that was deleted since, with its bindings.
 
         Returns:
             False if this connection did not declare the queue.
@@ -161,7 +161,7 @@ class Routing:
             return await self._client.queue(name).attributes()
 
     async def size(self, queue: str) -> int:
-        """Return the number of messages of a queue that can be received, 0 if there is no such queue."""
+        """Return the number of messages that can be received from a queue; 0 if the queue does not exist."""
         total = 0
         for name in self.declared(queue).names():
             try:
@@ -171,7 +171,7 @@ class Routing:
         return total
 
     async def purge(self, queue: str) -> int:
-        """Drop the messages that can be received; return their number. Delayed ones and ones in flight stay."""
+        """Drop the messages that can be received; return their number. Delayed messages and messages in flight stay."""
         dropped = 0
         for name in self.declared(queue).names():
             handle = self._client.queue(name)
@@ -183,7 +183,7 @@ class Routing:
         return dropped
 
     async def delete_queue(self, queue: str, *, if_empty: bool) -> None:
-        """Delete a queue with its messages and the bindings that this connection knows; a missing one is no error."""
+        """Delete a queue with its messages and the bindings known to this connection; a missing queue is ignored."""
         declared = self.declared(queue)
         if if_empty and await self._messages(declared):
             return
@@ -247,7 +247,7 @@ class Routing:
         """Return the type of an exchange that this connection need not have declared.
 
         Raises:
-            ChannelError: there is no such exchange.
+            ChannelError: the exchange does not exist.
         """
         known = self._exchange_types.get(exchange)
         if known is not None:
@@ -262,7 +262,7 @@ class Routing:
         raise ChannelError(f"NOT_FOUND - no exchange {exchange!r}", (60, 40), "Basic.publish", "404")
 
     async def delete_exchange(self, exchange: str) -> None:
-        """Delete an exchange and its bindings; the queues stay. A missing one is no error."""
+        """Delete an exchange and its bindings; the queues stay. A missing exchange is ignored."""
         try:
             topic = self._topic(exchange, await self.exchange_type(exchange))
         except ChannelError:
@@ -276,10 +276,10 @@ class Routing:
             pass
 
     async def bind(self, queue: str, exchange: str, routing_key: str) -> None:
-        """Bind a queue to an exchange. Repeating it does no harm.
+        """Bind a queue to an exchange. A repeated binding has no effect.
 
-        A queue has one subscription per key of a direct exchange and one for all keys of a topic exchange, so that a
-        message that matches two keys is delivered once.
+        A queue has a subscription per key of a direct exchange, and a single subscription for all keys of a topic
+        exchange, so that a message that matches two keys is delivered once.
 
         Raises:
             ChannelError: the exchange does not exist, or the queue has 5 other keys at this topic exchange.
@@ -311,7 +311,7 @@ class Routing:
         except SubscriptionDiffers as error:
             if "binding_keys" not in error.difference:
                 raise
-        # Two processes may add keys at once and one may overwrite the other's, so the result is read again.
+        # Two processes may add keys at once, and the later write may lack the earlier key: the result is read again.
         while key not in (keys := (await topic.subscription(label).info()).binding_keys):
             try:
                 await topic.subscription(label).set(binding_keys=[*keys, key])
@@ -322,7 +322,7 @@ class Routing:
         return False
 
     async def unbind(self, queue: str, exchange: str, routing_key: str) -> None:
-        """Remove a binding; a missing one is no error."""
+        """Remove a binding; a missing binding is ignored."""
         kind = await self.exchange_type(exchange)
         name = self.name(queue)
         self._bindings.get(name, set()).discard((exchange, kind, routing_key))
@@ -345,8 +345,8 @@ class Routing:
     async def _sweep(self, topic: Topic) -> None:
         """Remove the bindings of queues that are gone: queues of replies and events that expired.
 
-        The transport creates a queue before its bindings, so a binding without a queue is a remainder. It would keep
-        messages for a day and count towards the limit of the topic.
+        The transport creates a queue before its bindings, so a binding without a queue is a remainder, which
+        would keep messages for a day and count towards the limit of the topic.
         """
         subscriptions = [entry for entry in await topic.subscriptions(limit=_PAGE) if entry.protocol == "queue"]
         gone = await asyncio.gather(*(self._is_gone(entry.endpoint) for entry in subscriptions))
@@ -371,14 +371,16 @@ class Routing:
     # ------------------------------------------------------------------ publish
 
     async def publish(self, message: Mapping[str, Any], exchange: str, routing_key: str, *, mandatory: bool) -> None:
-        """Store a message in all queues that the exchange routes it to; all of them in one step, or a queue at a time
-        if the message has an ETA or a priority (a publish to a topic has neither).
+        """Store a message in all queues to which the exchange routes the message.
 
-        The dedup id is the delivery tag, so kombu's retry of the publish stores nothing twice.
+        All queues get the message in a single step. A message with an ETA or a priority is sent to a queue at a time,
+        because a publish to a topic has neither.
+
+        The dedup id is the delivery tag, so kombu's retry of the publish does not store the message twice.
 
         Raises:
-            ChannelError: there is no such exchange; (mandatory) no queue gets the message; or the ETA is later than the
-                retention of a queue.
+            ChannelError: the exchange does not exist; (mandatory) no queue gets the message; or the ETA is later than
+                the retention of a queue.
             ValueError: the routing key is out of range.
         """
         properties = message["properties"]

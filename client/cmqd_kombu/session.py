@@ -89,7 +89,7 @@ class Session:
                 pass  # full: the hub is awake already; or closed
 
     def drain_events(self, timeout: float | None = None) -> None:
-        """Hand a batch of messages to their callbacks; wait for it for at most ``timeout`` seconds (None = no limit).
+        """Hand a batch of messages to their callbacks; wait at most ``timeout`` seconds for a batch (None = no limit).
 
         Raises:
             TimeoutError: (as ``socket.timeout``) no message came in time.
@@ -172,7 +172,7 @@ class Session:
     # ------------------------------------------------------------------ close
 
     def close(self) -> None:
-        """Close the channels and the connection; in a forked process only forget them. Harmless when repeated."""
+        """Close the channels and the connection; in a forked process forget them. Can be repeated."""
         if self.closed:
             return
         usable = self.usable

@@ -56,7 +56,7 @@ class Transport(base.Transport):
 
     @property
     def default_connection_params(self) -> dict[str, Any]:
-        """Host and port of a URL that names none."""
+        """Host and port of a URL without a host or port."""
         return {"hostname": "localhost", "port": self.default_port}
 
     def establish_connection(self) -> Session:

@@ -86,8 +86,8 @@ def check_loss(view: View, options: Options, missing: Sequence[tuple[int, int]])
     """
     if missing and options.fail_on_data_loss:
         raise DataLossError(
-            f"rows {describe(missing)} of {options.path} were reclaimed or lost to damage. The first remaining row is "
-            f"{view.extents[0].first_lsn if view.extents else view.hi + 1}; "
+            f"{options.path} no longer has {describe(missing)}: reclaimed, or lost to damage. The first remaining row "
+            f"is {view.extents[0].first_lsn if view.extents else view.hi + 1}; "
             f"failOnDataLoss=false reads the remaining rows"
         )
 
@@ -192,7 +192,7 @@ def warn_unsealed(options: Options) -> None:
     unsealed = unsealed_now(options)
     if unsealed is not None:
         _log.warning(
-            "the sealed segments of %s have no requested message; rows %s are not sealed yet and were not read: "
+            "the sealed segments of %s have no requested message, and the query did not read the unsealed %s: "
             "includeActive=true reads unsealed rows, and 'cmq segment seal' seals them",
             masked(options.path),
             describe([unsealed]),

@@ -142,7 +142,7 @@ class Folder:
                 last = covered[-1][1] if covered else 0
             if hi < last:
                 following = next(first for first, _ in covered if first > hi + 1)
-                reason = f"no file holds rows {describe([(hi + 1, following - 1)])}"
+                reason = f"no file holds {describe([(hi + 1, following - 1)])}"
             elif include_active and _states(self.manifest()) != _states(manifest):
                 reason = "its segments changed during every attempt; try again"
             else:
@@ -230,7 +230,7 @@ class Folder:
                 entry = next((each for each in self.manifest().segments if each.number == extent.number), None)
                 if entry is None or entry.state is SegmentState.DROPPING:
                     rows = describe([(extent.first_lsn, extent.last_lsn)])
-                    raise SegmentReclaimedError(f"the broker reclaimed rows {rows} before they were read") from error
+                    raise SegmentReclaimedError(f"the broker reclaimed {rows} before the read") from error
                 if (sealed and entry.state is SegmentState.SEALED) or time.monotonic() > stop_at:
                     raise FolderError(f"segment {extent.file} cannot be read: {error}") from error
                 sealed = entry.state is SegmentState.SEALED

@@ -61,7 +61,7 @@ def check_log(journal: Journal) -> None:
     missing = view.gaps(one.first_lsn, one.last_lsn)
     if missing and not journal.allow_data_loss:
         raise DataLossError(
-            f"the next rows of the run, {describe(missing)} of {path}, were reclaimed or lost to damage"
+            f"{path} no longer has {describe(missing)}, which the run sends next: reclaimed, or lost to damage"
         )
     found = row_checks(folder, view, [one.first_lsn]).get(one.first_lsn)
     if found is not None and found != one.check:

@@ -400,7 +400,7 @@ def test_mistakes_are_told_before_spark_is_started(tmp_path: Path, cmq: Cmq, mon
     code, _, err = cmq("--path", str(tmp_path / "data"), "--queue", "none")
     assert (code, "no queue of this name" in err) == (ExitCode.NOT_FOUND, True)
     code, _, err = cmq("--path", str(tmp_path))
-    assert (code, "is no data folder" in err) == (ExitCode.FAILED, True)
+    assert (code, "is not a data folder" in err) == (ExitCode.FAILED, True)
     code, _, err = cmq("--path", str(tmp_path / "data"), "--from", "sometimes")
     assert (code, "'sometimes' is not a time" in err) == (ExitCode.USAGE, True)
 

@@ -235,7 +235,7 @@ def test_modes_and_ranges(cmq: Cmq, broker: RunningBroker, target: str) -> None:
     work_into = ["--path", path(broker), "--queue", "work", "--into", target, "--include-active", "--output", "json"]
 
     unsealed = cmq("--path", path(broker), "--queue", "orders", "--dry-run")
-    assert "are not sealed yet" in unsealed.err
+    assert "did not read rows" in unsealed.err
 
     for options, wanted in (
         (("--mode", "consumed"), range(7)),
@@ -444,14 +444,14 @@ def test_rows_that_are_gone_are_told(cmq: Cmq, broker: RunningBroker, target: st
     early = ["--from", "2000-01-01"]
     refused = cmq(*replay, *early)
     assert refused.code == ExitCode.FAILED
-    assert "were reclaimed or lost to damage" in refused.err
+    assert "reclaimed, or lost to damage" in refused.err
     assert "--allow-data-loss reads the remaining rows" in refused.err
     assert waiting(broker, target) == 0
     ran = cmq(*replay, *early, "--allow-data-loss", "--output", "json")
     assert (ran.code, ran.json["slices"], ran.json["messages_sent"]) == (ExitCode.OK, 2, 20)
 
     journal.write_text(json.dumps(undone))
-    assert "the next rows of the run" in cmq("--resume", str(journal)).err
+    assert "which the run sends next" in cmq("--resume", str(journal)).err
     journal.write_text(json.dumps({**undone, "run": "r-000000000001", "allow_data_loss": True}))
     ran = cmq("--resume", str(journal), "--output", "json")
     assert (ran.code, ran.json["messages_sent"], ran.json["messages"]) == (ExitCode.PARTIAL, 20, 30)

@@ -194,7 +194,7 @@ def test_what_cannot_be_written_says_why(spark: "SparkSession", broker: RunningB
         write(spark.range(1).selectExpr("id AS body"), broker, queue=queue)
     with pytest.raises(Exception, match="use append"):
         numbered(spark, 1).write.format("cmqd").mode("overwrite").options(url=broker.url, queue=queue).save()
-    with pytest.raises(Exception, match=r"SendError: queue 'nowhere' did not take the messages .*QueueNotFound"):
+    with pytest.raises(Exception, match=r"SendError: messages cannot be sent to queue 'nowhere' .*QueueNotFound"):
         write(numbered(spark, 10), broker, queue="nowhere")
     with pytest.raises(Exception, match="RowError: column 'body' of row 3 of its partition is null"):
         write(spark.range(0, 5, 1, 1).selectExpr("if(id = 3, null, 'x') AS body"), broker, queue=queue)

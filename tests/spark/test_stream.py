@@ -186,7 +186,7 @@ def test_what_was_reclaimed_between_two_looks_is_told(folder: Path, monkeypatch:
     end = reader.latestOffset(start, reader.getDefaultReadLimit())
     drop_segment(folder, 1)
 
-    with pytest.raises(DataLossError, match="rows 1 to 7 of"):
+    with pytest.raises(DataLossError, match="no longer has rows 1 to 7"):
         reader.partitions(start, end)
 
     lenient = reader_of(folder, failOnDataLoss="false")
@@ -198,7 +198,7 @@ def test_a_time_that_was_reclaimed_is_told_before_the_first_batch(folder: Path):
     drop_segment(folder, 1)
     asked = {"startingTimestamp": str(NOW_MS)}
 
-    with pytest.raises(DataLossError, match="rows 1 to 7 of"):
+    with pytest.raises(DataLossError, match="no longer has rows 1 to 7"):
         reader_of(folder, **asked).initialOffset()
 
     assert reader_of(folder, failOnDataLoss="false", **asked).initialOffset()["lsn"] == 7
@@ -212,7 +212,7 @@ def test_the_newest_rows_were_reclaimed_and_that_is_told(folder: Path):
     end = reader.latestOffset({"lsn": 7}, reader.getDefaultReadLimit())
 
     assert end["lsn"] == 13
-    with pytest.raises(DataLossError, match="rows 8 to 13 of"):
+    with pytest.raises(DataLossError, match="no longer has rows 8 to 13"):
         reader.partitions({"lsn": 7}, end)
     assert reader_of(folder, failOnDataLoss="false").partitions({"lsn": 7}, end) == []
 
@@ -254,10 +254,10 @@ def test_rows_that_were_reclaimed_between_two_triggers(spark: "SparkSession", fo
     assert first.rows == messages(2, 5)
     drop_segment(folder, 1)
 
-    with pytest.raises(Exception, match=r"rows 6 to 7 .* gone"):
+    with pytest.raises(Exception, match="no longer has rows 6 to 7"):
         Run(spark, folder, tmp_path / "checkpoint")()
     # It fails until it is told to go on, and then goes on behind the gap.
-    with pytest.raises(Exception, match=r"rows 6 to 7 .* gone"):
+    with pytest.raises(Exception, match="no longer has rows 6 to 7"):
         Run(spark, folder, tmp_path / "checkpoint")()
     again = Run(spark, folder, tmp_path / "checkpoint", failOnDataLoss="false")()
 
@@ -274,7 +274,7 @@ def test_rows_that_are_reclaimed_under_a_running_query(spark: "SparkSession", fo
             drop_segment(folder, 1)
 
     run._take = drops  # pyright: ignore[reportPrivateUsage]
-    with pytest.raises(Exception, match=r"rows 5 to 7 .* gone"):
+    with pytest.raises(Exception, match="no longer has rows 5 to 7"):
         run()
     assert run.rows == messages(2, 4)
 

@@ -8,7 +8,7 @@ from cyclopts import Parameter
 from cmq_cli.exitcodes import CommandFailed, ExitCode
 from cmq_cli.options import CurrentSession, DataPath, IncludeActive, Moment, Repeated
 from cmq_cli.output import Output
-from cmq_cli.spark import as_typed, connector_errors, show_rows, show_unsealed
+from cmq_cli.spark import as_typed, connector_errors, show_unsealed
 from cmq_cli.values import show_count, show_time
 
 if TYPE_CHECKING:
@@ -80,6 +80,8 @@ def reconcile(
 
 
 def _show(output: Output, result: "Reconciled") -> None:
+    from pyspark_cmqd.plan import describe
+
     document = {
         "lsn": result.lsn,
         "missing_rows": result.missing,
@@ -88,9 +90,9 @@ def _show(output: Output, result: "Reconciled") -> None:
         "lines": [_document(line) for line in result.lines],
     }
     output.listing(document, *_table(result))
-    for first, last in result.missing:
+    for missing in result.missing:
         output.warning(
-            f"the broker reclaimed {show_rows(first, last)}, and the counts lack their messages; "
+            f"the broker reclaimed {describe([missing])}, and the counts lack their messages; "
             "the setting keep_history_ms of the server keeps rows longer"
         )
     for line in result.lines:

@@ -343,7 +343,7 @@ class Deliver:
             self.plan(subscription, now_ms)
         line = self._lane.line
         if line:
-            # The whole line and not its first entry: subscriptions whose bodies came into memory meanwhile need no
+            # The whole line and not its first entry: subscriptions with bodies that came into memory meanwhile need no
             # page, and the others come back into the line.
             self._agenda.deliveries_wanted.update(line)
             line.clear()

@@ -228,7 +228,7 @@ class Transactions:
             request.left += 1
 
         effects = Effects()
-        # Applied before the wait is entered: a request that is cancelled, or whose connection is lost, has carried out
+        # Applied before the wait is entered: a request that is cancelled, or loses its connection, has carried out
         # the part that needed no read, and the rest follows with the page.
         self._end(endings, effects)
         if endings.committed:

@@ -1,4 +1,4 @@
-"""Bound on the messages in retry, counted over all subscriptions: each retry takes memory until it succeeds or ends.
+"""Bound on the messages in retry, counted over all subscriptions: a retry takes memory until its delivery ends.
 
 The retries themselves are facts, in ``cmqd.core.facts.deliveries``.
 """
@@ -8,7 +8,7 @@ from cmqd.core.limits import Limits
 
 
 class RetryBound:
-    """The number of messages in retry, and the bound that it puts on each subscription."""
+    """The number of messages in retry, and the resulting bound of every subscription."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
