@@ -31,11 +31,23 @@ FACADE = CLIENT / "sync.py"
 
 NOT_SOURCES = {"portal.py", "sync.py"}
 
-INTERNAL = {"Channel", "CheckAnswers", "CheckRouter", "Connection", "Link", "Requester"}
+INTERNAL = {
+    "Channel",
+    "CheckAnswers",
+    "CheckRouter",
+    "Connection",
+    "ConsumedMessage",
+    "Consumer",
+    "Intake",
+    "Link",
+    "MessageStream",
+    "Processing",
+    "Requester",
+}
 """Classes with async methods that programs do not use."""
 
-LEFT_OUT = {("Queue", "channel")}
-"""Public for other parts of the package, not for programs."""
+LEFT_OUT = {("Queue", "channel"), ("Queue", "consume"), ("Queue", "consumer"), ("Client", "run")}
+"""Public for other parts of the package, or for asynchronous programs only."""
 
 CALLBACKS = {
     "LocalTransaction": "thread.runs({name})",
@@ -220,7 +232,9 @@ class Facade:
         self.classes: list[tuple[Source, ast.ClassDef]] = []
         for source in modules.values():
             for node in source.tree.body:
-                if isinstance(node, ast.ClassDef) and node.name not in INTERNAL and has_async_methods(node):
+                if not isinstance(node, ast.ClassDef) or not is_public(node.name) or node.name in INTERNAL:
+                    continue
+                if has_async_methods(node):
                     self.twins[node.name] = source
                     self.classes.append((source, node))
         self.twin_aliases: dict[str, tuple[ast.expr, str]] = {}

@@ -8,6 +8,9 @@ Programs start with :func:`connect`. This package exports the names that program
 
 from cmqd_client.attributes import QueueAttributes, QueueInfo
 from cmqd_client.client import Client, connect
+from cmqd_client.consumed_message import ConsumedMessage, Reject, Retry
+from cmqd_client.consumer import Consumer
+from cmqd_client.consumption import ConsumerStatistics
 from cmqd_client.durations import Duration
 from cmqd_client.errors import CmqError, Failure
 from cmqd_client.half_messages import (
@@ -45,6 +48,9 @@ __all__ = [
     "Checker",
     "Client",
     "CmqError",
+    "ConsumedMessage",
+    "Consumer",
+    "ConsumerStatistics",
     "ContentFormat",
     "CopyOf",
     "Duration",
@@ -65,7 +71,9 @@ __all__ = [
     "QueueAttributes",
     "QueueInfo",
     "Redrive",
+    "Reject",
     "Reply",
+    "Retry",
     "RetryStrategy",
     "Rewound",
     "Sent",

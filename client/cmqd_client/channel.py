@@ -10,15 +10,15 @@ all its attempts, the pauses between them and the waits for a connection. An att
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from copy import copy
 from random import random
-from typing import Concatenate, ParamSpec, TypeAlias, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
 import msgspec
 
 from cmqd_client.checks import CheckRouter
-from cmqd_client.connection import Connection, OnEnded, request_ids
+from cmqd_client.connection import CLOSE_TIMEOUT, Connection, OnEnded, request_ids
 from cmqd_client.errors import (
     ClientClosed,
     CmqError,
@@ -79,6 +79,7 @@ class Channel:
         "_state",
         "_timeout",
         "_turn",
+        "before_close",
         "checks",
         "counters",
         "events",
@@ -118,6 +119,8 @@ class Channel:
         self._shortest = min(request_timeout, SHORTEST_ATTEMPT)
         self._turn = 0
         self._state = ChannelState()
+        self.before_close: set[Callable[[], Coroutine[Any, Any, None]]] = set()
+        """Settle what consumers have handled; called before the links close, for at most a second."""
         self.next_request_id: Callable[[], int] = request_ids().__next__
         """Returns the number of the next request."""
         self.numbering: SendNumbering = SendNumbering(lambda: secrets.randbits(64))
@@ -152,6 +155,11 @@ class Channel:
 
     async def close(self) -> None:
         """End waiting receives, let outstanding replies arrive, close all connections. Harmless when repeated."""
+        if self.before_close:
+            unfinished = [asyncio.create_task(settle()) for settle in list(self.before_close)]
+            await asyncio.wait(unfinished, timeout=CLOSE_TIMEOUT)
+            for task in unfinished:
+                task.cancel()
         if not self._state.closing:
             self.events.report(Closed())
         self._state.closing = True
@@ -159,6 +167,11 @@ class Channel:
         connections = [connection for link in self._links for connection in await link.close()]
         if connections:
             await asyncio.gather(*(connection.close() for connection in connections))
+
+    @property
+    def patience(self) -> float:
+        """Seconds for a call; ``inf`` = unlimited."""
+        return self._patience
 
     def with_patience(self, patience: float) -> "Channel":
         """Return a channel over the same links with another patience in seconds; ``inf`` = unlimited."""

@@ -1,6 +1,7 @@
 """The client: connect to a server, find and make queues, topics and schedules."""
 
-from collections.abc import Mapping
+import signal
+from collections.abc import Iterable, Mapping
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack, overload
@@ -14,6 +15,7 @@ from cmqd_client.bodies import BodyCodec, BodyFormat, PoisonPolicy
 from cmqd_client.channel import Channel
 from cmqd_client.check_answers import CHECK_TIMEOUT, CHECKS_AT_ONCE
 from cmqd_client.connection import CONNECT_TIMEOUT, REQUEST_TIMEOUT, Connection, TlsOption
+from cmqd_client.consumer import Consumer
 from cmqd_client.contexts import find_address
 from cmqd_client.durations import Duration, to_patience, to_seconds
 from cmqd_client.errors import ClientClosed
@@ -24,6 +26,7 @@ from cmqd_client.queue import Queue
 from cmqd_client.requests import REPLY_TIMEOUT, Reply, Requester
 from cmqd_client.results import Done, QueuePage, SegmentsSealed
 from cmqd_client.retry import Repeat, RetryPolicy
+from cmqd_client.running import STOP_SIGNALS, run_consumers
 from cmqd_client.schedules import Schedules
 from cmqd_client.topic import Topic, TopicAttributes, TopicInfo, TopicPage, topic_attributes, topic_info
 from cmqd_client.tracing import Tracing, tracing_if_installed
@@ -418,6 +421,33 @@ class Client:
             checks_at_once=checks_at_once,
             first_check=first_check,
         )
+
+    # ------------------------------------------------------------------ consumers
+
+    async def run(
+        self,
+        *consumers: Consumer[Any],
+        stop_signals: Iterable[signal.Signals] = STOP_SIGNALS,
+        grace: Duration | None = None,
+    ) -> None:
+        """Run consumers until a signal arrives (or one of them cannot go on), then stop without losing a message.
+
+        Stopping receives no more, gives back uncounted what no handler has begun, waits for the handlers in progress,
+        and settles their messages. A second signal, or the end of ``grace``, cancels the handlers; their messages are
+        delivered again at once. Cancelling this call does the same.
+
+        Args:
+            *consumers: from :meth:`Queue.consumer`; at least one.
+            stop_signals: SIGTERM and SIGINT (Ctrl-C); they have their former effect again when this call returns.
+                Outside the main thread, signals cannot be handled and are left alone.
+            grace: time for the handlers in progress; None = as long as they take.
+
+        Raises:
+            ValueError: there is no consumer, or a number is out of range.
+            CmqError: a consumer cannot go on, see :meth:`Consumer.run`; the others were stopped in the same way. If
+                several cannot go on, an ``ExceptionGroup`` of their errors.
+        """
+        await run_consumers(consumers, stop_signals, None if grace is None else to_seconds(grace, "grace"))
 
     # ------------------------------------------------------------------ topics
 

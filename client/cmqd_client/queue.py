@@ -16,11 +16,12 @@ the same unknown outcome, unless its method promises more; calls that only read 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from time import time as wall_clock
-from typing import Any, Generic, TypeAlias, Unpack, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, Unpack, cast
 
 from cmqd_client.attributes import QueueAttributes, QueueInfo, from_wire, to_wire
 from cmqd_client.bodies import BodyCodec, BodyT, NotDecodable
 from cmqd_client.channel import Channel
+from cmqd_client.consumer_options import LEASE, consumer_options
 from cmqd_client.durations import Duration, to_datetime, to_moment_ms, to_ms
 from cmqd_client.errors import (
     BatchTooLarge,
@@ -63,6 +64,9 @@ from cmqd_client.tracing import Tracing, now_ns
 from cmqd_protocol import messages as wire
 from cmqd_protocol.limits import MAX_BATCH
 from cmqd_types.messages import Headers, ReceivedMessage
+
+if TYPE_CHECKING:
+    from cmqd_client.consumer import Consumer, Handler, MessageStream
 
 ReceiptHandle: TypeAlias = int
 Held: TypeAlias = "Message[Any] | ReceiptHandle"
@@ -514,6 +518,116 @@ class Queue(Generic[BodyT]):
             for message in reply.messages
         ]
         return PeekPage(peeked, reply.next_start, reply.request_id)
+
+    # ------------------------------------------------------------------ consume
+
+    def consumer(
+        self,
+        *,
+        concurrency: int = 1,
+        prefetch: int | None = None,
+        lease: Duration = LEASE,
+        ordered: bool = False,
+        first_retry: Duration = 1.0,
+        longest_retry: Duration = 600.0,
+        wait: Duration = 30.0,
+        patience: Duration | None = None,
+    ) -> "Callable[[Handler[BodyT]], Consumer[BodyT]]":
+        """Make an async function the handler of this queue's messages; run the consumer with :meth:`Client.run`::
+
+            @client.queue("orders").consumer(concurrency=8)
+            async def handle(message: ConsumedMessage) -> None: ...
+
+
+            await client.run(handle)
+
+        A message is deleted when its handler returns. After an exception the message is delivered again, after a pause
+        that doubles with every receive; ``Retry`` chooses the pause, and ``Reject`` moves the message to the
+        dead-letter queue. A message is handled at least once: again if the process dies, or its lease is lost before
+        the delete. Every third of ``lease``, the leases of all held messages are extended. If a lease is lost all the
+        same, the handler is cancelled, with the reason as the argument of the ``CancelledError``. An outage of any
+        length ends nothing.
+
+        For a handle with a type, bodies are decoded before the handler runs; a body that does not decode is treated by
+        the ``poison`` policy of :meth:`Client.queue`.
+
+        Handlers share the event loop: a handler that blocks the loop for longer than ``lease`` loses all leases.
+
+        Args:
+            concurrency: handlers in progress at the same time, 1-4,096.
+            prefetch: messages that wait here for a handler, 0-4,096. None = as many as the handlers begin within 0.2 s:
+                fast handlers never wait for a receive, and slow handlers keep no message from other consumers.
+            lease: time after which messages are delivered again if this process dies, 1 s - 12 h. It replaces the
+                queue's visibility timeout.
+            ordered: keep the order of sending, with concurrency 1 and one consumer at the queue: a message that fails
+                is tried again before any later message. Messages are then received only when none is held, so
+                ``prefetch`` is the number received together, less 1 (None = 0).
+            first_retry: pause after the first failure, shortened at random by up to a half.
+            longest_retry: longest such pause; at most 12 h.
+            wait: longest wait of a receive, 0-30 s.
+            patience: how long receives may fail, beyond the wait of a receive, until the consumer ends with the error;
+                None = without end.
+
+        Raises:
+            ValueError: a number is out of range.
+        """
+        from cmqd_client.consumer import Consumer  # that module imports this module
+
+        options = consumer_options(
+            concurrency=concurrency,
+            prefetch=prefetch,
+            lease=lease,
+            ordered=ordered,
+            first_retry=first_retry,
+            longest_retry=longest_retry,
+            wait=wait,
+            patience=patience,
+        )
+        return lambda handler: Consumer(self, handler, options)
+
+    def consume(
+        self,
+        *,
+        concurrency: int = 1,
+        prefetch: int | None = None,
+        lease: Duration = LEASE,
+        ordered: bool = False,
+        first_retry: Duration = 1.0,
+        longest_retry: Duration = 600.0,
+        wait: Duration = 30.0,
+        patience: Duration | None = None,
+    ) -> "MessageStream[BodyT]":
+        """Iterate over the messages of the queue, and keep their leases until they are settled::
+
+            async for message in queue.consume():
+                async with message.process():
+                    ...
+
+        The iteration waits while ``concurrency`` messages are not settled, so settle each: with ``process()``, or with
+        ``delete``, ``release``, ``change_visibility`` or ``dead_letter`` of the message. Leaving the loop gives back
+        uncounted the messages that were not taken, and settles the processed messages; also if the client is closed
+        right after. For several messages at a time, hand the messages to tasks, or iterate in several tasks over one
+        stream.
+
+        Args and guarantees are those of :meth:`consumer`.
+
+        Raises:
+            ValueError: a number is out of range.
+            CmqError: from the iteration: the queue is gone, the key is refused, or an argument is out of range.
+        """
+        from cmqd_client.consumer import MessageStream  # that module imports this module
+
+        options = consumer_options(
+            concurrency=concurrency,
+            prefetch=prefetch,
+            lease=lease,
+            ordered=ordered,
+            first_retry=first_retry,
+            longest_retry=longest_retry,
+            wait=wait,
+            patience=patience,
+        )
+        return MessageStream(self, options)
 
     # ------------------------------------------------------------------ received messages
 

@@ -1,0 +1,223 @@
+"""A message in the hands of a consumer, and the ways in which handling it ends.
+
+    the handler returns           the message is deleted
+    it raises Reject(reason)      the message moves to the queue's dead-letter queue
+    it raises Retry(after)        the message is delivered again after that time
+    it raises another Exception   the message is delivered again, after a pause that grows with its receives
+    its lease is lost             the handler is cancelled; the server delivers the message again by itself
+
+A message of a typed queue whose body does not decode reaches no handler; the queue's ``poison`` policy decides.
+
+A program may also settle a message itself, with ``delete``, ``release``, ``change_visibility`` or ``dead_letter``; the
+consumer then does nothing more for the message.
+"""
+
+import asyncio
+import logging
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Any
+
+from cmqd_client.bodies import BodyT, PoisonPolicy
+from cmqd_client.consumption import DELETE, GIVE_BACK, Action, Lease, Settlement
+from cmqd_client.durations import Duration, to_seconds
+from cmqd_client.errors import PoisonMessage
+from cmqd_client.intake import Intake
+from cmqd_client.queue import Message
+from cmqd_client.results import HandleResult
+
+_log = logging.getLogger("cmqd_client.consumer")
+
+MAX_REASON_BYTES = 256
+"""Longest reason of a dead letter, as UTF-8; part of the protocol."""
+
+
+class Reject(Exception):
+    """Raise from a handler to move the message to the dead-letter queue, because no retry can help.
+
+    If the queue has no dead-letter queue, or the dead-letter queue takes no message now, the error is logged and the
+    message is delivered again after the usual pause.
+
+    Args:
+        reason: kept with the dead letter, for the operator; cut to 256 bytes of UTF-8.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason: str = _cut(reason)
+
+
+class Retry(Exception):
+    """Raise from a handler to get the message again later; logged without a traceback.
+
+    Args:
+        after: time until the message is delivered again, up to 12 h; None = the consumer's usual pause.
+        reason: for the log.
+    """
+
+    def __init__(self, after: Duration | None = None, reason: str = "") -> None:
+        super().__init__(reason)
+        self.after: float | None = None if after is None else to_seconds(after, "after")
+
+
+class ConsumedMessage(Message[BodyT]):
+    """A received message with a lease that the consumer keeps until the message is settled."""
+
+    __slots__ = ("_intake", "_lease")
+
+    def __init__(self, intake: Intake, lease: Lease) -> None:
+        super().__init__(intake.queue, lease.received, lease.request_id)
+        self._intake = intake
+        self._lease = lease
+
+    @property
+    def lost(self) -> str | None:
+        """Why the lease was lost, None while it is not. The work on the message is then another consumer's; the server
+        refuses to settle the message under this receipt handle."""
+        return self._lease.lost
+
+    def process(self) -> "Processing":
+        """Return an async context manager that settles the message when its body ends; the module shows how.
+
+        An ``Exception`` of the body is logged and goes no further, so that a loop over messages continues. A
+        ``CancelledError`` for another reason than a lost lease goes on, and the message is delivered again at once. If
+        the lease is lost, the task that runs the body is cancelled, with the reason as the argument of the
+        ``CancelledError``; the cancellation ends with the body.
+        """
+        return Processing(self._intake, self._lease, self)
+
+    async def delete(self) -> HandleResult:
+        """Delete the message now; see :meth:`Queue.delete`. A handler that returns has the same effect, in a request
+        shared with other messages."""
+        queue, handle = self.queue, self.receipt_handle
+        return await self._intake.settled_by_program(self._lease, lambda: queue.delete(handle))
+
+    async def release(self, *, count_receive: bool = True) -> HandleResult:
+        """Return the message to the queue at once; see :meth:`Queue.release`."""
+        queue, handle = self.queue, self.receipt_handle
+        return await self._intake.settled_by_program(
+            self._lease, lambda: queue.release(handle, count_receive=count_receive)
+        )
+
+    async def change_visibility(self, timeout: Duration) -> HandleResult:
+        """Set how long the message stays hidden, and leave the message to the program: its lease is no longer kept.
+
+        See :meth:`Queue.change_visibility`.
+        """
+        queue, handle = self.queue, self.receipt_handle
+        return await self._intake.settled_by_program(self._lease, lambda: queue.change_visibility(handle, timeout))
+
+    async def dead_letter(self, reason: str = "") -> HandleResult:
+        """Move the message to the queue's dead-letter queue now; see :meth:`Queue.dead_letter`.
+
+        After an error the message is held as before.
+        """
+        queue, handle = self.queue, self.receipt_handle
+        return await self._intake.settled_by_program(self._lease, lambda: queue.dead_letter(handle, reason))
+
+
+class Processing:
+    """Runs a body as the handler of a message; see :meth:`ConsumedMessage.process`."""
+
+    __slots__ = ("_cancellations", "_intake", "_lease", "_message", "_span")
+
+    def __init__(self, intake: Intake, lease: Lease, message: ConsumedMessage[Any]) -> None:
+        self._intake = intake
+        self._lease = lease
+        self._message = message
+        self._cancellations = 0
+        self._span: AbstractContextManager[Any] | None = None
+
+    async def __aenter__(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None  # the caller is a coroutine
+        self._cancellations = task.cancelling()
+        self._intake.running[self._lease.handle] = task
+        if self._lease.lost is not None:
+            # The body cannot be skipped, but ends where it first waits.
+            task.cancel(self._lease.lost)
+        tracing = self._intake.queue.channel.tracing
+        if tracing is not None:
+            self._span = tracing.process(self._intake.queue.name, self._message)
+            self._span.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        if self._span is not None:
+            _end_span(self._span, error)
+        lease = self._lease
+        task = self._intake.running.pop(lease.handle)
+        if lease.lost is not None and task.cancelling() > self._cancellations:
+            remaining = task.uncancel()
+            return remaining <= self._cancellations and (
+                isinstance(error, asyncio.CancelledError) or settle(self._intake, lease, error)
+            )
+        return settle(self._intake, lease, error)
+
+
+def settle(intake: Intake, lease: Lease, error: BaseException | None) -> bool:
+    """Settle a message whose handler ended with ``error``; True if the error goes no further."""
+    if error is None:
+        intake.settle(lease, DELETE)
+        return True
+    receive_count = lease.received.receive_count
+    if isinstance(error, Reject):
+        _log.warning("queue %r: %s is rejected: %s", intake.queue.name, lease.name, error.reason)
+        intake.settle(lease, Settlement(Action.DEAD_LETTER, reason=error.reason))
+        return True
+    if not isinstance(error, Exception):
+        intake.settle(lease, Settlement(Action.RETRY))
+        return False
+    settlement = intake.retry_settlement(receive_count)
+    if isinstance(error, Retry) and error.after is not None:
+        settlement = Settlement(Action.RETRY, error.after)
+    _log.warning(
+        "queue %r: %s failed at receive %d, again in %.3g s: %r",
+        intake.queue.name,
+        lease.name,
+        receive_count,
+        settlement.delay,
+        error,
+        exc_info=None if isinstance(error, Retry) else error,
+    )
+    intake.settle(lease, settlement)
+    return True
+
+
+def decodes(intake: Intake, lease: Lease, message: ConsumedMessage[Any]) -> bool:
+    """Return True if the body of a message decodes; else settle the message by the poison policy of its queue."""
+    codec = intake.queue.codec
+    if codec is None:
+        return True
+    try:
+        message.body  # noqa: B018 - decodes, and keeps the value
+    except PoisonMessage as poison:
+        policy = codec.poison
+        _log.warning("queue %r: poison (%s): %s", intake.queue.name, policy.value, poison.text)
+        if policy is PoisonPolicy.DEAD_LETTER:
+            intake.settle(lease, Settlement(Action.DEAD_LETTER, reason=_cut(f"does not decode: {poison.__cause__}")))
+        elif policy is PoisonPolicy.SKIP:
+            intake.settle(lease, DELETE)
+        else:
+            intake.settle(lease, GIVE_BACK)
+            intake.fail(poison)
+        return False
+    except Exception as error:
+        # A decoding hook of the program failed for another reason than the body.
+        settle(intake, lease, error)
+        return False
+    return True
+
+
+def _cut(reason: str) -> str:
+    """Return the part of a reason that the server keeps."""
+    return reason.encode()[:MAX_REASON_BYTES].decode(errors="ignore")
+
+
+def _end_span(span: AbstractContextManager[Any], error: BaseException | None) -> None:
+    try:
+        span.__exit__(type(error) if error is not None else None, error, error.__traceback__ if error else None)
+    except BaseException as raised:
+        if raised is not error:
+            raise
