@@ -1,5 +1,6 @@
 """Time and timers of a client that a test turns by hand."""
 
+import asyncio
 import heapq
 import itertools
 from collections.abc import Callable
@@ -17,7 +18,8 @@ class TurnedTimer:
 
 
 class TurnedClock:
-    """Stands still until :meth:`advance`, which calls the timers that are due in their order."""
+    """Stands still until :meth:`advance`, which calls the timers that are due in their order. A timer that is set for
+    a time that has passed is called in the next turn of the event loop."""
 
     def __init__(self) -> None:
         self._now = 1_000.0
@@ -30,6 +32,8 @@ class TurnedClock:
     def call_at(self, when: float, callback: Callable[..., Any], /, *arguments: Any) -> TurnedTimer:
         timer = TurnedTimer()
         heapq.heappush(self._timers, (when, next(self._numbers), timer, callback, arguments))
+        if when <= self._now:
+            asyncio.get_running_loop().call_soon(self.advance, 0.0)  # due already, as with a loop's own clock
         return timer
 
     def advance(self, seconds: float) -> None:
