@@ -60,7 +60,8 @@ def test_every_class_with_async_methods_that_programs_import_has_a_twin() -> Non
     }
 
     assert with_async_methods >= {"Client", "Queue", "Message", "Topic", "Subscription", "TransactionProducer"}
-    assert with_async_methods - set(sync.__all__) == set()
+    # Handlers of a consumer are async functions: consumers are for asynchronous programs.
+    assert with_async_methods - set(sync.__all__) == {"ConsumedMessage", "Consumer"}
 
 
 KINDS = [getattr(sync, name) for name in sync.__all__ if name != "connect"]
