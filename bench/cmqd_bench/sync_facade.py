@@ -43,6 +43,7 @@ INTERNAL = {
     "MessageStream",
     "Processing",
     "Requester",
+    "Settlements",
 }
 """Classes with async methods that programs do not use."""
 

@@ -8,7 +8,6 @@ Programs start with :func:`connect`. This package exports the names that program
 
 from cmqd_client.attributes import QueueAttributes, QueueInfo
 from cmqd_client.client import Client, connect
-from cmqd_client.consumed_message import ConsumedMessage, Reject, Retry
 from cmqd_client.consumer import Consumer
 from cmqd_client.consumption import ConsumerStatistics
 from cmqd_client.durations import Duration
@@ -21,9 +20,10 @@ from cmqd_client.half_messages import (
     TransactionCheck,
     TransactionResult,
 )
+from cmqd_client.handling import Reject, Retry
 from cmqd_client.message_ids import MessageId
 from cmqd_client.outgoing import Outgoing
-from cmqd_client.queue import Message, Queue
+from cmqd_client.queue import ConsumedMessage, Message, Queue
 from cmqd_client.requests import Reply
 from cmqd_client.results import (
     BatchResult,

@@ -17,29 +17,27 @@ from inspect import iscoroutinefunction
 from types import TracebackType
 from typing import Any, Generic, Self, TypeAlias
 
-from cmqd_client.bodies import BodyT
-from cmqd_client.consumed_message import ConsumedMessage, decodes, settle
 from cmqd_client.consumer_options import ConsumerOptions
 from cmqd_client.consumption import DELETE, ConsumerStatistics, Lease
-from cmqd_client.intake import Intake
-from cmqd_client.queue import Queue
+from cmqd_client.handling import decodes, settle
+from cmqd_client.intake import Intake, MessageT, Source
 
-Handler: TypeAlias = Callable[[ConsumedMessage[BodyT]], Coroutine[Any, Any, object]]
-"""Handles a message; ``consumed_message`` shows what follows from its end."""
+Handler: TypeAlias = Callable[[MessageT], Coroutine[Any, Any, object]]
+"""Handles a message; ``handling`` shows what follows from its end."""
 
 TURN_SECONDS = 0.002
 """Longest time for which handlers that never wait keep the event loop to themselves."""
 
 
-class Consumer(Generic[BodyT]):
+class Consumer(Generic[MessageT]):
     """A handler that runs for each message of a queue; get the consumer from :meth:`Queue.consumer`.
 
     Calling the consumer calls the handler, for tests.
     """
 
-    __slots__ = ("_intake", "_options", "_workers", "handler", "queue")
+    __slots__ = ("_intake", "_options", "_source", "_workers", "handler", "queue_name")
 
-    def __init__(self, queue: Queue[BodyT], handler: Handler[BodyT], options: ConsumerOptions) -> None:
+    def __init__(self, source: Source[MessageT], handler: Handler[MessageT], options: ConsumerOptions) -> None:
         """Make a consumer.
 
         Raises:
@@ -47,13 +45,14 @@ class Consumer(Generic[BodyT]):
         """
         if not iscoroutinefunction(handler) and not iscoroutinefunction(getattr(handler, "__call__", None)):  # noqa: B004
             raise TypeError(f"{handler!r} is no async function; a handler is defined with async def")
-        self.queue: Queue[BodyT] = queue
-        self.handler: Handler[BodyT] = handler
+        self.queue_name: str = source.name
+        self._source = source
+        self.handler: Handler[MessageT] = handler
         self._options = options
         self._intake: Intake | None = None
         self._workers: _Workers | None = None
 
-    def __call__(self, message: ConsumedMessage[BodyT]) -> Awaitable[object]:
+    def __call__(self, message: MessageT) -> Awaitable[object]:
         """Call the handler."""
         return self.handler(message)
 
@@ -72,7 +71,7 @@ class Consumer(Generic[BodyT]):
         if self._workers is not None:
             raise RuntimeError(f"{self!r} runs already")
         workers = self._workers = _Workers(self.handler, self._options)
-        intake = workers.intake = self._intake = Intake(self.queue, self._options, workers.wake, workers.cancel_lost)
+        intake = workers.intake = self._intake = Intake(self._source, self._options, workers.wake, workers.cancel_lost)
         try:
             intake.open()
             try:
@@ -118,7 +117,7 @@ class Consumer(Generic[BodyT]):
 
     def __repr__(self) -> str:
         name = getattr(self.handler, "__qualname__", repr(self.handler))
-        return f"<Consumer {name} of {self.queue.name!r}>"
+        return f"<Consumer {name} of {self.queue_name!r}>"
 
 
 class _Workers:
@@ -186,8 +185,8 @@ class _Workers:
 
     async def _work(self) -> None:
         intake, handler, running = self.intake, self._handler, self.intake.running
-        tracing = intake.queue.channel.tracing
-        is_typed = intake.queue.codec is not None
+        source = intake.source
+        tracing, is_typed = source.channel.tracing, source.poison is not None
         loop = asyncio.get_running_loop()
         task = asyncio.current_task()
         assert task is not None  # a worker is a task
@@ -205,13 +204,13 @@ class _Workers:
                 self.wake()
             handle = lease.received.receipt_handle
             running[handle] = task
-            message: ConsumedMessage[Any] = ConsumedMessage(intake, lease)
+            message = source.message(intake, lease)
             try:
                 if not is_typed or decodes(intake, lease, message):
                     if tracing is None:
                         await handler(message)
                     else:
-                        with tracing.process(intake.queue.name, message):
+                        with tracing.process(source.name, message):
                             await handler(message)
             except BaseException as error:
                 if not self._survives(task, lease, error):
@@ -241,17 +240,17 @@ class _Workers:
         return settle(self.intake, lease, error)
 
 
-class MessageStream(Generic[BodyT]):
+class MessageStream(Generic[MessageT]):
     """The messages of a queue, one after the other; get the stream from :meth:`Queue.consume`.
 
     Iterating opens the stream, and the end of the loop closes it. Several tasks may iterate over one stream inside
     ``async with stream``, which opens and closes it.
     """
 
-    __slots__ = ("_intake", "_options", "_parked", "_queue")
+    __slots__ = ("_intake", "_options", "_parked", "_source")
 
-    def __init__(self, queue: Queue[BodyT], options: ConsumerOptions) -> None:
-        self._queue = queue
+    def __init__(self, source: Source[MessageT], options: ConsumerOptions) -> None:
+        self._source = source
         self._options = options
         self._intake: Intake | None = None
         self._parked = _Parked()
@@ -260,7 +259,7 @@ class MessageStream(Generic[BodyT]):
     async def __aenter__(self) -> Self:
         if self._intake is not None:
             raise RuntimeError("a stream of messages is opened once")
-        self._intake = Intake(self._queue, self._options, self._wake, self._cancel_lost)
+        self._intake = Intake(self._source, self._options, self._wake, self._cancel_lost)
         self._intake.open()
         return self
 
@@ -269,7 +268,7 @@ class MessageStream(Generic[BodyT]):
     ) -> None:
         await self.close()
 
-    async def __aiter__(self) -> AsyncIterator[ConsumedMessage[BodyT]]:
+    async def __aiter__(self) -> AsyncIterator[MessageT]:
         opened = self._intake is None
         if opened:
             await self.__aenter__()
@@ -307,7 +306,7 @@ class MessageStream(Generic[BodyT]):
             raise RuntimeError("the stream is not open yet")
         return self._intake.statistics()
 
-    async def _next(self) -> ConsumedMessage[BodyT] | None:
+    async def _next(self) -> MessageT | None:
         intake = self._intake
         assert intake is not None  # opened by __aiter__
         while True:
@@ -315,7 +314,7 @@ class MessageStream(Generic[BodyT]):
             if lease is not None:
                 if intake.core.has_waiting:
                     self._wake()
-                message: ConsumedMessage[BodyT] = ConsumedMessage(intake, lease)
+                message = self._source.message(intake, lease)
                 if decodes(intake, lease, message):
                     return message
                 continue

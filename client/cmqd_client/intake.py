@@ -9,10 +9,11 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from random import random
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic
 
 import msgspec
 
+from cmqd_client.bodies import PoisonPolicy
 from cmqd_client.channel import SHORTEST_ATTEMPT, Channel
 from cmqd_client.consumer_options import LONGEST_PAUSE, Clock, ConsumerOptions, TimerHandle
 from cmqd_client.consumption import (
@@ -23,11 +24,23 @@ from cmqd_client.consumption import (
     Settlement,
     SettlementBatch,
 )
+from cmqd_client.durations import to_ms
 from cmqd_client.errors import CmqError, InternalError, MessagesDamaged, ReceiptHandleInvalid
-from cmqd_client.queue import Message, Queue
+from cmqd_client.message_ids import printed_id
 from cmqd_client.retry import RetryPolicy, may_have_happened
+from cmqd_client.settlements import Settlements
 from cmqd_client.tracing import now_ns
 from cmqd_protocol import messages as wire
+from cmqd_types.messages import Headers, ReceivedMessage
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar  # the default of a type variable came with Python 3.13
+
+    MessageT = TypeVar("MessageT", default=Any)
+else:
+    from typing import TypeVar
+
+    MessageT = TypeVar("MessageT")
 
 R = TypeVar("R")
 
@@ -39,6 +52,29 @@ _PAUSES = RetryPolicy(first_delay=0.1)
 ATTEMPT_SECONDS = 9.0
 """Longest time for a request with the channel's repeats. After that time the consumer logs the outage and tries again:
 a request with unlimited patience would hide the outage from the log, and the end of a lease from the settlements."""
+
+
+class Source(msgspec.Struct, Generic[MessageT], frozen=True, kw_only=True):
+    """The queue of a consumer."""
+
+    channel: Channel
+    name: str
+    poison: PoisonPolicy | None
+    """Treatment of a body that does not decode; None = bodies are bytes."""
+    message: "Callable[[Intake, Lease], MessageT]"
+    """Makes the message that a program sees."""
+
+
+class _Traced(msgspec.Struct):
+    """A received message for its span."""
+
+    id: str
+    headers: Headers
+    raw_body: bytes
+
+    @classmethod
+    def of(cls, received: ReceivedMessage) -> "_Traced":
+        return cls(printed_id(received.message_id), received.headers or {}, received.body)
 
 
 class _Outage(msgspec.Struct):
@@ -63,7 +99,7 @@ class Intake:
         "_options",
         "_outage",
         "_receiving",
-        "_requests",
+        "_settlements",
         "_room",
         "_settled",
         "_tasks",
@@ -74,19 +110,19 @@ class Intake:
         "_wake",
         "core",
         "failure",
-        "queue",
         "retry_pauses",
         "running",
+        "source",
     )
 
     def __init__(
-        self, queue: Queue[Any], options: ConsumerOptions, wake: Callable[[], None], lost: Callable[[Lease], None]
+        self, source: Source[Any], options: ConsumerOptions, wake: Callable[[], None], lost: Callable[[Lease], None]
     ) -> None:
         """Make an intake.
 
         ``wake`` is called when messages wait, and after a stop; ``lost`` for a begun message with a lost lease.
         """
-        self.queue: Queue[Any] = queue
+        self.source: Source[Any] = source
         self.core: Consumption = Consumption(options.limits)
         self.retry_pauses: RetryPolicy = options.retry_pauses
         self.failure: BaseException | None = None
@@ -95,11 +131,11 @@ class Intake:
         """Tasks that handle messages, by receipt handle."""
         self._limits = options.limits
         self._options = options
-        channel = queue.channel
+        channel = source.channel
         patience = min(channel.patience, ATTEMPT_SECONDS)
         self._receiving = channel.with_patience(min(patience, options.patience))
-        self._requests: Queue[Any] = Queue(channel.with_patience(min(patience, self._limits.lease / 3)), queue.name)
-        """The queue, for settlements and extensions: an attempt leaves time for another before the lease ends."""
+        # An attempt of a settlement or extension leaves time for another before the lease ends.
+        self._settlements = Settlements(channel.with_patience(min(patience, self._limits.lease / 3)), source.name)
         self._clock: Clock = options.clock or asyncio.get_running_loop()
         self._wake = wake
         self._lost_handler = lost
@@ -127,7 +163,7 @@ class Intake:
         for task in self._tasks:
             task.add_done_callback(self._ended)
         # A client that is closed first settles what its consumers have handled.
-        self.queue.channel.before_close.add(self.close)
+        self.source.channel.before_close.add(self.close)
 
     def stop(self) -> None:
         """Receive no more; what is not begun goes back uncounted. Leases of begun messages are still kept."""
@@ -150,7 +186,7 @@ class Intake:
                 await asyncio.shield(self._settled)
         finally:
             self._closing = True
-            self.queue.channel.before_close.discard(self.close)
+            self.source.channel.before_close.discard(self.close)
             if self._timer is not None:
                 self._timer.cancel()
             for task in (*self._tasks, *self._extensions):
@@ -256,7 +292,7 @@ class Intake:
                 await self._room
                 self._room = None
                 continue
-            request = wire.ReceiveMessages(channel.next_request_id(), self.queue.name, size, wait_ms, lease_ms)
+            request = wire.ReceiveMessages(channel.next_request_id(), self.source.name, size, wait_ms, lease_ms)
             started = self._clock.time()
             try:
                 reply = await self._receive_traced(channel, request)
@@ -294,8 +330,7 @@ class Intake:
         started_ns = now_ns()
         reply = await channel.receive(request)
         if reply.messages:
-            messages = [Message(self.queue, received, reply.request_id) for received in reply.messages]
-            tracing.received(self.queue.name, messages, started_ns)
+            tracing.received(self.source.name, list(map(_Traced.of, reply.messages)), started_ns)
         return reply
 
     def _ended(self, task: asyncio.Task[None]) -> None:
@@ -319,13 +354,15 @@ class Intake:
             # The wait of the receive is no part of the outage: nothing was missing while the queue was empty.
             beyond_wait = max(self.now() - started - wait_ms / 1000, 0.0)
             outage = self._outage = _Outage(first_receive=started, began=self.now() - beyond_wait)
-            _log.warning("queue %r: cannot receive, the consumer waits and goes on: %s", self.queue.name, error)
+            _log.warning("queue %r: cannot receive, the consumer waits and goes on: %s", self.source.name, error)
         outage.attempts += max(error.attempts, 1)
         return outage
 
     def _note_return(self) -> None:
         if self._outage is not None:
-            _log.info("queue %r: receives again after %.1f s", self.queue.name, self.now() - self._outage.first_receive)
+            _log.info(
+                "queue %r: receives again after %.1f s", self.source.name, self.now() - self._outage.first_receive
+            )
             self._outage = None
 
     async def _pause(self, seconds: float) -> None:
@@ -366,7 +403,7 @@ class Intake:
                     continue
                 _log.warning(
                     "queue %r: %d messages are handled but not settled, the consumer tries again: %s",
-                    self.queue.name,
+                    self.source.name,
                     len(batch.leases),
                     error,
                 )
@@ -382,16 +419,16 @@ class Intake:
 
     async def _request(self, batch: SettlementBatch) -> dict[int, CmqError]:
         """Make the request of a batch; return the errors of single handles."""
-        queue, settlement = self._requests, batch.settlement
+        settlements, settlement = self._settlements, batch.settlement
         handles = [lease.received.receipt_handle for lease in batch.leases]
         if settlement.action is Action.DELETE:
-            result = await queue.delete_batch(handles, check=False)
+            result = await settlements.delete(handles)
         elif settlement.action is Action.GIVE_BACK:
-            result = await queue.release_batch(handles, count_receive=False, check=False)
+            result = await settlements.release(handles, count_receive=False)
         elif settlement.action is Action.RETRY:
-            result = await queue.change_visibility_batch(handles, settlement.delay, check=False)
+            result = await settlements.change_visibility(handles, to_ms(settlement.delay, "delay"))
         else:
-            result = await queue.dead_letter_batch(handles, settlement.reason, check=False)
+            result = await settlements.dead_letter(handles, settlement.reason)
         return {failure.receipt_handle: failure.error for failure in result.failures}
 
     def _take_failures(self, batch: SettlementBatch, failures: dict[int, CmqError]) -> None:
@@ -404,7 +441,7 @@ class Intake:
             again = self.retry_settlement(lease.received.receive_count)
             _log.error(
                 "queue %r: %s could not be settled (%s), it is delivered again in %.3g s: %s",
-                self.queue.name,
+                self.source.name,
                 lease.name,
                 batch.settlement.action.value,
                 again.delay,
@@ -418,7 +455,7 @@ class Intake:
         for lease in leases:
             _log.warning(
                 "queue %r: %s was handled and is delivered again: %s",
-                self.queue.name,
+                self.source.name,
                 lease.name,
                 lease.lost,
             )
@@ -446,11 +483,12 @@ class Intake:
 
     async def _extend(self, leases: list[Lease]) -> None:
         asked_at = self.now()
+        lease_ms = round(self._limits.lease * 1000)
         handles = [lease.received.receipt_handle for lease in leases]
         try:
-            result = await self._requests.change_visibility_batch(handles, self._limits.lease, check=False)
+            result = await self._settlements.change_visibility(handles, lease_ms)
         except CmqError as error:
-            _log.warning("queue %r: %d leases could not be extended: %s", self.queue.name, len(leases), error)
+            _log.warning("queue %r: %d leases could not be extended: %s", self.source.name, len(leases), error)
             self.core.not_extended(leases, self.now())
             if not _passes(error):
                 self.fail(error)
@@ -464,7 +502,7 @@ class Intake:
         for lease in leases:
             _log.warning(
                 "queue %r: the handler of %s is cancelled: %s",
-                self.queue.name,
+                self.source.name,
                 lease.name,
                 lease.lost,
             )

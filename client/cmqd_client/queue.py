@@ -16,24 +16,27 @@ the same unknown outcome, unless its method promises more; calls that only read 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from time import time as wall_clock
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, Unpack, cast
+from typing import Any, Generic, TypeAlias, Unpack, cast
 
 from cmqd_client.attributes import QueueAttributes, QueueInfo, from_wire, to_wire
 from cmqd_client.bodies import BodyCodec, BodyT, NotDecodable
 from cmqd_client.channel import Channel
+from cmqd_client.consumer import Consumer, Handler, MessageStream
 from cmqd_client.consumer_options import LEASE, consumer_options
+from cmqd_client.consumption import Lease
 from cmqd_client.durations import Duration, to_datetime, to_moment_ms, to_ms
 from cmqd_client.errors import (
     BatchTooLarge,
     CmqError,
     DecisionFailure,
-    Failure,
     NotSupported,
     PartialFailure,
     PoisonMessage,
     SendFailure,
     TimeNotRewindable,
 )
+from cmqd_client.handling import Processing
+from cmqd_client.intake import Intake, Source
 from cmqd_client.message_ids import MessageId, id_number, printed_id
 from cmqd_client.outgoing import CORRELATION_ID, REPLY_TO, Batch, Outgoing, checked_body
 from cmqd_client.results import (
@@ -53,20 +56,16 @@ from cmqd_client.results import (
     UndecidedPage,
     copy_of,
     decision_failure,
-    failure,
-    is_invalid_handle,
     origin,
     redrive,
     undecided,
 )
 from cmqd_client.retry import Repeat
+from cmqd_client.settlements import Settlements
 from cmqd_client.tracing import Tracing, now_ns
 from cmqd_protocol import messages as wire
 from cmqd_protocol.limits import MAX_BATCH
 from cmqd_types.messages import Headers, ReceivedMessage
-
-if TYPE_CHECKING:
-    from cmqd_client.consumer import Consumer, Handler, MessageStream
 
 ReceiptHandle: TypeAlias = int
 Held: TypeAlias = "Message[Any] | ReceiptHandle"
@@ -225,6 +224,63 @@ class Message(Generic[BodyT]):
         return f"<Message {self.id} of {self._queue.name!r}, {size} bytes, received {self.receive_count}x>"
 
 
+class ConsumedMessage(Message[BodyT]):
+    """A received message with a lease that the consumer keeps until the message is settled; see :meth:`Queue.consumer`."""
+
+    __slots__ = ("_intake", "_lease")
+
+    def __init__(self, queue: "Queue[BodyT]", intake: Intake, lease: Lease) -> None:
+        super().__init__(queue, lease.received, lease.request_id)
+        self._intake = intake
+        self._lease = lease
+
+    @property
+    def lost(self) -> str | None:
+        """Why the lease was lost, None while it is not. The work on the message is then another consumer's; the server
+        refuses to settle the message under this receipt handle."""
+        return self._lease.lost
+
+    def process(self) -> Processing:
+        """Return an async context manager that settles the message when its body ends, as a handler does:
+        see :meth:`Queue.consumer`.
+
+        An ``Exception`` of the body is logged and goes no further, so that a loop over messages continues. A
+        ``CancelledError`` for another reason than a lost lease goes on, and the message is delivered again at once. If
+        the lease is lost, the task that runs the body is cancelled, with the reason as the argument of the
+        ``CancelledError``; the cancellation ends with the body.
+        """
+        return Processing(self._intake, self._lease, self)
+
+    async def delete(self) -> HandleResult:
+        """Delete the message now; see :meth:`Queue.delete`. A handler that returns has the same effect, in a request
+        shared with other messages."""
+        queue, handle = self.queue, self.receipt_handle
+        return await self._intake.settled_by_program(self._lease, lambda: queue.delete(handle))
+
+    async def release(self, *, count_receive: bool = True) -> HandleResult:
+        """Return the message to the queue at once; see :meth:`Queue.release`."""
+        queue, handle = self.queue, self.receipt_handle
+        return await self._intake.settled_by_program(
+            self._lease, lambda: queue.release(handle, count_receive=count_receive)
+        )
+
+    async def change_visibility(self, timeout: Duration) -> HandleResult:
+        """Set how long the message stays hidden, and leave the message to the program: its lease is no longer kept.
+
+        See :meth:`Queue.change_visibility`.
+        """
+        queue, handle = self.queue, self.receipt_handle
+        return await self._intake.settled_by_program(self._lease, lambda: queue.change_visibility(handle, timeout))
+
+    async def dead_letter(self, reason: str = "") -> HandleResult:
+        """Move the message to the queue's dead-letter queue now; see :meth:`Queue.dead_letter`.
+
+        After an error the message is held as before.
+        """
+        queue, handle = self.queue, self.receipt_handle
+        return await self._intake.settled_by_program(self._lease, lambda: queue.dead_letter(handle, reason))
+
+
 class Queue(Generic[BodyT]):
     """A queue of the account; get the handle from ``client.queue(name)``, ``create_queue`` or ``ensure_queue``.
 
@@ -232,10 +288,11 @@ class Queue(Generic[BodyT]):
     waiting receive blocks no other request. All methods raise ``QueueNotFound`` if the queue does not exist.
     """
 
-    __slots__ = ("_channel", "codec", "name")
+    __slots__ = ("_channel", "_settlements", "codec", "name")
 
     def __init__(self, channel: Channel, name: str, codec: BodyCodec[BodyT] | None = None) -> None:
         self._channel = channel
+        self._settlements = Settlements(channel, name)
         self.name: str = name
         self.codec: BodyCodec[BodyT] | None = codec
         """Encodes and decodes the bodies; None = bodies are bytes."""
@@ -532,7 +589,7 @@ class Queue(Generic[BodyT]):
         longest_retry: Duration = 600.0,
         wait: Duration = 30.0,
         patience: Duration | None = None,
-    ) -> "Callable[[Handler[BodyT]], Consumer[BodyT]]":
+    ) -> Callable[[Handler[ConsumedMessage[BodyT]]], Consumer[ConsumedMessage[BodyT]]]:
         """Make an async function the handler of this queue's messages; run the consumer with :meth:`Client.run`::
 
             @client.queue("orders").consumer(concurrency=8)
@@ -571,8 +628,6 @@ class Queue(Generic[BodyT]):
         Raises:
             ValueError: a number is out of range.
         """
-        from cmqd_client.consumer import Consumer  # that module imports this module
-
         options = consumer_options(
             concurrency=concurrency,
             prefetch=prefetch,
@@ -583,7 +638,7 @@ class Queue(Generic[BodyT]):
             wait=wait,
             patience=patience,
         )
-        return lambda handler: Consumer(self, handler, options)
+        return lambda handler: Consumer(self._source(), handler, options)
 
     def consume(
         self,
@@ -596,7 +651,7 @@ class Queue(Generic[BodyT]):
         longest_retry: Duration = 600.0,
         wait: Duration = 30.0,
         patience: Duration | None = None,
-    ) -> "MessageStream[BodyT]":
+    ) -> MessageStream[ConsumedMessage[BodyT]]:
         """Iterate over the messages of the queue, and keep their leases until they are settled::
 
             async for message in queue.consume():
@@ -615,8 +670,6 @@ class Queue(Generic[BodyT]):
             ValueError: a number is out of range.
             CmqError: from the iteration: the queue is gone, the key is refused, or an argument is out of range.
         """
-        from cmqd_client.consumer import MessageStream  # that module imports this module
-
         options = consumer_options(
             concurrency=concurrency,
             prefetch=prefetch,
@@ -627,7 +680,15 @@ class Queue(Generic[BodyT]):
             wait=wait,
             patience=patience,
         )
-        return MessageStream(self, options)
+        return MessageStream(self._source(), options)
+
+    def _source(self) -> Source[ConsumedMessage[BodyT]]:
+        return Source(
+            channel=self._channel,
+            name=self.name,
+            poison=None if self.codec is None else self.codec.poison,
+            message=lambda intake, lease: ConsumedMessage(self, intake, lease),
+        )
 
     # ------------------------------------------------------------------ received messages
 
@@ -662,13 +723,7 @@ class Queue(Generic[BodyT]):
         Raises:
             PartialFailure: a message failed; ``failures`` has each with its error, ``done`` the deleted handles.
         """
-        return await self._settle(
-            "delete",
-            messages,
-            lambda handles: wire.DeleteMessages(self._channel.next_request_id(), self.name, handles),
-            ends_lease=True,
-            check=check,
-        )
+        return _checked(await self._settlements.delete(_handles_of(messages)), check=check)
 
     async def change_visibility(self, message: Held, timeout: Duration) -> HandleResult:
         """Set how long, from now, a received message stays hidden: longer to go on processing, shorter to release it.
@@ -690,13 +745,8 @@ class Queue(Generic[BodyT]):
     ) -> BatchResult:
         """Set the visibility timeout of several messages; slices, result and errors as for :meth:`delete_batch`."""
         timeout_ms = to_ms(timeout, "timeout")
-        return await self._settle(
-            "change_visibility",
-            messages,
-            lambda handles: wire.ChangeVisibility(self._channel.next_request_id(), self.name, handles, timeout_ms),
-            ends_lease=timeout_ms == 0,
-            check=check,
-        )
+        result = await self._settlements.change_visibility(_handles_of(messages), timeout_ms)
+        return _checked(result, check=check)
 
     async def release(self, message: Held, *, count_receive: bool = True) -> HandleResult:
         """Make a received message active again at once, in its old position by send time.
@@ -717,13 +767,8 @@ class Queue(Generic[BodyT]):
         self, messages: Iterable[Held], *, count_receive: bool = True, check: bool = True
     ) -> BatchResult:
         """Release several messages; slices, result and errors as for :meth:`delete_batch`."""
-        return await self._settle(
-            "release",
-            messages,
-            lambda handles: wire.ReleaseMessages(self._channel.next_request_id(), self.name, handles, count_receive),
-            ends_lease=True,
-            check=check,
-        )
+        result = await self._settlements.release(_handles_of(messages), count_receive=count_receive)
+        return _checked(result, check=check)
 
     async def dead_letter(self, message: Held, reason: str = "") -> HandleResult:
         """Move a received message to the queue's dead-letter queue at once, whatever the queue's own rule.
@@ -769,13 +814,7 @@ class Queue(Generic[BodyT]):
         """
         held = list(messages)
         if isinstance(reason, str):
-            return await self._settle(
-                "dead_letter",
-                held,
-                lambda handles: wire.DeadLetterMessages(self._channel.next_request_id(), self.name, handles, [reason]),
-                ends_lease=True,
-                check=check,
-            )
+            return _checked(await self._settlements.dead_letter(_handles_of(held), reason), check=check)
         reasons = list(reason)
         if len(reasons) != len(held):
             raise ValueError(
@@ -785,72 +824,7 @@ class Queue(Generic[BodyT]):
         for item, its_reason in zip(held, reasons, strict=True):
             # A message that is named twice counts once, with its first reason.
             reason_of.setdefault(_handle_of(item), its_reason)
-        return await self._settle(
-            "dead_letter",
-            held,
-            lambda handles: wire.DeadLetterMessages(
-                self._channel.next_request_id(), self.name, handles, [reason_of[handle] for handle in handles]
-            ),
-            ends_lease=True,
-            check=check,
-        )
-
-    async def _settle(
-        self,
-        operation: str,
-        messages: Iterable[Held],
-        request: Callable[[list[int]], wire.Request],
-        *,
-        ends_lease: bool,
-        check: bool,
-    ) -> BatchResult:
-        """Make the request for all handles; ``operation`` names it in a span."""
-        # No handle twice: an older server reports the second as failed, although the first was carried out.
-        handles = list(dict.fromkeys(map(_handle_of, messages)))
-        tracing = self._channel.tracing
-        if tracing is None or not handles:
-            result = await self._each_256(handles, request, ends_lease)
-        else:
-            with tracing.settle(operation, self.name, len(handles)):
-                result = await self._each_256(handles, request, ends_lease)
-        if check and result.failures:
-            result.raise_for_failures()
-        return result
-
-    async def _each_256(
-        self, handles: list[int], request: Callable[[list[int]], wire.Request], ends_lease: bool
-    ) -> BatchResult:
-        """Make the request for all handles, in slices of at most 256 (the server's limit)."""
-        failures: list[Failure] = []
-        request_ids: list[int] = []
-        next_visible_ms = 0
-        connection_id = self._channel.connection_id
-        for start in range(0, len(handles), MAX_BATCH):
-            part = handles[start : start + MAX_BATCH]
-            try:
-                reply, uncertain = await self._channel.call_noting_repeats(request(part), wire.HandlesDone)
-            except CmqError as error:
-                if not start:
-                    raise
-                # The caller must learn what the earlier requests did, so the error becomes that of the other handles.
-                failures += [Failure(handle, error) for handle in handles[start:]]
-                break
-            request_ids.append(reply.request_id)
-            failures += [
-                failure(refusal, reply.request_id, connection_id)
-                for refusal in reply.failures
-                if not (uncertain and ends_lease and is_invalid_handle(refusal))
-            ]
-            if reply.next_visible_ms:
-                next_visible_ms = min(next_visible_ms or reply.next_visible_ms, reply.next_visible_ms)
-        failed = {failure.receipt_handle for failure in failures}
-        return BatchResult(
-            [handle for handle in handles if handle not in failed] if failed else handles,
-            failures,
-            request_ids[-1] if request_ids else 0,
-            tuple(request_ids),
-            to_datetime(next_visible_ms) if next_visible_ms else None,
-        )
+        return _checked(await self._settlements.dead_letter(list(reason_of), reason_of), check=check)
 
     # ------------------------------------------------------------------ rewind
 
@@ -1132,6 +1106,18 @@ class Queue(Generic[BodyT]):
 
     def __repr__(self) -> str:
         return f"<Queue {self.name!r}>"
+
+
+def _handles_of(messages: Iterable[Held]) -> list[int]:
+    # No handle twice: an older server reports the second as failed, although the first was carried out.
+    return list(dict.fromkeys(map(_handle_of, messages)))
+
+
+def _checked(result: BatchResult, *, check: bool) -> BatchResult:
+    """Return the result; with ``check``, raise its failures."""
+    if check and result.failures:
+        result.raise_for_failures()
+    return result
 
 
 def _handle_of(item: Held) -> int:

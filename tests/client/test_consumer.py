@@ -20,8 +20,10 @@ from cmqd_client.consumer import Handler, MessageStream
 from cmqd_client.consumer_options import ConsumerOptions
 from cmqd_client.consumption import ConsumptionLimits
 from cmqd_client.errors import InternalError, PoisonMessage, QueueDeleted, QueueNotFound
+from cmqd_client.intake import Source
 from cmqd_client.queue import Queue
 from cmqd_client.retry import RetryPolicy
+from cmqd_client.settlements import Settlements
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from support.eventually import eventually
@@ -37,12 +39,23 @@ def options(clock: TurnedClock | None = None, patience: float = inf, **limits: A
     )
 
 
+def source(client: Client) -> Source[ConsumedMessage]:
+    """Return the queue ``orders`` as a consumer sees it."""
+    queue = client.queue("orders")
+    return Source(
+        channel=queue.channel,
+        name=queue.name,
+        poison=None,
+        message=lambda intake, lease: ConsumedMessage(queue, intake, lease),
+    )
+
+
 @asynccontextmanager
 async def running(
-    client: Client, handler: Handler[bytes], clock: TurnedClock | None = None, **limits: Any
+    client: Client, handler: Handler[ConsumedMessage], clock: TurnedClock | None = None, **limits: Any
 ) -> AsyncGenerator[Consumer, None]:
     """Run a consumer of ``orders`` during the block; stopped at its end."""
-    consumer = Consumer(client.queue("orders"), handler, options(clock, **limits))
+    consumer = Consumer(source(client), handler, options(clock, **limits))
     task = asyncio.create_task(consumer.run())
     await asyncio.sleep(0)
     try:
@@ -539,7 +552,7 @@ async def test_a_consumer_with_patience_ends_with_an_error_that_says_how_long_it
 
     async def handle(message: ConsumedMessage) -> None: ...
 
-    consumer = Consumer(client.queue("orders"), handle, options(clock, patience=60))
+    consumer = Consumer(source(client), handle, options(clock, patience=60))
     task = asyncio.create_task(consumer.run())
     attempts = 0
     while not task.done():
@@ -560,10 +573,10 @@ async def test_a_consumer_with_patience_ends_with_an_error_that_says_how_long_it
 async def test_an_unexpected_error_inside_ends_the_consumer_instead_of_silencing_it(
     client: Client, server: LocalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def broken(queue: Queue, *arguments: object, **named: object) -> None:
+    async def broken(settlements: Settlements, *arguments: object, **named: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(Queue, "delete_batch", broken)
+    monkeypatch.setattr(Settlements, "delete", broken)
     await server.put("orders", b"x")
 
     @client.queue("orders").consumer()
@@ -792,7 +805,7 @@ async def test_a_message_that_the_program_keeps_stays_in_flight_until_its_lease_
     client: Client, server: LocalServer
 ) -> None:
     await server.put("orders", b"a")
-    stream = MessageStream(client.queue("orders"), options())
+    stream = MessageStream(source(client), options())
     async with stream:
         async for message in stream:
             assert message.body == b"a"
@@ -808,7 +821,7 @@ async def test_the_body_is_cancelled_when_the_lease_is_lost_and_the_loop_goes_on
 ) -> None:
     clock = TurnedClock()
     await server.put("orders", b"a")
-    stream = MessageStream(client.queue("orders"), options(clock))
+    stream = MessageStream(source(client), options(clock))
     receives: list[int] = []
 
     async def lose() -> None:

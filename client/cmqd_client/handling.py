@@ -1,4 +1,4 @@
-"""A message in the hands of a consumer, and the ways in which handling it ends.
+"""The ways in which handling a message ends.
 
     the handler returns           the message is deleted
     it raises Reject(reason)      the message moves to the queue's dead-letter queue
@@ -18,13 +18,12 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any
 
-from cmqd_client.bodies import BodyT, PoisonPolicy
+from cmqd_client.bodies import PoisonPolicy
 from cmqd_client.consumption import DELETE, GIVE_BACK, Action, Lease, Settlement
 from cmqd_client.durations import Duration, to_seconds
 from cmqd_client.errors import PoisonMessage
-from cmqd_client.intake import Intake
-from cmqd_client.queue import Message
-from cmqd_client.results import HandleResult
+from cmqd_client.intake import Intake, MessageWithBody
+from cmqd_client.tracing import TracedMessage
 
 _log = logging.getLogger("cmqd_client.consumer")
 
@@ -60,68 +59,12 @@ class Retry(Exception):
         self.after: float | None = None if after is None else to_seconds(after, "after")
 
 
-class ConsumedMessage(Message[BodyT]):
-    """A received message with a lease that the consumer keeps until the message is settled."""
-
-    __slots__ = ("_intake", "_lease")
-
-    def __init__(self, intake: Intake, lease: Lease) -> None:
-        super().__init__(intake.queue, lease.received, lease.request_id)
-        self._intake = intake
-        self._lease = lease
-
-    @property
-    def lost(self) -> str | None:
-        """Why the lease was lost, None while it is not. The work on the message is then another consumer's; the server
-        refuses to settle the message under this receipt handle."""
-        return self._lease.lost
-
-    def process(self) -> "Processing":
-        """Return an async context manager that settles the message when its body ends; the module shows how.
-
-        An ``Exception`` of the body is logged and goes no further, so that a loop over messages continues. A
-        ``CancelledError`` for another reason than a lost lease goes on, and the message is delivered again at once. If
-        the lease is lost, the task that runs the body is cancelled, with the reason as the argument of the
-        ``CancelledError``; the cancellation ends with the body.
-        """
-        return Processing(self._intake, self._lease, self)
-
-    async def delete(self) -> HandleResult:
-        """Delete the message now; see :meth:`Queue.delete`. A handler that returns has the same effect, in a request
-        shared with other messages."""
-        queue, handle = self.queue, self.receipt_handle
-        return await self._intake.settled_by_program(self._lease, lambda: queue.delete(handle))
-
-    async def release(self, *, count_receive: bool = True) -> HandleResult:
-        """Return the message to the queue at once; see :meth:`Queue.release`."""
-        queue, handle = self.queue, self.receipt_handle
-        return await self._intake.settled_by_program(
-            self._lease, lambda: queue.release(handle, count_receive=count_receive)
-        )
-
-    async def change_visibility(self, timeout: Duration) -> HandleResult:
-        """Set how long the message stays hidden, and leave the message to the program: its lease is no longer kept.
-
-        See :meth:`Queue.change_visibility`.
-        """
-        queue, handle = self.queue, self.receipt_handle
-        return await self._intake.settled_by_program(self._lease, lambda: queue.change_visibility(handle, timeout))
-
-    async def dead_letter(self, reason: str = "") -> HandleResult:
-        """Move the message to the queue's dead-letter queue now; see :meth:`Queue.dead_letter`.
-
-        After an error the message is held as before.
-        """
-        queue, handle = self.queue, self.receipt_handle
-        return await self._intake.settled_by_program(self._lease, lambda: queue.dead_letter(handle, reason))
-
-
 class Processing:
     """Runs a body as the handler of a message; see :meth:`ConsumedMessage.process`."""
 
     __slots__ = ("_cancellations", "_intake", "_lease", "_message", "_span")
 
-    def __init__(self, intake: Intake, lease: Lease, message: ConsumedMessage[Any]) -> None:
+    def __init__(self, intake: Intake, lease: Lease, message: TracedMessage) -> None:
         self._intake = intake
         self._lease = lease
         self._message = message
@@ -136,9 +79,9 @@ class Processing:
         if self._lease.lost is not None:
             # The body cannot be skipped, but ends where it first waits.
             task.cancel(self._lease.lost)
-        tracing = self._intake.queue.channel.tracing
+        tracing = self._intake.source.channel.tracing
         if tracing is not None:
-            self._span = tracing.process(self._intake.queue.name, self._message)
+            self._span = tracing.process(self._intake.source.name, self._message)
             self._span.__enter__()
 
     async def __aexit__(
@@ -163,7 +106,7 @@ def settle(intake: Intake, lease: Lease, error: BaseException | None) -> bool:
         return True
     receive_count = lease.received.receive_count
     if isinstance(error, Reject):
-        _log.warning("queue %r: %s is rejected: %s", intake.queue.name, lease.name, error.reason)
+        _log.warning("queue %r: %s is rejected: %s", intake.source.name, lease.name, error.reason)
         intake.settle(lease, Settlement(Action.DEAD_LETTER, reason=error.reason))
         return True
     if not isinstance(error, Exception):
@@ -174,7 +117,7 @@ def settle(intake: Intake, lease: Lease, error: BaseException | None) -> bool:
         settlement = Settlement(Action.RETRY, error.after)
     _log.warning(
         "queue %r: %s failed at receive %d, again in %.3g s: %r",
-        intake.queue.name,
+        intake.source.name,
         lease.name,
         receive_count,
         settlement.delay,
@@ -185,16 +128,15 @@ def settle(intake: Intake, lease: Lease, error: BaseException | None) -> bool:
     return True
 
 
-def decodes(intake: Intake, lease: Lease, message: ConsumedMessage[Any]) -> bool:
+def decodes(intake: Intake, lease: Lease, message: MessageWithBody) -> bool:
     """Return True if the body of a message decodes; else settle the message by the poison policy of its queue."""
-    codec = intake.queue.codec
-    if codec is None:
+    policy = intake.source.poison
+    if policy is None:
         return True
     try:
         message.body  # noqa: B018 - decodes, and keeps the value
     except PoisonMessage as poison:
-        policy = codec.poison
-        _log.warning("queue %r: poison (%s): %s", intake.queue.name, policy.value, poison.text)
+        _log.warning("queue %r: poison (%s): %s", intake.source.name, policy.value, poison.text)
         if policy is PoisonPolicy.DEAD_LETTER:
             intake.settle(lease, Settlement(Action.DEAD_LETTER, reason=_cut(f"does not decode: {poison.__cause__}")))
         elif policy is PoisonPolicy.SKIP:
