@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from random import random
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any, Generic, Protocol
 
 import msgspec
 
@@ -29,14 +29,22 @@ from cmqd_client.errors import CmqError, InternalError, MessagesDamaged, Receipt
 from cmqd_client.message_ids import printed_id
 from cmqd_client.retry import RetryPolicy, may_have_happened
 from cmqd_client.settlements import Settlements
-from cmqd_client.tracing import now_ns
+from cmqd_client.tracing import TracedMessage, now_ns
 from cmqd_protocol import messages as wire
 from cmqd_types.messages import Headers, ReceivedMessage
+
+
+class MessageWithBody(TracedMessage, Protocol):
+    """A message whose body is decoded at its first use."""
+
+    @property
+    def body(self) -> object: ...  # noqa: D102 - said above
+
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # the default of a type variable came with Python 3.13
 
-    MessageT = TypeVar("MessageT", default=Any)
+    MessageT = TypeVar("MessageT", bound=MessageWithBody, default=Any)
 else:
     from typing import TypeVar
 

@@ -13,7 +13,7 @@ that is safe to repeat is repeated up to ``retries`` times, also over a new conn
 the same unknown outcome, unless its method promises more; calls that only read are safe to cancel.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime
 from time import time as wall_clock
 from typing import Any, Generic, TypeAlias, Unpack, cast
@@ -21,7 +21,7 @@ from typing import Any, Generic, TypeAlias, Unpack, cast
 from cmqd_client.attributes import QueueAttributes, QueueInfo, from_wire, to_wire
 from cmqd_client.bodies import BodyCodec, BodyT, NotDecodable
 from cmqd_client.channel import Channel
-from cmqd_client.consumer import Consumer, Handler, MessageStream
+from cmqd_client.consumer import Consumer, MessageStream
 from cmqd_client.consumer_options import LEASE, consumer_options
 from cmqd_client.consumption import Lease
 from cmqd_client.durations import Duration, to_datetime, to_moment_ms, to_ms
@@ -225,7 +225,7 @@ class Message(Generic[BodyT]):
 
 
 class ConsumedMessage(Message[BodyT]):
-    """A received message with a lease that the consumer keeps until the message is settled; see :meth:`Queue.consumer`."""
+    """A received message with a lease that a consumer keeps until the message is settled: :meth:`Queue.consumer`."""
 
     __slots__ = ("_intake", "_lease")
 
@@ -279,6 +279,10 @@ class ConsumedMessage(Message[BodyT]):
         """
         queue, handle = self.queue, self.receipt_handle
         return await self._intake.settled_by_program(self._lease, lambda: queue.dead_letter(handle, reason))
+
+
+MessageHandler: TypeAlias = Callable[[ConsumedMessage[BodyT]], Coroutine[Any, Any, object]]
+"""Handles a message; see :meth:`Queue.consumer`."""
 
 
 class Queue(Generic[BodyT]):
@@ -589,7 +593,7 @@ class Queue(Generic[BodyT]):
         longest_retry: Duration = 600.0,
         wait: Duration = 30.0,
         patience: Duration | None = None,
-    ) -> Callable[[Handler[ConsumedMessage[BodyT]]], Consumer[ConsumedMessage[BodyT]]]:
+    ) -> Callable[[MessageHandler[BodyT]], Consumer[ConsumedMessage[BodyT]]]:
         """Make an async function the handler of this queue's messages; run the consumer with :meth:`Client.run`::
 
             @client.queue("orders").consumer(concurrency=8)
