@@ -115,6 +115,49 @@ def test_far_entries_of_a_queue_are_dropped():
     assert taken(timers, NOW_MS + 9 * DAY_MS) == [2]
 
 
+def test_the_fine_buckets_are_those_of_a_span_and_the_lead_at_most():
+    """The table of buckets is copied whole when it grows, so a call takes milliseconds if the table is large."""
+    timers = timers_at()
+    add(timers, *((NOW_MS + 10 * SPAN_MS + 20 * number, number % 3, number) for number in range(5 * SPAN_MS // 20)))
+    taken_count = most_buckets = 0
+
+    while timers.size:
+        due_ms = min(due for due in (timers.bring_near_due_ms(), timers.near.next_due_ms()) if due is not None)
+        timers.bring_near(due_ms, 400)
+        most_buckets = max(most_buckets, len(timers.near.heap))
+        taken_count += len(taken(timers, due_ms))
+
+    assert taken_count == 5 * SPAN_MS // 20
+    assert most_buckets <= (SPAN_MS + LEAD_MS) // 20 + 1
+    assert most_buckets < 43_690, "a table of so many buckets takes more than 2 ms to grow"
+
+
+def test_entries_that_were_dropped_or_moved_leave_nothing_behind():
+    timers = timers_at()
+    for day in range(1, 10):
+        add(
+            timers,
+            (NOW_MS + day * DAY_MS, 1, day),
+            (NOW_MS + day * DAY_MS, 2, day),
+            (NOW_MS + day * DAY_MS + 1, 3, day),
+        )
+    timers.bring_near(NOW_MS + 4 * DAY_MS, 5)
+
+    timers.drop_far(2)
+    timers.bring_near(NOW_MS + 4 * DAY_MS, 100)
+    timers.no_later_than({1: NOW_MS + 5 * DAY_MS})
+    timers.drop_far(3)
+    timers.drop_far(3)
+
+    assert [timers.far_of_queue(queue_id) for queue_id in (2, 3)] == [[], []]
+    timers.bring_near(NOW_MS + 9 * DAY_MS, 100)
+    assert timers.bring_near_due_ms() is None
+    assert timers.far_of_queue(1) == []
+    near = taken(timers, NOW_MS + 10 * DAY_MS)
+    assert near.count(9) == 1
+    assert timers.size == 0
+
+
 @pytest.mark.parametrize("near_ms", [0, 30 * DAY_MS])
 def test_after_a_step_back_no_entry_lies_beyond_its_bound(near_ms: int):
     """With the entries in spans, and with all of them near."""

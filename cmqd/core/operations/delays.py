@@ -31,7 +31,7 @@ class Delays:
 
     def tick(self, effects: Effects, now_ms: int) -> None:
         """End delays of a queue, and give free places to messages in overflow."""
-        self._queues.delays.bring_near(now_ms, self._limits.tick_items // 4)
+        self._queues.delays.bring_near(now_ms, self._limits.tick_items // 5)
         self._end_delays(effects, now_ms)
         self._fill_places(effects)
 
