@@ -48,6 +48,15 @@ def test_a_message_becomes_active_after_ten_days_and_not_before():
     assert rig.bodies() == [b"later"]
 
 
+def test_a_tick_that_does_a_single_item_gets_on_with_far_delays():
+    rig = long_rig(Limits(max_delay_ms=15 * DAY_MS, tick_items=1))
+    rig.send(b"1", b"2", b"3", delay_ms=[9 * DAY_MS, 9 * DAY_MS, 9 * DAY_MS + 20])
+
+    rig.settle(9 * DAY_MS + 40)
+
+    assert sorted(rig.bodies()) == [b"1", b"2", b"3"]
+
+
 def test_beyond_the_limit_a_delay_is_refused_with_the_limit():
     assert "3600000" in str(refusal(long_rig(Limits()), delay_ms=HOUR_MS + 1))
     ahead = refusal(long_rig(Limits()), at_ms=START_MS + HOUR_MS + 1)

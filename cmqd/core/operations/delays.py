@@ -16,6 +16,9 @@ from cmqd.core.runtime.runtime import Runtime
 from cmqd_fold.queue_index import positions_from
 from cmqd_segment.records import DelaysScheduled, MessagesActivated, Runs, StoredMessage, pack_runs
 
+BROUGHT_NEAR_AT_ONCE = 400
+"""Far due times that a tick moves to the fine buckets: half a millisecond."""
+
 
 class Delays:
     """Ends delays, and gives free places to messages beyond ``max_delayed``."""
@@ -31,7 +34,7 @@ class Delays:
 
     def tick(self, effects: Effects, now_ms: int) -> None:
         """End delays of a queue, and give free places to messages in overflow."""
-        self._queues.delays.bring_near(now_ms, self._limits.tick_items // 5)
+        self._queues.delays.bring_near(now_ms, min(BROUGHT_NEAR_AT_ONCE, self._limits.tick_items))
         self._end_delays(effects, now_ms)
         self._fill_places(effects)
 
