@@ -17,6 +17,8 @@ from typing import Any, Self, TypeVar
 
 from cmqd.log.values import LogState
 from cmqd.server.core_limits import limits_of
+from cmqd.server.push.outbox import Pushing
+from cmqd.server.push.pusher import Pusher
 from cmqd.settings import Settings
 from cmqd.testing.clock import Clock, TurnedTime
 from cmqd.testing.server_in_memory import ServerInMemory, server_in_memory
@@ -55,8 +57,13 @@ class LocalBroker:
     process. The broker is to be started once.
     """
 
-    def __init__(self, **settings: Any) -> None:
-        """``settings``: as of a real broker (``docs/settings.md``), such as ``max_in_flight_per_queue=10``.
+    def __init__(self, *, make_pusher: Callable[..., Pushing] = Pusher, **settings: Any) -> None:
+        """Keep the settings; the broker starts with ``start`` or ``with``.
+
+        Args:
+            make_pusher: makes the part that posts to URLs, with the arguments of ``Pusher``, in the broker's thread. A
+                part of the test's own can keep the posts instead: no name is looked up, and no connection made.
+            **settings: as of a real broker (``docs/settings.md``), such as ``max_in_flight_per_queue=10``.
 
         Different from a real broker, unless given: the port is free (``listen="127.0.0.1:0"``), and posts to URLs of
         this machine and of private networks are allowed.
@@ -72,6 +79,7 @@ class LocalBroker:
             "push_allow_loopback": True,
         }
         self._settings = Settings(**(defaults | settings))
+        self._make_pusher = make_pusher
         self._time = TurnedTime()
         self._thread: threading.Thread | None = None
         self._started: Future[tuple[str, int]] = Future()
@@ -188,6 +196,7 @@ class LocalBroker:
                 wall_ms=self._time.wall_ms,
                 monotonic_ns=self._time.monotonic_ns,
                 limits=limits_of(self._settings),
+                make_pusher=self._make_pusher,
             )
         except BaseException as failure:
             self._started.set_exception(failure)

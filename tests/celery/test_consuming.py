@@ -1,7 +1,7 @@
 """The receiving half of a channel, against a server with a clock that the test turns."""
 
 import asyncio
-from datetime import UTC, datetime
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -107,8 +107,8 @@ async def test_a_lost_lease_frees_its_place(server: LocalServer, client: Client)
 
 async def test_a_message_that_is_not_due_is_hidden_again(server: LocalServer, client: Client) -> None:
     queue = client.queue("orders")
-    now_ms = server.clock.now_ms()
-    headers = envelope.transport_headers(now_ms + 7_200_000, None)
+    due = server.broker.clock.now() + timedelta(hours=2)
+    headers = envelope.transport_headers(round(due.timestamp() * 1000), None)
     await queue.send(b"late", delay=3600, headers=headers)
     channel = Channel(client)
     server.advance(3601)
@@ -214,7 +214,7 @@ async def test_the_broker_keeps_a_task_until_its_eta_unless_the_worker_shall(
     server: LocalServer, client: Client, eta_in_broker: bool, expected: tuple[int, int]
 ) -> None:
     channel = Channel(client, eta_in_broker=eta_in_broker)
-    eta = datetime.fromtimestamp(server.clock.now_ms() / 1000 + 600, UTC)
+    eta = server.broker.clock.now() + timedelta(seconds=600)
     message: dict[str, Any] = {"body": "x", "content-type": "text/plain", "content-encoding": "utf-8"}
     parts = {"headers": {"eta": eta.isoformat()}, "properties": {"delivery_tag": "a"}}
     await channel.routing.publish({**message, **parts}, "", "orders", mandatory=True)

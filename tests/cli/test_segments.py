@@ -112,7 +112,7 @@ def test_a_segment_that_goes_while_it_is_verified_is_no_damage(folder: Path, mon
 
 
 def test_sealing_is_asked_of_the_server(cmq_at: Cmq, server: ThreadedServer) -> None:
-    last_lsn = server.local.rig.log.durable_lsn
+    last_lsn = server.do(server.local.status, "durable_lsn")
     assert cmq_at("segment", "seal").err == f"sealed up to row {last_lsn}\n"
     assert cmq_at("segment", "seal", "--output", "json").json["last_lsn"] >= last_lsn
 

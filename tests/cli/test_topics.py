@@ -146,8 +146,8 @@ def hook(shop: ThreadedServer) -> ThreadedServer:
         await topic.subscribe("hook", url="https://shop.example", filter_tags=["a"])
         for count, error in ((7, None), (2, "answered 500\n\x1b[2J")):
             await topic.publish_batch([b"x"] * count, tags=["a"])
-            await eventually(lambda expected=count: len(local.pusher.pushes) == expected)
-            local.pusher.end(error)
+            await eventually(lambda expected=count: len(local.pushes) == expected)
+            await local.end_pushes(error)
         await topic.publish(b"x", tags=["a"])
         await local.admin.queue("orders").clear()
 

@@ -168,7 +168,7 @@ async def test_cancelling_a_receive_tells_the_server(connection: Connection, ser
         await receive
     await server.link.wait_handled(wire.Cancel)
 
-    await eventually(lambda: server.waiting_receives == 0)
+    await server.wait_status("waiting_receives", 0)
     await server.put("orders", b"a")
     await _send(connection)
     assert await server.bodies("orders") == [b"a", b"x"]

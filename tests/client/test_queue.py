@@ -322,7 +322,7 @@ async def test_the_queues_of_all_accounts_come_by_pages(client: Client) -> None:
 
 async def test_status_tells_about_the_server(client: Client, server: LocalServer) -> None:
     assert (await client.status())["version"] == cmqd.__version__
-    assert (await client.seal_segments()).last_lsn == server.rig.log.durable_lsn
+    assert (await client.seal_segments()).last_lsn == await server.status("durable_lsn")
 
 
 # ---------------------------------------------------------------------- at a time

@@ -270,7 +270,7 @@ async def test_a_check_is_answered_by_the_checker(client: Client, server: LocalS
     assert LONGEST_INTERVAL <= seen[0].age < 2 * LONGEST_INTERVAL
     assert seen[0].enqueue_time.tzinfo is not None
     assert await server.bodies("tx") == [b"a"]
-    assert server.checkers == 0
+    assert await server.status("checkers") == 0
 
 
 async def test_a_checker_that_cannot_tell_is_asked_again(
@@ -357,7 +357,7 @@ async def test_a_registration_that_is_refused_for_now_is_repeated(client: Client
         server.link.refuse(wire.RegisterChecker, ErrorCode.BUSY)
         server.link.connection.drop()
         await server.link.wait_handled(wire.RegisterChecker, 3)
-        await eventually(lambda: server.checkers)
+        await server.wait_status("checkers", 1)
 
 
 async def test_a_registration_that_is_refused_for_good_is_logged(
@@ -375,8 +375,8 @@ async def test_every_connection_of_a_client_takes_checks(server: LocalServer) ->
     async with connect(server.url, connections=3) as client:
         await eventually(lambda: len(server.link.connections) == 3)
         async with client.transaction_producer("tx", lambda check: COMMIT):
-            await eventually(lambda: server.checkers == 3)
-        assert server.checkers == 0
+            await server.wait_status("checkers", 3)
+        assert await server.status("checkers") == 0
 
 
 async def test_a_checker_needs_a_transactional_queue(client: Client, server: LocalServer) -> None:
@@ -461,10 +461,10 @@ async def test_a_producer_that_comes_while_the_last_one_leaves_is_registered(
         server.advance(LONGEST_INTERVAL)
         await server.wait_bodies("tx", b"a")
         await second.close()
-    assert server.checkers == 0
+    assert await server.status("checkers") == 0
     server.link.connection.drop()
     await client.queue("tx").attributes()
-    assert server.checkers == 0
+    assert await server.status("checkers") == 0
 
 
 async def test_two_producers_of_one_client_share_the_checks(client: Client, server: LocalServer) -> None:
@@ -490,7 +490,7 @@ async def test_two_producers_of_one_client_share_the_checks(client: Client, serv
         server.advance(LONGEST_INTERVAL)
         await server.link.wait_handled(wire.EndTransactions, 4)
     assert seen[2:] == ["first", "first"]
-    assert server.checkers == 0
+    assert await server.status("checkers") == 0
 
 
 async def test_the_answer_to_a_check_that_is_lost_is_repeated_and_one_too_late_is_logged(

@@ -50,3 +50,18 @@ def test_lines_below_the_level_are_dropped(capsys: pytest.CaptureFixture[str]) -
     get_logger().info("listening")
 
     assert capsys.readouterr().err == ""
+
+
+def test_without_a_configuration_lines_go_to_the_standard_logger(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    structlog.reset_defaults()
+    with caplog.at_level("INFO", "cmqd.broker"):
+        get_logger().info("listening", port=5680)
+        get_logger().debug("not_told")
+    get_logger().error("without_a_handler")
+
+    told = [(record.name, record.levelname, record.getMessage()) for record in caplog.records]
+    assert told[0] == ("cmqd.broker", "INFO", "event='listening' port=5680")
+    assert "not_told" not in caplog.text
+    assert capsys.readouterr().out == ""
