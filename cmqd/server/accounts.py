@@ -72,7 +72,7 @@ class LastKey(DomainError):
 
     def __init__(self, account: str, secret_id: str) -> None:
         super().__init__(
-            f"{secret_id!r} is the last enabled key of account {account!r}; create another one first",
+            f"{secret_id!r} is the last enabled key of account {account!r}; create another key first",
             account=account,
             secret_id=secret_id,
         )
@@ -405,7 +405,9 @@ class Accounts:
             PermissionDenied: the caller is not ``admin``.
         """
         if caller != ADMIN:
-            raise PermissionDenied(f"only account {ADMIN!r} may {what}; this is {caller!r}", account=caller)
+            raise PermissionDenied(
+                f"only account {ADMIN!r} may {what}; the connection belongs to {caller!r}", account=caller
+            )
 
     def _own_or_managed(self, caller: str, account: str | None) -> str:
         if account is None or account == caller:

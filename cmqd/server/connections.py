@@ -62,7 +62,7 @@ class Connections:
         self._open.add(connection)
         if len(self._open) > self.limit:
             self.counters.connections_refused += 1
-            text = f"{self.limit} connections are open, the limit"
+            text = f"the server has reached its limit of {self.limit} connections"
             connection.end(ErrorCode.TOO_MANY_CONNECTIONS, text, RETRY_MS)
 
     def authenticated(self, connection: Connection) -> None:

@@ -244,7 +244,7 @@ class Daemon:
             copy = f"; its copy is {file.copy}" if file.copy.exists() else ""
             raise AccountsFileError(
                 f"{file.path} is missing, but the log is not new ({contents}): put the file back{copy}. If it is lost,"
-                f" 'cmqd accounts new-key {ADMIN} --data {self._settings.data}' begins a new one"
+                f" 'cmqd accounts new-key {ADMIN} --data {self._settings.data}' creates a new file"
             )
         aside = file.put_aside(file.copy) if file.copy.exists() else None
         await accounts.save_new()
@@ -287,7 +287,7 @@ class Daemon:
             _log.warning(
                 "records_not_applied",
                 records=broker.records_not_applied,
-                text="they tell, in part or whole, of queues and messages that were lost",
+                text="these records refer, in part or whole, to queues and messages that were lost",
             )
         _log.info(
             "recovered",

@@ -457,7 +457,7 @@ class Server:
                 "subscription_secrets_made",
                 subscription_ids=created[:100],
                 count=len(created),
-                text="these had none, because of a crash or a loss; rotate them to learn the next one",
+                text="a crash or a loss left these without a secret; each has a new secret, which a rotation shows",
             )
         if forgotten:
             _log.info("subscription_secrets_forgotten", count=len(forgotten))

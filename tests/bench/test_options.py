@@ -1,4 +1,4 @@
-"""The command line of the harness, which is called from outside exactly so."""
+"""The command line of the harness, as scripts call the command."""
 
 import shlex
 

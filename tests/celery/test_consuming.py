@@ -15,7 +15,7 @@ from support.local_server import LocalServer
 
 
 class Channel:
-    """A consuming half, with what it delivered."""
+    """A consuming half and its deliveries."""
 
     def __init__(self, client: Client, **options: Any) -> None:
         self.arrived: asyncio.Queue[list[Delivery] | Exception] = asyncio.Queue()
@@ -65,7 +65,7 @@ async def test_two_queues_together_keep_the_limit_and_the_surplus_goes_back_unco
 
     (first,) = await channel.batch()
     other = client.queue("others" if first.content.body == b"a" else "orders")
-    while (await other.attributes()).in_flight:  # noqa: ASYNC110 - another task of the channel
+    while (await other.attributes()).in_flight:  # noqa: ASYNC110 - a task of the channel acts meanwhile
         await asyncio.sleep(0)
     channel.consuming.acknowledge(first.tag)
     (second,) = await channel.batch()
@@ -173,7 +173,7 @@ async def test_a_queue_that_was_deleted_is_declared_again_with_its_bindings(clie
     await channel.routing.bind("shop", "shop", "new")
     channel.consume("shop")
     await client.delete_queue("shop")
-    while "shop" not in (await client.queues()).names:  # noqa: ASYNC110 - another task of the channel
+    while "shop" not in (await client.queues()).names:  # noqa: ASYNC110 - a task of the channel acts meanwhile
         await asyncio.sleep(0)
     message: dict[str, Any] = {"body": "x", "content-type": "text/plain", "content-encoding": "utf-8", "headers": {}}
     properties = {"delivery_tag": "a"}

@@ -114,4 +114,4 @@ def test_eta_and_expiration_are_read() -> None:
     assert envelope.remaining_ms(headers, 11_000) == 0
     assert not envelope.expired(headers, 1_000, 1_499)
     assert envelope.expired(headers, 1_000, 1_500)
-    assert envelope.remaining_ms({"due_ms": "10000"}, 0) == 0  # of another program
+    assert envelope.remaining_ms({"due_ms": "10000"}, 0) == 0  # from a foreign program

@@ -1,4 +1,4 @@
-"""``cmq rewind``, ``dlq``, ``redrive``, ``tx``, and what ``queue``, ``send`` and ``peek`` have of the same."""
+"""``cmq rewind``, ``dlq``, ``redrive``, ``tx``, and the related options of ``queue``, ``send`` and ``peek``."""
 
 import os
 import subprocess

@@ -19,7 +19,7 @@ from support.verified import verify_folder
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Two sealed segments of three messages each, and a checkpoint."""
+    """Two sealed segments with three messages per segment, and a checkpoint."""
     place = ProcessPlace(tmp_path / "data")
 
     async def fill() -> None:
@@ -55,7 +55,7 @@ def test_counts_of_a_segment_have_separators_and_rows_have_none(cmq: Cmq, folder
 
     table = cmq("segment", "list", "--path", str(folder)).out.splitlines()
 
-    # A row is typed into options as it is shown.
+    # A row number is shown in the form that options take.
     assert table[1].split()[:5] == ["1", "sealed", "1200", "1300", "1,461,173"]
 
 

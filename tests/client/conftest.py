@@ -1,4 +1,4 @@
-"""The client's tests run on asyncio in debug mode and on uvloop, each against a server of its own."""
+"""The client's tests run on asyncio in debug mode and on uvloop, with a server per test."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping

@@ -1,4 +1,4 @@
-"""One connection: coalesced writes, time limits, cancelled receives, heartbeats, the end."""
+"""A connection: coalesced writes, time limits, cancelled receives, heartbeats, the end."""
 
 import asyncio
 import time
@@ -104,7 +104,7 @@ async def test_tasks_woken_by_one_read_write_together(client: Client, server: Lo
     await asyncio.gather(*(produce() for _ in range(50)))
     after = connection.statistics()
 
-    # 500 requests; each round of 50 goes out in one write, whatever the pieces in which the answers come.
+    # 500 requests; each round of 50 goes out in one write, however the answers are split into pieces.
     assert after.writes - before.writes <= after.reads - before.reads + 1
     assert after.writes - before.writes <= 50
     assert (await queue.attributes()).active == 500
@@ -115,7 +115,7 @@ async def test_replies_may_come_in_any_order(connection: Connection, server: Loc
     receive = _receive(connection)
     await server.link.wait_handled(wire.ReceiveMessages)
 
-    # The waiting receive holds up nobody; this send then answers it.
+    # The waiting receive delays no request; this send then answers the receive.
     await _send(connection, b"late")
 
     assert [message.body for message in (await receive).messages] == [b"late"]

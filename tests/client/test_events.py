@@ -1,4 +1,4 @@
-"""What a client tells of its connections and calls: events, logs, state and counters."""
+"""Reports of a client about its connections and calls: events, logs, state and counters."""
 
 import asyncio
 import logging

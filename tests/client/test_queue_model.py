@@ -1,4 +1,4 @@
-"""Rewind, dead letters, redrive, dedup ids and the attributes that belong to them."""
+"""Rewind, dead letters, redrive, dedup ids and the related attributes."""
 
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta

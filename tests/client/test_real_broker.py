@@ -174,13 +174,13 @@ async def test_exactly_what_was_committed_locally_is_delivered_while_the_broker_
     broker: RunningBroker,
 ) -> None:
     database: set[str] = set()
-    """Ids of the messages whose local transaction committed."""
+    """Ids of the messages with a committed local transaction."""
 
     def insert(message: HalfMessage, number: int) -> TransactionStatus:
         if number % 3 == 0:
             return TransactionStatus.ROLLBACK
         database.add(message.id)
-        # Every seventh dies, so to speak, before it can answer.
+        # Every seventh producer ends before it can answer.
         return TransactionStatus.UNKNOWN if number % 7 == 0 else TransactionStatus.COMMIT
 
     def was_inserted(check: TransactionCheck) -> TransactionStatus:
@@ -194,13 +194,13 @@ async def test_exactly_what_was_committed_locally_is_delivered_while_the_broker_
         queue = await client.create_queue("tx", transactional=True, first_check=1, visibility_timeout=600)
         async with client.transaction_producer("tx", was_inserted) as producer:
             producers = [asyncio.create_task(produce(producer, range(50 * part, 50 * part + 50))) for part in range(8)]
-            while (await queue.attributes()).active < 60:  # noqa: ASYNC110 - another process
+            while (await queue.attributes()).active < 60:  # noqa: ASYNC110 - a process acts meanwhile
                 await asyncio.sleep(0)
             assert not all(task.done() for task in producers)
             await asyncio.to_thread(broker.kill)
             await asyncio.to_thread(broker.start)
             await asyncio.gather(*producers)
-            while (await queue.attributes()).half:  # noqa: ASYNC110 - another process
+            while (await queue.attributes()).half:  # noqa: ASYNC110 - a process acts meanwhile
                 await asyncio.sleep(0.05)
             delivered: list[str] = []
             while messages := await queue.receive(256, wait=0):
@@ -253,7 +253,7 @@ async def test_nothing_is_lost_or_stored_twice_while_the_broker_is_killed(broker
             asyncio.create_task(_produce(client, "orders", range(100 * part, 100 * (part + 1)))) for part in range(8)
         ]
         for stored in (100, 400):
-            while (await queue.attributes()).active < stored:  # noqa: ASYNC110 - another process
+            while (await queue.attributes()).active < stored:  # noqa: ASYNC110 - a process acts meanwhile
                 await asyncio.sleep(0)
             assert not all(producer.done() for producer in producers)
             await asyncio.to_thread(broker.kill)
@@ -306,7 +306,7 @@ async def test_the_graceful_consumer_finishes_what_it_has(broker: RunningBroker)
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
-        while (info := await queue.attributes()).active + info.in_flight:  # noqa: ASYNC110 - another process
+        while (info := await queue.attributes()).active + info.in_flight:  # noqa: ASYNC110 - a process acts meanwhile
             await asyncio.sleep(0.02)
         consumer.send_signal(signal.SIGTERM)
         out, err = await consumer.communicate()

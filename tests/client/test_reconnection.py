@@ -1,4 +1,4 @@
-"""What the client does when connections end and answers are lost."""
+"""The client after ended connections and lost answers."""
 
 import asyncio
 

@@ -13,7 +13,7 @@ from support.local_server import LocalServer
 
 
 async def respond(server: LocalServer, answer: Callable[[Message], Awaitable[object]], count: int = 1) -> None:
-    """Answer so many requests of the queue ``orders``, past the link."""
+    """Answer a number of requests of the queue ``orders``, past the link."""
     queue = server.admin.queue("orders")
     while count:
         for message in await queue.receive(16, wait=30):

@@ -36,14 +36,14 @@ def test_a_night_of_attempts_overflows_nothing() -> None:
 @pytest.mark.parametrize(
     ("error", "repeated"),
     [
-        # nothing was done, and it may work later
+        # not carried out; a later attempt may succeed
         (Busy("x"), {Repeat.READ, Repeat.SAFE, Repeat.ONCE}),
         (ServerUnreachable("x"), {Repeat.READ, Repeat.SAFE, Repeat.ONCE}),
-        # it may have been done
+        # perhaps carried out
         (ConnectionLost("x"), {Repeat.READ, Repeat.SAFE}),
         (RequestTimeout("x"), {Repeat.READ, Repeat.SAFE}),
         (OutcomeUnknown("x"), {Repeat.READ, Repeat.SAFE}),
-        # it will not work later either
+        # a later attempt fails too
         (QueueNotFound("x"), set[Repeat]()),
         (AuthenticationFailed("x"), set[Repeat]()),
     ],

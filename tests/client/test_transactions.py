@@ -1,4 +1,4 @@
-"""What a transactional producer does: half send, local transaction, decision; and the answers to checks."""
+"""A transactional producer: half send, local transaction, decision; and the answers to checks."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""Timers of delays: far times in spans, near times in fine buckets, and the way from one to the other."""
+"""Timers of delays: far times in spans, near times in fine buckets, and the move from spans to buckets."""
 
 import pytest
 
@@ -16,7 +16,7 @@ def timers_at(now_ms: int = NOW_MS) -> DelayTimers:
 
 
 def add(timers: DelayTimers, *entries: tuple[int, int, int]) -> None:
-    """(due, queue, position) of each."""
+    """(due, queue, position) of every entry."""
     for due_ms, queue_id, position in entries:
         timers.bucket(due_ms, queue_id).append(position)
         timers.size += 1
@@ -83,7 +83,7 @@ def test_entries_move_in_slices_and_stay_due_until_all_have_moved():
     while (due_ms := timers.bring_near_due_ms()) is not None and due_ms <= span_ms:
         timers.bring_near(span_ms, 4)
         slices += 1
-        # A new time in the span waits for its turn like the others.
+        # A new time in the span waits for its turn like the earlier times.
         if slices == 2:
             add(timers, (span_ms + 1000, 1, 99))
 

@@ -1,4 +1,4 @@
-"""Delay (spec 2.4) and retention (2.5): what time does to messages."""
+"""Delay (spec 2.4) and retention (2.5): messages as time passes."""
 
 import pytest
 

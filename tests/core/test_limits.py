@@ -1,4 +1,4 @@
-"""Every range at both ends: one beyond is refused naming field, value and limit, and nothing changes."""
+"""Every range at both ends: a value beyond is refused with field, value and limit, and the state does not change."""
 
 from collections.abc import Callable
 
@@ -40,7 +40,7 @@ TOGETHER: dict[str, dict[str, int | str]] = {
     "dead_letter_max_receives": {"dead_letter_queue": "dlq"},
     "dead_letter_after_ms": {"dead_letter_queue": "dlq"},
 }
-"""What has to be set along with an attribute that is not 0."""
+"""Attributes that must be set along with an attribute that is not 0."""
 
 
 def along_with(name: str, value: int) -> dict[str, int | str]:
@@ -48,7 +48,7 @@ def along_with(name: str, value: int) -> dict[str, int | str]:
 
 
 def refused(rig: Rig, call: Callable[[], object], error: type[DomainError] = InvalidArgument) -> DomainError:
-    """The error of a call that must be refused and change nothing."""
+    """The error of a call that must be refused without any change."""
     before = facts(rig.broker)
     with pytest.raises(error) as raised:
         call()

@@ -1,4 +1,4 @@
-"""Delayed messages beyond max_delayed (spec 2.4): they wait in order with their own due times."""
+"""Delayed messages beyond max_delayed (spec 2.4): waiting in order, with their due times."""
 
 from cmqd.core.limits import Limits
 from support.core_builders import Rig

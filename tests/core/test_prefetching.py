@@ -1,4 +1,4 @@
-"""Bodies of delayed messages are read shortly before they are due, so that none is late for want of its body."""
+"""Bodies of delayed messages are read shortly before they are due, so that a missing body makes no message late."""
 
 import pytest
 

@@ -27,7 +27,7 @@ RETENTION_MS = 60_000
 
 
 def rejecting(limits: Limits | None = None, **attributes: int) -> Rig:
-    """``q`` with ``dlq``, whose rule of ten receives never applies here."""
+    """``q`` with ``dlq``, with a rule of ten receives that never applies here."""
     return by_receives(10, limits, **attributes)
 
 
@@ -107,7 +107,7 @@ def test_a_message_is_moved_whole_pages_at_a_time_and_the_answer_comes_last():
         check_broker(rig.broker)
         assert rig.counts("dlq")["active"] == moved
         assert rig.replies(waiter_id) == []
-        # A crash between two rows leaves the others in flight.
+        # A crash between two rows leaves the remaining messages in flight.
         assert rig.crash().counts() == counts(in_flight=5 - moved)
     rig.answer(rig.reads[0])
 
@@ -169,7 +169,7 @@ def test_it_cannot_be_rewound():
     assert rig.crash().counts("dlq") == counts(active=1)
 
 
-# ---------------------------------------------------------------------- while it moves
+# ---------------------------------------------------------------------- while a message moves
 
 
 def test_while_it_moves_its_handle_is_valid_for_nobody_and_it_counts_as_in_flight():
@@ -220,7 +220,7 @@ def test_while_it_moves_it_does_not_expire_and_nobody_gets_what_expired_behind_i
     ticks = rig.advance(RETENTION_MS + 1)
 
     assert ticks < 10, "the ticks spin"
-    # The expired head stays behind the message that moves, and goes to nobody.
+    # The expired head stays behind the message that moves, and is not received.
     other_id, reply = rig.wait(wait_ms=20_000)
     assert reply is WAITING
     assert rig.counts()["in_flight"] == 1

@@ -1,4 +1,4 @@
-"""Replay of a log with gaps: whatever is missing, the broker starts, keeps its invariants and can be used."""
+"""Replay of a log with gaps: with any row missing, the broker starts, keeps its invariants and can be used."""
 
 import random
 from collections.abc import Collection, Sequence
@@ -35,7 +35,7 @@ LIMITS = Limits(tick_items=4, topic_life_ms=300_000, max_delay_ms=86_400_000)
 
 
 def eventful() -> Rig:
-    """A broker whose log has a record of every kind, and what makes each of them matter."""
+    """A broker with a log of all kinds of records, and with facts that depend on every record."""
     rig = Rig(LIMITS)
     rig.create(max_delayed=2, retention_ms=600_000)
     rig.send(b"1", b"2", b"3", b"4", b"5", b"6", session=7, sequence=1)
@@ -181,7 +181,7 @@ def settle(rig: Rig, ms: int) -> None:
 
 
 def salvaged(rig: Rig, missing: Collection[int], parts: Sequence[AnyPart] = ()) -> Rig:
-    """A broker from the rows of the log but those with these LSNs (and what a checkpoint tells)."""
+    """A broker from the rows of the log without these LSNs (and from a checkpoint)."""
     broker = Broker(KEY, rig.limits, calendar=every)
     log = rig.log.only([[] if lsn in missing else row for lsn, row in enumerate(rig.log.rows, 1)])
     log.damaged.clear()
@@ -200,8 +200,8 @@ def salvaged(rig: Rig, missing: Collection[int], parts: Sequence[AnyPart] = ()) 
 
 
 def check_usable(rig: Rig, missing: Collection[int]) -> None:
-    """Every queue gives out all it holds, takes new messages, and comes back the same from the log as it is now; and
-    so does every topic.
+    """Every queue delivers all its messages, takes new messages, and is restored from the log without a difference;
+    likewise every topic.
     """
     if "q" not in [name for _, name in rig.broker.list_queues(ACCOUNT, "", 0, 100)[1]]:
         rig.create()

@@ -154,7 +154,7 @@ def test_a_crash_after_any_row_leaves_message_and_firing_or_neither(rig: Rig):
         fired = firings(crashed)
         assert info(crashed).counts["fired"] == len(fired)
         assert crashed.counts()["active"] == len(fired)
-        # What the live broker would have sent by now is sent, once.
+        # The missed message of the live broker is sent, once.
         crashed.advance(0)
         assert len(firings(crashed)) == len(fired) + (len(fired) < 3)
         assert len(crashed.bodies()) == len(firings(crashed))
@@ -246,7 +246,7 @@ def test_no_firing_is_made_without_space_on_the_disk_and_one_afterwards(rig: Rig
 
 
 def tick_replies(rig: Rig, ms: int) -> list[Any]:
-    """Let time pass to its end in one go; what the ticks report."""
+    """Let time pass to its end in a single step; return the reports of the ticks."""
     rig.now_ms += ms
     events: list[Any] = []
     while rig.due():
@@ -392,7 +392,7 @@ def test_a_zone_has_its_own_hours_and_a_change_of_its_clock_skips_and_doubles_no
         rig.advance(due_ms - rig.now_ms)
         seen.append(datetime.fromtimestamp(due_ms / 1000, UTC).isoformat(timespec="minutes")[:16])
 
-    # In March 02:30 does not exist and comes an hour later; in October it exists twice and counts once.
+    # In March 02:30 does not exist and comes an hour later; in October 02:30 exists twice and counts once.
     assert seen == [
         *("2026-03-28T01:30", "2026-03-29T01:30", "2026-03-30T00:30", "2026-03-31T00:30"),
         *("2026-10-25T00:30", "2026-10-26T01:30", "2026-10-27T01:30"),
@@ -501,7 +501,7 @@ def test_ensure_makes_a_schedule_confirms_it_and_tells_differences(rig: Rig):
     rows = rig.log.last_lsn
     assert not ensure(wanted).created
     change(rig, {"paused": True})
-    # What is not named is not compared.
+    # Attributes that are not named are not compared.
     assert ensure({**wanted, "cron": f"  {EVERY_MINUTE} "}, headers={}).attributes["paused"]
     assert rig.log.last_lsn == rows + 1
 
@@ -664,7 +664,7 @@ def test_a_schedule_uses_its_queue_by_its_messages_alone():
     for _ in range(20):
         rig.advance(MINUTE_MS // 4)
     assert rig.counts()["active"] == 10
-    # Refused messages are no use: the queue does not go on for ever because of them.
+    # Refused messages are no use: the queue is not kept in use by refusals.
     rig.force(max_message_bytes=1)
     rig.advance(2 * MINUTE_MS)
     assert rig.broker.queues == {}

@@ -1,8 +1,8 @@
 # pyright: reportPrivateUsage=false
-"""The broker against a naive model of it, under crashes at any row, late pages, damage and checkpoints.
+"""The broker against a naive model, under crashes at any row, late pages, damage and checkpoints.
 
-The machine here knows queues, sends, receives and time (in modules by noun); modules of their own add the rules of
-rewinding, dead letters, transactions and topics.
+The machine of this module has queues, sends, receives and time; further modules add the rules of rewinding, dead
+letters, transactions and topics.
 """
 
 from hypothesis import strategies as st
@@ -106,7 +106,7 @@ class BrokerMachine(DiskRules):
             index = self.broker.queues[queue.queue_id].index
             assert list(index.live) == list(queue.messages)
             counts = self.broker.queue_info(queue.account, queue.name).counts
-            # Those before the window are forgotten in their own time.
+            # Messages before the window are forgotten in due time.
             assert len(queue.rewindable(self.now_ms)) <= counts.pop("rewindable") <= len(queue.deleted)
             assert counts == queue.counts()
             rejections = self.broker.runtime.rejections.get(queue.queue_id)
@@ -129,7 +129,7 @@ class BrokerMachine(DiskRules):
             return
         real = self.broker.queues[queue.queue_id]
         under_way = [read for read in self.reads if read.queue_id == queue.queue_id]
-        # The page that somebody waits for may be of what is to be moved by now; he gets the next one when it arrives.
+        # The requested page may hold messages that are to be moved by now; the receive gets the next page.
         is_in_memory = real.index.first_active() in self.broker.runtime.queues[queue.queue_id].window.messages
         assert under_way or not is_in_memory, "somebody waits for what is in memory"
         assert under_way or len(self.reads) >= self.limits.max_reads, "nobody reads what somebody waits for"
@@ -144,7 +144,7 @@ class BrokerMachine(DiskRules):
     def no_unused_queue_is_left(self, queue: NaiveQueue) -> None:
         after_ms = queue.attributes["auto_delete_after_ms"]
         real = self.broker.queues[queue.queue_id].index
-        # Those before the window of rewinding are forgotten in their own time.
+        # Messages before the rewind window are forgotten in due time.
         is_kept = queue.attributes["auto_delete_only_empty"] and (queue.messages or real.rewindable_count)
         assert not after_ms or is_kept or self.now_ms < queue.used_until_ms + after_ms, "an unused queue is still there"
 
@@ -160,7 +160,7 @@ class BrokerMachine(DiskRules):
         raise AssertionError("it never comes to rest")
 
     def at_rest(self) -> None:
-        """Time passed since all was done, and all was done again: what had to happen has happened."""
+        """Time has passed, and all due work is done."""
 
     @rule()
     def rest(self) -> None:
@@ -173,7 +173,7 @@ class BrokerMachine(DiskRules):
     def teardown(self) -> None:
         if not hasattr(self, "queues"):
             return
-        # Whatever is left must come to an end: pages arrive, time passes, and everybody is answered.
+        # Open work must come to an end: pages arrive, time passes, and every request is answered.
         self.come_to_rest()
         self.time_passes(60_000, None)
         self.rest()

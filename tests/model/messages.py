@@ -88,7 +88,7 @@ class MessageRules(QueueRules):
         self.message_ids.update(ids)
         queue.send(ids, sent, marks, each, self.now_ms)
         if not quiet:
-            # How many places among the delayed are free depends on the ticks made so far: take over who got one.
+            # The number of free places for delayed messages depends on the ticks so far: copy the broker.
             overflow = self.broker.queues[queue.queue_id].index.delays.overflow
             for message in (queue.by_id[message_id] for message_id in ids):
                 if message.visible_ms:

@@ -1,4 +1,4 @@
-"""Queues that go when they are unused, beside dead letters, redrives and rewinds; see :mod:`model.machine`."""
+"""Deletion of unused queues, beside dead letters, redrives and rewinds; see :mod:`model.machine`."""
 
 from typing import Any, ClassVar
 

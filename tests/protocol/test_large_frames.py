@@ -1,4 +1,4 @@
-"""Large frames: the same replies as for small ones, and no walk over the whole frame."""
+"""Large frames: the same replies as for small frames, without a walk over the whole frame."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from support.connection_pair import ConnectionPair
 from support.vectors import load, names
 
 COUNT = 100_000
-"""Elements of one byte each: over ``LARGE_PAYLOAD_BYTES``, and over every limit."""
+"""Elements of a byte: over ``LARGE_PAYLOAD_BYTES``, and over every limit."""
 MESSAGES = [vector for vector in load("messages") if vector["from"] == "client" and vector["message"][0] >= 16]
 
 
@@ -58,7 +58,7 @@ REFUSED: dict[str, tuple[bytes, str]] = {
 
 @pytest.fixture(autouse=True)
 def no_walks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Decoders that walk over a whole payload are there for small ones only."""
+    """Decoders that walk over a whole payload are used for small payloads alone."""
 
     class SmallOnly:
         def __init__(self, decoder: Any) -> None:

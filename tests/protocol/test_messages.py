@@ -45,7 +45,7 @@ DECODERS: dict[str, msgspec.msgpack.Decoder[WireMessage]] = {
 """A decoder for all messages of a side."""
 MIB = 1024 * 1024
 ORIGIN_BYTES = 128
-"""What the origin of a moved message counts for in the bytes of a reply; its encoding is never longer."""
+"""Bytes that the origin of a moved message counts for in a reply; the encoding is never longer."""
 
 
 def struct_of(vector: dict[str, Any]) -> WireMessage:
@@ -154,7 +154,7 @@ class TestErrors:
 
 
 class TestSizes:
-    """What the limits of a batch allow fits the smallest frame that a tune can give."""
+    """A batch at its limits fits into the smallest frame that a negotiation can give."""
 
     @staticmethod
     def headers_of(name_bytes: int, value_bytes: int) -> dict[str, str]:
@@ -165,7 +165,7 @@ class TestSizes:
         ("name_bytes", "value_bytes"), [(2, 0), (2, 29), (31, 31), (32, 32), (32, 90), (63, 64), (255, 256), (256, 256)]
     )
     def test_a_full_batch_with_the_most_expensive_headers_fits(self, name_bytes: int, value_bytes: int) -> None:
-        """Text of 32 bytes and more costs two bytes of framing, so many headers just that long are the worst."""
+        """Text of 32 bytes and more costs two bytes of framing, so many headers of this length are the worst case."""
         headers = self.headers_of(name_bytes, value_bytes)
         header_bytes = MAX_HEADERS * (name_bytes + value_bytes)
         count = min(MAX_BATCH, MIB // (header_bytes + 1))

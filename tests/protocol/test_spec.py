@@ -1,4 +1,4 @@
-"""SPEC.md says what the code does: every operation, field, code and limit that it names is compared."""
+"""SPEC.md agrees with the code: every named operation, field, code and limit is compared."""
 
 import re
 from pathlib import Path
@@ -42,7 +42,7 @@ _ATTRIBUTE_ROW = re.compile(r"^\| `(\w+)` \| ([\d,]+)-([\d,]+)(?: messages)? \| 
 
 
 def section(opcode: int) -> str:
-    """The part of the document about an operation: from its heading or bold name to the next one."""
+    """The part of the document about an operation: from its heading or bold name to the next."""
     name = f"`{operation_name(MESSAGE_TYPES[opcode])}` ({opcode})"
     found = re.split(rf"^(?:#### {re.escape(name)}|\*\*{re.escape(name)}\*\*)", SPEC, flags=re.MULTILINE)
     assert len(found) == 2, f"{name} should head one part of SPEC.md"
@@ -113,7 +113,7 @@ def test_the_number_space_is_that_of_the_code() -> None:
     part = SPEC.partition("| operations | theme |")[2].partition("\n\n")[0]
     rows = {(int(first), int(last or first)): text for first, last, text in _THEME_ROW.findall(part)}
 
-    # The document leaves out number 0, which is no operation.
+    # The document leaves out number 0, which is not an operation.
     assert [number for first, last in rows for number in range(first, last + 1)] == list(range(1, 256))
     theme_of = {number: text for (first, last), text in rows.items() for number in range(first, last + 1)}
     assert [theme_of[opcode] for opcode in MESSAGE_TYPES if "reserved" in theme_of[opcode]] == []
@@ -290,7 +290,7 @@ def test_the_worked_example_is_the_golden_vector() -> None:
     for short, whole in nonces:
         said, transcript = said.replace(short, whole), transcript.replace(short, whole)
     hexadecimal = r"(?<![\w\"])(?:[0-9a-f]{2})+(?![\w\"])"
-    # Left of two spaces is what is sent, right of them what it means.
+    # Left of two spaces stand the bytes, right of them their meaning.
     sent = "".join(
         "".join(re.findall(hexadecimal, re.split(r"\s{3,}\S*[A-Z\"a-z0-9]", line[3:].strip() + "   x")[0]))
         for line in said.splitlines()

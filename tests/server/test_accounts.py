@@ -121,7 +121,7 @@ def test_no_byte_of_the_content_can_change_unseen(tmp_path: Path) -> None:
                 AccountsFile(tmp_path).read()
             except AccountsFileError:
                 continue
-            # White space between the three members may turn into other white space; nothing else is left.
+            # White space between the three members may turn into other white space; further changes are impossible.
             assert whole[position : position + 1].isspace()
 
 

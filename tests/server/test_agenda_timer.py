@@ -1,4 +1,4 @@
-"""The agenda_timer: one timer, set to what is due first, working in slices."""
+"""The agenda timer: a single timer, set to the first due work, which is done in slices."""
 
 import asyncio
 from collections.abc import Callable
@@ -44,7 +44,7 @@ class FakeTimer:
 
 
 class Work:
-    """Deadlines; each tick takes the first."""
+    """Deadlines; a tick takes the first."""
 
     def __init__(self, clock: FakeClock, *dues: int) -> None:
         self.clock = clock

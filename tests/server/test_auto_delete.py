@@ -1,4 +1,4 @@
-"""Queues that go when they are unused, through the server: answers, log line, counters, and the log at a restart."""
+"""Deletion of unused queues, through the server: answers, log line, counters, and the log at a restart."""
 
 from structlog.testing import capture_logs
 
@@ -20,7 +20,7 @@ async def listening(rig: ServerRig, **attributes: int | bool) -> RigClient:
 
 
 async def pass_time(rig: ServerRig, ms: int) -> None:
-    """Time in which the server runs: its timer fires, and its loop turns."""
+    """Time with a running server: its timer fires, and its loop turns."""
     rig.clock.advance(ms)
     now_ms = rig.broker_clock.now_ms()
     for _ in range(20):

@@ -1,4 +1,4 @@
-"""Wake-ups: replies leave, the sockets are looked at again, then what is common is done once."""
+"""I/O batches: replies leave, the sockets are polled again, then the common work is done once."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Time in which no client can reach the broker does not count as time without use."""
+"""Time without a reachable broker does not count as time without use."""
 
 from cmqd.core.runtime.runtime import Gates
 from cmqd.server.listening_time import LONGEST_GAP_S, ListeningTime

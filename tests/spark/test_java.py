@@ -1,4 +1,4 @@
-"""A Java is found, and one without the module that Spark asks for is helped out."""
+"""A Java is found, and a Java without the module of Spark gets a shim."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ from pyspark_cmqd.java import MODULE_OPTION, JavaError, find_java, make_shim
 
 
 def fake_java(home: Path, version: str, *, has_module: bool = True) -> Path:
-    """A command that says its version, and what it was called with."""
+    """A command that prints its version and its arguments."""
     path = home / "bin" / "java"
     path.parent.mkdir(parents=True)
     refusal = "" if has_module else f'case "$*" in *{MODULE_OPTION}*) exit 1 ;; esac\n'

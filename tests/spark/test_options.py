@@ -1,4 +1,4 @@
-"""Every option is checked before anything is read, and a refusal names it."""
+"""Every option is checked before any read, and a refusal names the option."""
 
 import pickle
 

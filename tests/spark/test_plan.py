@@ -1,4 +1,4 @@
-"""Plans: the rows and segments that each task reads."""
+"""Plans: the rows and segments of every task."""
 
 import pytest
 

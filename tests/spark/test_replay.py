@@ -40,7 +40,7 @@ NEWS = 90
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
-    """600 orders in six rows, and 90 news with tags and with keys; all of it sealed."""
+    """600 orders in six rows, and 90 news with tags and with keys; all rows sealed."""
     with RunningBroker(tmp_path_factory.mktemp("broker"), "--durability", "os") as broker:
 
         async def fill(client: Client) -> None:
@@ -90,7 +90,7 @@ def cmq(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> Cmq:
-    """Runs ``cmq replay`` in this process, with its session. No run tells the key, nor writes it down."""
+    """Runs ``cmq replay`` in this process, with its session. No run prints or stores the key."""
     monkeypatch.setenv("CMQ_URL", broker.url)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     key = broker.url.split(":")[2].split("@")[0]
@@ -115,7 +115,7 @@ def orders(broker: RunningBroker, target: str, *more: str) -> list[str]:
 
 
 def taken(broker: RunningBroker, name: str) -> list[Message]:
-    """All messages of a queue, taken out of it."""
+    """Take all messages out of a queue."""
 
     async def take(client: Client) -> list[Message]:
         messages: list[Message] = []
@@ -273,7 +273,7 @@ def test_stopped_in_the_middle_it_goes_on_and_nothing_is_doubled(
 
     stopping = threading.Thread(target=stop)
     stopping.start()
-    # The second slice takes two seconds: the stop comes within it.
+    # The second slice takes two seconds: the stop comes within this slice.
     stopped = cmq(*orders(broker, target, "--slice", "200", "--rate", "100"))
     stopping.join()
 
@@ -288,7 +288,7 @@ def test_stopped_in_the_middle_it_goes_on_and_nothing_is_doubled(
     file = tmp_path / "state" / "cmq" / "replays" / f"{run}.json"
     with locked(file):
         assert "another process is carrying out this run" in cmq("--resume", run).err
-    # As if it had been stopped long ago. The broker still remembers, which the command cannot know.
+    # As if the run had been stopped long ago. The broker still remembers, which the command cannot know.
     journal = json.loads(file.read_text())
     journal["begun"] -= 400
     file.write_text(json.dumps(journal))
@@ -309,7 +309,7 @@ def test_killed_in_the_middle_of_a_slice_it_goes_on(
     journal = tmp_path / "here" / "run.json"
     command = [sys.executable, "-m", "cmq_cli", "replay", *orders(broker, target)]
     command += ["--slice", "200", "--rate", "100", "--state", str(journal)]
-    # It lives for a few seconds: starting up soon is what counts.
+    # The process lives for a few seconds: a quick start counts.
     environment = {**os.environ, "CMQ_URL": broker.url, "JAVA_TOOL_OPTIONS": JVM_OPTIONS, "TMPDIR": str(tmp_path)}
     with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
         while waiting(broker, target) <= 200 and process.poll() is None:

@@ -1,4 +1,4 @@
-"""Slices, the journal, and what may have been stored twice. No Spark."""
+"""Slices, the journal, and messages that may be stored twice. No Spark."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What the commands with Spark say when something fails, and what they leave of Spark's own words."""
+"""Failures of commands with Spark, and the part of Spark's text that is shown."""
 
 # pyspark and pyarrow tell pyright little of their types, and are not there without the Spark set.
 # pyright: reportMissingImports=false, reportMissingTypeStubs=false, reportMissingModuleSource=false

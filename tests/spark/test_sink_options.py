@@ -1,4 +1,4 @@
-"""Options of the sink, and which columns become what. No Spark."""
+"""Options of the sink, and the roles of columns. No Spark."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What became of messages: the fold says what the broker itself says, at every row, from every checkpoint."""
+"""States of messages: the fold agrees with the broker, at every row, from every checkpoint."""
 
 import random
 from collections.abc import Container, Iterable, Iterator
@@ -100,7 +100,7 @@ def test_the_fold_lets_go_of_what_the_broker_lets_go_with_finer_time_steps(monke
 
 
 def last_receive_counts(rows: "list[list[AnyRecord]]") -> dict[tuple[int, int], int]:
-    """By queue id and position: the receive count that the broker had for each message while it was in its queue."""
+    """By queue id and position: the receive count of every message in the broker while the message was in its queue."""
     broker = Broker(KEY)
     counts: dict[tuple[int, int], int] = {}
     for lsn, records in enumerate(rows, 1):
@@ -162,7 +162,7 @@ def test_missing_rows_cost_reasons_and_not_states(seed: int, first: str):
     header = parts[0]
     assert isinstance(header, CheckpointHeader)
     missing = range(1 if first == "beginning" else header.lsn // 4, header.lsn // 2)
-    # What such a row brought back to a queue is taken as still deleted, if no other row says more of it.
+    # Messages that this row brought back count as deleted, unless a later row mentions them.
     brought_back: dict[int, BitMap64] = {}
     for record in (record for lsn in missing for record in rows[lsn - 1]):
         if isinstance(record, QueueRewound):
@@ -266,7 +266,7 @@ def test_what_expired_after_it_was_rewound_is_not_told_as_deleted():
     sets = states_without_its_creation(rig)
 
     assert not sets.get(State.DELETED)
-    # That it was received says that it was back; of the others a rewind alone does not.
+    # A receive proves that a message was back; for the remaining messages a rewind alone does not.
     assert sets[State.EXPIRED] == BitMap64([0])
 
 
@@ -383,7 +383,7 @@ def test_what_a_shorter_window_let_go_does_not_come_back():
 
 
 class Watched(list[tuple[int, int, int]]):
-    """Counts what is looked at."""
+    """Counts accesses."""
 
     def __init__(self, items: "Iterable[tuple[int, int, int]]") -> None:
         super().__init__(items)

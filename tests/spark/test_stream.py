@@ -42,7 +42,7 @@ def rows_from(first: int, count: int) -> list[Any]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Twelve rows of ten messages each, in two segments."""
+    """Twelve rows of ten messages, in two segments."""
     folder = tmp_path / "data"
     created = ([queue_created(7, "orders")], [], NOW_MS)
     write_folder(folder, [[created, *rows_from(0, 6)], rows_from(60, 6)])
@@ -50,7 +50,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 class Run:
-    """One run of a query with what is there now, into a list of batches."""
+    """A run of a query over the present rows, into a list of batches."""
 
     def __init__(self, spark: "SparkSession", folder: Path, checkpoint: Path, **options: str) -> None:
         self.batches: list[list[tuple[int, int]]] = []
@@ -106,7 +106,7 @@ def test_a_batch_that_failed_is_the_same_batch_again(spark: "SparkSession", fold
         broken()
     write_folder(folder, [rows_from(120, 2)])
 
-    # Another limit: what was planned stays as it was planned.
+    # A changed limit: planned batches stay as planned.
     again = Run(spark, folder, tmp_path / "checkpoint", maxMessagesPerTrigger="100")()
 
     assert broken.rows == messages(2, 3)
@@ -120,11 +120,11 @@ def test_a_stream_from_a_row_on(spark: "SparkSession", folder: Path, tmp_path: P
     assert run.rows == messages(10, 11)
 
 
-# ---------------------------------------------------------------------- what the driver does in a trigger
+# ---------------------------------------------------------------------- the driver in a trigger
 
 
 class Looks:
-    """Counts how often the folder is looked at, and can change it before a look."""
+    """Counts the views of the folder, and can change the folder before a view."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
@@ -256,7 +256,7 @@ def test_rows_that_were_reclaimed_between_two_triggers(spark: "SparkSession", fo
 
     with pytest.raises(Exception, match="no longer has rows 6 to 7"):
         Run(spark, folder, tmp_path / "checkpoint")()
-    # It fails until it is told to go on, and then goes on behind the gap.
+    # The query fails until data loss is allowed, and then continues behind the gap.
     with pytest.raises(Exception, match="no longer has rows 6 to 7"):
         Run(spark, folder, tmp_path / "checkpoint")()
     again = Run(spark, folder, tmp_path / "checkpoint", failOnDataLoss="false")()
@@ -279,7 +279,7 @@ def test_rows_that_are_reclaimed_under_a_running_query(spark: "SparkSession", fo
     assert run.rows == messages(2, 4)
 
 
-# Which log a position is of
+# The log of a position
 
 
 def test_offsets_name_the_log_and_the_start_that_wrote_the_row(folder: Path):

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Ten orders and five bills, in a folder whose name has a space."""
+    """Ten orders and five bills, in a folder with a space in its name."""
     folder = tmp_path_factory.mktemp("log") / "da ta"
     created = [queue_created(7, "orders"), queue_created(8, "bills")]
     write_folder(folder, [[(created, [], NOW_MS), sends(7, 0, 10), sends(8, 0, 5)]])

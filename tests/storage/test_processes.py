@@ -1,4 +1,4 @@
-"""The storage process: one per folder, it ends with the loop process and takes nothing with it."""
+"""The storage process: single per folder, and ended with the loop process without a loss."""
 
 import asyncio
 import fcntl
@@ -284,7 +284,7 @@ async def test_a_segment_that_empties_soon_is_dropped_without_being_sealed(
     path = folder / "segments" / f"{first.number:08}.db"
     main_file_bytes = path.stat().st_size
     assert path.with_name(path.name + "-wal").stat().st_size >= 200_000, "its WAL was not copied"
-    # A page read keeps a connection open on it, which must be gone as well.
+    # A page read keeps a connection open on it, which must be closed as well.
     assert len((await rig.page(1, [0, 5]))[0]) == 5
     gone = path.open("rb")
 
@@ -340,6 +340,6 @@ async def test_the_time_of_the_last_row_of_a_segment_is_known_after_a_restart(
 
     again = await open_process()
 
-    # The second one was left unsealed; it is reported once it is sealed.
+    # The second segment was left unsealed, and is reported once sealed.
     await eventually(lambda: len(again.log.closed_segments()) == 2)
     assert [segment.last_ms for segment in again.log.closed_segments()] == [NOW_MS, NOW_MS]

@@ -24,7 +24,7 @@ from support.log_rig import NOW_MS, sent
 
 
 async def segment_with(folder: Path, rows: int) -> WritableSegment:
-    """A segment with a message of queue 7 in each row, at positions from 1 on."""
+    """A segment with a message of queue 7 per row, at positions from 1 on."""
     segment = await create_segment(1, folder / "one.db", Durability.OS, NOW_MS)
     builder = RowBuilder()
     log_rows: list[LogRow] = []
@@ -40,7 +40,7 @@ async def segment_with(folder: Path, rows: int) -> WritableSegment:
 
 
 class ConnectionWithoutThread:
-    """Runs statements at once, so that every turn of the loop is one that the reader gives."""
+    """Runs statements at once, so that the reader gives every turn of the loop."""
 
     def __init__(self, raw: sqlite3.Connection) -> None:
         self._raw = raw
@@ -72,7 +72,7 @@ async def test_the_reader_gives_way_to_the_loop_while_it_decodes(tmp_path: Path)
 
     assert sum(len(column[3]) for column in answer.columns) == rows
     assert (answer.missing, complaints) == ([], [])
-    # Each row is decoded twice: its queues to find it, and its records.
+    # A row is decoded twice: its queues in the search, and its records.
     assert turns >= 2 * rows * ROW_OVERHEAD_BYTES // DECODED_AT_A_TIME - 1
     await segment.connection.close()
 

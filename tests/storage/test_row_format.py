@@ -1,4 +1,4 @@
-"""Records and rows: what is written comes back, and unknown records are told apart from damage."""
+"""Records and rows: a written row is read back, and unknown records differ from damage."""
 
 from collections.abc import Iterator
 from itertools import pairwise

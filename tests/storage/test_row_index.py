@@ -23,7 +23,7 @@ from cmqd_segment.sparse import (
 
 
 class Rows:
-    """Rows of one queue, and which of them were asked for."""
+    """Rows of a queue, and the requested rows."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[int, int]] = []

@@ -1,4 +1,4 @@
-"""What two brokers must agree on if one was recovered from the log of the other."""
+"""Facts that must agree between a broker and a broker recovered from its log."""
 
 from collections.abc import Collection
 from typing import Any
@@ -12,7 +12,7 @@ from cmqd.core.facts.topic import Subscription, Topic
 
 
 def facts(broker: Broker) -> dict[str, Any]:
-    """All facts of a broker. Not facts are: what is damaged, what bodies are in memory, who waits, stale entries."""
+    """All facts of a broker. Damage, bodies in memory, waiting receives and stale entries are not facts."""
     return {
         "queues": {queue_id: queue_facts(queue) for queue_id, queue in sorted(broker.queues.items())},
         "topics": {topic_id: topic_facts(topic) for topic_id, topic in sorted(broker.topics.items())},
@@ -28,7 +28,7 @@ def facts(broker: Broker) -> dict[str, Any]:
 
 
 def schedule_facts(schedule: Schedule) -> Any:
-    """The facts of one schedule."""
+    """The facts of a schedule."""
     definition = schedule.definition
     return (
         *(definition.account, definition.name, definition.queue, definition.cron, definition.zone, definition.paused),
@@ -39,7 +39,7 @@ def schedule_facts(schedule: Schedule) -> Any:
 
 
 def topic_facts(topic: Topic) -> dict[str, Any]:
-    """The facts of one topic and its subscriptions. What is under way and who was hurried are none."""
+    """The facts of a topic and its subscriptions; attempts in progress are not facts."""
     known = topic.known_dedup_ids
     return {
         "account": topic.account,
@@ -56,7 +56,7 @@ def topic_facts(topic: Topic) -> dict[str, Any]:
 
 
 def subscription_facts(subscription: Subscription) -> dict[str, Any]:
-    """The facts of one subscription."""
+    """The facts of a subscription."""
     deliveries = subscription.deliveries
     return {
         "name": subscription.name,
@@ -74,7 +74,7 @@ def subscription_facts(subscription: Subscription) -> dict[str, Any]:
 
 
 def queue_facts(queue: Queue) -> dict[str, Any]:
-    """The facts of one queue."""
+    """The facts of a queue."""
     index = queue.index
     active = index.active | index.moving | (index.damaged - index.delays.damaged)
     overflow = index.delays.overflow | index.delays.damaged
@@ -112,7 +112,7 @@ def queue_facts(queue: Queue) -> dict[str, Any]:
 
 
 def halves(queue: Queue) -> dict[str, Any]:
-    """What is known of half messages."""
+    """The facts of half messages."""
     table = queue.index.halves
     return {
         "ids": {position: table.id_of(position) for position in queue.index.half},
@@ -126,7 +126,7 @@ def halves(queue: Queue) -> dict[str, Any]:
 
 
 def delays(queue: Queue) -> dict[int, int]:
-    """Position -> when it becomes active, of each delayed message; each must be in one bucket."""
+    """Time of activation of every delayed message, by position; a message must be in exactly a single bucket."""
     found: dict[int, int] = {}
     for due_ms, positions in queue.index.delays.buckets.of_queue(queue.queue_id):
         for position in positions:
@@ -138,8 +138,8 @@ def delays(queue: Queue) -> dict[int, int]:
 
 
 def check_lease_buckets(queue: Queue, moving: Collection[int] = ()) -> None:
-    """Each lease must end at its deadline: it is in the bucket where that falls. Those ``moving`` may have been passed
-    over when they came due.
+    """Check that every lease is in the bucket of its deadline. Leases of ``moving`` messages may have been passed over
+    when their buckets came due.
     """
     index = queue.index
     ends: dict[int, set[int]] = {}

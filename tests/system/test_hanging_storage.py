@@ -32,7 +32,7 @@ async def test_a_stopped_storage_is_told_of_and_what_was_decided_happens_later(t
                 assert (await client.status())["held_replies"] >= 1
             finally:
                 os.kill(storage_pid, signal.SIGCONT)
-            while (await client.status())["held_replies"]:  # noqa: ASYNC110 - it happens in another process
+            while (await client.status())["held_replies"]:  # noqa: ASYNC110 - a process acts meanwhile
                 await asyncio.sleep(0.01)
             while True:
                 try:

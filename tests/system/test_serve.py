@@ -1,4 +1,4 @@
-"""The server as a process: it starts, serves, drains, ends and reports how it ended."""
+"""The server as a process: start, service, drain, end, and the exit code."""
 
 import json
 import os
@@ -26,7 +26,7 @@ from support.running_server import RunningServer, ServerFailedError
 
 pytestmark = pytest.mark.system
 LONG_DRAIN = ("--drain-timeout-ms", "600000")
-"""A drain that waits although it has nothing to wait for takes longer than the time limit of the test."""
+"""A drain that waits without a reason takes longer than the time limit of the test."""
 
 
 async def test_it_serves_and_survives_a_restart(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_sigterm_ends_waits_with_shutting_down_finishes_sends_and_exits_in_time(
 
 
 def test_sigterm_during_a_redrive_ends_in_order_and_the_next_start_goes_on(tmp_path: Path) -> None:
-    """A move asks for its next page with each that comes: it must not go on into a log that is being closed."""
+    """A move asks for its next page with every page: it must not continue into a log that is being closed."""
     count = 100 * 256
     with RunningServer(tmp_path) as server:
         with RawClient(server.url) as client:

@@ -1,4 +1,4 @@
-"""The clock of a broker for tests: what the time of the machine, a stop and a turn make of it."""
+"""The clock of a broker for tests: the time of the machine, stops and turns."""
 
 from concurrent.futures import Future
 from datetime import UTC, datetime, timedelta

@@ -115,7 +115,7 @@ def test_from_deadline_to_deadline_a_lease_ends_at_its_own_time(broker: LocalBro
 
 
 def test_three_hours_of_retries_take_milliseconds(broker: LocalBroker, sync_client: SyncClient) -> None:
-    # A consumer that fails each time, and waits twice as long as before: 1, 2, 4 ... 600 s.
+    # A consumer that always fails, and doubles its wait: 1, 2, 4 ... 600 s.
     dead = sync_client.create_queue("dead")
     queue = sync_client.create_queue("orders", dead_letter_queue="dead", dead_letter_max_receives=25)
     queue.send(b"poison")
@@ -262,7 +262,7 @@ def test_a_broker_that_halted_by_a_bug_says_so_at_its_end() -> None:
     bug = ArithmeticError("a bug")
     broker = LocalBroker()
     broker.start()
-    # What the server does when the core raises.
+    # The server after an exception of the core.
     broker._in_loop(lambda: broker._parts.server._fail(bug))  # pyright: ignore[reportPrivateUsage]
 
     with pytest.raises(BrokerFailedError) as raised:

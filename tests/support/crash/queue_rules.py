@@ -1,8 +1,8 @@
-"""The rule about queues themselves: created, changed and deleted as acknowledged.
+"""The rule about queues: created, changed and deleted as acknowledged.
 
-Each queue's operations come one after the other (one worker owns it), so the possible states after each of
-them are a small set: an operation whose answer was lost leaves both the state before and the state after
-possible. So does the time of a queue that the broker deletes when it is unused, once the time can be over.
+The operations of a queue come in sequence, because a single worker owns the queue. So the possible states after an
+operation are a small set: after a lost answer both the state before and the state after are possible. The same holds
+for a queue with automatic deletion, once its time can be over.
 """
 
 from collections import defaultdict
@@ -62,7 +62,7 @@ def check_queues(ledger: Ledger) -> Iterator[Violation]:
 
 
 def _may_be_unused(ledger: Ledger, states: _States, operation: QueueOperation) -> bool:
-    """Whether the broker may have deleted the queue, with the attributes of some state, because it was unused."""
+    """True if the broker may have deleted the unused queue, with the attributes of a possible state."""
     times_ms = [int(state.attributes.get("auto_delete_after_ms", 0)) for state in states if state is not None]
     return any(
         deletion_of_unused(ledger.history, operation.queue, after_ms, operation) is not None
@@ -72,7 +72,7 @@ def _may_be_unused(ledger: Ledger, states: _States, operation: QueueOperation) -
 
 
 def _after(states: _States, operation: QueueOperation) -> _States:
-    """The states possible after an operation; none: its answer contradicts what was acknowledged before."""
+    """The states possible after an operation; empty if the answer contradicts earlier answers."""
     there = [state for state in states if state is not None]
     absent: _States = [state for state in states if state is None]
     if operation.outcome is Outcome.REFUSED:
@@ -104,7 +104,7 @@ def _after(states: _States, operation: QueueOperation) -> _States:
 
 
 def check_nothing_waits(ledger: Ledger) -> Iterator[Violation]:
-    """After a drain: the last counts told of each queue are all 0."""
+    """After a drain: the last reported counts of every queue are 0."""
     last: dict[str, GetAttributes] = {}
     for told in ledger.history.of_kind(GetAttributes):
         if told.queue not in last or last[told.queue].called_ns < told.called_ns:

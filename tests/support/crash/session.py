@@ -1,4 +1,4 @@
-"""The requests of the crash tests: each method is one, and records what became of it."""
+"""The requests of the crash tests: a method per request, which records the result."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -191,7 +191,7 @@ class Session(TopicSession):
 
     async def set_attributes(self, queue: str, attributes: Mapping[str, int | str | bool]) -> recorded.SetAttributes:
         request = SetQueueAttributes(self.next_request_id(), queue, dict(attributes))
-        # What was asked for stays in the record: later replies must show it, whatever this one says.
+        # The request stays in the record: later replies must show its effect, whatever this reply says.
         return await self.ask(request, recorded.SetAttributes(**now(queue), attributes=attributes), _as_asked)
 
     async def get_attributes(self, queue: str) -> recorded.GetAttributes:

@@ -1,8 +1,8 @@
 """The moments at which a queue with ``auto_delete_after_ms`` may have been deleted because it was unused.
 
 The deletion has no request. The answer ``queue_not_found`` shows the deletion, and is true only if the queue can have
-been unused for its time within a single life of the broker. Only answered operations count as uses: the others may not
-have happened.
+been unused for its time within a single life of the broker. Only answered operations count as uses: operations without
+an answer may not have happened.
 """
 
 from collections.abc import Iterator, Sequence
@@ -57,7 +57,7 @@ def all_deletions(history: History) -> Iterator[Unused]:
 
 
 def _lives(history: History) -> Iterator[tuple[float, float]]:
-    """Yield each life of the broker: from the kill before at the earliest, to the answer of the next at the latest."""
+    """Yield every life of the broker: from the kill before at the earliest, to the answer of the next at the latest."""
     breaks: Sequence[float] = history.breaks_ns
     began = [float("-inf"), *breaks[1::2]]
     ended = [*breaks[2::2], float("inf")]
