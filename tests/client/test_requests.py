@@ -192,5 +192,5 @@ async def test_a_message_that_is_no_request_cannot_be_replied_to(client: Client,
     (message,) = await client.queue("orders").receive()
 
     assert not message.wants_reply
-    with pytest.raises(ValueError, match="is no request"):
+    with pytest.raises(ValueError, match="is not a request"):
         await message.reply(b"x")
