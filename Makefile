@@ -76,10 +76,10 @@ serve: setup-run  ## run a broker in the foreground; ARGS="--help" lists its fla
 	@echo "Starting a broker: cmqd serve $(ARGS)"
 	@$(BIN)/cmqd serve $(ARGS)
 
-# Two files at a time: real processes, a Spark among them, wait for one another more than they compute. More at once
-# would want more cores and memory than a laptop has.
+# Three files at a time, on two cores as well: half of the time of the tests is waiting for real processes, a Spark
+# among them, and for fsyncs. More at once would want more memory than a laptop has.
 test: setup setup-spark setup-docs  ## what a laptop runs, in under 15 minutes, without root; ARGS="-k name" for a part
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-root: setup  ## the tests that mount a file system of their own; run as root
 	TEST_WITH_MOUNTS=1 $(BIN)/python -m pytest tests/system/test_full_to_the_last_byte.py $(ARGS)

@@ -156,6 +156,11 @@ def run_kill_rounds() -> None:
     run_pytest(sys.executable, "-n", "2", "--dist", "loadfile", *files, environment=counts)
 
 
+def run_models() -> None:
+    full = {"HYPOTHESIS_PROFILE": "full"}
+    run_pytest(sys.executable, "-n", "2", "--dist", "loadfile", "tests/model", environment=full)
+
+
 def run_unused_queues() -> None:
     run_pytest(sys.executable, "tests/system/test_unused_queues.py", environment={"CMQD_UNUSED_QUEUES": "1"})
 
@@ -340,6 +345,7 @@ def run_mounts() -> None:
 
 PARTS = (
     Part("kill-rounds", lacks_nothing, install_nothing, run_kill_rounds),
+    Part("models", lacks_nothing, install_nothing, run_models),
     Part("unused-queues", lacks_nothing, install_nothing, run_unused_queues),
     Part("lowest-versions", lacks_nothing, install_lowest, run_lowest),
     Part("wheels", lacks_nothing, install_wheels, run_wheels),

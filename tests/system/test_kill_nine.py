@@ -5,7 +5,7 @@ to checkers that go away: never lost, never in two queues, never half-committed.
 subscribers are queues, some of which refuse copies for a time, and URLs, some of which fail: every one that matches
 gets everything, and nobody else does.
 
-``CMQD_KILL_ROUNDS`` asks for more rounds (default 50; ``make test-all`` has more), ``CMQD_KILL_SEED`` repeats the
+``CMQD_KILL_ROUNDS`` asks for more rounds (default 30; ``make test-all`` has more), ``CMQD_KILL_SEED`` repeats the
 choices of an earlier run.
 """
 
@@ -68,7 +68,7 @@ from support.crash.load_transactions import Books, Checker, TransactionalProduce
 from support.crash.session import Session
 from support.eventually import eventually
 
-ROUNDS = int(os.environ.get("CMQD_KILL_ROUNDS", "50"))
+ROUNDS = int(os.environ.get("CMQD_KILL_ROUNDS", "30"))
 SEED = int(os.environ.get("CMQD_KILL_SEED", "0")) or random.SystemRandom().getrandbits(32)
 
 # The smallest segments there are, so that rolls, seals, checkpoints and drops happen while the killing goes on.
