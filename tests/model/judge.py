@@ -1,7 +1,7 @@
 """What the machines of the model share: their state, and the judge of every record that any operation gives.
 
-Always the same examples. By default (``make test``) a quarter of them; HYPOTHESIS_PROFILE=full (``make test-all``) takes
-all, quick (``make check``) an eighth, and thorough looks further, elsewhere each time.
+Always the same examples. By default (``make test``) a quarter of them; HYPOTHESIS_PROFILE=full (``make test-all``)
+takes all, quick (``make check``) an eighth, and thorough looks further, elsewhere each time.
 """
 
 import os
