@@ -71,10 +71,11 @@ def test_the_worker_of_the_readme_receives_and_deletes(tmp_path: Path) -> None:
             assert worker.stdout is not None
             try:
                 assert [worker.stdout.readline() for _ in range(2)] == ["b'first' 1\n", "b'second' 1\n"]
-                while asyncio.run(left(broker.url)):
-                    pass  # the second delete is under way
+                worker.terminate()
+                assert worker.wait() == 0
             finally:
                 worker.kill()
+        assert asyncio.run(left(broker.url)) == 0
 
 
 def test_the_program_of_the_client_page_runs(tmp_path: Path) -> None:
