@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from cmqd_client import connect
+from cmqd_client import ConsumedMessage, connect
 from support.environment import plain_environment
 from support.pages import PAGES, ROOT, blocks_to_run
 from support.running_broker import RunningBroker
@@ -78,22 +78,48 @@ def test_the_worker_of_the_readme_receives_and_deletes(tmp_path: Path) -> None:
         assert asyncio.run(left(broker.url)) == 0
 
 
-def test_the_program_of_the_client_page_runs(tmp_path: Path) -> None:
-    program, imports = blocks_to_run(ROOT / "docs/client.md", "python")
-    with RunningBroker(tmp_path, "--durability", "os") as broker:
-        command = [sys.executable, "-c", program.replace(URL, broker.url)]
-        ran = subprocess.run(command, env=plain_environment(), capture_output=True, text=True)
-
-    assert ran.stdout == "b'42 apples' 1\n", ran.stderr
-    exec(compile(imports, "client.md", "exec"), {})
-
-
 async def run_block(text: str, names: dict[str, Any]) -> None:
     """Run a block that may await at its top level, as in an asynchronous console."""
     code = compile(text, "page", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     pending = eval(code, names)
     if asyncio.iscoroutine(pending):
         await pending
+
+
+async def test_the_programs_of_the_client_page_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    program, request, replier, consumer, stream, imports, typed, gauges, celery = blocks_to_run(
+        ROOT / "docs/client.md", "python"
+    )
+    for text in (imports, celery):
+        exec(compile(text, "client.md", "exec"), {})
+    with RunningBroker(tmp_path, "--durability", "os") as broker:
+        command = [sys.executable, "-c", program.replace(URL, broker.url)]
+        ran = await asyncio.to_thread(
+            subprocess.run, command, env=plain_environment(), capture_output=True, text=True, check=False
+        )
+        assert ran.stdout == "b'42 apples' 1\n", ran.stderr
+
+        async with connect(broker.url) as client:
+            names: dict[str, Any] = {"client": client, "ConsumedMessage": ConsumedMessage}
+            await client.create_queue("prices")
+            await asyncio.gather(run_block(request, names), run_block(replier, names))
+            assert capsys.readouterr().out == "b'1.08'\n"
+
+            orders = client.queue("orders")
+            for text in (consumer, stream):
+                await orders.send(b"43 apples")
+                async with asyncio.TaskGroup() as group:
+                    running = group.create_task(run_block(text, names))
+                    while (attributes := await orders.attributes()).active + attributes.in_flight:
+                        pass
+                    running.cancel()
+            assert capsys.readouterr().out == "b'43 apples'\n"
+
+            exec(compile(typed, "client.md", "exec"), names)
+            await names["work"](client)
+            assert capsys.readouterr().out == "espresso\n"
+            exec(compile(gauges, "client.md", "exec"), names)
+            assert names["gauges"](client)["messages_sent"] == 5
 
 
 async def test_the_programs_of_the_topics_page_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
