@@ -16,6 +16,7 @@ from cmqd.core.errors import (
     InvalidArgument,
     MessageTooLarge,
     NoDeadLetterQueue,
+    QueueDeleted,
     ReceiptHandleInvalid,
     RedriveRunning,
 )
@@ -196,6 +197,7 @@ class MovesMachine(BrokerMachine):
         assert isinstance(reply, DeadLettersDone)
         failures = dict(reply.failures)
         assert len(failures) == len(reply.failures)
+        assert reply.done == len(request.messages.keys() - failures.keys())
         assert [handle for handle in failures if handle not in request.messages] == request.invalid
         for handle, message in request.messages.items():
             is_there = request.queue.messages.get(message.position) is message
@@ -206,8 +208,20 @@ class MovesMachine(BrokerMachine):
                 assert (request.queue.queue_id, message.position) in self.log.damaged
         return True
 
+    @precondition(lambda self: bool(self.rejections))
+    @rule(pick=which)
+    def cancel_rejection(self, pick: int) -> None:
+        """Its client is gone; it is carried out all the same."""
+        waiter_id = sorted(self.rejections)[pick % len(self.rejections)]
+        del self.rejections[waiter_id]
+        assert self.broker.cancel_receive(waiter_id)
+        assert not self.broker.cancel_receive(waiter_id)
+
     def done(self, outcome: Outcome[Any], own: int | None = None) -> Any:
         reply = super().done(outcome, own)
+        for woken in outcome.woken:
+            if isinstance(woken.reply, QueueDeleted) and woken.waiter_id in self.rejections:
+                assert self.rejections.pop(woken.waiter_id).queue not in self.queues
         # Those that could not be moved are held as before; the answer, which may wait for others, says so later.
         for queue in self.queues:
             rejections = self.broker.runtime.rejections.get(queue.queue_id)
@@ -362,6 +376,7 @@ class MovesMachine(BrokerMachine):
 
     def at_rest(self) -> None:
         super().at_rest()
+        assert not self.rejections, "a rejection has no answer"
         for queue in self.queues:
             if queue.attributes["dead_letter_queue"]:
                 left = [
