@@ -10,7 +10,7 @@ import pytest
 
 from cmqd.testing import BrokerFailedError, LocalBroker
 from cmqd_client import Client, connect
-from cmqd_client.errors import DiskNearlyFull, TooManyInFlight, TooManyQueues
+from cmqd_client.errors import DiskNearlyFull, QueueNotFound, TooManyInFlight, TooManyQueues
 from cmqd_client.sync import Client as SyncClient
 from cmqd_client.sync import connect as connect_sync
 from support.webhook_receiver import WebhookReceiver, answer
@@ -59,6 +59,47 @@ def test_a_delay_passes_when_the_clock_is_turned(broker: LocalBroker, sync_clien
     assert queue.receive(wait=0) == []
     broker.clock.advance(hours=3)
     assert [message.body for message in queue.receive(wait=0)] == [b"later"]
+
+
+def test_a_delay_of_days_passes_when_the_clock_is_turned() -> None:
+    with LocalBroker(max_delay_ms=15 * 86_400_000) as broker, connect_sync(broker.url) as client:
+        broker.clock.stop()
+        queue = client.create_queue("orders", retention=timedelta(days=15))
+        queue.send(b"later", delay=timedelta(days=10))
+
+        broker.clock.advance(days=9)
+        assert queue.attributes().delayed == 1
+        broker.clock.advance(days=1, seconds=1)
+
+        assert [message.body for message in queue.receive(wait=0)] == [b"later"]
+
+
+def test_an_unused_queue_goes_when_the_clock_is_turned(broker: LocalBroker, sync_client: SyncClient) -> None:
+    queue = sync_client.create_queue("replies", auto_delete_after=timedelta(minutes=10))
+    broker.clock.advance(minutes=9)
+    queue.delete_batch([1], check=False)
+
+    broker.clock.advance(minutes=9)
+    assert queue.attributes().active == 0
+    broker.clock.advance(minutes=1)
+
+    with pytest.raises(QueueNotFound):
+        queue.attributes()
+
+
+def test_a_rejected_message_is_in_the_dead_letter_queue(broker: LocalBroker, sync_client: SyncClient) -> None:
+    dead = sync_client.create_queue("dead")
+    queue = sync_client.create_queue("orders", dead_letter_queue="dead", dead_letter_max_receives=5)
+    queue.send(b"a")
+    (message,) = queue.receive(wait=0)
+
+    queue.dead_letter(message, "no such customer")
+
+    (letter,) = dead.receive(wait=0)
+    assert letter.origin is not None
+    assert (letter.body, letter.origin.rejection) == (b"a", "no such customer")
+    broker.clock.advance(days=1)
+    assert queue.receive(wait=0) == []
 
 
 async def test_a_waiting_receive_gets_the_message_whose_delay_ends(broker: LocalBroker, client: Client) -> None:
