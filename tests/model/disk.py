@@ -21,6 +21,7 @@ from cmqd_segment.records import (
     NumbersReserved,
     QueueCreated,
     Runs,
+    ScheduleSet,
     StoredMessage,
     Subscribed,
     TopicCreated,
@@ -201,6 +202,8 @@ class DiskRules(MessageRules):
                     assert record.topic_id < numbers.next_queue_id
                 case Subscribed():
                     assert record.subscription_id < numbers.next_queue_id
+                case ScheduleSet():
+                    assert record.schedule_id < numbers.next_queue_id
                 case _:
                     pass
 

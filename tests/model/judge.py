@@ -17,7 +17,7 @@ from cmqd.core.errors import (
     QueueDeleted,
 )
 from cmqd.core.limits import Limits
-from cmqd.core.outcome import Check, Outcome, PageRead
+from cmqd.core.outcome import Check, Outcome, PageRead, UnusedQueue
 from cmqd_segment.attributes import QueueAttributes
 from cmqd_segment.checkpoint import AnyPart
 from cmqd_segment.records import (
@@ -205,7 +205,7 @@ class Judge(RuleBasedStateMachine):
             for queue in self.queues:
                 queue.used_until_ms = max(queue.used_until_ms, self.now_ms)
         there = len(self.queues)
-        unused = self.done(self.broker.tick(self.now_ms))
+        unused = [one for one in self.done(self.broker.tick(self.now_ms)) if isinstance(one, UnusedQueue)]
         assert there - len(self.queues) == len(unused) <= 1
 
     def go_on_using(self) -> None:
