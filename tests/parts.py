@@ -70,7 +70,7 @@ def make_venv(name: str, python: str | Path, deadline: float, *locks: str) -> No
 
     Raises:
         CannotInstallError: no network, a slow network, or no wheel for this machine.
-        CalledProcessError: the project cannot be installed, or a package has another hash than the lock says.
+        CalledProcessError: the project cannot be installed, or a package does not have the hash of the lock.
     """
     folder, files = VENVS / name, [ROOT / "pyproject.toml", *(ROOT / "requirements" / lock for lock in locks)]
     contents = sha256(b"".join([str(python).encode(), *(file.read_bytes() for file in files)])).hexdigest()
@@ -166,7 +166,7 @@ def run_unused_queues() -> None:
 
 
 FRAMEWORKS = ("tests/taskiq", "tests/faststream")
-"""Rooms of the packages whose requirements exclude the lowest versions of the other extras."""
+"""Rooms of the packages with requirements that exclude the lowest versions of the other extras."""
 LOWEST_SPARK = ("tests/spark/test_batch.py", "tests/spark/test_stream.py", "tests/spark/test_sink.py")
 
 
@@ -270,7 +270,7 @@ def use_installed(scripts: Path, *commands: Sequence[str | Path]) -> None:
     """Start the broker of an installation, run commands that find it by the environment, and end the broker.
 
     Raises:
-        CalledProcessError: of a command, or of the broker, whose greeting is missing or which does not end in order.
+        CalledProcessError: of a command, or of the broker: without a greeting or an orderly end.
     """
     with tempfile.TemporaryDirectory() as folder:
         ready, log = Path(folder) / "ready.json", Path(folder) / "log"

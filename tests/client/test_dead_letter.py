@@ -95,7 +95,7 @@ async def test_what_the_dead_letter_queue_does_not_take_stays_in_flight(client: 
     await client.queue("orders").set_attributes(dead_letter_queue="")
     with pytest.raises(NoDeadLetterQueue):
         await large.dead_letter()
-    # Its messages are from before it became a dead-letter queue again.
+    # Its messages are from before the queue became a dead-letter queue again.
     await client.queue("orders").set_attributes(dead_letter_queue="dead", dead_letter_max_receives=10)
     with pytest.raises(DeadLettersNotTaken) as raised:
         await last.dead_letter()

@@ -1,4 +1,4 @@
-"""What importing the client brings along."""
+"""Modules that an import of the client loads."""
 
 import subprocess
 import sys

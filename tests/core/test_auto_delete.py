@@ -1,4 +1,4 @@
-"""Auto-delete: queues go when they were not used for their time, and only then."""
+"""Auto-delete: a queue is deleted after its time without use, and never before."""
 
 from collections.abc import Callable
 
@@ -18,7 +18,7 @@ DAY_MS = 86_400_000
 
 
 def unused(limits: Limits | None = None, **attributes: int | str | bool) -> Rig:
-    """A rig with the queue ``q``, which goes when it is unused for ``AFTER_MS``."""
+    """A rig with the queue ``q``, deleted after ``AFTER_MS`` without use."""
     rig = Rig(limits)
     chosen: dict[str, int | str | bool] = {"auto_delete_after_ms": AFTER_MS, **attributes}
     rig.done(rig.broker.create_queue(ACCOUNT, "q", chosen, rig.now_ms))
@@ -107,7 +107,7 @@ def release_in_vain(rig: Rig) -> None:
 
 
 def reject_in_vain(rig: Rig) -> None:
-    """A queue that goes when it is unused has no dead-letter queue."""
+    """A queue with automatic deletion has no dead-letter queue."""
     rig.send(b"x")
     (handle,) = rig.handles(visibility_timeout_ms=1000)
     rig.settle(1100)
@@ -377,7 +377,7 @@ def test_messages_in_use_that_are_cleared_end_the_use_then():
 
 
 def test_a_queue_is_in_use_while_it_is_redriven():
-    """It was a dead-letter queue, which a queue that goes when unused may have been."""
+    """A queue with automatic deletion may have been a dead-letter queue before."""
     rig = Rig()
     rig.create("dlq")
     rig.create("source", dead_letter_queue="dlq", dead_letter_max_receives=1, visibility_timeout_ms=1000)
@@ -562,7 +562,7 @@ def test_time_before_a_pause_does_not_count():
     assert_goes_after(rig, AFTER_MS)
 
 
-# ---------------------------------------------------------------------- what goes with it
+# ---------------------------------------------------------------------- deleted with the queue
 
 
 def test_a_waiting_peek_ends_with_the_queue():

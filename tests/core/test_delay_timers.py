@@ -23,7 +23,7 @@ def add(timers: DelayTimers, *entries: tuple[int, int, int]) -> None:
 
 
 def positions(timers: DelayTimers, queue_id: int) -> dict[int, int]:
-    """Position -> time at which it comes due."""
+    """Due times by position."""
     return {position: due_ms for due_ms, numbers in timers.of_queue(queue_id) for position in numbers}
 
 
@@ -160,7 +160,7 @@ def test_entries_that_were_dropped_or_moved_leave_nothing_behind():
 
 @pytest.mark.parametrize("near_ms", [0, 30 * DAY_MS])
 def test_after_a_step_back_no_entry_lies_beyond_its_bound(near_ms: int):
-    """With the entries in spans, and with all of them near."""
+    """With the entries in spans, and with all entries near."""
     timers = timers_at()
     add(timers, (NOW_MS + DAY_MS, 1, 1), (NOW_MS + 9 * DAY_MS, 1, 2), (NOW_MS + 9 * DAY_MS, 2, 3))
     add(timers, (NOW_MS + 9 * DAY_MS, 3, 4))

@@ -1,4 +1,4 @@
-"""Bodies of delayed messages are read shortly before they are due, so that a missing body makes no message late."""
+"""Bodies of delayed messages are read shortly before they are due, because a missing body would make a message late."""
 
 import pytest
 

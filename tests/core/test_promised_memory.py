@@ -57,7 +57,7 @@ def send_half(
 def send_together(
     rig: Rig, account: str, session: int, sequence: int, ids: list[str | None] | None = None
 ) -> Sequence[int]:
-    """Beside another send, so that both share a record if both are plain."""
+    """Beside a second send, so that two plain sends share a record."""
     requests = [
         SendMessages(1, "q", [b"plain"]),
         SendMessages(2, "q", [b"x"], session=session, sequence=sequence, dedup_ids=ids),

@@ -1,7 +1,8 @@
-"""What the machines of the model share: their state, and the judge of every record that any operation gives.
+"""The shared part of the machines of the model: their state, and the judge of every record of an operation.
 
-Always the same examples. By default (``make test``) a quarter of them; HYPOTHESIS_PROFILE=full (``make test-all``)
-takes all, quick (``make check``) an eighth, and thorough looks further, elsewhere each time.
+Always the same examples. By default (``make test``) a quarter of the examples; HYPOTHESIS_PROFILE=full
+(``make test-all``) takes all examples, quick (``make check``) an eighth, and thorough searches further, with new
+examples in every run.
 """
 
 import os
@@ -49,7 +50,7 @@ from support.naive_broker import (
 
 
 def profile(examples: int) -> settings:
-    """The settings of a machine with so many examples in full."""
+    """The settings of a machine, given the number of examples of the full profile."""
     chosen = os.environ.get("HYPOTHESIS_PROFILE")
     checks = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
     if chosen == "thorough":
@@ -74,7 +75,7 @@ def profile(examples: int) -> settings:
 ACCOUNTS = ("admin", "other")
 DEFAULTS = QueueAttributes()
 REST_MS = 2000
-"""More than the broker lets pass before it tries again."""
+"""More than the pause of the broker between two attempts."""
 MOST_TICKS = 600
 """Far more than a run of this size can need: a broker that takes more spins."""
 
@@ -94,7 +95,7 @@ def has_queues(machine: "Judge") -> bool:
 
 
 def wanted_of(broker: Broker) -> dict[int, tuple[list[int], list[int]]]:
-    """(live positions, those not decided yet) by queue, and by topic (those that somebody has not had, none)."""
+    """(live positions, undecided positions) by queue, and by topic (undelivered positions, empty set)."""
     found = {queue_id: (list(one.index.live), list(one.index.half)) for queue_id, one in broker.queues.items()}
     return found | {topic_id: (list(one.pending()), []) for topic_id, one in broker.topics.items()}
 
@@ -103,7 +104,7 @@ class Judge(RuleBasedStateMachine):
     max_queues = 2
     """Of an account."""
     windows: ClassVar[Sequence[int]] = (0, 1200, 4000, 1 << 20)
-    """Of bytes; where several queues are busy, the smallest must hold a page of each, or they read for ever."""
+    """Bytes of bodies in memory; with several busy queues the least holds a page per queue, or reads never end."""
     names: ClassVar[Sequence[str]] = ("orders", "Orders", "mails")
     first_queues: ClassVar[list[dict[str, Any]]] = [{"retention_ms": 60_000, "max_delayed": 3}]
     """Attributes of the queues that are there at the beginning, in the first account."""
@@ -126,10 +127,10 @@ class Judge(RuleBasedStateMachine):
     taken: list[AnyPart]
     last_checkpoint: list[AnyPart] | None
     rows: list[dict[int, tuple[list[int], list[int]]]]
-    """After each row of the log: (live positions, those not consumed yet) by queue."""
+    """After every row of the log: (live positions, unconsumed positions) by queue."""
     rewinds: dict[int, Any]
     rewound: dict[int, tuple[dict[int, NaiveMessage], set[int]]]
-    """Of the last rewind of a queue: what could come back, and the positions that did."""
+    """For the last rewind of a queue: the positions that could come back, and the positions that did."""
     decisions: dict[int, Any]
     is_started_anew: bool = False
     """No tick was made since a restart."""
@@ -141,12 +142,12 @@ class Judge(RuleBasedStateMachine):
     # ------------------------------------------------------------------ helpers
 
     def done(self, outcome: Outcome[Any], own: int | None = None) -> Any:
-        """Take an outcome over, and let the model judge what it says; its reply.
+        """Take an outcome over, let the model judge its records, and return its reply.
 
-        ``own``: the first id of what was sent with it, which the model knows.
+        ``own``: the first id of the messages sent with the outcome, which the model knows.
         """
         self.log.append(outcome.records, outcome.bodies)
-        # A tick ends waits before it makes anything active.
+        # A tick ends waits before activations.
         there = {queue.queue_id: queue.receivable() for queue in self.queues}
         self.go_on_using()
         unused: list[NaiveQueue] = []
@@ -199,7 +200,7 @@ class Judge(RuleBasedStateMachine):
         return outcome.reply
 
     def tick(self) -> None:
-        """One tick of the broker. The first one after a start is the start, for what goes when it is unused."""
+        """Make a tick of the broker. The first tick after a start counts as the start for unused queues."""
         if self.is_started_anew:
             self.is_started_anew = False
             for queue in self.queues:
@@ -209,7 +210,7 @@ class Judge(RuleBasedStateMachine):
         assert there - len(self.queues) == len(unused) <= 1
 
     def go_on_using(self) -> None:
-        """What is in use now was in use until now."""
+        """Note that queues in use now were in use until now."""
         for queue in self.queues:
             queue.go_on_using(self.now_ms)
             if self.is_redriven(queue) or self.moving(queue):
@@ -219,7 +220,7 @@ class Judge(RuleBasedStateMachine):
         return False
 
     def judge_unused(self, record: QueueDeletedRecord) -> NaiveQueue:
-        """A queue went because it was unused."""
+        """The broker deleted an unused queue."""
         assert record.reason == UNUSED
         queue = self.by_id(record.queue_id)
         after_ms = queue.attributes["auto_delete_after_ms"]
@@ -234,7 +235,7 @@ class Judge(RuleBasedStateMachine):
         return queue
 
     def forget_queue(self, queue: NaiveQueue) -> None:
-        """A queue is gone, with all that waits for it."""
+        """A queue was deleted, with its waiting receives."""
         for waiter_id in [waiter_id for waiter_id, asked in self.rewinds.items() if asked.queue is queue]:
             del self.rewinds[waiter_id]
         self.queues.remove(queue)
@@ -245,16 +246,16 @@ class Judge(RuleBasedStateMachine):
         """Queues have become dead-letter queues, or are no more."""
 
     def moving(self, queue: NaiveQueue) -> set[int]:
-        """What the broker means to move to another queue; receives pass it over."""
+        """Messages that the broker is going to move; receives pass these messages over."""
         real = self.broker.queues.get(queue.queue_id)
         moving: set[int] = set() if real is None else set(real.index.moving)
         if any(message.rejected_by and queue.is_expired(message, self.now_ms) for message in queue.messages.values()):
-            # What has expired behind a rejected message goes to nobody, and is gone when that is moved.
+            # Expired messages behind a rejected message are not received, and are gone after its move.
             moving.update(message.position for message in queue.active())
         return moving
 
     def judge(self, record: AnyRecord, row: NaiveRow, own: int | None) -> None:
-        """One record, which follows from the model's state or contradicts it."""
+        """Judge a record, which follows from the model's state or contradicts the state."""
         match record:
             case MessagesExpired():
                 self.by_id(record.queue_id).pass_floor(record.floor, self.now_ms)
@@ -286,13 +287,13 @@ class Judge(RuleBasedStateMachine):
                 self.judge_more(record)
 
     def begin(self) -> None:
-        """What else is there at the beginning."""
+        """Create the further queues of the beginning."""
 
     def judge_more(self, record: AnyRecord) -> None:
         """Records that only some machines know."""
 
     def note_received(self, record: MessagesReceived) -> None:
-        """These went out."""
+        """Messages were received."""
 
     def judge_ended(self, record: TransactionsEnded, row: NaiveRow) -> None:
         raise AssertionError("a transaction was decided")
@@ -304,11 +305,11 @@ class Judge(RuleBasedStateMachine):
         """All that were counted were sent."""
 
     def judge_woken(self, waiter_id: int, reply: Any) -> bool:
-        """Whether it was somebody else than a receive, who got the right answer."""
+        """True if the waiter was not a receive and got the right answer."""
         return False
 
     def judge_moved(self, record: MessagesMoved, row: NaiveRow) -> None:
-        """These leave their queue; where they went is told by what follows in the row."""
+        """Messages leave their queue; the following records of the row name the target."""
         queue = self.by_id(record.queue_id)
         queue.use(self.now_ms)
         for position in unpack_runs(record.positions):
@@ -323,7 +324,7 @@ class Judge(RuleBasedStateMachine):
             self.note_moved(queue, message, record.redriven)
 
     def judge_dead_lettered(self, record: MessagesDeadLettered, row: NaiveRow) -> None:
-        """Messages that whoever held them rejected."""
+        """Messages that their consumer rejected."""
         queue = self.by_id(record.queue_id)
         queue.use(self.now_ms)
         handles = set(self.handles_for(unpack_runs(record.leases)))
@@ -336,13 +337,13 @@ class Judge(RuleBasedStateMachine):
             row.moved[queue.name, message.message_id] = message, "rejected", queue
 
     def note_moved(self, queue: NaiveQueue, message: NaiveMessage, redriven: bool) -> None:
-        """One of them."""
+        """A single rejected message."""
 
     def note_back(self, queue: NaiveQueue, message: NaiveMessage) -> None:
         """A counted receive of a message ended without deletion."""
 
     def judge_copies(self, record: MessagesSent, row: NaiveRow) -> None:
-        """Messages that nobody sent: they were committed, or moved here."""
+        """Messages without a send: committed, or moved here."""
         target = self.by_id(record.queue_id)
         target.use(self.now_ms)
         assert record.first_position == target.next_position
@@ -380,7 +381,7 @@ class Judge(RuleBasedStateMachine):
             assert target.takes_dead_letters(), "moved while what the dead-letter queue held is not consumed"
 
     def note_row(self) -> None:
-        """What is live after this row, for crashes behind it."""
+        """Note the live messages after this row, for crashes behind the row."""
         while len(self.rows) <= self.log.last_lsn:
             self.rows.append({})
         self.rows[-1] = wanted_of(self.broker)
@@ -398,11 +399,11 @@ class Judge(RuleBasedStateMachine):
         return {position for queue_id, position in self.log.damaged if queue_id == queue.queue_id}
 
     def pick(self, number: int) -> NaiveQueue:
-        """Most of what happens should happen to one queue."""
+        """Choose a queue; most operations should meet a single queue."""
         return self.queues[number // 4 % len(self.queues) if number % 4 == 3 else 0]
 
     def handles_of(self, queue: NaiveQueue, picks: list[int]) -> list[int]:
-        """Some handles: mostly of this queue and held, but also old, foreign and invented ones."""
+        """Choose handles: mostly valid handles of this queue, but also old, foreign and invented handles."""
         held = sorted(message.handle for message in queue.of(State.IN_FLIGHT))
         old = sorted(queue.handles)
         foreign = sorted(handle for other in self.queues + self.gone_queues for handle in other.handles)
@@ -413,6 +414,6 @@ class Judge(RuleBasedStateMachine):
         return made
 
     def is_quiet(self) -> bool:
-        """Nothing is due: counts are exact."""
+        """Without due work the counts are exact."""
         due_ms = self.broker.next_deadline_ms()
         return due_ms is None or due_ms > self.now_ms

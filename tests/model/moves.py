@@ -1,4 +1,4 @@
-"""The rules of dead letters and of the way back: what is bound to what, and who must have been moved by now."""
+"""The rules of dead letters and redrives: bindings of queues, and messages that must have been moved by now."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -26,21 +26,21 @@ from cmqd_types.queues import RedriveStatus
 from support.naive_broker import NaiveMessage, NaiveQueue
 
 ROOM = 50
-"""More than all sources of these tests hold: with so much room, nobody keeps a dead letter for lack of it."""
+"""More than all sources of these tests hold: a dead letter never stays for lack of room."""
 
 
 @dataclass
 class NaiveRedrive:
-    """One under way, or the last one."""
+    """The redrive in progress, or the last redrive."""
 
     target: str
     max_per_second: int
     stop_position: int
     started_ms: int
     wanted: set[int]
-    """Positions that were active when it began and ever since, while somebody took them."""
+    """Positions that were active since the beginning of the redrive, as long as a queue took them."""
     starts: int = 1
-    """How often it began to count time: once, and after each restart."""
+    """Number of its beginnings: the first, and a beginning per restart."""
     moved: int = 0
     ended: str = ""
 
@@ -51,7 +51,7 @@ class NaiveRejections:
 
     queue: NaiveQueue
     messages: dict[int, NaiveMessage]
-    """By handle: those whose handles were valid."""
+    """Messages by valid handle."""
     invalid: list[int]
 
 
@@ -71,7 +71,7 @@ class MovesMachine(BrokerMachine):
         """By waiter."""
 
     def pick(self, number: int) -> NaiveQueue:
-        """Most of what happens should happen to the first source and to its dead-letter queue."""
+        """Choose a queue; most operations should meet the first source and its dead-letter queue."""
         if number % 4 == 3:
             return self.queues[number // 4 % len(self.queues)]
         return self.queues[(1, 1, 0)[number % 4] % len(self.queues)]
@@ -125,13 +125,13 @@ class MovesMachine(BrokerMachine):
             message.is_overdue = self.is_taken(queue, message, ROOM)
 
     def is_taken(self, queue: NaiveQueue, message: NaiveMessage, room: int = 1) -> bool:
-        """Whether the dead-letter queue takes a message that is dead."""
+        """True if the dead-letter queue takes dead letters."""
         target = self.named(queue.account, queue.attributes["dead_letter_queue"])
         if target is None or (queue.queue_id, message.position) in self.log.damaged:
             return False
         return target.takes_dead_letters(room) and len(message.body) <= target.attributes["max_message_bytes"]
 
-    # ------------------------------------------------------------------ rejected by whoever holds it
+    # ------------------------------------------------------------------ rejected by the consumer
 
     @precondition(has_queues)
     @rule(number=which, picks=st.lists(which, min_size=1, max_size=8), each=st.booleans())
@@ -169,7 +169,7 @@ class MovesMachine(BrokerMachine):
     @precondition(has_queues)
     @rule(number=which, most=st.integers(1, 4), ms=st.sampled_from([0, 500, 1100, 1100, 61_000, 1_300_000]))
     def reject_and_wait(self, number: int, most: int, ms: int) -> None:
-        """While the page is under way, leases end and messages expire; not those that are moving."""
+        """During the read of the page leases end and messages expire, moving messages excepted."""
         self.send(number, [(1, 0, 0)] * most, "none", 0, 0)
         self.receive(number, most, 0, 1000)
         if self.reads:
@@ -211,7 +211,7 @@ class MovesMachine(BrokerMachine):
     @precondition(lambda self: bool(self.rejections))
     @rule(pick=which)
     def cancel_rejection(self, pick: int) -> None:
-        """Its client is gone; it is carried out all the same."""
+        """The client of a rejection disconnected; the rejection is carried out all the same."""
         waiter_id = sorted(self.rejections)[pick % len(self.rejections)]
         del self.rejections[waiter_id]
         assert self.broker.cancel_receive(waiter_id)
@@ -222,7 +222,7 @@ class MovesMachine(BrokerMachine):
         for woken in outcome.woken:
             if isinstance(woken.reply, QueueDeleted) and woken.waiter_id in self.rejections:
                 assert self.rejections.pop(woken.waiter_id).queue not in self.queues
-        # Those that could not be moved are held as before; the answer, which may wait for others, says so later.
+        # Refused messages stay in flight; the answer, which may wait for further messages, reports them later.
         for queue in self.queues:
             rejections = self.broker.runtime.rejections.get(queue.queue_id)
             moving = rejections.by_position if rejections is not None else {}
@@ -342,7 +342,7 @@ class MovesMachine(BrokerMachine):
         return target
 
     def filter_wanted(self) -> None:
-        """What is not to be had, or not to be given, just now, may be left behind."""
+        """Messages that cannot be read, or cannot be moved now, may stay behind."""
         for queue in self.queues:
             redrive = self.redrives.get(queue.queue_id)
             if redrive is not None:
@@ -362,7 +362,7 @@ class MovesMachine(BrokerMachine):
         for queue in self.queues:
             index = self.broker.queues[queue.queue_id].index
             assert index.dead_letter_floor == queue.dead_letter_floor
-            # After a start they are reserved before the first tick asks for them.
+            # After a start dead letters are reserved before the first tick.
             is_planned = queue.queue_id in self.broker.runtime.agenda.reviews.due_ms
             is_read = any(read.queue_id == queue.queue_id for read in self.reads)
             assert not index.moving or is_read or is_planned, "moving, for ever"

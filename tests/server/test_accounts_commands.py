@@ -1,4 +1,4 @@
-"""``cmqd accounts``: what a stopped broker's accounts file holds, and the ways out when a server refuses it."""
+"""``cmqd accounts``: the accounts file of a stopped broker, and the ways out after a refusal of the server."""
 
 import asyncio
 import json

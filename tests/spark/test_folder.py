@@ -1,4 +1,4 @@
-"""Data folders: what is there at one moment, what is gone, and files that come by way of a URL."""
+"""Data folders: the rows of a moment, reclaimed rows, and files fetched from a URL."""
 
 # pyspark and pyarrow tell pyright little of their types, and are not there without the Spark set.
 # pyright: reportMissingImports=false, reportMissingTypeStubs=false, reportMissingModuleSource=false
@@ -181,7 +181,7 @@ def test_times_that_were_reclaimed(folder: Path):
 
     with pytest.raises(DataLossError, match="row 4"):
         planned(folder, startingTimestamp=str(NOW_MS + HOUR_MS))
-    # What is gone may have been written in the same millisecond as what follows.
+    # Reclaimed rows may have been written in the same millisecond as the following rows.
     with pytest.raises(DataLossError, match="row 4"):
         planned(folder, startingTimestamp=str(NOW_MS + 2 * HOUR_MS))
     assert planned(folder, startingTimestamp=str(NOW_MS + 2 * HOUR_MS + 1)) == []
@@ -294,7 +294,7 @@ async def test_a_broker_with_a_live_message_in_its_first_segment_and_nothing_beh
             work = await client.ensure_queue("work", visibility_timeout=3600)
             await kept.send(b"live")
             first = read_manifest(data).segments[0]
-            # An old snapshot, so that the segment stays as it is; it would for a minute without.
+            # An old snapshot, so that the segment stays unsealed, without a wait of a minute.
             with contextlib.closing(open_read_only(data / first.file, sealed=False)) as raw:
                 raw.execute("BEGIN")
                 assert raw.execute("SELECT count(*) FROM log").fetchone()[0] > 0
@@ -472,7 +472,7 @@ def test_the_active_segment_of_a_url_is_refused(folder: Path, files: Files):
 
 
 def numbers_of(tasks: "list[Task]") -> list[int]:
-    """LSNs of what the tasks read."""
+    """LSNs of the rows that the tasks read."""
     schema = pa.schema([pa.field("lsn", arrow_type("lsn"))])
     return [lsn for task in tasks for batch in read_task(task, schema) for lsn in batch["lsn"].to_pylist()]
 
@@ -528,7 +528,7 @@ def test_a_replay_is_counted_anew_if_a_segment_goes_meanwhile(folder: Path, monk
     _, count = count_log(Session(form=OutputForm.JSON), order)
 
     assert count.messages == 20
-    # No slice spans the rows that are gone: they could not be asked for.
+    # No slice spans reclaimed rows: a request for such rows would fail.
     assert [(one.first_lsn, one.last_lsn) for one in count.slices] == [(2, 2), (5, 5)]
 
 

@@ -1,4 +1,4 @@
-"""``cmq reconcile``: its figures are those of a broker, and of what the test did; and it says when they are not."""
+"""``cmq reconcile``: its figures agree with a broker and with the test, and a difference is reported."""
 
 # pyspark and pyarrow tell pyright little of their types, and are not there without the Spark set.
 # pyright: reportMissingImports=false, reportMissingTypeStubs=false, reportMissingModuleSource=false
@@ -58,7 +58,7 @@ def cmq(capfd: pytest.CaptureFixture[str]) -> Cmq:
 
 
 def by_queue(document: Any) -> dict[str, dict[str, int]]:
-    """What is not 0, all hours of a queue together: the test may run over the full hour."""
+    """Counts above 0, all hours of a queue together: the test may run over the full hour."""
     found: dict[str, Counter[str]] = {}
     for line in document["lines"]:
         found.setdefault(line["queue"], Counter()).update({name: line[name] for name in (*IN, *OUT)})
@@ -69,7 +69,7 @@ def by_queue(document: Any) -> dict[str, dict[str, int]]:
 
 
 async def take(queue: Queue, count: int, *, delete: bool) -> None:
-    """Receive so many; delete them, or leave them in flight."""
+    """Receive messages; delete the messages, or leave them in flight."""
     taken = 0
     while taken < count:
         messages = await queue.receive(min(256, count - taken), wait=20)
@@ -80,7 +80,7 @@ async def take(queue: Queue, count: int, *, delete: bool) -> None:
 
 
 async def moved(dead: Queue, count: int) -> None:
-    while (await dead.attributes()).active != count:  # noqa: ASYNC110 - the server tells when it is asked
+    while (await dead.attributes()).active != count:  # noqa: ASYNC110 - the state of the server is polled
         await asyncio.sleep(0.05)
 
 
@@ -166,7 +166,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     with RunningBroker(folder, "--durability", "os", "--keep-history-ms", "3600000") as broker:
         asyncio.run(work(broker.url))
-        # Killed, so that what is there is what it wrote while it ran.
+        # Killed, so that the folder is as written during the run.
         broker.kill()
     return folder / "data"
 
@@ -226,7 +226,7 @@ def test_what_was_reclaimed_is_not_counted_and_that_is_said(spark: "SparkSession
 
     with RunningBroker(tmp_path, "--durability", "os") as broker:
         asyncio.run(work(broker.url))
-        # While it runs: what is sealed, and what is not.
+        # While the broker runs: sealed and unsealed rows.
         code, out, err = cmq("--path", str(tmp_path / "data"), "--include-active", "--output", "json")
 
     assert code == ExitCode.OK, err
@@ -234,7 +234,7 @@ def test_what_was_reclaimed_is_not_counted_and_that_is_said(spark: "SparkSession
     (line,) = document["lines"]
     assert document["missing_rows"][0][0] == 1
     assert "the broker reclaimed row" in err
-    # The row that made the queue is gone, too: its name, and what is live, stand in the checkpoint.
+    # The row of the creation is reclaimed, too: name and live messages of the queue are in the checkpoint.
     assert (line["queue"], line["active"]) == ("orders", 3)
     assert line["sent"] == 3 + line["consumed"] + line["gone"]
 
@@ -274,7 +274,7 @@ def test_what_expired_stands_in_the_hour_of_its_sending(spark: "SparkSession", h
 
     assert code == ExitCode.OK, err
     lines = json.loads(out)["lines"]
-    # Four an hour, the oldest first; after two hours what is left of an hour is gone.
+    # Four an hour, the oldest first; after two hours the rest of an hour is reclaimed.
     expected = {"sent": [10, 11, 12, 13], "consumed": [8, 4, 4, 0], "expired": [2, 7, 8, 0], "active": [0, 0, 0, 13]}
     assert {name: [line[name] for line in lines] for name in expected} == expected
     begins = [datetime.fromisoformat(line["hour"]) for line in lines]

@@ -138,7 +138,7 @@ def url(port: int) -> str:
 
 
 def fixed_bytes(fixed: bytes, real: Callable[[int], bytes]) -> Callable[[int], bytes]:
-    """A source of random bytes whose nonces are ``fixed``."""
+    """A source of random bytes with ``fixed`` nonces."""
     return lambda count: fixed if count == len(fixed) else real(count)
 
 

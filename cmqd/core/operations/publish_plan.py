@@ -354,7 +354,7 @@ class PublishPlan:
         if labels is None or not any(labels):
             if is_routing:
                 raise InvalidArgument(
-                    f"topic {self.topic.name!r} filters by routing key; give a key for all messages, or one for each",
+                    f"topic {self.topic.name!r} filters by routing_keys; give a key for all messages, or one for each",
                     field=field,
                     value=labels,
                     limit="one routing key, or one for each message",

@@ -27,7 +27,7 @@ from support.server_rig import RigClient, ServerRig
 
 
 class FolderBroker(ServerRig):
-    """An ``ServerRig`` whose log is on disk; made by ``open_folder``."""
+    """A ``ServerRig`` with its log on disk; made by ``open_folder``."""
 
     storage: StorageProcessLog
     report: RecoveryReport
