@@ -216,8 +216,8 @@ class Settings:
     # ------------------------------------------------------------ memory
 
     memory_budget_bytes: int = _setting(
-        0, "memory", "memory for unfinished frames, unread replies, sessions and dedup ids of clients, at least 128 "
-        "MiB; 0 = a quarter of the memory of the machine or container; an account may use a quarter of "
+        0, "memory", "memory for unfinished frames, unread replies, sessions, dedup ids and schedules of clients, at "
+        "least 128 MiB; 0 = a quarter of the memory of the machine or container; an account may use a quarter of "
         "the budget", low=0, high=1 << 50,
     )  # fmt: skip
     # Some 100 ms of the fastest measured writing: deep enough for a commit to run while the next commit fills.

@@ -10,11 +10,12 @@ from cmqd.core.broker import Broker
 from cmqd_segment.checkpoint import AnyPart, CheckpointHeader, QueueSlice
 from cmqd_segment.records import UNUSED, AnyRecord, QueueCreated, QueueDeleted, QueueRewound
 from cmqd_segment.rows import Run
+from pyspark_cmqd.events import Event, stored_in
 from pyspark_cmqd.log_fold import LogFold
 from pyspark_cmqd.options import Mode
 from pyspark_cmqd.states import LIVE, Result, State, StateReader
 from support.busy_rig import SOME_MS, busy_rig, replayed
-from support.core_builders import KEY, START_MS, Rig
+from support.core_builders import ACCOUNT, KEY, START_MS, Rig
 from support.rewinds import consume, merged_in_replay
 
 
@@ -69,6 +70,32 @@ def test_the_fold_says_what_the_broker_says_at_every_row(seed: int):
         for record in records:
             broker.replay(record, lsn)
         assert_as_the_broker(fold, broker)
+
+
+def test_the_message_of_a_schedule_is_a_plain_send():
+    rig = Rig()
+    rig.create()
+    for name in ("report", "lost"):
+        attributes = {"queue": "q", "cron": "60000"}
+        rig.done(rig.broker.create_schedule(ACCOUNT, name, attributes, b"go", {"h": "v"}, rig.now_ms))
+    rig.advance(60_000)
+    consume(rig, 1)
+    parts = rig.checkpoint()
+    rig.advance(60_000)
+    rig.done(rig.broker.delete_schedule(ACCOUNT, "lost"))
+    fold, broker = LogFold(), Broker(KEY)
+
+    for lsn, records in enumerate(rig.log.rows, 1):
+        fold.apply(lsn, records)
+        for record in records:
+            broker.replay(record, lsn)
+        assert_as_the_broker(fold, broker)
+
+    (queue,) = folded(rig.log.rows, parts=parts).queues.values()
+    assert queue.sets()[State.ACTIVE] == rig.queue().index.active
+    stored = [event for records in rig.log.rows for event in stored_in(records)]
+    assert {event.event for event in stored} == {Event.SENT}
+    assert len(stored) == 4
 
 
 def test_after_a_step_of_broker_time_the_fold_prunes_by_the_new_time():
