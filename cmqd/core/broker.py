@@ -128,7 +128,7 @@ class Broker:
         schedules.
 
         Call again while ``next_deadline_ms`` is not in the future. The reply has the queues that were deleted because
-        they were unused, and the schedules whose queue could not take their message.
+        they were unused, and the schedules with a queue that could not take the message.
         """
         effects = Effects()
         for step in self.parts.tick_steps:

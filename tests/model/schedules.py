@@ -41,13 +41,13 @@ class NaiveSchedule:
     missed: int = 0
 
     def plan(self, now_ms: int) -> None:
-        """The first time from now on."""
+        """Set the first time from now on."""
         self.next_ms = 0 if self.paused else (now_ms // self.period_ms + 1) * self.period_ms
 
 
 @dataclass
 class Fired:
-    """What a schedule sent, until the record of the firing tells which one it was."""
+    """A message that a schedule sent, until the record of the firing names the schedule."""
 
     queue: NaiveQueue
     body: bytes
@@ -151,7 +151,7 @@ class ScheduleMachine(BrokerMachine):
     @precondition(lambda self: bool(self.schedules))
     @rule(number=which, prepare=st.sampled_from(["", "", "", "queue gone", "queue full", "checkpoint"]))
     def time_comes(self, number: int, prepare: str) -> None:
-        """Exactly: neither before nor long after."""
+        """A schedule fires exactly at its time: not a millisecond before, and at the first tick after."""
         schedule = self.schedules[number % len(self.schedules)]
         queue = self.named(schedule.account, schedule.queue)
         if queue is not None and prepare == "queue gone":
@@ -169,7 +169,7 @@ class ScheduleMachine(BrokerMachine):
     # ------------------------------------------------------------------ records
 
     def judge_copies(self, record: MessagesSent, row: NaiveRow) -> None:
-        """A message that no client sent: a schedule did, as the record of the firing will tell."""
+        """A message without a client comes from a schedule; the record of the firing follows in the row."""
         queue = self.by_id(record.queue_id)
         assert record.first_position == queue.next_position
         assert record.origins is None

@@ -4,13 +4,12 @@ A firing is a send like any other: the message obeys the limits of its queue and
 firing is in the row of the message, with the next time. A crash therefore leaves both or neither, and no message is
 sent twice.
 
-The next time is asked from now on, not from the planned time on. A schedule so fires once for all times that passed
-while the broker was down, in place of once for each of them.
+The calendar is asked for the next time after now, not after the planned time. A schedule therefore fires once for all
+times that passed while the broker was down, and not once for each.
 
-A queue that is missing, full or refuses the message in another way is a miss: it is recorded with its reason, and the
-next time stands. Waiting for such a queue would send the message at a time that the owner did not ask for. Only while
-the broker itself has no space for bodies, firings are put off: the owner can do nothing about the reason, and it ends
-by itself.
+A queue that is missing, full or refuses the message in another way is a miss: the firing is recorded with the reason,
+and the next time stands. Waiting for the queue would send the message at a time that the owner did not ask for. Only
+while the broker itself has no space for bodies, firings are put off: the reason is the broker's own, and passes.
 """
 
 from collections.abc import Mapping
@@ -113,10 +112,8 @@ class Schedules:
         if taken is not None:
             raise ScheduleExists(name, taken.name)
         self._check_message(account, chosen.queue, body, headers)
-        next_ms = 0 if chosen.paused else self._next_ms(chosen.cron, chosen.zone, now_ms)
-        if chosen.paused:
-            # Checked all the same: a resume would be refused.
-            self._calendar(chosen.cron, chosen.zone, now_ms)
+        # Asked for a paused schedule too: a wrong expression is refused now, and not at the resume.
+        first_ms = self._next_ms(chosen.cron, chosen.zone, now_ms)
         limit = self._limits.max_schedules_per_account
         if len(self._schedules.names.get(account, ())) >= limit:
             raise TooManySchedules(account, f"{limit} schedules", limit)
@@ -133,7 +130,7 @@ class Schedules:
             body=body,
             headers=headers or None,
             set_ms=now_ms,
-            next_ms=next_ms,
+            next_ms=0 if chosen.paused else first_ms,
         )
         records.append(record)
         return Outcome(self._info(self._set(record), created=True), records)
@@ -361,7 +358,7 @@ class Schedules:
             self._plan_next(schedule)
 
     def step(self, now_ms: int) -> list[AnyRecord]:
-        """Broker time was set to ``now_ms``: plan schedules anew whose next time lies further ahead than it should.
+        """Broker time was set to ``now_ms``: plan the schedules anew that have a next time too far ahead.
 
         After a step back by a year a schedule for every hour would otherwise wait for a year. A replay finds the result
         in these records.
