@@ -1,6 +1,7 @@
 """Schedules on a real data folder: kills of the storage process between firings, and large bodies."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,7 +28,7 @@ async def created(rig: FolderBroker, body: bytes) -> RigClient:
     client = await rig.client()
     queue = wire.CreateQueue(client.next_id(), "orders", {"max_message_bytes": MIB, "retention_ms": 100 * HOUR_MS})
     assert isinstance(await rig.answer(client, queue), wire.QueueInfo)
-    attributes = {"queue": "orders", "cron": "0 * * * *", "zone": "Europe/Berlin"}
+    attributes: dict[str, Any] = {"queue": "orders", "cron": "0 * * * *", "zone": "Europe/Berlin"}
     schedule = wire.CreateSchedule(client.next_id(), "hourly", attributes, body, {"kind": "report"})
     assert isinstance(await rig.answer(client, schedule), wire.ScheduleInfo)
     return client
