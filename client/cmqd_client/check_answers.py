@@ -168,7 +168,7 @@ def status_of(answer: object) -> TransactionStatus:
     """Return the status from a user's function.
 
     Raises:
-        TypeError: the value is no status.
+        TypeError: the value is not a status.
     """
     if isinstance(answer, TransactionStatus):
         return answer

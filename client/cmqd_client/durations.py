@@ -41,7 +41,7 @@ def to_patience(patience: Duration | None) -> float:
     """Return the seconds of a patience; ``inf`` for None (unlimited).
 
     Raises:
-        TypeError: the patience is no duration.
+        TypeError: the patience is not a duration.
         ValueError: the patience is not more than 0.
     """
     if patience is None:

@@ -2,7 +2,7 @@
 
 :mod:`cmqd_client.sync` is generated; this module holds all that its classes do at run time. Threads may share a client:
 their calls run concurrently in its loop, as tasks of the asynchronous client do. The thread is a daemon and belongs to
-a process: a forked child has no such thread, and calls there fail at once instead of waiting for ever.
+a process: a forked child has no such thread, and calls there fail at once instead of waiting forever.
 """
 
 import asyncio

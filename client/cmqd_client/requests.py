@@ -1,8 +1,9 @@
 """Requests and replies: a request is a message with a return address, its reply a message in a queue of the client.
 
-The reply queue belongs to one client. It is made at the first request, under a random name, and is received from until
-the client closes. The server deletes it when no client has used it for ten minutes (``auto_delete_after``), so a client
-that crashes leaves no queue behind. If the queue is gone because the client was cut off for so long, it is made again.
+The reply queue belongs to a single client. The first request creates the queue, under a random name, and the client
+receives from the queue until it closes. The server deletes the queue after ten minutes without use
+(``auto_delete_after``), so a client that crashes leaves no queue behind. If the queue was deleted during a long outage,
+the client creates the queue again.
 
 The return address is two headers: ``reply-to`` names the queue, ``correlation-id`` the request. A reply has the same
 ``correlation-id``, and the same dedup id: a consumer that gets a request twice stores one reply.

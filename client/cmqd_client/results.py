@@ -151,7 +151,7 @@ class DecisionResult(PartialResult[MessageId, DecisionFailure], frozen=True):
 
 
 class Peeked(msgspec.Struct, frozen=True):
-    """A message at the time of the peek; a peek is no receive."""
+    """A message at the time of the peek; a peek is not a receive."""
 
     id: MessageId
     state: str

@@ -255,7 +255,7 @@ def strings(values: Iterable[str], field: str) -> list[str]:
     """Return tags or keys as a list.
 
     Raises:
-        TypeError: the value is a single string (its letters would be taken for tags), or an element is no string.
+        TypeError: the value is a single string (its letters would be taken for tags), or an element is not a string.
     """
     if isinstance(values, (str, bytes)):
         raise TypeError(f"{field} must be a list of strings, not {values!r}")
@@ -273,7 +273,7 @@ def subscription_attributes(given: SubscriptionAttributes) -> dict[str, Any]:
     """Return the given attributes in wire form.
 
     Raises:
-        TypeError: an attribute is unknown; tags or keys are no list of strings.
+        TypeError: an attribute is unknown; tags or keys are not a list of strings.
         ValueError: there are both tags and keys.
     """
     check_names(given, SubscriptionAttributes, "subscription")

@@ -716,7 +716,7 @@ class Message(Synchronous[AsyncMessage[BodyT]]):
             headers: further headers of the reply.
 
         Raises:
-            ValueError: the message is no request.
+            ValueError: the message is not a request.
             QueueNotFound: the client that made the request has gone; delete the message.
             CmqError: as for :meth:`Queue.send`.
         """
@@ -1089,7 +1089,7 @@ class Queue(Synchronous[AsyncQueue[BodyT]]):
                 ``nearest`` is the nearest possible time. No message was changed.
             TypeError: the time is a duration, or neither a ``datetime`` nor a number; or not exactly one of ``time``
                 and ``ago`` is given.
-            ValueError: the time has no zone, or is a number that is no time.
+            ValueError: the time has no zone, or is a number that is not a time.
         """
         return self.portal.call(lambda: self.asynchronous.rewind(time, ago=ago, strict=strict))
 

@@ -98,7 +98,7 @@ os.register_at_fork(after_in_child=_shared.forked)
 
 
 def acquire() -> LoopThread:
-    """Return the thread of this process, started if need be; pair each call with :func:`release`."""
+    """Return the thread of this process, started if necessary; pair each call with :func:`release`."""
     with _shared.lock:
         if _shared.thread is None:
             _shared.thread = LoopThread()

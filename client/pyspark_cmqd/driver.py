@@ -284,7 +284,7 @@ def limited_offset(
     """Return the last row of a batch of at most this number of messages, and of bytes of bodies (0 = no limit).
 
     Rows are read whole. The batch has at least one row with wanted messages, even if the row exceeds the limit: else
-    the stream would stop there for ever.
+    the stream would stop there forever.
     """
     counted = counted_bytes = 0
     last = above

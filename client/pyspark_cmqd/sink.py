@@ -79,7 +79,7 @@ MEMORY_PATIENCE_S = 600.0
 """Time for which a request waits for memory for its dedup ids: twice the life of an id."""
 
 _Send: TypeAlias = Callable[[Request, str | None], Awaitable["Delivered"]]
-"""Sends a request; a dedup id is the condition that the queue remembers it, None is no condition."""
+"""Sends a request; a dedup id is the condition that the queue remembers it, None is not a condition."""
 
 _log = logging.getLogger("pyspark_cmqd")
 _sleep = asyncio.sleep

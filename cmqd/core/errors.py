@@ -52,7 +52,7 @@ class InvalidArgument(DomainError):
 
 
 class QueueNotFound(DomainError):
-    """No queue of that name in the account."""
+    """No queue with this name in the account."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"queue {name!r} does not exist; create it first", queue=name)
@@ -314,7 +314,7 @@ class MessageDamaged(DomainError):
 
 
 class TopicNotFound(DomainError):
-    """No topic of that name in the account."""
+    """No topic with this name in the account."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"topic {name!r} does not exist; create it first", topic=name)
@@ -359,7 +359,7 @@ class TooManyTopics(DomainError):
 
 
 class SubscriptionNotFound(DomainError):
-    """The topic has no subscription of that name."""
+    """The topic has no subscription with this name."""
 
     def __init__(self, topic: str, name: str) -> None:
         super().__init__(f"topic {topic!r} has no subscription {name!r}", topic=topic, subscription=name)
@@ -400,7 +400,7 @@ class TooManySubscriptions(DomainError):
 
 
 class ScheduleNotFound(DomainError):
-    """No schedule of that name in the account."""
+    """No schedule with this name in the account."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"schedule {name!r} does not exist; create it first", schedule=name)

@@ -51,7 +51,7 @@ class Check(msgspec.Struct, frozen=True, gc=False):
 class Push(msgspec.Struct, frozen=True, gc=False):
     """A post of a topic's message to a subscription's URL; answer with ``Broker.pushes_ended``.
 
-    The push is under way from this outcome on. That is no fact: a restart repeats the push.
+    The push is under way from this outcome on. That is not a fact: a restart repeats the push.
     """
 
     account: str
@@ -200,7 +200,7 @@ class Published(msgspec.Struct, frozen=True, gc=False):
 class Outcome(msgspec.Struct, Generic[T]):
     """The result of an operation: its reply, the records to append, replies to waiting requests, and reads to make.
 
-    The records must be appended to the log in one go and in this order, before the records of any later outcome:
+    The records must be appended to the log together and in this order, before the records of any later outcome:
     recovery applies them in the order of the log. No reply may leave before they are durable, because a reply sent
     earlier would acknowledge a change that a crash can undo.
     """

@@ -47,14 +47,14 @@ _MAX_ACCOUNTS = 10_000
 
 
 class AccountExists(DomainError):
-    """An account of that name, or of a name that differs only in case, exists already."""
+    """An account with this name, or with a name that differs only in case, exists already."""
 
     def __init__(self, account: str) -> None:
         super().__init__(f"account {account!r} already exists", account=account)
 
 
 class AccountNotFound(DomainError):
-    """There is no account of that name."""
+    """There is no account with this name."""
 
     def __init__(self, account: str) -> None:
         super().__init__(f"account {account!r} does not exist", account=account)
@@ -313,7 +313,7 @@ class Accounts:
     async def delete_key(
         self, caller: str, account: str | None, secret_id: str, *, with_key: str | None = None
     ) -> None:
-        """Delete a key for ever.
+        """Delete a key permanently.
 
         Raises:
             PermissionDenied, AccountNotFound, KeyNotFound, LastKey: the key was not deleted.

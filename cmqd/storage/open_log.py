@@ -37,7 +37,7 @@ from cmqd_segment.manifest import SegmentEntry, SegmentState, merge_ranges, sync
 
 PREPARE_RETRY_SECONDS = 1.0
 CLOSE_SEAL_SECONDS = 1.0
-"""Time that an orderly stop gives to seals. A reader from outside may hold up a seal for ever, and the next start seals
+"""Time that an orderly stop gives to seals. A reader from outside may hold up a seal forever, and the next start seals
 the rest. Less than the loop process waits for the whole stop (``CLOSE_LOG_S`` of the daemon)."""
 
 StartTask = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]

@@ -383,7 +383,7 @@ class StorageProcessLog:
         for channel in (self._control, self._pages):
             if channel is not None:
                 channel.close()
-        # Before the callbacks of the sockets run: this end is no failure.
+        # Before the callbacks of the sockets run: this end is not a failure.
         self._closing = self._ended = True
 
     def _kill_process(self) -> None:

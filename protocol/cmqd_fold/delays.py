@@ -2,7 +2,7 @@
 
 At most ``max_delayed`` messages are scheduled, because a due time costs memory. Places are given in order of sending:
 while messages wait in overflow, later messages wait too, even if a place is free. Otherwise new short delays would keep
-the oldest messages in overflow for ever, long past their time.
+the oldest messages in overflow forever, long past their time.
 """
 
 from array import array

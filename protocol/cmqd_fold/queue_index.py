@@ -19,8 +19,8 @@ Invariants:
 - Counts are the sizes of the sets; the messages in flight are the live positions in none of the sets.
 
 All changes of facts go through the ``apply_*`` methods, live and in recovery alike; the methods read no clock.
-``damaged`` is no fact but an observation (the body could not be read), and ``moving`` an intention (the body is being
-read, to be moved to another queue). A restart forgets both, and the messages are active again.
+``damaged`` is not a fact but an observation (the body could not be read), and ``moving`` an intention (the body is
+being read, to be moved to another queue). A restart forgets both, and the messages are active again.
 
 A message in flight has no set. A receive takes it out of ``active`` and a delete out of ``live``, so the two most
 frequent records touch one large set each. The price is that the count of messages in flight is a difference of counts,
@@ -326,14 +326,14 @@ class QueueIndex:
                     self.history.load(first_position, content)
 
     def _load_slice(self, part: QueueSlice) -> None:
-        # ``head`` is no fact and not in the slice; the end of recovery sets it to the floor.
+        # ``head`` is not a fact and not in the slice; the end of recovery sets it to the floor.
         self.next_position = part.next_position
         self.floor = part.floor
         self.last_enqueue_ms = part.last_enqueue_ms
         self.live = BitMap64.deserialize(part.live)
         self.live_count = len(self.live)
         self.active = BitMap64.deserialize(part.active)
-        # Counts are no part of a slice. Taken from the sets, they cannot disagree with them.
+        # Counts are not part of a slice. Taken from the sets, they cannot disagree with them.
         self.active_count = len(self.active)
         self.delays.load(part)
         self.steps.load(part.step_positions, part.step_starts, part.step_ends)

@@ -1,6 +1,6 @@
 """Timers of a queue: the broker's lists of the times at which leases end and messages come due.
 
-Timers are no facts: they follow from the facts, and only a broker needs them. The index fills them because the index
+Timers are not facts: they follow from the facts, and only a broker needs them. The index fills them because the index
 sees every new time. A reader of the log passes ``NO_TIMERS``.
 """
 

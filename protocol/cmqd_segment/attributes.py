@@ -36,7 +36,7 @@ class QueueAttributes(msgspec.Struct, frozen=True, omit_defaults=True, forbid_un
     auto_delete_after_ms: int = 0
     """Delete the queue after this time without use; 0 = never."""
     auto_delete_only_empty: bool = True
-    """A queue with messages is not deleted for want of use."""
+    """A queue with messages is not deleted for lack of use."""
 
 
 class TopicAttributes(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=False):

@@ -38,7 +38,7 @@ def decode_part(payload: bytes | memoryview) -> AnyPart:
 
     Raises:
         NewerFormatError: the part has a tag that this version does not know.
-        msgspec.MsgspecError: the bytes are no part of any version.
+        msgspec.MsgspecError: the bytes are not part of any version.
     """
     try:
         return _parts.decode(payload)

@@ -60,7 +60,7 @@ def decode_records(meta: Buffer) -> list[AnyRecord]:
 
     Raises:
         NewerFormatError: a record has a tag that this version does not know.
-        msgspec.MsgspecError: the bytes are no records of any version.
+        msgspec.MsgspecError: the bytes are not records of any version.
     """
     try:
         return _records.decode(meta)

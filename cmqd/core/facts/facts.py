@@ -35,12 +35,12 @@ class Facts:
         if not record.stepped:
             return
         now_ms, limits = record.time_ms, self.limits
-        # A slice that was taken later includes the step, and its times may rightly lie beyond the bounds of then.
+        # A slice that was taken later includes the step, and its times may rightly lie beyond the bounds at the step.
         by_id = self.queues.by_id
         queues = {number: queue for number, queue in by_id.items() if not lsn or lsn > queue.slice_lsn}
         self.queues.leases.no_later_than(now_ms + limits.max_visibility_timeout_ms, queues)
-        # The limit of then, from the record: replay must not depend on the setting of today. A delay stays shorter than
-        # the retention, which begins anew at the step, or the message would expire unseen.
+        # The limit at that time, from the record: replay must not depend on the present setting. A delay stays shorter
+        # than the retention, which begins anew at the step, or the message would expire unseen.
         self.queues.delays.no_later_than(
             {
                 number: now_ms + min(record.max_delay_ms, queue.index.attributes.retention_ms - DELAY_BUCKET_MS)

@@ -64,7 +64,7 @@ class QueueTable:
         """Subscriptions that deliver to a queue, by account and name of the queue, whether the queue exists or not."""
 
     def find(self, account: str, name: str) -> Queue:
-        """Return the queue of that name.
+        """Return the queue with this name.
 
         Raises:
             QueueNotFound: there is none.

@@ -56,7 +56,7 @@ class Schedule:
 
     @property
     def definition(self) -> ScheduleSet:
-        """The record that made the schedule, or changed it last; its ``set_ms`` and ``next_ms`` are of then."""
+        """The record that made the schedule, or changed it last; its ``set_ms`` and ``next_ms`` are of that time."""
         return self._definition
 
     @property
@@ -115,7 +115,7 @@ class ScheduleTable:
         """By account and case-folded name."""
 
     def find(self, account: str, name: str) -> Schedule:
-        """Return the schedule of that name.
+        """Return the schedule with this name.
 
         Raises:
             ScheduleNotFound: there is none.

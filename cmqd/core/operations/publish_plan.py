@@ -43,7 +43,7 @@ MATCH_UNITS = 16
 """Of labels that are not remembered: their check and the match, 7 to 40 microseconds."""
 MAX_RESTARTS = 16
 """Restarts of a plan after which the plan is finished in a single call. Without this bound a client that changes the
-topic's subscriptions without end would hold up the publishes for ever."""
+topic's subscriptions without end would hold up the publishes forever."""
 
 
 class Part(msgspec.Struct, gc=False):
@@ -110,7 +110,7 @@ class Entry(msgspec.Struct, gc=False):
         matched: list[int | None] = [None] * len(ids)
         own = dict(enumerate(self.matched, self.first))
         for place, number in self.repeats.numbers.items():
-            # A body that repeats a body of the same batch finds the entry taken: the repeat is no message of its own.
+            # A body that repeats a body of the same batch finds the entry taken: the repeat is not a new message.
             matched[place] = own.pop(number, None)
         return Published(ids, matched)
 

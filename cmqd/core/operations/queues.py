@@ -277,7 +277,7 @@ class QueueAdmin:
         if before is not None and not before.sources:
             self._serve_as_dead_letter_queue(before, -1, records)
         if target is not None and is_first:
-            # The messages in the target are no dead letters. Dead letters are accepted once these are consumed, so that
+            # Messages in the target are not dead letters. Dead letters are accepted once these are consumed, so that
             # a redrive never moves the messages of a working queue.
             self._serve_as_dead_letter_queue(target, target.index.next_position, records)
 
@@ -306,7 +306,7 @@ class QueueAdmin:
         return effects.outcome(None)
 
     def remove(self, queue: Queue, reason: str, effects: Effects) -> None:
-        """Remove a queue that is no dead-letter queue; ``reason`` is that of the record."""
+        """Remove a queue that is not a dead-letter queue; ``reason`` is that of the record."""
         error = QueueDeleted(queue.name)
         woken = self._receive.end_waits(queue, error)
         lanes: tuple[Lane[Any], ...] = (self._pages.peeks, self._pages.rewinds)

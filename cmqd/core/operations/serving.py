@@ -184,7 +184,7 @@ class Serving:
             if message is None:
                 break
             # The first message may exceed the size of a reply alone: refused here, it would block the head of the queue
-            # for ever.
+            # forever.
             size += reply_bytes(message)
             if size > self._max_batch_bytes and taken:
                 break

@@ -272,7 +272,7 @@ class Settle:
 def _failures(name: str, handles: list[int], failed: list[int]) -> list[HandleFailure]:
     """Return a failure for every handle that failed each time it was named.
 
-    A handle that is named twice fails the second time only because the first time succeeded; that is no failure.
+    A handle that is named twice fails the second time only because the first time succeeded; that is not a failure.
     """
     named, failures = Counter(handles), Counter(failed)
     return [

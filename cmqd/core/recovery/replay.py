@@ -121,7 +121,7 @@ class Replay:
             self._apply(queue, record, lsn)
         else:
             # Cut down first, then applied by the ordinary methods: a second set of methods that tolerate anything would
-            # have to be kept equal to the first for ever.
+            # have to be kept equal to the first forever.
             fitting, is_all = self._salvage.fitting(queue.index, record)
             self.records_not_applied += not is_all
             for fitting_record in fitting:

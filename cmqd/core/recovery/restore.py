@@ -56,7 +56,7 @@ class Restore:
                 # The ends of the reservations and not the next numbers: numbers up to there may have been used after
                 # the checkpoint. ``Replay.finish`` goes on behind them.
                 self._numbers.message_id_until = part.message_id_until
-                # A lease below the end of its reservation may be in the hands of a client that still has the receipt
+                # A lease below the end of its reservation may belong to a client that still has the receipt
                 # handle.
                 self._numbers.lease_until = part.lease_until
                 self._numbers.queue_id_until = part.queue_id_until
