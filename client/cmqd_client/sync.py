@@ -1018,7 +1018,7 @@ class Queue(Synchronous[AsyncQueue[BodyT]]):
 
         Args:
             message: the message or its receipt handle.
-            reason: why, for those who read the dead letters; at most 256 bytes of UTF-8.
+            reason: text for readers of the dead letters; at most 256 bytes of UTF-8.
 
         Raises:
             NoDeadLetterQueue: the queue has no dead-letter queue.
