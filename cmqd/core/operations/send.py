@@ -273,6 +273,8 @@ class Send:
                 value=at_ms,
                 limit=f"a delay of at most {self._limits.max_delay_ms} ms",
             )
+        # From the time of the queue and not from now: ``_visible_ms`` adds the same time again, so the message becomes
+        # active at ``at_ms`` even after a step back of the clock.
         return max(0, at_ms - enqueue_ms)
 
     def _check_delay(self, queue: Queue, delay_ms: int) -> None:
@@ -293,6 +295,7 @@ def _is_plain(request: SendRequest, queue_delay_ms: int) -> bool:
     """Return whether a send has only bodies, active at once, and perhaps a session and sequence."""
     if request.headers is not None or request.dedup_ids is not None or request.after is not None:
         return False
+    # Even a time that has passed: it must be checked against the field ``delay_ms``, which a plain send does not do.
     if request.at_ms is not None:
         return False
     return (queue_delay_ms if request.delay_ms is None else request.delay_ms) == 0

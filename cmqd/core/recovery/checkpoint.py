@@ -67,9 +67,9 @@ class Checkpoint:
         # The header first, and its LSN with it: replay begins behind it. A record between the header and a slice is
         # replayed for the slices made before it, and skipped for those made after it.
         #
-        # Of the numbers the ends of the reservations, which a start skips to. The next free numbers would not do: the
-        # numbers behind them are handed out while the slices are made, and a lease that was given twice would let an
-        # old receipt handle delete another message.
+        # The header has the ends of the reserved numbers, and a start continues behind them. The next free numbers
+        # would not do: further numbers are handed out while the slices are made. A lease number that is given twice
+        # would let an old receipt handle delete another message.
         parts = 1
         numbers = self._numbers
         yield CheckpointHeader(

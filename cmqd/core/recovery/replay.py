@@ -132,6 +132,7 @@ class Replay:
         schedules = self._facts.schedules
         schedule = schedules.by_id.get(record.schedule_id)
         if schedule is not None:
+            # As for a queue: the slice has the firings up to its LSN, and a second application would count them twice.
             if lsn > schedule.slice_lsn:
                 schedules.apply(record)
         elif isinstance(record, ScheduleSet):
@@ -145,6 +146,9 @@ class Replay:
                     schedules.apply(ScheduleDeleted(namesake.schedule_id))
             # Behind a gap the record may be a change of a schedule with a lost creation: it has all attributes.
             schedules.apply(record)
+        # Up to the end of the checkpoint an unknown schedule was deleted before its slice was made. Behind the end its
+        # creation is missing. Passed over in silence, the schedule would never fire again, and its operator would have
+        # no sign of a loss.
         elif lsn > self._restore.end_lsn:
             if self._salvage is None:
                 raise ValueError(f"row {lsn} has a {type(record).__name__} of unknown schedule {record.schedule_id}")
