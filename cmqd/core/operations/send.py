@@ -295,7 +295,7 @@ def _is_plain(request: SendRequest, queue_delay_ms: int) -> bool:
     """Return whether a send has only bodies, active at once, and perhaps a session and sequence."""
     if request.headers is not None or request.dedup_ids is not None or request.after is not None:
         return False
-    # Even a time that has passed: it must be checked against the field ``delay_ms``, which a plain send does not do.
+    # Even a passed time must be checked against the field ``delay_ms``, and a plain send has no check of both fields.
     if request.at_ms is not None:
         return False
     return (queue_delay_ms if request.delay_ms is None else request.delay_ms) == 0

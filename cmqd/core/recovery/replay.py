@@ -128,7 +128,11 @@ class Replay:
                 self._apply(queue, fitting_record, lsn)
 
     def _replay_schedule(self, record: ScheduleRecord, lsn: int) -> None:
-        """Apply a record of a schedule. The message of a firing is a record of its queue, with a slice of its own."""
+        """Apply a record of a schedule.
+
+        The message of a firing is a record of its queue, and the queue has a slice of its own. Either part can be in the
+        checkpoint without the other part.
+        """
         schedules = self._facts.schedules
         schedule = schedules.by_id.get(record.schedule_id)
         if schedule is not None:
