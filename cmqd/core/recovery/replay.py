@@ -130,8 +130,8 @@ class Replay:
     def _replay_schedule(self, record: ScheduleRecord, lsn: int) -> None:
         """Apply a record of a schedule.
 
-        The message of a firing is a record of its queue, and the queue has a slice of its own. Either part can be in the
-        checkpoint without the other part.
+        The message of a firing is a record of its queue, and the queue has a slice of its own. The checkpoint can have
+        the firing without the message, or the message without the firing.
         """
         schedules = self._facts.schedules
         schedule = schedules.by_id.get(record.schedule_id)
