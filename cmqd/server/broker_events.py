@@ -12,6 +12,7 @@ from cmqd.server.handlers.publishing import Publishes
 from cmqd.server.listening_time import ListeningTime
 from cmqd.server.log_lines import get_logger
 from cmqd.server.part import part
+from cmqd.server.request_admission import Admission
 from cmqd_segment.records import Runs, StoredMessage
 
 _log = get_logger()
@@ -25,6 +26,7 @@ class BrokerEvents:
     broker: Broker
     answering: Answering
     publishes: Publishes
+    admission: Admission
     counters: Counters
     listening_time: ListeningTime
     now_ms: Callable[[], int]
@@ -55,6 +57,7 @@ class BrokerEvents:
         if self._is_quiet:
             return
         self.listening_time.pass_time(now_ms)
+        self.broker.gates.is_log_behind = self.admission.is_log_behind
         for event in self._call("tick", lambda: self.broker.tick(now_ms), now_ms) or ():
             match event:
                 case UnusedQueue():

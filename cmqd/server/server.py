@@ -187,6 +187,7 @@ class Server:
             broker=broker,
             answering=self.answering,
             publishes=self.publishes,
+            admission=self.admission,
             counters=self.counters,
             listening_time=self.listening_time,
             now_ms=now_ms,

@@ -226,16 +226,21 @@ def test_a_firing_takes_the_delay_of_its_queue(rig: Rig):
     assert rig.bodies() == [b"tick"]
 
 
-def test_no_firing_is_made_without_space_on_the_disk_and_one_afterwards(rig: Rig):
+@pytest.mark.parametrize(
+    ("gate", "closed", "opened"), [("moves_held_up", "disk full", ""), ("is_log_behind", True, False)]
+)
+def test_no_firing_is_made_while_the_disk_takes_no_bodies_and_one_afterwards(
+    rig: Rig, gate: str, closed: object, opened: object
+):
     make(rig)
-    rig.broker.gates.moves_held_up = "disk nearly full"
+    setattr(rig.broker.gates, gate, closed)
     rig.now_ms = NEXT_MS
     rows = rig.log.last_lsn
     assert rig.advance(0) == 1
     rig.advance(10 * MINUTE_MS)
     assert rig.log.last_lsn == rows
 
-    rig.broker.gates.moves_held_up = ""
+    setattr(rig.broker.gates, gate, opened)
     rig.advance(PUT_OFF_MS)
 
     assert rig.bodies() == [b"tick"]

@@ -1,6 +1,7 @@
 """Schedules through the server: requests, log lines, counters, the zones of the machine, and the disk."""
 
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -157,6 +158,28 @@ async def test_a_nearly_full_disk_takes_no_schedules_and_one_firing_follows(rig:
     # Neither body nor headers: a schedule can be paused whatever the disk has.
     rig.server.storage_state(full)
     assert (await client.expect(wire.ScheduleInfo, wire.SetSchedule, "report", {"paused": True})).attributes["paused"]
+
+
+async def test_firings_wait_while_the_disk_is_far_behind(tmp_path: Path) -> None:
+    """Many large bodies that come due at once would otherwise fill the memory."""
+    rig = await ServerRig.make(tmp_path, busy_pending_bytes=200_000)
+    client = await connected(rig)
+    for number in range(12):
+        await client.expect(wire.ScheduleInfo, wire.CreateSchedule, f"s{number}", HOURLY, b"x" * 60_000)
+    due_ms = (await client.expect(wire.ScheduleInfo, wire.GetSchedule, "s0")).facts["next_ms"]
+    rig.log.hold()
+
+    await pass_time(rig, due_ms - rig.broker_clock.now_ms())
+
+    # A tick ends beyond its bytes, and the next tick finds the disk behind.
+    assert rig.broker.queue_info("admin", "orders").counts["active"] == 5
+    rig.log.let_go()
+    await rig.turn(30)
+    for _ in range(5):
+        await pass_time(rig, 1000)
+    infos = [rig.broker.schedule_info("admin", f"s{number}") for number in range(12)]
+    assert [info.counts for info in infos] == [{"fired": 1, "missed": 0}] * 12
+    rig.close()
 
 
 async def test_the_log_of_administration_has_no_body(rig: ServerRig) -> None:

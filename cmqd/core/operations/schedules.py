@@ -9,7 +9,8 @@ times that passed while the broker was down, and not once for each.
 
 A queue that is missing, full or refuses the message in another way is a miss: the firing is recorded with the reason,
 and the next time stands. Waiting for the queue would send the message at a time that the owner did not ask for. Only
-while the broker itself has no space for bodies, firings are put off: the reason is the broker's own, and passes.
+while the broker itself has no space for bodies, or its disk is far behind, firings are put off: the reason is the
+broker's own, and passes.
 """
 
 from collections.abc import Mapping
@@ -43,7 +44,7 @@ FIRED_AT_ONCE = 8
 FIRED_BYTES = 256 * 1024
 """A tick begins no further firing beyond this many bytes of bodies: they are written to one row."""
 PUT_OFF_MS = 1000
-"""Time after which a firing is tried again that the broker had no space for."""
+"""Time after which a firing that was put off is tried again."""
 
 
 class ScheduleAttributes(msgspec.Struct, frozen=True):
@@ -304,7 +305,7 @@ class Schedules:
             schedule = None if schedule_id is None else self._schedules.by_id.get(schedule_id)
             if schedule is None:
                 continue
-            if self._gates.moves_held_up:
+            if self._gates.moves_held_up or self._gates.is_log_behind:
                 # The fact stays: a start meanwhile finds the schedule due.
                 plan.set(schedule.schedule_id, now_ms + PUT_OFF_MS)
             elif not schedule.next_ms:

@@ -24,6 +24,8 @@ class Gates:
     def __init__(self) -> None:
         self.moves_held_up = ""
         """Reason for which no message is moved or copied for now; empty = moves go on."""
+        self.is_log_behind = False
+        """True while much waits for the disk: schedules wait too, because no refusal would slow them down."""
         self.pushing = True
         """A client of the core posts to URLs; while none does, messages for URLs wait."""
         self.listening_since_ms: int | None = 0
