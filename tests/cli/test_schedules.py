@@ -58,13 +58,13 @@ def test_schedules_are_listed_with_their_next_times(cmq_at: Cmq, reports: Thread
     found = cmq_at("schedule", "list", "--search", "year", "--output", "json").json
     assert (found["total"], found["schedules"][0]["zone"]) == (1, "Asia/Tokyo")
     assert found["schedules"][0]["next_time"].endswith("-12-31T15:00:00Z")
-    assert "see on with --offset 1" in cmq_at("schedule", "list", "--limit", "1").err
+    assert "continue with --offset 1" in cmq_at("schedule", "list", "--limit", "1").err
 
 
 def test_a_schedule_that_exists_is_refused_or_accepted(cmq_at: Cmq, reports: ThreadedServer) -> None:
     create = ("schedule", "create", "nightly", "reports", "30 2 * * *", "go")
     assert cmq_at(*create).code == ExitCode.FAILED
-    assert cmq_at(*create, "--ensure").err == "schedule 'nightly' exists and agrees\n"
+    assert cmq_at(*create, "--ensure").err == "schedule 'nightly' exists with the same attributes\n"
     differs = cmq_at("schedule", "create", "nightly", "reports", "30 3 * * *", "other", "--ensure")
     assert differs.code == ExitCode.FAILED
     assert "30 3 * * *" in differs.out
