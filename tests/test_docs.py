@@ -87,6 +87,7 @@ def test_every_block_of_a_page_is_run_or_says_why_not() -> None:
         "python": {
             "README.md",
             "client.md",
+            "frameworks.md",
             "topics.md",
             "schedules.md",
             "transactions.md",

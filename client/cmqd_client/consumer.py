@@ -131,7 +131,7 @@ class _Workers:
 
     def __init__(self, handler: Handler[Any], options: ConsumerOptions) -> None:
         self._handler = handler
-        self._concurrency = options.limits.concurrency
+        self._concurrency = options.limits.concurrency or 1  # Consumer has checked that there is a limit
         self._context: Context = copy_context()
         self._tasks: set[asyncio.Task[None]] = set()
         self._parked = _Parked()
@@ -322,12 +322,16 @@ class MessageStream(Generic[MessageT]):
                 if intake.failure is not None:
                     raise intake.failure
                 return None
+            intake.core.asked(intake.now())
+            intake.changed()
             try:
                 await self._parked.wait()
             except asyncio.CancelledError:
                 # The wake-up may have been meant for this task.
                 self._wake()
                 raise
+            finally:
+                intake.core.asks_no_more()
 
     def _wake(self) -> None:
         assert self._intake is not None

@@ -54,7 +54,7 @@ class ConsumerOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 def consumer_options(
     *,
-    concurrency: int,
+    concurrency: int | None,
     prefetch: int | None,
     lease: Duration,
     ordered: bool,

@@ -15,8 +15,9 @@ extension tells. A retry is never sent while an extension of the same message is
 in the other order, they would undo each other.
 
 *Prefetch.* Messages wait here only as long as it takes to receive more: as many as the handlers begin in
-``PREFETCH_SECONDS``. Slow handlers therefore keep no message from other consumers. If handlers become slow, the
-messages that wait go back uncounted when their first extension is due.
+``PREFETCH_SECONDS``, or, without a limit of concurrency, as many as the program takes in that time. Slow handlers
+therefore keep no message from other consumers. If handlers become slow, the messages that wait go back uncounted when
+their first extension is due.
 
 *Order* (``ordered``). The next messages are received only when none is held. A message that fails sends those behind it
 back, stays held for the pause, and is released then: it is the first message that the next receive returns.
@@ -157,8 +158,8 @@ class ConsumerStatistics(msgspec.Struct, frozen=True):
 class ConsumptionLimits(msgspec.Struct, frozen=True, kw_only=True):
     """What a consumer may hold, and for how long."""
 
-    concurrency: int = 1
-    """Messages begun at the same time."""
+    concurrency: int | None = 1
+    """Messages begun at the same time; None = as many as the program asks for."""
     prefetch: int | None = None
     """Messages that wait beyond those begun; None = as the handlers are fast, see the module."""
     lease: float = 30.0
@@ -166,7 +167,7 @@ class ConsumptionLimits(msgspec.Struct, frozen=True, kw_only=True):
     ordered: bool = False
 
     def __post_init__(self) -> None:
-        if not 1 <= self.concurrency <= 4096:
+        if self.concurrency is not None and not 1 <= self.concurrency <= 4096:
             raise ValueError(f"concurrency is {self.concurrency}; it must be 1 to 4096")
         if self.prefetch is not None and not 0 <= self.prefetch <= 4096:
             raise ValueError(f"prefetch is {self.prefetch}; it must be 0 to 4096")
@@ -194,8 +195,14 @@ class Consumption:
         """Other settlements, in the order in which each was first decided."""
         self._postponed: tuple[float, Lease] | None = None
         """In order: the failed message, and the time of its release."""
+        self._askers = 0
+        """Tasks of the program that wait for a message."""
+        self._last_begin: float | None = None
+        self._last_arrived = 0
+        """Messages of the last receive that returned any."""
         self._mean_seconds: float | None = None
-        """Mean time from begin to settlement; None = not measured yet."""
+        """Mean time from begin to settlement; without a limit of concurrency, from a begin until the program asks for
+        the next message. None = not measured yet."""
         self._counts: dict[Action, int] = dict.fromkeys(Action, 0)
         self._received = 0
         self._receives = 0
@@ -225,6 +232,11 @@ class Consumption:
         if ending >= MAX_BATCH:
             # Settlements are not answered: back-pressure, because the messages handled meanwhile could not be settled.
             return 0
+        if limits.concurrency is None:
+            # The program alone knows how many messages it can handle, and shows it by asking. A message that is asked
+            # for begins at once, so askers wait only while no message does.
+            unserved = self._askers - waiting
+            return min(unserved + self.prefetch, MAX_BATCH) if unserved > 0 else 0
         wanted = max(limits.concurrency - self._begun, 0) + self.prefetch
         if waiting * 2 > wanted or wanted <= waiting:
             return 0
@@ -237,7 +249,12 @@ class Consumption:
             return self._limits.prefetch
         if self._mean_seconds is None:
             return 0
-        return int(min(PREFETCH_SECONDS * self._limits.concurrency / max(self._mean_seconds, 1e-6), MAX_BATCH))
+        handlers = self._limits.concurrency
+        if handlers is None:
+            # A program with much room takes its first messages at once, however slow its handlers are. So the number
+            # at most doubles, and the last receive before the room is full brings hardly more than fits.
+            return int(min(PREFETCH_SECONDS / max(self._mean_seconds, 1e-6), 2 * self._last_arrived, MAX_BATCH))
+        return int(min(PREFETCH_SECONDS * handlers / max(self._mean_seconds, 1e-6), MAX_BATCH))
 
     def arrived(self, messages: list[ReceivedMessage], request_id: int, now: float) -> None:
         """Take the messages of a receive. After a stop they go back uncounted."""
@@ -245,6 +262,7 @@ class Consumption:
         if not messages:
             return
         self._received += len(messages)
+        self._last_arrived = len(messages)
         renew_at = now + self._limits.lease / 3
         ends_at = now + self._limits.lease
         held, waiting = self._held, self._waiting
@@ -257,14 +275,27 @@ class Consumption:
 
     def begin(self, now: float) -> Lease | None:
         """Return the next message for a handler; None = no message waits, or the handlers are at their limit."""
-        if not self._waiting or self._begun >= self._limits.concurrency:
+        limit = self._limits.concurrency
+        if not self._waiting or (limit is not None and self._begun >= limit):
             return None
         lease = self._waiting.popleft()
         lease.state = LeaseState.BEGUN
-        lease.begun_at = now
+        lease.begun_at = self._last_begin = now
         lease.in_hands = True
         self._begun += 1
         return lease
+
+    def asked(self, now: float) -> None:
+        """Note that a task of the program waits for a message, until :meth:`asks_no_more`."""
+        self._askers += 1
+        if self._limits.concurrency is None and self._last_begin is not None:
+            # How fast the program takes messages: it asks for the next when it has room.
+            self._measure(now - self._last_begin)
+            self._last_begin = None
+
+    def asks_no_more(self) -> None:
+        """Note that a task of the program has its message, or waits no more."""
+        self._askers -= 1
 
     @property
     def has_waiting(self) -> bool:
@@ -559,7 +590,10 @@ class Consumption:
     def _leave_hands(self, lease: Lease, now: float) -> None:
         self._begun -= 1
         lease.in_hands = False
-        seconds = now - lease.begun_at
+        if self._limits.concurrency is not None:
+            self._measure(now - lease.begun_at)
+
+    def _measure(self, seconds: float) -> None:
         mean = self._mean_seconds
         self._mean_seconds = seconds if mean is None else mean + (seconds - mean) * _NEW_SHARE
 

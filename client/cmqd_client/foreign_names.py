@@ -15,7 +15,7 @@ import base64
 import hashlib
 import re
 
-__all__ = ["queue_name", "topic_name"]
+__all__ = ["queue_name", "topic_name", "usable_queue_name", "usable_topic_name"]
 
 MAX_NAME_LENGTH = 64
 DIGEST_LENGTH = 26
@@ -23,6 +23,7 @@ DIGEST_LENGTH = 26
 READABLE_LENGTH = MAX_NAME_LENGTH - DIGEST_LENGTH - len("--")
 
 _PLAIN = re.compile(r"[a-z0-9_-]{1,64}", re.ASCII)
+_LEGAL = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 _RESULT = re.compile(rf"[a-z0-9_-]+--[a-z2-7]{{{DIGEST_LENGTH}}}", re.ASCII)
 _OTHERS = re.compile(r"[^A-Za-z0-9_]+", re.ASCII)
 
@@ -38,6 +39,21 @@ def queue_name(name: str) -> str:
 def topic_name(name: str) -> str:
     """Return the name of the topic that stands for ``name``, as :func:`queue_name`; it has at least 3 characters."""
     return _name(name, shortest=3)
+
+
+def usable_queue_name(name: str) -> str:
+    """Return ``name`` itself if a queue can have it, else :func:`queue_name`.
+
+    For frameworks that share queues with other programs: a queue that exists is found by its own name, capital letters
+    included, and the result can be mapped again. Unlike :func:`queue_name`, two different names can have one result, if
+    one of them is the result of the other.
+    """
+    return name if _LEGAL.fullmatch(name) else queue_name(name)
+
+
+def usable_topic_name(name: str) -> str:
+    """Return ``name`` itself if a topic can have it, else :func:`topic_name`; see :func:`usable_queue_name`."""
+    return name if len(name) >= 3 and _LEGAL.fullmatch(name) else topic_name(name)
 
 
 def _name(name: str, shortest: int) -> str:

@@ -647,7 +647,7 @@ class Queue(Generic[BodyT]):
     def consume(
         self,
         *,
-        concurrency: int = 1,
+        concurrency: int | None = 1,
         prefetch: int | None = None,
         lease: Duration = LEASE,
         ordered: bool = False,
@@ -668,7 +668,9 @@ class Queue(Generic[BodyT]):
         right after. For several messages at a time, hand the messages to tasks, or iterate in several tasks over one
         stream.
 
-        Args and guarantees are those of :meth:`consumer`.
+        Args and guarantees are those of :meth:`consumer`, but ``concurrency=None`` sets no limit: messages are received
+        as the program asks for them, and ahead only as far as it takes them at once. It suits programs that limit
+        themselves, such as a framework with handlers of its own.
 
         Raises:
             ValueError: a number is out of range.

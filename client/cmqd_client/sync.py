@@ -335,8 +335,7 @@ class Client(Synchronous[AsyncClient]):
         poison: PoisonPolicy = PoisonPolicy.DEAD_LETTER,
         patience: Duration | None = SAME_PATIENCE,
     ) -> Queue[Any]:
-        """Return the handle of a queue. Sends no request: a missing queue shows at the first use, and the client may be
-        opened later.
+        """Return the handle of a queue. Sends no request: a missing queue shows at the first use.
 
         Args:
             name: the name of the queue.

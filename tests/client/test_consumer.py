@@ -19,8 +19,7 @@ from cmqd_client.bodies import PoisonPolicy
 from cmqd_client.consumer import Handler, MessageStream
 from cmqd_client.consumer_options import ConsumerOptions
 from cmqd_client.consumption import ConsumptionLimits
-from cmqd_client.errors import ClientClosed, InternalError, PoisonMessage, QueueDeleted, QueueNotFound
-from cmqd_client.events import ClientState
+from cmqd_client.errors import InternalError, PoisonMessage, QueueDeleted, QueueNotFound
 from cmqd_client.intake import Source
 from cmqd_client.queue import Queue
 from cmqd_client.retry import RetryPolicy
@@ -631,8 +630,8 @@ async def test_a_deleted_queue_ends_its_consumer_and_stops_the_others(client: Cl
     await begun.wait()
     await server.wait_status("waiting_receives", 1)
     await server.admin.delete_queue("other")
+    await eventually(lambda: handle.statistics().begun)
     await server.wait_status("waiting_receives", 0)
-    assert handle.statistics().begun == 1
     gate.set()
     with pytest.raises((QueueDeleted, QueueNotFound)):
         await task
@@ -668,25 +667,6 @@ async def test_sigterm_finishes_what_is_begun_and_gives_back_the_rest_uncounted(
     assert await server.bodies("orders") == [b"b", b"c"]
     assert [message.receive_count for message in await server.admin.queue("orders").receive(2)] == [1, 1]
     assert handle.statistics().deleted == 1
-
-
-async def test_a_worker_is_declared_before_its_client_is_open(server: LocalServer) -> None:
-    await server.put("orders", b"a")
-    client = connect(server.url)
-    bodies: list[bytes] = []
-
-    @client.queue("orders").consumer()
-    async def handle(message: ConsumedMessage) -> None:
-        bodies.append(message.body)
-        handle.stop()
-
-    with pytest.raises(ClientClosed, match="not open"):
-        await client.queue("orders").send(b"b")
-    await client.run(handle)
-
-    assert bodies == [b"a"]
-    assert client.state is ClientState.CLOSED
-    assert (await server.info("orders")).in_flight == 0
 
 
 async def test_a_second_signal_cancels_the_handlers_and_their_messages_are_active_at_once(
@@ -906,3 +886,40 @@ async def test_an_error_from_outside_goes_through_the_body_and_makes_the_message
         await task
 
     assert await server.bodies("orders") == [b"a"]
+
+
+# ---------------------------------------------------------------------- without a limit of concurrency
+
+
+async def test_a_program_that_limits_itself_takes_what_it_can_handle(client: Client, server: LocalServer) -> None:
+    await server.put("orders", *[b"%d" % number for number in range(20)])
+    async with client.queue("orders").consume(concurrency=None) as stream:
+        messages = aiter(stream)
+        taken = [await anext(messages) for _ in range(5)]  # not settled
+        info = await server.info("orders")
+        # Receives of 1, 3 and 7 messages: the program asked for the fifth.
+        assert (info.active, info.in_flight) == (9, 11)
+        stream.stop()
+        while (await server.info("orders")).active < 15:
+            pass
+        for message in taken:
+            await message.delete()
+
+    assert [message.body for message in taken] == [b"0", b"1", b"2", b"3", b"4"]
+    assert (await server.info("orders")).in_flight == 0
+
+
+async def test_a_task_that_asks_no_more_leaves_the_next_message_to_others(client: Client, server: LocalServer) -> None:
+    async with client.queue("orders").consume(concurrency=None) as stream:
+
+        async def ask() -> ConsumedMessage[bytes]:
+            return await anext(aiter(stream))
+
+        asking = asyncio.create_task(ask())
+        await server.wait_status("waiting_receives", 1)
+        asking.cancel()
+        await asyncio.wait([asking])
+        await server.put("orders", b"a")
+        message = await ask()
+        assert message.body == b"a"
+        await message.delete()

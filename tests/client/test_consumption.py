@@ -442,3 +442,87 @@ def test_every_message_ends_once_and_none_is_forgotten(limits: dict[str, int | b
         statistics.deleted + statistics.retried + statistics.given_back + statistics.settled_by_caller + statistics.lost
     )
     assert all(lease.state is LeaseState.OVER for lease in in_hands)
+
+
+# ---------------------------------------------------------------------- without a limit of concurrency
+
+
+def asked(core: Consumption, now: float) -> int:
+    """Let a task of the program ask for a message; return how many messages are received for it."""
+    core.asked(now)
+    return core.receive_size()
+
+
+def take(core: Consumption, now: float) -> Lease:
+    """Let the task that asked begin a message."""
+    core.asks_no_more()
+    return begun(core, now)
+
+
+def test_a_program_without_a_limit_gets_messages_only_while_it_asks() -> None:
+    core = consumption(concurrency=None)
+
+    assert core.receive_size() == 0
+    assert asked(core, 0) == 1
+    core.arrived(messages(1), 1, 0)
+    assert core.receive_size() == 0  # the message is on its way to the task
+    take(core, 0)
+    assert core.receive_size() == 0
+    assert asked(core, 0) == 3  # and two ahead, because the program asks again at once
+    core.asks_no_more()
+    assert core.receive_size() == 0
+
+
+def test_a_program_that_takes_messages_at_once_gets_twice_as_many_each_time() -> None:
+    core = consumption(concurrency=None)
+    sizes: list[int] = []
+    handle = 0
+    for _ in range(8):
+        size = asked(core, 0)
+        sizes.append(size)
+        core.arrived(messages(*range(handle, handle + size)), 1, 0)
+        for number in range(size):
+            if number:
+                core.asked(0)
+            take(core, 0)
+        handle += size
+        core.check_invariants()
+
+    assert sizes == [1, 3, 7, 15, 31, 63, 127, 255]
+
+
+def test_a_program_that_takes_its_time_gets_no_stock() -> None:
+    core = consumption(concurrency=None)
+    asked(core, 0)
+    core.arrived(messages(1), 1, 0)
+    take(core, 0)
+
+    assert asked(core, 60) == 1  # a message a minute: none waits here that another consumer could take
+
+
+def test_a_message_that_a_program_without_a_limit_does_not_take_goes_back() -> None:
+    core = consumption(concurrency=None, lease=30.0)
+    asked(core, 0)
+    core.arrived(messages(1), 1, 0)
+    take(core, 0)
+    asked(core, 0)
+    core.arrived(messages(2, 3), 2, 0)
+    take(core, 0)
+
+    look = core.look(10)
+
+    assert [lease.handle for lease in look.extend] == [1, 2]
+    assert settle_all(core) == [(GIVE_BACK, [3])]
+    core.check_invariants()
+
+
+def test_the_number_of_tasks_that_ask_is_received() -> None:
+    core = consumption(concurrency=None)
+    for _ in range(5):
+        core.asked(0)
+    assert core.receive_size() == 5
+
+
+def test_an_ordered_consumer_has_a_limit() -> None:
+    with pytest.raises(ValueError, match="concurrency is None"):
+        consumption(concurrency=None, ordered=True)

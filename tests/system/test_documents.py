@@ -78,6 +78,15 @@ def test_the_worker_of_the_readme_receives_and_deletes(tmp_path: Path) -> None:
         assert asyncio.run(left(broker.url)) == 0
 
 
+def test_the_programs_of_the_frameworks_page_are_declared() -> None:
+    """They declare a broker and tasks; the example programs, which run, use them."""
+    programs = blocks_to_run(ROOT / "docs/frameworks.md", "python")
+
+    for program in programs:
+        exec(compile(program, "frameworks.md", "exec", dont_inherit=True), {"__name__": "__main__"})
+    assert len(programs) == 3
+
+
 async def run_block(text: str, names: dict[str, Any]) -> None:
     """Run a block that may await at its top level, as in an asynchronous console."""
     code = compile(text, "page", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
