@@ -12,9 +12,9 @@
 
 How the things of FastStream map to the broker's:
 
-* A subscriber is a consumer of a queue, which it creates if it is missing; with ``topic=`` it subscribes the queue.
-* Ack deletes a message. Nack delivers it again after a pause, which the handler may choose. Reject moves it to the
-  dead-letter queue. The messages of a process that was killed come back when their leases end.
+* A subscriber is a consumer of a queue. The start creates a missing queue; ``topic=`` subscribes the queue to a topic.
+* Ack deletes a message. Nack delivers the message again after a pause, which the handler may choose. Reject moves the
+  message to the dead-letter queue. The messages of a killed process come back when their leases end.
 * A publish goes to a queue, or to a topic and all queues that are subscribed to it.
 * ``request`` waits for the reply of the subscriber, through a reply queue of the client.
 

@@ -1,12 +1,12 @@
-"""A message as FastStream's parsers and middlewares get it, and the end that its handling comes to. No FastStream here.
+"""The raw message of FastStream's parsers and middlewares, and the end of its handling. No FastStream here.
 
     ack        the message is deleted
-    nack       it is delivered again, after a pause
-    reject     it moves to the dead-letter queue
+    nack       the message is delivered again, after a pause
+    reject     the message moves to the dead-letter queue
 
 A handler decides an end, and the end takes effect when the handler is over: the ends of several messages then share a
-request. Two cases differ. Where FastStream acknowledges before the handler, or leaves the ends to the handler, an end
-takes effect at once; so it does for a message without a handler (``get_one``, iteration).
+request. In two cases an end takes effect at once: where FastStream acknowledges before the handler, or leaves the ends
+to the handler (``ACK_FIRST``, ``MANUAL``), and for a message without a handler (``get_one``, iteration).
 """
 
 from collections.abc import Mapping
@@ -41,7 +41,7 @@ class End(msgspec.Struct, frozen=True):
 
 
 class Delivery:
-    """A received message. Without ``message`` it is made by a test, and its end takes effect nowhere."""
+    """A received message. A delivery without ``message`` is made by a test, and its end takes effect nowhere."""
 
     __slots__ = ("_at_once", "body", "end", "headers", "id", "message", "queue", "receive_count")
 
@@ -66,7 +66,7 @@ class Delivery:
         self.message: Message[bytes] | None = message
         """The message of the client."""
         self.end: End | None = None
-        """None = not decided yet. The first decision stands."""
+        """None = undecided. The first decision stands."""
         self._at_once = at_once
 
     @classmethod
@@ -83,10 +83,10 @@ class Delivery:
         )
 
     async def decide(self, end: End) -> None:
-        """Decide the end, unless it is decided.
+        """Decide the end. A second decision is ignored.
 
         Raises:
-            CmqError: the end was to take effect at once and did not; it can be decided again.
+            CmqError: the end should have taken effect at once and did not. The caller may decide again.
         """
         if self.end is not None:
             return
@@ -98,7 +98,8 @@ class Delivery:
         """End a handler of :meth:`cmqd_client.Queue.consumer`: return, or raise the exception for the end.
 
         Raises:
-            Retry, Reject: the consumer is to do so.
+            Retry: the consumer delivers the message again.
+            Reject: the consumer moves the message to the dead-letter queue.
         """
         end = self.end
         if end is None:

@@ -10,8 +10,8 @@ from cmqd_faststream.message import CmqBatchMessage, CmqMessage
 
 CONTENT_TYPE = "content-type"
 OWN_CORRELATION_ID = "faststream-correlation-id"
-"""Header of a request and its reply: FastStream's correlation id. Their ``correlation-id`` is the client's, which finds
-the request of a reply by it."""
+"""Header of requests and replies: FastStream's correlation id. Their header ``correlation-id`` belongs to the client,
+and leads from a reply to the request."""
 
 
 def correlation_id_of(headers: dict[str, str]) -> str | None:
@@ -20,7 +20,7 @@ def correlation_id_of(headers: dict[str, str]) -> str | None:
 
 
 class CmqParser:
-    """Makes and decodes messages of one delivery."""
+    """Makes and decodes messages of a single delivery."""
 
     async def parse_message(self, message: Delivery) -> CmqMessage:
         """Make a message of a delivery."""
@@ -57,5 +57,5 @@ class CmqBatchParser(CmqParser):
         )
 
     async def decode_batch(self, msg: StreamMessage[list[Delivery]]) -> list[Any]:
-        """Decode each body by its own content type."""
+        """Decode every body by the content type of its delivery."""
         return [decode_message(await self.parse_message(delivery)) for delivery in msg.raw_message]

@@ -24,7 +24,7 @@ from cmqd_faststream.response import TIMEOUT, CmqPublishCommand
 
 @dataclass(kw_only=True)
 class CmqPublisherSpecificationConfig(PublisherSpecificationConfig):
-    """What the AsyncAPI page says about a publisher."""
+    """Description of a publisher for the AsyncAPI page."""
 
     queue: str
     topic: str

@@ -63,21 +63,21 @@ class CmqRegistrator(Registrator[Any, CmqBrokerConfig]):
         """Make a subscriber of a queue, which decorates handlers.
 
         Args:
-            queue: the queue; it is created at the start if it is missing. A name that the server does not allow stands
-                for a legal name, see :mod:`cmqd_client.foreign_names`.
+            queue: the queue; the start creates a missing queue. A name outside of the server's alphabet stands for a
+                legal name, see :mod:`cmqd_client.foreign_names`.
             topic: subscribe the queue to this topic.
             binding_keys: patterns of routing keys, for a routing topic: ``*`` is one word, ``#`` any number of words.
             filter_tags: tags of messages to get, for a tag topic; none = all messages.
-            queue_attributes: attributes with which the queue is created, and with which it must agree if it exists. A
-                dead-letter queue that is missing is created too.
+            queue_attributes: attributes for the creation of the queue; an existing queue must have the same. The start
+                creates a missing dead-letter queue too.
             max_workers: handlers at the same time, 1-4,096.
             prefetch: messages that wait here for a handler; None = as many as the handlers begin within 0.2 s.
             ordered: keep the order of sending; needs ``max_workers=1``. A message that fails is tried again before any
                 later one.
             batch: call the handler with a list of messages, which end together.
             max_records: most messages of a batch, 1-256.
-            ack_policy: when messages are acknowledged; NACK_ON_ERROR unless the broker has another. With MANUAL, a
-                message that the handler has not ended when it returns is delivered again.
+            ack_policy: the time of the acknowledgement; by default the broker's, else NACK_ON_ERROR. With MANUAL, a
+                message without an end at the return of its handler is delivered again.
             no_reply: do not reply to requests.
             dependencies: FastStream's, called before the handler.
             parser: makes messages of deliveries.

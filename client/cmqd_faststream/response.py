@@ -15,7 +15,7 @@ TIMEOUT = 30.0
 
 
 class CmqPublishCommand(BatchPublishCommand):
-    """A message, or a batch, on its way to a queue or topic; middlewares may change it."""
+    """A message, or a batch, on its way to a queue or topic; middlewares may change the command."""
 
     def __init__(
         self,
@@ -56,11 +56,11 @@ class CmqPublishCommand(BatchPublishCommand):
         self.dedup_id: str | None = dedup_id
         self.timeout: Duration = timeout
         self.request_id: str | None = request_id
-        """Of a reply: the number by which the requesting client finds the request."""
+        """Of a reply: the request's number at the requesting client."""
 
     @classmethod
     def from_cmd(cls, cmd: PublishCommand, *, batch: bool = False) -> "CmqPublishCommand":
-        """Make a command of a response of FastStream; a command of this class stays as it is."""
+        """Make a command of a response of FastStream; return a command of this class unchanged."""
         if isinstance(cmd, CmqPublishCommand):
             return cmd
         body, bodies = cls._parse_bodies(cmd.body, batch=batch)
@@ -101,7 +101,7 @@ class CmqResponse(Response):
         }
 
     def as_publish_command(self) -> CmqPublishCommand:
-        """Return a command without a destination, which its publisher sets."""
+        """Return a command without a destination; the publisher sets the destination."""
         return CmqPublishCommand(
             self.body,
             headers=self.headers,

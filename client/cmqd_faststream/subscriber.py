@@ -2,8 +2,8 @@
 # (The configuration of an endpoint is that of its broker, which FastStream's base classes do not say.)
 """Subscribers: consumers of a queue that run FastStream's handlers.
 
-A subscriber of single messages is a consumer of the client: its workers, leases, retries and settlements. A subscriber
-of batches takes from a stream of the client the messages that are there.
+A subscriber of single messages is a consumer of the client, with the client's workers, leases, retries and
+settlements. A subscriber of batches takes messages from a stream of the client.
 """
 
 import asyncio
@@ -35,15 +35,15 @@ from cmqd_faststream.parser import CmqBatchParser, CmqParser
 from cmqd_faststream.publisher import ReplyPublisher
 
 RESTART_PAUSE = 1.0
-"""Seconds before a consumer begins again whose queue was deleted: programs that delete and create it in turn must not
-keep this one busy."""
+"""Seconds from the deletion of a queue to the next begin of its consumer: programs that delete and create a queue in
+turn must not keep the subscriber busy."""
 LONGEST_WAIT = 30.0
 """Longest wait of a receive (the server's)."""
 
 
 @dataclass(kw_only=True)
 class CmqSubscriberSpecificationConfig(SubscriberSpecificationConfig):
-    """What the AsyncAPI page says about a subscriber."""
+    """Description of a subscriber for the AsyncAPI page."""
 
     queue: str
 
@@ -65,7 +65,7 @@ class CmqSubscriberConfig(SubscriberUsecaseConfig):
 
     @property
     def ack_policy(self) -> AckPolicy:
-        """The policy of the subscriber, else of its broker, else nack after an error: no message is lost by default."""
+        """The policy of the subscriber, else of the broker, else nack after an error: no message is lost by default."""
         if self._ack_policy is not EMPTY:
             return self._ack_policy
         if self._outer_config.ack_policy is not EMPTY:
@@ -145,7 +145,7 @@ class CmqSubscriber(SubscriberUsecase[Any]):
     # ------------------------------------------------------------------ start and stop
 
     async def start(self) -> None:
-        """Create what is missing, and begin to consume if there is a handler.
+        """Create the queue, topic and subscription if missing, and begin to consume if there is a handler.
 
         Raises:
             CmqError: the queue, the topic or the subscription exists with other attributes, or the server refuses.
@@ -160,7 +160,7 @@ class CmqSubscriber(SubscriberUsecase[Any]):
         """Receive no more, and wait for handlers in progress.
 
         Handlers are cancelled after the broker's ``graceful_timeout``, and their messages are delivered again at once.
-        What has not begun goes back uncounted.
+        Messages that have not begun go back uncounted.
         """
         consumer, serving = self._consumer, self._serving
         if consumer is not None:
@@ -201,7 +201,7 @@ class CmqSubscriber(SubscriberUsecase[Any]):
             await topic.subscribe(topic_name(name), queue=name, ensure=True, **filters)
 
     async def _serve(self) -> None:
-        """Consume until the subscriber stops; begin again if the queue was deleted and may be created."""
+        """Consume until the subscriber stops; begin again with a new queue if the queue was deleted."""
         while self.running:
             try:
                 await self._consume()
@@ -223,7 +223,7 @@ class CmqSubscriber(SubscriberUsecase[Any]):
                 return
 
     def _fail(self, error: CmqError) -> None:
-        """End the application: a subscriber that consumes nothing any more must not look healthy."""
+        """End the application: a subscriber without a consumer must not look healthy."""
         self._log(logging.CRITICAL, f"the subscriber cannot go on: {error}", exc_info=error)
         self.running = False
         app = self._outer_config.context.get("app")
@@ -244,8 +244,8 @@ class CmqSubscriber(SubscriberUsecase[Any]):
         await consumer.run()
 
     async def _handle(self, message: ConsumedMessage[bytes]) -> None:
-        """Run the handlers for a message; return, or raise how it ends."""
-        # ACK_FIRST acknowledges before the handler, and MANUAL whenever the handler says so.
+        """Run the handlers for a message; return, or raise the exception for its end."""
+        # ACK_FIRST acknowledges before the handler, MANUAL at any time in the handler.
         at_once = self.ack_policy in (AckPolicy.ACK_FIRST, AckPolicy.MANUAL)
         delivery = Delivery.received(message, at_once=at_once)
         if await self._run_handlers(delivery, delivery):
@@ -263,7 +263,7 @@ class CmqSubscriber(SubscriberUsecase[Any]):
         try:
             await self.consume(raw)
         except asyncio.CancelledError:
-            # An end that is decided stands, also if the handler is cancelled after that.
+            # A decided end stands, also if the handler is cancelled afterwards.
             if first.end is None:
                 raise
         finally:
@@ -273,9 +273,9 @@ class CmqSubscriber(SubscriberUsecase[Any]):
     # ------------------------------------------------------------------ without handlers
 
     async def get_one(self, *, timeout: float = 5.0) -> Any:
-        """Receive a message without a handler; None if none comes in time.
+        """Receive a message without a handler; None if no message comes in time.
 
-        The message is hidden for the visibility timeout of its queue. Acknowledge it, or it is delivered again.
+        The message is hidden for the visibility timeout of its queue, and delivered again unless acknowledged by then.
         """
         assert not self.calls, "You can't use `get_one` method if subscriber has registered handlers."
         loop = asyncio.get_running_loop()
@@ -289,9 +289,9 @@ class CmqSubscriber(SubscriberUsecase[Any]):
                 return None
 
     async def __aiter__(self) -> AsyncIterator[Any]:
-        """Receive messages without a handler, one after the other.
+        """Receive messages without a handler, in turn.
 
-        The lease of each is kept until the message is acknowledged, rejected, or the iteration ends.
+        The lease of a message is kept until the message is acknowledged or rejected, or the iteration ends.
         """
         assert not self.calls, "You can't use iterator if subscriber has registered handlers."
         stream = self._client_queue.consume(concurrency=None, lease=self._outer_config.lease)
@@ -318,12 +318,12 @@ class CmqSubscriber(SubscriberUsecase[Any]):
         return (ReplyPublisher(self._outer_config.producer, message),)
 
     def get_log_context(self, message: StreamMessage[Any] | None) -> dict[str, str]:
-        """Return what a log line says about a message."""
+        """Return the fields of log lines about a message."""
         return {"queue": self.queue, "message_id": getattr(message, "message_id", "")}
 
 
 class CmqBatchSubscriber(CmqSubscriber):
-    """A subscriber of batches: a handler gets the messages that are there, up to ``max_records``."""
+    """A subscriber of batches: a handler gets the waiting messages, up to ``max_records``."""
 
     is_batch = True
 
@@ -359,7 +359,7 @@ class CmqBatchSubscriber(CmqSubscriber):
             for message in batch:
                 await message.release(count_receive=False)
             return
-        # Settled one after the other without a pause, they share a request.
+        # Settled in turn without a pause, the messages share a request.
         for message, delivery in zip(batch, deliveries, strict=True):
             async with message.process():
                 delivery.finish()

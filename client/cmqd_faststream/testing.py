@@ -1,8 +1,8 @@
 """FastStream's test client: handlers run in the process, without a server and without queues.
 
 A publish calls the handler of the queue, or the handlers of all queues that are subscribed to the topic, and returns
-when they are over; errors of handlers reach the publisher. The memory of a real queue, its leases and delays are tested
-with ``cmqd.testing.LocalBroker``, whose URL a :class:`CmqBroker` takes.
+when the handlers are over; errors of handlers reach the publisher. Queues that remember messages, leases and delays are
+tested with a :class:`CmqBroker` and the URL of a ``cmqd.testing.LocalBroker``.
 """
 
 from collections.abc import Generator, Iterable, Sequence
@@ -35,7 +35,7 @@ class TestCmqBroker(TestBroker[CmqBroker, EnterType], broker=CmqBroker):
     """
 
     def create_publisher_fake_subscriber(self, broker: CmqBroker, publisher: Any) -> tuple[CmqSubscriber, bool]:
-        """Return the subscriber that gets what a publisher publishes, or a new one; True if there is one."""
+        """Return a subscriber for the messages of a publisher, and True; or a new subscriber, and False."""
         publisher = cast("CmqPublisherUsecase", publisher)
         routes = _Routes(each for one in self.brokers for each in one.subscribers)
         found = routes.of(publisher.queue, publisher.topic, publisher.config.routing_key, publisher.config.tags)
@@ -85,7 +85,7 @@ class FakeProducer(CmqProducer):
             await subscriber.process_message([delivery] if subscriber.is_batch else delivery)
 
     async def publish_batch(self, cmd: CmqPublishCommand) -> list[str]:
-        """Call the handlers, those of single messages for each message."""
+        """Call the handlers; a handler of single messages is called for every message."""
         messages = await self._encode_batch(cmd)
         for subscriber in self._subscribers(cmd):
             deliveries = [Delivery(body, headers, queue=subscriber.queue) for body, headers in messages]
@@ -122,7 +122,7 @@ class _Routes:
         self._subscribers = [cast("CmqSubscriber", subscriber) for subscriber in subscribers]
 
     def of(self, queue: str, topic: str, routing_key: str | None, tags: Sequence[str]) -> list[CmqSubscriber]:
-        """Return a subscriber of each queue that gets a message."""
+        """Return the subscribers that get a message: a single subscriber for a queue."""
         found: dict[str, CmqSubscriber] = {}
         for subscriber in self._subscribers:
             if queue == subscriber.queue if queue else _is_subscribed(subscriber, topic, routing_key, tags):

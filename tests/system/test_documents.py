@@ -96,11 +96,10 @@ async def run_block(text: str, names: dict[str, Any]) -> None:
 
 
 async def test_the_programs_of_the_client_page_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    program, request, replier, consumer, stream, imports, typed, gauges, celery = blocks_to_run(
+    program, request, replier, consumer, stream, imports, typed, gauges = blocks_to_run(
         ROOT / "docs/client.md", "python"
     )
-    for text in (imports, celery):
-        exec(compile(text, "client.md", "exec"), {})
+    exec(compile(imports, "client.md", "exec"), {})
     with RunningBroker(tmp_path, "--durability", "os") as broker:
         command = [sys.executable, "-c", program.replace(URL, broker.url)]
         ran = await asyncio.to_thread(
