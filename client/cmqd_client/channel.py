@@ -61,9 +61,14 @@ SHORTEST_ATTEMPT = 0.25
 time would likely end unanswered, and turn a refusal into an unknown outcome."""
 
 
+NOT_OPEN = "the client is not open; use it in `async with`, or await client.open()"
+"""Text of the error of a call before the client is opened."""
+
+
 class ChannelState(msgspec.Struct):
     """The state that a channel shares with its copies of another patience."""
 
+    opened: bool = False
     closing: bool = False
 
 
@@ -144,6 +149,7 @@ class Channel:
         Raises:
             ServerUnreachable, ConnectionRefused, ProtocolViolation: see :meth:`Link.wait_connected`.
         """
+        self._state.opened = True
         for link in self._links:
             link.start()
         started = asyncio.get_running_loop().time()
@@ -410,6 +416,8 @@ class Channel:
         """Return a connection; wait for at most ``timeout`` seconds."""
         if self._state.closing:
             raise ClientClosed("the client is closed")
+        if not self._state.opened:
+            raise ClientClosed(NOT_OPEN)
         return self._pick() or await self._links[self._turn].wait_connected(max(timeout, 0.0))
 
 

@@ -12,7 +12,7 @@ from cmqd_client.accounts import Accounts
 from cmqd_client.address import Address, parse_address
 from cmqd_client.attributes import QueueAttributes, QueueInfo, from_wire, to_wire
 from cmqd_client.bodies import BodyCodec, BodyFormat, PoisonPolicy
-from cmqd_client.channel import Channel
+from cmqd_client.channel import NOT_OPEN, Channel
 from cmqd_client.check_answers import CHECK_TIMEOUT, CHECKS_AT_ONCE
 from cmqd_client.connection import CONNECT_TIMEOUT, REQUEST_TIMEOUT, Connection, TlsOption
 from cmqd_client.consumer import Consumer
@@ -134,7 +134,7 @@ class Client:
     Use a client as an async context manager, in one event loop, from any number of tasks.
     """
 
-    __slots__ = ("_channel", "_make_channel", "_policy", "_requester", "address")
+    __slots__ = ("_channel", "_is_opened", "_policy", "_requester", "address")
 
     def __init__(
         self,
@@ -149,10 +149,8 @@ class Client:
     ) -> None:
         self.address: Address = address
         """Address of the server, with the key."""
-        self._make_channel = partial(
-            Channel, open_connection, policy, connections, request_timeout, patience, on_event, tracing
-        )
-        self._channel: Channel | None = None
+        self._channel = Channel(open_connection, policy, connections, request_timeout, patience, on_event, tracing)
+        self._is_opened = False
         self._policy = policy
         self._requester: Requester | None = None
 
@@ -170,13 +168,13 @@ class Client:
             ConnectionRefused: the server refuses this client for another reason, given in the error.
             ProtocolViolation: there is no cmqd server at this address.
         """
-        if self._channel is not None:
+        if self._is_opened:
             raise ClientClosed("the client was opened before; make a new client")
-        channel = self._channel = self._make_channel()
+        self._is_opened = True
         try:
-            await channel.open(None if patience is SAME_PATIENCE else to_patience(patience))
+            await self._channel.open(None if patience is SAME_PATIENCE else to_patience(patience))
         except BaseException:
-            await channel.close()
+            await self._channel.close()
             raise
 
     async def close(self) -> None:
@@ -188,7 +186,7 @@ class Client:
         """
         if self._requester is not None:
             await self._requester.close()
-        if self._channel is not None:
+        if self._is_opened:
             await self._channel.close()
 
     async def __aenter__(self) -> Self:
@@ -203,7 +201,7 @@ class Client:
     @property
     def state(self) -> ClientState:
         """Whether the client is connected, connecting, refused or closed."""
-        return ClientState.NEW if self._channel is None else self._channel.state
+        return self._channel.state if self._is_opened else ClientState.NEW
 
     def statistics(self) -> ClientStatistics:
         """Return a snapshot of the counters of this client.
@@ -238,7 +236,8 @@ class Client:
         poison: PoisonPolicy = PoisonPolicy.DEAD_LETTER,
         patience: Duration | None = SAME_PATIENCE,
     ) -> Queue[Any]:
-        """Return the handle of a queue. Sends no request: a missing queue shows at the first use.
+        """Return the handle of a queue. Sends no request: a missing queue shows at the first use, and the client may be
+        opened later.
 
         Args:
             name: the name of the queue.
@@ -430,11 +429,15 @@ class Client:
         stop_signals: Iterable[signal.Signals] = STOP_SIGNALS,
         grace: Duration | None = None,
     ) -> None:
-        """Run consumers until a signal arrives (or one of them cannot go on), then stop without losing a message.
+        """Run consumers until a signal arrives (or a consumer cannot go on), then stop without losing a message.
 
-        Stopping receives no more, gives back uncounted what no handler has begun, waits for the handlers in progress,
-        and settles their messages. A second signal, or the end of ``grace``, cancels the handlers; their messages are
-        delivered again at once. Cancelling this call does the same.
+        Opens the client for that time, if the client is not open, so a worker is a module with this last line::
+
+            asyncio.run(client.run(handle))
+
+        Stopping receives no more, gives back uncounted the messages that no handler has begun, waits for the handlers
+        in progress, and settles their messages. A second signal, or the end of ``grace``, cancels the handlers; their
+        messages are delivered again at once. Cancelling this call does the same.
 
         Args:
             *consumers: from :meth:`Queue.consumer`; at least one.
@@ -445,9 +448,19 @@ class Client:
         Raises:
             ValueError: there is no consumer, or a number is out of range.
             CmqError: a consumer cannot go on, see :meth:`Consumer.run`; the others were stopped in the same way. If
-                several cannot go on, an ``ExceptionGroup`` of their errors.
+                several cannot go on, an ``ExceptionGroup`` of their errors. Or the client cannot be opened, see
+                :meth:`open`.
         """
-        await run_consumers(consumers, stop_signals, None if grace is None else to_seconds(grace, "grace"))
+        seconds = None if grace is None else to_seconds(grace, "grace")
+        if self._is_opened:
+            await run_consumers(consumers, stop_signals, seconds)
+            return
+        # Without a limit: a worker that starts before its server waits, as it does in any later outage.
+        await self.open(patience=None)
+        try:
+            await run_consumers(consumers, stop_signals, seconds)
+        finally:
+            await self.close()
 
     # ------------------------------------------------------------------ topics
 
@@ -566,12 +579,12 @@ class Client:
         return SegmentsSealed(reply.last_lsn, reply.request_id)
 
     def _patient(self, patience: Duration | None) -> Channel:
-        channel = self._require()
+        channel = self._channel
         return channel if patience is SAME_PATIENCE else channel.with_patience(to_patience(patience))
 
     def _require(self) -> Channel:
-        if self._channel is None:
-            raise ClientClosed("the client is not open; use it in `async with`, or await client.open()")
+        if not self._is_opened:
+            raise ClientClosed(NOT_OPEN)
         return self._channel
 
     def __repr__(self) -> str:

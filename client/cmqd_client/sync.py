@@ -335,7 +335,8 @@ class Client(Synchronous[AsyncClient]):
         poison: PoisonPolicy = PoisonPolicy.DEAD_LETTER,
         patience: Duration | None = SAME_PATIENCE,
     ) -> Queue[Any]:
-        """Return the handle of a queue. Sends no request: a missing queue shows at the first use.
+        """Return the handle of a queue. Sends no request: a missing queue shows at the first use, and the client may be
+        opened later.
 
         Args:
             name: the name of the queue.

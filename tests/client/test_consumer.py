@@ -19,7 +19,8 @@ from cmqd_client.bodies import PoisonPolicy
 from cmqd_client.consumer import Handler, MessageStream
 from cmqd_client.consumer_options import ConsumerOptions
 from cmqd_client.consumption import ConsumptionLimits
-from cmqd_client.errors import InternalError, PoisonMessage, QueueDeleted, QueueNotFound
+from cmqd_client.errors import ClientClosed, InternalError, PoisonMessage, QueueDeleted, QueueNotFound
+from cmqd_client.events import ClientState
 from cmqd_client.intake import Source
 from cmqd_client.queue import Queue
 from cmqd_client.retry import RetryPolicy
@@ -630,8 +631,8 @@ async def test_a_deleted_queue_ends_its_consumer_and_stops_the_others(client: Cl
     await begun.wait()
     await server.wait_status("waiting_receives", 1)
     await server.admin.delete_queue("other")
-    await eventually(lambda: handle.statistics().begun)
     await server.wait_status("waiting_receives", 0)
+    assert handle.statistics().begun == 1
     gate.set()
     with pytest.raises((QueueDeleted, QueueNotFound)):
         await task
@@ -667,6 +668,25 @@ async def test_sigterm_finishes_what_is_begun_and_gives_back_the_rest_uncounted(
     assert await server.bodies("orders") == [b"b", b"c"]
     assert [message.receive_count for message in await server.admin.queue("orders").receive(2)] == [1, 1]
     assert handle.statistics().deleted == 1
+
+
+async def test_a_worker_is_declared_before_its_client_is_open(server: LocalServer) -> None:
+    await server.put("orders", b"a")
+    client = connect(server.url)
+    bodies: list[bytes] = []
+
+    @client.queue("orders").consumer()
+    async def handle(message: ConsumedMessage) -> None:
+        bodies.append(message.body)
+        handle.stop()
+
+    with pytest.raises(ClientClosed, match="not open"):
+        await client.queue("orders").send(b"b")
+    await client.run(handle)
+
+    assert bodies == [b"a"]
+    assert client.state is ClientState.CLOSED
+    assert (await server.info("orders")).in_flight == 0
 
 
 async def test_a_second_signal_cancels_the_handlers_and_their_messages_are_active_at_once(

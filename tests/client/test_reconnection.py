@@ -391,7 +391,9 @@ async def test_closing_ends_waiting_receives_and_lets_sends_finish(server: Local
 
 async def test_calls_on_a_client_that_was_not_opened_say_so() -> None:
     with pytest.raises(ClientClosed, match="async with"):
-        connect("cmq://a:b@localhost").queue("orders")
+        await connect("cmq://a:b@localhost").queue("orders").send(b"x")
+    with pytest.raises(ClientClosed, match="async with"):
+        await connect("cmq://a:b@localhost").queues()
 
 
 async def test_several_connections_are_used_in_turn(server: LocalServer) -> None:

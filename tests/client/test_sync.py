@@ -293,7 +293,7 @@ def test_errors_are_those_of_the_asynchronous_client(client: Client, broker: Loc
 def test_a_client_is_opened_once_and_used_between_open_and_close(broker: LocalBroker) -> None:
     client = connect(broker.url)
     with pytest.raises(ClientClosed):
-        client.queue("orders")
+        client.queue("orders").send(b"early")
     client.close()
     client.open()
     queue = client.create_queue("orders")
