@@ -70,6 +70,8 @@ class ChannelState(msgspec.Struct):
 
     opened: bool = False
     closing: bool = False
+    tracing: Tracing | None = None
+    """Makes spans; None = no spans."""
 
 
 class Channel:
@@ -78,6 +80,7 @@ class Channel:
     __slots__ = (
         "_first_timeout",
         "_links",
+        "_make_tracing",
         "_patience",
         "_policy",
         "_shortest",
@@ -90,7 +93,6 @@ class Channel:
         "events",
         "next_request_id",
         "numbering",
-        "tracing",
     )
 
     def __init__(
@@ -101,7 +103,7 @@ class Channel:
         request_timeout: float,
         patience: float,
         on_event: OnEvent | None = None,
-        tracing: Tracing | None = None,
+        make_tracing: Callable[[], Tracing | None] | None = None,
     ) -> None:
         """Make a channel of ``links`` links.
 
@@ -112,9 +114,10 @@ class Channel:
             request_timeout: seconds for an attempt that was sent.
             patience: seconds for a call; ``inf`` = unlimited.
             on_event: the hook for events.
-            tracing: makes spans; None = no spans.
+            make_tracing: called at the opening, because an SDK is often set up later than clients are made; returns the
+                maker of spans. None = no spans.
         """
-        self.tracing: Tracing | None = tracing
+        self._make_tracing = make_tracing
         self.counters: CallCounters = CallCounters()
         self.events: EventReporter = EventReporter(on_event)
         self._policy = policy
@@ -150,6 +153,8 @@ class Channel:
             ServerUnreachable, ConnectionRefused, ProtocolViolation: see :meth:`Link.wait_connected`.
         """
         self._state.opened = True
+        if self._make_tracing is not None:
+            self._state.tracing = self._make_tracing()
         for link in self._links:
             link.start()
         started = asyncio.get_running_loop().time()
@@ -185,6 +190,11 @@ class Channel:
         channel._patience = patience
         channel._first_timeout = min(self._timeout, patience)
         return channel
+
+    @property
+    def tracing(self) -> Tracing | None:
+        """Makes spans; None = no spans."""
+        return self._state.tracing
 
     # ------------------------------------------------------------------ requests
 

@@ -1,7 +1,7 @@
 """The client: connect to a server, find and make queues, topics and schedules."""
 
 import signal
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack, overload
@@ -29,7 +29,7 @@ from cmqd_client.retry import Repeat, RetryPolicy
 from cmqd_client.running import STOP_SIGNALS, run_consumers
 from cmqd_client.schedules import Schedules
 from cmqd_client.topic import Topic, TopicAttributes, TopicInfo, TopicPage, topic_attributes, topic_info
-from cmqd_client.tracing import Tracing, tracing_if_installed
+from cmqd_client.tracing import Tracing, tracing_if_set_up
 from cmqd_client.transactions import TransactionProducer
 from cmqd_protocol import messages as wire
 from cmqd_protocol.limits import DEFAULT_HEARTBEAT_MS
@@ -89,8 +89,8 @@ def connect(
             shorter interval. 0 = only if the server proposes heartbeats.
         product: the name of this client in the server's log.
         on_event: called with each event: connected, lost, reconnecting ...; see :mod:`cmqd_client.events`.
-        tracing: make OpenTelemetry spans, and send their context in headers, if the OpenTelemetry API is installed; see
-            :mod:`cmqd_client.tracing`.
+        tracing: make OpenTelemetry spans, and send their context in headers, if an OpenTelemetry SDK is set up when the
+            client is opened; see :mod:`cmqd_client.tracing`.
 
     Raises:
         TypeError: there are both a URL and a context.
@@ -120,10 +120,17 @@ def connect(
         heartbeat=to_seconds(heartbeat, "heartbeat"),
         product=product,
     )
-    spans = tracing_if_installed(address.host, address.port) if tracing else None
+    make_tracing = partial(tracing_if_set_up, address.host, address.port) if tracing else None
     opener = HostsInTurn(open_connection, address.each())
     return Client(
-        address, opener, RetryPolicy(retries=retries), connections, seconds, to_patience(patience), on_event, spans
+        address,
+        opener,
+        RetryPolicy(retries=retries),
+        connections,
+        seconds,
+        to_patience(patience),
+        on_event,
+        make_tracing,
     )
 
 
@@ -145,11 +152,11 @@ class Client:
         request_timeout: float,
         patience: float,
         on_event: OnEvent | None = None,
-        tracing: Tracing | None = None,
+        make_tracing: Callable[[], Tracing | None] | None = None,
     ) -> None:
         self.address: Address = address
         """Address of the server, with the key."""
-        self._channel = Channel(open_connection, policy, connections, request_timeout, patience, on_event, tracing)
+        self._channel = Channel(open_connection, policy, connections, request_timeout, patience, on_event, make_tracing)
         self._is_opened = False
         self._policy = policy
         self._requester: Requester | None = None

@@ -136,8 +136,8 @@ def connect(
             shorter interval. 0 = only if the server proposes heartbeats.
         product: the name of this client in the server's log.
         on_event: called with each event: connected, lost, reconnecting ...; see :mod:`cmqd_client.events`.
-        tracing: make OpenTelemetry spans, and send their context in headers, if the OpenTelemetry API is installed; see
-            :mod:`cmqd_client.tracing`.
+        tracing: make OpenTelemetry spans, and send their context in headers, if an OpenTelemetry SDK is set up when the
+            client is opened; see :mod:`cmqd_client.tracing`.
 
     Raises:
         TypeError: there are both a URL and a context.

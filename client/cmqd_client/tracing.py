@@ -8,8 +8,8 @@
     process orders      CONSUMER   the work on a message: a child of the span of its send; see :meth:`Tracing.process`
     check orders        CONSUMER   a checker's work on a half message: a child of the span of the half send
 
-The API (``opentelemetry-api``) is optional: a client traces if the API is installed, without a setting. Without
-an SDK the API discards all spans. This module is the only one that knows the API.
+The API (``opentelemetry-api``) is optional: a client traces, without a setting, if the API is installed and the program
+has set up an SDK before it opens the client. This module is the only one that knows the API.
 """
 
 from collections.abc import Generator, Sequence
@@ -54,7 +54,7 @@ class Tracing:
         self._trace: Any = import_module("opentelemetry.trace")
         self._propagate: Any = import_module("opentelemetry.propagate")
         self._no_context: Any = import_module("opentelemetry.context").Context()
-        self._tracer: Any = self._trace.get_tracer("cmqd_client")
+        self._tracer: Any = self._trace.get_tracer_provider().get_tracer("cmqd_client")
         self._attributes: dict[str, Any] = {
             "messaging.system": SYSTEM,
             "server.address": host,
@@ -173,9 +173,14 @@ def now_ns() -> int:
     return time_ns()
 
 
-def tracing_if_installed(host: str, port: int) -> Tracing | None:
-    """Return the tracing of a client; None if the OpenTelemetry API is not installed."""
+def tracing_if_set_up(host: str, port: int) -> Tracing | None:
+    """Return the tracing of a client; None if the OpenTelemetry API is not installed, or has no SDK behind it."""
     try:
-        return Tracing(host, port)
+        trace = import_module("opentelemetry.trace")
     except ImportError:
         return None
+    provider: Any = trace.get_tracer_provider()
+    if type(provider).__module__ == trace.__name__:
+        # The API's own provider discards all spans. Making these would double the CPU of a small message.
+        return None
+    return Tracing(host, port)

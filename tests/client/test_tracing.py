@@ -28,7 +28,7 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    monkeypatch.setattr("opentelemetry.trace.get_tracer", provider.get_tracer)
+    monkeypatch.setattr("opentelemetry.trace.get_tracer_provider", lambda: provider)
     yield exporter
     provider.shutdown()
 
@@ -195,6 +195,17 @@ async def test_without_the_api_nothing_is_traced(
     assert spans.get_finished_spans() == ()
 
 
-async def test_an_sdk_is_not_needed(client: Client, server: LocalServer) -> None:
+async def test_without_an_sdk_nothing_is_traced(client: Client, server: LocalServer) -> None:
     await client.queue("orders").send(b"one")
     assert server.link.of(wire.SendMessages)[0].headers is None, "the API alone has no context to send"
+    assert client.queue("orders").channel.tracing is None, "spans that the API discards cost nothing"
+
+
+async def test_an_sdk_may_be_set_up_after_the_client_is_made(
+    server: LocalServer, request: pytest.FixtureRequest
+) -> None:
+    client = connect(server.url)
+    spans = request.getfixturevalue("spans")
+    async with client:
+        await client.queue("orders").send(b"one")
+    assert [span.name for span in spans.get_finished_spans()] == ["send orders"]
