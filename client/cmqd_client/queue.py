@@ -13,7 +13,7 @@ that is safe to repeat is repeated up to ``retries`` times, also over a new conn
 the same unknown outcome, unless its method promises more; calls that only read are safe to cancel.
 """
 
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime
 from time import time as wall_clock
 from typing import Any, Generic, TypeAlias, Unpack, cast
@@ -26,15 +26,11 @@ from cmqd_client.consumer_options import LEASE, consumer_options
 from cmqd_client.consumption import Lease
 from cmqd_client.durations import Duration, to_datetime, to_moment_ms, to_ms
 from cmqd_client.errors import (
-    BatchTooLarge,
-    CmqError,
-    DecisionFailure,
     NotSupported,
-    PartialFailure,
     PoisonMessage,
-    SendFailure,
     TimeNotRewindable,
 )
+from cmqd_client.half_requests import decide, send_half
 from cmqd_client.handling import Processing
 from cmqd_client.intake import Intake, Source
 from cmqd_client.message_ids import MessageId, id_number, printed_id
@@ -55,16 +51,15 @@ from cmqd_client.results import (
     TransactionStatus,
     UndecidedPage,
     copy_of,
-    decision_failure,
     origin,
     redrive,
     undecided,
 )
 from cmqd_client.retry import Repeat
+from cmqd_client.sending import send, send_in_parts
 from cmqd_client.settlements import Settlements
-from cmqd_client.tracing import Tracing, now_ns
+from cmqd_client.tracing import now_ns
 from cmqd_protocol import messages as wire
-from cmqd_protocol.limits import MAX_BATCH
 from cmqd_types.messages import Headers, ReceivedMessage
 
 ReceiptHandle: TypeAlias = int
@@ -348,10 +343,12 @@ class Queue(Generic[BodyT]):
             OutcomeUnknown: the message may be stored.
             ValueError: ``delay`` and ``at`` are both given, or ``at`` names no zone.
         """
-        at_ms = _at_ms(at, delay)
+        at_ms = None if at is None else _at_ms(at, delay)
         codec = self.codec
         own_headers = None if headers is None else dict(headers)
-        reply = await self._send(
+        reply = await send(
+            self._channel,
+            self.name,
             [checked_body(cast("bytes", body)) if codec is None else codec.encode(body)],
             [codec.headers(own_headers)] if codec is not None else None if own_headers is None else [own_headers],
             None if delay is None else to_ms(delay, "delay"),
@@ -403,95 +400,12 @@ class Queue(Generic[BodyT]):
         """
         batch = Batch.of(messages, delay, headers, dedup_ids, self.codec)
         own_delay = next((own for own in batch.delays if own is not None), None)
-        at_ms = _at_ms(at, delay if own_delay is None else own_delay / 1000)
-        if not batch.bodies:
-            return SentBatch([], 0)
-        ids: list[MessageId] = []
-        request_ids: list[int] = []
-        for part in batch.parts() if split else [batch]:
-            try:
-                delays = None if at_ms is not None else await self._delays(part.delays)
-                reply = await self._send(
-                    part.bodies, part.headers, delays, part.dedup_ids, None if request_ids else after, at_ms
-                )
-            except CmqError as error:
-                if not request_ids:
-                    if not split and (isinstance(error, BatchTooLarge) or len(batch.bodies) > MAX_BATCH):
-                        error.add_note("send_batch(..., split=True) sends the batch in several steps.")
-                    raise
-                failures = [SendFailure(index, error) for index in range(len(ids), len(batch.bodies))]
-                text = f"{len(failures)} of {len(batch.bodies)} failed; the first, {failures[0]}"
-                raise PartialFailure(text, failures, done=ids, request_id=request_ids[-1]) from error
-            ids += [printed_id(number) for number in reply.message_ids]
-            request_ids.append(reply.request_id)
-        return SentBatch(ids, request_ids[-1], tuple(request_ids))
+        at_ms = None if at is None else _at_ms(at, delay if own_delay is None else own_delay / 1000)
+        return await send_in_parts(self._channel, self.name, batch, self._own_delay, at_ms, after=after, split=split)
 
-    async def _delays(self, delays: list[int | None]) -> int | list[int] | None:
-        """Return the delays in wire form: one for all (None = the queue's), or a list with a delay per message."""
-        first = delays[0]
-        if all(delay == first for delay in delays):
-            return first
-        named = [delay for delay in delays if delay is not None]
-        if len(named) < len(delays):
-            # A list on the wire has no value for "the queue's own", so the queue's delay is read first.
-            own = to_ms((await self.attributes()).delay, "delay")
-            return [own if delay is None else delay for delay in delays]
-        return named
-
-    def _send(
-        self,
-        bodies: list[bytes],
-        headers: list[Headers | None] | None,
-        delay_ms: int | list[int] | None,
-        dedup_ids: list[str | None] | None,
-        after: str | None = None,
-        at_ms: int | None = None,
-    ) -> Awaitable[wire.MessagesSent]:
-        if self._channel.tracing is not None:
-            return self._send_traced(self._channel.tracing, bodies, headers, delay_ms, dedup_ids, after, at_ms)
-        return self._send_numbered(bodies, headers, delay_ms, dedup_ids, after, at_ms)
-
-    async def _send_traced(
-        self,
-        tracing: Tracing,
-        bodies: list[bytes],
-        headers: list[Headers | None] | None,
-        delay_ms: int | list[int] | None,
-        dedup_ids: list[str | None] | None,
-        after: str | None,
-        at_ms: int | None,
-    ) -> wire.MessagesSent:
-        with tracing.send(self.name, len(bodies)) as span:
-            headers = tracing.inject(bodies, headers)
-            reply = await self._send_numbered(bodies, headers, delay_ms, dedup_ids, after, at_ms)
-            if len(bodies) == 1:
-                span.set_attribute("messaging.message.id", printed_id(reply.message_ids[0]))
-            return reply
-
-    def _send_numbered(
-        self,
-        bodies: list[bytes],
-        headers: list[Headers | None] | None,
-        delay_ms: int | list[int] | None,
-        dedup_ids: list[str | None] | None,
-        after: str | None,
-        at_ms: int | None,
-    ) -> Awaitable[wire.MessagesSent]:
-        channel = self._channel
-        session, sequence = channel.numbering.next()
-        request = wire.SendMessages(
-            channel.next_request_id(),
-            queue=self.name,
-            bodies=bodies,
-            headers=headers,
-            delay_ms=delay_ms,
-            session=session.number,
-            sequence=sequence,
-            dedup_ids=dedup_ids,
-            after=after,
-            at_ms=at_ms,
-        )
-        return channel.send_numbered(request, wire.MessagesSent, session, sequence)
+    async def _own_delay(self) -> int:
+        """Return the queue's own delay in milliseconds."""
+        return to_ms((await self.attributes()).delay, "delay")
 
     # ------------------------------------------------------------------ receive
 
@@ -709,7 +623,7 @@ class Queue(Generic[BodyT]):
         Raises:
             ReceiptHandleInvalid: the visibility timeout is over, or the handle is outdated or of another queue.
         """
-        return _single(await self.delete_batch([message], check=False))
+        return await self._settlements.delete_one(_handle_of(message))
 
     async def delete_batch(self, messages: Iterable[Held], *, check: bool = True) -> BatchResult:
         """Delete received messages, with the rules of :meth:`delete`. A message named twice is deleted once and appears
@@ -744,7 +658,7 @@ class Queue(Generic[BodyT]):
         Raises:
             ReceiptHandleInvalid: the visibility timeout is over, or the handle is outdated or of another queue.
         """
-        return _single(await self.change_visibility_batch([message], timeout, check=False))
+        return await self._settlements.change_visibility_one(_handle_of(message), to_ms(timeout, "timeout"))
 
     async def change_visibility_batch(
         self, messages: Iterable[Held], timeout: Duration, *, check: bool = True
@@ -767,7 +681,7 @@ class Queue(Generic[BodyT]):
             ReceiptHandleInvalid: the visibility timeout is over (the message is active already), or the handle is of
                 another queue.
         """
-        return _single(await self.release_batch([message], count_receive=count_receive, check=False))
+        return await self._settlements.release_one(_handle_of(message), count_receive=count_receive)
 
     async def release_batch(
         self, messages: Iterable[Held], *, count_receive: bool = True, check: bool = True
@@ -801,7 +715,7 @@ class Queue(Generic[BodyT]):
             DiskNearlyFull, Busy: try again after ``retry_after``.
             UnknownOperation: the server is too old for this call.
         """
-        return _single(await self.dead_letter_batch([message], reason, check=False))
+        return await self._settlements.dead_letter_one(_handle_of(message), reason)
 
     async def dead_letter_batch(
         self, messages: Iterable[Held], reason: str | Sequence[str] = "", *, check: bool = True
@@ -970,34 +884,8 @@ class Queue(Generic[BodyT]):
         batch = Batch.of(messages, None, headers, dedup_ids, self.codec)
         if any(delay is not None for delay in batch.delays):
             raise ValueError("a half message takes no delay")
-        if not batch.bodies:
-            return SentBatch([], 0)
         check_ms = None if first_check is None else to_ms(first_check, "first_check")
-        tracing = self._channel.tracing
-        if tracing is None:
-            return await self._send_half(batch, batch.headers, check_ms)
-        with tracing.send(self.name, len(batch.bodies), "send_half") as span:
-            sent = await self._send_half(batch, tracing.inject(batch.bodies, batch.headers), check_ms)
-            if len(sent.ids) == 1:
-                span.set_attribute("messaging.message.id", sent.ids[0])
-            return sent
-
-    async def _send_half(self, batch: Batch, headers: list[Headers | None] | None, check_ms: int | None) -> SentBatch:
-        channel = self._channel
-        session, sequence = channel.numbering.next()
-        request = wire.SendHalfMessages(
-            channel.next_request_id(),
-            queue=self.name,
-            bodies=batch.bodies,
-            headers=headers,
-            first_check_ms=check_ms,
-            session=session.number,
-            sequence=sequence,
-            dedup_ids=batch.dedup_ids,
-        )
-        reply = await channel.send_numbered(request, wire.MessagesSent, session, sequence)
-        ids = [printed_id(number) for number in reply.message_ids]
-        return SentBatch(ids, reply.request_id, (reply.request_id,))
+        return await send_half(self._channel, self.name, batch, check_ms)
 
     async def end_transactions(
         self,
@@ -1032,41 +920,10 @@ class Queue(Generic[BodyT]):
                 raise ValueError(
                     f"{len(decisions)} statuses for {len(numbers)} messages; give a status per message, or one status"
                 )
-        tracing = self._channel.tracing
-        if tracing is None or not numbers:
-            result = await self._decide(numbers, decisions)
-        else:
-            with tracing.settle("end_transactions", self.name, len(numbers)):
-                result = await self._decide(numbers, decisions)
+        result = await decide(self._channel, self.name, numbers, decisions)
         if check and result.failures:
             result.raise_for_failures()
         return result
-
-    async def _decide(self, numbers: list[int], decisions: list[int]) -> DecisionResult:
-        """Send the decisions, in slices of at most 256 (the server's limit)."""
-        failures: list[DecisionFailure] = []
-        request_ids: list[int] = []
-        channel = self._channel
-        for start in range(0, len(numbers), MAX_BATCH):
-            request = wire.EndTransactions(
-                channel.next_request_id(),
-                self.name,
-                numbers[start : start + MAX_BATCH],
-                decisions[start : start + MAX_BATCH],
-            )
-            connection_id = channel.connection_id
-            try:
-                reply = await channel.call(request, wire.TransactionsEnded, Repeat.SAFE)
-            except CmqError as error:
-                if not start:
-                    raise
-                failures += [DecisionFailure(printed_id(number), error) for number in numbers[start:]]
-                break
-            request_ids.append(reply.request_id)
-            failures += [decision_failure(refusal, reply.request_id, connection_id) for refusal in reply.failures]
-        refused = {refusal.id for refusal in failures}
-        done = [message_id for number in numbers if (message_id := printed_id(number)) not in refused]
-        return DecisionResult(done, failures, request_ids[-1] if request_ids else 0, tuple(request_ids))
 
     async def half_messages(self, max_messages: int = 100, *, start: int = 0) -> UndecidedPage:
         """List half messages that are neither committed nor rolled back, in the order of sending.
@@ -1130,25 +987,12 @@ def _handle_of(item: Held) -> int:
     return item.receipt_handle if isinstance(item, Message) else item
 
 
-def _single(result: BatchResult) -> HandleResult:
-    """Return the result of a batch with a single handle.
-
-    Raises:
-        ServerError: the handle failed.
-    """
-    if result.failures:
-        raise result.failures[0].error
-    return HandleResult(result.request_id, result.next_visible_time)
-
-
-def _at_ms(at: datetime | float | None, delay: Duration | None) -> int | None:
-    """Return the wire time at which messages become active, or None.
+def _at_ms(at: datetime | float, delay: Duration | None) -> int:
+    """Return the wire time at which messages become active.
 
     Raises:
         ValueError: a delay is given too, or the time names no zone.
     """
-    if at is None:
-        return None
     if delay is not None:
         raise ValueError("a send has delay or at, not both")
     return to_moment_ms(at, "at", "send(delay=...)")

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from cmqd_client.channel import Channel
 from cmqd_client.durations import to_datetime
 from cmqd_client.errors import CmqError, Failure
-from cmqd_client.results import BatchResult, failure, is_invalid_handle
+from cmqd_client.results import BatchResult, HandleResult, failure, is_invalid_handle
 from cmqd_protocol import messages as wire
 from cmqd_protocol.limits import MAX_BATCH
 
@@ -51,6 +51,50 @@ class Settlements:
             return wire.DeadLetterMessages(next_id(), queue, part, reasons)
 
         return await self._settle("dead_letter", handles, request)
+
+    # ------------------------------------------------------------------ a single handle, with less work for the client
+
+    async def delete_one(self, handle: int) -> HandleResult:
+        """Delete a message.
+
+        Raises:
+            ServerError: the handle failed; as for the other methods for a single handle.
+        """
+        request = wire.DeleteMessages(self._channel.next_request_id(), self._queue, [handle])
+        return await self._settle_one("delete", request)
+
+    async def change_visibility_one(self, handle: int, timeout_ms: int) -> HandleResult:
+        """Set the visibility timeout of a message."""
+        request = wire.ChangeVisibility(self._channel.next_request_id(), self._queue, [handle], timeout_ms)
+        return await self._settle_one("change_visibility", request, ends_lease=timeout_ms == 0)
+
+    async def release_one(self, handle: int, *, count_receive: bool) -> HandleResult:
+        """Make a message active again at once."""
+        request = wire.ReleaseMessages(self._channel.next_request_id(), self._queue, [handle], count_receive)
+        return await self._settle_one("release", request)
+
+    async def dead_letter_one(self, handle: int, reason: str) -> HandleResult:
+        """Move a message to the dead-letter queue."""
+        request = wire.DeadLetterMessages(self._channel.next_request_id(), self._queue, [handle], [reason])
+        return await self._settle_one("dead_letter", request)
+
+    async def _settle_one(self, operation: str, request: wire.Request, *, ends_lease: bool = True) -> HandleResult:
+        channel = self._channel
+        if channel.tracing is None:
+            reply, uncertain = await channel.call_noting_repeats(request, wire.HandlesDone)
+            return self._single(reply, may_be_settled=uncertain and ends_lease)
+        with channel.tracing.settle(operation, self._queue, 1):
+            reply, uncertain = await channel.call_noting_repeats(request, wire.HandlesDone)
+            return self._single(reply, may_be_settled=uncertain and ends_lease)
+
+    def _single(self, reply: wire.HandlesDone, *, may_be_settled: bool) -> HandleResult:
+        """Return the result; ``may_be_settled``: by an earlier attempt, which has made the handle invalid."""
+        for refusal in reply.failures:
+            if not (may_be_settled and is_invalid_handle(refusal)):
+                raise failure(refusal, reply.request_id, self._channel.connection_id).error
+        return HandleResult(reply.request_id, to_datetime(reply.next_visible_ms) if reply.next_visible_ms else None)
+
+    # ------------------------------------------------------------------ inside
 
     async def _settle(
         self,
