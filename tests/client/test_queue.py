@@ -237,7 +237,7 @@ async def test_attributes_show_what_was_set_and_the_counts(client: Client, serve
 
 
 async def test_an_unknown_attribute_is_refused_before_anything_is_sent(client: Client, server: LocalServer) -> None:
-    with pytest.raises(TypeError, match="'colour' is no attribute"):
+    with pytest.raises(TypeError, match="a queue has no attribute 'colour'"):
         await client.create_queue("jobs", colour="red")  # pyright: ignore[reportCallIssue]
     assert not server.link.handled
 
