@@ -6,9 +6,9 @@
         message.body.drink                  an Order, or PoisonMessage if the body does not decode
 
 The header ``content-type`` names the encoding, so consumers of another type or language can read the body, and a queue
-can hold both JSON and MessagePack. A body without the header is taken for the encoding of the handle.
+can hold both JSON and MessagePack. A body without the header is decoded by the format of the handle.
 
-pydantic is optional: a pydantic model needs it, and brings it along. All other types go through msgspec: Structs,
+pydantic is optional: a program with pydantic models has it installed. All other types go through msgspec: Structs,
 dataclasses, TypedDicts, and other types that msgspec decodes.
 """
 

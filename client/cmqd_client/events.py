@@ -112,7 +112,7 @@ class Closed(Event, frozen=True):
 
 
 OnEvent: TypeAlias = Callable[[Event], None]
-"""A hook for events: called in the event loop, at once; must not block. What it raises is logged."""
+"""A hook for events: called in the event loop, at once; must not block. An exception of the hook is logged."""
 
 
 class EventReporter:

@@ -6,7 +6,7 @@ cannot differ in case alone.
 
 A legal name without capital letters stays as it is. Every other name becomes ``<readable part>--<digest>``; the digest
 is 128 bits of the SHA-256 of the name. Two different names never get the same result, not even in another case, short
-of a collision of the digests: a legal name in the form of a result, or has capital letters, gets a digest itself.
+of a collision of the digests: a legal name in the form of a result, or with capital letters, gets a digest itself.
 Therefore a result must not be mapped again. The results are part of the interface: no version changes them, because
 queues that exist are found by them.
 """

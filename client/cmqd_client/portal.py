@@ -166,7 +166,7 @@ def _serve(ready: "Future[BlockingPortal]") -> None:
 
 
 class _Context(AbstractContextManager[R, bool | None], Generic[A, R]):
-    """A context manager with another value."""
+    """A context manager that yields a different value."""
 
     __slots__ = ("_convert", "_manager")
 
@@ -194,7 +194,7 @@ class CallingThread:
         self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
 
     def serve(self) -> None:
-        """Run functions until :meth:`stop`; an exception that is no ``Exception`` (Ctrl-C) is passed on."""
+        """Run functions until :meth:`stop`; an exception that is not an ``Exception`` (Ctrl-C) is passed on."""
         while (work := self._work.get()) is not None:
             work()
 
@@ -232,7 +232,7 @@ class CallingThread:
 
 
 def in_worker_thread(function: Callable[..., object] | None) -> Callable[..., Any] | None:
-    """Return an async function that runs ``function`` in a worker thread: it is called unasked, without a caller.
+    """Return an async function that runs ``function`` in a worker thread, for calls without a waiting caller.
 
     The coroutine of an async function is awaited in the loop.
     """

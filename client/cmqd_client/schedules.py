@@ -117,8 +117,8 @@ class Schedules:
     ) -> ScheduleInfo:
         """Create a schedule: the server sends the message at each time of the expression, from now on.
 
-        Not repeated after a lost reply: :meth:`ensure` is. A message is sent once for all times that passed while the
-        server was down. A time at which the queue is missing or full is missed, counted and not made up for.
+        Not repeated after a lost reply, unlike :meth:`ensure`. After an outage of the server the message is sent once for
+        all passed times. A time at which the queue is missing or full is missed: counted, and not sent later.
 
         Args:
             name: 1-64 ASCII letters, digits, ``-``, ``_``; not differing only in case from another schedule's.
@@ -186,11 +186,11 @@ class Schedules:
 
         Args:
             name: the schedule.
-            queue: as for :meth:`create`, and so are the others; None = it stays.
+            queue: see :meth:`create`; None = unchanged, as for the other values.
             cron: see :meth:`create`.
             zone: see :meth:`create`.
             body: see :meth:`create`.
-            headers: all headers, an empty mapping = none; None = they stay.
+            headers: all headers, an empty mapping = no headers; None = unchanged.
             paused: see :meth:`pause`.
 
         Raises:
@@ -216,7 +216,7 @@ class Schedules:
         return await self.set(name, paused=True)
 
     async def resume(self, name: str) -> ScheduleInfo:
-        """Go on after :meth:`pause` with the next time from now on. Errors and repeats as for :meth:`set`."""
+        """Continue after :meth:`pause`, with the next time from now on. Errors and repeats as for :meth:`set`."""
         return await self.set(name, paused=False)
 
     async def info(self, name: str) -> ScheduleInfo:

@@ -1252,8 +1252,8 @@ class Schedules(Synchronous[AsyncSchedules]):
     ) -> ScheduleInfo:
         """Create a schedule: the server sends the message at each time of the expression, from now on.
 
-        Not repeated after a lost reply: :meth:`ensure` is. A message is sent once for all times that passed while the
-        server was down. A time at which the queue is missing or full is missed, counted and not made up for.
+        Not repeated after a lost reply, unlike :meth:`ensure`. After an outage of the server the message is sent once for
+        all passed times. A time at which the queue is missing or full is missed: counted, and not sent later.
 
         Args:
             name: 1-64 ASCII letters, digits, ``-``, ``_``; not differing only in case from another schedule's.
@@ -1325,11 +1325,11 @@ class Schedules(Synchronous[AsyncSchedules]):
 
         Args:
             name: the schedule.
-            queue: as for :meth:`create`, and so are the others; None = it stays.
+            queue: see :meth:`create`; None = unchanged, as for the other values.
             cron: see :meth:`create`.
             zone: see :meth:`create`.
             body: see :meth:`create`.
-            headers: all headers, an empty mapping = none; None = they stay.
+            headers: all headers, an empty mapping = no headers; None = unchanged.
             paused: see :meth:`pause`.
 
         Raises:
@@ -1353,7 +1353,7 @@ class Schedules(Synchronous[AsyncSchedules]):
         return self.portal.call(lambda: self.asynchronous.pause(name))
 
     def resume(self, name: str) -> ScheduleInfo:
-        """Go on after :meth:`pause` with the next time from now on. Errors and repeats as for :meth:`set`."""
+        """Continue after :meth:`pause`, with the next time from now on. Errors and repeats as for :meth:`set`."""
         return self.portal.call(lambda: self.asynchronous.resume(name))
 
     def info(self, name: str) -> ScheduleInfo:

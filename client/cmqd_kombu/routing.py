@@ -407,7 +407,7 @@ class Routing:
             if mandatory:
                 raise ChannelError(f"NO_ROUTE - {text}", (60, 40), "Basic.publish", "312")
             if not exchange:
-                _log.warning("%s: it was dropped, as AMQP demands", text)
+                _log.warning("%s; the message was dropped, as AMQP requires", text)
 
     @staticmethod
     def _key(kind: str, routing_key: str) -> str:
@@ -442,7 +442,7 @@ class Routing:
             if delay_ms >= retention * 1000:
                 raise ChannelError(
                     f"the message is due in {delay_ms / 1000:.0f} s, and the queue {name!r} keeps messages for "
-                    f"{retention:.0f} s: it would be dropped before"
+                    f"{retention:.0f} s: it would expire before"
                 )
         for restored in (False, True):
             try:

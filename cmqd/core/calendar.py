@@ -1,7 +1,7 @@
-"""The calendar that schedules need: a function, handed to the broker as the key of receipt handles is.
+"""The calendar of schedules: a function that the broker gets from outside, like the key of receipt handles.
 
-The core knows neither months nor time zones, because the rules of zones are files of the machine and change. A time
-that a calendar gave is in a record, so a replay asks for none.
+The core knows neither months nor time zones, because the rules of zones are files of the machine and change. The times
+of a calendar are in records, so a replay calls no calendar.
 """
 
 from collections.abc import Callable
@@ -18,5 +18,5 @@ time: a schedule would otherwise fire without end.
 
 
 def no_calendar(cron: str, zone: str, after_ms: int) -> int | None:
-    """Refuse every expression: the calendar of a broker that was given none."""
+    """Refuse every expression: the default calendar of a broker."""
     raise InvalidArgument("this broker has no calendar", field="cron", value=cron, limit="none")

@@ -32,7 +32,7 @@ class BrokerProcess:
         with BrokerProcess(tmp_path) as broker:
             ...
             broker.kill()       # SIGKILL, as a crash or the out-of-memory killer
-            broker.start()      # on the same port, over the same data: recovers and goes on
+            broker.start()      # on the same port, over the same data, with a recovery
 
     The broker listens on a free port of 127.0.0.1, with the default durability. At the end of the context SIGTERM ends
     the broker; after an exception SIGKILL does.
@@ -90,10 +90,10 @@ class BrokerProcess:
 
         Raises:
             BrokerNotReadyError: the broker ended instead.
-            RuntimeError: the broker runs already.
+            RuntimeError: the broker is already running.
         """
         if self._process is not None:
-            raise RuntimeError("the broker runs already")
+            raise RuntimeError("the broker is already running")
         ready = self.folder / "ready"
         ready.unlink(missing_ok=True)
         command = [sys.executable, "-m", "cmqd", "serve", "--data", str(self.folder / "data")]
@@ -134,7 +134,7 @@ class BrokerProcess:
     def _take_process(self) -> "subprocess.Popen[bytes]":
         process, self._process = self._process, None
         if process is None:
-            raise RuntimeError("the broker does not run")
+            raise RuntimeError("the broker is not running")
         return process
 
     def _tail(self) -> str:

@@ -176,7 +176,7 @@ class LocalBroker:
 
     def _start_thread(self) -> None:
         if self._thread is not None:
-            raise RuntimeError("a LocalBroker is started once")
+            raise RuntimeError("the LocalBroker was started before; make a new LocalBroker")
         self._folder = tempfile.TemporaryDirectory(prefix="cmqd-testing-")
         self._settings = dataclasses.replace(self._settings, data=Path(self._folder.name))
         # A daemon: a test that is ended without ``close`` must not keep the process.

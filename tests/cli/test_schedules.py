@@ -41,7 +41,7 @@ def test_a_schedule_is_created_shown_changed_paused_and_deleted(cmq_at: Cmq, rep
     paused = cmq_at("schedule", "info", "daily", "--output", "json").json
     assert (paused["paused"], paused["next_time"]) == (True, None)
     assert cmq_at("schedule", "resume", "daily").err.startswith(
-        "schedule 'daily' goes on; the next message is sent at "
+        "schedule 'daily' resumed; the next message is sent at "
     )
     assert cmq_at("schedule", "delete", "daily", "--yes").err == "schedule 'daily' deleted\n"
     gone = cmq_at("schedule", "info", "daily")

@@ -28,10 +28,10 @@ def test_what_was_answered_survives_a_kill_and_the_port_stays(tmp_path: Path) ->
 
 def test_a_start_takes_no_second_broker_and_a_kill_needs_one(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, "--ephemeral") as broker:
-        with pytest.raises(RuntimeError, match="runs already"):
+        with pytest.raises(RuntimeError, match="already running"):
             broker.start()
         assert broker.stop() == 0
-        with pytest.raises(RuntimeError, match="does not run"):
+        with pytest.raises(RuntimeError, match="is not running"):
             broker.kill()
 
 

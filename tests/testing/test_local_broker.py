@@ -282,7 +282,7 @@ def test_a_broker_is_started_once_and_used_while_it_runs() -> None:
     with pytest.raises(RuntimeError, match="not running"):
         broker.clock.advance(1)
     broker.start()
-    with pytest.raises(RuntimeError, match="started once"):
+    with pytest.raises(RuntimeError, match="was started before"):
         broker.start()
     broker.close()
     broker.close()

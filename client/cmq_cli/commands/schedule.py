@@ -52,7 +52,8 @@ async def create(
 ) -> None:
     """Create a schedule: the server sends the message at each time of the expression, from now on.
 
-    Once for all times that passed while the server was down. A time at which the queue is missing or full is missed.
+    After an outage of the server the message is sent once for all passed times. A time at which the queue is missing or
+    full is missed.
     """
     if (body is None) == (file is None):
         raise CommandFailed("give one of: a body, --file", ExitCode.USAGE)
@@ -132,7 +133,7 @@ async def resume(name: ScheduleName, /, *, session: CurrentSession) -> None:
         resumed = await client.schedules.resume(name)
     following = "" if resumed.next_time is None else f"; the next message is sent at {show_time(resumed.next_time)}"
     document = {"name": name, "paused": False, "next_time": resumed.next_time}
-    session.output.result(document, f"schedule {name!r} goes on{following}")
+    session.output.result(document, f"schedule {name!r} resumed{following}")
 
 
 @app.command

@@ -7,10 +7,10 @@ sent twice.
 The calendar is asked for the next time after now, not after the planned time. A schedule therefore fires once for all
 times that passed while the broker was down, and not once for each.
 
-A queue that is missing, full or refuses the message in another way is a miss: the firing is recorded with the reason,
-and the next time stands. Waiting for the queue would send the message at a time that the owner did not ask for. Only
-while the broker itself has no space for bodies, or its disk is far behind, firings are put off: the reason is the
-broker's own, and passes.
+If the queue is missing or full, or refuses the message, the firing is a miss: it is recorded with the reason, and the
+next time stands. Waiting for the queue would send the message at a time that the owner did not ask for. Firings are put
+off only while the broker has no space for bodies, or its disk is far behind: these reasons are the broker's own and
+pass.
 """
 
 from collections.abc import Mapping
@@ -422,7 +422,7 @@ def _check_takes_schedules(queue: Queue) -> None:
     """
     if queue.index.attributes.transactional:
         raise InvalidArgument(
-            f"queue {queue.name!r} is transactional; a schedule sends to a queue that is not",
+            f"queue {queue.name!r} is transactional, and a schedule cannot send to a transactional queue",
             field="queue",
             value=queue.name,
             limit="a queue that is not transactional",
