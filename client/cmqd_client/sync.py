@@ -1252,8 +1252,8 @@ class Schedules(Synchronous[AsyncSchedules]):
     ) -> ScheduleInfo:
         """Create a schedule: the server sends the message at each time of the expression, from now on.
 
-        Not repeated after a lost reply, unlike :meth:`ensure`. After an outage of the server the message is sent once for
-        all passed times. A time at which the queue is missing or full is missed: counted, and not sent later.
+        Not repeated after a lost reply, unlike :meth:`ensure`. After an outage of the server the message is sent once
+        for all passed times. A time at which the queue is missing or full is missed: counted, and not sent later.
 
         Args:
             name: 1-64 ASCII letters, digits, ``-``, ``_``; not differing only in case from another schedule's.
