@@ -31,6 +31,7 @@ LACKING = VENVS / "lacking"
 """A file of the last setup: the parts that cannot run on this machine, with the reasons. Absent if all can run."""
 KILL_ROUNDS = 100
 POWER_FAILURES = 24
+RESTARTS = 30
 INSTALL_SECONDS = 600
 """The limit of all installations together. A machine with a slower network lacks a network."""
 
@@ -159,6 +160,11 @@ def run_kill_rounds() -> None:
 def run_models() -> None:
     full = {"HYPOTHESIS_PROFILE": "full"}
     run_pytest(sys.executable, "-n", "2", "--dist", "loadfile", "tests/model", environment=full)
+
+
+def run_restarts() -> None:
+    rounds = {"CMQD_RESTART_ROUNDS": str(RESTARTS)}
+    run_pytest(sys.executable, "tests/system/test_consumers_survive_restarts.py", environment=rounds)
 
 
 def run_unused_queues() -> None:
@@ -345,6 +351,7 @@ def run_mounts() -> None:
 
 PARTS = (
     Part("kill-rounds", lacks_nothing, install_nothing, run_kill_rounds),
+    Part("restarts", lacks_nothing, install_nothing, run_restarts),
     Part("models", lacks_nothing, install_nothing, run_models),
     Part("unused-queues", lacks_nothing, install_nothing, run_unused_queues),
     Part("lowest-versions", lacks_nothing, install_lowest, run_lowest),

@@ -8,6 +8,9 @@ import msgspec
 from cmqd_client import (
     BatchResult,
     Client,
+    ConsumedMessage,
+    Consumer,
+    ConsumerStatistics,
     ContentFormat,
     FilterType,
     HalfMessage,
@@ -23,7 +26,9 @@ from cmqd_client import (
     QueueAttributes,
     QueueInfo,
     Redrive,
+    Reject,
     Reply,
+    Retry,
     RetryStrategy,
     Rewound,
     Sent,
@@ -105,6 +110,31 @@ async def check() -> None:
         result = await queue.delete_batch([message, message.receipt_handle])
         assert_type(result, BatchResult)
         assert_type(result.done, list[int])
+
+        @queue.consumer(concurrency=8, lease=timedelta(seconds=10), patience=None)
+        async def handle(message: ConsumedMessage) -> None:
+            assert_type(message.body, bytes)
+            assert_type(message.lost, str | None)
+            assert_type(await message.delete(), HandleResult)
+
+        assert_type(handle, Consumer[ConsumedMessage[bytes]])
+        assert_type(handle.statistics(), ConsumerStatistics)
+        await client.run(handle, grace=10)
+
+        typed = client.queue("orders", Order)
+
+        @typed.consumer()
+        async def handle_order(message: ConsumedMessage[Order]) -> None:
+            assert_type(message.body, Order)
+            raise Retry(after=5) if message.receive_count < 3 else Reject("no")
+
+        assert_type(handle_order, Consumer[ConsumedMessage[Order]])
+        # A handler of other bodies is caught.
+        queue.consumer()(handle_order.handler)  # pyright: ignore[reportArgumentType]
+        async for order in typed.consume(prefetch=3):
+            assert_type(order, ConsumedMessage[Order])
+            async with order.process():
+                assert_type(order.body.number, int)
 
         page = await queue.peek()
         assert_type(page, PeekPage)
