@@ -32,23 +32,29 @@ FACADE = CLIENT / "sync.py"
 NOT_SOURCES = {"portal.py", "sync.py"}
 
 INTERNAL = {
-    "Channel",
-    "CheckAnswers",
-    "CheckRouter",
-    "Connection",
-    "ConsumedMessage",
-    "Consumer",
-    "Intake",
-    "Link",
-    "MessageStream",
-    "Processing",
-    "Requester",
+    *("Channel", "CheckAnswers", "CheckRouter", "Connection", "Intake", "Link", "Processing", "Requester"),
     "Settlements",
 }
 """Classes with async methods that programs do not use."""
 
-LEFT_OUT = {("Queue", "channel"), ("Queue", "consume"), ("Queue", "consumer"), ("Client", "run")}
-"""Public for other parts of the package, or for asynchronous programs only."""
+LEFT_OUT = {("Queue", "channel")}
+"""Public for other parts of the package, not for programs."""
+
+IN_LOOP = {("Consumer", "stop"), ("Consumer", "statistics"), ("MessageStream", "stop"), ("MessageStream", "statistics")}
+"""Plain methods that use objects of the loop."""
+
+ALIASES = {"MessageHandler": "Callable[[ConsumedMessage[BodyT]], object]"}
+"""Type aliases that no rule gives: a handler is a plain function."""
+
+RETURNS = {
+    ("Consumer", "handler"): "Callable[[MessageT], object]",
+    ("Consumer", "__call__"): "object",
+    ("ConsumedMessage", "process"): "AbstractContextManager[None, bool]",
+}
+"""Results that no rule gives; their names are imported by IMPORTS."""
+
+IMPORTS = {"AbstractContextManager": "contextlib", "cast": "typing", "run_consumers": "cmqd_client.running"}
+"""Modules of names in BODIES and RETURNS that the asynchronous module does not import."""
 
 CALLBACKS = {
     "LocalTransaction": "thread.runs({name})",
@@ -87,13 +93,71 @@ BODIES = {
             error.message = self
             raise
         """,
+    ("ConsumedMessage", "process"): "return processing(self.asynchronous, self.portal)",
+    ("Consumer", "handler"): "return plain_handler(self.asynchronous.handler)",
+    ("Consumer", "__call__"): "return plain_handler(self.asynchronous.handler)(message)",
+    ("MessageStream", "__aiter__"): """
+        iterator = self.asynchronous.__aiter__()
+        return self.portal.iterate(iterator, lambda element: cast("MessageT", ConsumedMessage(element, self.portal)))
+        """,
+    ("Queue", "consumer"): """
+        decorate = self.asynchronous.consumer(
+            concurrency=concurrency, prefetch=prefetch, lease=lease, ordered=ordered, first_retry=first_retry,
+            longest_retry=longest_retry, wait=wait, patience=patience,
+        )
+        return lambda handler: Consumer(
+            decorate(in_threads(handler, concurrency, lambda message: ConsumedMessage(message, self.portal))),
+            self.portal,
+        )
+        """,
+    ("Client", "run"): """
+        seconds = None if grace is None else to_seconds(grace, "grace")
+        running = [consumer.asynchronous for consumer in consumers]
+        numbers = list(stop_signals)
+        opened = not self.portal.is_open
+        if opened:
+            self.open(patience=None)
+        try:
+            self.portal.call_with_signals(lambda scope: run_consumers(running, numbers, seconds, scope), numbers)
+        finally:
+            if opened:
+                self.close()
+        """,
 }
-"""Bodies that no rule gives: a client begins and ends its thread, and an error names the message of the caller."""
+"""Bodies that no rule gives: a client begins and ends its thread, an error names the message of the caller, handlers
+run in threads, and signals arrive in the main thread."""
 
 DEFAULTS = {"_NOTHING": "NOTHING"}
 """Private names in defaults, and the names for them in ``portal``."""
 
 REWORDED = (
+    ("async def", "def"),
+    ("asyncio.run(client.run(handle))", "client.run(handle)"),
+    ("Make an async function the handler", "Make a function the handler"),
+    (
+        "If a lease is lost all the\nsame, the handler is cancelled, with the reason as the argument of the"
+        " ``CancelledError``. An outage of any\nlength ends nothing.",
+        "If a lease is lost all the\nsame, the handler goes on and may look at ``message.lost``; its result is not"
+        " used. An outage of any length ends\nnothing.",
+    ),
+    (
+        "Handlers share the event loop: a handler that blocks the loop for longer than ``lease`` loses all leases.",
+        "Handlers run in threads of their own. A handler cannot be interrupted: where handlers are cancelled, their"
+        "\nmessages are delivered again while they go on.",
+    ),
+    (
+        "hand the messages to tasks, or iterate in several tasks over one\nstream.",
+        "hand the messages to threads, or iterate in several\nthreads over one stream.",
+    ),
+    ("Several tasks may iterate", "Several threads may iterate"),
+    ("in other tasks are waited for", "in other threads are waited for"),
+    (
+        "A\n``CancelledError`` for another reason than a lost lease goes on, and the message is delivered again at once"
+        ". If\nthe lease is lost, the task that runs the body is cancelled, with the reason as the argument of the\n"
+        "``CancelledError``; the cancellation ends with the body.",
+        "An\nexception that is no ``Exception`` (Ctrl-C) goes on, and the message is delivered again at once. If the"
+        " lease is\nlost, the body goes on and may look at ``lost``; its end is not used.",
+    ),
     ("async with", "with"),
     ("async for", "for"),
     ("an async context manager", "a context manager"),
@@ -112,6 +176,9 @@ REWORDED = (
     ),
 )
 """Words of docstrings that differ for synchronous callers."""
+
+PORTAL_NAMES = {"in_threads", "plain_handler", "processing"}
+"""Functions of ``portal`` that BODIES call."""
 
 ITERATORS = {"AsyncIterator", "AsyncGenerator", "AsyncIterable"}
 CONTEXTS = {"AbstractAsyncContextManager", "AsyncContextManager"}
@@ -144,6 +211,8 @@ class Source:
     tree: ast.Module
     imports: dict[str, str] = field(default_factory=dict[str, str])
     """Module by imported name."""
+    whole: set[str] = field(default_factory=set[str])
+    """Modules that are imported as a whole."""
     aliases: dict[str, tuple[ast.expr, str]] = field(default_factory=dict[str, "tuple[ast.expr, str]"])
     """Type aliases: value and docstring."""
     type_variables: set[str] = field(default_factory=set[str])
@@ -167,6 +236,8 @@ def read_source(name: str, text: str) -> Source:
         if isinstance(node, ast.ImportFrom):
             for alias in node.names:
                 source.imports[alias.asname or alias.name] = node.module or ""
+        elif isinstance(node, ast.Import):
+            source.whole |= {alias.name for alias in node.names}
         elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             source.defined.add(node.target.id)
             if ast.unparse(node.annotation) == "TypeAlias" and node.value is not None:
@@ -215,6 +286,11 @@ def is_special(name: str) -> bool:
     return name.startswith("__") and name not in {"__init__", "__repr__"}
 
 
+def is_generator(node: ast.AST) -> bool:
+    """True if a function yields."""
+    return any(isinstance(part, ast.Yield) for part in ast.walk(node))
+
+
 def has_async_methods(node: ast.ClassDef) -> bool:
     """True if a caller of the class awaits something."""
     return any(
@@ -243,9 +319,14 @@ class Facade:
         for source in modules.values():
             for name, (value, docstring) in source.aliases.items():
                 if names_in(value) & self.twins.keys() and is_public(name):
-                    self.twin_aliases[name] = (value, docstring)
+                    turned = ast.parse(ALIASES[name], mode="eval").body if name in ALIASES else value
+                    self.twin_aliases[name] = (turned, docstring)
+        # A class stands behind its base.
+        self.classes.sort(key=lambda entry: self.base(entry[1]) is not None)
         self.imported: dict[str, set[str]] = {}
         """Imports of the facade: names by module."""
+        self.whole: set[str] = {"builtins"}
+        """Modules that the facade imports as a whole."""
         self.type_variables: set[str] = set()
         self.portal_names = {"Portal", "Synchronous"}
 
@@ -258,8 +339,8 @@ class Facade:
             f'{name}: TypeAlias = "{ast.unparse(value)}"' + (f'\n"""{docstring}"""' if docstring else "")
             for name, (value, docstring) in sorted(self.twin_aliases.items())
         ]
-        for value, _ in self.twin_aliases.values():
-            self.use(names_in(value), self.alias_source(value))
+        for name, (value, _) in self.twin_aliases.items():
+            self.use(names_in(value), self.alias_source(name))
         if aliases:
             self.imported.setdefault("typing", set()).add("TypeAlias")
         if self.type_variables:
@@ -271,8 +352,8 @@ class Facade:
         variables = [f'{name} = TypeVar("{name}")' for name in sorted(self.type_variables)]
         return (
             HEAD
-            + "from __future__ import annotations\n\nimport builtins\n"
-            + "\n".join(imports)
+            + "from __future__ import annotations\n\n"
+            + "\n".join([*(f"import {name}" for name in sorted(self.whole)), *imports])
             + f"\n\n__all__ = {exported!r}\n\n"
             + "\n".join([*variables, *aliases])
             + "\n\n\n"
@@ -280,11 +361,13 @@ class Facade:
             + "\n"
         )
 
-    def alias_source(self, value: ast.expr) -> Source:
+    def alias_source(self, name: str) -> Source:
         """Return the module with this alias."""
-        return next(
-            source for source in self.modules.values() for alias, _ in source.aliases.values() if alias is value
-        )
+        return next(source for source in self.modules.values() if name in source.aliases)
+
+    def base(self, node: ast.ClassDef) -> ast.expr | None:
+        """Return the base of a class that has a twin."""
+        return next((base for base in node.bases if self.twin(base) is not None), None)
 
     # ------------------------------------------------------------------ names
 
@@ -293,7 +376,11 @@ class Facade:
         for name in sorted(names):
             if name in self.twins or name in self.twin_aliases:
                 continue
-            if name in source.type_variables:
+            if name in source.whole:
+                self.whole.add(name)
+            elif name in IMPORTS:
+                self.imported.setdefault(IMPORTS[name], set()).add(name)
+            elif name in source.type_variables:
                 self.type_variables.add(name)
             elif name in source.imports:
                 self.imported.setdefault(source.imports[name], set()).add(name)
@@ -371,7 +458,24 @@ class Facade:
             elif (node.name, part.name) not in LEFT_OUT and (is_public(part.name) or is_special(part.name)):
                 parts.append(indented(self.method(part, source, node.name, shadowed)))
         of_types = self.type_parameters(node, source)
-        return f"class {node.name}(Synchronous[Async{node.name}{of_types}]):\n" + "\n\n".join(parts)
+        if of_types == "[MessageT]":
+            # The parameter is the kind of the messages that the program sees, with a twin of its own.
+            self.imported.setdefault("typing", set()).update({"Any", "Generic"})
+            return f"class {node.name}(Synchronous[Async{node.name}[Any]], Generic[MessageT]):\n" + "\n\n".join(parts)
+        base = self.base(node)
+        if base is None:
+            return f"class {node.name}(Synchronous[Async{node.name}{of_types}]):\n" + "\n\n".join(parts)
+        kind = f"Async{node.name}{ast.unparse(base).removeprefix(str(self.twin(base)))}"
+        self.imported.setdefault("typing", set()).add("cast")
+        parts.insert(
+            1,
+            indented(
+                f"@property\ndef asynchronous(self) -> {kind}:\n"
+                + indented(quoted_docstring("The object of the asynchronous client; only to be used in its loop."))
+                + f'    return cast("{kind}", super().asynchronous)'
+            ),
+        )
+        return f"class {node.name}({ast.unparse(base)}):\n" + "\n\n".join(parts)
 
     def type_parameters(self, node: ast.ClassDef, source: Source) -> str:
         """Return the type parameters of a class in brackets; empty if the class is not generic."""
@@ -393,9 +497,14 @@ class Facade:
                         raise CannotTurnError(f"{owner}.{assigned.attr} is set without an annotation")
             if isinstance(node, ast.AnnAssign) and isinstance(target, ast.Attribute) and is_public(target.attr):
                 docstring = attribute_docstring(init.body, position) or f"The {target.attr.replace('_', ' ')}."
-                result = self.result(f"self.asynchronous.{target.attr}", unquoted(node.annotation), owner, target.attr)
+                annotation = unquoted(node.annotation)
+                if (owner, target.attr) in RETURNS:
+                    annotation = ast.parse(RETURNS[owner, target.attr], mode="eval").body
+                result = self.special_body(owner, target.attr, source) or self.result(
+                    f"self.asynchronous.{target.attr}", annotation, owner, target.attr
+                )
                 yield indented(
-                    f"@property\ndef {target.attr}(self) -> {self.annotation(node.annotation, source, shadowed)}:\n"
+                    f"@property\ndef {target.attr}(self) -> {self.annotation(annotation, source, shadowed)}:\n"
                     + indented(quoted_docstring(docstring))
                     + indented(result)
                 )
@@ -409,6 +518,8 @@ class Facade:
             raise CannotTurnError(f"{owner}.{node.name} is decorated with {', '.join(decorators)}")
         name = {"__aenter__": "__enter__", "__aexit__": "__exit__", "__aiter__": "__iter__"}.get(node.name, node.name)
         returns = None if node.returns is None else unquoted(node.returns)
+        if (owner, node.name) in RETURNS:
+            returns = ast.parse(RETURNS[owner, node.name], mode="eval").body
         lines = "".join(f"@{decorator}\n" for decorator in decorators)
         if "overload" in decorators:
             self.use({"overload"}, source)
@@ -430,10 +541,9 @@ class Facade:
         is_property: bool,
     ) -> str:
         """Return the body of a method."""
-        if (owner, node.name) in BODIES:
-            body = textwrap.dedent(BODIES[owner, node.name]).strip()
-            self.use(names_in(ast.parse(body.replace("return ", ""))) & source.imports.keys(), source)
-            return body
+        special = self.special_body(owner, node.name, source)
+        if special is not None:
+            return special
         if is_property:
             return self.result(f"self.asynchronous.{node.name}", returns, owner, node.name)
         arguments, has_callback = self.arguments(node, source, f"{owner}.{node.name}")
@@ -441,6 +551,16 @@ class Facade:
         return lists_of(node) + self.call(
             node, call, returns, owner, has_arguments=bool(arguments), has_callback=has_callback
         )
+
+    def special_body(self, owner: str, name: str, source: Source) -> str | None:
+        """Return the body that BODIES has, with its imports."""
+        if (owner, name) not in BODIES:
+            return None
+        body = textwrap.dedent(BODIES[owner, name]).strip()
+        names = names_in(ast.parse(body.replace("return ", "")))
+        self.portal_names |= names & PORTAL_NAMES
+        self.use(names & (source.imports.keys() | IMPORTS.keys()), source)
+        return body
 
     def call(
         self,
@@ -456,6 +576,10 @@ class Facade:
         if isinstance(node, ast.FunctionDef):
             if has_callback:
                 raise CannotTurnError(f"{owner}.{node.name} takes a callback and does not wait for it")
+            if (owner, node.name) in IN_LOOP:
+                call = f"self.portal.run(lambda: {call})"
+            return self.result(call, returns, owner, node.name)
+        if is_generator(node):
             return self.result(call, returns, owner, node.name)
         if has_callback:
             return self.result(f"self.portal.call_with_callbacks(lambda thread: {call})", returns, owner, node.name)
@@ -602,6 +726,13 @@ def all_parameters(parameters: ast.arguments) -> list[ast.arg]:
     return [*parameters.posonlyargs, *parameters.args, *stars, *parameters.kwonlyargs, *named]
 
 
+def all_docstrings(tree: ast.AST) -> Iterator[str]:
+    """Yield the docstrings of classes and functions."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield ast.get_docstring(node) or ""
+
+
 def quoted_docstring(text: str) -> str:
     """Return the source of a docstring."""
     for word, other in REWORDED:
@@ -622,6 +753,10 @@ def facade() -> str:
     Raises:
         CannotTurnError: there is no rule for a definition of the client.
     """
+    docstrings = [text for source in sources().values() for text in all_docstrings(source.tree)]
+    for words, _ in REWORDED:
+        if not any(words in text for text in docstrings):
+            raise CannotTurnError(f"no docstring has the words of REWORDED any more: {words!r}")
     ruff = str(Path(sys.executable).parent / "ruff")
     text = Facade(sources()).text()
     name = ["--stdin-filename", str(FACADE), "-"]

@@ -7,20 +7,27 @@ a process: a forked child has no such thread, and calls there fail at once inste
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from concurrent.futures import CancelledError, Future
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable, Iterator
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
+from contextvars import copy_context
+from functools import wraps
+from inspect import iscoroutinefunction
 from queue import SimpleQueue
-from threading import Thread
-from typing import Any, Generic, TypeVar
+from threading import Lock, Thread, current_thread, main_thread
+from typing import Any, Generic, TypeVar, cast
 
 import anyio
 from anyio.from_thread import BlockingPortal
 
 from cmqd_client.check_answers import result_of
 from cmqd_client.errors import ClientClosed
+from cmqd_client.queue import ConsumedMessage
+from cmqd_client.running import SignalScope
 
 A = TypeVar("A")
+A_co = TypeVar("A_co", covariant=True)
 R = TypeVar("R")
 
 NOTHING: Any = None
@@ -33,9 +40,10 @@ _END: Any = object()
 class Portal:
     """Runs coroutines in the event loop of a client's thread; see the module."""
 
-    __slots__ = ("_portal", "_process_id", "_started", "_thread")
+    __slots__ = ("_portal", "_process_id", "_started", "_starting", "_thread")
 
     def __init__(self) -> None:
+        self._starting = Lock()
         self._thread: Thread | None = None
         self._portal: BlockingPortal | None = None
         self._process_id = os.getpid()
@@ -52,9 +60,10 @@ class Portal:
         Raises:
             ClientClosed: the thread was started before.
         """
-        if self._started:
-            raise ClientClosed("the client was opened before; make a new client")
-        self._started = True
+        with self._starting:
+            if self._started:
+                raise ClientClosed("the client was opened before; make a new client")
+            self._started = True
         ready: Future[BlockingPortal] = Future()
         self._thread = Thread(target=_serve, args=(ready,), name="cmqd-client", daemon=True)
         self._thread.start()
@@ -83,6 +92,31 @@ class Portal:
             RuntimeError: the calling thread is the client's own, which would wait for itself.
         """
         return self._result(self._begin(function))
+
+    def run(self, function: Callable[[], R]) -> R:
+        """Like :meth:`call`, for a plain function."""
+
+        async def run() -> R:
+            return function()
+
+        return self.call(run)
+
+    def call_with_signals(
+        self, function: Callable[[SignalScope], Awaitable[R]], numbers: Iterable[signal.Signals]
+    ) -> R:
+        """Like :meth:`call`, with signals that arrive in the waiting thread, if that is the main thread.
+
+        ``function`` is called with a scope for :func:`cmqd_client.running.run_consumers`.
+        """
+        signals = _ForwardedSignals()
+        if current_thread() is not main_thread():
+            return self.call(lambda: function(signals.scope))
+        former = {number: signal.signal(number, signals.arrived) for number in numbers}
+        try:
+            return self.call(lambda: function(signals.scope))
+        finally:
+            for number, handler in former.items():
+                signal.signal(number, handler)
 
     def call_with_callbacks(self, function: "Callable[[CallingThread], Awaitable[R]]") -> R:
         """Like :meth:`call`, with functions that run in the thread of the caller; see :class:`CallingThread`."""
@@ -115,6 +149,10 @@ class Portal:
     ) -> AbstractContextManager[R, bool | None]:
         """Return the context manager for a ``with`` statement of the calling thread."""
         return _Context(self._running().wrap_async_context_manager(manager), convert)
+
+    def begin(self, function: Callable[[], Awaitable[object]]) -> None:
+        """Run a coroutine in the loop without waiting for its end."""
+        self._begin(function)
 
     def _running(self) -> BlockingPortal:
         if self._portal is None:
@@ -179,6 +217,136 @@ class _Context(AbstractContextManager[R, bool | None], Generic[A, R]):
 
     def __exit__(self, *error: Any) -> bool | None:
         return self._manager.__exit__(*error)
+
+
+class _ForwardedSignals:
+    """Signals of the main thread, for a coroutine in the client's thread."""
+
+    __slots__ = ("_early", "_handle")
+
+    def __init__(self) -> None:
+        self._handle: Callable[[signal.Signals], object] | None = None
+        self._early: list[signal.Signals] = []
+        """Signals that arrived before the coroutine began."""
+
+    def arrived(self, number: int, _: object) -> None:
+        """Forward a signal; the handler of the interpreter, in the main thread."""
+        if self._handle is None:
+            self._early.append(signal.Signals(number))
+        else:
+            self._handle(signal.Signals(number))
+
+    @contextmanager
+    def scope(self, numbers: Iterable[signal.Signals], handle: Callable[[signal.Signals], None]) -> Generator[None]:
+        """Call ``handle`` in the loop for each signal."""
+        loop = asyncio.get_running_loop()
+        self._handle = lambda number: loop.call_soon_threadsafe(handle, number)
+        for number in self._early:
+            handle(number)
+        try:
+            yield
+        finally:
+            self._handle = _ignore
+
+
+def _ignore(number: signal.Signals) -> None:
+    """Ignore a signal: the consumers have ended."""
+
+
+def processing(message: ConsumedMessage[Any], portal: Portal) -> AbstractContextManager[None, bool]:
+    """Return the context manager of :meth:`ConsumedMessage.process` for a ``with`` statement of the calling thread."""
+    return _Processing(message, portal)
+
+
+class _Processing(AbstractContextManager[None, bool]):
+    """Runs the asynchronous context manager in a task of the loop, from the begin to the end of the ``with`` statement.
+
+    In a single task, because the message belongs to the task that processes it.
+    """
+
+    __slots__ = ("_ended", "_message", "_portal", "_swallowed")
+
+    def __init__(self, message: ConsumedMessage[Any], portal: Portal) -> None:
+        self._message = message
+        self._portal = portal
+        self._ended: asyncio.Future[BaseException | None] | None = None
+        """The error of the body, set at its end; None before the begin."""
+        self._swallowed: Future[bool] = Future()
+
+    def __enter__(self) -> None:
+        entered: Future[None] = Future()
+
+        async def process() -> None:
+            self._ended = asyncio.get_running_loop().create_future()
+            error: BaseException | None = None
+            try:
+                async with self._message.process():
+                    entered.set_result(None)
+                    error = await self._ended
+                    if isinstance(error, Exception):
+                        raise error
+                    if error is not None:
+                        # No task may raise an interrupt of another thread, which would end the loop.
+                        raise asyncio.CancelledError
+            except BaseException as problem:
+                self._swallowed.set_result(False)
+                if not entered.done():
+                    entered.set_exception(problem)
+                if problem is not error and not isinstance(problem, asyncio.CancelledError):
+                    raise
+            else:
+                self._swallowed.set_result(True)
+
+        self._portal.begin(process)
+        entered.result()
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
+        def end() -> None:
+            # Done if the task was cancelled: the lease was lost, or the client is being closed.
+            if self._ended is not None and not self._ended.done():
+                self._ended.set_result(error)
+
+        self._portal.run(end)
+        return self._swallowed.result() and error is not None
+
+
+def in_threads(
+    function: Callable[[Any], object], threads: int, convert: Callable[[Any], object]
+) -> Callable[[Any], Coroutine[Any, Any, object]]:
+    """Return an async handler that runs a plain handler in one of its own threads, on the converted message.
+
+    Of its own: handlers may take long, and must not wait for threads that other parts of the program use.
+
+    Raises:
+        TypeError: the handler is an async function.
+    """
+    if iscoroutinefunction(function):
+        raise TypeError(f"{function!r} is an async function; a handler of the synchronous client is a plain function")
+    executor = ThreadPoolExecutor(threads, "cmqd-handler")
+
+    @wraps(function)
+    async def run(message: Any) -> object:
+        work = executor.submit(copy_context().run, _called, function, convert(message))
+        return await asyncio.wrap_future(work)
+
+    return run
+
+
+def _called(function: Callable[[Any], object], argument: object) -> object:
+    """Call a function; exceptions that would end the loop, or that no future takes, become others."""
+    try:
+        return function(argument)
+    except Exception as error:
+        if not isinstance(error, StopIteration):
+            raise
+        raise RuntimeError("the handler raised StopIteration") from error
+    except BaseException as error:
+        raise RuntimeError(f"the handler raised {type(error).__name__}") from error
+
+
+def plain_handler(handler: Callable[..., object]) -> Callable[[Any], object]:
+    """Return the function that :func:`in_threads` was given."""
+    return cast("Any", handler).__wrapped__
 
 
 class CallingThread:
@@ -255,16 +423,20 @@ def _set_exception(future: "asyncio.Future[object]", error: Exception) -> None:
         future.set_exception(error)
 
 
-class Synchronous(Generic[A]):
+class Synchronous(Generic[A_co]):
     """An object of the asynchronous client, for synchronous callers; base of the classes of ``cmqd_client.sync``."""
 
-    __slots__ = ("asynchronous", "portal")
+    __slots__ = ("_asynchronous", "portal")
 
-    def __init__(self, asynchronous: A, portal: Portal) -> None:
-        self.asynchronous: A = asynchronous
-        """The object of the asynchronous client; only to be used in its loop."""
+    def __init__(self, asynchronous: A_co, portal: Portal) -> None:
+        self._asynchronous = asynchronous
         self.portal: Portal = portal
         """The thread with that loop."""
 
+    @property
+    def asynchronous(self) -> A_co:
+        """The object of the asynchronous client; only to be used in its loop."""
+        return self._asynchronous
+
     def __repr__(self) -> str:
-        return repr(self.asynchronous)
+        return repr(self._asynchronous)

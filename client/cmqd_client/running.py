@@ -5,8 +5,8 @@ import logging
 import signal
 import threading
 from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager
-from typing import Any
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, TypeAlias
 
 from cmqd_client.consumer import Consumer
 
@@ -16,10 +16,19 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 """What process managers and Ctrl-C send."""
 
 
+SignalScope: TypeAlias = Callable[
+    [Iterable[signal.Signals], Callable[[signal.Signals], None]], AbstractContextManager[None]
+]
+"""Makes a context manager in which a function is called, in the loop, for each of these signals."""
+
+
 async def run_consumers(
-    consumers: Sequence[Consumer[Any]], stop_signals: Iterable[signal.Signals], grace: float | None
+    consumers: Sequence[Consumer[Any]],
+    stop_signals: Iterable[signal.Signals],
+    grace: float | None,
+    scope: SignalScope | None = None,
 ) -> None:
-    """Run consumers until a signal, see :meth:`Client.run`."""
+    """Run consumers until a signal, see :meth:`Client.run`; ``scope`` is another source of signals than the loop."""
     if not consumers:
         raise ValueError("there is no consumer to run")
     loop = asyncio.get_running_loop()
@@ -39,7 +48,7 @@ async def run_consumers(
         _log.info("%s: the worker receives no more and %s", number.name, how)
         stop()
 
-    with _handled(stop_signals, stop_by_signal):
+    with (scope or _handled)(stop_signals, stop_by_signal):
         tasks = [loop.create_task(consumer.run()) for consumer in consumers]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -7,10 +7,11 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from typing import cast, get_args, get_origin
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -18,11 +19,11 @@ import pytest
 import cmqd_client
 from cmqd.testing import LocalBroker
 from cmqd_bench import sync_facade
-from cmqd_client import HalfMessage, Outgoing, TransactionCheck, TransactionStatus, sync
+from cmqd_client import ConsumerStatistics, HalfMessage, Outgoing, Reject, TransactionCheck, TransactionStatus, sync
 from cmqd_client.errors import ClientClosed, InvalidArgument, PoisonMessage, QueueNotFound, ServerUnreachable
 from cmqd_client.events import ClientState, Event
 from cmqd_client.portal import Portal
-from cmqd_client.sync import Client, connect
+from cmqd_client.sync import Client, Consumer, connect
 
 COMMIT, ROLLBACK = TransactionStatus.COMMIT, TransactionStatus.ROLLBACK
 
@@ -60,23 +61,15 @@ def test_every_class_with_async_methods_that_programs_import_has_a_twin() -> Non
     }
 
     assert with_async_methods >= {"Client", "Queue", "Message", "Topic", "Subscription", "TransactionProducer"}
-    # Handlers of a consumer are async functions: consumers are for asynchronous programs.
-    assert with_async_methods - set(sync.__all__) == {"ConsumedMessage", "Consumer"}
+    assert with_async_methods - set(sync.__all__) == set()
 
 
 KINDS = [getattr(sync, name) for name in sync.__all__ if name != "connect"]
 
 
-def get_original_bases(twin: type) -> tuple[object, ...]:
-    """Return the bases as they were written (``types.get_original_bases`` of Python 3.12)."""
-    return cast("tuple[object, ...]", twin.__dict__["__orig_bases__"])
-
-
 def asynchronous_kind(twin: type) -> type:
     """Return the class that a twin stands for, found without the generator."""
-    (base,) = get_original_bases(twin)
-    (kind,) = get_args(base)
-    return cast("type", get_origin(kind) or kind)
+    return cast("type", getattr(sync, f"Async{twin.__name__}"))
 
 
 @pytest.mark.parametrize("twin", KINDS, ids=lambda twin: twin.__name__)
@@ -465,6 +458,213 @@ def test_a_checker_runs_in_a_worker_thread(client: Client, broker: LocalBroker) 
     assert message.body == b"a"
     assert threads
     assert threads[0] != threading.get_ident()
+
+
+# ------------------------------------------------------------------ consumers
+
+
+def run_until_handled(client: Client, consumer: Consumer[Any], count: int) -> ConsumerStatistics:
+    """Run a consumer in a thread until it has deleted so many messages; return its statistics."""
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(client.run, consumer)
+        while not running.done():
+            try:
+                if consumer.statistics().deleted >= count:
+                    break
+            except RuntimeError:  # it has not begun yet
+                pass
+            time.sleep(0.001)
+        consumer.stop()
+        running.result()
+    return consumer.statistics()
+
+
+def test_handlers_run_in_threads_of_their_own(client: Client) -> None:
+    orders = client.create_queue("orders")
+    orders = client.queue("orders", Order)
+    orders.send_batch([Order(number, "tea") for number in range(12)])
+    together = threading.Barrier(3)
+    handled: list[int] = []
+
+    @orders.consumer(concurrency=3)
+    def handle(message: sync.ConsumedMessage[Order]) -> None:
+        together.wait()  # ends only if three handlers run at the same time
+        assert isinstance(message, sync.ConsumedMessage)
+        assert message.queue.attributes().in_flight >= 3, "a handler may use the client"
+        handled.append(message.body.number)
+
+    assert handle.handler.__name__ == "handle"
+    assert handle.queue_name == "orders"
+    statistics = run_until_handled(client, handle, 12)
+
+    assert sorted(handled) == list(range(12))
+    assert (statistics.deleted, orders.attributes().active) == (12, 0)
+
+
+def test_a_handler_that_raises_gets_the_message_again_or_rejects_it(client: Client, broker: LocalBroker) -> None:
+    client.create_queue("dead")
+    orders = client.create_queue("orders", dead_letter_queue="dead", dead_letter_max_receives=100)
+    orders.send_batch([b"fails once", b"rejected", b"stops", b"exits"])
+    attempts: list[tuple[bytes, int]] = []
+
+    @orders.consumer(first_retry=0)
+    def handle(message: sync.ConsumedMessage) -> None:
+        attempts.append((message.body, message.receive_count))
+        if message.body == b"rejected":
+            raise Reject("no such customer")
+        if message.receive_count == 1:
+            raise {b"fails once": KeyError("gone"), b"stops": StopIteration(), b"exits": SystemExit(1)}[message.body]
+
+    run_until_handled(client, handle, 3)
+
+    assert sorted(attempts) == [
+        *((b"exits", 1), (b"exits", 2), (b"fails once", 1), (b"fails once", 2)),
+        *((b"rejected", 1), (b"stops", 1), (b"stops", 2)),
+    ]
+    (dead,) = client.queue("dead").receive(16)
+    assert dead.origin is not None
+    assert (dead.body, dead.origin.rejection) == (b"rejected", "no such customer")
+
+
+def test_a_consumer_is_called_for_tests_and_an_async_handler_is_refused(client: Client) -> None:
+    orders = client.create_queue("orders")
+    orders.send(b"a")
+
+    @orders.consumer()
+    def handle(message: sync.ConsumedMessage) -> str:
+        return f"handled {message.body!r}"
+
+    async def asynchronous(message: sync.ConsumedMessage) -> None: ...
+
+    assert handle(cast("Any", orders.receive()[0])) == "handled b'a'"
+    with pytest.raises(TypeError, match=r"asynchronous.* is an async function; a handler of the synchronous client"):
+        orders.consumer()(asynchronous)
+    with pytest.raises(ValueError, match="concurrency"):
+        orders.consumer(concurrency=0)
+    with pytest.raises(ValueError, match="no consumer"):
+        client.run()
+
+
+def test_a_worker_is_declared_before_its_client_is_open(client: Client, broker: LocalBroker) -> None:
+    client.create_queue("orders").send(b"a")
+    worker = connect(broker.url)
+    handled: list[bytes] = []
+
+    @worker.queue("orders").consumer()
+    def handle(message: sync.ConsumedMessage) -> None:
+        handled.append(message.body)
+        handle.stop()
+
+    worker.run(handle)
+
+    assert handled == [b"a"]
+    assert worker.state is ClientState.CLOSED
+
+
+def test_messages_are_iterated_and_processed(client: Client) -> None:
+    orders = client.create_queue("orders")
+    orders.send_batch([b"a", b"fails", b"c"])
+    seen: list[tuple[bytes, int]] = []
+
+    for message in orders.consume(first_retry=0):
+        with message.process():
+            seen.append((message.body, message.receive_count))
+            assert message.lost is None
+            if message.body == b"fails" and message.receive_count == 1:
+                raise ZeroDivisionError
+        if len(seen) == 4:
+            break
+
+    assert sorted(seen) == [(b"a", 1), (b"c", 1), (b"fails", 1), (b"fails", 2)]
+    info = orders.attributes()
+    assert (info.active, info.in_flight) == (0, 0)
+
+
+def test_an_interrupt_in_the_body_goes_on_and_the_message_comes_again(client: Client) -> None:
+    orders = client.create_queue("orders")
+    orders.send(b"a")
+
+    def work() -> None:
+        for message in orders.consume():
+            with message.process():
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    (again,) = orders.receive(wait=30)
+    assert (again.body, again.receive_count) == (b"a", 2)
+
+
+def test_a_body_whose_lease_is_lost_sees_it_and_its_end_is_not_used(client: Client, broker: LocalBroker) -> None:
+    orders = client.create_queue("orders")
+    orders.send(b"a")
+
+    with orders.consume(lease=1) as stream:
+        message = next(iter(stream))
+        with message.process():
+            orders.clear()  # the handle is invalid from here on, which the next extension finds
+            while message.lost is None:
+                time.sleep(0.001)
+            raise ZeroDivisionError  # goes no further, as any Exception of the body
+        assert stream.statistics().lost == 1
+
+
+def test_threads_iterate_over_one_stream(client: Client) -> None:
+    orders = client.create_queue("orders")
+    orders.send_batch([b"%d" % number for number in range(40)])
+    bodies: list[bytes] = []
+
+    with orders.consume(concurrency=4) as stream:
+
+        def work() -> None:
+            for message in stream:
+                with message.process():
+                    bodies.append(message.body)
+                if len(bodies) == 40:
+                    stream.stop()
+
+        with ThreadPoolExecutor(4) as pool:
+            for worker in [pool.submit(work) for _ in range(4)]:
+                worker.result()
+
+    assert sorted(bodies) == sorted(b"%d" % number for number in range(40))
+    assert orders.attributes().in_flight == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+def test_a_signal_ends_a_worker_behind_its_handlers(broker: LocalBroker, number: signal.Signals) -> None:
+    program = """
+import sys
+from cmqd_client.sync import connect
+
+with connect(sys.argv[1]) as client:
+    @client.queue("orders").consumer(prefetch=1)
+    def handle(message):
+        print("begun", flush=True)
+        sys.stdin.readline()
+        print("handled", flush=True)
+
+    client.run(handle)
+    print("ended", flush=True)
+"""
+    with connect(broker.url) as client:
+        orders = client.create_queue("orders")
+        orders.send_batch([b"a", b"b"])
+        command = [sys.executable, "-c", program, broker.url]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as worker:
+            assert worker.stdin is not None
+            assert worker.stdout is not None
+            assert worker.stdout.readline() == "begun\n"
+            worker.send_signal(number)
+            while orders.attributes().in_flight != 1:
+                pass  # the message that is not begun goes back first
+            worker.stdin.write("go on\n")
+            worker.stdin.flush()
+            assert worker.stdout.read() == "handled\nended\n"
+            assert worker.wait() == 0
+        (left,) = orders.receive(16, wait=0)
+        assert (left.body, left.receive_count) == (b"b", 1)
+        assert orders.attributes().active == 0
 
 
 # ------------------------------------------------------------------ interrupts and forks
