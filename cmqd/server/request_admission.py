@@ -85,19 +85,16 @@ class Admission:
             self._buckets[account].tokens += 1
 
     @property
-    def pending_bytes(self) -> int:
-        """Bytes that wait for the disk, or for their decision."""
-        return self.log.pending_bytes + self.collected_bytes
-
-    @property
     def is_log_behind(self) -> bool:
-        """True if so much waits for the disk that bodies are refused."""
-        return self.pending_bytes >= self.busy_pending_bytes or self.log.pending_records >= self.busy_pending_records
+        """True if so much waits for the disk, or for its decision, that bodies are refused."""
+        log = self.log
+        pending_bytes = log.pending_bytes + self.collected_bytes
+        return pending_bytes >= self.busy_pending_bytes or log.pending_records >= self.busy_pending_records
 
     def refuses_bodies(self, client: Client, request_id: int) -> bool:
         """Refuse a request with bodies if the storage is too slow or has no space; return True after a refusal."""
         if self.is_log_behind:
-            pending_bytes = self.pending_bytes
+            pending_bytes = self.log.pending_bytes + self.collected_bytes
             self.counters.busy += 1
             text = f"{pending_bytes} bytes wait for the disk; try again"
             client.answer(error(request_id, ErrorCode.BUSY, text, retry_after_ms=BUSY_RETRY_MS))
