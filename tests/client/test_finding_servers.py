@@ -56,7 +56,7 @@ def test_the_file_of_the_user_is_read(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_context_that_is_missing_or_in_doubt_is_refused(contexts: Path) -> None:
-    with pytest.raises(ContextError, match="has no context 'cellar'; known: bar, kitchen"):
+    with pytest.raises(ContextError, match="has no context 'cellar'; its contexts are bar, kitchen"):
         connect(context="cellar")
     with pytest.raises(TypeError, match="url or context"):
         connect("cmq://a:b@h", context="bar")
