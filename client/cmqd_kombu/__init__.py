@@ -9,7 +9,7 @@ Importing the package registers the URL scheme ``cmq``::
 
 AMQP terms in the broker:
 
-* A queue is a queue. Names outside of the broker's alphabet are mapped, see :mod:`cmqd_kombu.names`.
+* A queue is a queue. Names outside of the broker's alphabet are mapped, see :mod:`cmqd_client.foreign_names`.
 * An exchange is a topic, a binding is a subscription of the queue. So bindings are durable and shared by all processes,
   and a publish to an exchange stores all its copies in one step. The default exchange sends to the queue directly.
 * An unacknowledged message is in flight under a lease. The transport extends the leases of all messages that the

@@ -6,8 +6,11 @@
 Declarations, publishes, ``basic_get``, rejects and closing wait for the broker's answer. Acknowledgements do not: they
 are sent at once, in batches, and repeated until the broker answers or the lease ends.
 
-Not like AMQP: messages of a rejected delivery without ``requeue`` are deleted, ``queue_delete(if_unused=True)`` deletes
-in any case because the broker counts no consumers, and the number of consumers in the reply to a declaration is 0.
+A delivery that is rejected without ``requeue`` goes to the dead-letter queue of its queue (attribute
+``dead_letter_queue``, which the program sets; AMQP's arguments for it are ignored), or is deleted if there is none.
+
+Not like AMQP: ``queue_delete(if_unused=True)`` deletes in any case because the broker counts no consumers, and the
+number of consumers in the reply to a declaration is 0.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -236,7 +239,10 @@ class Channel(StdChannel):
         self._thread.soon(self._consuming.acknowledge, delivery_tag)
 
     def basic_reject(self, delivery_tag: str, requeue: bool = False) -> None:
-        """Return a message to its old position in the queue (``requeue``), or delete it."""
+        """Return a message to its old position in the queue (``requeue``), or to the dead-letter queue, or delete it.
+
+        Without ``requeue``, the message is deleted if its queue has no dead-letter queue.
+        """
         self._thread.call(self._consuming.reject(delivery_tag, requeue))
 
     def basic_recover(self, requeue: bool = False) -> None:

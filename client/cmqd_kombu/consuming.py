@@ -25,9 +25,11 @@ from cmqd_client import Client, Message, Queue
 from cmqd_client.errors import (
     AuthenticationFailed,
     CmqError,
+    NoDeadLetterQueue,
     QueueDeleted,
     QueueNotFound,
     ReceiptHandleInvalid,
+    UnknownOperation,
     WrongRegion,
 )
 from cmqd_kombu import envelope
@@ -41,6 +43,8 @@ _PAUSE = 1.0
 """Seconds between attempts while the server is away, after the pauses of the client."""
 _CLOSE = 5.0
 """Seconds that closing a channel waits for the server. Leases end by themselves."""
+_REJECTION = "rejected without requeue"
+"""Reason in the origin of a dead letter."""
 
 
 class Delivery(msgspec.Struct):
@@ -355,21 +359,39 @@ class Consuming:
         held = self._held.pop(tag, None)
         if held is None:
             return
+        self._delete_soon(held)
+        self.room_changed()
+
+    def _delete_soon(self, held: _Held) -> None:
         self._acknowledged.append(held)
         if self._flush_task is None:
             self._flush_task = asyncio.get_running_loop().create_task(self._flush())
-        self.room_changed()
 
     async def reject(self, tag: str, requeue: bool) -> None:
-        """Release a message (``requeue``) or delete it."""
-        if not requeue:
-            self.acknowledge(tag)
-            await self.flushed()
-            return
+        """Release a message (``requeue``), or move it to the dead-letter queue; without such a queue, delete it.
+
+        A message that the dead-letter queue does not take is delivered again when its lease ends. A tag that is no
+        longer held is ignored.
+        """
         held = self._held.pop(tag, None)
-        if held is not None:
+        if held is None:
+            return
+        if requeue:
             await self._release([held], count_receive=True)
-            self.room_changed()
+        else:
+            await self._discard(held)
+        self.room_changed()
+
+    async def _discard(self, held: _Held) -> None:
+        try:
+            await held.queue.dead_letter(held.handle, _REJECTION)
+        except (NoDeadLetterQueue, UnknownOperation):
+            self._delete_soon(held)
+            await self.flushed()
+        except QueueNotFound:
+            pass  # the message went with its queue
+        except CmqError as error:
+            _log.warning("a rejected message of queue %r comes again: %s", held.queue.name, error)
 
     async def recover(self) -> None:
         """Release all messages that the program holds and has not acknowledged."""

@@ -1,16 +1,11 @@
-"""Names of queues, exchanges and bindings in the broker's alphabet.
+"""Names of exchanges, bindings and levels in the broker's alphabet, and routing keys.
 
-AMQP's names are any text of up to 255 bytes. Names of the broker have 1-64 (topics and subscriptions 3-64) ASCII
-letters, digits, ``-`` and ``_``. Every name goes through :func:`queue_name`, which keeps a legal name, so a queue
-``orders`` is ``orders`` in the command line too.
+AMQP's names are any text of up to 255 bytes; :mod:`cmqd_client.foreign_names` maps them. A queue with a legal name
+keeps the name, so a queue ``orders`` is ``orders`` in the command line too. All other names of this module are the
+transport's own: different texts have different names, in any case.
 """
 
-import re
-from hashlib import sha256
-
-_ILLEGAL = re.compile(r"[^A-Za-z0-9_-]+")
-_LONGEST = 64
-_DIGEST = 12
+from cmqd_client import foreign_names
 
 EMPTY_KEY = "empty.key"
 """The routing key of the broker for AMQP's empty key. Has a dot, which a mapped key never has."""
@@ -18,33 +13,24 @@ _LONGEST_KEY = 64
 _MOST_DOTS = 15
 
 
-def queue_name(text: str) -> str:
-    """Return a legal name for ``text``: the text itself if it is legal, else its legal part and a digest."""
-    if text and len(text) <= _LONGEST and not _ILLEGAL.search(text):
-        return text
-    digest = sha256(text.encode()).hexdigest()[:_DIGEST]
-    readable = _ILLEGAL.sub("-", text).strip("-")[: _LONGEST - _DIGEST - 1].rstrip("-")
-    return f"{readable}-{digest}" if readable else f"q-{digest}"
-
-
 def level_name(queue: str, step: int) -> str:
     """Return the name of the queue that holds a priority level; level 0 is the queue itself."""
-    return queue if step == 0 else queue_name(f"{queue}.priority.{step}")
+    return queue if step == 0 else foreign_names.queue_name(f"{queue}.priority.{step}")
 
 
 def topic_name(exchange: str, prefix: str = "") -> str:
     """Return the name of the topic of an exchange."""
-    return queue_name(f"{prefix}kombu-{exchange}")
+    return foreign_names.topic_name(f"{prefix}kombu-{exchange}")
 
 
 def subscription_name(queue: str, key: str | None = None) -> str:
     """Return the name of the subscription of a queue (a name of the broker); ``key``: of this binding alone."""
-    return queue_name(f"kombu-{queue}" if key is None else f"kombu-{queue}.{key}")
+    return foreign_names.topic_name(f"kombu-{queue}" if key is None else f"kombu-{queue}.{key}")
 
 
 def exact_key(routing_key: str) -> str:
     """Return the routing key of the broker for a key of a direct exchange: no dots, no wildcards, any length."""
-    return queue_name(routing_key) if routing_key else EMPTY_KEY
+    return foreign_names.queue_name(routing_key) if routing_key else EMPTY_KEY
 
 
 def dotted_key(routing_key: str) -> str:

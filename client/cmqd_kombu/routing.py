@@ -28,13 +28,13 @@ from cmqd_client.errors import (
     TopicDiffers,
     TopicNotFound,
 )
+from cmqd_client.foreign_names import usable_queue_name
 from cmqd_kombu import envelope
 from cmqd_kombu.names import (
     dotted_key,
     exact_key,
     level_name,
     matches,
-    queue_name,
     subscription_name,
     topic_name,
 )
@@ -55,8 +55,8 @@ _TYPES = ("direct", "topic", "fanout")
 _PURGE = 256
 _PAGE = 500
 """Maximum number of subscriptions of a topic: a page of a list."""
-_EXPIRES = "auto_delete_after" in QueueAttributes.__annotations__
-"""True if the client supports queues that expire."""
+_EXPIRY = frozenset({"auto_delete_after_ms", "auto_delete_only_empty"})
+"""Attributes of queues that expire, as the server names them. An older server refuses them."""
 
 
 class Declared(msgspec.Struct):
@@ -78,7 +78,7 @@ class Declared(msgspec.Struct):
 class Routing:
     """The declarations of a connection, and its publishes."""
 
-    __slots__ = ("_bindings", "_client", "_exchange_types", "_options", "_queues")
+    __slots__ = ("_bindings", "_client", "_exchange_types", "_expires", "_options", "_queues")
 
     def __init__(self, client: Client, options: Options) -> None:
         self._client = client
@@ -88,12 +88,14 @@ class Routing:
         self._exchange_types: dict[str, str] = {}
         self._bindings: dict[str, set[tuple[str, str, str]]] = {}
         """Exchange, type and routing key of the bindings of a queue (the broker's name)."""
+        self._expires = True
+        """False when the server has refused the attributes of queues that expire."""
 
     # ------------------------------------------------------------------ queues
 
     def name(self, queue: str) -> str:
         """Return the broker's name of a queue."""
-        return queue_name(self._options.queue_prefix + queue)
+        return usable_queue_name(self._options.queue_prefix + queue)
 
     def declared(self, queue: str) -> Declared:
         """Return the declaration of a queue; a queue that this connection did not declare has a single level."""
@@ -147,18 +149,25 @@ class Routing:
             "visibility_timeout": self._options.lease,
         }
         expires_ms = arguments.get("x-expires")
-        if _EXPIRES and (auto_delete or expires_ms is not None):
+        if auto_delete or expires_ms is not None:
             seconds = SHORTEST_EXPIRY if expires_ms is None else expires_ms / 1000
             attributes["auto_delete_after"] = min(max(seconds, SHORTEST_EXPIRY), RETENTION)
             attributes["auto_delete_only_empty"] = False  # AMQP's x-expires and auto_delete do not look at messages
         return QueueAttributes(**attributes)
 
     async def _ensure(self, name: str, attributes: QueueAttributes) -> QueueInfo:
+        expires = self._expires and "auto_delete_after" in attributes
         try:
-            return await self._client.ensure_queue_info(name, **attributes)
+            return await self._client.ensure_queue_info(name, **(attributes if expires else _lasting(attributes)))
         except QueueDiffers as error:
             _log.debug("queue %r exists with other attributes, which stay: %s", name, error.difference)
             return await self._client.queue(name).attributes()
+        except InvalidArgument as error:
+            if not expires or error.details.get("field") not in _EXPIRY:
+                raise
+            _log.warning("the server is too old for queues that expire; such queues stay until they are deleted")
+            self._expires = False
+            return await self._ensure(name, attributes)
 
     async def size(self, queue: str) -> int:
         """Return the number of messages that can be received from a queue; 0 if the queue does not exist."""
@@ -457,6 +466,14 @@ class Routing:
                 for missing in declared.names():
                     await self._ensure(missing, declared.attributes)
         return 0
+
+
+def _lasting(attributes: QueueAttributes) -> QueueAttributes:
+    """Return the attributes without the time after which the queue expires."""
+    lasting = attributes.copy()
+    lasting.pop("auto_delete_after", None)
+    lasting.pop("auto_delete_only_empty", None)
+    return lasting
 
 
 def _any_match(binding_keys: Iterable[str], routing_key: str) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from cmqd_client import Client
+from cmqd_client.errors import InvalidArgument
 from cmqd_kombu import envelope
 from cmqd_kombu.consuming import Consumer, Consuming, Delivery
 from cmqd_kombu.options import Options
@@ -180,6 +181,119 @@ async def test_a_queue_that_was_deleted_is_declared_again_with_its_bindings(clie
     await channel.routing.publish({**message, "properties": properties}, "shop", "new", mandatory=True)
     assert [delivery.content.body for delivery in await channel.batch()] == [b"x"]
     await channel.consuming.close()
+
+
+async def test_a_rejected_message_goes_to_the_dead_letter_queue(client: Client) -> None:
+    await client.create_queue("failed-orders")
+    queue = client.queue("orders")
+    await queue.set_attributes(dead_letter_queue="failed-orders", dead_letter_max_receives=5)
+    await queue.send(b"a")
+    channel = Channel(client)
+    delivery = await channel.consuming.get("orders", no_ack=False)
+    assert delivery is not None
+    await channel.consuming.reject(delivery.tag, requeue=False)
+
+    (letter,) = await client.queue("failed-orders").receive(16, wait=0)
+    assert letter.origin is not None
+    assert (letter.body, letter.origin.queue, letter.origin.rejection) == (b"a", "orders", "rejected without requeue")
+    info = await queue.attributes()
+    assert (info.active, info.in_flight) == (0, 0)
+    await channel.consuming.close()
+
+
+async def test_a_rejected_message_is_deleted_without_a_dead_letter_queue(client: Client) -> None:
+    queue = client.queue("orders")
+    await queue.send(b"a")
+    channel = Channel(client)
+    channel.consuming.set_limit(1)
+    channel.consume()
+    (delivery,) = await channel.batch()
+    await queue.send(b"b")
+    await channel.consuming.reject(delivery.tag, requeue=False)
+    (second,) = await channel.batch()
+    assert second.content.body == b"b"
+    info = await queue.attributes()
+    assert (info.active, info.in_flight) == (0, 1)
+    await channel.consuming.close()
+
+
+async def test_a_message_that_the_dead_letter_queue_does_not_take_comes_again(
+    server: LocalServer, client: Client
+) -> None:
+    await client.create_queue("failed-orders", max_message_bytes=1024)
+    queue = client.queue("orders")
+    await queue.set_attributes(dead_letter_queue="failed-orders", dead_letter_max_receives=5)
+    await queue.send(b"a" * 1025)
+    channel = Channel(client, lease=30.0)
+    delivery = await channel.consuming.get("orders", no_ack=False)
+    assert delivery is not None
+    await channel.consuming.reject(delivery.tag, requeue=False)
+    await channel.consuming.extend_leases()
+    server.advance(31)
+    again = await channel.consuming.get("orders", no_ack=False)
+    assert again is not None
+    assert again.receive_count == 2
+    await channel.consuming.close()
+
+
+@pytest.mark.parametrize(
+    ("auto_delete", "arguments", "seconds"),
+    [
+        (True, {}, 60),
+        (True, {"x-expires": 10_000}, 60),  # as kombu declares the queues of replies to remote control
+        (False, {"x-expires": 300_000}, 300),
+        (True, {"x-expires": 10**12}, 15 * 86_400),
+    ],
+)
+async def test_a_queue_that_expires_goes_with_its_messages_when_it_is_unused(
+    server: LocalServer, client: Client, auto_delete: bool, arguments: dict[str, Any], seconds: int
+) -> None:
+    channel = Channel(client)
+    await channel.routing.declare_queue("x.reply", passive=False, auto_delete=auto_delete, arguments=arguments)
+    name = channel.routing.name("x.reply")
+    info = await client.queue(name).attributes()
+    assert (info.auto_delete_after, info.auto_delete_only_empty) == (seconds, False)
+    await client.queue(name).send(b"a late reply")
+    server.advance(seconds - 1)
+    assert set((await client.queues()).names) == {"orders", name}
+    server.advance(2)
+    assert (await client.queues()).names == ["orders"]
+
+
+async def test_a_queue_with_a_consumer_does_not_expire(server: LocalServer, client: Client) -> None:
+    channel = Channel(client)
+    await channel.routing.declare_queue("events", passive=False, auto_delete=True, arguments={})
+    consumer = channel.consume("events")
+    for number in range(20):
+        await client.queue("events").send(b"%d" % number)
+        (delivery,) = await channel.batch()
+        assert delivery.content.body == b"%d" % number
+        consumer.take(delivery.tag)
+        channel.consuming.acknowledge(delivery.tag)
+        await channel.consuming.flushed()
+        server.advance(20)
+    assert "events" in (await client.queues()).names
+    await channel.consuming.close()
+    server.advance(100)
+    assert "events" not in (await client.queues()).names
+
+
+async def test_an_old_server_keeps_queues_that_would_expire(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    ensure = client.ensure_queue_info
+    asked: list[bool] = []
+
+    async def refuse(name: str, **attributes: Any) -> Any:
+        asked.append("auto_delete_after" in attributes)
+        if "auto_delete_after" in attributes:
+            raise InvalidArgument("a queue has no attribute", details={"field": "auto_delete_after_ms"})
+        return await ensure(name, **attributes)
+
+    monkeypatch.setattr(Client, "ensure_queue_info", lambda _, name, **attributes: refuse(name, **attributes))
+    channel = Channel(client)
+    for queue in ("one", "two"):
+        await channel.routing.declare_queue(queue, passive=False, auto_delete=True, arguments={})
+    assert asked == [True, False, False]
+    assert set((await client.queues()).names) == {"orders", "one", "two"}
 
 
 async def test_a_queue_that_nobody_declared_fails_the_consumer(client: Client) -> None:
