@@ -355,7 +355,16 @@ class CmqBatchSubscriber(CmqSubscriber):
     async def _handle_batch(self, batch: list[ConsumedMessage[bytes]]) -> None:
         at_once = self.ack_policy in (AckPolicy.ACK_FIRST, AckPolicy.MANUAL)
         deliveries = [Delivery.received(message, at_once=at_once) for message in batch]
-        if not await self._run_handlers(deliveries, deliveries[0]):
+        try:
+            ran = await self._run_handlers(deliveries, deliveries[0])
+        except asyncio.CancelledError as cancelled:
+            # At once, as after the cancelled handler of a single message, and not when the leases end.
+            for message in batch:
+                with suppress(asyncio.CancelledError):
+                    async with message.process():
+                        raise cancelled
+            raise
+        if not ran:
             for message in batch:
                 await message.release(count_receive=False)
             return

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cmqd.core.names import check_name, check_queue_name, folded
-from cmqd_client.foreign_names import queue_name, topic_name
+from cmqd_client.foreign_names import queue_name, topic_name, usable_queue_name, usable_topic_name
 
 PLAIN = st.text("abcxyz019_-", min_size=1, max_size=70)
 CASED = st.text("abAB-_.", min_size=0, max_size=6)
@@ -65,3 +65,18 @@ def test_a_name_has_the_same_result_in_every_version(name: str, result: str):
 def test_a_topic_with_a_short_name_gets_a_longer_one():
     assert queue_name("ab") == "ab"
     assert topic_name("ab").startswith("ab--")
+
+
+@given(NAMES)
+def test_a_usable_name_is_legal_and_stays_as_it_is_when_mapped_again(name: str):
+    usable = usable_queue_name(name)
+
+    assert usable_queue_name(usable) == usable
+    assert usable in (name, queue_name(name))
+    assert usable_topic_name(usable_topic_name(name)) == usable_topic_name(name)
+
+
+def test_legal_names_are_usable_with_their_capital_letters():
+    assert usable_queue_name("Orders") == usable_topic_name("Orders") == "Orders"
+    assert usable_queue_name("orders.paid") == queue_name("orders.paid")
+    assert usable_topic_name("ab") == topic_name("ab")

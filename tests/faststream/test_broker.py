@@ -509,13 +509,15 @@ async def test_the_stop_waits_for_handlers_and_gives_the_rest_back(server: Local
     assert [message.receive_count for message in await server.admin.queue("shop").receive(4, wait=0)] == [1, 1, 1]
 
 
-async def test_handlers_that_take_too_long_are_cancelled(server: LocalServer) -> None:
+@pytest.mark.parametrize("batch", [False, True])
+async def test_handlers_that_take_too_long_are_cancelled(server: LocalServer, batch: bool) -> None:
+    """Their messages are delivered again at once, and counted."""
     broker = broker_of(server, graceful_timeout=0.01)
     begun = asyncio.Event()
     ended: list[str] = []
 
-    @broker.subscriber("shop")
-    async def handle(order: int) -> None:
+    @broker.subscriber("shop", batch=batch)
+    async def handle(order: Any) -> None:
         begun.set()
         try:
             await asyncio.Event().wait()
@@ -530,6 +532,7 @@ async def test_handlers_that_take_too_long_are_cancelled(server: LocalServer) ->
 
     assert ended == ["cancelled"]
     assert await counts(server, "shop") == (1, 0)
+    assert [message.receive_count for message in await server.admin.queue("shop").receive(wait=0)] == [2]
 
 
 async def test_a_deleted_queue_is_created_again(server: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:

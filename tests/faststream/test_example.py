@@ -1,4 +1,4 @@
-"""The example program against a real broker."""
+"""A real broker: the example program, and a subscriber that survives a kill."""
 
 import subprocess
 import sys
@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from cmqd_faststream import CmqBroker
+from support.eventually import eventually
 from support.running_broker import RunningBroker
 
 pytestmark = pytest.mark.system
@@ -22,3 +24,26 @@ def test_the_faststream_example(tmp_path: Path) -> None:
         "rejected: nothing to pay",
         "the price of 4: 1000",
     ], ran.stderr
+
+
+async def test_a_subscriber_survives_a_killed_broker(tmp_path: Path) -> None:
+    with RunningBroker(tmp_path) as server:
+        broker = CmqBroker(server.url, logger=None)
+        bodies: list[str] = []
+
+        @broker.subscriber("orders")
+        async def handle(body: str) -> None:
+            bodies.append(body)
+            if bodies == ["first"]:
+                server.kill()  # before the acknowledgement, which is repeated until the broker is back
+                server.start()
+
+        async with broker:
+            await broker.start()
+            await broker.publish("first", "orders")
+            await eventually(lambda: bodies)
+            await broker.publish("second", "orders")
+            await eventually(lambda: "second" in bodies)
+            while (await broker.client.queue("orders").attributes()).in_flight:
+                pass
+    assert bodies == ["first", "second"]
