@@ -271,6 +271,15 @@ PROGRAMS: Mapping[str, tuple[str, Mapping[str, Flag]]] = {
         "the matching of a topic: tags and routing keys of 500 subscribers, call by call",
         {"json": FLAGS["json"]},
     ),
+    "consumer": (
+        "CPU of the client per message: a consumer against receive and delete",
+        {
+            "messages": flag(whole(16, 1_000_000), "messages of each run", 16_000),
+            "rounds": flag(whole(1, 100), "of the three ways in turns; medians count", 5),
+            "scratch": FLAGS["scratch"],
+            "json": FLAGS["json"],
+        },
+    ),
     "attack": (
         "floods, unfinished frames and a bulk producer: the latency of a healthy client beside each, and memory",
         {

@@ -23,7 +23,7 @@ from cmqd_client.handling import decodes, settle
 from cmqd_client.intake import Intake, MessageT, Source
 
 Handler: TypeAlias = Callable[[MessageT], Coroutine[Any, Any, object]]
-"""Handles a message; ``handling`` shows what follows from its end."""
+"""Handles a message; ``handling`` shows how the message ends."""
 
 TURN_SECONDS = 0.002
 """Longest time for which handlers that never wait keep the event loop to themselves."""
@@ -60,8 +60,8 @@ class Consumer(Generic[MessageT]):
         """Handle messages until :meth:`stop`, then finish the handlers in progress and settle their messages.
 
         Usually called by :meth:`Client.run`. Cancelling cancels the handlers, makes their messages active again at
-        once, and gives back uncounted what is not begun; a second cancellation skips that, and the messages are
-        delivered again when their leases end.
+        once, and gives back uncounted the messages that are not begun; a second cancellation skips that, and the
+        messages are delivered again when their leases end.
 
         Raises:
             RuntimeError: the consumer runs already.
@@ -95,7 +95,8 @@ class Consumer(Generic[MessageT]):
             raise intake.failure
 
     def stop(self, *, cancel_handlers: bool = False) -> None:
-        """End :meth:`run`: receive no more, and give back uncounted what is not begun. Harmless when repeated.
+        """End :meth:`run`: receive no more, and give back uncounted the messages that are not begun. Harmless when
+        repeated.
 
         Args:
             cancel_handlers: also cancel the handlers in progress; their messages are active again at once.
@@ -123,8 +124,8 @@ class Consumer(Generic[MessageT]):
 class _Workers:
     """The tasks that run a handler, at most ``concurrency``, made as they are needed.
 
-    A worker handles message after message: a task for each message would cost more than the rest of the client. It ends
-    after a handler that changed a context variable, so that no message sees the variables of another.
+    A worker handles message after message: a task for each message would cost more than the rest of the client. The
+    worker ends after a handler that changed a context variable, so that no message sees the variables of another.
     """
 
     intake: Intake
@@ -241,7 +242,7 @@ class _Workers:
 
 
 class MessageStream(Generic[MessageT]):
-    """The messages of a queue, one after the other; get the stream from :meth:`Queue.consume`.
+    """The messages of a queue, in turn; get the stream from :meth:`Queue.consume`.
 
     Iterating opens the stream, and the end of the loop closes it. Several tasks may iterate over one stream inside
     ``async with stream``, which opens and closes it.
@@ -280,12 +281,12 @@ class MessageStream(Generic[MessageT]):
                 await self.close()
 
     def stop(self) -> None:
-        """End the iteration; what is not begun goes back uncounted. Messages in progress may be finished."""
+        """End the iteration; messages that are not begun go back uncounted. Messages in progress may be finished."""
         if self._intake is not None:
             self._intake.stop()
 
     async def close(self) -> None:
-        """Stop, and settle what was processed. Harmless when repeated.
+        """Stop, and settle the processed messages. Harmless when repeated.
 
         Messages inside :meth:`ConsumedMessage.process` in other tasks are waited for. A message that the program took
         and neither settled nor processes is left to the program, until its lease ends.
@@ -356,7 +357,7 @@ def _differs(context: Context, unchanged: Context) -> bool:
 
 
 class _Parked:
-    """Tasks that wait to be woken one by one."""
+    """Tasks that wait to be woken in turn."""
 
     __slots__ = ("_futures",)
 

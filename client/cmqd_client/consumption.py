@@ -1,4 +1,6 @@
-"""Decisions of a consumer: what to receive, extend and settle, and when. Pure: time is an argument, there is no I/O.
+"""Decisions of a consumer: which messages to receive, extend and settle, and when.
+
+Pure: time is an argument, there is no I/O.
 
     WAITING ──begin──► BEGUN ──settle──► ENDING ──next_batch──► SENDING ──answered──► OVER
        │                 │                 ▲ ▲                     │
@@ -6,7 +8,7 @@
        ├──stop, stale────┼─────────────────┘
        └──lease ended────┴──► OVER, with ``lost``
 
-Three rules decide what this consumer holds:
+Three rules decide which messages this consumer holds:
 
 *Leases.* Every held message is extended when a third of its lease has passed, together with all others that are due
 soon. A lease counts from the moment before its request (of an extension) or from the arrival of its message, so it ends
@@ -19,8 +21,8 @@ in the other order, they would undo each other.
 therefore keep no message from other consumers. If handlers become slow, the messages that wait go back uncounted when
 their first extension is due.
 
-*Order* (``ordered``). The next messages are received only when none is held. A message that fails sends those behind it
-back, stays held for the pause, and is released then: it is the first message that the next receive returns.
+*Order* (``ordered``). The next messages are received only when none is held. A message that fails sends the later
+messages back, stays held for the pause, and is then released: the next receive returns the message first.
 """
 
 from collections import deque
@@ -77,7 +79,7 @@ GIVE_BACK = Settlement(Action.GIVE_BACK)
 
 
 class Lease(msgspec.Struct, eq=False):
-    """The right of this consumer to a message, and what became of it."""
+    """The right of this consumer to a message, and the fate of the message."""
 
     received: ReceivedMessage
     request_id: int
@@ -108,7 +110,7 @@ class Lease(msgspec.Struct, eq=False):
 
 
 class SettlementBatch(msgspec.Struct, frozen=True):
-    """Leases to settle in one request."""
+    """Leases to settle in a request."""
 
     settlement: Settlement
     leases: list[Lease]
@@ -124,7 +126,7 @@ class Look(msgspec.Struct, frozen=True):
 
 
 class ConsumerStatistics(msgspec.Struct, frozen=True):
-    """Counters of a consumer since its start, and the messages in its hands, at one moment."""
+    """Counters of a consumer since its start, and the messages in its hands, as of a moment."""
 
     received: int
     """Messages received: each is counted once below, or is held."""
@@ -147,7 +149,7 @@ class ConsumerStatistics(msgspec.Struct, frozen=True):
     extensions: int
     """Extended leases."""
     receives: int
-    """Receives that were answered, empty ones included."""
+    """Receives that were answered, also without messages."""
 
     @property
     def held(self) -> int:
@@ -156,12 +158,12 @@ class ConsumerStatistics(msgspec.Struct, frozen=True):
 
 
 class ConsumptionLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What a consumer may hold, and for how long."""
+    """Limits of the messages that a consumer holds."""
 
     concurrency: int | None = 1
     """Messages begun at the same time; None = as many as the program asks for."""
     prefetch: int | None = None
-    """Messages that wait beyond those begun; None = as the handlers are fast, see the module."""
+    """Messages that wait beyond the begun messages; None = as the handlers are fast, see the module."""
     lease: float = 30.0
     """Seconds of a lease."""
     ordered: bool = False
@@ -178,10 +180,10 @@ class ConsumptionLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Consumption:
-    """The messages in the hands of one consumer.
+    """The messages in the hands of a consumer.
 
-    Invariants: ``_held`` has exactly the leases that are not OVER; ``_waiting`` exactly those WAITING; every lease that
-    is ENDING is in ``_to_delete``, in ``_to_settle`` or ``_postponed``.
+    Invariants: ``_held`` has exactly the leases that are not OVER; ``_waiting`` exactly the leases that are WAITING;
+    every lease that is ENDING is in ``_to_delete``, in ``_to_settle`` or ``_postponed``.
     """
 
     def __init__(self, limits: ConsumptionLimits) -> None:
@@ -244,7 +246,7 @@ class Consumption:
 
     @property
     def prefetch(self) -> int:
-        """Number of messages that may wait beyond those that begin at once."""
+        """Number of messages that may wait beyond the messages that begin at once."""
         if self._limits.prefetch is not None:
             return self._limits.prefetch
         if self._mean_seconds is None:
@@ -305,7 +307,7 @@ class Consumption:
     # ------------------------------------------------------------------ settle
 
     def settle(self, lease: Lease, settlement: Settlement, now: float) -> None:
-        """Decide how a begun message ends. Does nothing if its lease is lost or settled by the caller."""
+        """Decide how a begun message ends. No effect if the lease is lost or settled by the caller."""
         if lease.state is not LeaseState.BEGUN:
             return
         lease.state = LeaseState.ENDING
@@ -314,14 +316,14 @@ class Consumption:
             self._to_delete.append(lease)
         elif self._limits.ordered and settlement.action is Action.RETRY:
             self._give_waiting_back()
-            # After a stop at once: a hidden message would let those behind it overtake at the next consumer.
+            # After a stop at once: a hidden message would let later messages overtake at the next consumer.
             self._postponed = (now if self.stopping else now + settlement.delay), lease
             self._look_by(self._postponed[0])
         else:
             self._to_settle.setdefault(settlement, []).append(lease)
 
     def next_batch(self) -> SettlementBatch | None:
-        """Return leases to settle in one request, which is then unanswered; None = none."""
+        """Return leases to settle in a request, which is then unanswered; None = none."""
         if self._to_delete:
             leases, self._to_delete = self._to_delete[:MAX_BATCH], self._to_delete[MAX_BATCH:]
             leases = [lease for lease in leases if lease.state is LeaseState.ENDING]
@@ -423,7 +425,7 @@ class Consumption:
     # ------------------------------------------------------------------ leases
 
     def look(self, now: float) -> Look:
-        """Find the leases that ended and those to extend, and set ``look_at``.
+        """Find the leases that ended and the leases to extend, and set ``look_at``.
 
         A lease that is due in less than half of the interval is extended too, so that leases of several receives come
         to share their extensions.
@@ -483,7 +485,8 @@ class Consumption:
             elif lease.state in (LeaseState.WAITING, LeaseState.BEGUN, LeaseState.ENDING):
                 # Not if SENDING: the settlement may have made the handle invalid, and its own answer tells.
                 if lease.uncertain:
-                    # Settled by the attempt without an answer; the next attempt finds the handle invalid and counts it.
+                    # Settled by the attempt without an answer; the next attempt finds the handle invalid and counts
+                    # the message.
                     lease.renew_at = lease.ends_at
                 elif self._lose(lease, "the server says that the lease ended or the message is gone"):
                     lost.append(lease)
@@ -514,7 +517,7 @@ class Consumption:
     # ------------------------------------------------------------------ stop
 
     def stop(self, now: float) -> None:
-        """Begin no further message; what is not begun goes back uncounted. Begun messages stay held."""
+        """Begin no further message; messages that are not begun go back uncounted. Begun messages stay held."""
         self.stopping = True
         self._give_waiting_back()
         if self._postponed is not None:
@@ -604,13 +607,13 @@ class Consumption:
         if was is LeaseState.WAITING:
             self._waiting.remove(lease)
         if lease.in_hands:
-            # Not _leave_hands: the time of a handler that lost its lease says nothing about the others.
+            # Not _leave_hands: the time of a handler that lost its lease says little about other handlers.
             self._begun -= 1
             lease.in_hands = False
         self._end(lease)
         self._lost += 1
         if self._limits.ordered:
-            # The lost message is delivered again, before those behind it.
+            # The lost message is delivered again, before the later messages.
             self._give_waiting_back()
         return was is LeaseState.BEGUN
 

@@ -1,12 +1,13 @@
 """The ways in which handling a message ends.
 
-    the handler returns           the message is deleted
-    it raises Reject(reason)      the message moves to the queue's dead-letter queue
-    it raises Retry(after)        the message is delivered again after that time
-    it raises another Exception   the message is delivered again, after a pause that grows with its receives
-    its lease is lost             the handler is cancelled; the server delivers the message again by itself
+    the handler                   the message
+    returns                       is deleted
+    raises Reject(reason)         moves to the queue's dead-letter queue
+    raises Retry(after)           is delivered again after that time
+    raises another Exception      is delivered again, after a pause that grows with its receives
+    loses its lease               is delivered again by the server; the handler is cancelled
 
-A message of a typed queue whose body does not decode reaches no handler; the queue's ``poison`` policy decides.
+A message of a typed queue with a body that does not decode reaches no handler; the queue's ``poison`` policy decides.
 
 A program may also settle a message itself, with ``delete``, ``release``, ``change_visibility`` or ``dead_letter``; the
 consumer then does nothing more for the message.
@@ -100,7 +101,7 @@ class Processing:
 
 
 def settle(intake: Intake, lease: Lease, error: BaseException | None) -> bool:
-    """Settle a message whose handler ended with ``error``; True if the error goes no further."""
+    """Settle a message after its handler ended with ``error``; True if the error goes no further."""
     if error is None:
         intake.settle(lease, DELETE)
         return True

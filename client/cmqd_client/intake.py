@@ -1,8 +1,8 @@
 """Receives, extends and settles the messages of one consumer: the asyncio shell around ``consumption``.
 
-Three activities run side by side, so that none waits for another: the receive task, the settle task (one request at a
-time; what handlers finish meanwhile shares the next request), and the extensions, in tasks of their own whenever the
-timer finds some due. None of them ends for an outage: they log, wait and go on.
+Three activities run side by side, without waiting for one another: the receive task, the settle task (a request at a
+time; messages that handlers finish meanwhile share the next request), and the extensions, in tasks of their own
+whenever the timer finds some due. An outage ends no activity: each logs, waits and goes on.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ from cmqd_types.messages import Headers, ReceivedMessage
 
 
 class MessageWithBody(TracedMessage, Protocol):
-    """A message whose body is decoded at its first use."""
+    """A message with a body that is decoded at its first use."""
 
     @property
     def body(self) -> object: ...  # noqa: D102 - said above
@@ -86,7 +86,7 @@ class _Traced(msgspec.Struct):
 
 
 class _Outage(msgspec.Struct):
-    """Receives that fail one after the other."""
+    """Receives that fail, in a row."""
 
     first_receive: float
     """Start of the first receive that failed."""
@@ -95,7 +95,7 @@ class _Outage(msgspec.Struct):
 
 
 class Intake:
-    """Keeps the messages of one consumer, between :meth:`open` and :meth:`close`."""
+    """Keeps the messages of a consumer, between :meth:`open` and :meth:`close`."""
 
     __slots__ = (
         "_chance",
@@ -170,11 +170,11 @@ class Intake:
         self._tasks = [loop.create_task(self._receive()), loop.create_task(self._settle())]
         for task in self._tasks:
             task.add_done_callback(self._ended)
-        # A client that is closed first settles what its consumers have handled.
+        # A client that is closed first settles the messages that its consumers have handled.
         self.source.channel.before_close.add(self.close)
 
     def stop(self) -> None:
-        """Receive no more; what is not begun goes back uncounted. Leases of begun messages are still kept."""
+        """Receive no more; messages that are not begun go back uncounted. Leases of begun messages are still kept."""
         if not self.core.stopping:
             self.core.stop(self.now())
             if self._tasks:
@@ -201,7 +201,7 @@ class Intake:
                 task.cancel()
 
     def abandon_idle(self, task: "asyncio.Task[Any] | None") -> None:
-        """Leave begun messages to the program that no task handles but (perhaps) this one."""
+        """Leave begun messages to the program that no task handles but (perhaps) this task."""
         for lease in self.core.begun_leases():
             if self.running.get(lease.handle, task) is task:
                 self.core.abandon(lease, self.now())
@@ -225,13 +225,13 @@ class Intake:
         return lease
 
     def settle(self, lease: Lease, settlement: Settlement) -> None:
-        """Settle a begun message, in one request with the others of this loop turn."""
+        """Settle a begun message, in a request shared by all messages of this loop turn."""
         self.core.settle(lease, settlement, self._clock.time())
         if not self._turn_scheduled:
             self.changed()
 
     def retry_settlement(self, receive_count: int) -> Settlement:
-        """Return the retry after this many receives. Failures of one loop turn have equal pauses, and so one
+        """Return the retry after this many receives. Failures of a loop turn have equal pauses, and so share a
         request."""
         pause = self.retry_pauses.delay(max(receive_count, 1), self._chance)
         return Settlement(Action.RETRY, min(pause, LONGEST_PAUSE))
@@ -239,7 +239,7 @@ class Intake:
     async def settled_by_program(self, lease: Lease, request: Callable[[], Awaitable[R]]) -> R:
         """Make a request of the program that settles a message; on success its lease is no longer kept."""
         while lease.extending and self._extensions:
-            # Executed after the request, a repeated extension would undo it.
+            # Executed after the request, a repeated extension would undo the request.
             await asyncio.wait(self._extensions, return_when=asyncio.FIRST_COMPLETED)
         is_claimed = self.core.claim(lease)
         try:
@@ -260,7 +260,7 @@ class Intake:
             self.changed()
 
     def changed(self) -> None:
-        """Look at the end of this loop turn at what there is to receive, settle and extend."""
+        """Look for messages to receive, settle and extend, at the end of this loop turn."""
         if not self._turn_scheduled:
             self._turn_scheduled = True
             asyncio.get_running_loop().call_soon(self._turn)
@@ -318,7 +318,7 @@ class Intake:
                     self.fail(error)
                     return
                 await self._pause(pause)
-                # Without a wait, so that the first answer after the outage ends it.
+                # Without a wait, so that the first answer ends the outage.
                 channel, wait_ms = self._receiving.with_patience(min(self._receiving.patience, left)), 0
                 continue
             if failed:
@@ -359,7 +359,7 @@ class Intake:
         """Log the first failure of an outage; count its attempts."""
         outage = self._outage
         if outage is None:
-            # The wait of the receive is no part of the outage: nothing was missing while the queue was empty.
+            # The wait of the receive is no part of the outage: no message was missing while the queue was empty.
             beyond_wait = max(self.now() - started - wait_ms / 1000, 0.0)
             outage = self._outage = _Outage(first_receive=started, began=self.now() - beyond_wait)
             _log.warning("queue %r: cannot receive, the consumer waits and goes on: %s", self.source.name, error)

@@ -13,7 +13,7 @@ from cmqd_client.consumer import Consumer
 _log = logging.getLogger("cmqd_client.consumer")
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-"""What process managers and Ctrl-C send."""
+"""The signals of process managers and of Ctrl-C."""
 
 
 SignalScope: TypeAlias = Callable[
