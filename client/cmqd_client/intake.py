@@ -188,12 +188,15 @@ class Intake:
         settled are delivered again when their leases end."""
         self.stop()
         try:
-            while not self.core.is_settled:
+            # After a close that was cut short no task is left that could settle.
+            while not (self.core.is_settled or self._closing):
                 if self._settled is None or self._settled.done():
                     self._settled = asyncio.get_running_loop().create_future()
                 await asyncio.shield(self._settled)
         finally:
             self._closing = True
+            if self._settled is not None and not self._settled.done():
+                self._settled.set_result(None)  # another close waits too
             self.source.channel.before_close.discard(self.close)
             if self._timer is not None:
                 self._timer.cancel()

@@ -943,3 +943,23 @@ async def test_a_task_that_asks_no_more_leaves_the_next_message_to_others(client
         message = await ask()
         assert message.body == b"a"
         await message.delete()
+
+
+async def test_a_run_ends_at_its_cancellation_after_its_client_was_closed(server: LocalServer) -> None:
+    await server.put("orders", b"x")
+    begun = asyncio.Event()
+    client = connect(server.url, patience=0.05)
+    await client.open()
+
+    @client.queue("orders").consumer()
+    async def handle(message: ConsumedMessage) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    task = asyncio.create_task(client.run(handle))
+    await begun.wait()
+    await client.close()
+    task.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await task
