@@ -1,4 +1,4 @@
-"""Requests about half messages: their sends and the decisions about them."""
+"""Requests about half messages: sends and decisions."""
 
 from cmqd_client.channel import Channel
 from cmqd_client.errors import CmqError, DecisionFailure
@@ -54,7 +54,7 @@ async def _decide(channel: Channel, queue: str, numbers: list[int], decisions: l
         except CmqError as error:
             if not start:
                 raise
-            # The caller must learn what the earlier requests did, so the error becomes that of the other messages.
+            # The earlier requests stay done: the error becomes the error of the other messages, and hides no success.
             failures += [DecisionFailure(printed_id(number), error) for number in numbers[start:]]
             break
         request_ids.append(reply.request_id)

@@ -56,7 +56,7 @@ async def send_traced(
     session: Session,
     sequence: int,
 ) -> wire.MessagesSent:
-    """Send with a span, whose context goes into the headers of the messages."""
+    """Send with a span, and put its context into the headers of the messages."""
     count = len(request.bodies)
     with tracing.send(request.queue, count, operation) as span:
         request = msgspec.structs.replace(request, headers=tracing.inject(request.bodies, request.headers))

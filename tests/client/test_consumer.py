@@ -613,6 +613,26 @@ async def test_a_consumer_of_a_missing_queue_ends_with_an_error(client: Client, 
         await client.run(handle)
 
 
+async def test_an_empty_queue_costs_a_request_for_each_of_the_longest_polls(
+    client: Client, server: LocalServer
+) -> None:
+    @client.queue("orders").consumer()
+    async def handle(message: ConsumedMessage) -> None: ...
+
+    before = client.statistics().requests
+    task = asyncio.create_task(handle.run())
+    for polls in range(1, 6):
+        await eventually(lambda polls=polls: len(server.link.of(wire.ReceiveMessages)) == polls)
+        await server.wait_status("waiting_receives", 1)
+        server.advance(30)
+    await eventually(lambda: len(server.link.of(wire.ReceiveMessages)) == 6)
+
+    assert client.statistics().requests - before == 6
+    assert {request.wait_ms for request in server.link.of(wire.ReceiveMessages)} == {30_000}
+    handle.stop()
+    await task
+
+
 async def test_a_deleted_queue_ends_its_consumer_and_stops_the_others(client: Client, server: LocalServer) -> None:
     await server.admin.create_queue("other")
     await server.put("orders", b"x")

@@ -247,3 +247,20 @@ def check_synchronously() -> None:
         assert_type(client.request("orders", b"body"), Reply)
         assert_type(client.topic("shop").publish(b"body"), Published)
         assert_type(client.topic("shop").subscribe("a", queue=queue), sync.Subscription)
+
+        @orders.consumer(concurrency=8)
+        def handle(message: sync.ConsumedMessage[Order]) -> None:
+            assert_type(message.body, Order)
+            assert_type(message.delete(), HandleResult)
+
+        assert_type(handle, sync.Consumer[sync.ConsumedMessage[Order]])
+        assert_type(handle.statistics(), ConsumerStatistics)
+        assert_type(client.run(handle), None)
+        for message in orders.consume():
+            assert_type(message, sync.ConsumedMessage[Order])
+            with message.process():
+                assert_type(message.body.number, int)
+
+        def of_bytes(message: sync.ConsumedMessage) -> None: ...
+
+        orders.consumer()(of_bytes)  # pyright: ignore[reportArgumentType]
