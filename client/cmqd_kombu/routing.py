@@ -78,7 +78,7 @@ class Declared(msgspec.Struct):
 class Routing:
     """The declarations of a connection, and its publishes."""
 
-    __slots__ = ("_bindings", "_client", "_exchange_types", "_expires", "_options", "_queues")
+    __slots__ = ("_bindings", "_client", "_exchange_types", "_expires", "_made", "_options", "_queues")
 
     def __init__(self, client: Client, options: Options) -> None:
         self._client = client
@@ -88,6 +88,8 @@ class Routing:
         self._exchange_types: dict[str, str] = {}
         self._bindings: dict[str, set[tuple[str, str, str]]] = {}
         """Exchange, type and routing key of the bindings of a queue (the broker's name)."""
+        self._made: set[str] = set()
+        """Queues that expire and that this connection created (the broker's names): older bindings are remainders."""
         self._expires = True
         """False when the server has refused the attributes of queues that expire."""
 
@@ -121,6 +123,8 @@ class Routing:
         infos = [await self._ensure(level, attributes) for level in reversed(declared.names())]
         declared.retention = infos[0].retention
         self._queues[name] = declared
+        if infos[0].created and "auto_delete_after" in attributes:
+            self._made.add(name)
         return infos[0]
 
     async def restore_queue(self, queue: str) -> bool:
@@ -197,6 +201,7 @@ class Routing:
         if if_empty and await self._messages(declared):
             return
         self._queues.pop(declared.name, None)
+        self._made.discard(declared.name)
         for exchange, kind, routing_key in self._bindings.pop(declared.name, set()):
             await self._unsubscribe(self._topic(exchange, kind), declared.name, kind, routing_key)
         for name in declared.names():
@@ -290,6 +295,9 @@ class Routing:
         A queue has a subscription per key of a direct exchange, and a single subscription for all keys of a topic
         exchange, so that a message that matches two keys is delivered once.
 
+        An expired queue leaves its bindings behind, and they keep copies for up to a day. A new queue of the same name
+        must not get these copies: a worker would obey the ``shutdown`` that its predecessor missed.
+
         Raises:
             ChannelError: the exchange does not exist, or the queue has 5 other keys at this topic exchange.
             ValueError: the key is out of range.
@@ -297,6 +305,9 @@ class Routing:
         kind = await self.exchange_type(exchange)
         name = self.name(queue)
         topic = self._topic(exchange, kind)
+        known = self._bindings.get(name, set())
+        if name in self._made and not any(binding[:2] == (exchange, kind) for binding in known):
+            await self._unbind_all(topic, name)
         try:
             created = await self._subscribe(topic, name, kind, routing_key)
         except TooManySubscriptions:
@@ -361,10 +372,12 @@ class Routing:
         gone = await asyncio.gather(*(self._is_gone(entry.endpoint) for entry in subscriptions))
         for entry, is_gone in zip(subscriptions, gone, strict=True):
             if is_gone:
-                try:
-                    await topic.subscription(entry.name).unsubscribe()
-                except SubscriptionNotFound:
-                    pass  # another process swept it
+                await _remove(topic, entry.name)
+
+    async def _unbind_all(self, topic: Topic, name: str) -> None:
+        for entry in await topic.subscriptions(limit=_PAGE):
+            if entry.protocol == "queue" and entry.endpoint == name:
+                await _remove(topic, entry.name)
 
     async def _is_gone(self, name: str) -> bool:
         try:
@@ -474,6 +487,13 @@ def _lasting(attributes: QueueAttributes) -> QueueAttributes:
     lasting.pop("auto_delete_after", None)
     lasting.pop("auto_delete_only_empty", None)
     return lasting
+
+
+async def _remove(topic: Topic, subscription: str) -> None:
+    try:
+        await topic.subscription(subscription).unsubscribe()
+    except SubscriptionNotFound:
+        pass  # another process removed it
 
 
 def _any_match(binding_keys: Iterable[str], routing_key: str) -> bool:

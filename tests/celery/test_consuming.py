@@ -260,6 +260,39 @@ async def test_a_queue_that_expires_goes_with_its_messages_when_it_is_unused(
     assert (await client.queues()).names == ["orders"]
 
 
+@pytest.mark.parametrize("kind", ["direct", "topic", "fanout"])
+async def test_a_new_queue_does_not_get_what_an_expired_queue_of_its_name_missed(
+    server: LocalServer, client: Client, kind: str
+) -> None:
+    message: dict[str, Any] = {"content-type": "text/plain", "content-encoding": "utf-8", "headers": {}}
+
+    async def declared() -> Channel:
+        channel = Channel(client)
+        await channel.routing.declare_exchange("control", kind)
+        await channel.routing.declare_queue("worker", passive=False, auto_delete=True, arguments={})
+        for key in ("all", "worker"):
+            await channel.routing.bind("worker", "control", key)
+        return channel
+
+    async def publish(channel: Channel, body: str) -> None:
+        parts = {"body": body, "properties": {"delivery_tag": body}}
+        await channel.routing.publish({**message, **parts}, "control", "all", mandatory=True)
+
+    first = await declared()
+    await publish(first, "before")
+    server.advance(61)
+    assert (await client.queues()).names == ["orders"]
+    await publish(first, "shutdown")
+
+    second = await declared()
+    await publish(second, "ping")
+    server.advance(20)
+    bodies: list[bytes] = []
+    while (delivery := await second.consuming.get("worker", no_ack=True)) is not None:
+        bodies.append(delivery.content.body)
+    assert bodies == [b"ping"]
+
+
 async def test_a_queue_with_a_consumer_does_not_expire(server: LocalServer, client: Client) -> None:
     channel = Channel(client)
     await channel.routing.declare_queue("events", passive=False, auto_delete=True, arguments={})
