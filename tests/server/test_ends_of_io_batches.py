@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from cmqd_protocol import messages as wire
-from support.server_rig import RigClient, ServerRig, a_queue
+from support.server_rig import RigClient, ServerRig, a_queue, code_of
 
 
 async def with_queue(rig: ServerRig) -> RigClient:
@@ -69,6 +69,19 @@ async def test_a_deadline_is_planned_although_the_request_was_taken_up_with_a_re
 
     assert len(rig.server.waiting_requests) == 1
     assert ends
+    rig.close()
+
+
+async def test_a_number_of_waiting_records_refuses_bodies(tmp_path: Path) -> None:
+    rig = await ServerRig.make(tmp_path, busy_pending_records=1)
+    client = await with_queue(rig)
+    rig.log.hold()
+    client.begin(wire.SendMessages(client.next_id(), "jobs", [b"waits"]))
+    await rig.turn()
+
+    refused = await client.ask(wire.SendMessages, "jobs", [b"too much"])
+
+    assert code_of(refused) == "busy"
     rig.close()
 
 
