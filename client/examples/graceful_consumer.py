@@ -7,7 +7,7 @@ from cmqd_client import ConsumedMessage, Reject, connect
 
 
 async def main(url: str, queue: str) -> None:
-    """Handle up to 8 messages at a time: delete them, retry those that fail, make dead letters of the hopeless."""
+    """Handle up to 8 messages at a time: delete, retry after a failure, or make a dead letter."""
     async with connect(url) as client:
 
         @client.queue(queue).consumer(concurrency=8)
