@@ -191,6 +191,7 @@ class _Workers:
         loop = asyncio.get_running_loop()
         task = asyncio.current_task()
         assert task is not None  # a worker is a task
+        has_others = self._concurrency > 1
         unchanged = copy_context()
         turn_ends = loop.time() + TURN_SECONDS
         while True:
@@ -201,7 +202,7 @@ class _Workers:
                 await self._parked.wait()
                 turn_ends = loop.time() + TURN_SECONDS
                 continue
-            if intake.core.has_waiting:
+            if has_others and intake.core.has_waiting:
                 self.wake()
             handle = lease.received.receipt_handle
             running[handle] = task

@@ -693,8 +693,8 @@ class Consumer(Synchronous[AsyncConsumer[Any]], Generic[MessageT]):
         """Handle messages until :meth:`stop`, then finish the handlers in progress and settle their messages.
 
         Usually called by :meth:`Client.run`. Cancelling cancels the handlers, makes their messages active again at
-        once, and gives back uncounted what is not begun; a second cancellation skips that, and the messages are
-        delivered again when their leases end.
+        once, and gives back uncounted the messages that are not begun; a second cancellation skips that, and the
+        messages are delivered again when their leases end.
 
         Raises:
             RuntimeError: the consumer runs already.
@@ -704,7 +704,8 @@ class Consumer(Synchronous[AsyncConsumer[Any]], Generic[MessageT]):
         self.portal.call(self.asynchronous.run)
 
     def stop(self, *, cancel_handlers: bool = False) -> None:
-        """End :meth:`run`: receive no more, and give back uncounted what is not begun. Harmless when repeated.
+        """End :meth:`run`: receive no more, and give back uncounted the messages that are not begun. Harmless when
+        repeated.
 
         Args:
             cancel_handlers: also cancel the handlers in progress; their messages are active again at once.
@@ -721,7 +722,7 @@ class Consumer(Synchronous[AsyncConsumer[Any]], Generic[MessageT]):
 
 
 class MessageStream(Synchronous[AsyncMessageStream[Any]], Generic[MessageT]):
-    """The messages of a queue, one after the other; get the stream from :meth:`Queue.consume`.
+    """The messages of a queue, in turn; get the stream from :meth:`Queue.consume`.
 
     Iterating opens the stream, and the end of the loop closes it. Several threads may iterate over one stream inside
     ``with stream``, which opens and closes it.
@@ -743,11 +744,11 @@ class MessageStream(Synchronous[AsyncMessageStream[Any]], Generic[MessageT]):
         return self.portal.iterate(iterator, lambda element: cast("MessageT", ConsumedMessage(element, self.portal)))
 
     def stop(self) -> None:
-        """End the iteration; what is not begun goes back uncounted. Messages in progress may be finished."""
+        """End the iteration; messages that are not begun go back uncounted. Messages in progress may be finished."""
         self.portal.run(lambda: self.asynchronous.stop())
 
     def close(self) -> None:
-        """Stop, and settle what was processed. Harmless when repeated.
+        """Stop, and settle the processed messages. Harmless when repeated.
 
         Messages inside :meth:`ConsumedMessage.process` in other threads are waited for. A message that the program took
         and neither settled nor processes is left to the program, until its lease ends.
