@@ -21,6 +21,12 @@ MARK = "kombu"
 _VERSION = "1"
 _DUE = "due_ms"
 _EXPIRATION = "expiration_ms"
+_PROPERTIES = frozenset(
+    {"delivery_mode", "priority", "correlation_id", "reply_to", "expiration", "message_id", "timestamp", "type"}
+    | {"user_id", "app_id", "cluster_id"}
+    | {"delivery_tag", "delivery_info"}
+)
+"""AMQP's properties of a message, and kombu's own. kombu puts all other arguments of a publish among them."""
 
 
 class Envelope(msgspec.Struct):
@@ -34,8 +40,12 @@ class Envelope(msgspec.Struct):
 
 
 def pack(message: Mapping[str, Any]) -> bytes:
-    """Return the body of the broker's message for the result of ``Channel.prepare_message``."""
-    head: str = dumps([message["content-type"], message["content-encoding"], message["headers"], message["properties"]])
+    """Return the body of the broker's message for the result of ``Channel.prepare_message``.
+
+    Properties that AMQP does not have are left out, as kombu's AMQP transports do: they may be any objects.
+    """
+    properties = {name: value for name, value in message["properties"].items() if name in _PROPERTIES}
+    head: str = dumps([message["content-type"], message["content-encoding"], message["headers"], properties])
     body = message["body"]
     return head.encode() + b"\n" + (body.encode() if isinstance(body, str) else bytes(body))
 

@@ -86,7 +86,7 @@ def test_a_message_comes_back_as_it_was_packed() -> None:
         "content-type": "application/x-python-serialize",
         "content-encoding": "binary",
         "headers": {"eta": None, "argsrepr": "(1,)\n", "at": datetime(2026, 1, 2, tzinfo=UTC)},
-        "properties": {"priority": 3},
+        "properties": {"priority": 3, "signal": object()},  # the second is an argument of a publish, and no property
     }
     unpacked = envelope.unpack(envelope.pack(message), envelope.transport_headers(None, None))
     assert unpacked == envelope.Envelope(
