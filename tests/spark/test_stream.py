@@ -220,7 +220,9 @@ def test_the_newest_rows_were_reclaimed_and_that_is_told(folder: Path):
 def test_a_query_that_was_farther_than_the_log_is(folder: Path):
     reader = reader_of(folder)
 
-    with pytest.raises(FolderError, match=r"has read up to row 14 of .* readable rows end at row 13: the folder holds another log"):
+    with pytest.raises(
+        FolderError, match=r"has read up to row 14 of .* readable rows end at row 13: the folder holds another log"
+    ):
         reader.latestOffset({"lsn": 14}, reader.getDefaultReadLimit())
     assert reader.latestOffset({"lsn": 13}, reader.getDefaultReadLimit())["lsn"] == 13
 
