@@ -142,7 +142,7 @@ class _Workers:
     # ------------------------------------------------------------------ called by the intake
 
     def wake(self) -> None:
-        """Let one more worker look for a message; after a stop, let all look."""
+        """Let another worker ask for a message; after a stop, let all workers ask."""
         if self.intake.core.stopping:
             if not self._stopped.done():
                 self._stopped.set_result(None)

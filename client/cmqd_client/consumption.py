@@ -116,8 +116,8 @@ class SettlementBatch(msgspec.Struct, frozen=True):
     leases: list[Lease]
 
 
-class Look(msgspec.Struct, frozen=True):
-    """Result of a look at all leases."""
+class LeasesDue(msgspec.Struct, frozen=True):
+    """Result of an examination of all leases."""
 
     lost: list[Lease]
     """Begun messages with a lease that ended; their handlers are to be cancelled."""
@@ -213,8 +213,8 @@ class Consumption:
         self._settled_by_caller = 0
         self.stopping: bool = False
         """True after :meth:`stop`: no message begins any more."""
-        self.look_at: float | None = None
-        """Time of the next :meth:`look`; None = nothing is due."""
+        self.examine_at: float | None = None
+        """Time of the next :meth:`examine`; None = nothing is due."""
 
     # ------------------------------------------------------------------ receive
 
@@ -424,8 +424,8 @@ class Consumption:
 
     # ------------------------------------------------------------------ leases
 
-    def look(self, now: float) -> Look:
-        """Find the leases that ended and the leases to extend, and set ``look_at``.
+    def examine(self, now: float) -> LeasesDue:
+        """Find the leases that ended and the leases to extend, and set ``examine_at``.
 
         A lease that is due in less than half of the interval is extended too, so that leases of several receives come
         to share their extensions.
@@ -461,8 +461,8 @@ class Consumption:
             due = []
         for lease in due:
             lease.extending = True
-        self._set_look(now)
-        return Look(lost, due)
+        self._plan_examination(now)
+        return LeasesDue(lost, due)
 
     @property
     def _goes_back_when_due(self) -> bool:
@@ -490,7 +490,7 @@ class Consumption:
                     lease.renew_at = lease.ends_at
                 elif self._lose(lease, "the server says that the lease ended or the message is gone"):
                     lost.append(lease)
-        self._set_look(now)
+        self._plan_examination(now)
         return lost
 
     def not_extended(self, leases: list[Lease], now: float) -> None:
@@ -498,9 +498,9 @@ class Consumption:
         for lease in leases:
             lease.extending = False
             lease.renew_at = now + min(self._limits.lease / 12, 1.0)
-        self._set_look(now)
+        self._plan_examination(now)
 
-    def _set_look(self, now: float) -> None:
+    def _plan_examination(self, now: float) -> None:
         moments = [
             lease.ends_at if lease.extending else min(lease.renew_at, lease.ends_at)
             for lease in self._held.values()
@@ -508,11 +508,11 @@ class Consumption:
         ]
         if self._postponed is not None:
             moments.append(self._postponed[0])
-        self.look_at = max(min(moments), now) if moments else None
+        self.examine_at = max(min(moments), now) if moments else None
 
     def _look_by(self, moment: float) -> None:
-        if self.look_at is None or moment < self.look_at:
-            self.look_at = moment
+        if self.examine_at is None or moment < self.examine_at:
+            self.examine_at = moment
 
     # ------------------------------------------------------------------ stop
 
@@ -579,7 +579,7 @@ class Consumption:
             listed.add(id(self._postponed[1]))
         assert all(id(lease) in listed for lease in leases if lease.state is LeaseState.ENDING)
         unsent = [lease for lease in leases if lease.state is not LeaseState.SENDING]
-        assert not unsent or self.look_at is not None, "leases that nobody would extend"
+        assert not unsent or self.examine_at is not None, "leases that nobody would extend"
 
     # ------------------------------------------------------------------ inside
 

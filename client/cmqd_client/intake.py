@@ -263,7 +263,7 @@ class Intake:
             self.changed()
 
     def changed(self) -> None:
-        """Look for messages to receive, settle and extend, at the end of this loop turn."""
+        """Plan to receive, settle and extend messages, at the end of this loop turn."""
         if not self._turn_scheduled:
             self._turn_scheduled = True
             asyncio.get_running_loop().call_soon(self._turn)
@@ -279,7 +279,7 @@ class Intake:
             unsettled.set_result(None)
         if (room := self._room) is not None and not room.done() and core.receive_size():
             room.set_result(None)
-        if core.look_at != self._timer_at:
+        if core.examine_at != self._timer_at:
             self._set_timer()
         self._tell_settled()
 
@@ -477,16 +477,16 @@ class Intake:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._timer_at = self.core.look_at
+        self._timer_at = self.core.examine_at
         if self._timer_at is not None:
-            self._timer = self._clock.call_at(self._timer_at, self._look)
+            self._timer = self._clock.call_at(self._timer_at, self._examine)
 
-    def _look(self) -> None:
+    def _examine(self) -> None:
         self._timer = self._timer_at = None
-        look = self.core.look(self.now())
-        self._tell_lost(look.lost)
-        if look.extend:
-            task = asyncio.get_running_loop().create_task(self._extend(look.extend))
+        due = self.core.examine(self.now())
+        self._tell_lost(due.lost)
+        if due.extend:
+            task = asyncio.get_running_loop().create_task(self._extend(due.extend))
             self._extensions.add(task)
             task.add_done_callback(self._extensions.discard)
             task.add_done_callback(self._ended)

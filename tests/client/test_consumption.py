@@ -120,15 +120,15 @@ def test_a_third_of_the_lease_after_its_arrival_a_message_is_extended_with_those
     core.arrived(messages(2), 2, 4)
     core.arrived(messages(3), 3, 8)
     begun(core, 8)
-    assert core.look_at == 10
-    assert core.look(9.9).extend == []
+    assert core.examine_at == 10
+    assert core.examine(9.9).extend == []
 
-    extend = core.look(10).extend
+    extend = core.examine(10).extend
 
     assert [lease.handle for lease in extend] == [1, 2]  # 3 is due at 18: more than 5 s later
-    assert core.look(10).extend == [], "an extension is unanswered"
+    assert core.examine(10).extend == [], "an extension is unanswered"
     core.extended(extend, set(), 10, 10.1)
-    assert core.look_at == 18
+    assert core.examine_at == 18
     assert [lease.ends_at for lease in extend] == [40, 40]
 
 
@@ -137,14 +137,14 @@ def test_a_failed_extension_is_tried_again_until_the_lease_ends() -> None:
     core.arrived(messages(1), 1, 0)
     lease = begun(core, 0)
     now, attempts = 4.0, 0
-    while not (look := core.look(now)).lost:
-        if look.extend:
+    while not (due := core.examine(now)).lost:
+        if due.extend:
             attempts += 1
-            core.not_extended(look.extend, now)
-        assert core.look_at is not None
-        now = core.look_at
+            core.not_extended(due.extend, now)
+        assert core.examine_at is not None
+        now = core.examine_at
 
-    assert look.lost == [lease]
+    assert due.lost == [lease]
     assert (now, attempts) == (12, 8)
     assert lease.lost == "the lease of 12 s ended without an answer to its extension"
     assert core.is_settled
@@ -156,10 +156,10 @@ def test_an_extension_without_an_answer_does_not_hide_the_end_of_the_lease() -> 
     core = consumption(prefetch=0, lease=12)
     core.arrived(messages(1), 1, 0)
     lease = begun(core, 0)
-    core.look(4)
+    core.examine(4)
 
-    assert core.look_at == 12
-    assert core.look(12).lost == [lease]
+    assert core.examine_at == 12
+    assert core.examine(12).lost == [lease]
 
 
 def test_a_refused_extension_loses_the_lease_of_a_begun_message_and_drops_a_waiting_one() -> None:
@@ -167,7 +167,7 @@ def test_a_refused_extension_loses_the_lease_of_a_begun_message_and_drops_a_wait
     core.arrived(messages(1, 2, 3), 1, 0)
     first = begun(core, 0)
 
-    lost = core.extended(core.look(10).extend, {1, 2}, 10, 10)
+    lost = core.extended(core.examine(10).extend, {1, 2}, 10, 10)
 
     assert lost == [first]
     assert core.statistics().lost == 2
@@ -179,7 +179,7 @@ def test_a_refused_extension_says_nothing_about_a_message_that_is_being_deleted(
     core = consumption()
     core.arrived(messages(1), 1, 0)
     lease = begun(core, 0)
-    extend = core.look(10).extend
+    extend = core.examine(10).extend
     core.settle(lease, DELETE, 10)
     batch = core.next_batch()
     assert batch is not None
@@ -193,7 +193,7 @@ def test_a_retry_waits_for_the_answer_to_an_extension_which_could_undo_it() -> N
     core = consumption()
     core.arrived(messages(1), 1, 0)
     lease = begun(core, 0)
-    extend = core.look(10).extend
+    extend = core.examine(10).extend
     core.settle(lease, Settlement(Action.RETRY, 60.0), 10)
 
     assert core.next_batch() is None
@@ -210,9 +210,9 @@ def test_messages_that_wait_for_long_behind_slow_handlers_go_back_uncounted() ->
     begun(core, 1)
     assert core.prefetch == 20
 
-    look = core.look(11)
+    due = core.examine(11)
 
-    assert [lease.handle for lease in look.extend] == [1]
+    assert [lease.handle for lease in due.extend] == [1]
     assert settle_all(core) == [(GIVE_BACK, [2, 3])]
     assert core.prefetch == 0
     core.check_invariants()
@@ -223,7 +223,7 @@ def test_messages_that_the_program_chose_to_hold_are_extended() -> None:
     core.arrived(messages(1, 2, 3), 1, 0)
     begun(core, 0)
 
-    assert [lease.handle for lease in core.look(10).extend] == [1, 2, 3]
+    assert [lease.handle for lease in core.examine(10).extend] == [1, 2, 3]
 
 
 # ---------------------------------------------------------------------- settle
@@ -292,9 +292,9 @@ def test_a_claimed_message_is_the_programs_until_its_request_fails() -> None:
 
     assert core.claim(lease)
     assert not core.claim(lease)
-    assert core.look(30).lost == []
+    assert core.examine(30).lost == []
     core.unclaim(lease)
-    assert core.look(30).lost == [lease]
+    assert core.examine(30).lost == [lease]
 
 
 # ---------------------------------------------------------------------- stop
@@ -310,7 +310,7 @@ def test_a_stop_gives_back_what_is_not_begun_and_keeps_the_rest() -> None:
     assert core.receive_size() == 0
     assert core.begin(0) is None
     assert settle_all(core) == [(GIVE_BACK, [2, 3, 4])]
-    assert [due.handle for due in core.look(10).extend] == [1]
+    assert [due.handle for due in core.examine(10).extend] == [1]
     assert not core.is_settled
     core.settle(lease, DELETE, 11)
     assert settle_all(core) == [(DELETE, [1])]
@@ -340,11 +340,11 @@ def test_in_order_a_failed_message_comes_back_before_those_behind_it() -> None:
     assert settle_all(core) == [(GIVE_BACK, [2, 3])]
     assert core.receive_size() == 0
     assert core.begin(1) is None
-    extend = core.look(10).extend
+    extend = core.examine(10).extend
     assert [lease.handle for lease in extend] == [1]
     core.extended(extend, set(), 10, 10)
-    assert core.look_at == 16
-    core.look(16)
+    assert core.examine_at == 16
+    core.examine(16)
     assert settle_all(core) == [(RETRY_AT_ONCE, [1])]
     assert core.receive_size() == 3
 
@@ -355,8 +355,8 @@ def test_in_order_a_stop_releases_the_failed_message_at_once() -> None:
     core.settle(begun(core, 0), Settlement(Action.RETRY, 500.0), 1)
     core.stop(2)
 
-    assert core.look_at == 2
-    core.look(2)
+    assert core.examine_at == 2
+    core.examine(2)
     assert settle_all(core) == [(RETRY_AT_ONCE, [1])]
 
 
@@ -364,7 +364,7 @@ def test_in_order_a_lost_lease_sends_back_those_behind_it() -> None:
     core = consumption(ordered=True, prefetch=2)
     core.arrived(messages(1, 2, 3), 1, 0)
     begun(core, 0)
-    core.extended(core.look(10).extend, {1}, 10, 10)
+    core.extended(core.examine(10).extend, {1}, 10, 10)
 
     assert core.begin(10) is None
     assert settle_all(core) == [(GIVE_BACK, [2, 3])]
@@ -412,8 +412,8 @@ def test_every_message_ends_once_and_none_is_forgotten(limits: dict[str, int | b
             else:
                 core.answered(batch, {lease.handle for lease in batch.leases if random.random() < 0.2})
 
-    def look() -> None:
-        if extend := core.look(now).extend:
+    def examine() -> None:
+        if extend := core.examine(now).extend:
             extensions.append((now, extend))
 
     def extend() -> None:
@@ -424,7 +424,7 @@ def test_every_message_ends_once_and_none_is_forgotten(limits: dict[str, int | b
             else:
                 core.extended(leases, {lease.handle for lease in leases if random.random() < 0.1}, asked_at, now)
 
-    steps: list[Callable[[], None]] = [receive, begin, begin, finish, finish, claim, answer, answer, look, extend]
+    steps: list[Callable[[], None]] = [receive, begin, begin, finish, finish, claim, answer, answer, examine, extend]
     for _ in range(400):
         random.choice(steps)()
         now += random.choice([0, 0, 1, 7])
@@ -432,7 +432,7 @@ def test_every_message_ends_once_and_none_is_forgotten(limits: dict[str, int | b
     core.stop(now)
     while not core.is_settled:
         now += 1
-        for step in finish, answer, look, extend:
+        for step in finish, answer, examine, extend:
             step()
             core.check_invariants()
 
@@ -509,9 +509,9 @@ def test_a_message_that_a_program_without_a_limit_does_not_take_goes_back() -> N
     core.arrived(messages(2, 3), 2, 0)
     take(core, 0)
 
-    look = core.look(10)
+    due = core.examine(10)
 
-    assert [lease.handle for lease in look.extend] == [1, 2]
+    assert [lease.handle for lease in due.extend] == [1, 2]
     assert settle_all(core) == [(GIVE_BACK, [3])]
     core.check_invariants()
 
