@@ -13,55 +13,73 @@ LOCKED := $(PIP) install --quiet --require-hashes
 # Versions and hashes for every platform, and no index: the lock names no host. UPGRADE=1 takes the newest of all.
 LOCK   := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
           --no-header --no-emit-index-url $(if $(UPGRADE),--upgrade) pyproject.toml
+# Each requirement at its declared minimum. Frameworks and Spark have locks of their own, because their requirements
+# would raise the minimums of the other extras.
+LOWEST := $(LOCK) --resolution lowest-direct
+# What programs install beside the client; the tests run with all of them.
+CLIENT_EXTRAS := --extra sync --extra celery --extra taskiq --extra faststream
 
 # pyright runs the version that the lock names, on the node that the lock names, and asks no server for a newer one.
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-spark setup-docs setup-all demo demo-spark serve test test-all test-root check lint docs types fmt bench lock clean
+.PHONY: help setup setup-run setup-spark setup-docs setup-all demo demo-spark serve test test-all test-root check lint docs types fmt bench lock clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-setup: $(VENV)/.setup-done  ## build .venv: base, server, HTTP, command line and development tools
+setup-run: $(VENV)/.setup-run-done  ## build .venv with what serve and demo need: server, HTTP and command line
 
-$(VENV)/.setup-done: pyproject.toml requirements/dev.txt
+$(VENV)/.setup-run-done: pyproject.toml requirements/run.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "cmqd needs Python 3.11 or newer; '$(PYTHON)' is older or missing. Name another: make PYTHON=python3.12 ..." >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 	  echo "'$(PYTHON)' cannot make virtual environments (on Debian and Ubuntu: apt install python3-venv)." >&2; exit 1; }
 	@$(PIP) --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
+	@echo "Installing the broker and its command line into $(VENV) (about 90 MB, once) ..."
 	@# Wheels only: an sdist would have its build tools fetched without pin or hash.
-	$(LOCKED) --only-binary :all: -r requirements/dev.txt
-	$(PIP) install --quiet --no-deps --no-build-isolation --editable .
+	@$(LOCKED) --only-binary :all: -r requirements/run.txt
+	@$(PIP) install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+setup: $(VENV)/.setup-done  ## add the development tools to .venv
+
+# requirements/run.txt has the same versions as requirements/dev.txt: packages are added here, and none is replaced.
+$(VENV)/.setup-done: $(VENV)/.setup-run-done requirements/dev.txt
+	@echo "Installing the development tools into $(VENV) (about 330 MB, once) ..."
+	@$(LOCKED) --only-binary :all: -r requirements/dev.txt
 	@touch $@
 
 setup-spark: $(VENV)/.setup-spark-done  ## add the Spark set to .venv (about 450 MB, minutes at first)
 
 # pyspark has no wheel: it is built here with the setuptools of the lock.
 $(VENV)/.setup-spark-done: requirements/spark.txt | $(VENV)/.setup-done
-	$(LOCKED) --no-build-isolation --use-pep517 -r requirements/spark.txt
+	@echo "Installing Spark and a Java into $(VENV) (about 450 MB, once) ..."
+	@$(LOCKED) --no-build-isolation --use-pep517 -r requirements/spark.txt
 	@touch $@
 
 setup-docs: $(VENV)/.setup-docs-done  ## add the generator of the site to .venv
 
 $(VENV)/.setup-docs-done: requirements/docs.txt | $(VENV)/.setup-done
-	$(LOCKED) --only-binary :all: -r requirements/docs.txt
+	@echo "Installing the generator of the site into $(VENV) ..."
+	@$(LOCKED) --only-binary :all: -r requirements/docs.txt
 	@touch $@
 
-demo: setup  ## a broker killed half way through real input; INPUT=file.ndjson for your own
-	$(BIN)/python -m cmqd_bench.demo $(if $(INPUT),--input "$(INPUT)")
+demo: setup-run  ## a broker killed half way through real input; INPUT=file.ndjson for your own
+	@echo "Starting a broker, and sending real input to it ..."
+	@$(BIN)/python -m cmqd_bench.demo $(if $(INPUT),--input "$(INPUT)")
 
 demo-spark: setup setup-spark  ## real input through a topic, read back with Spark, and a part replayed; INPUT=file.ndjson
 	$(BIN)/python -m cmqd_bench.demo --spark $(if $(INPUT),--input "$(INPUT)")
 
-serve: setup  ## run a broker in the foreground; ARGS="--help" lists its flags
-	$(BIN)/cmqd serve $(ARGS)
+serve: setup-run  ## run a broker in the foreground; ARGS="--help" lists its flags
+	@echo "Starting a broker: cmqd serve $(ARGS)"
+	@$(BIN)/cmqd serve $(ARGS)
 
-# Two files at a time: real processes, a Spark among them, wait for one another more than they compute. More at once
-# would want more cores and memory than a laptop has.
+# Three files at a time, on two cores as well: half of the time of the tests is waiting for real processes, a Spark
+# among them, and for fsyncs. More at once would want more memory than a laptop has.
 test: setup setup-spark setup-docs  ## what a laptop runs, in under 15 minutes, without root; ARGS="-k name" for a part
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-root: setup  ## the tests that mount a file system of their own; run as root
 	TEST_WITH_MOUNTS=1 $(BIN)/python -m pytest tests/system/test_full_to_the_last_byte.py $(ARGS)
@@ -85,6 +103,7 @@ lint: setup setup-spark setup-docs  ## format, ruff, spelling, import contracts,
 
 docs: setup setup-docs  ## the documents as a site, in build/site; makes their generated parts anew
 	$(BIN)/python -m cmqd_bench.pages
+	$(BIN)/python -m cmqd_bench.sync_facade
 	$(BIN)/zensical build --strict --clean
 	@echo "Open build/site/index.html; for the search: python3 -m http.server --directory build/site"
 
@@ -99,8 +118,13 @@ bench: setup  ## the load harness; ARGS="cycle --batch 16 --json", ARGS="--help"
 	$(BIN)/python -m cmqd_bench $(if $(ARGS),$(ARGS),quick)
 
 lock: setup  ## resolve the dependencies of pyproject.toml anew into requirements/
-	$(LOCK) --extra server --extra http --extra cli --group dev --output-file requirements/dev.txt
-	$(LOCK) --resolution lowest-direct --extra server --extra http --extra cli --output-file requirements/lowest.txt
+	$(LOCK) --extra server --extra http --extra cli $(CLIENT_EXTRAS) --group dev --output-file requirements/dev.txt
+	$(LOCK) --extra server --extra http --extra cli --group build --constraint requirements/dev.txt \
+	  --output-file requirements/run.txt
+	$(LOWEST) --extra server --extra http --extra cli --extra sync --extra celery --extra otel --extra pydantic \
+	  --group lowest --output-file requirements/lowest.txt
+	$(LOWEST) --extra taskiq --extra faststream --output-file requirements/lowest-frameworks.txt
+	$(LOWEST) --extra spark --output-file requirements/lowest-spark.txt
 	$(LOCK) --extra spark --constraint requirements/dev.txt --output-file requirements/spark.txt
 	$(LOCK) --group docs --constraint requirements/dev.txt --output-file requirements/docs.txt
 

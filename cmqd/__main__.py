@@ -18,9 +18,12 @@ CMQD_MAX_CONNECTIONS); flags win over environment, that over the file. A TIME is
 or milliseconds without a unit; a SIZE is a number with KiB, MiB, GiB, TiB, kB, MB, GB or TB, or bytes without a unit.
 """
 
+_PLATFORMS = {"darwin": "macOS", "win32": "Windows", "cygwin": "Cygwin"}
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns its exit code."""
+    open_standard_streams()
     parser = _parser()
     chosen = parser.parse_args(arguments)
     flags: dict[str, Any] = {name: getattr(chosen, name, None) for name in SETTINGS}
@@ -36,9 +39,12 @@ def main(arguments: list[str] | None = None) -> int:
     ignored = ignored_variables(os.environ)
     if chosen.command == "config":
         if ignored:
-            print(f"cmqd: ignored, as container platforms make them: {', '.join(ignored)}", file=sys.stderr)
+            print(f"cmqd: ignored variables that container platforms set: {', '.join(ignored)}", file=sys.stderr)
         print(effective_settings(settings))
         return 0
+    if sys.platform != "linux":
+        print(f"cmqd: {platform_refusal(sys.platform)}", file=sys.stderr)
+        return ExitCode.USAGE
     try:
         if chosen.command == "accounts":
             return _accounts(chosen, settings.data)
@@ -49,6 +55,32 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"cmqd: {missing.name} is not installed; the server needs: pip install 'cmqd[server]'", file=sys.stderr)
         return ExitCode.USAGE
     return int(run_server(settings, read_settings, ignored))
+
+
+def open_standard_streams() -> None:
+    """Open the null device as each standard stream that this process was started without (``cmqd serve >&-``).
+
+    Otherwise a socket of the broker would get the number of the stream: lines for the operator would go to a client,
+    and libuv ends a process that closes a socket of such a number.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            # The lowest free number is this one, because the numbers below it are open. The storage process inherits
+            # the stream; without that the same fault would begin there.
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+            # Python found no stream at its start, and left None in the place of the object.
+            stream = open(number, "w" if number else "r", closefd=False)  # noqa: SIM115, for the life of the process
+            setattr(sys, name, stream)
+
+
+def platform_refusal(platform: str) -> str:
+    """Return why the server does not run on this system; ``cmqd config`` runs everywhere."""
+    return (
+        f"the server runs on Linux, not on {_PLATFORMS.get(platform, platform)}."
+        " The client (cmqd_client) and the command line (cmq) run on Linux, macOS and Windows"
+    )
 
 
 def _accounts(chosen: argparse.Namespace, folder: Path) -> int:
@@ -65,21 +97,21 @@ def _accounts(chosen: argparse.Namespace, folder: Path) -> int:
 
 
 def _give_new_log_id(folder: Path) -> int:
-    """Make the log of a cloned data folder one of its own; returns the exit code."""
+    """Give the log of a cloned data folder a new id; return the exit code."""
     from cmqd.log.errors import LogError
     from cmqd.storage import identity
 
     try:
         manifest = identity.give_new_log_id(folder)
     except FileNotFoundError:
-        print(f"cmqd: {folder} is no data folder: it has no manifest", file=sys.stderr)
+        print(f"cmqd: {folder} is not a data folder: it has no manifest", file=sys.stderr)
         return ExitCode.CANNOT_OPEN
     except (LogError, OSError) as refusal:
         print(f"cmqd: the log of {folder} keeps its id: {refusal}", file=sys.stderr)
         return ExitCode.CANNOT_OPEN
-    before = manifest.former_log_ids[-1] if manifest.former_log_ids else "without an id"
-    print(f"the log of {folder} was {before} and is {manifest.log_id} now")
-    print("positions of streams and journals of replays that were made with the former id are refused from now on")
+    before = manifest.former_log_ids[-1] if manifest.former_log_ids else "none"
+    print(f"the log of {folder} has the id {manifest.log_id}; before: {before}")
+    print("positions of streams and journals of replays with the former id are refused from now on")
     return 0
 
 
@@ -134,11 +166,13 @@ def _add_accounts(commands: Any) -> None:
     """Add the commands on the accounts file of a broker that is stopped."""
     accounts = commands.add_parser(
         "accounts",
-        help="check or repair the accounts file of a stopped broker, or make a key for a lost one",
+        help="check or repair the accounts file of a stopped broker, or replace a lost key",
         description="The file accounts.json of the data folder holds accounts, keys and other secrets, with a checksum;"
         " accounts.json.1 is a copy, written after each change.",
     ).add_subparsers(dest="accounts_command", required=True, metavar="COMMAND")
-    check = accounts.add_parser("check", help="say what file and copy hold and how they differ; changes nothing")
+    check = accounts.add_parser(
+        "check", help="show the contents of the file and of its copy, and how they differ; changes nothing"
+    )
     repair = accounts.add_parser(
         "repair",
         help="keep a file that was edited by hand: check it and write its checksum",
@@ -150,8 +184,8 @@ def _add_accounts(commands: Any) -> None:
         "new-key",
         help="add a key to an account and show it once",
         description="Add a key to an account, for example to admin when its key is lost, and show it once. Without"
-        " accounts.json and its copy, 'new-key admin' begins a new file: receipt handles are void then, and the other"
-        " accounts have to be created again. The broker must be stopped.",
+        " accounts.json and its copy, 'new-key admin' creates a new file: earlier receipt handles are then invalid, and"
+        " the other accounts have to be created again. The broker must be stopped.",
     )
     key.add_argument("account", metavar="ACCOUNT", help="name of the account, for example admin")
     for command in (check, repair, key):
@@ -163,10 +197,10 @@ def _add_new_log_id(commands: Any) -> None:
     """Add the command on the identity of a stopped broker's log."""
     command = commands.add_parser(
         "new-log-id",
-        help="make the log of a cloned data folder one of its own",
+        help="give the log of a cloned data folder an id of its own",
         description="Give the log of a data folder a new id; its broker must be stopped. A copy of a folder keeps the"
-        " id of the original, so that streams and replays go on with a restored backup. A clone that is to live beside"
-        " its original needs an id of its own: else a stream of the one could go on with the other.",
+        " id of the original, so that streams and replays continue with a restored backup. A clone that runs beside its"
+        " original needs a new id: otherwise a stream of the original could continue with the clone.",
     )
     command.add_argument("--config", type=Path, metavar="FILE", help="TOML file with settings")
     _add_flag(command, SETTINGS["data"])

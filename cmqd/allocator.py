@@ -20,7 +20,7 @@ def return_large_blocks() -> None:
     """Give blocks of ``LARGE_BYTES`` and more back to the system as soon as they are freed.
 
     By default glibc raises that threshold with each large block that is freed, up to 32 MiB. After a burst of large
-    frames the process then keeps the memory of the burst for ever. No effect with other C libraries.
+    frames the process then keeps the memory of the burst forever. No effect with other C libraries.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt

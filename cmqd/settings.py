@@ -191,6 +191,13 @@ class Settings:
         "too_many_in_flight", low=1, high=10_000_000,
     )  # fmt: skip
 
+    # CMQ's limit by default. The retention of a queue is a limit of its own, so 15 days is as long as a delay can be.
+    max_delay_ms: int = _setting(
+        3_600_000, "limits",
+        "longest delay of a send, which must also be shorter than the retention of its queue; CMQ allows one hour",
+        low=3_600_000, high=15 * 86_400_000,
+    )  # fmt: skip
+
     # ------------------------------------------------------------ pushes to URLs
 
     push_timeout_ms: int = _setting(
@@ -209,8 +216,8 @@ class Settings:
     # ------------------------------------------------------------ memory
 
     memory_budget_bytes: int = _setting(
-        0, "memory", "memory for unfinished frames, unread replies, sessions and dedup ids of clients, at least 128 "
-        "MiB; 0 = a quarter of the memory of the machine or container; an account may use a quarter of "
+        0, "memory", "memory for unfinished frames, unread replies, sessions, dedup ids and schedules of clients, at "
+        "least 128 MiB; 0 = a quarter of the memory of the machine or container; an account may use a quarter of "
         "the budget", low=0, high=1 << 50,
     )  # fmt: skip
     # Some 100 ms of the fastest measured writing: deep enough for a commit to run while the next commit fills.
@@ -457,7 +464,7 @@ def _unknown(name: str, names: Iterable[str], source: str) -> SettingError:
     # The value of an unknown name may be a secret (a URL of a client with its key), and the error goes to the log.
     near = difflib.get_close_matches(name.rpartition(".")[2], names, n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
-    return SettingError(name, HIDDEN, f"there is no such setting{hint}", source)
+    return SettingError(name, HIDDEN, f"the server has no setting of this name{hint}", source)
 
 
 def _read_file(path: Path) -> dict[str, object]:

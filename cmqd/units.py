@@ -24,7 +24,7 @@ class Unit(msgspec.Struct, frozen=True):
     folds_case: bool = False
 
     def parse(self, text: str) -> int | None:
-        """Return the plain number of a quantity; None if the text is no whole number of plain units."""
+        """Return the plain number of a quantity; None if the text is not a whole number of plain units."""
         match = _QUANTITY.fullmatch(text.strip())
         if match is None:
             return None

@@ -19,8 +19,8 @@ LONGEST = (
     "typing",
     "test_docs.py",
 )
-"""Files and rooms, the longest first. ``make test`` runs two files at a time, in this order; a long file begun last
-would keep the other core idle for minutes."""
+"""Files and rooms, the longest first. ``make test`` runs three files at a time, in this order; a long file begun last
+would keep a core idle for minutes."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -9,12 +9,14 @@ A new part is an entry of ``PARTS``: its name, a function that names the things 
 installs, and a function that runs the part.
 """
 
+import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -22,12 +24,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 VENVS = ROOT / ".venv" / "parts"
-PYTHONS = ("3.11", "3.12", "3.13")
-"""The tested versions of Python; ``make test`` runs with the version of ``.venv``."""
+PYTHONS = ("3.11", "3.12", "3.13", "3.14")
+"""The tested versions of Python; ``make test`` runs with the version of ``.venv``. A version that the machine does not
+have is skipped, by name."""
 LACKING = VENVS / "lacking"
 """A file of the last setup: the parts that cannot run on this machine, with the reasons. Absent if all can run."""
 KILL_ROUNDS = 100
 POWER_FAILURES = 24
+RESTARTS = 30
 INSTALL_SECONDS = 600
 """The limit of all installations together. A machine with a slower network lacks a network."""
 
@@ -67,7 +71,7 @@ def make_venv(name: str, python: str | Path, deadline: float, *locks: str) -> No
 
     Raises:
         CannotInstallError: no network, a slow network, or no wheel for this machine.
-        CalledProcessError: the project cannot be installed, or a package has another hash than the lock says.
+        CalledProcessError: the project cannot be installed, or a package does not have the hash of the lock.
     """
     folder, files = VENVS / name, [ROOT / "pyproject.toml", *(ROOT / "requirements" / lock for lock in locks)]
     contents = sha256(b"".join([str(python).encode(), *(file.read_bytes() for file in files)])).hexdigest()
@@ -80,7 +84,9 @@ def make_venv(name: str, python: str | Path, deadline: float, *locks: str) -> No
     for number, lock in enumerate(locks):
         # The first lock is complete. A later lock replaces packages, and pip would refuse the older versions.
         alone = ["--no-deps"] if number else []
-        download([*pip, *alone, "--require-hashes", "--only-binary", ":all:", "-r", f"requirements/{lock}"], deadline)
+        # pyspark has no wheel: it is built with the setuptools of the first lock.
+        wheels = ["--only-binary", ":all:", "--no-binary", "pyspark", "--no-build-isolation"]
+        download([*pip, *alone, *wheels, "--require-hashes", "-r", f"requirements/{lock}"], deadline)
     call([*pip, "--no-deps", "--no-build-isolation", "--editable", "."])
     stamp.write_text(contents)
 
@@ -101,12 +107,17 @@ def download(command: Sequence[str | Path], deadline: float) -> None:
         raise CannotInstallError(f"packages, which pip cannot install: {reason}") from error
 
 
-def run_fast_tests(name: str) -> None:
-    """Run the tests that start no process and no Spark in ``VENVS/name``."""
-    ignored = ("--ignore=tests/spark", "--ignore=tests/typing", "--ignore=tests/bench", "--ignore=tests/test_docs.py")
+def run_fast_tests(name: str, *without: str) -> None:
+    """Run the tests that start no process and no Spark in ``VENVS/name``, without those of these rooms."""
+    rooms = ("tests/spark", "tests/typing", "tests/bench", "tests/test_docs.py", *without)
+    run_tests(name, "-m", "not system and not spark", *(f"--ignore={room}" for room in rooms))
+
+
+def run_tests(name: str, *arguments: str) -> None:
+    """Run tests in ``VENVS/name``, two files at a time."""
     run_pytest(
         VENVS / name / "bin" / "python",
-        *("-n", "2", "--dist", "loadfile", "-p", "no:cacheprovider", "-m", "not system and not spark", *ignored),
+        *("-n", "2", "--dist", "loadfile", "-p", "no:cacheprovider", *arguments),
         environment={"HYPOTHESIS_PROFILE": "quick"},
     )
 
@@ -146,25 +157,168 @@ def run_kill_rounds() -> None:
     run_pytest(sys.executable, "-n", "2", "--dist", "loadfile", *files, environment=counts)
 
 
+def run_models() -> None:
+    full = {"HYPOTHESIS_PROFILE": "full"}
+    run_pytest(sys.executable, "-n", "2", "--dist", "loadfile", "tests/model", environment=full)
+
+
+def run_restarts() -> None:
+    rounds = {"CMQD_RESTART_ROUNDS": str(RESTARTS)}
+    run_pytest(sys.executable, "tests/system/test_consumers_survive_restarts.py", environment=rounds)
+
+
+def run_unused_queues() -> None:
+    run_pytest(sys.executable, "tests/system/test_unused_queues.py", environment={"CMQD_UNUSED_QUEUES": "1"})
+
+
+FRAMEWORKS = ("tests/taskiq", "tests/faststream")
+"""Rooms of the packages with requirements that exclude the lowest versions of the other extras."""
+LOWEST_SPARK = ("tests/spark/test_batch.py", "tests/spark/test_stream.py", "tests/spark/test_sink.py")
+
+
 def install_lowest(deadline: float) -> None:
-    make_venv("lowest", sys.executable, deadline, "dev.txt", "lowest.txt")
+    """Install each requirement of ``pyproject.toml`` at its declared minimum.
+
+    In three environments: the frameworks and Spark would raise the minimums of the other extras.
+    """
+    for lock in LOWEST:
+        make_venv(lock, sys.executable, deadline, "dev.txt", f"{lock}.txt")
+
+
+LOWEST = ("lowest", "lowest-frameworks", "lowest-spark")
+"""Virtual environments, and the names of their locks."""
+
+
+def run_lowest() -> None:
+    lowest, frameworks, spark = LOWEST
+    run_fast_tests(lowest, *FRAMEWORKS)
+    # The real broker too: its logs, its loop and its storage process use packages that the fast tests do not reach.
+    run_tests(lowest, "tests/system/test_serve.py")
+    run_tests(frameworks, *FRAMEWORKS)
+    run_tests(spark, *LOWEST_SPARK)
+
+
+WHEEL_PROBE = """
+import asyncio
+from cmqd_client import connect
+
+async def main():
+    # Without a URL the client finds the broker as cmq does.
+    async with connect() as client:
+        queue = await client.create_queue("orders")
+        await queue.send(b"first")
+        (message,) = await queue.receive(1, wait=0)
+        assert message.body == b"first", message.body
+        await message.delete()
+
+asyncio.run(main())
+"""
+"""A program that needs the client alone."""
+CONTENTS_PROBE = """
+import importlib.metadata, importlib.util, pathlib, sys
+
+for package in sys.argv[1:]:
+    # Not imported: cmqd_kombu, for example, needs an extra.
+    (folder,) = importlib.util.find_spec(package).submodule_search_locations
+    assert pathlib.Path(folder).parent.name == "site-packages", folder
+    assert pathlib.Path(folder, "py.typed").is_file(), folder
+(plugin,) = importlib.metadata.entry_points(group="pytest11", name="cmqd")
+assert plugin.value == "cmqd.pytest_plugin", plugin
+"""
+"""A program that checks an installation: the packages with their types, and the plugin for pytest."""
+
+
+def install_wheels(deadline: float) -> None:
+    """Install the built distribution as ``pip install cmqd`` and ``pip install 'cmqd[server]'`` do, for example.
+
+    The packages are downloaded by the lock, so that their hashes are checked. pip then takes from these what the wheel
+    requires, and nothing else: a requirement that the lock does not meet is an error.
+    """
+    dist = VENVS / "dist"
+    shutil.rmtree(dist, ignore_errors=True)
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    locked = ("--require-hashes", "--only-binary", ":all:", "-r", "requirements/run.txt")
+    download([*pip, "download", "--quiet", *locked, "--dest", dist], deadline)
+    call([*pip, "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", dist, "."])
+    for name, extras in WHEELS.items():
+        folder = VENVS / name
+        call([sys.executable, "-m", "venv", "--clear", folder])
+        python = folder / "bin" / "python"
+        call([python, *pip[1:], "install", "--quiet", "--no-index", "--find-links", dist, f"cmqd{extras}"])
+
+
+WHEELS = {"wheel-client": "", "wheel-server": "[server]", "wheel-run": "[cli,http,server]"}
+"""Virtual environments and the extras that are installed there."""
+
+
+def run_wheels() -> None:
+    """Start the installed brokers, and use the installed client and command line, far from the checkout."""
+    client, server, everything = (VENVS / name / "bin" for name in WHEELS)
+    packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    names = [package.rpartition("/")[2] for package in packages["packages"]]
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run([client / "python", "-c", CONTENTS_PROBE, *names], cwd=folder, check=True)
+    use_installed(server, [client / "python", "-c", WHEEL_PROBE])
+    use_installed(
+        everything,
+        [client / "python", "-c", WHEEL_PROBE],
+        [everything / "cmq", "queue", "info", "orders"],
+    )
+    # Without the extras, each command says what to install.
+    for command, extra in (("cmqd", "cmqd[server]"), ("cmq", "cmqd[cli]")):
+        arguments = ["serve"] if command == "cmqd" else ["status"]
+        ran = subprocess.run([client / command, *arguments], capture_output=True, text=True, check=False)
+        if ran.returncode == 0 or f"pip install '{extra}'" not in ran.stderr:
+            raise subprocess.CalledProcessError(ran.returncode, ran.args, ran.stdout, ran.stderr)
+
+
+def use_installed(scripts: Path, *commands: Sequence[str | Path]) -> None:
+    """Start the broker of an installation, run commands that find it by the environment, and end the broker.
+
+    Raises:
+        CalledProcessError: of a command, or of the broker: without a greeting or an orderly end.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        ready, log = Path(folder) / "ready.json", Path(folder) / "log"
+        serve = [scripts / "cmqd", "serve", "--data", "data", "--listen", "127.0.0.1:0", "--ready-file", ready]
+        with log.open("wb") as output, subprocess.Popen(serve, cwd=folder, stdout=output, stderr=output) as broker:
+            try:
+                while not ready.exists():
+                    if broker.poll() is not None:
+                        raise subprocess.CalledProcessError(broker.returncode, serve, log.read_text())
+                    time.sleep(0.01)
+                environment = os.environ | {"CMQ_CONTEXT_FILE": json.loads(ready.read_text())["context_file"]}
+                for command in commands:
+                    subprocess.run(command, cwd=folder, check=True, env=environment)
+            finally:
+                broker.terminate()
+        if broker.returncode or f"folder      {Path(folder) / 'data'}" not in log.read_text():
+            raise subprocess.CalledProcessError(broker.returncode, serve, log.read_text())
 
 
 def lacks_pythons() -> list[str]:
-    return [f"Python {version} with its venv module" for version in other_pythons() if find_python(version) is None]
+    if any(find_python(version) is not None for version in other_pythons()):
+        return []
+    return [f"one of Python {', '.join(other_pythons())} with its venv module"]
 
 
 def install_pythons(deadline: float) -> None:
     for version in other_pythons():
         python = find_python(version)
-        assert python is not None, "lacks_pythons found it"
-        make_venv(version, python, deadline, "dev.txt")
+        if python is not None:
+            make_venv(version, python, deadline, "dev.txt")
 
 
 def run_other_pythons() -> None:
+    skipped: list[str] = []
     for version in other_pythons():
+        if find_python(version) is None:
+            skipped.append(version)
+            continue
         print(f"--- Python {version}", flush=True)
         run_fast_tests(version)
+    for version in skipped:
+        print(f"--- Python {version}: skipped, this machine does not have it with its venv module", flush=True)
 
 
 def as_root() -> list[str] | None:
@@ -197,7 +351,11 @@ def run_mounts() -> None:
 
 PARTS = (
     Part("kill-rounds", lacks_nothing, install_nothing, run_kill_rounds),
-    Part("lowest-versions", lacks_nothing, install_lowest, lambda: run_fast_tests("lowest")),
+    Part("restarts", lacks_nothing, install_nothing, run_restarts),
+    Part("models", lacks_nothing, install_nothing, run_models),
+    Part("unused-queues", lacks_nothing, install_nothing, run_unused_queues),
+    Part("lowest-versions", lacks_nothing, install_lowest, run_lowest),
+    Part("wheels", lacks_nothing, install_wheels, run_wheels),
     Part("other-pythons", lacks_pythons, install_pythons, run_other_pythons),
     Part("mounts", lacks_mounts, install_nothing, run_mounts),
 )

@@ -1,8 +1,9 @@
-"""The house rules that a program can check: who imports whom, and what no file may contain."""
+"""The house rules that a program can check: imports, and forbidden content of files."""
 
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import grimp
@@ -10,13 +11,13 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 
-# Those whose modules are seen one by one; of any other package only the top name is.
+# Packages with separate modules in the graph; of further packages only the top name is seen.
 ROOT_PACKAGES = ("cmqd", "cmqd_client", "cmqd_fold", "cmqd_protocol", "cmqd_segment", "cmqd_types", "pyspark_cmqd")
 
 PACKAGES = (*ROOT_PACKAGES, "cmq_cli", "cmqd_bench")
 
-# What a pure package, or the Spark connector, may import beside itself and the standard library (whose impure part the
-# contracts in pyproject.toml forbid). A package named here stands for its submodules too.
+# The packages that a pure package, or the Spark connector, may import beside itself and the standard library. Contracts
+# in pyproject.toml forbid the impure part of the library. A package named here stands for its submodules too.
 MAY_IMPORT = {
     "cmqd.core": {
         "cmqd_fold",
@@ -32,7 +33,7 @@ MAY_IMPORT = {
     "cmqd_protocol": {"cmqd_types", "msgspec"},
     "cmqd_segment": {"cmqd_types", "msgspec"},
     "cmqd_types": {"msgspec"},
-    # Beside these fsspec, by name: it is there only if somebody reads a URL.
+    # Beside these fsspec, by name: installed only for reading URLs.
     "pyspark_cmqd": {
         "cmqd_client",
         "cmqd_fold",
@@ -48,7 +49,7 @@ MAY_IMPORT = {
     },
 }
 
-# A path of somebody's machine. Pieces of the patterns are bracketed so that this file does not match itself.
+# A path of a developer's machine. Pieces of the patterns are bracketed so that this file does not match itself.
 HOMES = re.compile(r"/(?:[h]ome/[a-z][\w.-]*|[U]sers/[A-Za-z][\w.-]*|[r]oot)/")
 
 
@@ -67,7 +68,7 @@ def files_of_the_project() -> list[Path]:
 
 
 def test_imports_keep_to_the_contracts():
-    # In a process of its own: import-linter configures logging, which disables the loggers of all that was imported.
+    # In a process of its own: import-linter configures logging, which disables the loggers of all imported modules.
     code = "import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports(no_cache=True))"
 
     ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
@@ -92,10 +93,10 @@ def test_pure_packages_import_only_what_is_listed(package: str):
 
 
 def circles(imports: dict[str, set[str]]) -> list[set[str]]:
-    """The groups of modules in which each imports each other one, directly or through others.
+    """Return the circles: groups of modules that import each other, directly or indirectly.
 
-    A module reaches another one if a path of imports leads there. Two modules are in
-    a circle if each reaches the other.
+    A module reaches a second module if a path of imports leads there. Two modules are in a circle if both reach each
+    other.
     """
     reached: dict[str, set[str]] = {}
     for module in imports:
@@ -155,3 +156,9 @@ def test_lock_pins_by_hash_and_names_no_host(path: Path):
     for requirement in requirements:
         assert re.match(r"[\w.-]+(\[[\w,-]+\])?==\S+", requirement), requirement
         assert "--hash=sha256:" in requirement, requirement
+
+
+def test_the_extra_all_has_every_other_extra() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    (everything,) = extras.pop("all")
+    assert everything == f"cmqd[{','.join(sorted(extras))}]"

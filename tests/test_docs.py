@@ -81,10 +81,20 @@ def test_the_pages_name_only_files_of_the_checkout_that_exist() -> None:
 
 
 def test_every_block_of_a_page_is_run_or_says_why_not() -> None:
-    # Which test runs the blocks of a page; a new page with blocks needs a line here.
+    # The test that runs the blocks of a page; a new page with blocks needs a line here.
     run_by = {
-        "sh": {"README.md", "model.md", "topics.md", "transactions.md", "command-line.md", "replay.md"},
-        "python": {"README.md", "client.md", "topics.md", "transactions.md", "spark.md"},
+        "sh": {"README.md", "model.md", "topics.md", "schedules.md", "transactions.md", "command-line.md", "replay.md"},
+        "python": {
+            "README.md",
+            "client.md",
+            "frameworks.md",
+            "topics.md",
+            "schedules.md",
+            "transactions.md",
+            "spark.md",
+            "sync.md",
+            "testing.md",
+        },
         "toml": {"settings.md"},
     }
     for language, names in run_by.items():
@@ -97,7 +107,7 @@ def test_every_block_of_a_page_is_run_or_says_why_not() -> None:
 
 
 def is_for_tests(text: str, reason: str | None) -> bool:
-    """Calls of make are not: they build and install. Their targets are checked above."""
+    """Calls of make are left out, because they build and install. Their targets are checked above."""
     return reason is None and not text.startswith("make ")
 
 
@@ -157,7 +167,7 @@ def test_every_room_has_a_table_with_its_modules_in_architecture() -> None:
 
 
 class Resources(HTMLParser):
-    """Collects the addresses from which a browser loads something when it shows a page."""
+    """Collects the addresses that a browser loads for a page."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -31,6 +31,10 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None
             from cmqd_bench.micro.match import print_match
 
             print_match(json_output=arguments.json)
+        case "consumer":
+            from cmqd_bench.consumer import Plan, print_consumer
+
+            print_consumer(plan_from(Plan, arguments))
         case "attack":
             from cmqd_bench.attack.run import Plan, print_attacks
 

@@ -18,6 +18,10 @@ MAX_BATCH_BYTES = 1_048_576
 SHORT_ROUND_SECONDS = 15.0
 """Below this a round is cheap enough to be repeated; three show whether the machine is quiet."""
 
+DRAINS = 3
+"""Drains of the scenario backlog, with and without backlog; the best drains are compared, so that a slow moment of the
+disk has no effect."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
@@ -64,6 +68,10 @@ class Options:
                 return 2 * (self.warm_up + self.seconds) + 2.0
             case _:
                 return self.warm_up + self.seconds + 1.0
+
+    def held(self) -> int:
+        """Return the largest number of messages that the consumers hold at a time."""
+        return self.connections * self.batch
 
     def effective_rounds(self) -> int:
         """Return the requested number of rounds; by default three if rounds are short, else a single round."""
@@ -263,6 +271,15 @@ PROGRAMS: Mapping[str, tuple[str, Mapping[str, Flag]]] = {
         "the matching of a topic: tags and routing keys of 500 subscribers, call by call",
         {"json": FLAGS["json"]},
     ),
+    "consumer": (
+        "CPU of the client per message: a consumer against receive and delete",
+        {
+            "messages": flag(whole(16, 1_000_000), "messages of each run", 16_000),
+            "rounds": flag(whole(1, 100), "of the three ways in turns; medians count", 5),
+            "scratch": FLAGS["scratch"],
+            "json": FLAGS["json"],
+        },
+    ),
     "attack": (
         "floods, unfinished frames and a bulk producer: the latency of a healthy client beside each, and memory",
         {
@@ -336,6 +353,14 @@ def options_from(arguments: argparse.Namespace) -> Options:
     if options.batch * options.body > MAX_BATCH_BYTES:
         raise ValueError(
             f"--batch {options.batch} x --body {options.body} is over the {MAX_BATCH_BYTES} bytes of one batch"
+        )
+    smallest = DRAINS * (options.held() + 2)
+    if options.scenario == "backlog" and options.messages < smallest:
+        # The consumers of a drain leave up to a batch each behind. Without spare messages, the next drain would wait
+        # for them until their visibility timeout ends.
+        raise ValueError(
+            f"--messages {options.messages} are too few for --connections {options.connections} with batches of"
+            f" {options.batch}; at least {smallest} are needed"
         )
     return options
 

@@ -21,6 +21,7 @@ from cmq_cli.commands import (
     reconcile,
     replay,
     rewind,
+    schedule,
     segment,
     server,
     subscription,
@@ -38,7 +39,7 @@ _SHARED = Group("Options of all commands", sort_key=99)
 _SharedOptions: TypeAlias = Annotated[Session | None, Parameter(name="*", group=_SHARED)]
 
 _HELP = """\
-Talk to a cmqd message broker: queues, topics, messages, accounts.
+Talk to a cmqd message broker: queues, topics, schedules, messages, accounts.
 
 Example: cmq queue create orders; cmq send orders 'first'; cmq receive orders --delete"""
 
@@ -51,10 +52,11 @@ app = App(
     version_flags=["--version"],
 )
 _COMMANDS: dict[str, Sequence[Callable[..., Any] | App]] = {
-    "Messages": (message.send, message.receive, message.delete, message.release, message.visibility),
+    "Messages": (message.send, message.receive, message.delete, message.release, message.visibility, message.reject),
     "Inspection": (message.peek, tail.tail, server.status),
     "Queues": (queue.app, rewind.rewind, deadletter.app, deadletter.redrive, transaction.app),
     "Topics": (topic.app, subscription.app, publish.publish),
+    "Schedules": (schedule.app,),
     "Log": (segment.app, replay.replay, reconcile.reconcile),
     "Access": (account.app, context.app),
     "Shell": (completion.completion_of(app),),

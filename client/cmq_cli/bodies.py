@@ -20,7 +20,7 @@ def parse_headers(pairs: Iterable[str] | None) -> dict[str, str] | None:
     for pair in pairs or ():
         name, equals, value = pair.partition("=")
         if not equals or not name:
-            raise CommandFailed(f"--header is {pair!r}; it must be name=value", ExitCode.USAGE)
+            raise CommandFailed(f"--header is {pair!r}; write name=value", ExitCode.USAGE)
         headers[name] = value
     return headers or None
 

@@ -28,15 +28,15 @@ class ExitCode(IntEnum):
 HELP = """\
 Durations: 1.5 (seconds), 250ms, 30s, 5m, 12h, 4d
 
-Exit codes: 0 done · 1 failed · 2 wrong usage · 3 no such queue, topic, subscription, account, key or \
-context · 4 not permitted (key, region, account) · 5 server unreachable or no answer in time · \
-6 done in part · 130 interrupted"""
+Exit codes: 0 done · 1 failed · 2 wrong usage · 3 no such queue, topic, subscription, schedule, \
+account, key or context · 4 not permitted (key, region, account) · 5 server unreachable or no answer in time · \
+6 partly done · 130 interrupted"""
 
 _BY_ERROR: Mapping[ExitCode, tuple[type[CmqError], ...]] = {
     ExitCode.PARTIAL: (errors.PartialFailure,),
     ExitCode.NOT_FOUND: (
         *(errors.QueueNotFound, errors.QueueDeleted, errors.TopicNotFound, errors.SubscriptionNotFound),
-        *(errors.AccountNotFound, errors.KeyNotFound),
+        *(errors.ScheduleNotFound, errors.AccountNotFound, errors.KeyNotFound),
     ),
     ExitCode.REFUSED: (errors.PermissionDenied, errors.ConnectionRefused),
     ExitCode.UNREACHABLE: (

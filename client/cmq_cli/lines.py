@@ -75,14 +75,14 @@ class LineFormat:
         """Return the message of a line.
 
         Raises:
-            LineError: the line is no JSON object, or a field is missing or has the wrong type.
+            LineError: the line is not a JSON object, or a field is missing or has the wrong type.
         """
         if not self.ndjson:
             return Line(number, line, self.tag or [], self.routing_key)
         try:
             fields = _OBJECT.decode(line)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise LineError(f"it is no JSON object: {error}") from error
+            raise LineError(f"the line is not a JSON object: {error}") from error
         body, tags, key = line, self.tag or [], self.routing_key
         if self.body_field is not None:
             body = bytes(_field(fields, self.body_field))
@@ -98,7 +98,7 @@ class LineFormat:
 
 def _field(fields: Mapping[str, msgspec.Raw], name: str) -> msgspec.Raw:
     if name not in fields:
-        raise LineError(f"it has no field {name!r}")
+        raise LineError(f"the object has no field {name!r}")
     return fields[name]
 
 
@@ -106,5 +106,5 @@ def _decode(decoder: "msgspec.json.Decoder[Any]", raw: msgspec.Raw | bytes, name
     try:
         return decoder.decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        reason = f"must be {expected}" if isinstance(error, msgspec.ValidationError) else f"is no JSON: {error}"
-        raise LineError(f"its field {name!r} {reason}") from error
+        reason = f"must be {expected}" if isinstance(error, msgspec.ValidationError) else f"is not JSON: {error}"
+        raise LineError(f"the field {name!r} {reason}") from error

@@ -94,14 +94,14 @@ def _typed(value: Any) -> str:
 
 def created_remark(noun: str, name: str, created: bool) -> str:
     """Return the remark at the end of a creation."""
-    return f"{noun} {name!r} {'created' if created else 'exists and agrees'}"
+    return f"{noun} {name!r} {'created' if created else 'exists with the same attributes'}"
 
 
 async def delete_each(
     session: Session,
     noun: str,
     names: Sequence[str],
-    delete: Callable[[Client, str], Awaitable[None]],
+    delete: Callable[[Client, str], Awaitable[object]],
     question: Callable[[Client], Awaitable[str]] | None,
 ) -> ExitCode:
     """Delete every name and return the exit code. A failure is reported, and the next name is tried.

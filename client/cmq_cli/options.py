@@ -29,6 +29,7 @@ Moment: TypeAlias = Annotated[datetime, Parameter(converter=_to_moment, n_tokens
 QueueName: TypeAlias = Annotated[str, Parameter(help="Name of the queue.")]
 TopicName: TypeAlias = Annotated[str, Parameter(help="Name of the topic.")]
 SubscriptionName: TypeAlias = Annotated[str, Parameter(help="Name of the subscription.")]
+ScheduleName: TypeAlias = Annotated[str, Parameter(help="Name of the schedule.")]
 ReceiptHandle: TypeAlias = Annotated[int, Parameter(help="Receipt handles, as receive prints them.")]
 MaxMessages: TypeAlias = Annotated[
     int, Parameter(name=["--max", "-n"], validator=Number(gte=1), help="Maximum number of messages.")

@@ -22,7 +22,11 @@ from cmq_cli.reading import in_daemon_thread, reader
 from cmq_cli.values import printable, show_time
 from cmqd_client import CmqError, Message, Peeked
 
-_REASONS = {"receives": "moved after too many receives", "age": "moved for its age", "redrive": "redriven"}
+_REASONS = {
+    "receives": "moved after too many receives",
+    "age": "moved because of its age",
+    "redrive": "redriven",
+}
 _NARROWEST_TEXT = 12
 """Columns of text are folded down to this width in a narrow terminal."""
 
@@ -126,7 +130,7 @@ class Output:
             self._out.print(Text(printable(" · ".join(facts)), style="dim"))
         for name, value in message.headers.items():
             self._out.print(Text(f"{name}: ", style="cyan") + Text(printable(value)))
-        body, encoding = _encode_body(message.body)
+        body, encoding = encode_body(message.body)
         self._out.print(Text(f"(base64) {body}" if encoding == "base64" else printable(body)))
         sys.stdout.flush()
 
@@ -145,7 +149,7 @@ class Output:
     def remark_rest(self, offset: int, shown: int, total: int) -> None:
         """Print a remark if the list continues after the page that was shown."""
         if offset + shown < total:
-            self.remark(f"{shown:,} of {total:,}; see on with --offset {offset + shown}")
+            self.remark(f"{shown:,} of {total:,} shown; continue with --offset {offset + shown}")
 
     def warning(self, text: str) -> None:
         """Print a warning to standard error, in either form."""
@@ -213,7 +217,7 @@ class Output:
                 accident destroys nothing.
         """
         if not self.can_ask:
-            raise CommandFailed(f"{question} Without a terminal, say --yes.", ExitCode.USAGE)
+            raise CommandFailed(f"{question} Without a terminal, give --yes.", ExitCode.USAGE)
         answer = await self.read_answer(f"{question} [y/N] ")
         return answer.strip().lower() in (b"y", b"yes")
 
@@ -247,7 +251,8 @@ def _facts(message: Message | Peeked) -> Iterable[list[str]]:
     if origin is not None:
         sent = f"sent {show_time(origin.enqueue_time)}"
         reason = _REASONS.get(origin.reason, origin.reason)
-        yield [f"from {origin.queue}", origin.id, sent, f"received {origin.receive_count}x", reason]
+        why = f"{reason}: {origin.rejection}" if origin.rejection else reason
+        yield [f"from {origin.queue}", origin.id, sent, f"received {origin.receive_count}x", why]
     if copy_of is not None:
         labels = [f"tag {tag}" for tag in copy_of.tags]
         if copy_of.routing_key is not None:
@@ -258,7 +263,7 @@ def _facts(message: Message | Peeked) -> Iterable[list[str]]:
 
 def _message_document(message: Message | Peeked) -> dict[str, Any]:
     """Return a message for JSON. A handle is text, because many JSON readers have no integers of 64 bits."""
-    body, encoding = _encode_body(message.body)
+    body, encoding = encode_body(message.body)
     document: dict[str, Any] = {
         "id": message.id,
         "body": body,
@@ -281,7 +286,7 @@ def _message_document(message: Message | Peeked) -> dict[str, Any]:
     return document
 
 
-def _encode_body(body: bytes) -> tuple[str, str]:
+def encode_body(body: bytes) -> tuple[str, str]:
     """Return a body as text and the encoding: ``utf-8``, or ``base64`` for other bytes."""
     try:
         return body.decode(), "utf-8"

@@ -41,7 +41,7 @@ class Session:
     verbose
         Show the numbers of the request and the connection with an error; the server's log has the same numbers.
     timeout
-        Time limit of a request, beyond the wait of a receive; a request is repeated twice before it fails.
+        Time limit for an attempt of a request, beyond the wait of a receive; a request fails after three times as long.
     """
 
     url: str | None = None
@@ -66,7 +66,7 @@ class Session:
         path = Path(named) if named else default_path()
         contexts = load_contexts(path, must_exist=bool(named))
         if contexts.urls and is_exposed(path):
-            self.output.warning(f"{path} holds secret keys and can be read by others: chmod 600 {path}")
+            self.output.warning(f"{path} holds secret keys, and other users can read it; run: chmod 600 {path}")
         return contexts
 
     def address(self) -> Address:
@@ -90,5 +90,10 @@ class Session:
         Raises:
             CmqError: the server cannot be reached, or refuses.
         """
-        async with connect(self.address(), request_timeout=self.timeout, product="cmq") as client:
+        # A command fails soon if no server answers, but a request that was sent gets three attempts.
+        client = connect(self.address(), request_timeout=self.timeout, patience=3 * self.timeout, product="cmq")
+        await client.open(patience=self.timeout)
+        try:
             yield client
+        finally:
+            await client.close()

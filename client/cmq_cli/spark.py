@@ -4,12 +4,14 @@ The texts name the options of the command, not those of the Spark source.
 """
 
 import re
+import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 
 from cmq_cli.exitcodes import CommandFailed, ExitCode
 from pyspark_cmqd.errors import CmqdSourceError, OptionError
 from pyspark_cmqd.java import JavaError
+from pyspark_cmqd.plan import describe
 
 _OPTIONS = {
     "startingTimestamp": "--from",
@@ -37,11 +39,13 @@ def as_typed(text: str) -> str:
 
 @contextmanager
 def connector_errors() -> Generator[None]:
-    """Turn errors of the connector, of a missing extra and of Java into CommandFailed."""
+    """Turn errors of the connector, of a missing extra and of Java into CommandFailed, and refuse Windows."""
+    if sys.platform == "win32":
+        raise CommandFailed("cmq commands that use Spark run on Linux and macOS, not on Windows", ExitCode.USAGE)
     try:
         yield
     except ImportError as error:
-        raise CommandFailed(f"this needs the extra cmqd[spark]: {error}") from error
+        raise CommandFailed(f"this command needs the extra cmqd[spark]: {error}") from error
     except OptionError as error:
         raise CommandFailed(as_typed(str(error)), ExitCode.USAGE) from error
     except (CmqdSourceError, JavaError, OSError) as error:
@@ -51,6 +55,6 @@ def connector_errors() -> Generator[None]:
 def show_unsealed(first: int, last: int, option: str = "--include-active") -> str:
     """Return the remark about rows that a command did not read, with the ways to include them."""
     return (
-        f"rows {first} to {last} are not sealed yet, and not looked at; "
-        f"cmq segment seal makes them visible, and so does {option}"
+        f"the command did not read {describe([(first, last)])}, because segments are read once they are sealed; "
+        f"{option} includes unsealed rows, and cmq segment seal seals them"
     )

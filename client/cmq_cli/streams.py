@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 _INTERRUPTED = ExitCode.INTERRUPTED.error_name
 _LINE_UNUSABLE = "line_unusable"
-"""Name of the error of a line that is no message, for JSON."""
+"""Name of the error of a line that is not a message, for JSON."""
 _MAX_BATCH = 256
 _MAX_BATCH_BYTES = 1024 * 1024
 """The limits of the server on a batch; headers count too."""
@@ -81,7 +81,7 @@ class LineStream:
                 self._failure = error
 
     def _read(self, chunk: list[bytes]) -> tuple[list[Line], LineError | None]:
-        """Return the lines up to the first line that is no message, and its error."""
+        """Return the lines up to the first line that is not a message, and its error."""
         lines: list[Line] = []
         for text in chunk:
             self._number += 1
@@ -151,7 +151,7 @@ class LineStream:
         subject = f"after {self.stored:,} {unit}" if self.failed_line is None else f"line {self.failed_line}"
         if isinstance(failure, asyncio.CancelledError):
             # The batch on its way may have been stored although no answer came.
-            rest = f", and the {self._unanswered:,} after them may be" if self._unanswered else ""
+            rest = f", and the next {self._unanswered:,} may be" if self._unanswered else ""
             output.error(f"interrupted: {self.stored:,} messages are stored{rest}", _INTERRUPTED)
             raise failure
         if isinstance(failure, CmqError):

@@ -22,7 +22,9 @@ def parse_duration(text: str) -> float:
     """
     match = _DURATION.fullmatch(text.strip().lower())
     if match is None:
-        raise ValueError(f"{text!r} is no duration; write seconds (1.5) or use a unit: 250ms, 30s, 5m, 12h, 4d")
+        raise ValueError(
+            f"{text!r} is not a duration; write seconds (1.5), or a number with a unit: 250ms, 30s, 5m, 12h, 4d"
+        )
     # Rounded to the precision of the wire: 0.1 * 3600 would otherwise show as 360.00000000000006.
     return round(float(match[1]) * _UNITS[match[2]], 6)
 
@@ -48,7 +50,7 @@ def parse_moment(text: str, now: float) -> datetime:
         return datetime.fromisoformat(text.strip()).astimezone()
     except ValueError as error:
         raise ValueError(
-            f"{text!r} is no time; write a time (2026-01-31T12:00, ...Z, ...+02:00) or an age (10m, 2h, 1d)"
+            f"{text!r} is not a time; write a time (2026-01-31T12:00, ...Z, ...+02:00) or an age (10m, 2h, 1d)"
         ) from error
 
 

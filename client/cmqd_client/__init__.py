@@ -1,13 +1,15 @@
 """The Python client of cmqd: asynchronous, typed, on asyncio or uvloop.
 
 Programs start with :func:`connect`. This package exports the names that programs use daily. Every error is in
-:mod:`cmqd_client.errors`; administration of accounts is in :mod:`cmqd_client.accounts`, the connection in
-:mod:`cmqd_client.connection`, the address of a server in :mod:`cmqd_client.address`, and the pages that listings return
-are beside the calls that return them.
+:mod:`cmqd_client.errors`; administration of accounts is in :mod:`cmqd_client.accounts`, schedules are in
+:mod:`cmqd_client.schedules`, the connection in :mod:`cmqd_client.connection`, the address of a server in
+:mod:`cmqd_client.address`, and the pages that listings return are beside the calls that return them.
 """
 
 from cmqd_client.attributes import QueueAttributes, QueueInfo
 from cmqd_client.client import Client, connect
+from cmqd_client.consumer import Consumer
+from cmqd_client.consumption import ConsumerStatistics
 from cmqd_client.durations import Duration
 from cmqd_client.errors import CmqError, Failure
 from cmqd_client.half_messages import (
@@ -18,9 +20,11 @@ from cmqd_client.half_messages import (
     TransactionCheck,
     TransactionResult,
 )
+from cmqd_client.handling import Reject, Retry
 from cmqd_client.message_ids import MessageId
 from cmqd_client.outgoing import Outgoing
-from cmqd_client.queue import Message, Queue
+from cmqd_client.queue import ConsumedMessage, Message, Queue
+from cmqd_client.requests import Reply
 from cmqd_client.results import (
     BatchResult,
     CopyOf,
@@ -44,6 +48,9 @@ __all__ = [
     "Checker",
     "Client",
     "CmqError",
+    "ConsumedMessage",
+    "Consumer",
+    "ConsumerStatistics",
     "ContentFormat",
     "CopyOf",
     "Duration",
@@ -64,6 +71,9 @@ __all__ = [
     "QueueAttributes",
     "QueueInfo",
     "Redrive",
+    "Reject",
+    "Reply",
+    "Retry",
     "RetryStrategy",
     "Rewound",
     "Sent",

@@ -10,6 +10,7 @@ import msgspec
 
 from cmqd_client.channel import Channel
 from cmqd_client.durations import to_datetime
+from cmqd_client.results import Done
 from cmqd_client.retry import Repeat
 from cmqd_protocol import messages as wire
 
@@ -70,15 +71,16 @@ class Accounts:
         """
         return _keys(await self._channel.ask(wire.CreateAccount, wire.KeyList, Repeat.ONCE, account))[0]
 
-    async def delete(self, account: str) -> None:
-        """Delete an account that has no queue and no topic, with all its keys. Only for ``admin``. Not repeated after
-        a lost reply.
+    async def delete(self, account: str) -> Done:
+        """Delete an account that has no queue, topic and schedule, with all its keys. Only for ``admin``. Not repeated
+        after a lost reply.
 
         Raises:
-            AccountNotEmpty: the account has queues or topics; ``details`` has their numbers.
+            AccountNotEmpty: the account has queues, topics or schedules; ``details`` has their numbers.
             InvalidArgument: the account is ``admin``.
         """
-        await self._channel.ask(wire.DeleteAccount, wire.Done, Repeat.ONCE, account)
+        reply = await self._channel.ask(wire.DeleteAccount, wire.Done, Repeat.ONCE, account)
+        return Done(reply.request_id)
 
     async def queues(
         self, *, search: str = "", after: "AccountQueue | None" = None, limit: int = 100
@@ -119,23 +121,25 @@ class Accounts:
         """List all keys of an account, without their secrets."""
         return _keys(await self._channel.ask(wire.ListKeys, wire.KeyList, Repeat.READ, account))
 
-    async def set_key_enabled(self, secret_id: str, enabled: bool, *, account: str | None = None) -> None:
+    async def set_key_enabled(self, secret_id: str, enabled: bool, *, account: str | None = None) -> Done:
         """Enable or disable a key. Repeated after a lost reply.
 
         Raises:
             KeyNotFound: the account has no key of this id.
             LastKey: the key is the account's last enabled key.
         """
-        await self._channel.ask(wire.SetKeyEnabled, wire.Done, Repeat.SAFE, secret_id, enabled, account)
+        reply = await self._channel.ask(wire.SetKeyEnabled, wire.Done, Repeat.SAFE, secret_id, enabled, account)
+        return Done(reply.request_id)
 
-    async def delete_key(self, secret_id: str, *, account: str | None = None) -> None:
+    async def delete_key(self, secret_id: str, *, account: str | None = None) -> Done:
         """Delete a key. Not repeated after a lost reply.
 
         Raises:
             KeyNotFound: the account has no key of this id.
             LastKey: the key is the account's last enabled key.
         """
-        await self._channel.ask(wire.DeleteKey, wire.Done, Repeat.ONCE, secret_id, account)
+        reply = await self._channel.ask(wire.DeleteKey, wire.Done, Repeat.ONCE, secret_id, account)
+        return Done(reply.request_id)
 
 
 def _keys(reply: wire.KeyList) -> "list[AccessKey]":

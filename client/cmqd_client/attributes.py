@@ -26,7 +26,7 @@ class QueueAttributes(TypedDict, total=False):
     retention: Duration
     """Life of a message from its send, received or not; 1 min - 15 d, default 4 d."""
     delay: Duration
-    """Delay of sends without a delay of their own; 0-3,600 s, default 0."""
+    """Delay of sends without a delay of their own; 0-3,600 s and less than the retention, default 0."""
     max_backlog: int
     """Limit of messages held (active, in flight, delayed); the server refuses further sends. 1,000,000-100,000,000, the
     default."""
@@ -50,6 +50,12 @@ class QueueAttributes(TypedDict, total=False):
     5 min; 1 s - 1 h, default 5 s."""
     max_checks: int
     """Limit of checks of a half message; 1-100, default 15."""
+    auto_delete_after: Duration
+    """Delete the queue after this time without use; 1 min - 15 d, 0 = never, the default. Receives, sends, copies and
+    changes of leases and attributes are uses, and so is each message in flight or delayed. Time in which the server is
+    down does not count. Not for a transactional queue, a dead-letter queue or a queue that has one."""
+    auto_delete_only_empty: bool
+    """True (the default) if a queue with messages stays, however long it is unused; False if they go with it."""
 
 
 _TYPES: Mapping[str, Any] = get_type_hints(QueueAttributes)
@@ -80,6 +86,8 @@ class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
     transactional: bool = False
     first_check: float = 0.0
     max_checks: int = 0
+    auto_delete_after: float = 0.0
+    auto_delete_only_empty: bool = True
 
     active: int = 0
     """Messages that can be received."""
@@ -107,8 +115,12 @@ class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
     request_id: int
 
     def attributes(self) -> QueueAttributes:
-        """The attributes that can be set, as arguments for ``create_queue`` and ``set_attributes``."""
-        return cast("QueueAttributes", {name: getattr(self, name) for name in _TYPES})
+        """The attributes that can be set, as arguments for ``create_queue`` and ``set_attributes``.
+
+        An attribute that the server does not know is left out; an older server would refuse it.
+        """
+        known = [name for name, kind in _TYPES.items() if (f"{name}_ms" if kind == Duration else name) in self.details]
+        return cast("QueueAttributes", {name: getattr(self, name) for name in known})
 
 
 def check_names(given: Mapping[str, Any], kind: type, noun: str) -> None:
@@ -120,7 +132,7 @@ def check_names(given: Mapping[str, Any], kind: type, noun: str) -> None:
     known: Mapping[str, Any] = kind.__annotations__
     for name in given:
         if name not in known:
-            raise TypeError(f"{name!r} is no attribute of a {noun}; known are {', '.join(sorted(known))}")
+            raise TypeError(f"a {noun} has no attribute {name!r}; its attributes are {', '.join(sorted(known))}")
 
 
 def to_wire(attributes: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,18 +3,22 @@
 The layers above (client, queue, accounts) build requests and read replies; the layers below (link, connection) know
 a single connection and repeat no request. ``retry`` decides whether and when a request is repeated. Only this layer
 knows all connections, so a repeat can take another connection than the first attempt.
+
+A call has two time limits: the request timeout limits an attempt that was sent, and the patience limits the call, with
+all its attempts, the pauses between them and the waits for a connection. An attempt never outlasts the patience.
 """
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from copy import copy
 from random import random
-from typing import Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
 import msgspec
 
 from cmqd_client.checks import CheckRouter
-from cmqd_client.connection import Connection, OnEnded, OnPush, request_ids
+from cmqd_client.connection import CLOSE_TIMEOUT, Connection, OnEnded, request_ids
 from cmqd_client.errors import (
     ClientClosed,
     CmqError,
@@ -24,39 +28,107 @@ from cmqd_client.errors import (
     ServerUnreachable,
     ShuttingDown,
 )
+from cmqd_client.events import CallCounters, ClientState, ClientStatistics, Closed, EventReporter, OnEvent
+from cmqd_client.hosts_in_turn import Opener
 from cmqd_client.link import Link
 from cmqd_client.numbering import SendNumbering, Session
 from cmqd_client.retry import Repeat, RetryPolicy, final_error, may_have_happened
-from cmqd_protocol.messages import AnyReply, MessagesReceived, ReceiveMessages, Request
+from cmqd_client.tracing import Tracing
+from cmqd_protocol.messages import (
+    AnyReply,
+    MessagesReceived,
+    PublishMessages,
+    ReceiveMessages,
+    Request,
+    SendHalfMessages,
+    SendMessages,
+)
 
 P = ParamSpec("P")
 R = TypeVar("R", bound=AnyReply)
 
 
-class Opener(Protocol):
-    """Opens a connection: ``Connection.open`` with all other arguments given."""
-
-    def __call__(  # noqa: D102 - said above
-        self, *, on_ended: OnEnded, next_request_id: Callable[[], int], on_push: OnPush
-    ) -> Awaitable[Connection]: ...
-
+NumberedRequest: TypeAlias = SendMessages | SendHalfMessages | PublishMessages
+"""A request that carries a session and a sequence."""
 
 LONGEST_WAIT = 30.0
 """Longest wait in seconds of a receive without a wait of its own: the upper limit of a queue's polling wait (part of
 the protocol). Used only for a time limit."""
 
 
+SHORTEST_ATTEMPT = 0.25
+"""Least time in seconds that a repeat must have for its answer: several round trips and an fsync. A repeat without that
+time would likely end unanswered, and turn a refusal into an unknown outcome."""
+
+
+NOT_OPEN = "the client is not open; use it in `async with`, or await client.open()"
+"""Text of the error of a call before the client is opened."""
+
+
+class ChannelState(msgspec.Struct):
+    """The state that a channel shares with its copies of another patience."""
+
+    opened: bool = False
+    closing: bool = False
+    tracing: Tracing | None = None
+    """Makes spans; None = no spans."""
+
+
 class Channel:
     """Carries requests over its links. Request ids are counted over all connections."""
 
-    __slots__ = ("_closing", "_links", "_policy", "_timeout", "_turn", "checks", "next_request_id", "numbering")
+    __slots__ = (
+        "_first_timeout",
+        "_links",
+        "_make_tracing",
+        "_patience",
+        "_policy",
+        "_shortest",
+        "_state",
+        "_timeout",
+        "_turn",
+        "before_close",
+        "checks",
+        "counters",
+        "events",
+        "next_request_id",
+        "numbering",
+    )
 
-    def __init__(self, open_connection: Opener, policy: RetryPolicy, links: int, request_timeout: float) -> None:
-        """Make a channel of ``links`` links with ``request_timeout`` seconds per attempt."""
+    def __init__(
+        self,
+        open_connection: Opener,
+        policy: RetryPolicy,
+        links: int,
+        request_timeout: float,
+        patience: float,
+        on_event: OnEvent | None = None,
+        make_tracing: Callable[[], Tracing | None] | None = None,
+    ) -> None:
+        """Make a channel of ``links`` links.
+
+        Args:
+            open_connection: opens a connection.
+            policy: number of repeats, and pauses.
+            links: number of connections.
+            request_timeout: seconds for an attempt that was sent.
+            patience: seconds for a call; ``inf`` = unlimited.
+            on_event: the hook for events.
+            make_tracing: called at the opening, because an SDK is often set up later than clients are made; returns the
+                maker of spans. None = no spans.
+        """
+        self._make_tracing = make_tracing
+        self.counters: CallCounters = CallCounters()
+        self.events: EventReporter = EventReporter(on_event)
         self._policy = policy
         self._timeout = request_timeout
+        self._patience = patience
+        self._first_timeout = min(request_timeout, patience)
+        self._shortest = min(request_timeout, SHORTEST_ATTEMPT)
         self._turn = 0
-        self._closing = False
+        self._state = ChannelState()
+        self.before_close: set[Callable[[], Coroutine[Any, Any, None]]] = set()
+        """Settle what consumers have handled; called before the links close, for at most a second."""
         self.next_request_id: Callable[[], int] = request_ids().__next__
         """Returns the number of the next request."""
         self.numbering: SendNumbering = SendNumbering(lambda: secrets.randbits(64))
@@ -67,27 +139,62 @@ class Channel:
         def opener(on_ended: OnEnded) -> Awaitable[Connection]:
             return open_connection(on_ended=on_ended, next_request_id=self.next_request_id, on_push=self.checks.pushed)
 
-        self._links = [Link(opener, policy, self.checks.connected) for _ in range(links)]
+        self._links = [Link(opener, policy, self.checks.connected, self.events.report) for _ in range(links)]
 
     # ------------------------------------------------------------------ opening and closing
 
-    async def open(self) -> None:
+    async def open(self, patience: float | None = None) -> None:
         """Connect; returns when the first link is up.
+
+        Args:
+            patience: seconds to wait for a connection; None = the channel's patience.
 
         Raises:
             ServerUnreachable, ConnectionRefused, ProtocolViolation: see :meth:`Link.wait_connected`.
         """
+        self._state.opened = True
+        if self._make_tracing is not None:
+            self._state.tracing = self._make_tracing()
         for link in self._links:
             link.start()
-        await self._connection()
+        started = asyncio.get_running_loop().time()
+        try:
+            await self._connection(self._patience if patience is None else patience)
+        except CmqError as error:
+            self._waited(error, started, 1)
+            raise
 
     async def close(self) -> None:
         """End waiting receives, let outstanding replies arrive, close all connections. Harmless when repeated."""
-        self._closing = True
+        if self.before_close:
+            unfinished = [asyncio.create_task(settle()) for settle in list(self.before_close)]
+            await asyncio.wait(unfinished, timeout=CLOSE_TIMEOUT)
+            for task in unfinished:
+                task.cancel()
+        if not self._state.closing:
+            self.events.report(Closed())
+        self._state.closing = True
         self.checks.close()
         connections = [connection for link in self._links for connection in await link.close()]
         if connections:
             await asyncio.gather(*(connection.close() for connection in connections))
+
+    @property
+    def patience(self) -> float:
+        """Seconds for a call; ``inf`` = unlimited."""
+        return self._patience
+
+    def with_patience(self, patience: float) -> "Channel":
+        """Return a channel over the same links with another patience in seconds; ``inf`` = unlimited."""
+        channel = copy(self)
+        channel._patience = patience
+        channel._first_timeout = min(self._timeout, patience)
+        return channel
+
+    @property
+    def tracing(self) -> Tracing | None:
+        """Makes spans; None = no spans."""
+        return self._state.tracing
 
     # ------------------------------------------------------------------ requests
 
@@ -95,17 +202,20 @@ class Channel:
         """Make a request, repeat it as ``repeat`` allows, and return the reply.
 
         Raises:
-            CmqError: see :func:`cmqd_client.retry.final_error` for the error after the last repeat.
+            CmqError: see :func:`cmqd_client.retry.final_error` for the error after the last repeat; ``waited`` has the
+                time from the call to the error.
             ProtocolViolation: the reply has another type.
         """
+        self.counters.requests += 1
+        started = asyncio.get_running_loop().time()
         connection = self._pick()
         if connection is not None and not connection.write_paused:
             try:
-                reply = await connection.request(request, self._timeout)
+                reply = await connection.request(request, self._first_timeout)
             except CmqError as error:
-                reply, _ = await self._again(request, repeat, error)
+                reply, _ = await self._again(request, repeat, started, error)
         else:
-            reply, _ = await self._again(request, repeat, None)
+            reply, _ = await self._again(request, repeat, started, None)
         if isinstance(reply, reply_type):
             return reply
         raise _surprise(request, reply)
@@ -121,13 +231,15 @@ class Channel:
         """Like :meth:`call`, for a request made of a new number and these arguments."""
         return await self.call(make(self.next_request_id(), *arguments, **named), reply_type, repeat)
 
-    async def send_numbered(self, request: Request, reply_type: type[R], session: Session, sequence: int) -> R:
+    async def send_numbered(self, request: NumberedRequest, reply_type: type[R], session: Session, sequence: int) -> R:
         """Like :meth:`call`, for a send or publish that carries the next number of ``numbering``.
 
         The server knows the number of a repeat, and stores the messages once.
         """
         try:
-            return await self.call(request, reply_type, Repeat.SAFE)
+            reply = await self.call(request, reply_type, Repeat.SAFE)
+            self.counters.messages_sent += len(request.bodies)
+            return reply
         finally:
             session.answered(sequence)
 
@@ -138,54 +250,76 @@ class Channel:
             The reply, and True if an earlier attempt may have been executed.
         """
         uncertain = False
+        self.counters.requests += 1
+        started = asyncio.get_running_loop().time()
         connection = self._pick()
         if connection is not None and not connection.write_paused:
             try:
-                reply = await connection.request(request, self._timeout)
+                reply = await connection.request(request, self._first_timeout)
             except CmqError as error:
-                reply, uncertain = await self._again(request, Repeat.SAFE, error)
+                reply, uncertain = await self._again(request, Repeat.SAFE, started, error)
         else:
-            reply, uncertain = await self._again(request, Repeat.SAFE, None)
+            reply, uncertain = await self._again(request, Repeat.SAFE, started, None)
         if isinstance(reply, reply_type):
             return reply, uncertain
         raise _surprise(request, reply)
 
-    async def _again(self, request: Request, repeat: Repeat, error: CmqError | None) -> tuple[AnyReply, bool]:
-        """Continue after a first attempt that failed with ``error``, or (None) waits for a connection."""
+    async def _again(
+        self, request: Request, repeat: Repeat, started: float, error: CmqError | None
+    ) -> tuple[AnyReply, bool]:
+        """Continue a call that began at ``started`` (loop time), after a first attempt that failed with ``error``.
+
+        ``error`` None = no attempt was made, because no connection was ready.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = started + self._patience
         attempt = 0
         uncertain = False
         while True:
             if error is not None:
                 attempt += 1
                 uncertain = uncertain or may_have_happened(error)
-                pause = self._policy.next_attempt(error, repeat, attempt, random())
-                if pause is None or self._closing:
+                remaining = deadline - loop.time() - self._shortest
+                pause = self._policy.next_attempt(error, repeat, attempt, remaining, random())
+                if pause is None or self._state.closing:
                     if uncertain and repeat is not Repeat.READ and not may_have_happened(error):
                         # A refusal of this attempt says nothing about an earlier attempt that may have been executed.
-                        raise final_error(_unsure(error), repeat) from error
-                    raise final_error(error, repeat)
+                        raise self._waited(final_error(_unsure(error), repeat), started, attempt) from error
+                    raise self._waited(final_error(error, repeat), started, attempt)
                 await asyncio.sleep(pause)
                 # A new number: the old request may still wait on the same connection.
                 request = msgspec.structs.replace(request, request_id=self.next_request_id())
+                self.counters.requests += 1
+                self.counters.repeats += 1
             try:
-                connection = await self._connection()
+                connection = await self._connection(deadline - loop.time())
                 if connection.write_paused:
-                    await connection.wait_writable(self._timeout)
-                return await connection.request(request, self._timeout), uncertain
+                    await connection.wait_writable(min(self._timeout, deadline - loop.time()))
+                timeout = max(min(self._timeout, deadline - loop.time()), 0.0)
+                return await connection.request(request, timeout), uncertain
             except CmqError as caught:
                 error = caught
+
+    def _waited(self, error: CmqError, started: float, attempts: int) -> CmqError:
+        """Return the error with the time that the call took, if the call ended for lack of an answer or of time."""
+        self.counters.failures += 1
+        if error.retryable or may_have_happened(error):
+            error.waited = asyncio.get_running_loop().time() - started
+            error.attempts = attempts
+        return error
 
     async def receive(self, request: ReceiveMessages) -> MessagesReceived:
         """Make a receive; a repeat waits for the rest of the wait.
 
         Losing the connection during the wait uses up no repeats, because waiting is the purpose of a receive.
         """
+        self.counters.requests += 1
         started = asyncio.get_running_loop().time()
         connection = self._pick()
         if connection is not None and not connection.write_paused:
             wait = LONGEST_WAIT if request.wait_ms is None else request.wait_ms / 1000
             try:
-                return await connection.receive(request, self._timeout + wait)
+                return await connection.receive(request, self._first_timeout + wait)
             except CmqError as error:
                 return await self._receive_again(request, started, error)
         return await self._receive_again(request, started, None)
@@ -196,41 +330,79 @@ class Channel:
         loop = asyncio.get_running_loop()
         wait = request.wait_ms
         until = started + (LONGEST_WAIT if wait is None else wait / 1000)
-        attempt = 0
+        deadline = until + self._patience
+        attempt = attempts = 0
         while True:
             if error is not None:
                 attempt += 1
-                if self._closing:
-                    raise error
+                attempts += 1
+                if self._state.closing:
+                    raise self._waited(error, started, attempts)
                 if _is_interruption(error) and loop.time() < until:
                     attempt = 0
                     pause = self._policy.delay(1, random())
                 else:
-                    chosen = self._policy.next_attempt(error, Repeat.READ, attempt, random())
+                    remaining = deadline - loop.time() - self._shortest
+                    chosen = self._policy.next_attempt(error, Repeat.READ, attempt, remaining, random())
                     if chosen is None:
-                        raise error
+                        raise self._waited(error, started, attempts)
                     pause = chosen
                 await asyncio.sleep(pause)
-            remaining = max(until - loop.time(), 0.0)
+                self.counters.requests += 1
+                self.counters.repeats += 1
             try:
-                connection = await self._connection(remaining)
+                connection = await self._connection(deadline - loop.time())
                 if connection.write_paused:
-                    await connection.wait_writable(self._timeout + remaining)
+                    await connection.wait_writable(self._receive_timeout(until, deadline))
                 remaining = max(until - loop.time(), 0.0)
                 request = msgspec.structs.replace(
                     request,
                     request_id=self.next_request_id(),
                     wait_ms=None if wait is None else min(wait, round(remaining * 1000)),
                 )
-                return await connection.receive(request, self._timeout + remaining)
+                return await connection.receive(request, self._receive_timeout(until, deadline))
             except CmqError as caught:
                 error = caught
+
+    def _receive_timeout(self, until: float, deadline: float) -> float:
+        """Return the seconds for an attempt of a receive that waits until ``until`` (loop time)."""
+        now = asyncio.get_running_loop().time()
+        return max(min(self._timeout + max(until - now, 0.0), deadline - now), 0.0)
 
     # ------------------------------------------------------------------ links
 
     def connections(self) -> list[Connection]:
         """Return all connections that are up."""
         return [link.connection for link in self._links if link.connection is not None]
+
+    @property
+    def state(self) -> ClientState:
+        """State over all links."""
+        if self._state.closing:
+            return ClientState.CLOSED
+        if any(link.connection is not None for link in self._links):
+            return ClientState.CONNECTED
+        if all(link.refused for link in self._links):
+            return ClientState.REFUSED
+        return ClientState.CONNECTING
+
+    def statistics(self) -> ClientStatistics:
+        """Return a snapshot of the counters."""
+        connections = [connection.statistics() for connection in self.connections()]
+        counters = self.counters
+        return ClientStatistics(
+            requests=counters.requests,
+            repeats=counters.repeats,
+            failures=counters.failures,
+            messages_sent=counters.messages_sent,
+            messages_received=counters.messages_received,
+            connections_opened=self.events.connections_opened,
+            connections_lost=self.events.connections_lost,
+            outstanding=sum(connection.outstanding for connection in connections),
+            reads=sum(connection.reads for connection in connections),
+            writes=sum(connection.writes for connection in connections),
+            handed_back=sum(connection.handed_back for connection in connections),
+        )
 
     @property
     def connection_id(self) -> int | None:
@@ -250,11 +422,13 @@ class Channel:
                 return connection
         return None
 
-    async def _connection(self, extra: float = 0.0) -> Connection:
-        """Return a connection; wait for at most the time limit of an attempt (and ``extra`` seconds)."""
-        if self._closing:
+    async def _connection(self, timeout: float) -> Connection:
+        """Return a connection; wait for at most ``timeout`` seconds."""
+        if self._state.closing:
             raise ClientClosed("the client is closed")
-        return self._pick() or await self._links[self._turn].wait_connected(self._timeout + extra)
+        if not self._state.opened:
+            raise ClientClosed(NOT_OPEN)
+        return self._pick() or await self._links[self._turn].wait_connected(max(timeout, 0.0))
 
 
 def _is_interruption(error: CmqError) -> bool:

@@ -4,8 +4,9 @@ import asyncio
 import logging
 from collections.abc import Awaitable
 from inspect import isawaitable
-from typing import TypeVar, cast
+from typing import Generic, TypeVar, cast
 
+from cmqd_client.bodies import BodyT
 from cmqd_client.durations import to_datetime
 from cmqd_client.errors import CmqError
 from cmqd_client.half_messages import Checker, TransactionCheck
@@ -26,12 +27,12 @@ CHECKS_AT_ONCE = 16
 """Checks answered at the same time: enough to hide the database's round trips, too few to exhaust its connections."""
 
 
-class CheckAnswers:
+class CheckAnswers(Generic[BodyT]):
     """Runs a checker for the checks of a queue, between :meth:`open` and :meth:`close`."""
 
     __slots__ = ("_check_seconds", "_checker", "_checks_at_once", "_closed", "_queue", "_running", "_waiting")
 
-    def __init__(self, queue: Queue, checker: Checker, check_seconds: float, checks_at_once: int) -> None:
+    def __init__(self, queue: Queue[BodyT], checker: Checker[BodyT], check_seconds: float, checks_at_once: int) -> None:
         self._queue = queue
         self._checker = checker
         self._check_seconds = check_seconds
@@ -98,31 +99,39 @@ class CheckAnswers:
 
     async def _answer(self, check: wire.TransactionCheck) -> None:
         """Run the checker, and send its answer to the server."""
-        message_id = printed_id(check.message_id)
-        status = await self._ask(
-            TransactionCheck(
-                queue=check.queue,
-                id=message_id,
-                body=check.body,
-                headers=check.headers or {},
-                enqueue_time=to_datetime(check.enqueue_ms),
-                age=check.age_ms / 1000,
-                attempt=check.attempt,
-            )
+        question = TransactionCheck(
+            queue=check.queue,
+            id=printed_id(check.message_id),
+            raw_body=check.body,
+            headers=check.headers or {},
+            enqueue_time=to_datetime(check.enqueue_ms),
+            age=check.age_ms / 1000,
+            attempt=check.attempt,
+            codec=self._queue.codec,
         )
+        tracing = self._queue.channel.tracing
+        if tracing is None:
+            await self._ask_and_tell(check.message_id, question)
+            return
+        with tracing.check(check.queue, question):
+            await self._ask_and_tell(check.message_id, question)
+
+    async def _ask_and_tell(self, number: int, question: TransactionCheck[BodyT]) -> None:
+        message_id = question.id
+        status = await self._ask(question)
         try:
-            outcome = await self._queue.end_transactions([message_id], status)
+            outcome = await self._queue.end_transactions([message_id], status, check=False)
         except CmqError as error:
             _log.warning(
                 "the answer to a check of %s was not delivered; the server will ask again: %s", message_id, error
             )
             return
         if status is not TransactionStatus.UNKNOWN:
-            self._waiting.pop(check.message_id, None)
+            self._waiting.pop(number, None)
         for refused in outcome.failures:
-            _log.warning("the checker of queue %r came too late: %s", check.queue, refused.error.text)
+            _log.warning("the checker of queue %r answered too late: %s", question.queue, refused.error.text)
 
-    async def _ask(self, check: TransactionCheck) -> TransactionStatus:
+    async def _ask(self, check: TransactionCheck[BodyT]) -> TransactionStatus:
         try:
             async with asyncio.timeout(self._check_seconds):
                 return status_of(await result_of(self._checker(check)))
@@ -159,7 +168,7 @@ def status_of(answer: object) -> TransactionStatus:
     """Return the status from a user's function.
 
     Raises:
-        TypeError: the value is no status.
+        TypeError: the value is not a status.
     """
     if isinstance(answer, TransactionStatus):
         return answer

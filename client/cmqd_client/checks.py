@@ -91,7 +91,9 @@ class CheckRouter:
         takers = self._takers.get(check.queue)
         if not takers:
             # The server asks another producer as soon as it gets the answer.
-            _log.debug("no checker here answers checks of queue %r any more", check.queue)
+            _log.debug(
+                "this client has no checker for queue %r any more, and leaves a check to other producers", check.queue
+            )
             self._unregister(connection, check.queue)
             return
         taker = takers.pop(0)

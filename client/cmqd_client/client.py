@@ -1,40 +1,63 @@
-"""The client: connect to a server, find and make queues and topics."""
+"""The client: connect to a server, find and make queues, topics and schedules."""
 
+import signal
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Any, Self, TypeVar, Unpack, overload
 
 import msgspec
 
 from cmqd_client.accounts import Accounts
 from cmqd_client.address import Address, parse_address
 from cmqd_client.attributes import QueueAttributes, QueueInfo, from_wire, to_wire
-from cmqd_client.channel import Channel, Opener
+from cmqd_client.bodies import BodyCodec, BodyFormat, PoisonPolicy
+from cmqd_client.channel import NOT_OPEN, Channel
 from cmqd_client.check_answers import CHECK_TIMEOUT, CHECKS_AT_ONCE
 from cmqd_client.connection import CONNECT_TIMEOUT, REQUEST_TIMEOUT, Connection, TlsOption
-from cmqd_client.durations import Duration, to_seconds
+from cmqd_client.consumer import Consumer
+from cmqd_client.contexts import find_address
+from cmqd_client.durations import Duration, to_patience, to_seconds
 from cmqd_client.errors import ClientClosed
+from cmqd_client.events import ClientState, ClientStatistics, OnEvent
 from cmqd_client.half_messages import Checker
+from cmqd_client.hosts_in_turn import HostsInTurn, Opener
 from cmqd_client.queue import Queue
-from cmqd_client.results import QueuePage
+from cmqd_client.requests import REPLY_TIMEOUT, Reply, Requester
+from cmqd_client.results import Done, QueuePage, SegmentsSealed
 from cmqd_client.retry import Repeat, RetryPolicy
+from cmqd_client.running import STOP_SIGNALS, run_consumers
+from cmqd_client.schedules import Schedules
 from cmqd_client.topic import Topic, TopicAttributes, TopicInfo, TopicPage, topic_attributes, topic_info
+from cmqd_client.tracing import Tracing, tracing_if_set_up
 from cmqd_client.transactions import TransactionProducer
 from cmqd_protocol import messages as wire
 from cmqd_protocol.limits import DEFAULT_HEARTBEAT_MS
 
+T = TypeVar("T")
+
+SAME_PATIENCE: Duration = float("nan")
+"""Stands for the client's own patience, where None means unlimited."""
+
+PATIENCE = 9.0
+"""Seconds for a call with all its attempts: a restart of the server takes a few seconds, and three attempts fit."""
+
 
 def connect(
-    url: str | Address,
+    url: str | Address | None = None,
     *,
+    context: str | None = None,
     tls: TlsOption = None,
     region: str | None = None,
     connections: int = 1,
-    retries: int = 2,
+    patience: Duration | None = PATIENCE,
+    retries: int | None = None,
     request_timeout: Duration = REQUEST_TIMEOUT,
     connect_timeout: Duration = CONNECT_TIMEOUT,
     heartbeat: Duration = DEFAULT_HEARTBEAT_MS / 1000,
     product: str = "cmqd-client",
+    on_event: OnEvent | None = None,
+    tracing: bool = True,
 ) -> "Client":
     """Make a client for the server at ``url``; entering the client connects::
 
@@ -42,33 +65,49 @@ def connect(
             await client.queue("orders").send(b"one espresso")
 
     After a lost connection the client reconnects in the background, with growing, randomized pauses, until it is
-    closed. Meanwhile calls wait, within their own time limits.
+    closed. Meanwhile calls wait, as long as their patience lasts.
 
     Args:
-        url: ``cmq://ID:KEY@host[:5680][?region=..&tls=1]``.
+        url: ``cmq://ID:KEY@host[:5680][?region=..&tls=1]``. Several hosts of a service, ``cmq://ID:KEY@a:5680,b:5680``,
+            are tried in turn, the last connected host first. None = the server that ``cmq`` would use: the named
+            context, else the URL in the environment variable CMQ_URL, else the current context.
+        context: name of a context of ``cmq``, in place of ``url``.
         tls: True = TLS, verified against the system's authorities, or the authorities in the file of the environment
             variable SSL_CERT_FILE; an ``ssl.SSLContext`` = TLS with that context; False = no TLS; None = as in the URL.
         region: refuse a server of another region; None = the URL's region, else any region.
         connections: number of connections, used in turn. A connection carries any number of requests at once, and a
             waiting receive does not block them; more connections help only if the bandwidth of a single connection
             does not suffice.
-        retries: how often a failed call is repeated, if a repeat is safe. 0 = never.
-        request_timeout: time limit for an attempt of a call, including the wait for a connection, beyond the wait of a
-            receive. So a call takes at most about ``(retries + 1) * request_timeout`` and the pauses between.
-        connect_timeout: time limit for an attempt to connect.
+        patience: time limit for a call, beyond the wait of a receive: all its attempts, the pauses between them and the
+            wait for a connection. The error of a call that fails for lack of time says how long the client waited.
+            None = unlimited: the call goes on until the server answers.
+        retries: most repeats of a failed call, if a repeat is safe. None = as many as the patience allows; 0 = never.
+        request_timeout: time limit for the answer to an attempt, beyond the wait of a receive. A repeat follows, so a
+            shorter limit finds a lost answer earlier.
+        connect_timeout: time limit for an attempt to connect to a host.
         heartbeat: interval of heartbeats; silence of twice that closes the connection. The server may propose a
             shorter interval. 0 = only if the server proposes heartbeats.
         product: the name of this client in the server's log.
+        on_event: called with each event: connected, lost, reconnecting ...; see :mod:`cmqd_client.events`.
+        tracing: make OpenTelemetry spans, and send their context in headers, if an OpenTelemetry SDK is set up when the
+            client is opened; see :mod:`cmqd_client.tracing`.
 
     Raises:
+        TypeError: there are both a URL and a context.
         ValueError: the URL is malformed, or a number is out of range.
+        ContextError: there is no URL, and no server is chosen in another way, or its context is missing or malformed.
     """
-    address = parse_address(url) if isinstance(url, str) else url
+    if url is not None and context is not None:
+        raise TypeError("connect takes either url or context")
+    if url is None:
+        address = find_address(context)
+    else:
+        address = parse_address(url) if isinstance(url, str) else url
     if region is not None:
         address = msgspec.structs.replace(address, region=region)
     if not 1 <= connections <= 64:
         raise ValueError(f"connections is {connections}; it must be 1 to 64")
-    if retries < 0:
+    if retries is not None and retries < 0:
         raise ValueError(f"retries is {retries}; it must not be negative")
     seconds = to_seconds(request_timeout, "request_timeout")
     opening = to_seconds(connect_timeout, "connect_timeout")
@@ -76,13 +115,23 @@ def connect(
         raise ValueError("request_timeout and connect_timeout must be more than 0")
     open_connection = partial(
         Connection.open,
-        address,
         tls=tls,
         timeout=opening,
         heartbeat=to_seconds(heartbeat, "heartbeat"),
         product=product,
     )
-    return Client(address, open_connection, RetryPolicy(retries=retries), connections, seconds)
+    make_tracing = partial(tracing_if_set_up, address.host, address.port) if tracing else None
+    opener = HostsInTurn(open_connection, address.each())
+    return Client(
+        address,
+        opener,
+        RetryPolicy(retries=retries),
+        connections,
+        seconds,
+        to_patience(patience),
+        on_event,
+        make_tracing,
+    )
 
 
 class Client:
@@ -92,7 +141,7 @@ class Client:
     Use a client as an async context manager, in one event loop, from any number of tasks.
     """
 
-    __slots__ = ("_channel", "_make_channel", "address")
+    __slots__ = ("_channel", "_is_opened", "_policy", "_requester", "address")
 
     def __init__(
         self,
@@ -101,39 +150,50 @@ class Client:
         policy: RetryPolicy,
         connections: int,
         request_timeout: float,
+        patience: float,
+        on_event: OnEvent | None = None,
+        make_tracing: Callable[[], Tracing | None] | None = None,
     ) -> None:
         self.address: Address = address
         """Address of the server, with the key."""
-        self._make_channel = partial(Channel, open_connection, policy, connections, request_timeout)
-        self._channel: Channel | None = None
+        self._channel = Channel(open_connection, policy, connections, request_timeout, patience, on_event, make_tracing)
+        self._is_opened = False
+        self._policy = policy
+        self._requester: Requester | None = None
 
     # ------------------------------------------------------------------ opening and closing
 
-    async def open(self) -> None:
+    async def open(self, *, patience: Duration | None = SAME_PATIENCE) -> None:
         """Connect; ``async with`` calls this on entering. Safe to cancel.
 
+        Args:
+            patience: how long to wait for a connection; by default the client's patience, None = unlimited.
+
         Raises:
-            ServerUnreachable: no connection within ``request_timeout``, regardless of the number of attempts.
+            ServerUnreachable: no connection in that time, regardless of the number of attempts.
             AuthenticationFailed: the key does not exist, is disabled, or its secret is wrong.
             ConnectionRefused: the server refuses this client for another reason, given in the error.
             ProtocolViolation: there is no cmqd server at this address.
         """
-        if self._channel is not None:
-            raise ClientClosed("a client is opened once")
-        channel = self._channel = self._make_channel()
+        if self._is_opened:
+            raise ClientClosed("the client was opened before; make a new client")
+        self._is_opened = True
         try:
-            await channel.open()
+            await self._channel.open(None if patience is SAME_PATIENCE else to_patience(patience))
         except BaseException:
-            await channel.close()
+            await self._channel.close()
             raise
 
     async def close(self) -> None:
         """Close all connections; ``async with`` calls this on leaving. Harmless when repeated.
 
-        Waiting receives end with ``ClientClosed``, and messages on their way to them are released. Other calls have
+        Waiting receives and requests without a reply end with ``ClientClosed``, and messages on their way to receives
+        are released. The reply queue is deleted, if the server answers within a second. Other calls have
         a second to finish; then they end with ``OutcomeUnknown`` or ``ConnectionLost``.
         """
-        if self._channel is not None:
+        if self._requester is not None:
+            await self._requester.close()
+        if self._is_opened:
             await self._channel.close()
 
     async def __aenter__(self) -> Self:
@@ -145,11 +205,60 @@ class Client:
     ) -> None:
         await self.close()
 
+    @property
+    def state(self) -> ClientState:
+        """Whether the client is connected, connecting, refused or closed."""
+        return self._channel.state if self._is_opened else ClientState.NEW
+
+    def statistics(self) -> ClientStatistics:
+        """Return a snapshot of the counters of this client.
+
+        Raises:
+            ClientClosed: the client was never opened.
+        """
+        return self._require().statistics()
+
     # ------------------------------------------------------------------ queues
 
-    def queue(self, name: str) -> Queue:
-        """Return the handle of a queue. Sends no request: a missing queue shows at the first use."""
-        return Queue(self._require(), name)
+    @overload
+    def queue(self, name: str, *, patience: Duration | None = SAME_PATIENCE) -> Queue: ...
+
+    @overload
+    def queue(
+        self,
+        name: str,
+        body_type: type[T],
+        *,
+        body_format: BodyFormat = "json",
+        poison: PoisonPolicy = PoisonPolicy.DEAD_LETTER,
+        patience: Duration | None = SAME_PATIENCE,
+    ) -> Queue[T]: ...
+
+    def queue(
+        self,
+        name: str,
+        body_type: type[Any] = bytes,
+        *,
+        body_format: BodyFormat = "json",
+        poison: PoisonPolicy = PoisonPolicy.DEAD_LETTER,
+        patience: Duration | None = SAME_PATIENCE,
+    ) -> Queue[Any]:
+        """Return the handle of a queue. Sends no request: a missing queue shows at the first use, and the client may be
+        opened later.
+
+        Args:
+            name: the name of the queue.
+            body_type: type of the bodies: a msgspec Struct, dataclass, TypedDict, pydantic model, or another type that
+                msgspec decodes; see :mod:`cmqd_client.bodies`. By default bodies are bytes.
+            body_format: encoding of the bodies that this handle sends; both formats are read.
+            poison: what a consumer of this handle does with a body that does not decode.
+            patience: time limit for the calls of this handle, as for :func:`connect`; by default the client's.
+
+        Raises:
+            TypeError: neither msgspec nor pydantic knows the type.
+        """
+        codec = None if body_type is bytes else BodyCodec(body_type, body_format, PoisonPolicy(poison))
+        return Queue(self._patient(patience), name, codec)
 
     async def create_queue(self, name: str, **attributes: Unpack[QueueAttributes]) -> Queue:
         """Create a queue. Not repeated after a lost reply: :meth:`ensure_queue` is.
@@ -197,15 +306,76 @@ class Client:
         reply = await self._require().ask(wire.ListQueues, wire.QueueList, Repeat.READ, search, offset, limit)
         return QueuePage([name for _, name in reply.queues], reply.total, reply.request_id)
 
-    async def delete_queue(self, name: str) -> None:
+    async def delete_queue(self, name: str) -> Done:
         """Delete a queue with all its messages. Not repeated after a lost reply.
 
         Raises:
             DeadLetterQueueInUse: the queue is the dead-letter queue of other queues; unbind it there first.
             QueueNotFound: the queue does not exist.
         """
-        await self._require().ask(wire.DeleteQueue, wire.Done, Repeat.ONCE, name)
+        return Done((await self._require().ask(wire.DeleteQueue, wire.Done, Repeat.ONCE, name)).request_id)
 
+    @overload
+    async def request(
+        self,
+        queue: str,
+        body: bytes,
+        *,
+        timeout: Duration = REPLY_TIMEOUT,
+        headers: Mapping[str, str] | None = None,
+    ) -> Reply: ...
+
+    @overload
+    async def request(
+        self,
+        queue: Queue[T],
+        body: T,
+        *,
+        timeout: Duration = REPLY_TIMEOUT,
+        headers: Mapping[str, str] | None = None,
+    ) -> Reply: ...
+
+    async def request(
+        self,
+        queue: str | Queue[Any],
+        body: Any,
+        *,
+        timeout: Duration = REPLY_TIMEOUT,
+        headers: Mapping[str, str] | None = None,
+    ) -> Reply:
+        """Send a message and wait for its reply, which a consumer gives with :meth:`Message.reply`.
+
+        The request is stored as by :meth:`Queue.send` and delivered at least once, so a consumer may process it more
+        than once; the first reply is returned. Replies come through a queue of this client, which is made at the first
+        request and deleted when the client closes, or by the server ten minutes after the last sign of the client.
+        Any number of requests can wait at once. A request that is cancelled or times out is not taken back, and its
+        reply is dropped. A restart of the server loses neither requests nor replies.
+
+        Args:
+            queue: the queue of the request, by name or handle.
+            body: 1 byte up to the queue's ``max_message_bytes``; for a handle with a type, a value of the type. The
+                body of the reply is bytes in any case.
+            timeout: limit for the send and the reply together; more than 0.
+            headers: further headers; ``reply-to`` and ``correlation-id`` are set by the client.
+
+        Raises:
+            NoReply: the time is over; the request may have been processed, or may still be.
+            ClientClosed: the client was closed meanwhile; likewise.
+            InvalidArgument: the server is too old for reply queues; the request was not sent.
+            TooManyQueues: the account is at its limit of queues; the request was not sent.
+            ValueError: the timeout is not positive, or a header is set by the client.
+            CmqError: as for :meth:`Queue.send`.
+        """
+        requester = self._requester
+        if requester is None:
+            requester = self._requester = Requester(self.queue, self._ensure_raw, self.delete_queue, self._policy)
+        target = self.queue(queue) if isinstance(queue, str) else queue
+        return await requester.request(target, body, timeout, headers)
+
+    async def _ensure_raw(self, name: str, attributes: Mapping[str, Any]) -> None:
+        await self._require().ask(wire.EnsureQueue, wire.QueueInfo, Repeat.SAFE, name, dict(attributes))
+
+    @overload
     def transaction_producer(
         self,
         queue: str,
@@ -214,11 +384,32 @@ class Client:
         check_timeout: Duration = CHECK_TIMEOUT,
         checks_at_once: int = CHECKS_AT_ONCE,
         first_check: Duration | None = None,
-    ) -> TransactionProducer:
+    ) -> TransactionProducer: ...
+
+    @overload
+    def transaction_producer(
+        self,
+        queue: Queue[T],
+        checker: Checker[T] | None = None,
+        *,
+        check_timeout: Duration = CHECK_TIMEOUT,
+        checks_at_once: int = CHECKS_AT_ONCE,
+        first_check: Duration | None = None,
+    ) -> TransactionProducer[T]: ...
+
+    def transaction_producer(
+        self,
+        queue: str | Queue[Any],
+        checker: Checker[Any] | None = None,
+        *,
+        check_timeout: Duration = CHECK_TIMEOUT,
+        checks_at_once: int = CHECKS_AT_ONCE,
+        first_check: Duration | None = None,
+    ) -> TransactionProducer[Any]:
         """Make a producer of messages that depend on a local transaction; see :class:`TransactionProducer`.
 
         Args:
-            queue: name of a transactional queue.
+            queue: a transactional queue, by name or handle; bodies are of the type of the handle.
             checker: answers the server's checks of undecided messages, of all producers of the queue. None = this
                 producer answers no checks; then another producer must, or an operator.
             check_timeout: limit for an async checker; after that the checker is cancelled, and the answer is UNKNOWN.
@@ -230,18 +421,90 @@ class Client:
             ValueError: a number is out of range.
         """
         return TransactionProducer(
-            self.queue(queue),
+            self.queue(queue) if isinstance(queue, str) else queue,
             checker,
             check_timeout=check_timeout,
             checks_at_once=checks_at_once,
             first_check=first_check,
         )
 
+    # ------------------------------------------------------------------ consumers
+
+    async def run(
+        self,
+        *consumers: Consumer[Any],
+        stop_signals: Iterable[signal.Signals] = STOP_SIGNALS,
+        grace: Duration | None = None,
+    ) -> None:
+        """Run consumers until a signal arrives (or a consumer cannot go on), then stop without losing a message.
+
+        Opens the client for that time, if the client is not open, so a worker is a module with this last line::
+
+            asyncio.run(client.run(handle))
+
+        Stopping receives no more, gives back uncounted the messages that no handler has begun, waits for the handlers
+        in progress, and settles their messages. A second signal, or the end of ``grace``, cancels the handlers; their
+        messages are delivered again at once. Cancelling this call does the same.
+
+        Args:
+            *consumers: from :meth:`Queue.consumer`; at least one.
+            stop_signals: SIGTERM and SIGINT (Ctrl-C); they have their former effect again when this call returns.
+                Outside the main thread, signals cannot be handled and are left alone.
+            grace: time for the handlers in progress; None = as long as they take.
+
+        Raises:
+            ValueError: there is no consumer, or a number is out of range.
+            CmqError: a consumer cannot go on, see :meth:`Consumer.run`; the others were stopped in the same way. If
+                several cannot go on, an ``ExceptionGroup`` of their errors. Or the client cannot be opened, see
+                :meth:`open`.
+        """
+        seconds = None if grace is None else to_seconds(grace, "grace")
+        if self._is_opened:
+            await run_consumers(consumers, stop_signals, seconds)
+            return
+        # Without a limit: a worker that starts before its server waits, as it does in any later outage.
+        await self.open(patience=None)
+        try:
+            await run_consumers(consumers, stop_signals, seconds)
+        finally:
+            await self.close()
+
     # ------------------------------------------------------------------ topics
 
-    def topic(self, name: str) -> Topic:
-        """Return the handle of a topic. Sends no request: a missing topic shows at the first use."""
-        return Topic(self._require(), name)
+    @overload
+    def topic(self, name: str, *, patience: Duration | None = SAME_PATIENCE) -> Topic: ...
+
+    @overload
+    def topic(
+        self,
+        name: str,
+        body_type: type[T],
+        *,
+        body_format: BodyFormat = "json",
+        patience: Duration | None = SAME_PATIENCE,
+    ) -> Topic[T]: ...
+
+    def topic(
+        self,
+        name: str,
+        body_type: type[Any] = bytes,
+        *,
+        body_format: BodyFormat = "json",
+        patience: Duration | None = SAME_PATIENCE,
+    ) -> Topic[Any]:
+        """Return the handle of a topic. Sends no request: a missing topic shows at the first use.
+
+        Args:
+            name: the name of the topic.
+            body_type: type of the bodies, as for :meth:`queue`. By default bodies are bytes.
+            body_format: encoding of the bodies that this handle publishes.
+            patience: time limit for the calls of this handle, as for :func:`connect`; by default the client's.
+
+        Raises:
+            TypeError: neither msgspec nor pydantic knows the type.
+        """
+        codec = None if body_type is bytes else BodyCodec(body_type, body_format)
+        return Topic(self._patient(patience), name, codec)
 
     async def create_topic(self, name: str, **attributes: Unpack[TopicAttributes]) -> Topic:
         """Create a topic. Not repeated after a lost reply: :meth:`ensure_topic` is.
@@ -284,16 +547,21 @@ class Client:
         reply = await self._require().ask(wire.ListTopics, wire.TopicList, Repeat.READ, search, offset, limit)
         return TopicPage([name for _, name in reply.topics], reply.total, reply.request_id)
 
-    async def delete_topic(self, name: str) -> None:
+    async def delete_topic(self, name: str) -> Done:
         """Delete a topic that has no subscriptions. Not repeated after a lost reply.
 
         Raises:
             TopicInUse: the topic has subscriptions; unsubscribe them first.
             TopicNotFound: the topic does not exist.
         """
-        await self._require().ask(wire.DeleteTopic, wire.Done, Repeat.ONCE, name)
+        return Done((await self._require().ask(wire.DeleteTopic, wire.Done, Repeat.ONCE, name)).request_id)
 
     # ------------------------------------------------------------------ the rest
+
+    @property
+    def schedules(self) -> Schedules:
+        """Schedules: messages that the server sends at the times of a cron expression."""
+        return Schedules(self._require())
 
     @property
     def accounts(self) -> Accounts:
@@ -304,9 +572,9 @@ class Client:
         """Return the status of the server: version, durability, uptime, counts, storage. Safe to cancel."""
         return (await self._require().ask(wire.GetServerStatus, wire.ServerStatus, Repeat.READ)).status
 
-    async def seal_segments(self) -> int:
+    async def seal_segments(self) -> SegmentsSealed:
         """Have the server seal the current segment of the log, so that readers of the log find all earlier changes in
-        sealed segments; return the number of the last sealed row. Safe to cancel; the sealing continues then.
+        sealed segments. Safe to cancel; the sealing continues then.
 
         A reader outside the server can delay the sealing while its read transaction on the segment is open.
 
@@ -314,11 +582,16 @@ class Client:
             PermissionDenied: the account is not ``admin``.
             RequestTimeout: the sealing takes longer, and continues.
         """
-        return (await self._require().ask(wire.SealSegments, wire.SegmentsSealed, Repeat.READ)).last_lsn
+        reply = await self._require().ask(wire.SealSegments, wire.SegmentsSealed, Repeat.READ)
+        return SegmentsSealed(reply.last_lsn, reply.request_id)
+
+    def _patient(self, patience: Duration | None) -> Channel:
+        channel = self._channel
+        return channel if patience is SAME_PATIENCE else channel.with_patience(to_patience(patience))
 
     def _require(self) -> Channel:
-        if self._channel is None:
-            raise ClientClosed("the client is not open; use it in `async with`, or await client.open()")
+        if not self._is_opened:
+            raise ClientClosed(NOT_OPEN)
         return self._channel
 
     def __repr__(self) -> str:

@@ -5,12 +5,13 @@
     [contexts.kitchen]
     url = "cmq://ID:KEY@host:5680"
 
-``cmq`` and the Spark sink read the file; the client itself does not. The server writes a file of the same form, with
-its first key, into its data folder (``admin.context.toml``).
+``cmq``, the Spark sink and :func:`cmqd_client.connect` without a URL read the file. The server writes a file of the
+same form, with its first key, into its data folder (``admin.context.toml``).
 """
 
 import os
 import re
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any, cast
@@ -47,13 +48,14 @@ class Contexts(msgspec.Struct):
         chosen = name or self.current
         if chosen is None:
             raise ContextError(
-                f"no server chosen: give --url, set CMQ_URL, or add a context (cmq context add); {self.path} has none",
+                "no server chosen: give a URL (cmq: --url), set CMQ_URL, or add a context (cmq context add); "
+                f"{self.path} has none",
                 missing=True,
             )
         url = self.urls.get(chosen)
         if url is None:
             known = ", ".join(sorted(self.urls)) or "none"
-            raise ContextError(f"{self.path} has no context {chosen!r}; known: {known}", missing=True)
+            raise ContextError(f"{self.path} has no context {chosen!r}; its contexts are {known}", missing=True)
         try:
             return parse_address(url)
         except ValueError as problem:
@@ -66,7 +68,7 @@ class Contexts(msgspec.Struct):
             ContextError: the name or the URL is malformed; the contexts were not changed.
         """
         if _NAME.fullmatch(name) is None:
-            raise ContextError(f"{name!r} is no name for a context: 1 to 64 ASCII letters, digits, '-' or '_'")
+            raise ContextError(f"{name!r} is not a context name; a name has 1 to 64 ASCII letters, digits, '-' or '_'")
         try:
             parse_address(url)
         except ValueError as problem:
@@ -127,11 +129,11 @@ def load_contexts(path: Path, *, must_exist: bool = False) -> Contexts:
     except OSError as problem:
         raise ContextError(f"{path} cannot be read: {problem.strerror}") from problem
     except ValueError as problem:
-        raise ContextError(f"{path} is no context file: {problem}") from problem
+        raise ContextError(f"{path} is not a context file: {problem}") from problem
     current: Any = content.get("current")
     tables: Any = content.get("contexts", {})
     if not isinstance(tables, dict) or not isinstance(current, str | None):
-        raise ContextError(f"{path} is no context file: current must be a string and contexts a table")
+        raise ContextError(f"{path} is not a context file: current must be a string and contexts a table")
     urls: dict[str, str] = {}
     for name, table in cast("dict[str, Any]", tables).items():
         url: Any = cast("dict[str, Any]", table).get("url") if isinstance(table, dict) else None
@@ -141,6 +143,23 @@ def load_contexts(path: Path, *, must_exist: bool = False) -> Contexts:
     return Contexts(path, urls, current)
 
 
+def find_address(context: str | None = None) -> Address:
+    """Return the address that ``cmq`` would use without --url.
+
+    The first of: the named context; the environment variable CMQ_URL; the current context. Contexts are read from the
+    file of the environment variable CMQ_CONTEXT_FILE, else from :func:`default_path`.
+
+    Raises:
+        ContextError: no server is chosen, or the context is missing or malformed.
+        ValueError: CMQ_URL is malformed.
+    """
+    url = os.environ.get("CMQ_URL")
+    if url and context is None:
+        return parse_address(url)
+    named = os.environ.get("CMQ_CONTEXT_FILE")
+    return load_contexts(Path(named) if named else default_path(), must_exist=bool(named)).address(context)
+
+
 def default_path() -> Path:
     """``cmq/contexts.toml`` where the user's settings are kept."""
     base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
@@ -148,7 +167,9 @@ def default_path() -> Path:
 
 
 def is_exposed(path: Path) -> bool:
-    """True if users other than the owner can read the file."""
+    """True if users other than the owner can read the file. False on Windows, where the mode does not tell."""
+    if sys.platform == "win32":
+        return False
     try:
         return bool(path.stat().st_mode & 0o077)
     except OSError:

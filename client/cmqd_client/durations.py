@@ -37,28 +37,66 @@ def to_seconds(duration: Duration, field: str) -> float:
     return to_ms(duration, field) / 1000
 
 
+def to_patience(patience: Duration | None) -> float:
+    """Return the seconds of a patience; ``inf`` for None (unlimited).
+
+    Raises:
+        TypeError: the patience is not a duration.
+        ValueError: the patience is not more than 0.
+    """
+    if patience is None:
+        return math.inf
+    seconds = to_seconds(patience, "patience")
+    if seconds <= 0:
+        raise ValueError(f"patience is {patience!r}; it must be more than 0, or None for no limit")
+    return seconds
+
+
 def to_datetime(milliseconds: int) -> datetime:
     """Return the UTC ``datetime`` of a wire time (milliseconds since 1970)."""
     # Not fromtimestamp(ms / 1000), which is off by a microsecond for some values.
     return _EPOCH + timedelta(milliseconds=milliseconds)
 
 
-def to_epoch_ms(moment: datetime | float, field: str) -> int:
+def to_moment_ms(moment: datetime | float, field: str, instead: str) -> int:
     """Return the wire time of a ``datetime`` with a zone, or of seconds since 1970; rounded to the millisecond.
 
+    A number is refused if it cannot be meant as a time: durations and milliseconds are easily given by mistake, and
+    would be taken for a moment in 1970 or in the far future.
+
+    Args:
+        moment: the time.
+        field: name of the argument, for the error.
+        instead: the call that takes a duration, for the error.
+
     Raises:
-        TypeError: the moment is neither a ``datetime`` nor a number.
-        ValueError: the ``datetime`` has no zone, or the time lies before 1970 or absurdly far ahead.
+        TypeError: the moment is a duration, or neither a ``datetime`` nor a number.
+        ValueError: the ``datetime`` has no zone or lies before 1970; or the number is not a time.
     """
     if isinstance(moment, datetime):
         if moment.tzinfo is None:
-            raise ValueError(f"{field} is {moment!r}, which names no zone; moment.astimezone() takes it as local time")
+            raise ValueError(f"{field} is {moment!r}, which names no zone; moment.astimezone() adds the local zone")
         milliseconds = round((moment - _EPOCH) / timedelta(milliseconds=1))
-    else:
-        milliseconds = to_ms(moment, field)
-    if milliseconds < 0:
-        raise ValueError(f"{field} is {moment!r}; it must not lie before 1970")
-    return milliseconds
+        if milliseconds < 0:
+            raise ValueError(f"{field} is {moment!r}; it must not lie before 1970")
+        return milliseconds
+    if isinstance(moment, timedelta):
+        raise TypeError(
+            f"{field} is the duration {moment!r}, and a time is needed; for a time that long ago write {instead}"
+        )
+    if isinstance(moment, bool) or not isinstance(moment, (int, float)):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"{field} must be a datetime with a zone, or seconds since 1970, not {moment!r}")
+    if not _FIRST_NUMBER <= moment < _END_OF_NUMBERS:
+        raise ValueError(
+            f"{field} is {moment!r}, which as seconds since 1970 is not a time from 2001 on; "
+            f"for a time that many seconds ago write {instead}"
+        )
+    return round(moment * 1000)
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+_FIRST_NUMBER = 1_000_000_000
+"""September 2001, in seconds since 1970. A smaller number is a duration of up to 31 years, not a time of a message."""
+_END_OF_NUMBERS = 100_000_000_000
+"""The year 5138; a greater number is a time in milliseconds."""

@@ -5,23 +5,27 @@
     ├── ServerUnreachable              no connection could be made in time; the request was not sent
     ├── ConnectionLost                 the connection ended before the reply: the request may have been executed
     ├── RequestTimeout                 no reply in time: the request may have been executed
+    ├── NoReply                        a request to a queue was not replied to in time
     ├── NotSupported                   the server is older than the call needs; the request was not sent
     ├── ProtocolViolation              the peer does not speak this protocol (or not properly); the connection is closed
-    ├── PartialFailure                 ``raise_for_failures()`` of a batch in which some failed
+    ├── PartialFailure                 some entries of a batch failed: an exception group, with the successes
+    ├── PoisonMessage                  the body of a received message does not decode to the type of its queue handle
     └── ServerError                    the server answered with an error: a class per code
         ├── ConnectionRefused             errors of the connection, which the server closes
         │   ├── MalformedFrame, FrameTooLarge, UnsupportedVersion, AuthenticationFailed, AuthenticationTimeout,
         │   └── HeartbeatTimeout, WrongRegion, TooManyConnections
         ├── InvalidArgument, UnknownOperation, RequestCancelled, PermissionDenied, DuplicateRequestId, ReplyTooLarge
         ├── AttributesDiffer              an ``ensure`` found other attributes
-        │   └── QueueDiffers, TopicDiffers, SubscriptionDiffers
+        │   └── QueueDiffers, TopicDiffers, SubscriptionDiffers, ScheduleDiffers
         ├── QueueNotFound, QueueExists, QueueDeleted, TooManyQueues
         ├── DeadLetterQueueInUse, TimeNotRewindable, RedriveRunning, NotTransactional
+        ├── NoDeadLetterQueue, DeadLettersNotTaken      of ``dead_letter``; the message stays in flight
         ├── MessageTooLarge, BatchTooLarge, ReceiptHandleInvalid, TooManyInFlight, SequenceTooOld, BacklogFull,
         ├── OutOfOrder                    send or publish with an unknown ``after``
         ├── TransactionNotFound, AlreadyCommitted, AlreadyRolledBack      of a half message
         ├── TopicNotFound, TopicExists, TopicInUse, TooManyTopics
         ├── SubscriptionNotFound, SubscriptionExists, TooManySubscriptions, PushUnavailable
+        ├── ScheduleNotFound, ScheduleExists, TooManySchedules
         ├── AccountExists, AccountNotFound, AccountNotEmpty, KeyNotFound, LastKey
         ├── Busy, DiskNearlyFull, ShuttingDown, TooManyRequests, InternalError, MessagesDamaged
         ├── OutcomeUnknown                also raised by the client: see the class
@@ -33,7 +37,7 @@ used up the safe repeats (see :mod:`cmqd_client.retry`).
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self, TypeAlias
 
 import msgspec
 
@@ -54,6 +58,8 @@ class CmqError(Exception):
         request_id: number of the request, as in the server's log; None if there was none.
         connection_id: the server's number of the connection of the request.
         details: facts for programs: ``field``, ``value``, ``limit``, ``difference`` ...
+        waited: seconds from the call to this error, over all attempts; None = the error came without a wait.
+        attempts: number of attempts of the call; 0 = not known.
     """
 
     code: int | None = None
@@ -75,11 +81,17 @@ class CmqError(Exception):
         self.request_id: int | None = request_id
         self.connection_id: int | None = connection_id
         self.details: Mapping[str, Any] = details or {}
+        self.waited: float | None = None
+        self.attempts: int = 0
 
     def __str__(self) -> str:
         where = [] if self.request_id is None else [f"request {self.request_id}"]
         if self.connection_id is not None:
             where.append(f"connection {self.connection_id}")
+        if self.waited is not None:
+            where.append(f"waited {self.waited:.1f} s")
+            if self.attempts > 1:
+                where.append(f"{self.attempts} attempts")
         return f"{self.text} ({', '.join(where)})" if where else self.text
 
 
@@ -116,6 +128,12 @@ class ProtocolViolation(CmqError):
     name = "protocol_violation"
 
 
+class NoReply(CmqError):
+    """No reply to a request came in time (``Client.request``). The request may have been processed, or may still be."""
+
+    name = "no_reply"
+
+
 class NotSupported(CmqError):
     """The server is too old for this call and would ignore a part of the request. The request was not sent.
 
@@ -123,6 +141,21 @@ class NotSupported(CmqError):
     """
 
     name = "not_supported"
+
+
+class PoisonMessage(CmqError):
+    """The body of a received message is not of the type of its queue handle. The message stays in flight.
+
+    Attributes:
+        message: the :class:`cmqd_client.Message`, to delete, release or dead-letter; ``raw_body`` has its bytes. For a
+            check, the :class:`cmqd_client.TransactionCheck`.
+    """
+
+    name = "poison_message"
+
+    def __init__(self, text: str, message: Any, *, request_id: int | None = None) -> None:
+        super().__init__(text, request_id=request_id)
+        self.message: Any = message
 
 
 class ServerError(CmqError):
@@ -151,7 +184,9 @@ class Failure(msgspec.Struct, frozen=True):
     """A receipt handle of a batch that could not be used; the state of its message did not change."""
 
     receipt_handle: int
-    error: ServerError
+    error: CmqError
+    """A ``ServerError``: refused. Another error: the request of this slice of the batch failed, or was not made because
+    the request of an earlier slice failed; after ``OutcomeUnknown`` the entry may be done."""
 
     def __str__(self) -> str:
         return f"handle {self.receipt_handle}: {self.error.text}"
@@ -161,28 +196,61 @@ class DecisionFailure(msgspec.Struct, frozen=True):
     """A half message that could not be decided as requested."""
 
     id: MessageId
-    error: ServerError
+    error: CmqError
     """``TransactionNotFound``, ``AlreadyCommitted`` or ``AlreadyRolledBack``; ``MessagesDamaged`` if its body cannot be
-    read for the commit."""
+    read for the commit; another error as in :class:`Failure`."""
 
     def __str__(self) -> str:
         return f"{self.id}: {self.error.text}"
 
 
-class PartialFailure(CmqError):
-    """Some of a batch failed; the rest is done.
+class SendFailure(msgspec.Struct, frozen=True):
+    """A message of a split batch that was not stored, or (``OutcomeUnknown``) perhaps stored."""
+
+    index: int
+    """Position of the message in the batch, from 0."""
+    error: CmqError
+
+    def __str__(self) -> str:
+        return f"message {self.index}: {self.error.text}"
+
+
+AnyFailure: TypeAlias = Failure | DecisionFailure | SendFailure
+
+
+class PartialFailure(CmqError, ExceptionGroup[CmqError]):
+    """Some entries of a batch failed; the other entries are done, durably.
+
+    An exception group: ``except*`` chooses by the error of an entry, and ``exceptions`` has the distinct errors in the
+    order of the entries. The calls that raise this error return their result instead with ``check=False``.
 
     Attributes:
         failures: the failed entries, with the error of each.
+        done: the successful entries: receipt handles, or message ids.
     """
 
     name = "partial_failure"
 
+    def __new__(
+        cls, text: str, failures: Sequence[AnyFailure], *, done: Sequence[Any] = (), request_id: int | None = None
+    ) -> Self:
+        """Make the group; there must be at least one failure."""
+        # Entries of a failed request share its error, which must not be in the group several times.
+        errors = {id(failed.error): failed.error for failed in failures}
+        return super().__new__(cls, text, list(errors.values()))
+
     def __init__(
-        self, text: str, failures: Sequence[Failure | DecisionFailure], *, request_id: int | None = None
+        self, text: str, failures: Sequence[AnyFailure], *, done: Sequence[Any] = (), request_id: int | None = None
     ) -> None:
         super().__init__(text, request_id=request_id)
-        self.failures: Sequence[Failure | DecisionFailure] = failures
+        self.failures: Sequence[AnyFailure] = failures
+        self.done: Sequence[Any] = done
+
+    def derive(self, excs: Sequence[CmqError], /) -> "PartialFailure":  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Return the part of this error with these exceptions, for ``split``, ``subgroup`` and ``except*``."""
+        kept = {id(error) for error in excs}
+        failures = [failed for failed in self.failures if id(failed.error) in kept]
+        return PartialFailure(self.text, failures, done=self.done, request_id=self.request_id)
 
 
 class UnknownServerError(ServerError):
@@ -313,9 +381,18 @@ class NotTransactional(ServerError, code=ErrorCode.NOT_TRANSACTIONAL):
     """The queue takes no half messages: the queue was not created as ``transactional``."""
 
 
+class NoDeadLetterQueue(ServerError, code=ErrorCode.NO_DEAD_LETTER_QUEUE):
+    """The queue has no dead-letter queue: set its attribute ``dead_letter_queue``. The message stays in flight."""
+
+
+class DeadLettersNotTaken(ServerError, code=ErrorCode.DEAD_LETTERS_NOT_TAKEN):
+    """The dead-letter queue holds messages from before it became one, and takes no dead letters until these are
+    consumed. The message stays in flight; try again later."""
+
+
 class MessageTooLarge(ServerError, code=ErrorCode.MESSAGE_TOO_LARGE):
     """A body is longer than the queue's limit; no message of the batch was stored. (Empty body:
-    ``InvalidArgument``.)"""
+    ``InvalidArgument``.) Of ``dead_letter``: longer than the dead-letter queue's limit; the message stays in flight."""
 
 
 class BatchTooLarge(ServerError, code=ErrorCode.BATCH_TOO_LARGE):
@@ -339,7 +416,8 @@ class OutOfOrder(ServerError, code=ErrorCode.OUT_OF_ORDER):
 
 
 class BacklogFull(ServerError, code=ErrorCode.BACKLOG_FULL):
-    """The queue is at its limit of messages; no message was stored."""
+    """The queue is at its limit of messages; no message was stored. Of ``dead_letter``: the dead-letter queue is, and
+    the message stays in flight."""
 
 
 class TransactionNotFound(ServerError, code=ErrorCode.TRANSACTION_NOT_FOUND):
@@ -394,6 +472,23 @@ class PushUnavailable(ServerError, code=ErrorCode.PUSH_UNAVAILABLE):
     """The server lacks the optional package for posting to URLs; the server's operator can install the package."""
 
 
+class ScheduleNotFound(ServerError, code=ErrorCode.SCHEDULE_NOT_FOUND):
+    """The schedule does not exist in this account."""
+
+
+class ScheduleExists(ServerError, code=ErrorCode.SCHEDULE_EXISTS):
+    """A schedule of this name (or a name that differs only in case) exists; ``ensure`` accepts an equal one."""
+
+
+class ScheduleDiffers(AttributesDiffer, code=ErrorCode.SCHEDULE_DIFFERS):
+    """The schedule exists with other values; ``difference`` shows them (of a body its size and checksum). The schedule
+    was not changed."""
+
+
+class TooManySchedules(ServerError, code=ErrorCode.TOO_MANY_SCHEDULES):
+    """The account is at its limit of schedules, or has no memory left for another schedule."""
+
+
 class AccountExists(ServerError, code=ErrorCode.ACCOUNT_EXISTS):
     """An account of this name exists."""
 
@@ -407,7 +502,7 @@ class KeyNotFound(ServerError, code=ErrorCode.KEY_NOT_FOUND):
 
 
 class AccountNotEmpty(ServerError, code=ErrorCode.ACCOUNT_NOT_EMPTY):
-    """The account has queues or topics; delete them first."""
+    """The account has queues, topics or schedules; delete them first."""
 
 
 class LastKey(ServerError, code=ErrorCode.LAST_KEY):

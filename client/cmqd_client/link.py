@@ -13,6 +13,7 @@ attempts; the next request over the link starts them again.
 import asyncio
 from collections.abc import Awaitable, Callable
 from copy import copy
+from math import inf
 from random import random
 from typing import TypeAlias
 
@@ -24,6 +25,7 @@ from cmqd_client.errors import (
     ProtocolViolation,
     ServerUnreachable,
 )
+from cmqd_client.events import Connected, Event, GaveUp, Lost, Reconnecting
 from cmqd_client.retry import RetryPolicy
 
 Opener: TypeAlias = Callable[[OnEnded], Awaitable[Connection]]
@@ -38,12 +40,23 @@ class Link:
     """
 
     def __init__(
-        self, open_connection: Opener, policy: RetryPolicy, on_connected: Callable[[Connection], None] | None = None
+        self,
+        open_connection: Opener,
+        policy: RetryPolicy,
+        on_connected: Callable[[Connection], None] | None = None,
+        report: Callable[[Event], None] | None = None,
     ) -> None:
-        """Make a link; ``on_connected`` is called with each new connection before other calls can use the
-        connection."""
+        """Make a link.
+
+        Args:
+            open_connection: opens a connection.
+            policy: the pauses between attempts.
+            on_connected: called with each new connection before other calls can use the connection.
+            report: called with each event of the link; must not raise.
+        """
         self._open = open_connection
         self._on_connected = on_connected
+        self._report = report or _ignore
         self._policy = policy
         self._closed = False
         self._connecting: asyncio.Task[None] | None = None
@@ -55,10 +68,13 @@ class Link:
         """The connection to use; None = not connected, see :meth:`wait_connected`."""
         self.opened: int = 0
         """Number of connections opened so far."""
+        self.refused: bool = False
+        """True if the last attempt was refused for good, and no attempt was made since."""
 
     def start(self) -> None:
         """Begin to connect, unless the link is up or connecting."""
         if self.connection is None and self._connecting is None and not self._closed:
+            self.refused = False
             self._connecting = asyncio.create_task(self._connect())
 
     async def wait_connected(self, timeout: float) -> Connection:
@@ -68,7 +84,7 @@ class Link:
             ServerUnreachable: no connection within ``timeout`` seconds; the reason of the last attempt is its cause.
             ConnectionRefused: the server refused every attempt within ``timeout`` seconds (``TooManyConnections``: the
                 link continues to try), or refuses this client for good.
-            ProtocolViolation: the peer is no cmqd server.
+            ProtocolViolation: the peer is not a cmqd server.
             ClientClosed: the link was closed.
         """
         if self._closed:
@@ -79,14 +95,15 @@ class Link:
         arrived: asyncio.Future[Connection] = asyncio.get_running_loop().create_future()
         self._waiting.add(arrived)
         try:
-            async with asyncio.timeout(timeout):
+            # uvloop cannot schedule an infinite time.
+            async with asyncio.timeout(None if timeout == inf else timeout):
                 return await arrived
         except TimeoutError:
             reason = self._last_error
             if isinstance(reason, ConnectionRefused):
                 raise _copy(reason) from reason
             why = "no answer yet" if reason is None else reason.text
-            raise ServerUnreachable(f"no connection within {timeout:g} s: {why}") from reason
+            raise ServerUnreachable(f"no connection within {timeout:.3g} s: {why}") from reason
         finally:
             self._waiting.discard(arrived)
 
@@ -106,6 +123,7 @@ class Link:
         """Retire a connection that takes no more requests: lost, or the server is shutting down."""
         if self.connection is connection:
             self.connection = None
+            self._report(Lost(connection.host, connection.connection_id, connection.why_ended))
             self._retired = [retired for retired in (*self._retired, connection) if not retired.is_closed]
             self.start()
 
@@ -118,7 +136,10 @@ class Link:
                     # Also before the first attempt to *re*connect: all clients of a server notice its end at the same
                     # moment, and without a random pause all of them would connect at the same moment.
                     pause = self._policy.delay(max(attempt, 1), random())
-                    await asyncio.sleep(max(pause, min(suggested or 0, self._policy.max_retry_after)))
+                    pause = max(pause, min(suggested or 0, self._policy.max_retry_after))
+                    why = "" if self._last_error is None else self._last_error.text
+                    self._report(Reconnecting(attempt + 1, pause, why))
+                    await asyncio.sleep(pause)
                 attempt += 1
                 try:
                     connection = await self._open(self._ended)
@@ -126,6 +147,8 @@ class Link:
                     self._last_error = error
                     suggested = error.retry_after
                     if _is_final(error):
+                        self.refused = True
+                        self._report(GaveUp(error.text))
                         self._fail(error)
                         return
                     continue
@@ -133,6 +156,7 @@ class Link:
                     # An unforeseen error would also end the next attempt, and waiting calls would wait for nothing.
                     error = ServerUnreachable(f"connecting failed: {bug!r}")
                     error.__cause__ = bug
+                    self._report(GaveUp(error.text))
                     self._fail(error)
                     return
                 if connection.usable:
@@ -143,6 +167,7 @@ class Link:
         self.opened += 1
         self._last_error = None
         self.connection = connection
+        self._report(Connected(connection.host, connection.connection_id, connection.server, self.opened))
         if self._on_connected is not None:
             self._on_connected(connection)
         waiting, self._waiting = self._waiting, set()
@@ -160,6 +185,10 @@ class Link:
     def __repr__(self) -> str:
         state = "up" if self.connection is not None else "connecting" if self._connecting is not None else "down"
         return f"<Link {state}, opened {self.opened}x, {len(self._waiting)} waiting>"
+
+
+def _ignore(event: Event) -> None:
+    """Discard an event."""
 
 
 def _is_final(error: CmqError) -> bool:

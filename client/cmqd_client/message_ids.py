@@ -19,9 +19,9 @@ def id_number(printed: str) -> int:
     """Return the number of a printed message id.
 
     Raises:
-        ValueError: the string is no message id.
+        ValueError: the string is not a message id.
     """
     match = _PRINTED.fullmatch(printed)
     if match is None:
-        raise ValueError(f"{printed!r} is no message id; an id looks like Msg-0000000000000001")
+        raise ValueError(f"{printed!r} is not a message id; an id looks like Msg-0000000000000001")
     return int(match[1], 16)

@@ -13,21 +13,33 @@ that is safe to repeat is repeated up to ``retries`` times, also over a new conn
 the same unknown outcome, unless its method promises more; calls that only read are safe to cancel.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime
 from time import time as wall_clock
-from typing import TypeAlias, Unpack
+from typing import Any, Generic, TypeAlias, Unpack, cast
 
 from cmqd_client.attributes import QueueAttributes, QueueInfo, from_wire, to_wire
+from cmqd_client.bodies import BodyCodec, BodyT, NotDecodable
 from cmqd_client.channel import Channel
-from cmqd_client.durations import Duration, to_datetime, to_epoch_ms, to_ms
-from cmqd_client.errors import DecisionFailure, NotSupported
+from cmqd_client.consumer import Consumer, MessageStream
+from cmqd_client.consumer_options import LEASE, consumer_options
+from cmqd_client.consumption import Lease
+from cmqd_client.durations import Duration, to_datetime, to_moment_ms, to_ms
+from cmqd_client.errors import (
+    NotSupported,
+    PoisonMessage,
+    TimeNotRewindable,
+)
+from cmqd_client.half_requests import decide, send_half
+from cmqd_client.handling import Processing
+from cmqd_client.intake import Intake, Source
 from cmqd_client.message_ids import MessageId, id_number, printed_id
-from cmqd_client.outgoing import Batch, Outgoing, checked_body
+from cmqd_client.outgoing import CORRELATION_ID, REPLY_TO, Batch, Outgoing, checked_body
 from cmqd_client.results import (
     BatchResult,
     CopyOf,
     DecisionResult,
+    Done,
     HandleResult,
     Origin,
     Peeked,
@@ -39,40 +51,39 @@ from cmqd_client.results import (
     TransactionStatus,
     UndecidedPage,
     copy_of,
-    decision_failure,
-    failure,
-    is_invalid_handle,
     origin,
     redrive,
     undecided,
 )
 from cmqd_client.retry import Repeat
+from cmqd_client.sending import send, send_in_parts
+from cmqd_client.settlements import Settlements
+from cmqd_client.tracing import now_ns
 from cmqd_protocol import messages as wire
-from cmqd_protocol.limits import MAX_BATCH
 from cmqd_types.messages import Headers, ReceivedMessage
 
 ReceiptHandle: TypeAlias = int
-Held: TypeAlias = "Message | ReceiptHandle"
+Held: TypeAlias = "Message[Any] | ReceiptHandle"
 """A received message, or its receipt handle."""
 
 
-class Message:
+class Message(Generic[BodyT]):
     """A received message, hidden from other receives until ``next_visible_time``.
 
     Delete the message after processing. Otherwise the server delivers it again when its visibility timeout ends, with a
     new receipt handle; then the methods of this object fail with ``ReceiptHandleInvalid``.
     """
 
-    __slots__ = ("_queue", "_received", "request_id")
+    __slots__ = ("_body", "_queue", "_received", "request_id")
 
-    def __init__(self, queue: "Queue", received: ReceivedMessage, request_id: int) -> None:
+    def __init__(self, queue: "Queue[BodyT]", received: ReceivedMessage, request_id: int) -> None:
         self._queue = queue
         self._received = received
         self.request_id: int = request_id
         """Number of the receive that returned the message."""
 
     @property
-    def queue(self) -> "Queue":
+    def queue(self) -> "Queue[BodyT]":
         """The queue that delivered the message."""
         return self._queue
 
@@ -82,7 +93,34 @@ class Message:
         return printed_id(self._received.message_id)
 
     @property
-    def body(self) -> bytes:
+    def body(self) -> BodyT:
+        """The body, byte for byte as sent; for a queue handle with a type, the value that the body decodes to.
+
+        The body is decoded at the first use, so that a body that does not decode leaves the other messages of its
+        receive untouched.
+
+        Raises:
+            PoisonMessage: the body does not decode to the type of the queue handle. The message stays in flight.
+        """
+        codec = self._queue.codec
+        if codec is None:
+            return cast("BodyT", self._received.body)
+        try:
+            return self._body
+        except AttributeError:
+            pass
+        try:
+            self._body: BodyT = codec.decode(self._received.body, self._received.headers)
+        except NotDecodable as problem:
+            raise PoisonMessage(
+                f"{self.id} of {self._queue.name!r} does not decode to {codec.type_name}: {problem}",
+                self,
+                request_id=self.request_id,
+            ) from problem
+        return self._body
+
+    @property
+    def raw_body(self) -> bytes:
         """The body, byte for byte as sent."""
         return self._received.body
 
@@ -129,6 +167,37 @@ class Message:
         """The published message that this message is a copy of; None = sent directly to a queue."""
         return copy_of(self._received.copy_of)
 
+    @property
+    def wants_reply(self) -> bool:
+        """True if the message is a request of :meth:`Client.request`."""
+        return REPLY_TO in self.headers and CORRELATION_ID in self.headers
+
+    async def reply(self, body: bytes, *, headers: Mapping[str, str] | None = None) -> Sent:
+        """Reply to a request of :meth:`Client.request`; then delete the message.
+
+        The reply is stored once, also if the message is delivered and replied to again within 5 minutes. Guarantees,
+        cancellation and errors are as for :meth:`Queue.send`.
+
+        Args:
+            body: the body of the reply.
+            headers: further headers of the reply.
+
+        Raises:
+            ValueError: the message is not a request.
+            QueueNotFound: the client that made the request has gone; delete the message.
+            CmqError: as for :meth:`Queue.send`.
+        """
+        own = self.headers
+        if not self.wants_reply:
+            raise ValueError(
+                f"message {self.id} is not a request: it lacks the headers {REPLY_TO!r} and {CORRELATION_ID!r}"
+            )
+        correlation_id = own[CORRELATION_ID]
+        queue = Queue(self._queue.channel, own[REPLY_TO])
+        return await queue.send(
+            body, headers=dict(headers or {}) | {CORRELATION_ID: correlation_id}, dedup_id=correlation_id
+        )
+
     async def delete(self) -> HandleResult:
         """Delete the message; see :meth:`Queue.delete`."""
         return await self._queue.delete(self)
@@ -137,26 +206,95 @@ class Message:
         """Return the message to the queue at once; see :meth:`Queue.release`."""
         return await self._queue.release(self, count_receive=count_receive)
 
+    async def dead_letter(self, reason: str = "") -> HandleResult:
+        """Move the message to the queue's dead-letter queue; see :meth:`Queue.dead_letter`."""
+        return await self._queue.dead_letter(self, reason)
+
     async def change_visibility(self, timeout: Duration) -> HandleResult:
         """Set how long the message stays hidden; see :meth:`Queue.change_visibility`."""
         return await self._queue.change_visibility(self, timeout)
 
     def __repr__(self) -> str:
-        return f"<Message {self.id} of {self._queue.name!r}, {len(self.body)} bytes, received {self.receive_count}x>"
+        size = len(self._received.body)
+        return f"<Message {self.id} of {self._queue.name!r}, {size} bytes, received {self.receive_count}x>"
 
 
-class Queue:
+class ConsumedMessage(Message[BodyT]):
+    """A received message with a lease that a consumer keeps until the message is settled: :meth:`Queue.consumer`."""
+
+    __slots__ = ("_intake", "_lease")
+
+    def __init__(self, queue: "Queue[BodyT]", intake: Intake, lease: Lease) -> None:
+        super().__init__(queue, lease.received, lease.request_id)
+        self._intake = intake
+        self._lease = lease
+
+    @property
+    def lost(self) -> str | None:
+        """Why the lease was lost, None while it is not. The work on the message is then another consumer's; the server
+        refuses to settle the message under this receipt handle."""
+        return self._lease.lost
+
+    def process(self) -> Processing:
+        """Return an async context manager that settles the message when its body ends, as a handler does:
+        see :meth:`Queue.consumer`.
+
+        An ``Exception`` of the body is logged and goes no further, so that a loop over messages continues. A
+        ``CancelledError`` for another reason than a lost lease goes on, and the message is delivered again at once. If
+        the lease is lost, the task that runs the body is cancelled, with the reason as the argument of the
+        ``CancelledError``; the cancellation ends with the body.
+        """
+        return Processing(self._intake, self._lease, self)
+
+    async def delete(self) -> HandleResult:
+        """Delete the message now; see :meth:`Queue.delete`. A handler that returns has the same effect, in a request
+        shared with other messages."""
+        queue, handle = self.queue, self.receipt_handle
+        return await self._intake.settled_by_program(self._lease, lambda: queue.delete(handle))
+
+    async def release(self, *, count_receive: bool = True) -> HandleResult:
+        """Return the message to the queue at once; see :meth:`Queue.release`."""
+        queue, handle = self.queue, self.receipt_handle
+        return await self._intake.settled_by_program(
+            self._lease, lambda: queue.release(handle, count_receive=count_receive)
+        )
+
+    async def change_visibility(self, timeout: Duration) -> HandleResult:
+        """Set how long the message stays hidden, and leave the message to the program: its lease is no longer kept.
+
+        See :meth:`Queue.change_visibility`.
+        """
+        queue, handle = self.queue, self.receipt_handle
+        return await self._intake.settled_by_program(self._lease, lambda: queue.change_visibility(handle, timeout))
+
+    async def dead_letter(self, reason: str = "") -> HandleResult:
+        """Move the message to the queue's dead-letter queue now; see :meth:`Queue.dead_letter`.
+
+        After an error the message is held as before.
+        """
+        queue, handle = self.queue, self.receipt_handle
+        return await self._intake.settled_by_program(self._lease, lambda: queue.dead_letter(handle, reason))
+
+
+MessageHandler: TypeAlias = Callable[[ConsumedMessage[BodyT]], Coroutine[Any, Any, object]]
+"""Handles a message; see :meth:`Queue.consumer`."""
+
+
+class Queue(Generic[BodyT]):
     """A queue of the account; get the handle from ``client.queue(name)``, ``create_queue`` or ``ensure_queue``.
 
     Any number of tasks can use a handle at once; their requests share the client's connection, and a
     waiting receive blocks no other request. All methods raise ``QueueNotFound`` if the queue does not exist.
     """
 
-    __slots__ = ("_channel", "name")
+    __slots__ = ("_channel", "_settlements", "codec", "name")
 
-    def __init__(self, channel: Channel, name: str) -> None:
+    def __init__(self, channel: Channel, name: str, codec: BodyCodec[BodyT] | None = None) -> None:
         self._channel = channel
+        self._settlements = Settlements(channel, name)
         self.name: str = name
+        self.codec: BodyCodec[BodyT] | None = codec
+        """Encodes and decodes the bodies; None = bodies are bytes."""
 
     @property
     def channel(self) -> Channel:
@@ -167,9 +305,10 @@ class Queue:
 
     async def send(
         self,
-        body: bytes,
+        body: BodyT,
         *,
         delay: Duration | None = None,
+        at: datetime | float | None = None,
         headers: Mapping[str, str] | None = None,
         dedup_id: str | None = None,
     ) -> Sent:
@@ -185,8 +324,13 @@ class Queue:
         may be stored too.
 
         Args:
-            body: 1 byte up to the queue's ``max_message_bytes``; opaque to the server.
-            delay: time before the message becomes active, 0-3,600 s; None = the queue's own.
+            body: 1 byte up to the queue's ``max_message_bytes``; opaque to the server. For a handle with a type, a
+                value of the type; the client sets the header ``content-type``.
+            delay: time before the message becomes active; None = the queue's own. 0-3,600 s, or more if the server's
+                operator allows it (setting ``max_delay_ms``); in any case shorter than the retention of the queue.
+            at: time by the server's clock at which the message becomes active, in place of ``delay`` and with the same
+                limits: a ``datetime`` with a zone, or seconds since 1970. At a time that has passed the message is
+                active at once. A repeat of the send does not move the time.
             headers: at most 32, 16 KiB in all.
             dedup_id: the producer's own name of this message, up to 64 bytes. If the queue has seen the name in the
                 last 5 minutes (among the last 1,000,000 sends with a name), the send stores no message and returns the
@@ -195,24 +339,34 @@ class Queue:
         Raises:
             QueueNotFound, MessageTooLarge, InvalidArgument: the message was not stored.
             BacklogFull, DiskNearlyFull, Busy: the message was not stored; try again after ``retry_after``.
+            NotSupported: the server is too old for ``at``; the message was not sent.
             OutcomeUnknown: the message may be stored.
+            ValueError: ``delay`` and ``at`` are both given, or ``at`` names no zone.
         """
-        reply = await self._send(
-            [checked_body(body)],
-            None if headers is None else [dict(headers)],
+        at_ms = None if at is None else _at_ms(at, delay)
+        codec = self.codec
+        own_headers = None if headers is None else dict(headers)
+        reply = await send(
+            self._channel,
+            self.name,
+            [checked_body(cast("bytes", body)) if codec is None else codec.encode(body)],
+            [codec.headers(own_headers)] if codec is not None else None if own_headers is None else [own_headers],
             None if delay is None else to_ms(delay, "delay"),
             None if dedup_id is None else [dedup_id],
+            at_ms=at_ms,
         )
         return Sent(printed_id(reply.message_ids[0]), reply.request_id)
 
     async def send_batch(
         self,
-        messages: Iterable[bytes | Outgoing],
+        messages: Iterable[BodyT | Outgoing[BodyT]],
         *,
         delay: Duration | None = None,
+        at: datetime | float | None = None,
         headers: Mapping[str, str] | None = None,
         dedup_ids: Sequence[str | None] | None = None,
         after: str | None = None,
+        split: bool = False,
     ) -> SentBatch:
         """Send up to 256 messages in one step: all are stored, contiguous and in this order, or none is.
 
@@ -222,61 +376,36 @@ class Queue:
             messages: bodies, or :class:`Outgoing` for a message with headers or a delay of its own. Bodies and headers
                 are at most 1 MiB together (a single larger message is allowed). An empty batch sends no request.
             delay: for messages without a delay of their own; None = the queue's own.
+            at: time at which all messages become active, in place of all delays; see :meth:`send`.
             headers: for messages without headers of their own.
             dedup_ids: a name or None per message; see :meth:`send`. Messages with a remembered name are not
                 stored again; the other messages of the batch are.
             after: a dedup id that the queue must remember, or the batch is refused. A producer that names the last
                 message of the previous batch can send several batches concurrently and keep their order, whichever
                 is refused or sent again.
+            split: send a batch over the limits in several steps, in order: each step stores all of its messages or
+                none. The next step begins when the step before is stored, so a cancellation leaves the first messages
+                of the batch stored.
 
         Raises:
+            PartialFailure: with ``split``, a step after the first failed. ``done`` has the ids of the messages of the
+                earlier steps, ``failures`` the error of each other message; of these, only the messages of the failed
+                step may be stored, and only after ``OutcomeUnknown``.
             BatchTooLarge: bodies and headers are too large together; no message was stored.
+            InvalidArgument: there are more than 256 messages; no message was stored.
             OutOfOrder: the queue does not remember ``after``; no message was stored.
-            NotSupported: the server is too old for ``after``; the batch was not sent.
+            NotSupported: the server is too old for ``after`` or ``at``; the batch was not sent.
             CmqError: as for :meth:`send`.
-            ValueError: there are not as many dedup ids as messages.
+            ValueError: there are not as many dedup ids as messages, or ``at`` stands beside a delay.
         """
-        batch = Batch(messages, delay, headers, dedup_ids)
-        if not batch.bodies:
-            return SentBatch([], 0)
-        delays = await self._delays(batch.delays)
-        reply = await self._send(batch.bodies, batch.headers, delays, batch.dedup_ids, after)
-        return SentBatch([printed_id(number) for number in reply.message_ids], reply.request_id)
+        batch = Batch.of(messages, delay, headers, dedup_ids, self.codec)
+        own_delay = next((own for own in batch.delays if own is not None), None)
+        at_ms = None if at is None else _at_ms(at, delay if own_delay is None else own_delay / 1000)
+        return await send_in_parts(self._channel, self.name, batch, self._own_delay, at_ms, after=after, split=split)
 
-    async def _delays(self, delays: list[int | None]) -> int | list[int] | None:
-        """Return the delays in wire form: one for all (None = the queue's), or a list with a delay per message."""
-        first = delays[0]
-        if all(delay == first for delay in delays):
-            return first
-        named = [delay for delay in delays if delay is not None]
-        if len(named) < len(delays):
-            # A list on the wire has no value for "the queue's own", so the queue's delay is read first.
-            own = to_ms((await self.attributes()).delay, "delay")
-            return [own if delay is None else delay for delay in delays]
-        return named
-
-    def _send(
-        self,
-        bodies: list[bytes],
-        headers: list[Headers | None] | None,
-        delay_ms: int | list[int] | None,
-        dedup_ids: list[str | None] | None,
-        after: str | None = None,
-    ) -> Awaitable[wire.MessagesSent]:
-        channel = self._channel
-        session, sequence = channel.numbering.next()
-        request = wire.SendMessages(
-            channel.next_request_id(),
-            queue=self.name,
-            bodies=bodies,
-            headers=headers,
-            delay_ms=delay_ms,
-            session=session.number,
-            sequence=sequence,
-            dedup_ids=dedup_ids,
-            after=after,
-        )
-        return channel.send_numbered(request, wire.MessagesSent, session, sequence)
+    async def _own_delay(self) -> int:
+        """Return the queue's own delay in milliseconds."""
+        return to_ms((await self.attributes()).delay, "delay")
 
     # ------------------------------------------------------------------ receive
 
@@ -286,7 +415,7 @@ class Queue:
         *,
         wait: Duration | None = None,
         visibility_timeout: Duration | None = None,
-    ) -> list[Message]:
+    ) -> list[Message[BodyT]]:
         """Receive messages; wait for the first message if the queue has no active message.
 
         Returns up to ``max_messages`` active messages at once; never waits to fill a batch. Receives that wait
@@ -321,12 +450,20 @@ class Queue:
             None if wait is None else to_ms(wait, "wait"),
             None if visibility_timeout is None else to_ms(visibility_timeout, "visibility_timeout"),
         )
+        tracing = channel.tracing
+        started_ns = 0 if tracing is None else now_ns()
         reply = await channel.receive(request)
         request_id = reply.request_id
-        return [Message(self, received, request_id) for received in reply.messages]
+        channel.counters.messages_received += len(reply.messages)
+        messages = [Message(self, received, request_id) for received in reply.messages]
+        if tracing is not None and messages:
+            tracing.received(self.name, messages, started_ns)
+        return messages
 
     async def peek(self, max_messages: int = 16, *, start: int = 0, states: Iterable[str] | None = None) -> PeekPage:
         """Return messages in the order of sending, without receiving them: counts, order and visibility stay.
+
+        Bodies are bytes, also for a handle with a type, so that messages that do not decode can be looked at.
 
         Args:
             max_messages: 1-256; a page may hold fewer, also none, and yet not be the last.
@@ -357,6 +494,122 @@ class Queue:
         ]
         return PeekPage(peeked, reply.next_start, reply.request_id)
 
+    # ------------------------------------------------------------------ consume
+
+    def consumer(
+        self,
+        *,
+        concurrency: int = 1,
+        prefetch: int | None = None,
+        lease: Duration = LEASE,
+        ordered: bool = False,
+        first_retry: Duration = 1.0,
+        longest_retry: Duration = 600.0,
+        wait: Duration = 30.0,
+        patience: Duration | None = None,
+    ) -> Callable[[MessageHandler[BodyT]], Consumer[ConsumedMessage[BodyT]]]:
+        """Make an async function the handler of this queue's messages; run the consumer with :meth:`Client.run`::
+
+            @client.queue("orders").consumer(concurrency=8)
+            async def handle(message: ConsumedMessage) -> None: ...
+
+
+            await client.run(handle)
+
+        A message is deleted when its handler returns. After an exception the message is delivered again, after a pause
+        that doubles with every receive; ``Retry`` chooses the pause, and ``Reject`` moves the message to the
+        dead-letter queue. A message is handled at least once: again if the process dies, or its lease is lost before
+        the delete. Every third of ``lease``, the leases of all held messages are extended. If a lease is lost all the
+        same, the handler is cancelled, with the reason as the argument of the ``CancelledError``. An outage of any
+        length ends nothing.
+
+        For a handle with a type, bodies are decoded before the handler runs; a body that does not decode is treated by
+        the ``poison`` policy of :meth:`Client.queue`.
+
+        Handlers share the event loop: a handler that blocks the loop for longer than ``lease`` loses all leases.
+
+        Args:
+            concurrency: handlers in progress at the same time, 1-4,096.
+            prefetch: messages that wait here for a handler, 0-4,096. None = as many as the handlers begin within 0.2 s:
+                fast handlers never wait for a receive, and slow handlers keep no message from other consumers.
+            lease: time after which messages are delivered again if this process dies, 1 s - 12 h. It replaces the
+                queue's visibility timeout.
+            ordered: keep the order of sending, with concurrency 1 and one consumer at the queue: a message that fails
+                is tried again before any later message. Messages are then received only when none is held, so
+                ``prefetch`` is the number received together, less 1 (None = 0).
+            first_retry: pause after the first failure, shortened at random by up to a half.
+            longest_retry: longest such pause; at most 12 h.
+            wait: longest wait of a receive, 0-30 s.
+            patience: how long receives may fail, beyond the wait of a receive, until the consumer ends with the error;
+                None = without end.
+
+        Raises:
+            ValueError: a number is out of range.
+        """
+        options = consumer_options(
+            concurrency=concurrency,
+            prefetch=prefetch,
+            lease=lease,
+            ordered=ordered,
+            first_retry=first_retry,
+            longest_retry=longest_retry,
+            wait=wait,
+            patience=patience,
+        )
+        return lambda handler: Consumer(self._source(), handler, options)
+
+    def consume(
+        self,
+        *,
+        concurrency: int | None = 1,
+        prefetch: int | None = None,
+        lease: Duration = LEASE,
+        ordered: bool = False,
+        first_retry: Duration = 1.0,
+        longest_retry: Duration = 600.0,
+        wait: Duration = 30.0,
+        patience: Duration | None = None,
+    ) -> MessageStream[ConsumedMessage[BodyT]]:
+        """Iterate over the messages of the queue, and keep their leases until they are settled::
+
+            async for message in queue.consume():
+                async with message.process():
+                    ...
+
+        The iteration waits while ``concurrency`` messages are not settled, so settle each: with ``process()``, or with
+        ``delete``, ``release``, ``change_visibility`` or ``dead_letter`` of the message. Leaving the loop gives back
+        uncounted the messages that were not taken, and settles the processed messages; also if the client is closed
+        right after. For several messages at a time, hand the messages to tasks, or iterate in several tasks over one
+        stream.
+
+        Args and guarantees are those of :meth:`consumer`, but ``concurrency=None`` sets no limit: messages are received
+        as the program asks for them, and ahead only as far as it takes them at once. It suits programs that limit
+        themselves, such as a framework with handlers of its own.
+
+        Raises:
+            ValueError: a number is out of range.
+            CmqError: from the iteration: the queue is gone, the key is refused, or an argument is out of range.
+        """
+        options = consumer_options(
+            concurrency=concurrency,
+            prefetch=prefetch,
+            lease=lease,
+            ordered=ordered,
+            first_retry=first_retry,
+            longest_retry=longest_retry,
+            wait=wait,
+            patience=patience,
+        )
+        return MessageStream(self._source(), options)
+
+    def _source(self) -> Source[ConsumedMessage[BodyT]]:
+        return Source(
+            channel=self._channel,
+            name=self.name,
+            poison=None if self.codec is None else self.codec.poison,
+            message=lambda intake, lease: ConsumedMessage(self, intake, lease),
+        )
+
     # ------------------------------------------------------------------ received messages
 
     async def delete(self, message: Held) -> HandleResult:
@@ -370,22 +623,27 @@ class Queue:
         Raises:
             ReceiptHandleInvalid: the visibility timeout is over, or the handle is outdated or of another queue.
         """
-        return _single(await self.delete_batch([message]))
+        return await self._settlements.delete_one(_handle_of(message))
 
-    async def delete_batch(self, messages: Iterable[Held]) -> BatchResult:
-        """Delete received messages, with the rules of :meth:`delete`. A message named twice counts once.
+    async def delete_batch(self, messages: Iterable[Held], *, check: bool = True) -> BatchResult:
+        """Delete received messages, with the rules of :meth:`delete`. A message named twice is deleted once and appears
+        once in the result.
 
-        More than 256 messages take several requests, in turn. If a request fails, its error is raised, and the deletes
-        of earlier requests stay.
+        More than 256 messages take several requests, in turn. If a request fails, the deletes of earlier requests stay,
+        no further request is made, and the remaining messages are failures with the error of that request. If the first
+        request fails, its error is raised as it is.
+
+        Args:
+            messages: messages or receipt handles.
+            check: raise an exception if a message failed; False = return the failures in the result.
 
         Returns:
-            The deleted handles and the failures; ``raise_for_failures()`` raises the failures as an exception.
+            The deleted handles and, with ``check=False``, the failures.
+
+        Raises:
+            PartialFailure: a message failed; ``failures`` has each with its error, ``done`` the deleted handles.
         """
-        return await self._each_256(
-            messages,
-            lambda handles: wire.DeleteMessages(self._channel.next_request_id(), self.name, handles),
-            ends_lease=True,
-        )
+        return _checked(await self._settlements.delete(_handles_of(messages)), check=check)
 
     async def change_visibility(self, message: Held, timeout: Duration) -> HandleResult:
         """Set how long, from now, a received message stays hidden: longer to go on processing, shorter to release it.
@@ -400,16 +658,15 @@ class Queue:
         Raises:
             ReceiptHandleInvalid: the visibility timeout is over, or the handle is outdated or of another queue.
         """
-        return _single(await self.change_visibility_batch([message], timeout))
+        return await self._settlements.change_visibility_one(_handle_of(message), to_ms(timeout, "timeout"))
 
-    async def change_visibility_batch(self, messages: Iterable[Held], timeout: Duration) -> BatchResult:
+    async def change_visibility_batch(
+        self, messages: Iterable[Held], timeout: Duration, *, check: bool = True
+    ) -> BatchResult:
         """Set the visibility timeout of several messages; slices, result and errors as for :meth:`delete_batch`."""
         timeout_ms = to_ms(timeout, "timeout")
-        return await self._each_256(
-            messages,
-            lambda handles: wire.ChangeVisibility(self._channel.next_request_id(), self.name, handles, timeout_ms),
-            ends_lease=timeout_ms == 0,
-        )
+        result = await self._settlements.change_visibility(_handles_of(messages), timeout_ms)
+        return _checked(result, check=check)
 
     async def release(self, message: Held, *, count_receive: bool = True) -> HandleResult:
         """Make a received message active again at once, in its old position by send time.
@@ -424,46 +681,75 @@ class Queue:
             ReceiptHandleInvalid: the visibility timeout is over (the message is active already), or the handle is of
                 another queue.
         """
-        return _single(await self.release_batch([message], count_receive=count_receive))
+        return await self._settlements.release_one(_handle_of(message), count_receive=count_receive)
 
-    async def release_batch(self, messages: Iterable[Held], *, count_receive: bool = True) -> BatchResult:
-        """Release several messages; slices, result and errors as for :meth:`delete_batch`."""
-        return await self._each_256(
-            messages,
-            lambda handles: wire.ReleaseMessages(self._channel.next_request_id(), self.name, handles, count_receive),
-            ends_lease=True,
-        )
-
-    async def _each_256(
-        self, messages: Iterable[Held], request: Callable[[list[int]], wire.Request], *, ends_lease: bool
+    async def release_batch(
+        self, messages: Iterable[Held], *, count_receive: bool = True, check: bool = True
     ) -> BatchResult:
-        """Make the request for all handles, in slices of at most 256 (the server's limit)."""
-        # No handle twice: an older server reports the second as failed, although the first was carried out.
-        handles = list(dict.fromkeys(item.receipt_handle if isinstance(item, Message) else item for item in messages))
-        reply = wire.HandlesDone(0, [])
-        failed: list[wire.HandleFailure] = []
-        next_visible_ms = 0
-        connection_id = self._channel.connection_id
-        for start in range(0, len(handles), MAX_BATCH):
-            part = handles[start : start + MAX_BATCH]
-            reply, uncertain = await self._channel.call_noting_repeats(request(part), wire.HandlesDone)
-            failed += [
-                refusal for refusal in reply.failures if not (uncertain and ends_lease and is_invalid_handle(refusal))
-            ]
-            if reply.next_visible_ms:
-                next_visible_ms = min(next_visible_ms or reply.next_visible_ms, reply.next_visible_ms)
-        lost = {refusal.receipt_handle for refusal in failed}
-        return BatchResult(
-            [handle for handle in handles if handle not in lost] if lost else handles,
-            [failure(refusal, reply.request_id, connection_id) for refusal in failed],
-            reply.request_id,
-            to_datetime(next_visible_ms) if next_visible_ms else None,
-        )
+        """Release several messages; slices, result and errors as for :meth:`delete_batch`."""
+        result = await self._settlements.release(_handles_of(messages), count_receive=count_receive)
+        return _checked(result, check=check)
+
+    async def dead_letter(self, message: Held, reason: str = "") -> HandleResult:
+        """Move a received message to the queue's dead-letter queue at once, whatever the queue's own rule.
+
+        For a message that no further attempt can process. The move is one step: the message is always in exactly one of
+        the two queues. The dead letter has a new id and send time, and an origin with the reason ``rejected`` and, as
+        ``rejection``, the reason given here. The move counts as the delete of the message: it cannot be repeated or
+        rewound; :meth:`redrive` of the dead-letter queue brings the message back.
+
+        A lost reply is treated as in :meth:`delete`. After a cancellation the message may be moved. If the call fails
+        with an error of the server, the message stays in flight under its handle, until its visibility timeout ends.
+
+        Args:
+            message: the message or its receipt handle.
+            reason: text for readers of the dead letters; at most 256 bytes of UTF-8.
+
+        Raises:
+            NoDeadLetterQueue: the queue has no dead-letter queue.
+            DeadLettersNotTaken, BacklogFull: the dead-letter queue takes the message later, perhaps.
+            MessageTooLarge: the body is over the limit of the dead-letter queue.
+            ReceiptHandleInvalid: the visibility timeout is over, or the handle is outdated or of another queue.
+            MessagesDamaged: the server cannot read the message from its disk.
+            InvalidArgument: the reason is too long.
+            DiskNearlyFull, Busy: try again after ``retry_after``.
+            UnknownOperation: the server is too old for this call.
+        """
+        return await self._settlements.dead_letter_one(_handle_of(message), reason)
+
+    async def dead_letter_batch(
+        self, messages: Iterable[Held], reason: str | Sequence[str] = "", *, check: bool = True
+    ) -> BatchResult:
+        """Move several messages to the dead-letter queue, with the rules of :meth:`dead_letter`.
+
+        Slices, result and errors are as for :meth:`delete_batch`. The messages move independently: a failure does not
+        affect the others.
+
+        Args:
+            messages: the messages or their receipt handles.
+            reason: a reason for all messages, or a reason per message.
+
+        Raises:
+            ValueError: there are not as many reasons as messages.
+        """
+        held = list(messages)
+        if isinstance(reason, str):
+            return _checked(await self._settlements.dead_letter(_handles_of(held), reason), check=check)
+        reasons = list(reason)
+        if len(reasons) != len(held):
+            raise ValueError(
+                f"{len(reasons)} reasons for {len(held)} messages; give a reason per message, or one reason"
+            )
+        reason_of: dict[int, str] = {}
+        for item, its_reason in zip(held, reasons, strict=True):
+            # A message that is named twice counts once, with its first reason.
+            reason_of.setdefault(_handle_of(item), its_reason)
+        return _checked(await self._settlements.dead_letter(list(reason_of), reason_of), check=check)
 
     # ------------------------------------------------------------------ rewind
 
     async def rewind(
-        self, time: datetime | float | None = None, *, ago: Duration | None = None, strict: bool = False
+        self, time: datetime | float | None = None, *, ago: Duration | None = None, strict: bool = True
     ) -> Rewound:
         """Make deleted messages active again that were sent at or after a time, in the order of sending, for all
         consumers.
@@ -476,13 +762,14 @@ class Queue:
         only harm, so repeat the call if your consumers tolerate duplicates.
 
         Args:
-            time: a ``datetime`` with a zone, or seconds since 1970. From as long ago as the window to the send time of
-                the oldest message that is active or in flight (now, if there is none).
+            time: a ``datetime`` with a zone, or seconds since 1970 (from September 2001 on: a smaller number is likely
+                meant as a duration, and is refused). From as long ago as the window to the send time of the oldest
+                message that is active or in flight (now, if there is none).
                 The server stamps messages with broker time, so the send time of a message always rewinds to that
                 message.
             ago: in place of ``time``, how long ago. The server does the subtraction, so the local clock does not matter
                 (an older server without ``ago`` is sent a time by the local clock).
-            strict: refuse a time before the window instead of using the nearest possible time.
+            strict: refuse a time before the window; False = use the nearest possible time instead.
 
         Returns:
             The number of messages that are active again, the time used, and whether that time differs from the request.
@@ -490,8 +777,9 @@ class Queue:
         Raises:
             TimeNotRewindable: the time is too late, or (``strict``) before the window, or there is no window;
                 ``nearest`` is the nearest possible time. No message was changed.
-            TypeError, ValueError: the time is malformed or has no zone; or not exactly one of ``time`` and ``ago`` is
-                given.
+            TypeError: the time is a duration, or neither a ``datetime`` nor a number; or not exactly one of ``time``
+                and ``ago`` is given.
+            ValueError: the time has no zone, or is a number that is not a time.
         """
         if (time is None) == (ago is None):
             raise TypeError("rewind takes either time or ago")
@@ -500,13 +788,19 @@ class Queue:
             ago_ms = to_ms(ago or 0, "ago")
             if ago_ms < 0:
                 raise ValueError(f"ago is {ago!r}; it must not be negative")
-            time = max(0.0, wall_clock() - ago_ms / 1000)
-        time_ms = to_epoch_ms(time, "time")
+            time_ms = max(0, round(wall_clock() * 1000) - ago_ms)
+        else:
+            time_ms = to_moment_ms(time, "time", "rewind(ago=...)")
         request = wire.RewindQueue(self._channel.next_request_id(), self.name, time_ms, strict, ago_ms)
         try:
-            reply = await self._channel.call(request, wire.Rewound, Repeat.ONCE)
-        except NotSupported:
-            reply = await self._channel.ask(wire.RewindQueue, wire.Rewound, Repeat.ONCE, self.name, time_ms, strict)
+            try:
+                reply = await self._channel.call(request, wire.Rewound, Repeat.ONCE)
+            except NotSupported:
+                reply = await self._channel.ask(wire.RewindQueue, wire.Rewound, Repeat.ONCE, self.name, time_ms, strict)
+        except TimeNotRewindable as error:
+            if error.nearest is not None:
+                error.add_note(f"The nearest possible time is {error.nearest}.")
+            raise
         return Rewound(reply.messages, to_datetime(reply.time_ms), reply.clamped, reply.request_id)
 
     # ------------------------------------------------------------------ dead letters
@@ -564,7 +858,7 @@ class Queue:
 
     async def send_half_batch(
         self,
-        messages: Iterable[bytes | Outgoing],
+        messages: Iterable[BodyT | Outgoing[BodyT]],
         *,
         headers: Mapping[str, str] | None = None,
         first_check: Duration | None = None,
@@ -587,29 +881,18 @@ class Queue:
             CmqError: as for :meth:`send_batch`.
             ValueError: a message has a delay.
         """
-        batch = Batch(messages, None, headers, dedup_ids)
+        batch = Batch.of(messages, None, headers, dedup_ids, self.codec)
         if any(delay is not None for delay in batch.delays):
             raise ValueError("a half message takes no delay")
-        if not batch.bodies:
-            return SentBatch([], 0)
         check_ms = None if first_check is None else to_ms(first_check, "first_check")
-        channel = self._channel
-        session, sequence = channel.numbering.next()
-        request = wire.SendHalfMessages(
-            channel.next_request_id(),
-            queue=self.name,
-            bodies=batch.bodies,
-            headers=batch.headers,
-            first_check_ms=check_ms,
-            session=session.number,
-            sequence=sequence,
-            dedup_ids=batch.dedup_ids,
-        )
-        reply = await channel.send_numbered(request, wire.MessagesSent, session, sequence)
-        return SentBatch([printed_id(number) for number in reply.message_ids], reply.request_id)
+        return await send_half(self._channel, self.name, batch, check_ms)
 
     async def end_transactions(
-        self, message_ids: Iterable[MessageId | str], status: TransactionStatus | Sequence[TransactionStatus]
+        self,
+        message_ids: Iterable[MessageId | str],
+        status: TransactionStatus | Sequence[TransactionStatus],
+        *,
+        check: bool = True,
     ) -> DecisionResult:
         """Commit half messages or roll them back, independently: a failure does not affect the other messages.
 
@@ -619,10 +902,13 @@ class Queue:
 
         Args:
             message_ids: ids from ``send_half_batch``, :meth:`half_messages` or :meth:`peek`. More than 256 take several
-                requests; if a request fails, the decisions of earlier requests stay.
+                requests, as for :meth:`delete_batch`.
             status: a status for all messages, or a status per message.
+            check: raise an exception if a message failed; False = return the failures in the result.
 
         Raises:
+            PartialFailure: a message was not decided as requested; ``failures`` has each with its error, ``done`` the
+                decided ids.
             ValueError: a message id is malformed, or the numbers of statuses and ids differ.
         """
         numbers = [id_number(message_id) for message_id in message_ids]
@@ -634,23 +920,10 @@ class Queue:
                 raise ValueError(
                     f"{len(decisions)} statuses for {len(numbers)} messages; give a status per message, or one status"
                 )
-        failed: list[DecisionFailure] = []
-        request_id = 0
-        channel = self._channel
-        for start in range(0, len(numbers), MAX_BATCH):
-            request = wire.EndTransactions(
-                channel.next_request_id(),
-                self.name,
-                numbers[start : start + MAX_BATCH],
-                decisions[start : start + MAX_BATCH],
-            )
-            connection_id = channel.connection_id
-            reply = await channel.call(request, wire.TransactionsEnded, Repeat.SAFE)
-            request_id = reply.request_id
-            failed += [decision_failure(refusal, request_id, connection_id) for refusal in reply.failures]
-        refused = {refusal.id for refusal in failed}
-        done = [printed_id(number) for number in numbers]
-        return DecisionResult([message_id for message_id in done if message_id not in refused], failed, request_id)
+        result = await decide(self._channel, self.name, numbers, decisions)
+        if check and result.failures:
+            result.raise_for_failures()
+        return result
 
     async def half_messages(self, max_messages: int = 100, *, start: int = 0) -> UndecidedPage:
         """List half messages that are neither committed nor rolled back, in the order of sending.
@@ -687,23 +960,39 @@ class Queue:
             )
         )
 
-    async def clear(self) -> None:
+    async def clear(self) -> Done:
         """Drop every message sent before this call, in every state, in one step; receipt handles become invalid.
 
         Not repeated after a lost reply, since the repeat would drop later messages too.
         """
-        await self._channel.ask(wire.ClearQueue, wire.Done, Repeat.ONCE, self.name)
+        return Done((await self._channel.ask(wire.ClearQueue, wire.Done, Repeat.ONCE, self.name)).request_id)
 
     def __repr__(self) -> str:
         return f"<Queue {self.name!r}>"
 
 
-def _single(result: BatchResult) -> HandleResult:
-    """Return the result of a batch with a single handle.
+def _handles_of(messages: Iterable[Held]) -> list[int]:
+    # No handle twice: an older server reports the second as failed, although the first was carried out.
+    return list(dict.fromkeys(map(_handle_of, messages)))
+
+
+def _checked(result: BatchResult, *, check: bool) -> BatchResult:
+    """Return the result; with ``check``, raise its failures."""
+    if check and result.failures:
+        result.raise_for_failures()
+    return result
+
+
+def _handle_of(item: Held) -> int:
+    return item.receipt_handle if isinstance(item, Message) else item
+
+
+def _at_ms(at: datetime | float, delay: Duration | None) -> int:
+    """Return the wire time at which messages become active.
 
     Raises:
-        ServerError: the handle failed.
+        ValueError: a delay is given too, or the time names no zone.
     """
-    if result.failures:
-        raise result.failures[0].error
-    return HandleResult(result.request_id, result.next_visible_time)
+    if delay is not None:
+        raise ValueError("a send has delay or at, not both")
+    return to_moment_ms(at, "at", "send(delay=...)")

@@ -50,7 +50,9 @@ class Origin(msgspec.Struct, frozen=True):
     receive_count: int
     """Number of receives in that queue."""
     reason: str
-    """``receives`` or ``age``: became a dead letter; ``redrive``: came back from a dead-letter queue."""
+    """``receives``, ``age`` or ``rejected``: became a dead letter; ``redrive``: came back from a dead-letter queue."""
+    rejection: str = ""
+    """The reason that the consumer gave to ``dead_letter``; empty unless ``reason`` is ``rejected``."""
 
 
 class CopyOf(msgspec.Struct, frozen=True):
@@ -80,14 +82,31 @@ class SentBatch(msgspec.Struct, frozen=True):
     ids: list[MessageId]
     """In the order of the messages given."""
     request_id: int
+    """Number of the last request, if the batch was split; 0 = the batch was empty, and no request was made."""
+    request_ids: tuple[int, ...] = ()
+    """Numbers of all requests, in their order."""
+
+
+class Done(msgspec.Struct, frozen=True):
+    """A change without further result was made, durably."""
+
+    request_id: int
+
+
+class SegmentsSealed(msgspec.Struct, frozen=True):
+    """All rows of the log up to now are in sealed segments."""
+
+    last_lsn: int
+    """Number of the last sealed row."""
+    request_id: int
 
 
 class HandleResult(msgspec.Struct, frozen=True):
-    """A delete, change of visibility or release was done, durably."""
+    """A delete, change of visibility, release or move to the dead-letter queue was done, durably."""
 
     request_id: int
     next_visible_time: datetime | None = None
-    """Time at which the message becomes active again; None after a delete."""
+    """Time at which the message becomes active again; None after a delete, and after a move."""
 
 
 class PartialResult(msgspec.Struct, Generic[EntryT, FailureT], frozen=True):
@@ -97,7 +116,9 @@ class PartialResult(msgspec.Struct, Generic[EntryT, FailureT], frozen=True):
     """The successful entries, durable."""
     failures: list[FailureT]
     request_id: int
-    """Number of the last request, if the batch took several."""
+    """Number of the last answered request, if the batch took several; 0 = none was answered."""
+    request_ids: tuple[int, ...]
+    """Numbers of all answered requests, in their order."""
 
     @property
     def ok(self) -> bool:
@@ -108,19 +129,21 @@ class PartialResult(msgspec.Struct, Generic[EntryT, FailureT], frozen=True):
         """Raise an exception if an entry failed.
 
         Raises:
-            PartialFailure: an entry failed; the text names the first failure, ``failures`` has all.
+            PartialFailure: an entry failed; the text names the first failure, ``failures`` has all, and ``done`` the
+                successes.
         """
         if self.failures:
             count, total = len(self.failures), len(self.done) + len(self.failures)
             text = f"{count} of {total} failed; the first, {self.failures[0]}"
-            raise PartialFailure(text, self.failures, request_id=self.request_id)
+            raise PartialFailure(text, self.failures, done=self.done, request_id=self.request_id)
 
 
 class BatchResult(PartialResult[int, Failure], frozen=True):
-    """Result of a batch of deletes, changes of visibility or releases; ``done`` has receipt handles."""
+    """Result of a batch of deletes, changes of visibility, releases or moves to the dead-letter queue; ``done`` has
+    receipt handles."""
 
     next_visible_time: datetime | None = None
-    """Time at which the first of the messages becomes active again; None after a delete."""
+    """Time at which the first of the messages becomes active again; None after a delete, and after a move."""
 
 
 class DecisionResult(PartialResult[MessageId, DecisionFailure], frozen=True):
@@ -128,7 +151,7 @@ class DecisionResult(PartialResult[MessageId, DecisionFailure], frozen=True):
 
 
 class Peeked(msgspec.Struct, frozen=True):
-    """A message at the time of the peek; a peek is no receive."""
+    """A message at the time of the peek; a peek is not a receive."""
 
     id: MessageId
     state: str
@@ -252,6 +275,7 @@ def origin(moved: messages.Origin | None) -> Origin | None:
         to_datetime(moved.enqueue_ms),
         moved.receive_count,
         moved.reason,
+        moved.rejection,
     )
 
 

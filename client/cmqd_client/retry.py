@@ -7,8 +7,8 @@ connection or a time-out says perhaps. *Is a repeat harmless?* :class:`Repeat` h
     receive                                        READ   messages of a lost reply become active again
     send, half send (numbered)                     SAFE   the server knows a repeat and gives the first answer
     commit, roll back                              SAFE   the first decision stays; the same decision succeeds again
-    delete, change visibility, release             SAFE   the first attempt's success only makes the handle invalid;
-                                                          see ``cmqd_client.queue``
+    delete, dead-letter, change visibility,        SAFE   the first attempt's success only makes the handle invalid;
+    release                                               see ``cmqd_client.queue``
     ensure, set attributes, enable/disable a key,  SAFE   the same state results
     cancel a redrive, (un)register a checker
     create and delete of queues, accounts, keys;   ONCE   repeated only if the server did not execute the request;
@@ -44,16 +44,16 @@ class Repeat(Enum):
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """Number of repeats and pauses; all times in seconds."""
+    """Number of repeats and pauses; all times in seconds. The time for all attempts together is the caller's."""
 
-    retries: int = 2
-    """Repeats after the first attempt. 0 = never repeat."""
+    retries: int | None = None
+    """Most repeats after the first attempt. None = as many as the time allows; 0 = never repeat."""
     first_delay: float = 0.05
     """Wait before the first repeat or reconnection: longer than a scheduling hiccup, too short to be noticed."""
     max_delay: float = 2.0
     """Longest wait between two attempts to connect: how late a client notices that its server is back."""
     max_retry_after: float = 10.0
-    """Longest suggested pause that the client waits for; a longer suggestion goes to the caller as an error."""
+    """Longest suggested pause that a reconnection waits for."""
 
     def delay(self, attempt: int, chance: float) -> float:
         """Return the seconds to wait before attempt ``attempt + 1``.
@@ -66,16 +66,19 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
         full = min(self.max_delay, self.first_delay * 2.0 ** min(attempt - 1, 30))
         return full * (1 - chance / 2)
 
-    def next_attempt(self, error: CmqError, repeat: Repeat, attempt: int, chance: float) -> float | None:
+    def next_attempt(
+        self, error: CmqError, repeat: Repeat, attempt: int, remaining: float, chance: float
+    ) -> float | None:
         """Return the seconds to wait before a repeat of the request, or None for no repeat.
 
         Args:
             error: the error of this attempt.
             repeat: whether a repeat is harmless.
             attempt: number of attempts made, from 1.
+            remaining: seconds in which the next attempt must begin.
             chance: a random number in [0, 1).
         """
-        if attempt > self.retries:
+        if self.retries is not None and attempt > self.retries:
             return None
         if may_have_happened(error):
             if repeat is Repeat.ONCE:
@@ -84,10 +87,9 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
             return None
         wait = self.delay(attempt, chance)
         if error.retry_after is not None:
-            if error.retry_after > self.max_retry_after:
-                return None
             wait = max(wait, error.retry_after)
-        return wait
+        # A pause that outlasts the caller's patience would only delay the error.
+        return wait if wait < remaining else None
 
 
 def may_have_happened(error: CmqError) -> bool:

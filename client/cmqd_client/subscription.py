@@ -14,6 +14,7 @@ from cmqd_client.attributes import check_names
 from cmqd_client.channel import Channel
 from cmqd_client.durations import Duration, to_datetime, to_ms
 from cmqd_client.infos import info_fields
+from cmqd_client.results import Done
 from cmqd_client.retry import Repeat
 from cmqd_protocol import messages as wire
 from cmqd_types.topics import SubscriptionSummary
@@ -123,6 +124,14 @@ class SubscriptionPage(msgspec.Struct, frozen=True):
         return len(self.subscriptions)
 
 
+class DeliveriesDone(msgspec.Struct, frozen=True):
+    """Waiting deliveries of a subscription were retried or dropped, durably."""
+
+    messages: int
+    """Number of messages."""
+    request_id: int
+
+
 class RotatedSecret(msgspec.Struct, frozen=True):
     """A subscription's new secret."""
 
@@ -186,35 +195,33 @@ class Subscription:
             )
         )
 
-    async def pause(self) -> None:
+    async def pause(self) -> Done:
         """Hold all deliveries back until :meth:`resume`; attempts in progress end normally.
 
         Messages are kept for the subscription meanwhile, for a day from their publish. Errors and repeats as for
         :meth:`set`.
         """
-        await self.set(paused=True)
+        return Done((await self.set(paused=True)).request_id)
 
-    async def resume(self) -> None:
+    async def resume(self) -> Done:
         """Continue the deliveries after :meth:`pause`. Errors and repeats as for :meth:`set`."""
-        await self.set(paused=False)
+        return Done((await self.set(paused=False)).request_id)
 
-    async def retry_now(self) -> int:
-        """Retry all failed messages at once, and return their number; messages out of retries get another attempt.
+    async def retry_now(self) -> DeliveriesDone:
+        """Retry all failed messages at once; messages out of retries get another attempt.
 
         Returns without waiting for the attempts. Not repeated after a lost reply.
         """
-        return (
-            await self._channel.ask(wire.RetryDeliveries, wire.DeliveriesDone, Repeat.ONCE, self.topic, self.name)
-        ).messages
+        reply = await self._channel.ask(wire.RetryDeliveries, wire.DeliveriesDone, Repeat.ONCE, self.topic, self.name)
+        return DeliveriesDone(reply.messages, reply.request_id)
 
-    async def drop_waiting(self) -> int:
-        """Drop all messages that wait or are in retry for this subscription, and return their number.
+    async def drop_waiting(self) -> DeliveriesDone:
+        """Drop all messages that wait or are in retry for this subscription.
 
         Not repeated after a lost reply, since the repeat would drop later messages too.
         """
-        return (
-            await self._channel.ask(wire.DropDeliveries, wire.DeliveriesDone, Repeat.ONCE, self.topic, self.name)
-        ).messages
+        reply = await self._channel.ask(wire.DropDeliveries, wire.DeliveriesDone, Repeat.ONCE, self.topic, self.name)
+        return DeliveriesDone(reply.messages, reply.request_id)
 
     async def rotate_secret(self, *, overlap: Duration | None = None) -> RotatedSecret:
         """Make a new secret for the signatures of requests. Not repeated after a lost reply.
@@ -232,12 +239,13 @@ class Subscription:
         )
         return RotatedSecret(reply.secret, to_datetime(reply.overlap_until_ms), reply.request_id)
 
-    async def unsubscribe(self) -> None:
+    async def unsubscribe(self) -> Done:
         """End the subscription and drop its waiting messages. Not repeated after a lost reply.
 
         Copies already in the queue stay there.
         """
-        await self._channel.ask(wire.Unsubscribe, wire.Done, Repeat.ONCE, self.topic, self.name)
+        reply = await self._channel.ask(wire.Unsubscribe, wire.Done, Repeat.ONCE, self.topic, self.name)
+        return Done(reply.request_id)
 
     def __repr__(self) -> str:
         return f"<Subscription {self.name!r} of {self.topic!r}>"
@@ -247,7 +255,7 @@ def strings(values: Iterable[str], field: str) -> list[str]:
     """Return tags or keys as a list.
 
     Raises:
-        TypeError: the value is a single string (its letters would be taken for tags), or an element is no string.
+        TypeError: the value is a single string (its letters would be taken for tags), or an element is not a string.
     """
     if isinstance(values, (str, bytes)):
         raise TypeError(f"{field} must be a list of strings, not {values!r}")
@@ -265,7 +273,7 @@ def subscription_attributes(given: SubscriptionAttributes) -> dict[str, Any]:
     """Return the given attributes in wire form.
 
     Raises:
-        TypeError: an attribute is unknown; tags or keys are no list of strings.
+        TypeError: an attribute is unknown; tags or keys are not a list of strings.
         ValueError: there are both tags and keys.
     """
     check_names(given, SubscriptionAttributes, "subscription")

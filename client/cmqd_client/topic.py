@@ -7,11 +7,12 @@ A handle is a name and a client; creating a handle sends no request. The rules o
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Literal, TypedDict, TypeVar, Unpack, cast
+from typing import Any, Generic, Literal, TypedDict, TypeVar, Unpack, cast
 
 import msgspec
 
 from cmqd_client.attributes import check_names
+from cmqd_client.bodies import BodyCodec, BodyT
 from cmqd_client.channel import Channel
 from cmqd_client.infos import info_fields
 from cmqd_client.message_ids import MessageId, printed_id
@@ -101,24 +102,26 @@ class Published(msgspec.Struct, frozen=True):
     request_id: int
 
 
-class Topic:
+class Topic(Generic[BodyT]):
     """A topic of the account; get the handle from ``client.topic(name)``, ``create_topic`` or ``ensure_topic``.
 
     Any number of tasks can use a handle at once; their requests share the client's connection. All methods raise
     ``TopicNotFound`` if the topic does not exist.
     """
 
-    __slots__ = ("_channel", "name")
+    __slots__ = ("_channel", "codec", "name")
 
-    def __init__(self, channel: Channel, name: str) -> None:
+    def __init__(self, channel: Channel, name: str, codec: BodyCodec[BodyT] | None = None) -> None:
         self._channel = channel
         self.name: str = name
+        self.codec: BodyCodec[BodyT] | None = codec
+        """Encodes the bodies; None = bodies are bytes."""
 
     # ------------------------------------------------------------------ publish
 
     async def publish(
         self,
-        body: bytes,
+        body: BodyT,
         *,
         tags: Iterable[str] | None = None,
         routing_key: str | None = None,
@@ -135,7 +138,8 @@ class Topic:
         repeat, ``matched`` is None.
 
         Args:
-            body: 1 byte up to the topic's ``max_message_bytes``; opaque to the server.
+            body: 1 byte up to the topic's ``max_message_bytes``; opaque to the server. For a handle with a type, a
+                value of the type; the client sets the header ``content-type``.
             tags: on a tag topic, up to 10 tags of 1-16 characters without commas; None = no tags.
             routing_key: on a routing topic, 1-64 bytes with at most 15 dots.
             headers: at most 32, 16 KiB in all; copied to every subscription.
@@ -149,14 +153,12 @@ class Topic:
         """
         labels = None if tags is None else [strings(tags, "tags")]
         keys = None if routing_key is None else [routing_key]
-        (published,) = await self._publish(
-            [checked_body(body)], labels, keys, None if headers is None else [dict(headers)], [dedup_id]
-        )
+        (published,) = await self._publish([self._encoded(body)], labels, keys, [self._headers(headers)], [dedup_id])
         return published
 
     async def publish_batch(
         self,
-        bodies: Iterable[bytes],
+        bodies: Iterable[BodyT],
         *,
         tags: Sequence[str] | Sequence[Sequence[str]] | None = None,
         routing_key: str | None = None,
@@ -171,8 +173,8 @@ class Topic:
         cancellation and errors are as for :meth:`publish`.
 
         Args:
-            bodies: bodies and headers are at most 1 MiB together (a single larger message is allowed). An empty batch
-                publishes no message.
+            bodies: as for :meth:`publish`. Bodies and headers are at most 1 MiB together (a single larger message is
+                allowed). An empty batch publishes no message.
             tags: on a tag topic, the tags of every message (``["red", "big"]``), or a list of tags per message
                 (``[["red"], ["red", "big"], []]``).
             routing_key: on a routing topic, the key of every message.
@@ -188,7 +190,7 @@ class Topic:
             CmqError: as for :meth:`publish`.
             ValueError: a list differs in length from ``bodies``, or there are both tags and routing keys.
         """
-        contents = [checked_body(body) for body in bodies]
+        contents = [self._encoded(body) for body in bodies]
         count = len(contents)
         if routing_key is not None and routing_keys is not None:
             raise ValueError("give routing_key (of every message) or routing_keys (a key per message), not both")
@@ -196,24 +198,34 @@ class Topic:
         if routing_keys is not None:
             keys = _one_each(strings(routing_keys, "routing_keys"), count, "routing_keys")
         labels = None if tags is None else _tags(tags, count)
-        all_headers: list[Headers | None] | None = None
-        if isinstance(headers, Mapping):
-            common = dict(headers)
-            all_headers = [common for _ in contents]
-        elif headers is not None:
-            per_message = _one_each(headers, count, "headers")
-            all_headers = [None if entry is None else dict(entry) for entry in per_message]
+        if headers is None or isinstance(headers, Mapping):
+            all_headers = [self._headers(headers)] * count
+        else:
+            all_headers = [self._headers(entry) for entry in _one_each(headers, count, "headers")]
         ids = None if dedup_ids is None else _one_each(dedup_ids, count, "dedup_ids")
         if not contents:
             return []
         return await self._publish(contents, labels, keys, all_headers, ids, after)
+
+    def _encoded(self, body: BodyT) -> bytes:
+        """Return the body in bytes.
+
+        Raises:
+            TypeError: the body is not bytes, or not of the type of the handle.
+        """
+        return checked_body(cast("bytes", body)) if self.codec is None else self.codec.encode(body)
+
+    def _headers(self, headers: Mapping[str, str] | None) -> Headers | None:
+        """Return the headers of a message, with the content type of a typed handle."""
+        given = None if headers is None else dict(headers)
+        return given if self.codec is None else self.codec.headers(given)
 
     async def _publish(
         self,
         bodies: list[bytes],
         tags: list[list[str]] | None,
         routing_keys: list[str] | None,
-        headers: list[Headers | None] | None,
+        headers: list[Headers | None],
         dedup_ids: list[str | None] | None,
         after: str | None = None,
     ) -> list[Published]:
@@ -225,7 +237,7 @@ class Topic:
             channel.next_request_id(),
             topic=self.name,
             bodies=bodies,
-            headers=headers if headers and any(headers) else None,
+            headers=headers if any(headers) else None,
             tags=tags if tags and any(tags) else None,
             routing_keys=routing_keys,
             session=session.number,
@@ -233,7 +245,15 @@ class Topic:
             dedup_ids=dedup_ids if dedup_ids and any(name is not None for name in dedup_ids) else None,
             after=after,
         )
-        reply = await channel.send_numbered(request, wire.MessagesPublished, session, sequence)
+        tracing = channel.tracing
+        if tracing is None:
+            reply = await channel.send_numbered(request, wire.MessagesPublished, session, sequence)
+        else:
+            with tracing.send(self.name, len(bodies), "publish") as span:
+                request = msgspec.structs.replace(request, headers=tracing.inject(bodies, request.headers))
+                reply = await channel.send_numbered(request, wire.MessagesPublished, session, sequence)
+                if len(bodies) == 1:
+                    span.set_attribute("messaging.message.id", printed_id(reply.message_ids[0]))
         return [
             Published(printed_id(number), matched, reply.request_id)
             for number, matched in zip(reply.message_ids, reply.matched, strict=True)
@@ -245,7 +265,7 @@ class Topic:
         self,
         name: str,
         *,
-        queue: Queue | str | None = None,
+        queue: Queue[Any] | str | None = None,
         url: str | None = None,
         ensure: bool = False,
         **attributes: Unpack[SubscriptionAttributes],
@@ -286,7 +306,7 @@ class Topic:
         self,
         name: str,
         *,
-        queue: Queue | str | None = None,
+        queue: Queue[Any] | str | None = None,
         url: str | None = None,
         ensure: bool = False,
         **attributes: Unpack[SubscriptionAttributes],
@@ -358,7 +378,7 @@ def _one_each(values: Sequence[T], count: int, field: str) -> list[T]:
     return list(values)
 
 
-def _endpoint(queue: Queue | str | None, url: str | None) -> dict[str, Any]:
+def _endpoint(queue: Queue[Any] | str | None, url: str | None) -> dict[str, Any]:
     """Return the endpoint of a subscription in wire form."""
     if (queue is None) == (url is None):
         raise ValueError("give either queue or url")

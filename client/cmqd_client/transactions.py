@@ -22,11 +22,12 @@ transaction is still open, the checker answers UNKNOWN, and the server asks agai
 import logging
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Generic, Self, TypeVar, cast
 
+from cmqd_client.bodies import BodyT
 from cmqd_client.check_answers import CHECK_TIMEOUT, CHECKS_AT_ONCE, CheckAnswers, result_of, status_of
 from cmqd_client.durations import Duration, to_seconds
-from cmqd_client.errors import AlreadyCommitted, AlreadyRolledBack, ClientClosed, CmqError, ServerError
+from cmqd_client.errors import AlreadyCommitted, AlreadyRolledBack, ClientClosed, CmqError
 from cmqd_client.half_messages import (
     Checker,
     HalfMessage,
@@ -47,14 +48,14 @@ _NOTHING: Any = None
 """The argument of a local transaction without an argument."""
 
 _UNKNOWN = TransactionStatus.UNKNOWN
-_DECIDED: Mapping[type[ServerError], TransactionStatus] = {
+_DECIDED: Mapping[type[CmqError], TransactionStatus] = {
     AlreadyCommitted: TransactionStatus.COMMIT,
     AlreadyRolledBack: TransactionStatus.ROLLBACK,
 }
 """The earlier decision, by the refusal of a later one."""
 
 
-class TransactionProducer:
+class TransactionProducer(Generic[BodyT]):
     """Sends messages that are delivered only if a local transaction succeeds, and answers the server's checks::
 
         def insert(message: HalfMessage, order: Order) -> TransactionStatus:
@@ -83,8 +84,8 @@ class TransactionProducer:
 
     def __init__(
         self,
-        queue: Queue,
-        checker: Checker | None = None,
+        queue: Queue[BodyT],
+        checker: Checker[BodyT] | None = None,
         *,
         check_timeout: Duration = CHECK_TIMEOUT,
         checks_at_once: int = CHECKS_AT_ONCE,
@@ -102,7 +103,7 @@ class TransactionProducer:
         self._opened = self._closed = False
 
     @property
-    def queue(self) -> Queue:
+    def queue(self) -> Queue[BodyT]:
         """The queue of the messages."""
         return self._queue
 
@@ -119,7 +120,7 @@ class TransactionProducer:
             ServerUnreachable, RequestTimeout, ConnectionLost: the server did not answer.
         """
         if self._opened:
-            raise ClientClosed("a producer is opened once")
+            raise ClientClosed("the producer was opened before; make a new producer")
         self._opened = True
         if self._answers is not None:
             try:
@@ -154,8 +155,8 @@ class TransactionProducer:
 
     async def send(
         self,
-        body: bytes,
-        local_transaction: LocalTransaction[T],
+        body: BodyT,
+        local_transaction: LocalTransaction[BodyT, T],
         argument: T = _NOTHING,
         *,
         headers: Mapping[str, str] | None = None,
@@ -191,7 +192,9 @@ class TransactionProducer:
                 checker.
         """
 
-        def for_all(messages: list[HalfMessage], argument: T) -> TransactionStatus | Awaitable[TransactionStatus]:
+        def for_all(
+            messages: list[HalfMessage[BodyT]], argument: T
+        ) -> TransactionStatus | Awaitable[TransactionStatus]:
             return local_transaction(messages[0], argument)
 
         outgoing = Outgoing(body, headers, None, dedup_id)
@@ -200,8 +203,8 @@ class TransactionProducer:
 
     async def send_batch(
         self,
-        messages: Iterable[bytes | Outgoing],
-        local_transaction: LocalBatchTransaction[T],
+        messages: Iterable[BodyT | Outgoing[BodyT]],
+        local_transaction: LocalBatchTransaction[BodyT, T],
         argument: T = _NOTHING,
         *,
         headers: Mapping[str, str] | None = None,
@@ -227,7 +230,10 @@ class TransactionProducer:
         """
         if self._closed or not self._opened:
             raise ClientClosed("the producer is not open; use it in `async with`")
-        batch = [message if isinstance(message, Outgoing) else Outgoing(message) for message in messages]
+        batch = [
+            cast("Outgoing[BodyT]", message) if isinstance(message, Outgoing) else Outgoing(message)
+            for message in messages
+        ]
         sent = await self._queue.send_half_batch(
             batch,
             headers=headers,
@@ -269,7 +275,7 @@ class TransactionProducer:
             return [TransactionResult(message_id, _UNKNOWN, sent.request_id) for message_id in ids]
         try:
             outcome = await self._queue.end_transactions(
-                [message_id for message_id, _ in decided], [status for _, status in decided]
+                [message_id for message_id, _ in decided], [status for _, status in decided], check=False
             )
         except CmqError as error:
             _log.warning("a decision in queue %r was not delivered, a check will decide: %s", self._queue.name, error)
@@ -306,7 +312,7 @@ def _results(
         if error is None or status is _UNKNOWN:
             results.append(TransactionResult(message_id, status, outcome.request_id))
             continue
-        _log.warning("the local transaction's status came too late: %s", error.text)
+        _log.warning("the local transaction decided too late: %s", error.text)
         decision = _DECIDED.get(type(error), _UNKNOWN)
         results.append(TransactionResult(message_id, decision, outcome.request_id, error))
     return results

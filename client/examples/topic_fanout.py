@@ -7,7 +7,7 @@ The URL can also come from the environment variable CMQ_URL. The program shows:
 * A producer publishes to a topic with tags and does not know the consumers.
 * Each subscription has its own copy in its own queue. The rules of that queue apply, and its consumer works at its own
   pace.
-* ``matched`` is the number of subscriptions that matched. A message without a match is discarded; that is no error.
+* ``matched`` is the number of subscriptions that matched. A message without a match is discarded; that is not an error.
 * Topic, queues and subscriptions are ensured: a second run finds them.
 """
 
@@ -37,7 +37,7 @@ async def consume(queue: Queue) -> None:
     while messages := await queue.receive(16, wait=0):
         for message in messages:
             print(f"{queue.name}: {message.body.decode()}")
-        (await queue.delete_batch(messages)).raise_for_failures()
+        await queue.delete_batch(messages)
 
 
 async def main(url: str) -> None:

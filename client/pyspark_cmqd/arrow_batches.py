@@ -41,6 +41,7 @@ _ORIGIN = pa.struct(
         pa.field("enqueue_ts", _TIMESTAMP),
         pa.field("receive_count", pa.int32()),
         pa.field("reason", pa.string()),
+        pa.field("rejection", pa.string()),
     ]
 )
 _COPY_OF = pa.struct([pa.field("msg_id", pa.string()), pa.field("publish_ts", _TIMESTAMP)])
@@ -320,6 +321,7 @@ def _origins(facts: Facts, run: Run, start: int, stop: int) -> Iterable[Any] | N
             "enqueue_ts": origin.enqueue_ms * 1000,
             "receive_count": origin.receive_count,
             "reason": origin.reason,
+            "rejection": origin.rejection or None,
         }
         for origin in run.origins[start:stop]
     ]
@@ -397,4 +399,4 @@ def check_columns(columns: "StructType") -> None:
             raise OptionError("schema", column.name, f"columns are {', '.join(COLUMNS)}")
         if column.dataType.simpleString() != kind:
             given = f"{column.name} {column.dataType.simpleString()}"
-            raise OptionError("schema", given, f"{column.name} is of type {kind}; cast it in the query")
+            raise OptionError("schema", given, f"{column.name} has type {kind}; cast it in the query")

@@ -44,7 +44,7 @@ class Catalog:
     """All rows above this row were searched, up to ``lsn``: every id with messages there is known."""
     nameless: set[int] = field(default_factory=set[int])
     """Ids that no record names: the rows of their creation are gone."""
-    looked: set[int] = field(default_factory=set[int])
+    searched: set[int] = field(default_factory=set[int])
     """Numbers of the sealed segments that were searched for ids."""
 
     def note_names(self, names: Iterable[SourceName]) -> None:
@@ -124,7 +124,7 @@ def name_ids(catalog: Catalog, folder: Folder, view: View, pieces: Iterable[Piec
         FolderError, DataLossError: a segment cannot be read.
     """
     followed = LAST_LSN if catalog.followed_from is None else catalog.followed_from
-    pieces = [one for one in pieces if one.above < followed and one.extent.number not in catalog.looked]
+    pieces = [one for one in pieces if one.above < followed and one.extent.number not in catalog.searched]
     ids = {number for piece in pieces for number in _ids_in(catalog, folder, piece)}
     last = max((piece.upto for piece in pieces), default=0)
     for extent in reversed(view.extents):
@@ -133,7 +133,7 @@ def name_ids(catalog: Catalog, folder: Folder, view: View, pieces: Iterable[Piec
         if extent.first_lsn <= last:
             _note_rows(catalog, folder, (extent,), 0, view.hi)
     catalog.nameless |= ids - catalog.sources.keys()
-    catalog.looked |= {piece.extent.number for piece in pieces if is_sealed(piece.extent)}
+    catalog.searched |= {piece.extent.number for piece in pieces if is_sealed(piece.extent)}
 
 
 def _note_checkpoints(catalog: Catalog, folder: Folder, view: View) -> int:

@@ -1,8 +1,9 @@
 """Departures: why messages left a queue, and with which receive count. Pure.
 
 A departure is one of the states ``deleted``, ``dead_lettered``, ``redriven``, ``expired``, ``cleared``,
-``queue_deleted``, ``rolled_back`` and ``committed``. The facts about messages that are still in the queue are in
-``cmqd_fold.QueueIndex``. The index forgets a message when the message leaves; a reader of the log must not.
+``queue_deleted``, ``queue_unused``, ``rolled_back`` and ``committed``. The facts about messages that are still in the
+queue are in ``cmqd_fold.QueueIndex``. The index forgets a message when the message leaves; a reader of the log must
+not.
 
 While all rows are there, the index says exactly which messages a record takes out of the queue. Segments are reclaimed
 in any order, so a log that has run for weeks has gaps, and checkpoints cover only the newest rows. Before the first
@@ -20,8 +21,10 @@ from pyroaring import BitMap64
 
 from cmqd_fold.queue_index import QueueIndex
 from cmqd_segment.records import (
+    UNUSED,
     AnyRecord,
     LeasesEnded,
+    MessagesDeadLettered,
     MessagesDeleted,
     MessagesExpired,
     MessagesMoved,
@@ -123,6 +126,10 @@ class CertainQueue:
                 state = State.REDRIVEN if record.redriven else State.DEAD_LETTERED
                 self._leave(state, BitMap64(unpack_runs(record.positions)))
                 index.apply_moved(record)
+            case MessagesDeadLettered():
+                departures.note_runs(State.DEAD_LETTERED, record.positions)
+                self._note_counts(record.leases, 0)
+                index.apply_dead_lettered(record)
             case TransactionsEnded():
                 departures.note_runs(State.COMMITTED if record.committed else State.ROLLED_BACK, record.positions)
                 index.apply_ended(record)
@@ -131,7 +138,7 @@ class CertainQueue:
                 self._leave(state, index.live & _span(index.floor, record.floor))
                 index.apply_floor(record.floor)
             case QueueDeleted():
-                self._leave(State.QUEUE_DELETED, index.live.copy())
+                self._leave(_state_of(record), index.live.copy())
                 index.apply_floor(index.next_position)
             case _:
                 index.apply(record)
@@ -140,10 +147,13 @@ class CertainQueue:
         departures = self._departures
         departures.note_runs(State.DELETED, record.positions)
         departures.deletes += [(start, stop, record.deleted_ms) for start, stop in ranges(record.positions)]
-        for lease in unpack_runs(record.leases):
+        self._note_counts(record.leases, 1)
+
+    def _note_counts(self, leases: Runs, default: int) -> None:
+        for lease in unpack_runs(leases):
             entry = self.index.leases.by_number.get(lease)
             if entry is not None:
-                departures.note_count(entry.position, entry.receive_count, 1)
+                self._departures.note_count(entry.position, entry.receive_count, default)
 
     def _leave(self, state: State, positions: BitMap64) -> None:
         if not positions:
@@ -214,6 +224,10 @@ class UncertainQueue:
                 self._prune(record)
             case MessagesMoved():
                 self._leave(State.REDRIVEN if record.redriven else State.DEAD_LETTERED, record.positions)
+            case MessagesDeadLettered():
+                self._leave(State.DEAD_LETTERED, record.positions)
+                for position, receive_count in self._end(unpack_runs(record.leases)):
+                    departures.note_count(position, receive_count)
             case TransactionsEnded():
                 self._leave(State.COMMITTED if record.committed else State.ROLLED_BACK, record.positions)
             case QueueCleared():
@@ -221,7 +235,7 @@ class UncertainQueue:
             case MessagesExpired():
                 self._pass_floor(State.EXPIRED, record.floor)
             case QueueDeleted():
-                self._drop(State.QUEUE_DELETED, self._present.copy(), list(self._leases))
+                self._drop(_state_of(record), self._present.copy(), list(self._leases))
             case _:
                 pass
 
@@ -284,6 +298,11 @@ class UncertainQueue:
             self._may_return -= positions
             self._present -= positions
         self._departures.receive_counts.update(self._end(leases))
+
+
+def _state_of(record: QueueDeleted) -> State:
+    """Return the state of the messages that went with a queue."""
+    return State.QUEUE_UNUSED if record.reason == UNUSED else State.QUEUE_DELETED
 
 
 def _span(start: int, stop: int) -> BitMap64:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from cmqd_segment.manifest import SegmentEntry
 from pyspark_cmqd.catalog import Catalog, checkpointed, complete, name_ids
-from pyspark_cmqd.errors import DataLossError, FolderError, OptionError, masked
+from pyspark_cmqd.errors import DataLossError, FolderError, UnknownNameError, masked
 from pyspark_cmqd.folder import Folder, open_folder
 from pyspark_cmqd.options import LATEST, Mode, Options
 from pyspark_cmqd.plan import (
@@ -86,9 +86,9 @@ def check_loss(view: View, options: Options, missing: Sequence[tuple[int, int]])
     """
     if missing and options.fail_on_data_loss:
         raise DataLossError(
-            f"rows {describe(missing)} of {options.path} were asked for and are gone (reclaimed, or lost to damage); "
-            f"the first row that is left is {view.extents[0].first_lsn if view.extents else view.hi + 1}, "
-            f"and failOnDataLoss=false reads what there is"
+            f"{options.path} no longer has {describe(missing)}: reclaimed, or lost to damage. The first remaining row "
+            f"is {view.extents[0].first_lsn if view.extents else view.hi + 1}; "
+            f"failOnDataLoss=false reads the remaining rows"
         )
 
 
@@ -192,7 +192,7 @@ def warn_unsealed(options: Options) -> None:
     unsealed = unsealed_now(options)
     if unsealed is not None:
         _log.warning(
-            "the sealed segments of %s have no requested message; rows %s are not sealed yet and were not read: "
+            "the sealed segments of %s have no requested message, and the query did not read the unsealed %s: "
             "includeActive=true reads unsealed rows, and 'cmq segment seal' seals them",
             masked(options.path),
             describe([unsealed]),
@@ -246,17 +246,17 @@ def check_names(options: Options, catalog: Catalog, folder: Folder, view: View) 
     error names the last row read.
 
     Raises:
-        OptionError: a name is unknown.
+        UnknownNameError: the log has no record of a name.
     """
     unknown = unknown_name(options, catalog)
     if unknown is None:
         return
-    looked = f"looked through up to row {view.hi}"
+    extent = f"up to row {view.hi}"
     if not options.include_active and not folder.is_remote:
-        looked += ", the last sealed row; includeActive=true reads later rows"
+        extent += ", the last sealed row; includeActive=true reads later rows"
     option, name = unknown
     where = f" in account {options.account!r}" if options.account and option != "account" else ""
-    raise OptionError(option, name, f"the log of {options.path} knows no {option} of that name{where} ({looked})")
+    raise UnknownNameError(option, name, f"the log of {options.path} has no {option} of this name{where} {extent}")
 
 
 # ---------------------------------------------------------------------- positions of a stream
@@ -284,7 +284,7 @@ def limited_offset(
     """Return the last row of a batch of at most this number of messages, and of bytes of bodies (0 = no limit).
 
     Rows are read whole. The batch has at least one row with wanted messages, even if the row exceeds the limit: else
-    the stream would stop there for ever.
+    the stream would stop there forever.
     """
     counted = counted_bytes = 0
     last = above

@@ -2,7 +2,8 @@
 
 CmqdSourceError
 ├── OptionError         an option is unknown, missing or out of range; correct the option
-├── FolderError         the data folder cannot be read; its broker or its copy needs a look
+│   └── UnknownNameError  the log has no account, queue or topic of the given name
+├── FolderError         the data folder cannot be read; check its broker, or its copy
 │   ├── NewerFolderError  a newer cmqd wrote the folder; no file is damaged
 │   └── OtherLogError     the position or journal belongs to a different log
 └── DataLossError       requested rows were reclaimed or lost; ask for later rows, or set failOnDataLoss=false
@@ -49,6 +50,10 @@ class OptionError(CmqdSourceError, ValueError):
         return f"option {self.option!r} {problem}: {self.allowed}"
 
 
+class UnknownNameError(OptionError):
+    """The log has no account, queue or topic of the given name, as far as it was read; no message was read."""
+
+
 class FolderError(CmqdSourceError):
     """The data folder, or a file of it, cannot be read as its manifest says."""
 
@@ -58,7 +63,7 @@ class NewerFolderError(FolderError):
 
 
 class OtherLogError(FolderError):
-    """The folder holds another log than the log of the position or journal; no row was read."""
+    """The folder does not hold the log of the position or journal; no row was read."""
 
 
 class DataLossError(CmqdSourceError):

@@ -77,7 +77,7 @@ def read_task(task: Task, schema: "pa.Schema") -> Iterator["pa.RecordBatch"]:
             raise
         _log.warning("%s", error)
     except sqlite3.Error as error:
-        raise FolderError(f"{piece.extent.file} cannot be read: {error}") from error
+        raise FolderError(f"segment {piece.extent.file} cannot be read: {error}") from error
     if batch.rows:
         yield batch.take()
 
@@ -97,7 +97,7 @@ def read_stretches(task: Task) -> Iterator[tuple[Facts, Run, int, int]]:
                     for one in stored_in(decoded(task.piece.extent, lsn, meta)):
                         yield from selector.selected(lsn, one)
     except sqlite3.Error as error:
-        raise FolderError(f"{task.piece.extent.file} cannot be read: {error}") from error
+        raise FolderError(f"segment {task.piece.extent.file} cannot be read: {error}") from error
 
 
 def routing_pattern(binding_key: str) -> "re.Pattern[str]":
@@ -247,7 +247,7 @@ def _rows(
                 if not messages:
                     continue
                 if bodies and data_checksum(bytes_) != data_crc:
-                    raise FolderError(f"row {lsn} of {file} has bodies with a wrong checksum")
+                    raise FolderError(f"row {lsn} of {file} is damaged: its bodies do not match their checksum")
                 yield lsn, meta, bytes_
             low = rows[-1][0]
 
@@ -259,13 +259,13 @@ def _damaged(folder: Folder, task: Task, lsn: int) -> None:
         FolderError: the row is damaged.
         DataLossError: the row is given up as lost, and missing rows are an error.
     """
-    text = f"row {lsn} of {task.piece.extent.file} has a wrong checksum"
+    row = f"row {lsn} of {task.piece.extent.file}"
     if not is_given_up(folder, lsn):
-        raise FolderError(text)
-    text += "; that it is lost was accepted when the broker started"
+        raise FolderError(f"{row} is damaged: its records do not match their checksum")
+    text = f"{row} is damaged, and the broker was started with the loss of this row accepted"
     if task.options.fail_on_data_loss:
-        raise DataLossError(f"{text}, and failOnDataLoss=false leaves it out")
-    _log.warning("%s", text)
+        raise DataLossError(f"{text}; failOnDataLoss=false leaves the row out")
+    _log.warning("%s; the row is left out", text)
 
 
 def _spans(raw: sqlite3.Connection, task: Task, above: int, upto: int) -> Iterator[tuple[int, int]]:

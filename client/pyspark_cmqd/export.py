@@ -117,8 +117,8 @@ def _check_selection(folder: Path, selection: bytes) -> None:
         there = found.metadata.get(_SELECTION, b"")
         if there != selection:
             raise ExportError(
-                f"{folder} is an export of {_described(there)}, and this is one of {_described(selection)}: "
-                f"name another folder"
+                f"folder {folder} holds an export of {_described(there)}, and this export is of "
+                f"{_described(selection)}; name another folder"
             )
 
 

@@ -39,9 +39,9 @@ from pyspark_cmqd.errors import HIDDEN, FolderError, NewerFolderError, OptionErr
 from pyspark_cmqd.options import Options, is_url
 from pyspark_cmqd.plan import View, describe, is_sealed
 
-LOOKS = 50
+ATTEMPTS = 50
 """Attempts to read a folder while its broker rolls segments."""
-LOOK_SECONDS = 0.02
+RETRY_SECONDS = 0.02
 SEALING_SECONDS = 60.0
 """Time for which a segment may be neither readable as live nor listed as sealed: the broker computes its checksum."""
 LEAST_KEY = 5
@@ -87,7 +87,7 @@ class Folder:
                 self._get(MANIFEST_NAME, Path(place) / MANIFEST_NAME)
                 return read_manifest(Path(place))
         except FileNotFoundError as error:
-            raise FolderError(f"{self.path} is no data folder: it has no manifest") from error
+            raise FolderError(f"{self.path} is not a data folder: it has no manifest") from error
         except NewerFormatError as error:
             raise NewerFolderError(f"{self.path} cannot be read: {error}") from error
         except (ManifestError, OSError) as error:
@@ -117,13 +117,13 @@ class Folder:
             FolderError: the folder cannot be read, or its segments change faster than they are examined.
         """
         reason = ""
-        looks = 0
+        attempts = 0
         stop_at = time.monotonic() + SEALING_SECONDS
-        while looks < LOOKS and time.monotonic() < stop_at:
+        while attempts < ATTEMPTS and time.monotonic() < stop_at:
             if reason:
-                time.sleep(LOOK_SECONDS)
+                time.sleep(RETRY_SECONDS)
             manifest = self.manifest()
-            looks += 1
+            attempts += 1
             try:
                 extents = self._extents(manifest, include_active)
             except (sqlite3.Error, SegmentFormatError, FileNotFoundError) as error:
@@ -131,7 +131,7 @@ class Folder:
                 reason = str(error)
                 if isinstance(error, sqlite3.Error) and _is_sealing(manifest):
                     # A seal can take seconds on a busy disk, so only SEALING_SECONDS limits these attempts.
-                    looks = 0
+                    attempts = 0
                 continue
             covered = merge_ranges([*_gone(manifest), *((one.first_lsn, one.last_lsn) for one in extents)])
             hi = covered[0][1] if covered and covered[0][0] == 1 else 0
@@ -142,9 +142,9 @@ class Folder:
                 last = covered[-1][1] if covered else 0
             if hi < last:
                 following = next(first for first, _ in covered if first > hi + 1)
-                reason = f"rows {describe([(hi + 1, following - 1)])} are in no file"
+                reason = f"no file holds {describe([(hi + 1, following - 1)])}"
             elif include_active and _states(self.manifest()) != _states(manifest):
-                reason = "its segments change all the time"
+                reason = "its segments changed during every attempt; try again"
             else:
                 return View(
                     hi,
@@ -230,14 +230,12 @@ class Folder:
                 entry = next((each for each in self.manifest().segments if each.number == extent.number), None)
                 if entry is None or entry.state is SegmentState.DROPPING:
                     rows = describe([(extent.first_lsn, extent.last_lsn)])
-                    raise SegmentReclaimedError(
-                        f"rows {rows} were reclaimed by the broker before they were read"
-                    ) from error
+                    raise SegmentReclaimedError(f"the broker reclaimed {rows} before the read") from error
                 if (sealed and entry.state is SegmentState.SEALED) or time.monotonic() > stop_at:
                     raise FolderError(f"segment {extent.file} cannot be read: {error}") from error
                 sealed = entry.state is SegmentState.SEALED
                 if not sealed:
-                    time.sleep(LOOK_SECONDS)
+                    time.sleep(RETRY_SECONDS)
 
     def _is_sealed(self, extent: SegmentEntry) -> bool:
         return any(
@@ -250,7 +248,9 @@ class Folder:
         A copy gets its name, the checksum, after the comparison with the checksum, so every named copy is whole.
         """
         if not _SHA256.fullmatch(sha256):
-            raise FolderError(f"the manifest of {self.path} lists {file} with a checksum that is none: {sha256!r}")
+            raise FolderError(
+                f"the manifest of {self.path} is damaged: {sha256!r}, listed for {file}, is not a SHA-256 checksum"
+            )
         self._make_cache()
         kept = self._cache / f"{sha256}{Path(file).suffix}"
         if kept.exists() and kept.stat().st_uid == os.getuid():
@@ -265,7 +265,9 @@ class Folder:
                 # Before the file gets its name: a loss of power could otherwise keep the name and lose the content.
                 os.fsync(copy.fileno())
             if found != sha256:
-                raise FolderError(f"{self.path}/{file} does not have the checksum that the manifest lists")
+                raise FolderError(
+                    f"{self.path}/{file} does not match its checksum in the manifest; copy the file again"
+                )
             temporary.replace(kept)
         finally:
             temporary.unlink(missing_ok=True)
@@ -281,7 +283,7 @@ class Folder:
             self._files.get_file(f"{self._root}/{file}", str(target))
         except Exception as error:
             kind = FileNotFoundError if isinstance(error, FileNotFoundError) else OSError
-            text = self._hidden(f"{self.path}/{file} was not fetched: {type(error).__name__}: {error}")
+            text = self._hidden(f"{self.path}/{file} cannot be fetched: {type(error).__name__}: {error}")
             # Without the cause: Spark shows whole tracebacks, and the text of the cause may contain a key.
             raise kind(text) from None
 
@@ -313,15 +315,17 @@ class Folder:
             self._cache.mkdir(mode=0o700, parents=True, exist_ok=True)
             owner = self._cache.stat().st_uid
         except OSError as error:
-            raise FolderError(f"the cache folder {self._cache} cannot be made: {error}") from error
+            raise FolderError(f"the cache folder {self._cache} cannot be created: {error}") from error
         if owner != os.getuid():
-            raise FolderError(f"the cache folder {self._cache} belongs to another user; name one by 'cacheFolder'")
+            raise FolderError(
+                f"the cache folder {self._cache} belongs to another user; set 'cacheFolder' to a folder of yours"
+            )
 
     def _file_system(self, arguments: dict[str, Any]) -> tuple[Any, str]:
         try:
             fsspec: Any = import_module("fsspec")
         except ImportError as error:
-            raise FolderError(f"{self.path} is a URL, and fsspec, which reads those, is not installed") from error
+            raise FolderError(f"{self.path} is a URL; install the package fsspec to read URLs") from error
         try:
             files, root = fsspec.core.url_to_fs(self.path, **arguments)
         except Exception as error:
@@ -346,7 +350,9 @@ def open_folder(options: Options) -> Folder:
     """
     folder = Folder(options.path, options.cache_folder, options.storage)
     if folder.is_remote and options.include_active:
-        raise OptionError("includeActive", "true", "only for a folder of the same machine, not for a URL")
+        raise OptionError(
+            "includeActive", "true", "unsealed rows are readable only on the machine of the broker, not from a URL"
+        )
     return folder
 
 

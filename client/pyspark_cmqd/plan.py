@@ -230,7 +230,8 @@ def wanted_ids(sources: Mapping[int, SourceName], options: Options) -> frozenset
 
 
 def describe(ranges: Iterable[tuple[int, int]], most: int = 3) -> str:
-    """Return ranges of rows as text, for errors and logs; at most ``most`` ranges are listed."""
-    told = [f"{first}" if first == last else f"{first} to {last}" for first, last in ranges]
-    more = f" and {len(told) - most} more ranges" if len(told) > most else ""
-    return ", ".join(told[:most]) + more
+    """Return ranges of rows as text (``row 4``, ``rows 1, 3 to 5``); at most ``most`` ranges are listed."""
+    texts = [f"{first}" if first == last else f"{first} to {last}" for first, last in ranges]
+    noun = "row" if len(texts) == 1 and texts[0].isdigit() else "rows"
+    more = f" and {len(texts) - most} more ranges" if len(texts) > most else ""
+    return f"{noun} {', '.join(texts[:most])}{more}"

@@ -34,19 +34,19 @@ def check_position(view: View, lsn: int, log_id: str, start: str, path: str) -> 
     """Check that a position is of this log; False if the position does not tell.
 
     Raises:
-        OtherLogError: the position is of another log, or of rows that the log does not have any more.
+        OtherLogError: the position belongs to another log, or to rows that the log no longer has.
     """
     if not log_id:
         return False
     if log_id != view.log_id:
-        is_now = f"log {view.log_id}" if view.log_id else "a log without an id"
-        raise OtherLogError(f"the position at row {lsn} is of log {log_id}, and {path} is {is_now}")
+        present = f"log {view.log_id}" if view.log_id else "a log without an id"
+        raise OtherLogError(f"the position at row {lsn} belongs to log {log_id}, and {path} holds {present}")
     now = start_at(view, lsn)
     if start and now and start != now:
         first = next(entry.first_lsn for entry in view.starts if entry.number == now)
         raise OtherLogError(
             f"row {lsn} of {path} is not the row that was read: the folder was restored from an older copy,"
-            f" and its rows from {first} on were written anew"
+            f" and the broker has written its rows from {first} on again"
         )
     return True
 
@@ -55,14 +55,14 @@ def check_offset(view: View, offset: Offset, path: str) -> bool:
     """Check an offset of a stream as :func:`check_position` does, and log a warning if it does not name its log.
 
     Raises:
-        OtherLogError: the offset is of another log, or of rows that the log does not have any more.
+        OtherLogError: the offset belongs to another log, or to rows that the log no longer has.
     """
     lsn = int(offset["lsn"])
     is_proven = check_position(view, lsn, str(offset.get("log_id", "")), str(offset.get("start", "")), path)
     if not is_proven and view.log_id and lsn:
         _log.warning(
-            "the position at row %s does not say of which log it is (an earlier version kept it);"
-            " it is taken for one of %s, log %s",
+            "the position at row %s names no log, because an earlier version of cmqd wrote the position;"
+            " it is used as a position of %s, log %s",
             lsn,
             path,
             view.log_id,

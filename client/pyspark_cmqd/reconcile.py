@@ -7,8 +7,9 @@ Two readings are compared. Mode ``events`` counts the messages stored in the que
 
 Mode ``all`` counts their states: ``consumed``, ``dead`` (moved to the dead-letter queue, where the message counts as
 ``arrived``), waiting (``active``, ``delayed``, ``in_flight``), ``half``, ``expired``, ``cleared``, ``redriven``,
-``rolled_back``, ``queue_deleted``, or ``gone``: the message left, and the rows with the reason were reclaimed. For
-every queue and hour both sums must be equal.
+``rolled_back``, ``queue_deleted`` (on request), ``queue_unused`` (with a queue that was deleted because it was unused),
+or ``gone``: the message left, and the rows with the reason were reclaimed. For every queue and hour both sums must be
+equal.
 
 Only messages with rows in the log are counted. Consumed messages go with their segment, usually soon; the setting
 ``keep_history_ms`` keeps them. Hours are hours of production (the enqueue time), in UTC. Accounts have separate lines;
@@ -51,6 +52,7 @@ STATES: Mapping[str, str] = {
     "redriven": "redriven",
     "rolled_back": "rolled_back",
     "queue_deleted": "queue_deleted",
+    "queue_unused": "queue_unused",
     "gone": "gone",
 }
 """Column by state."""
@@ -189,7 +191,10 @@ def reconcile(
         if _missing(question, replace(after, hi=view.hi)) == result.missing:
             return replace(result, unsealed=unsealed_rows(question.folder, view, question.options))
         # A segment was reclaimed between the readings or during a reading, so their sums cannot be compared.
-    raise FolderError(f"{question.options.path}: segments are reclaimed faster than they are read")
+    raise FolderError(
+        f"the broker of {question.options.path} reclaims segments faster than they are read; "
+        f"its setting keep_history_ms keeps them longer"
+    )
 
 
 def _missing(question: Question, view: View) -> list[tuple[int, int]]:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _log = logging.getLogger("pyspark_cmqd")
-LOOK_SECONDS = 0.1
+POLL_SECONDS = 0.1
 """Interval at which a running slice, and a request to stop, are checked."""
 _NO_HEADERS = "cast(map() AS map<string,string>)"
 _NO_TAGS = "cast(array() AS array<string>)"
@@ -50,23 +50,25 @@ def check_log(journal: Journal) -> None:
     view = folder.view(include_active=options.include_active)
     path = options.path
     if view.hi < journal.position:
-        raise JournalError(f"{path} is another log than that of the run: it ends before row {journal.position}")
+        raise JournalError(f"{path} does not hold the log of the run: its rows end before row {journal.position}")
     try:
         is_proven = check_position(view, journal.position, journal.log_id, journal.start, path)
     except OtherLogError as error:
-        raise JournalError(f"{path} is another log than that of the run: {error}") from error
+        raise JournalError(f"{path} does not hold the log of the run: {error}") from error
     if journal.is_done:
         return
     one = journal.next_slice
     missing = view.gaps(one.first_lsn, one.last_lsn)
     if missing and not journal.allow_data_loss:
-        raise DataLossError(f"rows {describe(missing)} of {path}, which are next, were reclaimed or lost meanwhile")
+        raise DataLossError(
+            f"{path} no longer has {describe(missing)}, which the run sends next: reclaimed, or lost to damage"
+        )
     found = row_checks(folder, view, [one.first_lsn]).get(one.first_lsn)
     if found is not None and found != one.check:
-        raise JournalError(f"{path} is another log than that of the run: row {one.first_lsn} is not the same")
+        raise JournalError(f"{path} does not hold the log of the run: row {one.first_lsn} has other content")
     if not is_proven and view.log_id:
         _log.warning(
-            "the journal of run %s does not say of which log it is (an earlier version wrote it); %s is taken for it",
+            "the journal of run %s names no log, because an older version of cmqd wrote it; the run continues with %s",
             journal.run,
             path,
         )
@@ -140,7 +142,7 @@ def _why(error: Exception) -> str:
     from py4j.protocol import Py4JNetworkError
 
     if isinstance(error, OSError | Py4JNetworkError):
-        return f"Spark's Java has ended in the middle; it was killed, or had not enough memory ({type(error).__name__})"
+        return f"Spark's Java process ended during the run: it was killed or ran out of memory ({type(error).__name__})"
     return reason_of(error)
 
 
@@ -155,7 +157,7 @@ class _Watch:
         self._group = f"{journal.run}-{journal.done}"
         self._stopped, self._tell = stopped, tell
         self._ends = threading.Event()
-        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._thread = threading.Thread(target=self._poll, daemon=True)
 
     def __enter__(self) -> "_Watch":
         self._context.setJobGroup(self._group, "cmq replay", interruptOnCancel=True)
@@ -166,8 +168,8 @@ class _Watch:
         self._ends.set()
         self._thread.join()
 
-    def _look(self) -> None:
-        while not self._ends.wait(LOOK_SECONDS):
+    def _poll(self) -> None:
+        while not self._ends.wait(POLL_SECONDS):
             self._tell()
             if self._stopped():
                 # Repeated at every poll, because Spark ignores a cancel that comes before the job has begun.

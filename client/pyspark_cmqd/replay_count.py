@@ -97,7 +97,9 @@ def plan_count(options: Options) -> Counting:
     tasks = plan_batch(fixed, tuple(COLUMNS))
     accounts = sorted({task.sources[number].account for task in tasks for number in task.wanted or task.sources})
     if len(accounts) > 1 and not options.account:
-        raise OptionError("account", None, f"there are queues or topics of that name in {', '.join(accounts)}")
+        raise OptionError(
+            "account", None, f"accounts {', '.join(accounts)} have queues or topics of this name; choose an account"
+        )
     return Counting(folder, view, fixed, tasks)
 
 

@@ -264,15 +264,17 @@ def read_journal(file: Path) -> Journal:
     try:
         content = file.read_bytes()
     except FileNotFoundError:
-        raise JournalError(f"there is no run to go on with: {file} does not exist") from None
+        raise JournalError(f"no run can be resumed: the journal {file} does not exist") from None
     except OSError as error:
         raise JournalError(f"the journal {file} cannot be read: {error}") from error
     try:
         journal = msgspec.json.decode(content, type=Journal)
     except msgspec.MsgspecError as error:
-        raise JournalError(f"{file} is no journal of a replay: {error}") from error
+        raise JournalError(f"{file} is not the journal of a replay: {error}") from error
     if journal.format != JOURNAL_FORMAT or not 0 <= journal.done <= len(journal.slices):
-        raise JournalError(f"{file} is of format {journal.format}, which this version does not know")
+        raise JournalError(
+            f"the journal {file} has format {journal.format}, and this version of cmqd reads {JOURNAL_FORMAT}"
+        )
     return journal
 
 
@@ -292,7 +294,7 @@ def locked(file: Path) -> Generator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise JournalError("the run is under way in another process") from None
+            raise JournalError("another process is carrying out this run; wait for its end, or stop it") from None
         yield
     finally:
         os.close(handle)

@@ -37,7 +37,7 @@ def metas(
             if meta_checksum(lsn, time_ms, messages, queues, meta) == meta_crc:
                 yield lsn, meta
             elif not is_given_up(folder, lsn):
-                raise FolderError(f"row {lsn} of {extent.file} has a wrong checksum")
+                raise FolderError(f"row {lsn} of {extent.file} is damaged: its records do not match their checksum")
         above = rows[-1][0]
 
 

@@ -16,7 +16,9 @@ COLUMNS: dict[str, str] = {
     "visible_ts": "timestamp",
     "deleted_ts": "timestamp",
     "receive_count": "int",
-    "origin": "struct<queue:string,msg_id:string,enqueue_ts:timestamp,receive_count:int,reason:string>",
+    "origin": (
+        "struct<queue:string,msg_id:string,enqueue_ts:timestamp,receive_count:int,reason:string,rejection:string>"
+    ),
     "account": "string",
     "subscription": "string",
     "copy_of": "struct<msg_id:string,publish_ts:timestamp>",

@@ -49,7 +49,7 @@ def check_installed() -> None:
     missing = [name for name in _NEEDED if find_spec(name) is None]
     if missing:
         raise SparkError(
-            f"this needs the extra cmqd[spark] (pip install 'cmqd[spark]'): {', '.join(missing)} is missing"
+            f"Spark needs the extra cmqd[spark] (pip install 'cmqd[spark]'): {', '.join(missing)} is missing"
         )
 
 

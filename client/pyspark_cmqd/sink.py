@@ -60,7 +60,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from cmqd_client import Client, CmqError, Outgoing, connect
-from cmqd_client.errors import NotSupported, OutcomeUnknown, OutOfOrder, ServerUnreachable, TooManyRequests
+from cmqd_client.errors import NotSupported, OutcomeUnknown, OutOfOrder, TooManyRequests
 from pyspark_cmqd.errors import CmqdSourceError, OptionError, masked
 from pyspark_cmqd.schema import OF_THE_LOG
 from pyspark_cmqd.sink_options import SinkOptions, parse_sink_options
@@ -79,7 +79,7 @@ MEMORY_PATIENCE_S = 600.0
 """Time for which a request waits for memory for its dedup ids: twice the life of an id."""
 
 _Send: TypeAlias = Callable[[Request, str | None], Awaitable["Delivered"]]
-"""Sends a request; a dedup id is the condition that the queue remembers it, None is no condition."""
+"""Sends a request; a dedup id is the condition that the queue remembers it, None is not a condition."""
 
 _log = logging.getLogger("pyspark_cmqd")
 _sleep = asyncio.sleep
@@ -96,7 +96,7 @@ class SendError(CmqdSourceError):
         self.reason = masked(reason)
 
     def __str__(self) -> str:
-        return f"{self.target} did not take the messages ({self.sent} of this task were sent before): {self.reason}"
+        return f"messages cannot be sent to {self.target} (this task sent {self.sent} before): {self.reason}"
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class _Sink:
 
     def __init__(self, schema: "StructType", given: Mapping[str, str], overwrite: bool) -> None:
         if overwrite:
-            raise OptionError("mode", "overwrite", "append: messages are added to what is there")
+            raise OptionError("mode", "overwrite", "a queue or topic is never overwritten; use append")
         self.options: SinkOptions = parse_sink_options(given)
         options = self.options
         roles = ("body", "headers", "delay") if options.queue else ("body", "headers", "tags", "routing_key")
@@ -177,7 +177,7 @@ class BatchSink(DataSourceArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Log the failure of a write; the messages of tasks that succeeded stay stored."""
-        self._sink.tell("write failed; sent nevertheless", messages)
+        self._sink.tell("write failed after sending", messages)
 
 
 class StreamSink(DataSourceStreamArrowWriter):
@@ -187,7 +187,9 @@ class StreamSink(DataSourceStreamArrowWriter):
         """Check options and columns, as for :class:`BatchSink`."""
         self._sink = _Sink(schema, options, overwrite)
         if self._sink.options.write_id:
-            raise OptionError("writeId", self._sink.options.write_id, "only for a batch; a stream has its query's id")
+            raise OptionError(
+                "writeId", self._sink.options.write_id, "the option is for batches; a stream uses the id of its query"
+            )
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> Delivered:
         """Send the rows of a partition of a batch."""
@@ -202,7 +204,7 @@ class StreamSink(DataSourceStreamArrowWriter):
 
         The messages of tasks that succeeded stay stored, and the next run of the batch does not store them again.
         """
-        self._sink.tell(f"batch {batchId} failed; sent nevertheless", messages)
+        self._sink.tell(f"batch {batchId} failed after sending", messages)
 
 
 def stream_names(task: TaskContext) -> DedupIds:
@@ -212,7 +214,9 @@ def stream_names(task: TaskContext) -> DedupIds:
 
         def refuse(_row: int) -> str:
             # A made-up id would differ in every attempt, and the broker would store repeated rows twice.
-            raise CmqdSourceError("this version of Spark does not tell a task its query and batch: use dedupIdColumn")
+            raise CmqdSourceError(
+                "this version of Spark does not pass the query and batch to a task; set dedupIdColumn"
+            )
 
         return refuse
     # 16 characters instead of 36, so that the whole fits into 64 bytes.
@@ -223,7 +227,7 @@ def stream_names(task: TaskContext) -> DedupIds:
 
 def _task() -> TaskContext:
     task = TaskContext.get()
-    assert task is not None, "only tasks write"
+    assert task is not None, "a sink writes inside of a Spark task"
     return task
 
 
@@ -290,22 +294,15 @@ async def deliver(
 
 @asynccontextmanager
 async def _connected(options: SinkOptions) -> AsyncGenerator[Client]:
-    """Yield a connected client. A broker that is restarting gets as many attempts as a request during the write."""
-    failed = 0
-    while True:
-        client = connect(
-            options.address,
-            retries=options.retries,
-            request_timeout=options.request_timeout,
-            product="pyspark-cmqd",
-        )
-        try:
-            await client.open()
-            break
-        except ServerUnreachable:
-            failed += 1
-            if failed > options.retries:
-                raise
+    """Yield a connected client. A broker that is restarting gets as much time as for a request during the write."""
+    client = connect(
+        options.address,
+        patience=(options.retries + 1) * options.request_timeout,
+        retries=options.retries,
+        request_timeout=options.request_timeout,
+        product="pyspark-cmqd",
+    )
+    await client.open()
     try:
         yield client
     finally:

@@ -111,20 +111,20 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
     known = {name.lower() for name in _NAMES}
     for name in values:
         if name not in known:
-            raise OptionError(name, HIDDEN, f"it is not known; the options are {', '.join(_NAMES)}")
+            raise OptionError(name, HIDDEN, f"the sink has no option of this name; its options are {', '.join(_NAMES)}")
     for name in _NAMES:
         if values.get(name.lower()) == "":
-            raise OptionError(name, "", "something, or leave it out")
+            raise OptionError(name, "", "give a value, or leave the option out")
     if "queue" in values and "topic" in values:
-        raise OptionError("topic", values["topic"], "'queue' is given too; one of them")
+        raise OptionError("topic", values["topic"], "'queue' is given too; give one of the two")
     if "queue" not in values and "topic" not in values:
-        raise OptionError("queue", None, "the queue to send to, or 'topic', to publish")
+        raise OptionError("queue", None, "give the queue to send to, or 'topic' to publish")
     for name, other in (("tagsColumn", "topic"), ("routingKeyColumn", "topic"), ("delayColumn", "queue")):
         if name.lower() in values and other not in values:
-            raise OptionError(name, values[name.lower()], f"only for a {other}")
+            raise OptionError(name, values[name.lower()], f"the option is for messages to a {other}")
     write_id = values.get("writeid", "")
     if len(write_id.encode()) > MAX_WRITE_ID_CHARS:
-        raise OptionError("writeId", write_id, f"at most {MAX_WRITE_ID_CHARS} bytes")
+        raise OptionError("writeId", write_id, f"give at most {MAX_WRITE_ID_CHARS} bytes")
     return SinkOptions(
         address=_address(values),
         queue=values.get("queue", ""),
@@ -147,7 +147,7 @@ def _number(values: Mapping[str, str], option: str, default: float, most: int, w
     if text is None:
         return default
     if re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text, re.ASCII) is None or not 0 < float(text) <= most:
-        raise OptionError(option, text, f"{what}, more than 0, at most {most}")
+        raise OptionError(option, text, f"give {what}: more than 0, at most {most}")
     return float(text)
 
 
@@ -156,7 +156,7 @@ def _address(values: Mapping[str, str]) -> Address:
     url = values.get("url")
     if url is not None:
         if "context" in values or "contextfile" in values:
-            raise OptionError("context", values.get("context"), "'url' is given too; one of them")
+            raise OptionError("context", values.get("context"), "'url' is given too; give one of the two")
         return _parsed("url", url)
     from_environment = os.environ.get("CMQ_URL")
     if from_environment and "context" not in values and "contextfile" not in values:
@@ -181,8 +181,8 @@ def _of_context(values: Mapping[str, str]) -> Address:
         raise OptionError("contextFile", str(path), str(problem)) from None
     if chosen is None and contexts.current is None:
         if not named and not contexts.urls:
-            raise OptionError("url", None, "the server (cmq://ID:KEY@host:port), or 'context', or CMQ_URL")
-        raise OptionError("context", None, f"a context; {path} has no current one")
+            raise OptionError("url", None, "give the server (cmq://ID:KEY@host:port), or 'context', or set CMQ_URL")
+        raise OptionError("context", None, f"give the name of a context; {path} has no current context")
     try:
         return contexts.address(chosen)
     except ContextError as problem:

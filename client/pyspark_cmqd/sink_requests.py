@@ -85,10 +85,12 @@ def chosen_columns(
         found = types.get(column)
         if found is None:
             if role in named:
-                raise ColumnError(column, f"is missing (the column for {role}); there are {', '.join(types)}")
+                raise ColumnError(
+                    column, f"is missing; it is the column of {role}, and the rows have {', '.join(types)}"
+                )
             continue
         if not _TYPES[role](found):
-            raise ColumnError(column, f"is of type {found}; as {role} it must be {_ALLOWED[role]}")
+            raise ColumnError(column, f"has type {found}; the column of {role} must be {_ALLOWED[role]}")
         chosen[role] = column
     return chosen
 
@@ -135,7 +137,7 @@ def requests_of(
         raise RowError(columns["body"], first_row + row, "is null; a message must have a body")
     sizes = [len(body) for body in bodies]
     if 0 in sizes:
-        raise RowError(columns["body"], first_row + sizes.index(0), "is empty; a body must have 1 byte at least")
+        raise RowError(columns["body"], first_row + sizes.index(0), "is empty; a body must have at least 1 byte")
     headers = _headers(batch, columns, first_row)
     if headers is not None:
         for place, named in enumerate(headers):

@@ -117,8 +117,8 @@ class CmqdDataSource(DataSource):
             raise OptionError(
                 "path",
                 None,
-                "the data folder of a broker, or a URL of a copy; a table that was created with a list of columns "
-                "keeps no options: leave that list out",
+                "give the data folder of a broker, or the URL of a copy. A table created with a list of columns "
+                "keeps no options; create the table without the list",
             )
         return {**of_table, **self.options}
 

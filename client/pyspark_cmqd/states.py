@@ -6,6 +6,7 @@ State of a message (the column ``event`` of all modes but ``events``):
     deleted                                      a consumer deleted the message (*consumed*); it may be rewindable
     dead_lettered  redriven                      the message was moved to another queue
     expired  cleared  queue_deleted              the message left by retention, by clearing, with its queue
+    queue_unused                                 the same, and the queue was deleted because it was unused
     rolled_back                                  a half message that was rolled back
     gone                                         the message left, and the rows that say why were reclaimed
 
@@ -43,6 +44,7 @@ class State(StrEnum):
     EXPIRED = "expired"
     CLEARED = "cleared"
     QUEUE_DELETED = "queue_deleted"
+    QUEUE_UNUSED = "queue_unused"
     ROLLED_BACK = "rolled_back"
     COMMITTED = "committed"
     GONE = "gone"
@@ -57,7 +59,7 @@ SHOWN: dict[Mode, frozenset[State]] = {
     Mode.DEAD: frozenset(BACKLOG),
 }
 """States that a mode shows; ``dead`` shows only messages that arrived as dead letters."""
-DEAD_REASONS = frozenset({"receives", "age"})
+DEAD_REASONS = frozenset({"receives", "age", "rejected"})
 """Reasons in the origin of a dead letter. The origin of a redriven message has the reason ``redrive``."""
 
 

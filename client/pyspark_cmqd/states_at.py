@@ -43,8 +43,8 @@ def states_at(folder: Folder, view: View, wanted: "frozenset[int] | None", mode:
         # Without a checkpoint, the states can be computed only from the first row on.
         if missing:
             raise FolderError(
-                f"mode {mode} cannot be told for row {view.hi}: rows {describe(missing)} were reclaimed, and no "
-                f"checkpoint that is left is as old; includeActive=true reads up to a later row"
+                f"mode {mode} cannot be computed as of row {view.hi}: the log no longer has {describe(missing)}, "
+                f"and no checkpoint of row {view.hi} or before is usable; includeActive=true reads up to a later row"
             )
         fold = LogFold(wanted)
     return _from_rows(fold, 0 if needs_reasons else fold.checkpoint_lsn, folder, view)

@@ -56,7 +56,11 @@ class CmqdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         check_columns(schema)
         if options.mode is not Mode.EVENTS:
-            raise OptionError("mode", str(options.mode), "a stream is of events; the other modes are of one moment")
+            raise OptionError(
+                "mode",
+                str(options.mode),
+                "a stream reads events; the other modes describe one moment, so read them as a batch",
+            )
         self.options = options
         self.columns = schema
         self._target: int | None = None
@@ -193,8 +197,9 @@ class CmqdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _another_log(self, lsn: int, view: View) -> OtherLogError:
         return OtherLogError(
-            f"the query was at row {lsn} of {self.options.path}, which ends at row {view.hi} now: it is another log, "
-            f"or an older copy, or 'includeActive' was taken away (its segments are sealed sooner or later)"
+            f"the query has read up to row {lsn} of {self.options.path}, and the readable rows end at row {view.hi}: "
+            f"the folder holds another log or an older copy, or the query was restarted without 'includeActive' while "
+            f"its last rows are not sealed; in that case set the option again, or wait until the rows are sealed"
         )
 
     def _view(self) -> View:

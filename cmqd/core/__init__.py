@@ -37,7 +37,7 @@ Glossary:
 - record: a fact as the log stores it.
 - redrive: the move of dead letters back to their queues, or to another queue.
 - reply gate: the place where a reply waits until its LSN is durable.
-- review: a look at a queue for dead letters, a redrive and messages that can no longer be rewound.
+- review: the examination of a queue for dead letters, a redrive and messages that can no longer be rewound.
 - rewindable: deleted, but still inside the rewind window of the queue.
 - row: the records and bodies of an append, stored whole or not at all.
 - segment: a file of the log; active, then retired, then sealed, in the end dropped.

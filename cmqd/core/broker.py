@@ -11,10 +11,12 @@ public name, a line each; arguments, replies and refusals are described at the m
 
 from collections.abc import Mapping, Sequence
 
+from cmqd.core.calendar import Calendar, no_calendar
 from cmqd.core.facts.queue import Queue
+from cmqd.core.facts.schedules import Schedule
 from cmqd.core.facts.topic import Subscription, Topic
 from cmqd.core.limits import Limits
-from cmqd.core.outcome import Effects, Outcome
+from cmqd.core.outcome import Effects, MissedFiring, Outcome, UnusedQueue
 from cmqd.core.parts import Parts
 from cmqd.core.receipts import HandleKey
 from cmqd_segment.records import AnyRecord, ClockOffset, Runs, StoredMessage
@@ -25,11 +27,19 @@ class Broker:
 
     ``handle_key``: see :mod:`cmqd.core.receipts`. A changed key makes the receipt handles of earlier receives invalid.
     ``seed``: any number, for the random part of pauses between deliveries.
+    ``calendar``: gives the times of schedules; without a calendar no schedule can be made.
     """
 
-    def __init__(self, handle_key: HandleKey, limits: Limits | None = None, seed: int = 0) -> None:
+    def __init__(
+        self,
+        handle_key: HandleKey,
+        limits: Limits | None = None,
+        seed: int = 0,
+        *,
+        calendar: Calendar = no_calendar,
+    ) -> None:
         self.limits = limits or Limits()
-        self.parts = parts = Parts(handle_key, self.limits, seed)
+        self.parts = parts = Parts(handle_key, self.limits, seed, calendar)
         self.handles = parts.handles
         self.facts = facts = parts.facts
         self.runtime = parts.runtime
@@ -38,6 +48,7 @@ class Broker:
         self.queues: Mapping[int, Queue] = facts.queues.by_id
         self.topics: Mapping[int, Topic] = facts.topics.by_id
         self.subscriptions: Mapping[int, Subscription] = facts.topics.subscriptions
+        self.schedules: Mapping[int, Schedule] = facts.schedules.by_id
         self.live_in = facts.live_in
 
         # Messages
@@ -47,6 +58,7 @@ class Broker:
         self.delete_all = parts.settle.delete_all
         self.change_visibility = parts.settle.change_visibility
         self.release = parts.settle.release
+        self.dead_letter = parts.rejections.dead_letter
         self.peek = parts.peek.peek
         self.rewind = parts.rewind.rewind
 
@@ -91,6 +103,14 @@ class Broker:
         self.retry_deliveries = parts.topics.retry_deliveries
         self.drop_deliveries = parts.topics.drop_deliveries
 
+        # Schedules
+        self.create_schedule = parts.schedules.create
+        self.ensure_schedule = parts.schedules.ensure
+        self.list_schedules = parts.schedules.list_schedules
+        self.schedule_info = parts.schedules.info
+        self.set_schedule = parts.schedules.change
+        self.delete_schedule = parts.schedules.delete
+
         # Time and recovery
         self.next_deadline_ms = parts.runtime.agenda.next_due_ms
         self.checkpoint = parts.checkpoint.parts
@@ -103,15 +123,22 @@ class Broker:
         """Records behind a gap in the log that were not applied, or only in part, because their objects were lost."""
         return self.parts.replay.records_not_applied
 
-    def tick(self, now_ms: int) -> Outcome[None]:
-        """Do a bounded slice of the due work: time out waits and leases, activate delays, expire messages.
+    def tick(self, now_ms: int) -> Outcome[Sequence[UnusedQueue | MissedFiring]]:
+        """Do a bounded slice of the due work: time out waits and leases, activate delays, expire messages, fire
+        schedules.
 
-        Call again while ``next_deadline_ms`` is not in the future.
+        Call again while ``next_deadline_ms`` is not in the future. The reply has the queues that were deleted because
+        they were unused, and the schedules with a queue that could not take the message.
         """
         effects = Effects()
         for step in self.parts.tick_steps:
             step(effects, now_ms)
-        return effects.outcome(None)
+        # Behind the ends of waits and expiries: a message goes neither to a receive with a deadline in the past, nor
+        # into the backlog of messages that are gone.
+        missed = self.parts.schedules.tick(effects, now_ms)
+        # Last: the ends of leases, delays and waits in this tick are uses, and so are the sends of schedules.
+        unused = self.parts.auto_delete.tick(effects, now_ms)
+        return effects.outcome([*unused, *missed])
 
     def pages_read(self, read_id: int, messages: Sequence[StoredMessage], missing: Runs, now_ms: int) -> Outcome[int]:
         """Take the log's answer to a PageRead: a prefix of the requested messages, and the unreadable positions.
@@ -130,9 +157,9 @@ class Broker:
 
         ``stepped``: broker time was set to ``now_ms``. Call this before :meth:`recovered`, which plans by times.
         """
-        record = ClockOffset(offset_ms, now_ms, stepped)
+        record = ClockOffset(offset_ms, now_ms, stepped, self.limits.max_delay_ms)
         self.facts.apply_clock_offset(record)
-        return Outcome(None, [record])
+        return Outcome(None, [record, *self.parts.schedules.step(now_ms)] if stepped else [record])
 
     def recovered(self, *, lost: bool = False) -> Sequence[AnyRecord]:
         """End recovery: numbers start beyond all numbers that may have been used, and bodies are in the log alone.

@@ -6,12 +6,14 @@
     ├── DeadLetterQueueInUse, TimeNotRewindable, RedriveRunning, NotTransactional
     ├── MessageTooLarge, BatchTooLarge
     ├── TooManyInFlight, BacklogFull          (retryable: consumers make room)
+    ├── ReceiptHandleInvalid, NoDeadLetterQueue, DeadLettersNotTaken, BodyUnreadable      (of a handle of a request)
     ├── SequenceTooOld, OutOfOrder, TooManyRemembered
-    ├── TransactionNotFound, AlreadyCommitted, AlreadyRolledBack, MessageDamaged      (of one message of a batch)
+    ├── TransactionNotFound, AlreadyCommitted, AlreadyRolledBack, MessageDamaged      (of a message of a batch)
     ├── TopicNotFound, TopicExists, TopicDiffers, TopicInUse, TooManyTopics
-    └── SubscriptionNotFound, SubscriptionExists, SubscriptionDiffers, TooManySubscriptions
+    ├── SubscriptionNotFound, SubscriptionExists, SubscriptionDiffers, TooManySubscriptions
+    └── ScheduleNotFound, ScheduleExists, ScheduleDiffers, TooManySchedules
 
-The edge maps each class to a wire code by its name, in one table.
+The edge maps each class to a wire code by its name, in a table.
 """
 
 from typing import Any, Literal
@@ -50,14 +52,14 @@ class InvalidArgument(DomainError):
 
 
 class QueueNotFound(DomainError):
-    """No queue of that name in the account."""
+    """No queue with this name in the account."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"queue {name!r} does not exist; create it first", queue=name)
 
 
 class QueueExists(DomainError):
-    """The name is taken, in this or in another case."""
+    """The name is taken, in the same or in a different case."""
 
     def __init__(self, name: str, existing: str) -> None:
         why = "already exists" if name == existing else f"differs only in case from {existing!r}"
@@ -84,7 +86,9 @@ class TooManyQueues(DomainError):
 
     def __init__(self, account: str, limit: int) -> None:
         super().__init__(
-            f"account {account!r} has {limit} queues, its limit; delete one first", account=account, limit=limit
+            f"account {account!r} has reached its limit of {limit} queues; delete a queue first",
+            account=account,
+            limit=limit,
         )
 
 
@@ -102,11 +106,11 @@ class MessageTooLarge(DomainError):
 
 
 class BatchTooLarge(DomainError):
-    """Bodies and headers of a batch are over the limit of one send."""
+    """Bodies and headers of a batch are over the limit of a send."""
 
     def __init__(self, size: int, limit: int) -> None:
         super().__init__(
-            f"the batch has {size} bytes of bodies and headers; at most {limit} go in one send, split it",
+            f"the batch has {size} bytes of bodies and headers; a send has at most {limit}; split the batch",
             field="bodies",
             value=size,
             limit=limit,
@@ -120,7 +124,7 @@ class TooManyWaiting(DomainError):
 
     def __init__(self, account: str, limit: int) -> None:
         super().__init__(
-            f"account {account!r} has {limit} receives waiting, its limit; receive without a wait or try again",
+            f"account {account!r} has reached its limit of {limit} waiting receives; receive without a wait, or retry",
             limit=limit,
         )
 
@@ -133,7 +137,8 @@ class TooManyRemembered(DomainError):
 
     def __init__(self, account: str, share: str, limit: int, oldest_ends_ms: int, now_ms: int) -> None:
         super().__init__(
-            f"account {account!r} has {share}, its limit; sends of known sessions, and sends without a dedup id, go on",
+            f"account {account!r} has reached its limit of {share}; sends of known sessions, and sends without a dedup"
+            " id, still work",
             limit=limit,
             oldest_ends_ms=oldest_ends_ms,
         )
@@ -147,7 +152,7 @@ class TooManyInFlight(DomainError):
 
     def __init__(self, queue: str, limit: int) -> None:
         super().__init__(
-            f"queue {queue!r} has {limit} messages in flight, its limit; delete or hand back some",
+            f"queue {queue!r} has reached its limit of {limit} messages in flight; delete or release messages",
             queue=queue,
             limit=limit,
         )
@@ -172,8 +177,8 @@ class SequenceTooOld(DomainError):
 
     def __init__(self, sequence: int, remembered: int) -> None:
         super().__init__(
-            f"sequence {sequence} is too old: the answers of the last {remembered} numbered sends are remembered, and"
-            " this one is not among them; whether it was stored is unknown",
+            f"sequence {sequence} is too old: the server remembers the last {remembered} numbered sends, and not this"
+            " send; it may have been stored or not",
             value=sequence,
             limit=remembered,
         )
@@ -185,8 +190,8 @@ class OutOfOrder(DomainError):
     def __init__(self, kind: Literal["queue", "topic"], name: str, after: str) -> None:
         verb = "send" if kind == "queue" else "publish"
         super().__init__(
-            f"{kind} {name!r} remembers no message under dedup id {after!r}, after which this {verb} is to be stored:"
-            f" {verb} that message first",
+            f"{kind} {name!r} remembers no message with dedup id {after!r}, which this {verb} names as the message"
+            f" before it; {verb} that message first",
             value=after,
             **{kind: name},
         )
@@ -198,7 +203,50 @@ class DeadLetterQueueInUse(DomainError):
     def __init__(self, name: str, sources: list[str]) -> None:
         shown = ", ".join(map(repr, sources))
         super().__init__(
-            f"queue {name!r} is the dead-letter queue of {shown}; unbind it there first", queue=name, sources=sources
+            f"queue {name!r} is the dead-letter queue of {shown}; change that first", queue=name, sources=sources
+        )
+
+
+class ReceiptHandleInvalid(DomainError):
+    """The handle is not (or no longer) valid in this queue; its message is unchanged."""
+
+    def __init__(self, queue: str, receipt_handle: int) -> None:
+        super().__init__(
+            f"receipt handle {receipt_handle} is not valid in queue {queue!r}: the message was deleted, handed back or"
+            " received again, or its visibility timeout passed",
+            value=receipt_handle,
+        )
+
+
+class NoDeadLetterQueue(DomainError):
+    """The queue has no dead-letter queue to which a consumer could move a message."""
+
+    def __init__(self, queue: str) -> None:
+        super().__init__(f"queue {queue!r} has no dead-letter queue; set its dead_letter_queue first", queue=queue)
+
+
+class DeadLettersNotTaken(DomainError):
+    """The dead-letter queue still holds messages from before it became a dead-letter queue."""
+
+    retry_after_ms = 1000
+
+    def __init__(self, queue: str, target: str) -> None:
+        super().__init__(
+            f"dead-letter queue {target!r} of queue {queue!r} takes no dead letters yet: messages from before it became"
+            " a dead-letter queue must be consumed first",
+            queue=queue,
+            dead_letter_queue=target,
+        )
+
+
+class BodyUnreadable(DomainError):
+    """The body of a message in flight cannot be read, so the message cannot be moved; it stays in flight."""
+
+    def __init__(self, queue: str, receipt_handle: int) -> None:
+        super().__init__(
+            f"the message of receipt handle {receipt_handle} in queue {queue!r} cannot be read from the disk; it stays"
+            " in flight",
+            value=receipt_handle,
         )
 
 
@@ -219,14 +267,16 @@ class RedriveRunning(DomainError):
     """The queue has a redrive under way already."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"queue {name!r} is being redriven; wait until that is done, or cancel it", queue=name)
+        super().__init__(f"queue {name!r} is being redriven; wait until the redrive ends, or cancel it", queue=name)
 
 
 class NotTransactional(DomainError):
     """The queue takes no half messages; the attribute ``transactional`` is set when a queue is created."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"queue {name!r} is not transactional; that is chosen when a queue is created", queue=name)
+        super().__init__(
+            f"queue {name!r} is not transactional; only a creation can make a queue transactional", queue=name
+        )
 
 
 class TransactionNotFound(DomainError):
@@ -264,14 +314,14 @@ class MessageDamaged(DomainError):
 
 
 class TopicNotFound(DomainError):
-    """No topic of that name in the account."""
+    """No topic with this name in the account."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"topic {name!r} does not exist; create it first", topic=name)
 
 
 class TopicExists(DomainError):
-    """The name is taken, in this or in another case."""
+    """The name is taken, in the same or in a different case."""
 
     def __init__(self, name: str, existing: str) -> None:
         why = "already exists" if name == existing else f"differs only in case from {existing!r}"
@@ -302,19 +352,21 @@ class TooManyTopics(DomainError):
 
     def __init__(self, account: str, limit: int) -> None:
         super().__init__(
-            f"account {account!r} has {limit} topics, its limit; delete one first", account=account, limit=limit
+            f"account {account!r} has reached its limit of {limit} topics; delete a topic first",
+            account=account,
+            limit=limit,
         )
 
 
 class SubscriptionNotFound(DomainError):
-    """The topic has no subscription of that name."""
+    """The topic has no subscription with this name."""
 
     def __init__(self, topic: str, name: str) -> None:
         super().__init__(f"topic {topic!r} has no subscription {name!r}", topic=topic, subscription=name)
 
 
 class SubscriptionExists(DomainError):
-    """The name is taken in this topic, in this or in another case."""
+    """The name is taken in this topic, in the same or in a different case."""
 
     def __init__(self, topic: str, name: str, existing: str) -> None:
         why = "already exists" if name == existing else f"differs only in case from {existing!r}"
@@ -341,5 +393,39 @@ class TooManySubscriptions(DomainError):
 
     def __init__(self, topic: str, limit: int) -> None:
         super().__init__(
-            f"topic {topic!r} has {limit} subscriptions, its limit; unsubscribe one first", topic=topic, limit=limit
+            f"topic {topic!r} has reached its limit of {limit} subscriptions; delete a subscription first",
+            topic=topic,
+            limit=limit,
         )
+
+
+class ScheduleNotFound(DomainError):
+    """No schedule with this name in the account."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"schedule {name!r} does not exist; create it first", schedule=name)
+
+
+class ScheduleExists(DomainError):
+    """The name is taken, in this or in another case."""
+
+    def __init__(self, name: str, existing: str) -> None:
+        why = "already exists" if name == existing else f"differs only in case from {existing!r}"
+        super().__init__(f"schedule {name!r} {why}; use ensure, or another name", schedule=name, existing=existing)
+
+
+class ScheduleDiffers(DomainError):
+    """The existing schedule has other attributes, or another message; ``difference`` names them."""
+
+    def __init__(self, name: str, difference: dict[str, dict[str, object]]) -> None:
+        shown = ", ".join(f"{k} is {v['is']}, wanted {v['wanted']}" for k, v in difference.items())
+        super().__init__(
+            f"schedule {name!r} exists with other attributes: {shown}", schedule=name, difference=difference
+        )
+
+
+class TooManySchedules(DomainError):
+    """The account is at its limit of schedules, or has no memory left for another schedule."""
+
+    def __init__(self, account: str, share: str, limit: int) -> None:
+        super().__init__(f"account {account!r} has {share}, its limit; delete one first", account=account, limit=limit)

@@ -11,6 +11,9 @@ from cmqd_types.messages import CopyOf, Headers
 
 MIB = 1024 * 1024
 
+CMQ_MAX_DELAY_MS = 3_600_000
+"""Longest delay in CMQ: the limit of the attribute ``delay_ms``, and of sends unless the operator raises it."""
+
 
 ORIGIN_BYTES = 128
 """Bound of the bytes that an origin adds to a message of a reply: a name of 64 bytes, three numbers and a word."""
@@ -29,7 +32,8 @@ class Limits(msgspec.Struct, frozen=True):
     """Bodies and headers of a batch or reply: a single frame, a single row of the log."""
     max_headers: int = 32
     max_headers_bytes: int = 16 * 1024
-    max_delay_ms: int = 3_600_000
+    max_delay_ms: int = CMQ_MAX_DELAY_MS
+    """Of a send; the retention of the queue is a second limit. A far delay costs 16 bytes of memory."""
     max_wait_ms: int = 30_000
     """Longest wait of a receive; the value of CMQ, and shorter than common idle time-outs of middleboxes."""
     min_visibility_timeout_ms: int = 1000
@@ -44,16 +48,21 @@ class Limits(msgspec.Struct, frozen=True):
     page_bytes: int = 512 * 1024
     max_reads: int = 64
     """Page-ins under way at once, which bounds the memory of their answers to 32 MiB."""
+    max_schedules_per_account: int = 1000
+    """A schedule costs about 1.5 KiB of memory, and its body. Their memory also counts as promised memory."""
     max_sessions: int = 100_000
     """Per account."""
     budget_bytes: int = 1024 * MIB
-    """Memory of sessions, dedup ids and connection buffers; ``core.facts.promised_memory`` has the first two."""
+    """Memory of sessions, dedup ids, schedules and connection buffers; all but the last are in
+    ``core.facts.promised_memory``."""
     session_answers: int = 1024
     session_life_ms: int = 600_000
     max_dedup_id_bytes: int = 64
     max_dedup_ids: int = 1_000_000
     """Per queue or topic; a dedup id costs about 170 bytes of memory and its text."""
     dedup_life_ms: int = 300_000
+    max_rejection_bytes: int = 256
+    """Of the reason that a consumer gives for a move to the dead-letter queue: a sentence, kept in the origin."""
     max_dead_letter_sources: int = 6
     """Queues that may share a dead-letter queue, as in CMQ."""
     max_check_interval_ms: int = 300_000
@@ -85,7 +94,7 @@ ATTRIBUTE_RANGES: Mapping[str, tuple[int, int]] = {
     "visibility_timeout_ms": (1000, 43_200_000),
     "max_message_bytes": (1024, 1_048_576),
     "retention_ms": (60_000, 1_296_000_000),
-    "delay_ms": (0, 3_600_000),
+    "delay_ms": (0, CMQ_MAX_DELAY_MS),
     "max_backlog": (1_000_000, 100_000_000),
     "max_delayed": (1, 1_000_000),
     "rewind_ms": (0, 1_296_000_000),
@@ -93,10 +102,18 @@ ATTRIBUTE_RANGES: Mapping[str, tuple[int, int]] = {
     "dead_letter_after_ms": (0, 43_200_000),
     "first_check_ms": (1000, 3_600_000),
     "max_checks": (1, 100),
+    "auto_delete_after_ms": (0, 1_296_000_000),
 }
 """Smallest and largest value of each numeric attribute that a queue's owner can set (CMQ's ranges)."""
 
 MIN_DEAD_LETTER_AFTER_MS = 300_000
+MIN_AUTO_DELETE_AFTER_MS = 60_000
+"""Twice the longest wait of a receive: a client that reconnects for its next receive keeps its queue."""
+SHORTEST_MS: Mapping[str, int] = {
+    "dead_letter_after_ms": MIN_DEAD_LETTER_AFTER_MS,
+    "auto_delete_after_ms": MIN_AUTO_DELETE_AFTER_MS,
+}
+"""Smallest value other than 0 of the times for which 0 means never."""
 MAX_TOPIC_MESSAGE_BYTES = (1024, 1_048_576)
 MAX_FILTER_TAGS = 5
 FILTER_TYPES = ("tag", "routing")
@@ -104,13 +121,15 @@ STRATEGIES = ("exponential_decay", "backoff")
 CONTENT_FORMATS = ("json", "simplified")
 ONLY_AT_CREATION = ("transactional",)
 """Attributes that are fixed when the queue is created."""
+SWITCHES = (*ONLY_AT_CREATION, "auto_delete_only_empty")
+"""Attributes that are true or false."""
 
 
 def check_range(field: str, value: object, low: int, high: int) -> int:
     """Return ``value`` if it is an integer within ``low .. high``.
 
     Raises:
-        InvalidArgument: the value is no integer, or out of range.
+        InvalidArgument: the value is not an integer, or out of range.
     """
     if type(value) is not int or not low <= value <= high:
         raise InvalidArgument(
@@ -158,12 +177,12 @@ def check_each(base: QueueAttributes, changes: Mapping[str, object], *, creating
                     value=value,
                     limit="the name of a queue, or empty",
                 )
-        elif name in ONLY_AT_CREATION:
+        elif name in SWITCHES:
             if type(value) is not bool:
                 raise InvalidArgument(
                     f"{name} must be true or false, not {shown(value)}", field=name, value=value, limit="true or false"
                 )
-            if not creating and value != getattr(base, name):
+            if name in ONLY_AT_CREATION and not creating and value != getattr(base, name):
                 raise InvalidArgument(
                     f"{name} is fixed when a queue is created; this queue has {getattr(base, name)}",
                     field=name,
@@ -171,21 +190,22 @@ def check_each(base: QueueAttributes, changes: Mapping[str, object], *, creating
                     limit=str(getattr(base, name)),
                 )
         else:
-            known = ", ".join((*ATTRIBUTE_RANGES, "dead_letter_queue", *ONLY_AT_CREATION))
+            known = ", ".join((*ATTRIBUTE_RANGES, "dead_letter_queue", *SWITCHES))
             raise InvalidArgument(
                 f"a queue has no attribute {shown(name)}; its attributes are {known}",
                 field=name,
                 value=value,
                 limit=f"one of {known}",
             )
-    after_ms = changes.get("dead_letter_after_ms")
-    if isinstance(after_ms, int) and 0 < after_ms < MIN_DEAD_LETTER_AFTER_MS:
-        raise InvalidArgument(
-            f"dead_letter_after_ms must be 0, or at least {MIN_DEAD_LETTER_AFTER_MS}, not {after_ms}",
-            field="dead_letter_after_ms",
-            value=after_ms,
-            limit=f"0, or at least {MIN_DEAD_LETTER_AFTER_MS}",
-        )
+    for name, shortest_ms in SHORTEST_MS.items():
+        after_ms = changes.get(name)
+        if isinstance(after_ms, int) and 0 < after_ms < shortest_ms:
+            raise InvalidArgument(
+                f"{name} must be 0, or at least {shortest_ms}, not {after_ms}",
+                field=name,
+                value=after_ms,
+                limit=f"0, or at least {shortest_ms}",
+            )
 
 
 def _check_together(attributes: QueueAttributes) -> None:
@@ -196,6 +216,24 @@ def _check_together(attributes: QueueAttributes) -> None:
             field="rewind_ms",
             value=attributes.rewind_ms,
             limit=f"at most retention_ms ({retention_ms})",
+        )
+    if attributes.auto_delete_after_ms and (attributes.transactional or attributes.dead_letter_queue):
+        # The messages of such a queue are still to be decided or moved, by clients and queues that do not know that the
+        # queue may go.
+        reason = "is transactional" if attributes.transactional else "has a dead-letter queue"
+        raise InvalidArgument(
+            f"auto_delete_after_ms ({attributes.auto_delete_after_ms}) must be 0 for a queue that {reason}",
+            field="auto_delete_after_ms",
+            value=attributes.auto_delete_after_ms,
+            limit=f"0 for a queue that {reason}",
+        )
+    if attributes.delay_ms >= retention_ms:
+        raise InvalidArgument(
+            f"delay_ms ({attributes.delay_ms}) must be less than retention_ms ({retention_ms}): messages would expire"
+            " before they become active",
+            field="delay_ms",
+            value=attributes.delay_ms,
+            limit=f"less than retention_ms ({retention_ms})",
         )
     receives, after_ms = attributes.dead_letter_max_receives, attributes.dead_letter_after_ms
     if after_ms and after_ms >= retention_ms:
@@ -318,7 +356,7 @@ def reply_bytes(message: StoredMessage) -> int:
     if message.headers:
         size += headers_bytes(message.headers)
     if message.origin is not None:
-        size += ORIGIN_BYTES
+        size += ORIGIN_BYTES + len(message.origin.rejection.encode())
     if message.copy_of is not None:
         size += copy_bytes(message.copy_of)
     return size

@@ -268,7 +268,7 @@ class _Column:
     def __init__(self, wanted: dict[str, int], indifferent: int) -> None:
         """``wanted`` has the keys by their word in this column; ``indifferent`` holds the keys without a word here."""
         self.other = wanted.get("*", 0) | indifferent
-        """Keys that accept a non-empty word that is no literal of this column."""
+        """Keys that accept a non-empty word that is not a literal of this column."""
         self.by_word = {word: keys | self.other for word, keys in wanted.items() if word != "*"}
         # A star accepts only a word that is not empty.
         self.by_word[""] = wanted.get("", 0) | indifferent

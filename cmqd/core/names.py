@@ -1,4 +1,4 @@
-"""Rules for the names of queues, topics and subscriptions."""
+"""Rules for the names of queues, topics, subscriptions and schedules."""
 
 import re
 
@@ -21,7 +21,7 @@ def check_queue_name(name: str) -> str:
 
 
 def check_name(field: str, name: str) -> str:
-    """Return ``name`` if a queue, a topic or a subscription may have it; ``field`` names the kind.
+    """Return ``name`` if a queue, topic, subscription or schedule may have it; ``field`` names the kind.
 
     Raises:
         InvalidArgument: the name is not 1-64 (of a topic or a subscription 3-64) ASCII letters, digits, ``-`` or ``_``.

@@ -51,7 +51,7 @@ class Check(msgspec.Struct, frozen=True, gc=False):
 class Push(msgspec.Struct, frozen=True, gc=False):
     """A post of a topic's message to a subscription's URL; answer with ``Broker.pushes_ended``.
 
-    The push is under way from this outcome on. That is no fact: a restart repeats the push.
+    The push is under way from this outcome on. That is not a fact: a restart repeats the push.
     """
 
     account: str
@@ -74,6 +74,27 @@ class PushResult(msgspec.Struct, frozen=True, gc=False):
     started_ms: int
     error: str | None
     """None = delivered; else the reason of the failure, in a line."""
+
+
+class UnusedQueue(msgspec.Struct, frozen=True, gc=False):
+    """A queue that a tick deleted because it was not used."""
+
+    account: str
+    queue: str
+    queue_id: int
+    messages: int
+    """Messages that went with it, rewindable messages too."""
+    unused_ms: int
+    """Time since its last use."""
+
+
+class MissedFiring(msgspec.Struct, frozen=True, gc=False):
+    """A schedule that came due in a tick while its queue could not take the message."""
+
+    account: str
+    schedule: str
+    queue: str
+    error: str
 
 
 class BatchRequest(Protocol):
@@ -111,6 +132,11 @@ class SendRequest(BatchRequest, Protocol):
     @property
     def delay_ms(self) -> int | list[int] | None:
         """A delay for all bodies, or a delay per body; None = the queue's."""
+        ...
+
+    @property
+    def at_ms(self) -> int | None:
+        """Time at which all bodies become active, in place of a delay; None = after the delay."""
         ...
 
     @property
@@ -174,7 +200,7 @@ class Published(msgspec.Struct, frozen=True, gc=False):
 class Outcome(msgspec.Struct, Generic[T]):
     """The result of an operation: its reply, the records to append, replies to waiting requests, and reads to make.
 
-    The records must be appended to the log in one go and in this order, before the records of any later outcome:
+    The records must be appended to the log together and in this order, before the records of any later outcome:
     recovery applies them in the order of the log. No reply may leave before they are durable, because a reply sent
     earlier would acknowledge a change that a crash can undo.
     """
@@ -229,6 +255,14 @@ class TransactionsDone(msgspec.Struct, frozen=True):
     """Reply of a decision: (message id, refusal) of each refused message."""
 
     failures: Sequence[tuple[int, DomainError]]
+
+
+class DeadLettersDone(msgspec.Struct, frozen=True):
+    """Reply of a move to the dead-letter queue: (receipt handle, refusal) of each refused handle."""
+
+    failures: Sequence[tuple[int, DomainError]]
+    done: int = 0
+    """Number of moved messages."""
 
 
 class HandleFailure(msgspec.Struct, frozen=True, gc=False):

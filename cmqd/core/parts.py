@@ -6,8 +6,10 @@ A part takes the parts below it as arguments, so the parts form no circle. Broke
 from collections.abc import Callable
 from typing import Any
 
+from cmqd.core.calendar import Calendar
 from cmqd.core.facts.facts import Facts
 from cmqd.core.limits import Limits
+from cmqd.core.operations.auto_delete import AutoDelete
 from cmqd.core.operations.batches import Batches
 from cmqd.core.operations.checks import Checks
 from cmqd.core.operations.dead_letter_search import DeadLetterSearch
@@ -23,9 +25,11 @@ from cmqd.core.operations.publish import Publish
 from cmqd.core.operations.queues import QueueAdmin
 from cmqd.core.operations.receive import Receive
 from cmqd.core.operations.redrives import Redrives
+from cmqd.core.operations.rejections import Rejections
 from cmqd.core.operations.reservations import Reservations
 from cmqd.core.operations.reviews import Reviews
 from cmqd.core.operations.rewind import Rewind
+from cmqd.core.operations.schedules import Schedules
 from cmqd.core.operations.send import Send
 from cmqd.core.operations.serving import Serving
 from cmqd.core.operations.settle import Settle
@@ -45,7 +49,7 @@ from cmqd.core.runtime.runtime import Runtime
 class Parts:
     """Facts, runtime, operations and recovery of a broker."""
 
-    def __init__(self, handle_key: HandleKey, limits: Limits, seed: int) -> None:
+    def __init__(self, handle_key: HandleKey, limits: Limits, seed: int, calendar: Calendar) -> None:
         self.handles = handles = ReceiptHandles(handle_key)
         self.facts = facts = Facts(limits)
         self.runtime = runtime = Runtime(facts)
@@ -59,14 +63,17 @@ class Parts:
         dead_letters = DeadLetterSearch(facts, runtime, reservations)
 
         self.send = Send(facts, runtime, batches, store, serving)
+        self.schedules = Schedules(facts, runtime, self.send, calendar)
         self.receive = Receive(facts, runtime, serving)
         self.settle = Settle(facts, runtime, handles, serving, leases, dead_letters)
+        self.rejections = Rejections(facts, runtime, handles, self.settle, store, serving)
         self.peek = Peek(facts, runtime)
         self.rewind = Rewind(facts, runtime, serving)
         self.checks = Checks(facts, runtime)
         self.transactions = Transactions(facts, runtime, batches, store, serving, self.checks)
         self.redrives = Redrives(facts, runtime, reservations, serving)
         self.queues = QueueAdmin(facts, runtime, floors, serving, self.receive, self.checks, reservations, dead_letters)
+        self.auto_delete = AutoDelete(facts, runtime, self.queues)
         self.deliver = Deliver(facts, runtime, store, serving, seed)
         self.publish = Publish(facts, runtime, store, serving, self.deliver)
         self.topics = TopicAdmin(facts, runtime, self.deliver)
@@ -99,6 +106,7 @@ class Parts:
             pages.rewinds: self.rewind,
             pages.overflow: delays,
             pages.commits: self.transactions,
+            pages.rejections: self.rejections,
             pages.checks: self.checks,
             pages.deliveries: self.deliver,
             pages.peeks: self.peek,

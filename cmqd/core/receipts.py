@@ -6,7 +6,7 @@ different broker. The permutation does not keep a handle valid: the queue's tabl
      lease   | block (56 bits)                    | place (8 bits)             |
      handle  | permuted block (56 bits)           | place ^ top of that        |
 
-Leases of one receive share a block as a rule, so one permutation serves a whole batch and more.
+Leases of a receive usually share a block, so a single permutation serves a whole batch and more.
 The block goes through two rounds of an affine map modulo 2**56 with an odd factor and a right xor-shift. Both steps are
 bijections (the mixing steps of the SplitMix and Murmur finalizers): https://xoshiro.di.unimi.it/splitmix64.c
 """

@@ -33,7 +33,7 @@ def check_url(url: str, field: str) -> str:
     try:
         parts = urlsplit(url)
     except ValueError:
-        raise _refusal(field, url, "it is no URL") from None
+        raise _refusal(field, url, "the text is not a URL") from None
     if parts.scheme not in ("http", "https"):
         raise _refusal(field, url, "a URL begins with http:// or https://")
     if "@" in parts.netloc:

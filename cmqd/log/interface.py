@@ -109,8 +109,8 @@ class Log(Protocol):
     def flush(self) -> None:
         """Commit the pending rows, unless a commit is under way.
 
-        To be called at the end of each wake-up of the loop. ``on_durable`` is a wake-up too: rows that had to wait for
-        the commit before leave then.
+        To be called at the end of each I/O batch with work. ``on_durable`` begins an I/O batch while records are
+        pending: rows that had to wait for the commit before leave then.
         """
         ...
 

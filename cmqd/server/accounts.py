@@ -47,14 +47,14 @@ _MAX_ACCOUNTS = 10_000
 
 
 class AccountExists(DomainError):
-    """An account of that name, or of a name that differs only in case, exists already."""
+    """An account with this name, or with a name that differs only in case, exists already."""
 
     def __init__(self, account: str) -> None:
         super().__init__(f"account {account!r} already exists", account=account)
 
 
 class AccountNotFound(DomainError):
-    """There is no account of that name."""
+    """There is no account with this name."""
 
     def __init__(self, account: str) -> None:
         super().__init__(f"account {account!r} does not exist", account=account)
@@ -72,21 +72,22 @@ class LastKey(DomainError):
 
     def __init__(self, account: str, secret_id: str) -> None:
         super().__init__(
-            f"{secret_id!r} is the last enabled key of account {account!r}; create another one first",
+            f"{secret_id!r} is the last enabled key of account {account!r}; create another key first",
             account=account,
             secret_id=secret_id,
         )
 
 
 class AccountNotEmpty(DomainError):
-    """The account has queues or topics."""
+    """The account has queues, topics or schedules."""
 
-    def __init__(self, account: str, queues: int, topics: int) -> None:
+    def __init__(self, account: str, queues: int, topics: int, schedules: int) -> None:
         super().__init__(
-            f"account {account!r} has {queues} queues and {topics} topics; delete them first",
+            f"account {account!r} has {queues} queues, {topics} topics and {schedules} schedules; delete them first",
             account=account,
             queues=queues,
             topics=topics,
+            schedules=schedules,
         )
 
 
@@ -212,7 +213,7 @@ class Accounts:
                 raise AccountExists(account)
             if len(document.accounts) >= _MAX_ACCOUNTS:
                 raise InvalidArgument(
-                    f"account {account!r} cannot be created: the server has {_MAX_ACCOUNTS} accounts, its limit",
+                    f"account {account!r} cannot be created: the limit of {_MAX_ACCOUNTS} accounts is reached",
                     field="account",
                     value=account,
                     limit=f"at most {_MAX_ACCOUNTS} accounts",
@@ -284,7 +285,7 @@ class Accounts:
             account = self._own_or_managed(caller, account)
             if sum(key.account == account for key in document.keys) >= MAX_KEYS:
                 raise InvalidArgument(
-                    f"account {account!r} has {MAX_KEYS} keys, its limit; delete a key first",
+                    f"account {account!r} has reached its limit of {MAX_KEYS} keys; delete a key first",
                     field="account",
                     value=account,
                     limit=f"at most {MAX_KEYS} keys",
@@ -312,7 +313,7 @@ class Accounts:
     async def delete_key(
         self, caller: str, account: str | None, secret_id: str, *, with_key: str | None = None
     ) -> None:
-        """Delete a key for ever.
+        """Delete a key permanently.
 
         Raises:
             PermissionDenied, AccountNotFound, KeyNotFound, LastKey: the key was not deleted.
@@ -404,7 +405,9 @@ class Accounts:
             PermissionDenied: the caller is not ``admin``.
         """
         if caller != ADMIN:
-            raise PermissionDenied(f"only account {ADMIN!r} may {what}; this is {caller!r}", account=caller)
+            raise PermissionDenied(
+                f"only account {ADMIN!r} may {what}; the connection belongs to {caller!r}", account=caller
+            )
 
     def _own_or_managed(self, caller: str, account: str | None) -> str:
         if account is None or account == caller:

@@ -91,16 +91,18 @@ def _make_key(file: AccountsFile, out: Print, account: str) -> None:
     document = _read_for_new_key(file, out)
     if document is None:
         if account != ADMIN:
-            raise _Refused(f"{file.path} is missing: begin with 'cmqd accounts new-key {ADMIN}'")
+            raise _Refused(f"{file.path} is missing; create it with 'cmqd accounts new-key {ADMIN}'")
         document = new_document(now_ms)
         (key,) = document.keys
         out(f"{file.path} was missing: the receipt handles of messages in flight are void, and accounts other than")
         out(f"{ADMIN!r} have to be created again, by the same names, to reach their queues")
     else:
         if account not in document.accounts:
-            raise _Refused(f"account {account!r} does not exist; known: {', '.join(sorted(document.accounts))}")
+            raise _Refused(
+                f"account {account!r} does not exist; the accounts are {', '.join(sorted(document.accounts))}"
+            )
         if sum(key.account == account for key in document.keys) >= MAX_KEYS:
-            raise _Refused(f"account {account!r} has {MAX_KEYS} keys, the most there may be")
+            raise _Refused(f"account {account!r} has reached its limit of {MAX_KEYS} keys")
         key = new_key(account, now_ms)
         document = msgspec.structs.replace(document, keys=[*document.keys, key])
     file.write(document)
@@ -127,7 +129,7 @@ def _read_for_new_key(file: AccountsFile, out: Print) -> Document | None:
 def _with_lock(folder: Path, out: Print, lock: Lock, work: Callable[[], None]) -> int:
     try:
         if not folder.is_dir():
-            raise _Refused(f"{folder} is no data folder")
+            raise _Refused(f"{folder} is not a data folder")
         with lock(folder):
             work()
     except LogError as refusal:
@@ -152,7 +154,7 @@ def _describe(path: Path, out: Print) -> Decoded | None:
     except AccountsFileError as fault:
         out(f"{path}: {fault}")
         return None
-    seal = "no checksum" if decoded.version == 1 else "checksum right" if decoded.is_sealed else "checksum WRONG"
+    seal = "no checksum" if decoded.version == 1 else "checksum correct" if decoded.is_sealed else "checksum WRONG"
     out(f"{path}: version {decoded.version}, {seal}, {_sizes(decoded.document)}")
     return decoded
 

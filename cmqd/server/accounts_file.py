@@ -100,7 +100,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
         ids: set[str] = set()
         for key in self.keys:
             if key.account not in self.accounts:
-                faults.append(f"key {key.secret_id!r} is of account {key.account!r}, which is missing")
+                faults.append(f"key {key.secret_id!r} belongs to account {key.account!r}, which is missing")
             if key.secret_id in ids:
                 faults.append(f"two keys have the id {key.secret_id!r}")
             ids.add(key.secret_id)
@@ -246,8 +246,9 @@ class AccountsFile:
                 f" 'cmqd accounts repair {command}' keeps what was edited by hand"
             )
         return (
-            f"There is no good copy ({self.copy}); 'cmqd accounts check {command}' says what can be read. If all is"
-            f" lost, move {self.path.name} away, and 'cmqd accounts new-key {ADMIN} {command}' begins a new one"
+            f"No copy can be used ({self.copy}); 'cmqd accounts check {command}' shows the readable parts. If no"
+            f" account can be recovered, move {self.path.name} away; 'cmqd accounts new-key {ADMIN} {command}' then"
+            f" creates a new file"
         )
 
     def _write_copy(self, content: bytes) -> None:

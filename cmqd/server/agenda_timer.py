@@ -1,6 +1,5 @@
 """A single timer for all work that is due at a time: ends of leases, delays, retention, ends of waits.
 
-
 The core names its next deadline; the timer fires then and lets the core work in slices, with the sockets served between
 two slices. The timer does not know the kind or the owner of the work.
 """
@@ -25,6 +24,9 @@ class AgendaTimer:
 
     loop: asyncio.AbstractEventLoop
     now_ms: Callable[[], int]
+    """Returns the time of this poll of the sockets, for the work; the call begins an I/O batch."""
+    clock_ms: Callable[[], int]
+    """Returns the time without beginning an I/O batch: a timer that is set is no work for the log."""
     next_deadline_ms: Callable[[], int | None]
     """Returns the time of the next work; a time at or below now means more work."""
     tick: Callable[[int], None]
@@ -45,12 +47,21 @@ class AgendaTimer:
             return
         if self._handle is not None:
             self._handle.cancel()
-        delay_ms = deadline_ms - self.now_ms()
+        delay_ms = deadline_ms - self.clock_ms()
         self._planned_ms = deadline_ms
         if delay_ms <= 0:
             self._handle = self.loop.call_soon(self._fire)
         else:
             self._handle = self.loop.call_later(min(delay_ms / 1000, MAX_SLEEP_S), self._fire)
+
+    def clock_moved(self) -> None:
+        """Do the work that is due now, and set the timer anew.
+
+        For a broker clock that was moved forward: the timer sleeps by the loop's clock, for up to ``MAX_SLEEP_S``.
+        """
+        if self._handle is not None:
+            self._handle.cancel()
+        self._fire()
 
     def stop(self) -> None:
         """Cancel the timer, and set no other."""

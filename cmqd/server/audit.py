@@ -64,6 +64,10 @@ ADMINISTRATION: Final[frozenset[type[wire.Request]]] = frozenset(
         wire.RetryDeliveries,
         wire.DropDeliveries,
         wire.RotateSecret,
+        wire.CreateSchedule,
+        wire.EnsureSchedule,
+        wire.SetSchedule,
+        wire.DeleteSchedule,
         wire.CreateAccount,
         wire.CreateKey,
         wire.SetKeyEnabled,
@@ -72,7 +76,7 @@ ADMINISTRATION: Final[frozenset[type[wire.Request]]] = frozenset(
         wire.SealSegments,
     }
 )
-"""Requests that change queues, topics, subscriptions, accounts or keys."""
+"""Requests that change queues, topics, subscriptions, schedules, accounts or keys."""
 
 
 class LineLimit:
@@ -188,6 +192,9 @@ def _facts(request: wire.Request) -> dict[str, Any]:
             facts[name] = sorted(map(str, cast("Mapping[Any, Any]", value)))
         elif isinstance(value, str):
             facts[name] = value[: SHOWN_CHARACTERS * 2]
+        elif isinstance(value, bytes):
+            # The body of a schedule belongs to its owner, not to the operator's log.
+            facts[f"{name}_bytes"] = len(value)
         else:
             facts[name] = value
     return facts

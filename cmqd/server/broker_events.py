@@ -5,12 +5,14 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from cmqd.core.broker import Broker
-from cmqd.core.outcome import Outcome, PushResult
+from cmqd.core.outcome import MissedFiring, Outcome, PushResult, UnusedQueue
 from cmqd.server.answering import Answering
 from cmqd.server.counters import Counters
 from cmqd.server.handlers.publishing import Publishes
+from cmqd.server.listening_time import ListeningTime
 from cmqd.server.log_lines import get_logger
 from cmqd.server.part import part
+from cmqd.server.request_admission import Admission
 from cmqd_segment.records import Runs, StoredMessage
 
 _log = get_logger()
@@ -24,7 +26,9 @@ class BrokerEvents:
     broker: Broker
     answering: Answering
     publishes: Publishes
+    admission: Admission
     counters: Counters
+    listening_time: ListeningTime
     now_ms: Callable[[], int]
     schedule: Callable[[], None]
     """Begins an I/O batch: its end flushes the log and sets the timer."""
@@ -41,17 +45,44 @@ class BrokerEvents:
 
     def next_deadline_ms(self) -> int | None:
         """Return the time at which ``tick`` has work next; a time in the past stands for work that waits now."""
-        return 0 if self.publishes.has_work else self.broker.next_deadline_ms()
+        return 0 if self.publishes.lines else self.broker.next_deadline_ms()
 
     def tick(self, now_ms: int) -> None:
         """Do a slice of the work that is due."""
-        if self.publishes.has_work and not self.publishes.go_on():
+        if self.publishes.lines and not self.publishes.go_on():
             due_ms = self.broker.next_deadline_ms()
             if due_ms is None or due_ms > now_ms:
                 # The slice changed nothing, so an I/O batch would find nothing to write.
                 return
-        if not self._is_quiet:
-            self._call("tick", lambda: self.broker.tick(now_ms), now_ms)
+        if self._is_quiet:
+            return
+        self.listening_time.pass_time(now_ms)
+        self.broker.gates.is_log_behind = self.admission.is_log_behind
+        for event in self._call("tick", lambda: self.broker.tick(now_ms), now_ms) or ():
+            match event:
+                case UnusedQueue():
+                    self._queue_deleted(event)
+                case MissedFiring():
+                    self.counters.schedules_missed += 1
+                    _log.warning(
+                        "schedule_missed",
+                        account=event.account,
+                        schedule=event.schedule,
+                        queue=event.queue,
+                        reason=event.error,
+                    )
+
+    def _queue_deleted(self, unused: UnusedQueue) -> None:
+        self.counters.queues_auto_deleted += 1
+        self.counters.messages_auto_deleted += unused.messages
+        _log.info(
+            "queue_auto_deleted",
+            account=unused.account,
+            queue=unused.queue,
+            queue_id=unused.queue_id,
+            messages=unused.messages,
+            unused_ms=unused.unused_ms,
+        )
 
     def clock_offset_changed(self, offset_ms: int) -> None:
         """Record how far the wall clock is ahead of broker time."""

@@ -48,8 +48,10 @@ class ClientEvents:
         if waiter is None:
             return False
         waiter_id, request = waiter
-        # A decision of transactions that has begun is carried out, and answered as usual.
-        if not isinstance(request, wire.EndTransactions) and self.answering.stop_waiting(waiter_id) is not None:
+        # A decision of transactions or a move to the dead-letter queue that has begun is carried out, and answered as
+        # usual.
+        is_carried_out = isinstance(request, wire.EndTransactions | wire.DeadLetterMessages)
+        if not is_carried_out and self.answering.stop_waiting(waiter_id) is not None:
             client.answer(error(request_id, ErrorCode.CANCELLED, "cancelled"))
         return True
 

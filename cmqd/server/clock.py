@@ -15,8 +15,8 @@ While the broker runs:
   during a suspend, so leases go on afterwards where they stopped, and to the broker the suspend looks like a jump of
   the wall clock. A jump back cancels it.
 - A positive offset (the wall clock is ahead) that has lasted for ``FORWARD_WAIT_MS`` is closed by the same slew: by
-  then the jump is taken for the truth, and slightly faster time is harmless. A negative offset stays: slower time could
-  close it too, but a year of it would take two hundred.
+  then the jump counts as the true time, and slightly faster time is harmless. A negative offset stays: slower time
+  could close the offset too, but an offset of a year would take two hundred years.
 
 At a start:
 
@@ -193,7 +193,7 @@ class BrokerClock:
         self._distance_ms -= change_ms
 
     def _take_in_small(self) -> None:
-        # The rest that a jump back leaves is closed like any small difference, or it would last for ever.
+        # The rest that a jump back leaves is closed like any small difference, or it would last forever.
         if abs(self.lasting_offset_ms) <= JUMP_MS:
             self._keep(-self.lasting_offset_ms)
 
@@ -249,7 +249,7 @@ class OffsetWatch:
         self._logged_at_ms = clock.now_ms()
 
     def check(self) -> None:
-        """Let the clock look at the wall clock, and record and log the result; to be called about once a second."""
+        """Compare the clock with the wall clock, and record and log the result; to be called about once a second."""
         clock = self._clock
         if not clock.check():
             return

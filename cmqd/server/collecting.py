@@ -21,6 +21,8 @@ refusal does not touch the other requests. Rules:
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol, TypeAlias
 
+import msgspec
+
 from cmqd.core import errors as domain
 from cmqd.core.limits import headers_bytes
 from cmqd.log.errors import LogFailed
@@ -70,23 +72,20 @@ class CollectedOperation(Protocol):
         ...
 
 
-class Group:
+class Group(msgspec.Struct, eq=False):
     """Requests for one operation on one queue or topic, in order of arrival."""
 
-    __slots__ = ("account", "askers", "messages", "name", "operation", "requests", "size")
-
-    def __init__(self, operation: CollectedOperation, account: str, name: str) -> None:
-        self.operation = operation
-        self.account = account
-        self.name = name
-        """Name of the queue or topic."""
-        self.requests: list[Any] = []
-        """The requests in the core's form."""
-        self.askers: list[tuple[Client, int]] = []
-        """Client and request id of each request."""
-        self.messages = 0
-        self.size = 0
-        """Bytes of bodies and headers."""
+    operation: CollectedOperation
+    account: str
+    name: str
+    """Name of the queue or topic."""
+    requests: list[Any] = []
+    """The requests in the core's form."""
+    askers: list[tuple[Client, int]] = []
+    """Client and request id of each request."""
+    messages: int = 0
+    size: int = 0
+    """Bytes of bodies and headers."""
 
 
 @part

@@ -52,13 +52,17 @@ class Connections:
     def __len__(self) -> int:
         return len(self._open)
 
+    def current(self) -> list[Connection]:
+        """Return the open connections."""
+        return list(self._open)
+
     def add(self, connection: Connection) -> None:
         """Enter a connection; a connection over the limit gets an error and is closed."""
         self.counters.connections_accepted += 1
         self._open.add(connection)
         if len(self._open) > self.limit:
             self.counters.connections_refused += 1
-            text = f"{self.limit} connections are open, the limit"
+            text = f"the server has reached its limit of {self.limit} connections"
             connection.end(ErrorCode.TOO_MANY_CONNECTIONS, text, RETRY_MS)
 
     def authenticated(self, connection: Connection) -> None:
@@ -72,7 +76,7 @@ class Connections:
         if not limit or self._by_account.get(account, 0) < limit:
             return None
         self.counters.connections_refused += 1
-        return f"account {account!r} has {limit} connections, its limit"
+        return f"account {account!r} has reached its limit of {limit} connections"
 
     def remove(self, connection: Connection) -> None:
         """Remove a connection that is closed."""

@@ -25,9 +25,17 @@ class Counters(msgspec.Struct):
     """Questions put to producers."""
     received: int = 0
     deleted: int = 0
+    dead_lettered: int = 0
+    """Messages that consumers moved to a dead-letter queue (``dead_letter_messages``), by the answered requests."""
     given_back: int = 0
     """Messages of replies that could not be handed over."""
     damaged: int = 0
+    queues_auto_deleted: int = 0
+    """Queues that were deleted because they were unused."""
+    messages_auto_deleted: int = 0
+    """Messages that went with these queues."""
+    schedules_missed: int = 0
+    """Times at which the queue of a schedule could not take its message."""
     connections_accepted: int = 0
     connections_refused: int = 0
     authentications_failed: int = 0

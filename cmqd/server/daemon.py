@@ -10,6 +10,7 @@ disaster   the storage failed, or a bug showed in the core: nothing more is ackn
 """
 
 import asyncio
+import contextlib
 import gc
 import json
 import os
@@ -27,7 +28,6 @@ import uvloop
 import cmqd
 from cmqd.allocator import return_large_blocks
 from cmqd.core.broker import Broker
-from cmqd.core.limits import Limits
 from cmqd.exit_codes import ExitCode
 from cmqd.log.errors import LogError, LogFailed
 from cmqd.log.interface import Log
@@ -36,14 +36,17 @@ from cmqd.memory_log import MemoryLog
 from cmqd.server.accounts import Accounts, open_accounts, write_context
 from cmqd.server.accounts_file import ADMIN, AccountsFile, AccountsFileError
 from cmqd.server.clock import BrokerClock, LastTime, start_offset, wall_ms
+from cmqd.server.core_limits import limits_of
 from cmqd.server.counters import rss_bytes
+from cmqd.server.cron import calendar
+from cmqd.server.greeting import Started, find_cmq, greeting
 from cmqd.server.listening import connection_limit, raise_descriptor_limit
 from cmqd.server.log_lines import configure_logs, get_logger
-from cmqd.server.memory_budget import budget_bytes
+from cmqd.server.push.pusher import Pusher
 from cmqd.server.reload import Reload
 from cmqd.server.server import Server, failure_text
 from cmqd.server.status import RecoveryFinding, RecoveryStatus, StorageProcessStatus
-from cmqd.settings import Settings
+from cmqd.settings import LogFormat, LogLevel, Settings
 from cmqd.storage.process_log import StorageProcessLog
 from cmqd.storage.settings import StorageSettings
 
@@ -172,17 +175,15 @@ class Daemon:
         # Until the server takes the failure: a storage that fails behind the last chunk of its recovery stream would
         # otherwise fail unheard, and the server would listen without ever answering.
         log.on_fatal = self._on_failed
-        report = self._report = await self._unless_stopped(log.open())
+        opening = asyncio.ensure_future(log.open())
+        # The storage process begins in this turn; its start and these imports take about as long, on two cores.
+        await asyncio.sleep(0)
+        if Pusher.available():
+            Pusher.load()
+        report = self._report = await self._unless_stopped(opening)
         accounts, are_new = open_accounts(settings.data, wall_ms())
-        limits = Limits(
-            max_queues_per_account=settings.max_queues_per_account,
-            max_topics_per_account=settings.max_topics_per_account,
-            max_in_flight=settings.max_in_flight_per_queue,
-            budget_bytes=budget_bytes(settings),
-            max_pushes_per_endpoint=settings.max_pushes_per_endpoint,
-            max_pushes=settings.max_pushes,
-        )
-        broker = Broker(accounts.handle_key, limits, seed=secrets.randbits(64))
+        limits = limits_of(settings)
+        broker = Broker(accounts.handle_key, limits, seed=secrets.randbits(64), calendar=calendar)
         last_time = LastTime()
         await self._unless_stopped(self._recover(broker, report, last_time))
         if are_new:
@@ -238,12 +239,12 @@ class Daemon:
             OSError: the accounts could not be written.
         """
         file = AccountsFile(self._settings.data)
-        if broker.queues or broker.topics or broker.records_not_applied or report.numbers_jump:
+        if broker.queues or broker.topics or broker.schedules or broker.records_not_applied or report.numbers_jump:
             contents = f"{_count(broker.queues, 'queue')} and {_count(broker.topics, 'topic')}"
             copy = f"; its copy is {file.copy}" if file.copy.exists() else ""
             raise AccountsFileError(
                 f"{file.path} is missing, but the log is not new ({contents}): put the file back{copy}. If it is lost,"
-                f" 'cmqd accounts new-key {ADMIN} --data {self._settings.data}' begins a new one"
+                f" 'cmqd accounts new-key {ADMIN} --data {self._settings.data}' creates a new file"
             )
         aside = file.put_aside(file.copy) if file.copy.exists() else None
         await accounts.save_new()
@@ -286,7 +287,7 @@ class Daemon:
             _log.warning(
                 "records_not_applied",
                 records=broker.records_not_applied,
-                text="they tell, in part or whole, of queues and messages that were lost",
+                text="these records refer, in part or whole, to queues and messages that were lost",
             )
         _log.info(
             "recovered",
@@ -300,6 +301,7 @@ class Daemon:
             queues=len(broker.queues),
             topics=len(broker.topics),
             subscriptions=len(broker.subscriptions),
+            schedules=len(broker.schedules),
             findings=len(report.findings),
             seconds=round(self._recovery_s, 3),
         )
@@ -321,6 +323,11 @@ class Daemon:
             storage_pid=process_id,
             context_file=str(context_file),
         )
+        if settings.log_format is LogFormat.CONSOLE and settings.log_level in (LogLevel.DEBUG, LogLevel.INFO):
+            started = Started(host, port, tls, settings.data, settings.durability, settings.ephemeral, context_file)
+            # Standard output may be a closed pipe, which must not end the broker; a buffer would fail again at the end.
+            with contextlib.suppress(OSError, ValueError):
+                os.write(sys.stdout.fileno(), f"{greeting(started, find_cmq())}\n".encode())
         if settings.ready_file is not None:
             _write_ready_file(
                 settings.ready_file,

@@ -76,6 +76,7 @@ def plain_handlers(
     broker: Broker,
     answering: Answering,
     accounts: Accounts,
+    admission: Admission,
     location: Location,
     now_ms: Callable[[], int],
 ) -> dict[type[wire.Request], Handler]:
@@ -85,6 +86,9 @@ def plain_handlers(
         call, make_reply = call_of(operation, broker), operation.reply
 
         def handle(client: Client, request: Any) -> None:
+            has_body = operation.stores_body and request.body is not None
+            if has_body and admission.refuses_bodies(client, request.request_id):
+                return
             time_ms = now_ms()
             outcome = call(client.account, request, time_ms)
             reply = make_reply(request.request_id, outcome.reply, location)

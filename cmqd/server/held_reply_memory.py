@@ -22,27 +22,28 @@ from cmqd_protocol.messages import MessagesPeeked, MessagesReceived
 class HeldReplyMemory:
     """Notes the bytes of held replies in the memory budget; see the module."""
 
-    __slots__ = ("_gate", "_held_before", "_noted")
+    __slots__ = ("_gate", "_held_before", "noted")
 
     def __init__(self, gate: ReplyGate) -> None:
         self._gate = gate
         self._held_before = 0
         """Replies ever held, at the beat before."""
-        self._noted: set[Client] = set()
-        """Clients with noted bytes."""
+        self.noted: set[Client] = set()
+        """Clients with noted bytes. Read-only outside: every durable LSN reads the set, and ``forget`` is called only
+        if the set has clients."""
 
     def beat(self) -> None:
         """Count the replies that stay at the gate."""
         gate = self._gate
         if gate.let_go_so_far < self._held_before or gate.has_given_up:
             self._count()
-        elif self._noted:
+        elif self.noted:
             self.forget()
         self._held_before = gate.held_so_far
 
     def forget(self) -> None:
         """Note 0 bytes for all clients: the gate opened, and unread replies are counted by their connections."""
-        noted, self._noted = self._noted, set()
+        noted, self.noted = self.noted, set()
         for holder in noted:
             holder.note_held_replies(0)
 
@@ -52,15 +53,15 @@ class HeldReplyMemory:
             holder = cast("Client", asker)
             sizes[holder] = sizes.get(holder, 0) + body_bytes(reply)
         large = {holder: size for holder, size in sizes.items() if size >= LEAST_BYTES}
-        for holder in self._noted - large.keys():
+        for holder in self.noted - large.keys():
             holder.note_held_replies(0)
-        self._noted = {holder for holder in large if not holder.is_gone}
-        for holder in self._noted:
+        self.noted = {holder for holder in large if not holder.is_gone}
+        for holder in self.noted:
             holder.note_held_replies(large[holder])
         # The notes above can make the budget drop connections.
         gone = {holder for holder in large if holder.is_gone}
         if gone:
-            self._noted -= gone
+            self.noted -= gone
             self._gate.replace(lambda asker, reply: without_bodies(reply) if cast("Client", asker) in gone else reply)
 
 

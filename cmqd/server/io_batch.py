@@ -14,6 +14,10 @@ After 5 ms no poll begins, and input of the last poll that comes later than afte
 (``fairness``), which are given at each poll and in the next I/O batches. A connection that had turns rests, unread,
 until the I/O batch ends or later: its share of an I/O batch is a single read.
 The number of large reads in an I/O batch is limited as well, with accounts and connections in turns.
+
+A batch without work has no end. Most commits become durable while no other rows wait: then replies are all there is to
+write. Such a batch writes the replies and is over; no record waits for a flush, no deadline has changed, and the
+requests that the replies cause begin a batch with polls of its own.
 """
 
 import asyncio
@@ -79,6 +83,7 @@ class IoBatch:
         "_clock_ms",
         "_dirty",
         "_ends_at",
+        "_has_work",
         "_looks",
         "_loop",
         "_now_ms",
@@ -118,6 +123,9 @@ class IoBatch:
         self._before_end = before_end
         self._dirty: list[Writable] = []
         self._scheduled = False
+        """A look is planned."""
+        self._has_work = False
+        """The batch has input or work, so it needs polls and an end. Implies ``_scheduled``."""
         self._something = False
         """Input or work came since the last poll of the sockets."""
         self._looks = 0
@@ -129,21 +137,25 @@ class IoBatch:
         now_ms = self._now_ms
         if now_ms is None:
             now_ms = self._now_ms = self._clock_ms()
-            self.schedule()
+            # The caller is about to call the core. Records are flushed, and deadlines planned, by the end of a batch.
+            if not self._has_work:
+                self.schedule()
         return now_ms
 
     def schedule(self) -> None:
-        """Begin an I/O batch, or note that the batch under way has work."""
+        """Note that the I/O batch has work: its end flushes the log and sets the timer."""
         self._something = True
-        if not self._scheduled:
-            self._scheduled = True
+        if not self._has_work:
+            self._has_work = True
             self._unclocked = 0
             self._ends_at = self._timer() + IO_BATCH_SECONDS
-            self._loop.call_soon(self._look)
+            if not self._scheduled:
+                self._scheduled = True
+                self._loop.call_soon(self._look)
 
     def take_input(self, size: int) -> bool:
         """Count input, and return True if it may be taken up on arrival."""
-        if not self._scheduled:
+        if not self._has_work:
             self.schedule()
             return True
         self._something = True
@@ -157,18 +169,29 @@ class IoBatch:
         return False
 
     def write_later(self, connection: Writable) -> None:
-        """Flush a connection at the next poll. A connection must not be added twice before its flush."""
+        """Flush a connection at the next poll. A connection must not be added twice before its flush.
+
+        Replies alone are no work: a caller that has changed the core or the log calls ``schedule`` besides.
+        """
         self._dirty.append(connection)
         self._something = True
         if not self._scheduled:
-            self.schedule()
+            self._scheduled = True
+            self._loop.call_soon(self._look)
 
     def _look(self) -> None:
         """Write replies; then poll the sockets again, or end the batch if the last poll brought no input.
 
         The replies leave before the poll, because the poll is for the requests that the replies cause.
         """
-        self._write()
+        if not self._has_work:
+            # Over before the write. A flush may bring work (parked requests, messages that return to their queue), and
+            # that work, or another reply, begins the next batch.
+            self._scheduled = False
+            self._write()
+            return
+        if self._dirty:
+            self._write()
         if self.turns.round and self.turns.can_serve:
             turns_end_at = max(self._ends_at, self._timer() + LEAST_TURNS_SECONDS)
             self.turns.serve(lambda: self._timer() < turns_end_at)
@@ -191,10 +214,11 @@ class IoBatch:
         # The batch ends between the two calls: work that ``at_end`` finds belongs to a batch of its own, while work of
         # ``before_end`` is flushed right below.
         self._looks = 0
-        self._something = self._scheduled = False
+        self._something = self._has_work = self._scheduled = False
         self._now_ms = None
         self._at_end()
-        self._write()
+        if self._dirty:
+            self._write()
         if self.rests.round:
             # After the records have left: the input of the sockets that are read again belongs to the next batch.
             more = iter(range(READS_PER_IO_BATCH - 1))
@@ -203,10 +227,7 @@ class IoBatch:
             self.schedule()
 
     def _write(self) -> None:
-        dirty = self._dirty
-        if not dirty:
-            return
-        self._dirty = []
+        dirty, self._dirty = self._dirty, []
         for connection in dirty:
             try:
                 connection.flush()

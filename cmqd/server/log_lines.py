@@ -1,4 +1,7 @@
-"""Structured logs: events with fixed names and key=value pairs, for people or as JSON lines, on standard error."""
+"""Structured logs: events with fixed names and key=value pairs, for people or as JSON lines, on standard error.
+
+A broker inside the process of a test configures nothing: its lines go to the standard logger ``cmqd.broker``.
+"""
 
 import contextlib
 import logging
@@ -58,7 +61,27 @@ def configure_logs(log_format: LogFormat, level: LogLevel) -> None:
     set_log_level(level)
 
 
+_TEXT: list[Any] = [
+    structlog.stdlib.filter_by_level,
+    structlog.processors.format_exc_info,
+    structlog.processors.KeyValueRenderer(key_order=["event"]),
+]
+
+
+class _Chosen:
+    """The logger of the configuration of this process, or ``cmqd.broker`` of ``logging`` if there is none.
+
+    Without a configuration structlog prints, and the lines would be part of the output of the program under test.
+    """
+
+    def __new__(cls, logger: Any, processors: Any, context: Any) -> Any:
+        if structlog.is_configured():
+            return structlog.get_config()["wrapper_class"](logger, processors, context)
+        return structlog.stdlib.BoundLogger(logging.getLogger("cmqd.broker"), _TEXT, context)
+
+
 def get_logger() -> structlog.typing.FilteringBoundLogger:
     """Return the logger; a module calls the function once."""
-    logger: structlog.typing.FilteringBoundLogger = structlog.get_logger()
-    return logger
+    return cast(
+        "structlog.typing.FilteringBoundLogger", structlog.wrap_logger(None, wrapper_class=cast("Any", _Chosen))
+    )

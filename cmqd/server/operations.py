@@ -38,6 +38,9 @@ class Operation(NamedTuple):
     """Names of fields, separated by spaces."""
     reply: MakeReply
 
+    stores_body: bool = False
+    """True if the operation is refused while the storage takes no bodies, unless its field ``body`` is null."""
+
     @property
     def takes_time(self) -> bool:
         """True if broker time is the last argument."""
@@ -96,6 +99,7 @@ def _located(reply: Callable[..., wire.AnyReply]) -> MakeReply:
 _QUEUE_INFO: Final = _located(wire.QueueInfo)
 _TOPIC_INFO: Final = _located(wire.TopicInfo)
 _SUBSCRIPTION_INFO: Final = _fields(wire.SubscriptionInfo)
+_SCHEDULE_INFO: Final = _fields(wire.ScheduleInfo)
 _REDRIVE_STATUS: Final = _fields(wire.RedriveStatus)
 
 
@@ -158,9 +162,17 @@ CREATIONS: Final = (
     Operation(wire.EnsureQueue, "ensure_queue", "queue attributes now_ms", _QUEUE_INFO),
     Operation(wire.CreateTopic, "create_topic", "topic attributes now_ms", _TOPIC_INFO),
     Operation(wire.EnsureTopic, "ensure_topic", "topic attributes now_ms", _TOPIC_INFO),
+    Operation(
+        *(wire.CreateSchedule, "create_schedule", "schedule attributes body headers now_ms", _SCHEDULE_INFO),
+        stores_body=True,
+    ),
+    Operation(
+        *(wire.EnsureSchedule, "ensure_schedule", "schedule attributes body headers now_ms", _SCHEDULE_INFO),
+        stores_body=True,
+    ),
 )
-"""Changes that make something for the account. They are refused for an account that is being deleted, because the queue
-or topic would outlive it."""
+"""Changes that make something for the account. They are refused for an account that is being deleted, because the
+queue, topic or schedule would outlive it."""
 
 CHANGES: Final = (
     Operation(
@@ -184,6 +196,11 @@ CHANGES: Final = (
     ),
     Operation(wire.RetryDeliveries, "retry_deliveries", "topic subscription now_ms", _value(wire.DeliveriesDone)),
     Operation(wire.DropDeliveries, "drop_deliveries", "topic subscription now_ms", _value(wire.DeliveriesDone)),
+    Operation(
+        *(wire.SetSchedule, "set_schedule", "schedule attributes body headers now_ms", _SCHEDULE_INFO),
+        stores_body=True,
+    ),
+    Operation(wire.DeleteSchedule, "delete_schedule", "schedule", done),
 )
 """Operations that change the state: the method returns an ``Outcome``."""
 
@@ -197,6 +214,8 @@ LOOKUPS: Final = (
     Operation(wire.GetTopicAttributes, "topic_info", "topic", _TOPIC_INFO),
     Operation(wire.ListSubscriptions, "list_subscriptions", "topic search offset limit now_ms", _subscriptions),
     Operation(wire.GetSubscription, "subscription_info", "topic subscription now_ms", _SUBSCRIPTION_INFO),
+    Operation(wire.ListSchedules, "list_schedules", "search offset limit", _values(wire.ScheduleList)),
+    Operation(wire.GetSchedule, "schedule_info", "schedule", _SCHEDULE_INFO),
 )
 """Operations that read the state: the method returns the result."""
 

@@ -3,6 +3,7 @@
 A reply comes with the LSN that the log had reached when the reply was decided. The gate releases the reply when that
 LSN is durable: at once, or when the log reports the LSN. LSNs arrive in ascending order, because the log only grows; so
 the gate is a plain queue, and a durable LSN releases a prefix. Pushes to clients pass the gate by the same rule.
+:mod:`cmqd.server.answering` chooses the LSN of each reply; refusals of ``request_admission`` do not pass the gate.
 
 The gate does not know the meaning of replies, nor connections beyond the method that takes a reply.
 """

@@ -73,7 +73,7 @@ class Admission:
             client.answer(error(request.request_id, code, text, retry_after_ms=retry_after_ms))
             return True
         if self.max_requests_per_second and not self._is_within_rate(client.account):
-            text = f"account {client.account!r} is over {self.max_requests_per_second} requests a second, its limit"
+            text = f"account {client.account!r} is over its limit of {self.max_requests_per_second} requests a second"
             client.answer(error(request.request_id, ErrorCode.TOO_MANY_REQUESTS, text, retry_after_ms=RATE_RETRY_MS))
             return True
         return False
@@ -84,11 +84,17 @@ class Admission:
         if self.max_requests_per_second:
             self._buckets[account].tokens += 1
 
-    def refuses_bodies(self, client: Client, request_id: int) -> bool:
-        """Refuse a request with bodies if the storage is too slow or has no space; return True after a refusal."""
+    @property
+    def is_log_behind(self) -> bool:
+        """True if so much waits for the disk, or for its decision, that bodies are refused."""
         log = self.log
         pending_bytes = log.pending_bytes + self.collected_bytes
-        if pending_bytes >= self.busy_pending_bytes or log.pending_records >= self.busy_pending_records:
+        return pending_bytes >= self.busy_pending_bytes or log.pending_records >= self.busy_pending_records
+
+    def refuses_bodies(self, client: Client, request_id: int) -> bool:
+        """Refuse a request with bodies if the storage is too slow or has no space; return True after a refusal."""
+        if self.is_log_behind:
+            pending_bytes = self.log.pending_bytes + self.collected_bytes
             self.counters.busy += 1
             text = f"{pending_bytes} bytes wait for the disk; try again"
             client.answer(error(request_id, ErrorCode.BUSY, text, retry_after_ms=BUSY_RETRY_MS))

@@ -43,7 +43,15 @@ from cmqd.server.counters import Counters, rss_bytes
 from cmqd.server.dispatch import Dispatcher, Handler, plain_handlers
 from cmqd.server.fairness import CommitRoom, RoundRobin
 from cmqd.server.handlers.accounts import AccountOperations
-from cmqd.server.handlers.messages import Deletes, Peeks, Receives, ReplyWithBodies, Sends
+from cmqd.server.handlers.messages import (
+    DeadLetterReplies,
+    DeadLetters,
+    Deletes,
+    Peeks,
+    Receives,
+    ReplyWithBodies,
+    Sends,
+)
 from cmqd.server.handlers.publishing import Publishes
 from cmqd.server.handlers.queues import Queues, queue_rewound
 from cmqd.server.handlers.server_requests import ServerRequests
@@ -51,6 +59,7 @@ from cmqd.server.handlers.subscriptions import Subscriptions
 from cmqd.server.handlers.transactions import Transactions, transactions_ended
 from cmqd.server.held_reply_memory import HeldReplyMemory
 from cmqd.server.io_batch import IoBatch
+from cmqd.server.listening_time import ListeningTime
 from cmqd.server.log_lines import get_logger
 from cmqd.server.memory_budget import MemoryBudget, budget_bytes
 from cmqd.server.part import part
@@ -107,6 +116,8 @@ class Server:
         self._state = LogState(False, "", 0, 0, 0)
         self._failure: Exception | None = None
         self._beat_timer: asyncio.TimerHandle | None = None
+        self._was_overloaded = False
+        """The result of the last comparison; clients are not read from while it is True."""
         self._location: dict[str, Any] = {"region": settings.region}
         """Facts of every queue and topic that the core does not know; the address is known once the server listens."""
 
@@ -116,7 +127,7 @@ class Server:
         self.held_reply_memory = HeldReplyMemory(self.gate)
         self.waiting_requests: WaitingRequests = WaitingRequests()
         self.checkers = TransactionCheckers()
-        self.outbox = Outbox(log.durable_lsn, accounts.has_secret)
+        self.outbox = Outbox(lambda: log.durable_lsn, accounts.has_secret)
         self.connections = Connections(
             limit=self.max_connections, limit_of_account=settings.max_connections_per_account, counters=self.counters
         )
@@ -171,11 +182,14 @@ class Server:
             counters=self.counters,
             schedule=schedule,
         )
+        self.listening_time = ListeningTime(broker.gates, timer)
         self.broker_events = BrokerEvents(
             broker=broker,
             answering=self.answering,
             publishes=self.publishes,
+            admission=self.admission,
             counters=self.counters,
+            listening_time=self.listening_time,
             now_ms=now_ms,
             schedule=schedule,
         )
@@ -257,12 +271,12 @@ class Server:
             connections=self.connections,
             counters=self.counters,
             accounts=accounts,
-            is_overloaded=self._is_overloaded,
             audit=audit,
         )
         self.agenda_timer = AgendaTimer(
             loop=loop,
             now_ms=now_ms,
+            clock_ms=clock.now_ms,
             next_deadline_ms=self.broker_events.next_deadline_ms,
             tick=self.broker_events.tick,
         )
@@ -304,6 +318,7 @@ class Server:
             wire.RewindQueue: lambda client, request, rewound, lsn: hold(
                 lsn, client, queue_rewound(request.request_id, rewound)
             ),
+            wire.DeadLetterMessages: DeadLetterReplies(gate=self.gate, counters=self.counters).dead_lettered,
             wire.EndTransactions: lambda client, request, done, lsn: hold(
                 lsn, client, transactions_ended(request.request_id, done)
             ),
@@ -341,6 +356,13 @@ class Server:
             now_ms=now_ms,
             max_unread_receives=self.settings.max_unread_receives,
         )
+        dead_letters = DeadLetters(
+            broker=broker,
+            answering=answering,
+            admission=self.admission,
+            waiting_requests=self.waiting_requests,
+            now_ms=now_ms,
+        )
         server_requests = ServerRequests(log=self.log, accounts=accounts, status_of=self.status_reply, spawn=spawn)
         subscriptions = Subscriptions(
             broker=broker,
@@ -366,11 +388,13 @@ class Server:
             broker=broker,
             answering=answering,
             accounts=accounts,
+            admission=self.admission,
             location=self._location,
             now_ms=now_ms,
         )
         others: dict[type[wire.Request], Handler] = {
             wire.PeekMessages: peeks.handle,
+            wire.DeadLetterMessages: dead_letters.handle,
             wire.DeleteQueue: queues.delete,
             wire.RewindQueue: queues.rewind,
             wire.Subscribe: subscriptions.subscribe,
@@ -411,6 +435,7 @@ class Server:
         """
         address = await self.listener.start()
         self._location["address"] = advertised_address(self.settings.advertise, address, socket.gethostname)
+        self.listening_time.begin(self.clock.now_ms())
         self._beat_again()
         self.reclaim.scan()
         self.io_batch.schedule()
@@ -433,7 +458,7 @@ class Server:
                 "subscription_secrets_made",
                 subscription_ids=created[:100],
                 count=len(created),
-                text="these had none, because of a crash or a loss; rotate them to learn the next one",
+                text="a crash or a loss left these without a secret; each has a new secret, which a rotation shows",
             )
         if forgotten:
             _log.info("subscription_secrets_forgotten", count=len(forgotten))
@@ -452,6 +477,7 @@ class Server:
         self.broker_events.fall_quiet()
         self.reclaim.stop()
         self.broker.gates.pushing = False
+        self.listening_time.end()
         self.outbox.stop()
         ended = self.client_events.end_waits(ErrorCode.SHUTTING_DOWN, SHUTTING_DOWN)
         _log.info(
@@ -509,6 +535,7 @@ class Server:
             queues=len(broker.queues),
             topics=len(broker.topics),
             subscriptions=len(broker.subscriptions),
+            schedules=len(broker.schedules),
             pushes_under_way=self.outbox.under_way,
             last_lsn=log.last_lsn,
             durable_lsn=log.durable_lsn,
@@ -558,7 +585,10 @@ class Server:
         if self._failure is None:
             self.log.flush()
             self.agenda_timer.plan()
-            self.listener.watch_load()
+            is_overloaded = self._is_overloaded()
+            if is_overloaded != self._was_overloaded:
+                self._was_overloaded = is_overloaded
+                self.listener.pause_reading(is_overloaded)
 
     def _beat_again(self) -> None:
         self._beat_timer = self.loop.call_later(STEP_MS / 1000, self._beat_again)
@@ -566,8 +596,9 @@ class Server:
         self.beat()
 
     def beat(self) -> None:
-        """Do the work of a tenth of a second: look at the clock and at the storage."""
+        """Do the work of a tenth of a second: examine the clock and the storage."""
         self._offset_watch.check()
+        self.listening_time.pass_time(self.clock.now_ms())
         if self._failure is None:
             self.storage_watch.beat(int(self.loop.time() * 1000))
             self.held_reply_memory.beat()
@@ -583,10 +614,16 @@ class Server:
         ) and self.admission.stall_refusal is None
 
     def _on_durable(self, lsn: int) -> None:
-        self.held_reply_memory.forget()
+        if self.held_reply_memory.noted:
+            self.held_reply_memory.forget()
         self.gate.open_to(lsn)
-        self.outbox.open_to(lsn)
-        self.io_batch.schedule()
+        if self.outbox.held:
+            self.outbox.open_to(lsn)
+        # Rows that waited for this commit are flushed at the end of an I/O batch, when the requests that follow the
+        # replies have joined them. Deferred input may have room now, and the load may be over. Otherwise only replies
+        # are left to write, and they need no end of a batch.
+        if self.log.pending_records or self.turns.round or self._was_overloaded:
+            self.io_batch.schedule()
 
     def _fail(self, failure: Exception) -> None:
         """Stop all acknowledgements, and answer every open request ``outcome_unknown``."""

@@ -1,4 +1,7 @@
-"""The status of the server as typed values, for the reply to ``get_server_status``, for metrics and for a console."""
+"""The status of the server as typed values, for the reply to ``get_server_status``, for metrics and for a console.
+
+``cmqd.server.server`` fills the values; the running totals are kept in ``cmqd.server.counters``.
+"""
 
 from typing import Any
 
@@ -61,6 +64,7 @@ class LoopStatus(msgspec.Struct, frozen=True):
     queues: int
     topics: int
     subscriptions: int
+    schedules: int
     pushes_under_way: int
     last_lsn: int
     durable_lsn: int

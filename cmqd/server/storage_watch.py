@@ -75,7 +75,7 @@ class StorageWatch:
         """Messages to put back, in slices: (account, queue, messages)."""
 
     def beat(self, now_ms: int) -> None:
-        """Look at the storage; ``now_ms`` is monotonic."""
+        """Examine the storage; ``now_ms`` is monotonic."""
         log = self.log
         position = (log.durable_lsn, log.pages_answered)
         is_waiting = log.pending_records or log.pages_asked > log.pages_answered

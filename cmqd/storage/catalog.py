@@ -192,7 +192,7 @@ class Catalog:
     def digest(self, names: Sequence[SourceName], index: SparseIndex) -> list[tuple[int, int, int]]:
         """Return ``SegmentEntry.sources`` of a sealed segment, and keep its names for the manifest.
 
-        Empty if a name is unknown, or if the segment or the manifest would list too many. Readers then look into the
+        Empty if a name is unknown, or if the segment or the manifest would list too many. Readers then search the
         table of the segment.
         """
         names_by_id = {name.id: name for name in names}

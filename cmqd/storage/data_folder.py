@@ -7,7 +7,7 @@
     set-aside/      copies of damaged files, and unknown files; never read again
     ballast         space to release when the disk is full, so that deletes go on
     ballast-start   space that only a start releases, so that a broker that died on a full disk starts again
-    inspection/     links that a start makes while it looks for damage, and removes
+    inspection/     links that a start makes while it searches for damage, and removes
 
 Other files at the top, such as the server's accounts, do not concern storage.
 """

@@ -32,8 +32,8 @@ SMALL_SEGMENT_BYTES = 1024 * 1024
 """No segment is retired below this WAL size for the sake of space: some 250 small commits."""
 ROW_BYTES = 64
 """Estimate of the space of a row in the main file beside its meta and data, including its part of the sparse index."""
-LOOK_BYTES = (1024 * 1024, 16 * 1024 * 1024)
-"""Least and most of ``look_bytes``."""
+MEASURE_AFTER_BYTES = (1024 * 1024, 16 * 1024 * 1024)
+"""Least and greatest ``measure_after_bytes``: growth of the WAL after which free space is measured again."""
 COMMIT_BYTES = 4 * 1024 * 1024
 """Most that a commit takes (``group_commit.BATCH_BYTES``)."""
 RESUME_SLACK = 1.05
@@ -61,7 +61,7 @@ class Space:
         self._full = False
         """A write has met a full disk since the ballast was last whole."""
         self._low = False
-        self.look_bytes = LOOK_BYTES[0]
+        self.measure_after_bytes = MEASURE_AFTER_BYTES[0]
         """Growth of the WAL after which free space is measured, beside the timer: fast writers fill a disk between two
         ticks."""
         self.damaged_rows = 0
@@ -73,7 +73,7 @@ class Space:
         pending = sum(segment.wal_bytes for segment in catalog.open.values() if not segment.immutable)
         # Another segment may grow to its early end while this segment is copied. Rows since the last measurement are in
         # the WAL, and are copied in turn.
-        small = 2 * SMALL_SEGMENT_BYTES + 2 * (LOOK_BYTES[0] + COMMIT_BYTES)
+        small = 2 * SMALL_SEGMENT_BYTES + 2 * (MEASURE_AFTER_BYTES[0] + COMMIT_BYTES)
         return pending + DELETE_BYTES * catalog.messages + small + self._reserve_bytes
 
     @property
@@ -118,13 +118,13 @@ class Space:
         """Note that a write other than a commit failed for lack of space; return whether the ballast gave some."""
         self._full = True
         released = self._disk.ballast.release()
-        self.look()
+        self.measure()
         return released
 
     def found_room(self) -> None:
         """A write that had failed went through; sends wait until the ballast is back and the mark is kept."""
         self._blocked = False
-        self.look()
+        self.measure()
 
     def begin(self) -> None:
         """Take the reserves after a start has used its own.
@@ -140,12 +140,12 @@ class Space:
         self._disk.ballast.release()
         start.take(min(start.size, self._disk.free_bytes() // 2))
 
-    def look(self) -> None:
+    def measure(self) -> None:
         """Measure the disk, and report the state if it has changed."""
         free = self._disk.free_bytes()
         mark = self.mark_bytes()
         # Growth of the WAL counts twice: it leaves the free space, and it raises the mark.
-        self.look_bytes = min(max((free - mark) // 4, LOOK_BYTES[0]), LOOK_BYTES[1])
+        self.measure_after_bytes = min(max((free - mark) // 4, MEASURE_AFTER_BYTES[0]), MEASURE_AFTER_BYTES[1])
         if self._full:
             # Room that the ballast will take again is not room for sends: sends would be accepted and refused in turns.
             self._low = free < mark * RESUME_SLACK + self._disk.missing_ballast_bytes

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 REFRESH_S: Final = 9.0
-"""Age of the first durable row beyond the manifest at which the manifest is written: with a look every second
+"""Age of the first durable row beyond the manifest at which the manifest is written: with a check every second
 (``state_interval_ms``) the manifest has the row within 10 s."""
 REFRESH_BYTES: Final = 64 * 1024 * 1024
 """Growth of the active segment's WAL at which the manifest is written earlier."""

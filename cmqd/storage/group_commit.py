@@ -1,9 +1,9 @@
 """Group commit without a timer: pending rows, and at most ``OUTSTANDING_BATCHES`` commits under way.
 
 Rows that are appended during a commit leave together, in one write, with the first ``flush`` after the durable LSN has
-arrived. The server flushes at the end of that I/O batch, when the replies have left and the requests that follow the
-replies have been read: an earlier flush would commit the first of these requests alone, and the other requests would
-wait for a whole commit.
+arrived. The server (``cmqd.server.io_batch``) flushes at the end of that I/O batch, when the replies have left and the
+requests that follow the replies have been read: an earlier flush would commit the first of these requests alone, and
+the other requests would wait for a whole commit.
 
 LSNs are given at the append, long before the storage process sees the row. Therefore nothing between append and commit
 may reorder or drop rows: the pending rows are always the newest LSNs without a gap, and a commit names its first LSN

@@ -10,7 +10,7 @@ collected before the start is refused: the operator decides once, with the whole
 Every LSN from 1 on must be accounted for: by rows, by a dropped segment, or by an accepted loss. So a missing file is
 found although segments are not dropped in order.
 
-Four findings look like damage and are not, because ``accept_loss`` would then discard intact data, or a start be
+Four findings resemble damage and are not, because ``accept_loss`` would then discard intact data, or a start be
 refused for the sake of rows that were never promised:
 
 - records or files of a newer version (``FolderFormatError``),
@@ -257,9 +257,9 @@ def _check_checkpoints(recovered: Recovered) -> None:
         try:
             header, end = verify_checkpoint(path)
             if (header.lsn, end.lsn) != (entry.lsn, entry.end_lsn):
-                raise CheckpointError(f"{path.name} is not the one that the manifest lists")
+                raise CheckpointError(f"{path.name} does not match its entry in the manifest")
             if header.log_id and header.log_id not in known_log_ids:
-                raise CheckpointError(f"{path.name} is of another log")
+                raise CheckpointError(f"{path.name} belongs to another log")
             recovered.checkpoints.append(entry)
         except (CheckpointError, FileNotFoundError) as error:
             # Not damage yet: the checkpoint before it, or the log from its beginning, may be enough.
@@ -272,7 +272,7 @@ def _check_segment(recovered: Recovered, entry: SegmentEntry, power_lost: bool) 
     path = recovered.folder.path / entry.file
     match entry.state:
         case SegmentState.DROPPING:
-            # Before the look for the file: the crash may have come before or after the unlink.
+            # Before the search for the file: the crash may have come before or after the unlink.
             recovered.dropping.append(entry)
         case SegmentState.PREPARING:
             # The manifest lists a segment before its file exists, and a segment gets rows only once the manifest calls
@@ -435,7 +435,7 @@ def _check_rows(recovered: Recovered, raw: sqlite3.Connection, file: str) -> Non
         if any(entry.first_lsn <= lsn <= entry.last_lsn for entry in recovered.manifest.losses):
             recovered.skip_rows.add(lsn)
         elif meta_checksum(lsn, time_ms, messages, queues, meta) != checksum:
-            recovered.found_damage(f"row {lsn} of segment {file} has a wrong checksum")
+            recovered.found_damage(f"row {lsn} of segment {file} does not match its checksum")
             # The row alone is lost. Ending the log here would cost every later row, and they are sound.
             recovered.skip_rows.add(lsn)
             recovered.losses.append(LossEntry(lsn, lsn, "wrong checksum"))
@@ -508,7 +508,7 @@ def put_right(recovered: Recovered) -> None:
         target = folder.put_aside(folder.path / MANIFEST_NAME, keep=True)
         recovered.find("set_aside", f"the damaged manifest was copied to {target}")
     if recovered.lost:
-        # Before the damaged files go. If the start ended between the two steps, the folder would look whole, and the
+        # Before the damaged files go. If the start ended between the two steps, the folder would seem whole, and the
         # next start would give the numbers of lost rows to new rows.
         with_losses = msgspec.structs.replace(recovered.manifest, format=MANIFEST_FORMAT, losses=recovered.losses)
         write_manifest(folder.path, with_losses)

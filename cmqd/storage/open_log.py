@@ -37,7 +37,7 @@ from cmqd_segment.manifest import SegmentEntry, SegmentState, merge_ranges, sync
 
 PREPARE_RETRY_SECONDS = 1.0
 CLOSE_SEAL_SECONDS = 1.0
-"""Time that an orderly stop gives to seals. A reader from outside may hold up a seal for ever, and the next start seals
+"""Time that an orderly stop gives to seals. A reader from outside may hold up a seal forever, and the next start seals
 the rest. Less than the loop process waits for the whole stop (``CLOSE_LOG_S`` of the daemon)."""
 
 StartTask = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
@@ -189,7 +189,7 @@ class OpenLog:
         for segment in retired:
             self.sealer.submit(segment)
         self._start(self.sealer.run())
-        self._start(self._look())
+        self._start(self._upkeep())
         if retired:
             self._control.send(ipc.CheckpointWanted())
 
@@ -243,7 +243,7 @@ class OpenLog:
 
     def _on_sealed(self, file: SealedFile) -> None:
         self._control.send(ipc.SegmentClosed(file.report(), self.catalog.sealed_upto))
-        self.space.look()
+        self.space.measure()
 
     def _on_checkpoint_done(self, lsn: int) -> None:
         self._control.send(ipc.CheckpointDone(lsn, self.catalog.droppable_lsn))
@@ -255,12 +255,12 @@ class OpenLog:
 
     def _on_damage(self, _text: str) -> None:
         self.space.damaged_rows += 1
-        self.space.look()
+        self.space.measure()
 
-    async def _look(self) -> None:
+    async def _upkeep(self) -> None:
         while True:
             # The measurement first: whether room is short decides about held segments and an early end of the active.
-            self.space.look()
+            self.space.measure()
             self._refresh_manifest()
             if self.space.short:
                 self.sealer.seal_held()
@@ -305,12 +305,12 @@ class OpenLog:
             catalog.dropped = merge_ranges((*catalog.dropped, *ranges))
             await catalog.save()
         self._control.send(ipc.Answered(request_id, list(entries)))
-        self.space.look()
+        self.space.measure()
 
     def _take_out(self, number: int, entries: dict[int, SegmentEntry], unsealed: dict[int, WritableSegment]) -> None:
         """Take a segment out of the catalog, unless a checkpoint still needs it or its seal is under way.
 
-        Without an ``await``: between the look at a segment and its removal the sealer must not begin with it.
+        Without an ``await``: between the check of a segment and its removal the sealer must not begin with it.
         """
         catalog = self.catalog
         segment = catalog.sealed.get(number) or catalog.open.get(number)

@@ -1,8 +1,9 @@
 """Pages: from positions of a queue to messages.
 
-Requests are answered in order. Each segment is read through a read-only connection with its own thread, so that a page
-delays a commit by at most the time to decode a row. A request waits until its ``min_lsn`` is durable: the active
-segment could otherwise lack rows that the caller has appended, and report the positions in these rows as missing.
+Requests are answered in order. Each segment is read through a read-only connection of its own. The statements run in
+the thread of the connection; the rows are decoded in the thread of the loop, a few at a time, so that a page delays a
+commit by at most the time to decode these. A request waits until its ``min_lsn`` is durable: the active segment could
+otherwise lack rows that the caller has appended, and report the positions in these rows as missing.
 
 Pages run beside seals and drops, which take files away. A page holds the lock ``_reading`` from its first segment to
 its last, and a seal or drop takes the lock before it closes or unlinks a file (``forget``, ``closing``). Otherwise a
@@ -18,13 +19,15 @@ import sqlite3
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Sequence
 
+import aiosqlite
+
 from cmqd.storage import ipc
 from cmqd.storage.catalog import Catalog, Segment
+from cmqd.storage.reading_connection import open_reading
 from cmqd.storage.segment_reader import Answer, RowCache, SegmentReader, is_damage
-from cmqd.storage.sqlite_thread import ThreadConnection, connect
 from cmqd.storage.standard_error import complain
 from cmqd_segment.records import ranges
-from cmqd_segment.schema import SegmentFormatError, open_read_only
+from cmqd_segment.schema import SegmentFormatError
 from cmqd_segment.sparse import SparseQueue
 
 READ_ATTEMPTS = 5
@@ -54,7 +57,7 @@ class Pager:
         self._deferred: list[ipc.ReadPage] = []
         """Requests with a ``min_lsn`` that is not durable yet."""
         self._wake: asyncio.Future[None] | None = None
-        self._connections: OrderedDict[int, ThreadConnection] = OrderedDict()
+        self._connections: OrderedDict[int, aiosqlite.Connection] = OrderedDict()
         """Connections by number of the segment, least recently used first."""
         self._rows = RowCache(cache_bytes)
         self._sparse: OrderedDict[tuple[int, int], SparseQueue] = OrderedDict()
@@ -62,7 +65,6 @@ class Pager:
         """LSNs of reported damage. Every page that touches a damaged row finds the damage again, and one line in the
         log of the operator is enough."""
         self._reading = asyncio.Lock()
-        self._loop = asyncio.get_running_loop()
 
     def request(self, page: ipc.ReadPage) -> None:
         """Answer a request, now or when its LSN is durable."""
@@ -143,7 +145,7 @@ class Pager:
                 if stop > first:
                     requested.appendleft((first, stop))
                 continue
-            # All ranges within the segment in one call, because a call is two hops between threads. The part of a
+            # All ranges within the segment in one call, so that the reader searches their rows together. The part of a
             # range that lies beyond the segment goes back to the front.
             here: list[tuple[int, int]] = []
             while requested and requested[0][0] < end:
@@ -157,16 +159,16 @@ class Pager:
     async def _read(
         self, segment: Segment, queue_id: int, requested: Sequence[tuple[int, int]], answer: Answer
     ) -> None:
-        """Read positions in the segment's thread; retry if the failure may pass.
+        """Read positions through the segment's connection; retry if the failure may pass.
 
         Damage is told apart first: a retry would read the same bytes, and the end of the process would take all other
         messages away for the sake of messages that are lost in any case.
         """
         for attempt in range(READ_ATTEMPTS):
-            reader = SegmentReader(segment, queue_id, self._rows, self._sparse, self._damage)
+            reader = SegmentReader(segment, queue_id, self._rows, self._sparse, self._complain)
             try:
                 connection = await self._connection(segment)
-                await connection.run(reader.read, connection.raw, requested, answer)
+                await reader.read(connection, requested, answer)
             except (sqlite3.Error, SegmentFormatError) as error:
                 # The next attempt gets a connection of its own, and the path that the segment has then.
                 await self._close(segment.number)
@@ -183,7 +185,7 @@ class Pager:
             else:
                 return
 
-    async def _connection(self, segment: Segment) -> ThreadConnection:
+    async def _connection(self, segment: Segment) -> aiosqlite.Connection:
         number = segment.number
         connection = self._connections.get(number)
         if connection is not None:
@@ -192,15 +194,10 @@ class Pager:
         # Before the new connection is opened: the limit is for file descriptors, which may be used up.
         while len(self._connections) >= self._open_segments:
             await self._close(next(iter(self._connections)))
-        # Immutable: without locks and without a look for a WAL. Any other segment is read through its WAL.
-        path, sealed = segment.path, segment.immutable
-        connection = await connect(lambda: open_read_only(path, sealed=sealed))
+        # Immutable: without locks and without a search for a WAL. Any other segment is read through its WAL.
+        connection = await open_reading(segment.path, sealed=segment.immutable)
         self._connections[number] = connection
         return connection
-
-    def _damage(self, lsn: int, text: str) -> None:
-        """Report damage from a segment's thread: ``_complain`` belongs to the thread of the loop."""
-        self._loop.call_soon_threadsafe(self._complain, lsn, text)
 
     def _complain(self, lsn: int, text: str) -> None:
         if lsn not in self._damaged or not lsn:

@@ -291,7 +291,7 @@ class StorageProcessLog:
             case ipc.CheckpointWanted():
                 self.on_checkpoint_wanted()
             case ipc.CheckpointDone(lsn, droppable_lsn):
-                # Before the callback, which looks for segments that may be dropped now.
+                # Before the callback, which searches for segments that may be dropped now.
                 self.droppable_lsn = droppable_lsn
                 self.on_checkpoint_done(lsn)
             case ipc.Answered(request_id, numbers):
@@ -383,7 +383,7 @@ class StorageProcessLog:
         for channel in (self._control, self._pages):
             if channel is not None:
                 channel.close()
-        # Before the callbacks of the sockets run: this end is no failure.
+        # Before the callbacks of the sockets run: this end is not a failure.
         self._closing = self._ended = True
 
     def _kill_process(self) -> None:

@@ -39,7 +39,7 @@ from cmqd_segment.schema import NAMES_TABLE, SegmentFormatError, open_read_only,
 
 RETRY_SECONDS = (0.05, 5.0)
 FULL_DISK_PAUSE_SECONDS = 0.5
-"""Pause between two looks for room while the disk has room for none of the waiting segments."""
+"""Pause between two measurements while the disk has room for none of the waiting segments."""
 HELD_SEGMENTS = 2
 """Number of retired segments that are held until their messages are consumed. A segment can be dropped once the
 checkpoint written at the retirement of its successor is on disk, so 1 would be too few. Each adds a WAL that a start
@@ -136,7 +136,7 @@ class Sealer:
     async def run(self) -> None:
         """Seal submitted segments until cancelled. Raises sqlite3.Error, OSError if a retry cannot help."""
         while True:
-            # Cleared before the look at the line: a segment that is submitted after the look sets the event again.
+            # Cleared before the line is read: a segment that is submitted after the reading sets the event again.
             self._wake.clear()
             if not self._waiting:
                 if self._idle is not None:

@@ -1,16 +1,22 @@
 """Messages of a segment: from positions to rows, from rows to a page.
 
-Runs in the thread of the segment's connection. A row is read once, checked against its CRCs and cached, because the
-next page often begins in the row where the last page ended. Damage costs only the messages in the damaged rows, which
-are reported as missing.
+The statements run in the thread of the segment's connection, everything else in the thread of the loop. A row is read
+once, checked against its CRCs and cached, because the next page often begins in the row where the last page ended.
+Damage costs only the messages in the damaged rows, which are reported as missing.
+
+The loop also passes on commits, so that decoding gives way to the loop after ``DECODED_AT_A_TIME`` bytes. Rows of small
+messages and rows of many queues would otherwise hold the loop for tens of milliseconds: a block of 64 rows that were
+published to 10,000 queues has 640,000 entries.
 """
 
+import asyncio
 import sqlite3
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import aiosqlite
 import msgspec
 
 from cmqd.storage import ipc
@@ -32,8 +38,8 @@ from cmqd_segment.rows import (
 from cmqd_segment.schema import SegmentFormatError
 from cmqd_segment.sparse import LsnRange, SparseQueue, sparse_queue
 
-LOOK_AHEAD = 4096
-"""Positions looked up in the sparse index at a time."""
+SEARCH_AHEAD = 4096
+"""Positions searched for in the sparse index at a time."""
 READ_AHEAD_BYTES = 64 * 1024
 """Bytes of bodies up to which consecutive rows are fetched together: fetching a row with a single message costs as
 much as fetching a row of a hundred."""
@@ -41,6 +47,11 @@ SPARSE_CACHED = 256
 """Number of queues of sealed segments with the sparse index in memory: 16 bytes per 256 messages."""
 VIEW_FROM = 4
 """Bodies are copied out of a row if their bytes are less than a quarter of the row (1 / this number)."""
+DECODED_AT_A_TIME = 32 * 1024
+"""Bytes that are decoded before other work of the loop has its turn: below a millisecond. A row that is larger is
+decoded at once."""
+ROW_OVERHEAD_BYTES = 512
+"""Bytes that take as long to decode as an empty row."""
 
 _DAMAGE = frozenset((sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT, sqlite3.SQLITE_ERROR))
 """Primary result codes that prove damage: a retry would read the same bytes."""
@@ -60,7 +71,7 @@ class RowPlace(NamedTuple):
 
 
 class RowCache:
-    """Decoded rows by LSN, least recently used first out, with the indexes to find rows. For one thread at a time."""
+    """Decoded rows by LSN, least recently used first out, with the indexes to find rows. For one page at a time."""
 
     def __init__(self, capacity_bytes: int) -> None:
         self._capacity = max(capacity_bytes, 2 * READ_AHEAD_BYTES)
@@ -210,7 +221,7 @@ def _costs(run: Run, sizes: Sequence[int], low: int) -> list[int]:
 
 
 class SegmentReader:
-    """Finds the messages of a queue or topic in a segment, in the thread of the segment's connection."""
+    """Finds the messages of a queue or topic in a segment, by the statements of the segment's connection."""
 
     def __init__(
         self,
@@ -228,30 +239,52 @@ class SegmentReader:
         self._places: list[RowPlace] = []
         self._done = 0
         """Positions below this were dealt with."""
+        self._decoded_bytes = 0
+        """Bytes decoded since other work of the loop had its turn."""
 
     def rest(self, requested: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         """Return the positions that are not processed yet."""
         return [(max(start, self._done), stop) for start, stop in requested if stop > self._done]
 
-    def read(self, raw: sqlite3.Connection, requested: Sequence[tuple[int, int]], answer: Answer) -> None:
-        """Read positions until the page is full."""
+    async def read(
+        self, connection: aiosqlite.Connection, requested: Sequence[tuple[int, int]], answer: Answer
+    ) -> None:
+        """Read positions until the page is full. The answer has what was found when the call raises or is cancelled.
+
+        Raises sqlite3.Error.
+        """
         for start, stop in requested:
             while start < stop and not answer.full:
-                start = self._step(raw, start, stop, answer)
+                # Each step without a read is without an await: most rows come from the cache.
+                places = self._places
+                if not places or not places[0].first <= start < places[-1].stop:
+                    index = await self._index(connection)
+                    if index is not None:
+                        self._places = await self._search(connection, index, start, min(stop, start + SEARCH_AHEAD))
+                place_index = self._find(start)
+                place = self._places[place_index] if place_index < len(self._places) else None
+                row = None
+                if place is not None and place.first <= start:
+                    row = self._rows.get(place.lsn)
+                    if row is None:
+                        await self._fetch_ahead(connection, place_index, stop)
+                        row = self._rows.get(place.lsn)
+                start = self._step(place, row, start, stop, answer)
                 self._done = start
 
-    def _step(self, raw: sqlite3.Connection, start: int, stop: int, answer: Answer) -> int:
-        """Process ``start`` and the following positions in the same row; return the next position."""
-        place_index = self._find(raw, start, stop)
-        place = self._places[place_index] if place_index < len(self._places) else None
+    def _step(self, place: RowPlace | None, row: DecodedRow | None, start: int, stop: int, answer: Answer) -> int:
+        """Process ``start`` and the following positions in the same row; return the next position.
+
+        ``place`` holds ``start`` or lies behind it, None: no place does. ``row`` is the row of the place, None if
+        damaged.
+        """
         if place is None or place.first > start:
             # The row is missing: between two other rows, or beyond the readable rows.
-            end = min(stop, start + LOOK_AHEAD if place is None else place.first)
+            end = min(stop, start + SEARCH_AHEAD if place is None else place.first)
             self._on_damage(-start, f"segment {self._segment.path.name} lacks positions {start} to {end - 1}")
             answer.lacks(start, end)
             return end
         end = min(stop, place.stop)
-        row = self._row(raw, place_index, stop)
         for run in () if row is None else row.runs_of(self._queue_id):
             if run.stop_position <= start:
                 continue
@@ -265,18 +298,15 @@ class SegmentReader:
         answer.lacks(start, end)
         return end
 
-    def _find(self, raw: sqlite3.Connection, start: int, stop: int) -> int:
+    def _find(self, start: int) -> int:
         """Return the index of the place that holds ``start``, or of the queue's next place."""
         places = self._places
-        if not places or not places[0].first <= start < places[-1].stop:
-            index = self._index(raw)
-            if index is None:
-                return len(places)
-            places = self._places = self._look(raw, index, start, min(stop, start + LOOK_AHEAD))
         place_index = bisect_right(places, start, key=lambda place: place.first)
         return place_index - 1 if place_index and places[place_index - 1].stop > start else place_index
 
-    def _look(self, raw: sqlite3.Connection, index: SparseQueue, start: int, stop: int) -> list[RowPlace]:
+    async def _search(
+        self, connection: aiosqlite.Connection, index: SparseQueue, start: int, stop: int
+    ) -> list[RowPlace]:
         """Find the rows of the queue from about ``start`` to about ``stop``."""
         last_lsn = self._segment.last_lsn
         stop = min(stop, index.stop_position)
@@ -285,8 +315,8 @@ class SegmentReader:
         ordinal = 0
         # The last entry of a queue may have the rest of the segment behind it, so the loop ends where the request ends.
         while lsn <= last and not (places and places[-1].stop >= stop):
-            span, summaries = self._rows.summaries.block(
-                self._segment.number, lsn, last_lsn, lambda span: self._summaries(raw, span)
+            span, summaries = await self._rows.summaries.block(
+                self._segment.number, lsn, last_lsn, lambda span: self._summaries(connection, span)
             )
             for summary in summaries:
                 positions = summary.of(self._queue_id)
@@ -296,20 +326,23 @@ class SegmentReader:
             lsn = span.last + 1
         return places
 
-    def _summaries(self, raw: sqlite3.Connection, span: LsnRange) -> tuple[Sequence[Summary], bool]:
+    async def _summaries(self, connection: aiosqlite.Connection, span: LsnRange) -> tuple[Sequence[Summary], bool]:
         """Read the summaries of the rows with messages in a span; False if a row cannot be read."""
         whole = True
         try:
-            rows: list[tuple[int, bytes]] = raw.execute(
+            rows = await connection.execute_fetchall(
                 "SELECT lsn, queues FROM log WHERE lsn BETWEEN ? AND ? AND messages > 0", span
-            ).fetchall()
+            )
         except sqlite3.DatabaseError as error:
             if not is_damage(error):
                 raise
             whole = False
-            rows = self._readable(raw, span, error)
+            rows = await self._readable(connection, span, error)
         summaries: list[Summary] = []
         for lsn, queues in rows:
+            self._decoded_bytes += ROW_OVERHEAD_BYTES + len(queues)
+            if self._decoded_bytes > DECODED_AT_A_TIME:
+                await self._give_way()
             try:
                 summaries.append(summary_of(lsn, queues, self._rows.audiences))
             except (msgspec.MsgspecError, OverflowError) as error:
@@ -317,47 +350,47 @@ class SegmentReader:
                 self._on_damage(lsn, f"row {lsn} of {self._segment.path.name} cannot be decoded: {error}")
         return summaries, whole
 
-    def _readable(
-        self, raw: sqlite3.Connection, span: LsnRange, error: sqlite3.DatabaseError
-    ) -> list[tuple[int, bytes]]:
+    async def _readable(
+        self, connection: aiosqlite.Connection, span: LsnRange, error: sqlite3.DatabaseError
+    ) -> list[sqlite3.Row]:
         """Read row by row around a broken page, so that the damage costs only the rows on that page."""
         self._on_damage(-span.first, f"segment {self._segment.path.name}, rows {span.first} to {span.last}: {error}")
-        rows: list[tuple[int, bytes]] = []
+        rows: list[sqlite3.Row] = []
         for lsn in range(span.first, span.last + 1):
             try:
-                rows += raw.execute("SELECT lsn, queues FROM log WHERE lsn = ? AND messages > 0", (lsn,)).fetchall()
+                rows += await connection.execute_fetchall(
+                    "SELECT lsn, queues FROM log WHERE lsn = ? AND messages > 0", (lsn,)
+                )
             except sqlite3.DatabaseError as damage:
                 if not is_damage(damage):
                     raise
         return rows
 
-    def _index(self, raw: sqlite3.Connection) -> SparseQueue | None:
+    async def _index(self, connection: aiosqlite.Connection) -> SparseQueue | None:
         segment = self._segment
         if isinstance(segment, WritableSegment):
             return segment.index.queues.get(self._queue_id)
         key = (segment.number, self._queue_id)
         index = self._sparse.get(key)
         if index is None:
-            row = raw.execute(
+            rows = await connection.execute_fetchall(
                 "SELECT first_position, stop_position, bytes, positions, lsns FROM sparse WHERE queue_id = ?",
                 (self._queue_id,),
-            ).fetchone()
-            if row is None:
+            )
+            for row in rows:
+                index = self._sparse[key] = sparse_queue(*row)
+            if index is None:
                 return None
-            index = self._sparse[key] = sparse_queue(*row)
             if len(self._sparse) > SPARSE_CACHED:
                 self._sparse.popitem(last=False)
         else:
             self._sparse.move_to_end(key)
         return index
 
-    def _row(self, raw: sqlite3.Connection, index: int, stop: int) -> DecodedRow | None:
-        """Return the row of a place, None if damaged. Rows that the page needs next are fetched with the row."""
+    async def _fetch_ahead(self, connection: aiosqlite.Connection, index: int, stop: int) -> None:
+        """Put the row of a place into the cache, and with it the rows that the page needs next."""
         places = self._places
         place = places[index]
-        row = self._rows.get(place.lsn)
-        if row is not None:
-            return row
         last = place
         size = place.bytes
         for after in places[index + 1 :]:
@@ -365,17 +398,16 @@ class SegmentReader:
             if after.ordinal != last.ordinal + 1 or after.first >= stop or size > READ_AHEAD_BYTES:
                 break
             last = after
-        self._fetch(raw, LsnRange(place.lsn, last.lsn))
-        return self._rows.get(place.lsn)
+        await self._fetch(connection, LsnRange(place.lsn, last.lsn))
 
-    def _fetch(self, raw: sqlite3.Connection, span: LsnRange) -> None:
+    async def _fetch(self, connection: aiosqlite.Connection, span: LsnRange) -> None:
         """Put the rows with messages of a span into the cache, except damaged rows."""
         try:
-            rows = raw.execute(
+            rows = await connection.execute_fetchall(
                 "SELECT lsn, time_ms, messages, queues, meta_crc, data_crc, meta, data FROM log"
                 " WHERE lsn BETWEEN ? AND ? AND messages > 0",
                 span,
-            ).fetchall()
+            )
         except sqlite3.DatabaseError as error:
             if not is_damage(error):
                 raise
@@ -383,10 +415,18 @@ class SegmentReader:
                 self._on_damage(span.first, f"row {span.first} of {self._segment.path.name} cannot be read: {error}")
                 return
             for lsn in range(span.first, span.last + 1):
-                self._fetch(raw, LsnRange(lsn, lsn))
+                await self._fetch(connection, LsnRange(lsn, lsn))
             return
         for row in rows:
+            self._decoded_bytes += ROW_OVERHEAD_BYTES + len(row[6]) + len(row[7])
+            if self._decoded_bytes > DECODED_AT_A_TIME:
+                await self._give_way()
             self._keep(*row)
+
+    async def _give_way(self) -> None:
+        """Let other work of the loop have its turn."""
+        self._decoded_bytes = 0
+        await asyncio.sleep(0)
 
     def _keep(
         self,

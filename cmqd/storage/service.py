@@ -6,11 +6,11 @@ an error that must not be retried, the process sends a last frame and exits with
 
 The steps of a start, in an order that a crash or a refusal between any two leaves safe:
 
-- The lock before any look at the files: another broker would change them under the inspection.
+- The lock before any file is read: another broker would change them under the inspection.
 - Room on the disk before any database is opened: SQLite needs some for the WAL-index.
 - The inspection, which only reads, before any change: a refused start leaves the damage as it was found.
 - Losses in the manifest before the damaged files are put aside (``inspection.put_right``): otherwise the next start
-  finds a folder that looks whole, and gives the numbers of lost rows to new rows.
+  finds a folder that seems whole, and gives the numbers of lost rows to new rows.
 - The answer to the loop process last: the log can be read and written from then on.
 """
 

@@ -1,6 +1,7 @@
-"""A SQLite connection with its own thread that runs whole functions.
+"""A writing SQLite connection with its own thread that runs whole functions.
 
-aiosqlite makes each statement a hop between threads. Here a commit or a page is a function, and so a single hop.
+A commit, a seal or the preparation of a segment is a function, and so a single hop to the thread and back. aiosqlite,
+which reads the pages (``reading_connection``), has no public call that runs a function: each statement is a hop.
 """
 
 import asyncio
@@ -9,16 +10,25 @@ import sqlite3
 from collections.abc import Callable
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, ParamSpec, TypeVar, cast
-
-import aiosqlite
+from threading import Thread
+from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class ThreadConnection(aiosqlite.Connection):
+class ThreadConnection:
     """A connection that ``connect`` has made; see the module."""
+
+    raw: sqlite3.Connection
+    """The SQLite connection, for functions that are passed to ``run`` or ``submit``."""
+
+    def __init__(self) -> None:
+        self._jobs: SimpleQueue[tuple[asyncio.Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+        self._closed = False
+        # A daemon, because the process exits without waiting for threads (see ``service.main``).
+        self._thread = Thread(target=self._work, name="sqlite", daemon=True)
+        self._thread.start()
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a function in the thread of the connection and return its result or raise its exception."""
@@ -29,21 +39,49 @@ class ThreadConnection(aiosqlite.Connection):
     def submit(self, future: "asyncio.Future[T]", function: Callable[[], T]) -> None:
         """Run a function as ``run`` does, for a caller that waits by callback: a task would cost a good part of a small
         commit.
-        """
-        if self._connection is None:
-            raise ValueError("the connection is closed")
-        # The same as aiosqlite's own ``_execute``, without a coroutine.
-        queue = cast("SimpleQueue[tuple[asyncio.Future[Any], Callable[[], Any]]]", self._tx)  # pyright: ignore[reportUnknownMemberType]
-        queue.put_nowait((future, function))
 
-    def join(self) -> None:
-        """Wait for the end of the thread, which aiosqlite has stopped."""
+        Raises ValueError if the connection is closed. A future that is cancelled gets nothing; its function still runs.
+        """
+        if self._closed:
+            raise ValueError("the connection is closed")
+        self._jobs.put((future, function))
+
+    async def close(self) -> None:
+        """Close the connection after the functions that were submitted before, and end the thread. A second call does
+        nothing. Raises sqlite3.Error.
+        """
+        if self._closed:
+            return
+        closing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.submit(closing, self._close)
+        self._closed = True
+        self._jobs.put(None)
+        await asyncio.shield(closing)
         self._thread.join()
 
-    @property
-    def raw(self) -> sqlite3.Connection:
-        """The SQLite connection, for functions that are passed to ``run`` or ``submit``."""
-        return self._conn
+    def _close(self) -> None:
+        if hasattr(self, "raw"):
+            self.raw.close()
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            future, function = job
+            try:
+                result, error = function(), None
+            except BaseException as raised:
+                result, error = None, raised
+            future.get_loop().call_soon_threadsafe(_resolve, future, result, error)
+            # The next function may be far off, and its wait must not keep the rows of a commit in memory.
+            del job, future, function, result, error
+
+
+def _resolve(future: "asyncio.Future[T]", result: T, error: BaseException | None) -> None:
+    if future.done():
+        return  # The caller was cancelled.
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)
 
 
 async def connect(connector: Callable[[], sqlite3.Connection]) -> ThreadConnection:
@@ -52,22 +90,17 @@ async def connect(connector: Callable[[], sqlite3.Connection]) -> ThreadConnecti
     A cancelled call still waits for the thread and ends the thread, which would otherwise answer to a loop that may be
     closed by then.
     """
-    connection = ThreadConnection(connector, iter_chunk_size=64)
-    opening = asyncio.ensure_future(_open(connection))
+    connection = ThreadConnection()
+
+    def open_raw() -> None:
+        connection.raw = connector()
+
+    opening = asyncio.ensure_future(connection.run(open_raw))
     try:
         await asyncio.shield(opening)
-    except asyncio.CancelledError:
+    except BaseException:
         with contextlib.suppress(Exception):
             await opening
-            await connection.close()
+        await connection.close()
         raise
     return connection
-
-
-async def _open(connection: ThreadConnection) -> None:
-    try:
-        await connection
-    except BaseException:
-        # aiosqlite has told the thread to end, and does not wait for the end.
-        connection.join()
-        raise

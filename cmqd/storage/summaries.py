@@ -1,12 +1,12 @@
 """Positions of each queue in each row: the column ``queues``, decoded and cached.
 
 A reader finds a position by the summaries of the rows around the position. A row of published messages names every
-queue with a copy. Readers of all these queues look through the same rows, and share the decoded summaries.
+queue with a copy. Readers of all these queues search the same rows, and share the decoded summaries.
 """
 
 from array import array
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 from cmqd.storage.decoded_row import Audience, Audiences
@@ -14,7 +14,7 @@ from cmqd_segment.rows import decode_queues
 from cmqd_segment.sparse import LsnRange
 
 BLOCK_ROWS = 64
-"""Rows that are looked at, kept and forgotten together."""
+"""Rows that are searched, kept and forgotten together."""
 CAPACITY_BYTES = 4 * 1024 * 1024
 SUMMARY_OVERHEAD_BYTES = 250
 """Estimated memory of a summary, and of a block, beside 24 bytes per queue."""
@@ -59,19 +59,19 @@ class Block(NamedTuple):
     summaries: list[Summary]
 
 
-Fetch = Callable[[LsnRange], tuple[Sequence[Summary], bool]]
+Fetch = Callable[[LsnRange], Awaitable[tuple[Sequence[Summary], bool]]]
 """Read the summaries of the rows with messages in a span; False if a row cannot be read."""
 
 
 class Summaries:
-    """Summaries by segment and block, least recently used first out. For a single thread at a time."""
+    """Summaries by segment and block, least recently used first out. For a single page at a time."""
 
     def __init__(self, capacity_bytes: int = CAPACITY_BYTES) -> None:
         self._capacity = capacity_bytes
         self._blocks: OrderedDict[tuple[int, int], Block] = OrderedDict()
         self._bytes = 0
 
-    def block(self, segment: int, lsn: int, last_lsn: int, fetch: Fetch) -> tuple[LsnRange, Sequence[Summary]]:
+    async def block(self, segment: int, lsn: int, last_lsn: int, fetch: Fetch) -> tuple[LsnRange, Sequence[Summary]]:
         """Return the summaries around a row, and the span of rows covered. The segment ends at ``last_lsn``."""
         number = lsn // BLOCK_ROWS
         first = number * BLOCK_ROWS
@@ -81,7 +81,7 @@ class Summaries:
         if cached is not None and cached.upto >= span.last:
             self._blocks.move_to_end(key)
             return span, cached.summaries
-        added, whole = fetch(span if cached is None else LsnRange(cached.upto + 1, span.last))
+        added, whole = await fetch(span if cached is None else LsnRange(cached.upto + 1, span.last))
         block = Block(span.last, [*(() if cached is None else cached.summaries), *added])
         if whole:
             self._keep(key, block)

@@ -53,7 +53,7 @@ class Writer:
         """Set while the disk is full."""
         self._idle: asyncio.Future[None] | None = None
         self._stopping = False
-        self._since_look = 0
+        self._since_measured = 0
         """Growth of the WAL since free space was last measured."""
         self.failed: asyncio.Future[None] = self._loop.create_future()
         """Gets the error after which no commit may follow."""
@@ -93,7 +93,7 @@ class Writer:
         self.active.commit(self._batches[0], done)
 
     def _on_done(self, done: "asyncio.Future[int]") -> None:
-        """Take note of a commit, report it, then look whether the segment is full, then commit the next batch.
+        """Take note of a commit, report it, switch segments if this one is full, then commit the next batch.
 
         In this order: the counts of the segment must have the rows before a reader is told of them, replies must not
         wait for a switch of segments, and the next batch must go to the segment after the switch.
@@ -104,7 +104,7 @@ class Writer:
             self._on_error(error)
             return
         rows = self._batches.popleft()
-        self._since_look += max(0, done.result() - self.active.wal_bytes)
+        self._since_measured += max(0, done.result() - self.active.wal_bytes)
         self.active.committed(rows, done.result())
         self.durable_lsn = rows[-1].lsn
         self._on_durable(self.durable_lsn)
@@ -151,9 +151,9 @@ class Writer:
         if self._roll_wanted is not None or self._rolls(active) or self._aged(active):
             self._roll()
         # Beside the timer: a fast writer fills a disk between two ticks.
-        if self._since_look >= self._space.look_bytes:
-            self._since_look = 0
-            self._space.look()
+        if self._since_measured >= self._space.measure_after_bytes:
+            self._since_measured = 0
+            self._space.measure()
 
     def _rolls(self, active: WritableSegment) -> bool:
         return active.wal_bytes >= self._segment_bytes or self._space.rolls_early(active)

@@ -2,7 +2,7 @@
 
 At most ``max_delayed`` messages are scheduled, because a due time costs memory. Places are given in order of sending:
 while messages wait in overflow, later messages wait too, even if a place is free. Otherwise new short delays would keep
-the oldest messages in overflow for ever, long past their time.
+the oldest messages in overflow forever, long past their time.
 """
 
 from array import array
@@ -45,10 +45,19 @@ class Delays:
         self.scheduled = BitMap64.deserialize(part.delayed)
         self.scheduled_count = len(self.scheduled)
         for due_ms, packed in part.delays:
-            # Buckets keep entries of activated messages until the entries come due.
+            # Buckets keep entries of activated messages until the entries come due. Checked against ``scheduled``,
+            # which is loaded before: an entry that fits no message would only be dropped when it comes due.
             still = [position for position in array("Q", packed) if position in self.scheduled]
             self.buckets.bucket(due_ms, part.queue_id).extend(still)
             self.buckets.size += len(still)
+        # Through ``bucket`` like a new delay, although the entries are called far: the timers choose between near and
+        # far by the time of the start, and not by the time of the checkpoint.
+        for packed in part.far_delays:
+            pairs = array("Q", packed)
+            for place in range(0, len(pairs), 2):
+                if pairs[place + 1] in self.scheduled:
+                    self.buckets.bucket(pairs[place], part.queue_id).append(pairs[place + 1])
+                    self.buckets.size += 1
 
     def add(self, position: int, due_ms: int, max_scheduled: int) -> None:
         """Add a delayed message."""
@@ -66,14 +75,21 @@ class Delays:
         self.buckets.size += 1
 
     def give_places(self, record: DelaysScheduled) -> None:
-        """Schedule messages that waited in overflow."""
+        """Schedule messages that waited in overflow.
+
+        The record repeats the due times of the messages, because a replay reads no bodies, and the due time of a
+        message in overflow stands beside its body.
+        """
         for position, due_ms in zip(unpack_runs(record.positions), record.visible_ms, strict=True):
             self.overflow.discard(position)
             self.overflow_count -= 1
             self._schedule(position, due_ms)
 
     def end(self, start: int, stop: int) -> None:
-        """End the delays of a range of scheduled messages; their entries in buckets turn stale."""
+        """End the delays of a range of scheduled messages; their entries in buckets turn stale.
+
+        Every position of the range must be scheduled: the count is lowered by the length of the range.
+        """
         self.scheduled.remove_range(start, stop)
         self.scheduled_count -= stop - start
 
@@ -90,13 +106,20 @@ class Delays:
         return True
 
     def drop_below(self, floor: int) -> None:
-        """Forget the messages below a position."""
+        """Forget the messages below a position.
+
+        Counted anew, because a clear does not know how many of the messages were scheduled. Their entries in buckets
+        turn stale.
+        """
         for positions in (self.scheduled, self.overflow, self.damaged):
             positions.remove_range(0, floor)
         self.scheduled_count = len(self.scheduled)
         self.overflow_count = len(self.overflow)
 
     def still_scheduled(self, positions: Iterable[int]) -> Runs:
-        """Return those of the positions that are still scheduled."""
+        """Return those of the positions that are still scheduled.
+
+        The others left the set before their time: their messages were cleared or have expired.
+        """
         scheduled = self.scheduled
         return pack_runs(sorted(position for position in positions if position in scheduled))

@@ -14,7 +14,11 @@ from cmqd_segment.records import MessagesReceived, VisibilityChanged, ranges, un
 
 
 class InFlight(msgspec.Struct, frozen=True, gc=False):
-    """Lease of a message in flight. Frozen, because a checkpoint in progress may refer to a lease."""
+    """Lease of a message in flight. Frozen, because a checkpoint in progress may refer to a lease.
+
+    The receive count is here and in no table of its own: a message that is deleted after its first receive, the usual
+    case, then never enters the history.
+    """
 
     position: int
     deadline_ms: int
@@ -42,6 +46,10 @@ class Leases:
     def _plan(self, first_lease: int, count: int, deadline_ms: int) -> None:
         self.buckets.bucket(deadline_ms, self._queue_id).extend((first_lease, count))
         self.buckets.size += 2
+
+    def plan_again(self, lease: int) -> None:
+        """Plan the end of a lease again, after its entry came due and was passed over."""
+        self._plan(lease, 1, self.by_number[lease].deadline_ms)
 
     def receive(self, record: MessagesReceived, history: ReceiveHistory) -> list[InFlight]:
         """Make the leases of a record; return them in order of their numbers."""
@@ -80,7 +88,10 @@ class Leases:
                 self._plan(lease, 1, record.deadline_ms)
 
     def no_later_than(self, latest_ms: int) -> None:
-        """Bring down the deadlines that lie too far in the future, because broker time stepped back."""
+        """Bring down the deadlines that lie too far in the future, because broker time stepped back.
+
+        Without it the messages would stay hidden for as long as the step, however short their visibility timeout is.
+        """
         for lease, entry in self.by_number.items():
             if entry.deadline_ms > latest_ms:
                 self.by_number[lease] = msgspec.structs.replace(entry, deadline_ms=latest_ms)

@@ -9,6 +9,8 @@
       ├─► overflow (delayed beyond max_delayed)    active ──► moving ──(moved to another queue)──► gone
       └─► half ──(decided)──► gone; if committed, active at a new position under the same id
 
+    in flight ──(moved to the dead-letter queue by its consumer)──► gone
+
 Invariants:
 
 - A live position is in exactly one of active, delayed, overflow, half, moving, damaged, or a lease in flight. A
@@ -17,8 +19,8 @@ Invariants:
 - Counts are the sizes of the sets; the messages in flight are the live positions in none of the sets.
 
 All changes of facts go through the ``apply_*`` methods, live and in recovery alike; the methods read no clock.
-``damaged`` is no fact but an observation (the body could not be read), and ``moving`` an intention (the body is being
-read, to be moved to another queue). A restart forgets both, and the messages are active again.
+``damaged`` is not a fact but an observation (the body could not be read), and ``moving`` an intention (the body is
+being read, to be moved to another queue). A restart forgets both, and the messages are active again.
 
 A message in flight has no set. A receive takes it out of ``active`` and a delete out of ``live``, so the two most
 frequent records touch one large set each. The price is that the count of messages in flight is a difference of counts,
@@ -46,6 +48,7 @@ from cmqd_segment.records import (
     DelaysScheduled,
     LeasesEnded,
     MessagesActivated,
+    MessagesDeadLettered,
     MessagesDeleted,
     MessagesExpired,
     MessagesMoved,
@@ -231,6 +234,11 @@ class QueueIndex:
         )
 
     @property
+    def held_count(self) -> int:
+        """Messages in flight, delayed, half or moving: neither receivable nor damaged."""
+        return self.live_count - self.active_count - len(self.damaged)
+
+    @property
     def held_dead_letters(self) -> bool:
         """True if the queue serves, or served before, as a dead-letter queue."""
         return self.dead_letter_floor != NEVER_SERVED
@@ -318,14 +326,14 @@ class QueueIndex:
                     self.history.load(first_position, content)
 
     def _load_slice(self, part: QueueSlice) -> None:
-        # ``head`` is no fact and not in the slice; the end of recovery sets it to the floor.
+        # ``head`` is not a fact and not in the slice; the end of recovery sets it to the floor.
         self.next_position = part.next_position
         self.floor = part.floor
         self.last_enqueue_ms = part.last_enqueue_ms
         self.live = BitMap64.deserialize(part.live)
         self.live_count = len(self.live)
         self.active = BitMap64.deserialize(part.active)
-        # Counts are no part of a slice. Taken from the sets, they cannot disagree with them.
+        # Counts are not part of a slice. Taken from the sets, they cannot disagree with them.
         self.active_count = len(self.active)
         self.delays.load(part)
         self.steps.load(part.step_positions, part.step_starts, part.step_ends)
@@ -361,6 +369,8 @@ class QueueIndex:
                 self.apply_rewound(record)
             case MessagesMoved():
                 self.apply_moved(record)
+            case MessagesDeadLettered():
+                self.apply_dead_lettered(record)
             case DeadLettersFrom():
                 self.apply_dead_letters_from(record)
             case RedriveStarted():
@@ -422,7 +432,7 @@ class QueueIndex:
 
     def _drop_steps(self) -> bool:
         """Forget unneeded time steps, every 64 steps; return True, for the step that was added."""
-        # Seldom, because the search for the oldest position looks into up to four sets, and steps are few.
+        # Seldom, because the search for the oldest position reads up to four sets, and steps are few.
         if len(self.steps) % 64 == 0:
             self.steps.drop_below(self.oldest_remembered())
         return True
@@ -430,7 +440,7 @@ class QueueIndex:
     def activate_range(self, start: int, stop: int) -> None:
         """Make messages active that are in no other set."""
         self.active.add_range(start, stop)
-        # The head only bounds the active positions from below: receives move it up when they look for the first one.
+        # The head only bounds the active positions from below: receives move it up when they search for the first one.
         # Exact upkeep here would search the set after each receive.
         if not self.active_count or start < self.head:
             self.head = start
@@ -551,6 +561,20 @@ class QueueIndex:
         if record.redriven and self.redrive is not None:
             # Dead letters and redriven messages leave by the same record; only the latter are progress of the redrive.
             self.redrive.moved += count_runs(record.positions)
+
+    def apply_dead_lettered(self, record: MessagesDeadLettered) -> None:
+        """Remove messages in flight that their consumers moved to the dead-letter queue, with their leases."""
+        for lease in unpack_runs(record.leases):
+            # Gone already: a replay after a loss removes leases of messages that were received anew.
+            self.leases.by_number.pop(lease, None)
+        history = self.history if self.history.chunks else None
+        for start, stop in ranges(record.positions):
+            # Not rewindable, whatever the window: the message is in the other queue, and a rewind would double it.
+            self.live.remove_range(start, stop)
+            self.live_count -= stop - start
+            if history is not None:
+                for position in range(start, stop):
+                    history.discard(position)
 
     def apply_redrive_started(self, record: RedriveStarted) -> None:
         """Begin a redrive."""

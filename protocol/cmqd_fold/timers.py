@@ -1,6 +1,6 @@
 """Timers of a queue: the broker's lists of the times at which leases end and messages come due.
 
-Timers are no facts: they follow from the facts, and only a broker needs them. The index fills them because the index
+Timers are not facts: they follow from the facts, and only a broker needs them. The index fills them because the index
 sees every new time. A reader of the log passes ``NO_TIMERS``.
 """
 
@@ -24,10 +24,16 @@ class TimerEntries(Protocol):
 class Timers(Protocol):
     """Numbers by due time and queue; implemented in ``cmqd.core.facts.deadlines``."""
 
-    size: int
-    """Count of numbers; the index adds to the count."""
     width_ms: int
     """Width of a bucket: times in the same bucket come due together."""
+
+    @property
+    def size(self) -> int:
+        """Count of numbers; the index adds to the count."""
+        ...
+
+    @size.setter
+    def size(self, count: int) -> None: ...
 
     def bucket(self, due_ms: int, queue_id: int) -> TimerEntries:
         """Return the entries that come due at ``due_ms``."""

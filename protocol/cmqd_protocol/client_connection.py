@@ -195,7 +195,7 @@ class ClientConnection(Endpoint[Opened | AnyReply | TransactionCheck]):
         if type(message) is Error and message.request_id == 0:
             self._ended_by_peer(message)
         else:
-            text = f"a reply came to request {message.request_id}, which does not wait for one"
+            text = f"a reply came to request {message.request_id}, which does not wait for a reply"
             self._end(ErrorCode.MALFORMED_FRAME, text)
 
     def _ended_by_peer(self, message: Error) -> None:
@@ -270,8 +270,8 @@ class ClientConnection(Endpoint[Opened | AnyReply | TransactionCheck]):
         if (welcome.max_frame_bytes, welcome.heartbeat_ms) != (max_frame_bytes, heartbeat_ms):
             # Different values on the two sides would end the connection later, with a timeout or a frame that is
             # too large, and the cause would be hard to find.
-            text = f"the tune is {welcome.max_frame_bytes} bytes and {welcome.heartbeat_ms} ms"
-            self._end(ErrorCode.MALFORMED_FRAME, f"{text}; the hellos give {max_frame_bytes} and {heartbeat_ms}")
+            text = f"the server chose {welcome.max_frame_bytes} bytes and {welcome.heartbeat_ms} ms"
+            self._end(ErrorCode.MALFORMED_FRAME, f"{text}; the proposals give {max_frame_bytes} and {heartbeat_ms}")
             return
         self._open(max_frame_bytes, heartbeat_ms)
         facts = ServerFacts.from_wire(welcome.facts)

@@ -37,6 +37,8 @@ class ErrorCode(IntEnum):
     TIME_NOT_REWINDABLE = 306
     REDRIVE_RUNNING = 307
     NOT_TRANSACTIONAL = 308
+    NO_DEAD_LETTER_QUEUE = 310
+    DEAD_LETTERS_NOT_TAKEN = 311
     # messages
     MESSAGE_TOO_LARGE = 400
     BATCH_TOO_LARGE = 401
@@ -59,6 +61,11 @@ class ErrorCode(IntEnum):
     SUBSCRIPTION_DIFFERS = 427
     TOO_MANY_SUBSCRIPTIONS = 428
     PUSH_UNAVAILABLE = 429
+    # schedules
+    SCHEDULE_NOT_FOUND = 440
+    SCHEDULE_EXISTS = 441
+    SCHEDULE_DIFFERS = 442
+    TOO_MANY_SCHEDULES = 443
     # accounts
     ACCOUNT_EXISTS = 500
     ACCOUNT_NOT_FOUND = 501
@@ -89,6 +96,7 @@ RETRYABLE = frozenset(
     {
         ErrorCode.BACKLOG_FULL,
         ErrorCode.TOO_MANY_IN_FLIGHT,
+        ErrorCode.DEAD_LETTERS_NOT_TAKEN,
         ErrorCode.BUSY,
         ErrorCode.DISK_NEARLY_FULL,
         ErrorCode.SHUTTING_DOWN,

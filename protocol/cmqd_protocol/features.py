@@ -27,11 +27,14 @@ class Feature(StrEnum):
     REWIND_AGO = "rewind_ago"
     ORDERED_SENDS = "ordered_sends"
     ORDERED_PUBLISHES = "ordered_publishes"
+    SEND_AT = "send_at"
+    LONG_DELAYS = "long_delays"
+    """Delays beyond ``CMQ_MAX_DELAY_MS``; named only by a server with such a setting."""
 
 
 FIELD_FEATURES: Final[Mapping[type[Struct], Mapping[str, str]]] = {
     RewindQueue: {"ago_ms": Feature.REWIND_AGO},
-    SendMessages: {"after": Feature.ORDERED_SENDS},
+    SendMessages: {"after": Feature.ORDERED_SENDS, "at_ms": Feature.SEND_AT},
     PublishMessages: {"after": Feature.ORDERED_PUBLISHES},
 }
 """Fields of requests that need a feature. A field with its default value needs no feature."""
@@ -63,7 +66,7 @@ class FeatureNotNamed(LocalProtocolError):
 
     def __init__(self, request: Struct, field: str, feature: str) -> None:
         super().__init__(
-            f"this server does not act on {field!r} of {type(request).__name__}: it did not name feature {feature!r}"
+            f"the server does not support {field!r} of {type(request).__name__}: it did not name feature {feature!r}"
         )
         self.field = field
         self.feature = feature

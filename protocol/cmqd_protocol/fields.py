@@ -14,6 +14,7 @@ from cmqd_protocol.limits import (
     MAX_DEDUP_ID_BYTES,
     MAX_HEADERS,
     MAX_NAME_BYTES,
+    MAX_REJECTION_BYTES,
     MAX_REQUEST_ID,
     MAX_ROUTING_KEY_BYTES,
     MAX_TAG_CHARS,
@@ -32,11 +33,13 @@ Proof: TypeAlias = Annotated[bytes, Meta(min_length=PROOF_BYTES, max_length=PROO
 ShortText: TypeAlias = Annotated[str, Meta(max_length=MAX_NAME_BYTES)]
 Bodies: TypeAlias = Annotated[list[bytes], Meta(min_length=1, max_length=MAX_BATCH)]
 Handles: TypeAlias = Annotated[list[Unsigned], Meta(min_length=1, max_length=MAX_BATCH)]
-HeadersList: TypeAlias = Annotated[
-    list[Annotated[Headers, Meta(max_length=MAX_HEADERS)] | None], Meta(max_length=MAX_BATCH)
-]
+HeadersOfOne: TypeAlias = Annotated[Headers, Meta(max_length=MAX_HEADERS)]
+HeadersList: TypeAlias = Annotated[list[HeadersOfOne | None], Meta(max_length=MAX_BATCH)]
 DedupId: TypeAlias = Annotated[str, Meta(min_length=1, max_length=MAX_DEDUP_ID_BYTES)]
 DedupIds: TypeAlias = Annotated[list[DedupId | None], Meta(max_length=MAX_BATCH)]
+Reasons: TypeAlias = Annotated[
+    list[Annotated[str, Meta(max_length=MAX_REJECTION_BYTES)]], Meta(min_length=1, max_length=MAX_BATCH)
+]
 MessageIds: TypeAlias = Annotated[list[Unsigned], Meta(min_length=1, max_length=MAX_BATCH)]
 Delays: TypeAlias = Annotated[list[Unsigned], Meta(max_length=MAX_BATCH)]
 AttributeValue: TypeAlias = int | str | bool | None

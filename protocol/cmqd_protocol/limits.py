@@ -69,6 +69,7 @@ MAX_BATCH: Final = 256
 """Messages or receipt handles of a request. With bodies of 256 bytes a batch is 64 KiB, a row of the log."""
 
 MAX_DEDUP_ID_BYTES: Final = 64
+MAX_REJECTION_BYTES: Final = 256
 MAX_TAGS: Final = 64
 MAX_TAG_CHARS: Final = 128
 MAX_ROUTING_KEY_BYTES: Final = 512

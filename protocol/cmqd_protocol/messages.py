@@ -4,8 +4,9 @@ A message is one msgpack array ``[opcode, request_id, ...]``. Fields are only ev
 durations are milliseconds; ``None`` means "the setting of the queue". SPEC.md has permissions, ranges and errors.
 
 Opcodes leave room by theme: 1-15 connection, 16-31 messages, 32-47 consumer streams, 48-79 queues, 80-111 topics,
-112-127 transactions, 128-143 accounts, 144-159 the server, 192-254 replies and pushes, 255 error. A number never
-changes its meaning. A new operation is a Struct here; the decoders and the names of operations follow from the Structs.
+112-127 transactions, 128-143 accounts, 144-159 the server, 160-175 schedules, 192-254 replies and pushes, 255 error. A
+number never changes its meaning. A new operation is a Struct here; the decoders and the names of operations follow from
+the Structs.
 """
 
 import re
@@ -25,9 +26,11 @@ from cmqd_protocol.fields import (
     Delays,
     Handles,
     HeadersList,
+    HeadersOfOne,
     MessageIds,
     Nonce,
     Proof,
+    Reasons,
     RequestId,
     RoutingKeys,
     ShortText,
@@ -36,8 +39,9 @@ from cmqd_protocol.fields import (
     Unsigned,
 )
 from cmqd_protocol.limits import MAX_BATCH, MAX_SECRET_ID_BYTES
-from cmqd_types import messages, queues, topics
+from cmqd_types import messages, queues, schedules, topics
 from cmqd_types.messages import Headers, ReceivedMessage
+from cmqd_types.schedules import ScheduleSummary
 from cmqd_types.topics import SubscriptionSummary
 
 
@@ -155,6 +159,9 @@ class SendMessages(Request, frozen=True, tag=16):
     """A dedup id or null per body. A message with an id that the queue remembers is not stored again."""
     after: DedupId | None = None
     """Stored only if the queue remembers this dedup id; see ``features.Feature.ORDERED_SENDS``."""
+    at_ms: Unsigned | None = None
+    """Time by the server's clock at which the messages become active, in place of ``delay_ms``. Needs feature
+    ``send_at``."""
 
 
 class ReceiveMessages(Request, frozen=True, tag=17):
@@ -200,6 +207,15 @@ class PeekMessages(Request, frozen=True, tag=21):
     """Some of ``active``, ``in_flight``, ``delayed``, ``half``, ``rewindable``; null = all but ``rewindable``."""
 
 
+class DeadLetterMessages(Request, frozen=True, tag=22):
+    """Move received messages to the queue's dead-letter queue. Answered ``HandlesDone``."""
+
+    queue: str
+    receipt_handles: Handles
+    reasons: Reasons
+    """A reason for all messages, or a reason per handle; it stands in the origin of the dead letter."""
+
+
 class MessagesSent(Reply, frozen=True, tag=193):
     """Message ids of a batch, in its order. A repeated numbered send gets the ids of the first send."""
 
@@ -221,7 +237,8 @@ class HandleFailure(Struct, frozen=True, array_like=True, gc=False):
 
 
 class HandlesDone(Reply, frozen=True, tag=195):
-    """Refused receipt handles of a delete, visibility change or release. The other handles are done."""
+    """Refused receipt handles of a delete, visibility change, release or move to the dead-letter queue. The other
+    handles are done."""
 
     failures: list[HandleFailure]
     next_visible_ms: int = 0
@@ -528,6 +545,73 @@ class SubscriptionSecret(Reply, frozen=True, tag=212):
     """Time until which pushes are also signed with the old secret."""
 
 
+# Schedules
+
+
+class CreateSchedule(Request, frozen=True, tag=160):
+    """Send a message at the times of a cron expression from now on. Answered ``ScheduleInfo``."""
+
+    schedule: str
+    attributes: Attributes
+    """At least ``queue`` and ``cron``."""
+    body: bytes
+    headers: HeadersOfOne | None = None
+
+
+class EnsureSchedule(Request, frozen=True, tag=161):
+    """Create a schedule, or confirm that the schedule has this message and the attributes named. Answered
+    ``ScheduleInfo``."""
+
+    schedule: str
+    attributes: Attributes
+    body: bytes
+    headers: HeadersOfOne | None = None
+
+
+class ListSchedules(Request, frozen=True, tag=162):
+    """List a page of the account's schedules, by name. Answered ``ScheduleList``."""
+
+    search: str = ""
+    offset: Unsigned = 0
+    limit: Unsigned = 100
+
+
+class GetSchedule(Request, frozen=True, tag=163):
+    """Read attributes, message, counts and facts of a schedule. Answered ``ScheduleInfo``."""
+
+    schedule: str
+
+
+class SetSchedule(Request, frozen=True, tag=164):
+    """Change the attributes named (``paused`` among them), the body or the headers. Answered ``ScheduleInfo``."""
+
+    schedule: str
+    attributes: Attributes
+    body: bytes | None = None
+    """None = the body stays."""
+    headers: HeadersOfOne | None = None
+    """None = the headers stay; empty = no headers."""
+
+
+class DeleteSchedule(Request, frozen=True, tag=165):
+    """Delete a schedule; messages already sent stay. Answered ``Done``."""
+
+    schedule: str
+
+
+class ScheduleInfo(schedules.ScheduleInfo, WireMessage, frozen=True, tag=216):
+    """Attributes, message, counts and facts of a schedule; ``created`` is set by create and ensure."""
+
+    request_id: int
+
+
+class ScheduleList(Reply, frozen=True, tag=217):
+    """A page of schedules, and the ``total`` number of matching schedules."""
+
+    total: int
+    schedules: list[ScheduleSummary]
+
+
 # Half messages
 
 
@@ -727,7 +811,15 @@ class SegmentsSealed(Reply, frozen=True, tag=213):
 
 
 AnyReply: TypeAlias = (
-    Reply | MessagesPeeked | QueueInfo | Rewound | RedriveStatus | HalfMessages | TopicInfo | SubscriptionInfo
+    Reply
+    | MessagesPeeked
+    | QueueInfo
+    | Rewound
+    | RedriveStatus
+    | HalfMessages
+    | TopicInfo
+    | SubscriptionInfo
+    | ScheduleInfo
 )
 """A reply. Those named beside ``Reply`` are types of ``cmqd_types`` behind the number of the request."""
 

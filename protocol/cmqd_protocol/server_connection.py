@@ -68,6 +68,10 @@ def _decode_any_request(payload: bytes) -> Request | Cancel:
     return _decode_request(payload) if len(payload) <= LARGE_PAYLOAD_BYTES else large_frames.decode(payload)
 
 
+def _not_outstanding(request_id: int) -> LocalProtocolError:
+    return LocalProtocolError(f"request {request_id} does not wait for a reply")
+
+
 class ServerConnection(Endpoint[Authenticated | Request | Cancel | RequestRefused]):
     """Server side of a connection.
 
@@ -190,7 +194,10 @@ class ServerConnection(Endpoint[Authenticated | Request | Cancel | RequestRefuse
         if size > self._max_frame_bytes:
             payload = self._too_large(reply.request_id, size)
             size = len(payload)
-        self._answered(reply.request_id)
+        try:
+            self._outstanding.remove(reply.request_id)
+        except KeyError:
+            raise _not_outstanding(reply.request_id) from None
         self._last_write_ms = now_ms
         return header(size) + payload
 
@@ -207,7 +214,10 @@ class ServerConnection(Endpoint[Authenticated | Request | Cancel | RequestRefuse
         if size > self._max_frame_bytes:
             payload = self._too_large(reply.request_id, size)
             size = len(payload)
-        self._answered(reply.request_id)
+        try:
+            self._outstanding.remove(reply.request_id)
+        except KeyError:
+            raise _not_outstanding(reply.request_id) from None
         out = self._out
         out.append(header(size))
         out.append(payload)
@@ -232,12 +242,6 @@ class ServerConnection(Endpoint[Authenticated | Request | Cancel | RequestRefuse
         text = f"the reply has {size} bytes; a frame may have {self._max_frame_bytes}"
         details = {"value": size, "limit": self._max_frame_bytes}
         return _encode(error(request_id, ErrorCode.REPLY_TOO_LARGE, text, details=details))
-
-    def _answered(self, request_id: int) -> None:
-        try:
-            self._outstanding.remove(request_id)
-        except KeyError:
-            raise LocalProtocolError(f"request {request_id} does not wait for a reply") from None
 
     def end(self, code: ErrorCode, text: str, *, retry_after_ms: int | None = None) -> None:
         """End the connection with an Error frame behind the queued output. No effect on a connection that is ending."""
@@ -287,10 +291,10 @@ class ServerConnection(Endpoint[Authenticated | Request | Cancel | RequestRefuse
         if is_new:
             self._outstanding.remove(request_id)
             most = self._max_outstanding
-            text = f"{most} requests of this connection wait for their replies already"
+            text = f"the connection has reached its limit of {most} requests in progress"
             self._answer(error(request_id, ErrorCode.TOO_MANY_REQUESTS, text, details={"limit": most}))
         else:
-            text = f"request {request_id} waits for its reply already; this one was not looked at"
+            text = f"request {request_id} is still in progress; the second request with its number was ignored"
             self._answer(error(request_id, ErrorCode.DUPLICATE_REQUEST_ID, text))
 
     def _answer(self, reply: Error) -> None:
@@ -316,7 +320,7 @@ class ServerConnection(Endpoint[Authenticated | Request | Cancel | RequestRefuse
             elif self._check_length() and not self._handshake_bytes_left:
                 self._end(
                     ErrorCode.FRAME_TOO_LARGE,
-                    f"the client sent {HANDSHAKE_BYTES} bytes without the end of its hello, the limit",
+                    f"the hello is longer than {HANDSHAKE_BYTES} bytes, the limit",
                     details={"limit": HANDSHAKE_BYTES},
                 )
         if self._state is State.OPEN:

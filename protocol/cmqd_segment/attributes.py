@@ -33,6 +33,10 @@ class QueueAttributes(msgspec.Struct, frozen=True, omit_defaults=True, forbid_un
     """Set at creation only."""
     first_check_ms: int = 5_000
     max_checks: int = 15
+    auto_delete_after_ms: int = 0
+    """Delete the queue after this time without use; 0 = never."""
+    auto_delete_only_empty: bool = True
+    """A queue with messages is not deleted for lack of use."""
 
 
 class TopicAttributes(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=False):

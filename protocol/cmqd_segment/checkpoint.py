@@ -15,6 +15,7 @@ from typing import TypeAlias
 import msgspec
 
 from cmqd_segment.attributes import QueueAttributes, SubscriptionAttributes, TopicAttributes
+from cmqd_types.messages import Headers
 
 
 class CheckpointPart(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -88,6 +89,8 @@ class QueueSlice(CheckpointPart, frozen=True, tag=2):
     activations: list[tuple[int, bytes]] = []
     """(time in ms, positions): messages that became active later than they were sent, for dead letters by age."""
     redrive: Redrive | None = None
+    far_delays: list[bytes] = []
+    """(due time in ms, position) pairs of delayed messages that are in no bucket yet; stale positions are ignored."""
 
 
 class LeasesSlice(CheckpointPart, frozen=True, tag=3):
@@ -182,6 +185,33 @@ class RetriesSlice(CheckpointPart, frozen=True, tag=11):
     """(position, failed attempts, time of the next attempt in ms)"""
 
 
+class ScheduleSlice(CheckpointPart, frozen=True, tag=12):
+    """A schedule."""
+
+    lsn: int
+    schedule_id: int
+    account: str
+    name: str
+    queue: str
+    cron: str
+    zone: str
+    paused: bool
+    body: bytes
+    headers: Headers | None
+    created_ms: int
+    modified_ms: int
+    next_ms: int
+    """0 = none."""
+    fired: int
+    """Number of messages sent, and of times missed, since the schedule was made."""
+    missed: int
+    last_fired_ms: int
+    """0 = the schedule has sent no message."""
+    last_message_id: int
+    last_error: str
+    last_error_ms: int
+
+
 class SessionsSlice(CheckpointPart, frozen=True, tag=5):
     """Producer sessions, with their numbered sends."""
 
@@ -209,6 +239,7 @@ AnyPart: TypeAlias = (
     | TopicSlice
     | SubscriptionSlice
     | RetriesSlice
+    | ScheduleSlice
     | SessionsSlice
     | CheckpointEnd
 )

@@ -38,7 +38,7 @@ def decode_part(payload: bytes | memoryview) -> AnyPart:
 
     Raises:
         NewerFormatError: the part has a tag that this version does not know.
-        msgspec.MsgspecError: the bytes are no part of any version.
+        msgspec.MsgspecError: the bytes are not part of any version.
     """
     try:
         return _parts.decode(payload)
@@ -77,7 +77,7 @@ def verify_checkpoint(path: Path) -> tuple[CheckpointHeader, CheckpointEnd]:
     try:
         for payload in read_payloads(path):
             if isinstance(part, CheckpointEnd):
-                raise CheckpointError(f"{path.name} goes on after its end")
+                raise CheckpointError(f"{path.name} has parts behind its end")
             part = decode_part(payload)
             header = header or part
             parts += 1

@@ -119,10 +119,16 @@ class QueueAttributesSet(Record, frozen=True, tag=3):
     """
 
 
+UNUSED = "unused"
+"""Reason of a ``QueueDeleted``: the queue was not used for the time ``auto_delete_after_ms``."""
+
+
 class QueueDeleted(Record, frozen=True, tag=4):
     """A queue is gone, with its messages."""
 
     queue_id: int
+    reason: str = ""
+    """Empty = a request of the owner; ``unused`` = see ``UNUSED``."""
 
 
 class QueueCleared(Record, frozen=True, tag=5):
@@ -191,6 +197,8 @@ class ClockOffset(Record, frozen=True, tag=11):
     stepped: bool = False
     """Broker time was set to the wall clock and may be lower than in earlier records: no known time lies further in the
     future than an operation at ``time_ms`` could have put it."""
+    max_delay_ms: int = 3_600_000
+    """The longest delay that a send could have at that time."""
 
 
 class MessagesSent(Record, frozen=True, tag=16):
@@ -213,7 +221,8 @@ class MessagesSent(Record, frozen=True, tag=16):
     half: bool = False
     """Half messages, which wait for their decisions; ``visible_ms`` is then the time of the first check."""
     origins: list[Origin | None] | None = None
-    """Origins of moved messages. The original leaves its queue in the same row (``MessagesMoved``)."""
+    """Origins of moved messages. The original leaves its queue in the same row (``MessagesMoved``, or
+    ``MessagesDeadLettered``)."""
     dedup_ids: list[str | None] | None = None
     copies_of: list[CopyOf | None] | None = None
     """Originals of copies: of published messages that could not be copied at their publish, and of moved copies."""
@@ -286,6 +295,17 @@ class MessagesMoved(Record, frozen=True, tag=24):
     queue_id: int
     positions: Runs
     redriven: bool = False
+
+
+class MessagesDeadLettered(Record, frozen=True, tag=28):
+    """The holders of these leases moved the messages to the dead-letter queue; their copies are in the same row. Never
+    rewindable.
+    """
+
+    queue_id: int
+    positions: Runs
+    leases: Runs
+    moved_ms: int
 
 
 class TransactionsEnded(Record, frozen=True, tag=25):
@@ -470,6 +490,57 @@ class TopicMessagesExpired(Record, frozen=True, tag=52):
     floor: int
 
 
+class ScheduleSet(Record, frozen=True, tag=60):
+    """A schedule exists from here on, or has these attributes from here on. Its id is from the counter of queue ids."""
+
+    schedule_id: int
+    account: str
+    name: str
+    queue: str
+    """Name of the queue; the queue may be deleted, and another queue may take the name."""
+    cron: str
+    zone: str
+    paused: bool
+    body: bytes
+    headers: Headers | None
+    set_ms: int
+    next_ms: int
+    """The next time at which the schedule fires; 0 = none. Computed before the record, so that a replay needs neither
+    a calendar nor the rules of time zones."""
+
+
+class ScheduleDeleted(Record, frozen=True, tag=61):
+    """A schedule is gone."""
+
+    schedule_id: int
+
+
+class ScheduleFired(Record, frozen=True, tag=62):
+    """A schedule came due. The ``MessagesSent`` of its message is in the same row."""
+
+    schedule_id: int
+    due_ms: int
+    """The planned time; earlier planned times that passed meanwhile are left out."""
+    fired_ms: int
+    next_ms: int
+    """The next time; 0 = none."""
+    message_id: int = 0
+    """0 = missed: the queue could not take the message."""
+    error: str = ""
+    """Reason of a miss, or reason why there is no next time."""
+
+
+class SchedulePlanned(Record, frozen=True, tag=63):
+    """A schedule that did not fire has another next time: broker time stepped back, or its time zone is known again."""
+
+    schedule_id: int
+    planned_ms: int
+    next_ms: int
+
+
+ScheduleRecord: TypeAlias = ScheduleSet | ScheduleDeleted | ScheduleFired | SchedulePlanned
+"""The facts of schedules, each with a ``schedule_id``."""
+
 TopicRecord: TypeAlias = (
     TopicCreated
     | TopicAttributesSet
@@ -508,10 +579,12 @@ AnyRecord: TypeAlias = (
     | MessagesActivated
     | DelaysScheduled
     | MessagesMoved
+    | MessagesDeadLettered
     | TransactionsEnded
     | TransactionsChecked
     | TransactionsUndecided
     | TopicRecord
+    | ScheduleRecord
 )
 
 

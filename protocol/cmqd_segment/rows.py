@@ -60,7 +60,7 @@ def decode_records(meta: Buffer) -> list[AnyRecord]:
 
     Raises:
         NewerFormatError: a record has a tag that this version does not know.
-        msgspec.MsgspecError: the bytes are no records of any version.
+        msgspec.MsgspecError: the bytes are not records of any version.
     """
     try:
         return _records.decode(meta)
@@ -129,7 +129,7 @@ def extra_bytes(
 
     Pages are bounded by them too: headers could otherwise make a page many times as large as its bodies.
     """
-    size = 0 if origin is None else ORIGIN_BYTES
+    size = 0 if origin is None else ORIGIN_BYTES + len(origin.rejection.encode())
     if labels:
         size += labels_bytes(labels)
     if copy_of is not None:

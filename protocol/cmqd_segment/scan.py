@@ -79,9 +79,9 @@ def scan_segment(
 def _checked(path: Path, row: tuple[int, int, int, bytes, int, int, bytes, bytes], bodies: bool) -> ScannedRow:
     lsn, time_ms, messages, queues, meta_crc, data_crc, meta, data = row
     if meta_checksum(lsn, time_ms, messages, queues, meta) != meta_crc:
-        raise RowError(lsn, f"row {lsn} of {path.name} has a wrong checksum")
+        raise RowError(lsn, f"row {lsn} of {path.name} is damaged: its records do not match their checksum")
     if bodies and data_checksum(data) != data_crc:
-        raise RowError(lsn, f"row {lsn} of {path.name} has bodies with a wrong checksum")
+        raise RowError(lsn, f"row {lsn} of {path.name} is damaged: its bodies do not match their checksum")
     try:
         records = decode_records(meta)
     except msgspec.MsgspecError as error:
@@ -132,7 +132,7 @@ def verify_segment(folder: Path, entry: SegmentEntry) -> Iterator[str]:
     if sealed:
         with path.open("rb") as file:
             if hashlib.file_digest(file, "sha256").hexdigest() != entry.sha256:
-                yield f"segment {entry.file} does not have the checksum that the manifest lists"
+                yield f"segment {entry.file} does not match its checksum in the manifest"
     above = 0
     rows = 0
     while True:

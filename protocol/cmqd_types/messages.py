@@ -22,7 +22,9 @@ class Origin(msgspec.Struct, frozen=True, array_like=True, gc=False):
     enqueue_ms: int
     receive_count: int
     reason: str
-    """``receives`` or ``age``: the message became a dead letter; ``redrive``: it left a dead-letter queue."""
+    """``receives``, ``age`` or ``rejected``: became a dead letter; ``redrive``: left a dead-letter queue."""
+    rejection: str = ""
+    """With ``rejected``: the reason that the consumer gave, at most 256 bytes of UTF-8."""
 
 
 class CopyOf(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -1,5 +1,8 @@
 """Queues: information about a queue, a rewind and a redrive.
 
+The attributes that an owner can set, with their defaults, are declared in ``cmqd_segment.attributes``; here they travel
+as a map by name.
+
 The wire's replies are these structs behind the number of the request (``cmqd_protocol.messages``). A struct takes
 keywords only, because msgspec encodes keyword fields behind the fields of a subclass.
 """

@@ -1,4 +1,4 @@
-"""The command line of the harness, which is called from outside exactly so."""
+"""The command line of the harness, as scripts call the command."""
 
 import shlex
 
@@ -94,3 +94,9 @@ def test_bad_arguments_are_refused_by_name_value_and_limit(command: str, told: s
 def test_a_batch_over_one_mebibyte_is_refused():
     with pytest.raises(ValueError, match=r"--batch 256 x --body 8192 is over the 1048576 bytes"):
         parse("cycle --batch 256 --body 8192")
+
+
+def test_a_backlog_leaves_spare_messages_for_the_consumers_of_each_drain():
+    with pytest.raises(ValueError, match=r"--messages 3077 are too few .* at least 3078 are needed"):
+        parse("backlog --messages 3077")
+    assert parse("backlog --messages 3078").messages == 3078

@@ -44,7 +44,7 @@ def test_durations_are_read(text: str, seconds: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "x", "-1", "1w", "1m30s", "1e3", "inf", "nan", "٣"])
 def test_other_text_is_no_duration(text: str) -> None:
-    with pytest.raises(ValueError, match="is no duration"):
+    with pytest.raises(ValueError, match="is not a duration"):
         parse_duration(text)
 
 
@@ -95,7 +95,7 @@ def test_a_queue_is_made_shown_changed_and_deleted(cmq_at: Cmq, server: Threaded
 
 def test_what_exists_is_refused_or_accepted(cmq_at: Cmq) -> None:
     assert cmq_at("queue", "create", "orders").code == ExitCode.FAILED
-    assert cmq_at("queue", "create", "orders", "--ensure").err == "queue 'orders' exists and agrees\n"
+    assert cmq_at("queue", "create", "orders", "--ensure").err == "queue 'orders' exists with the same attributes\n"
     assert cmq_at("queue", "create", "new", "--ensure", "--output", "json").json["created"] is True
     assert cmq_at("queue", "create", "orders", "--ensure", "--delay", "1s").code == ExitCode.FAILED
 
@@ -344,7 +344,7 @@ def test_a_file_that_others_can_read_is_warned_about(cmq: Cmq, server: ThreadedS
     given.chmod(0o644)
     ran = cmq("status", "--context-file", str(given))
     assert ran.code == 0
-    assert "can be read by others" in ran.err
+    assert "other users can read it" in ran.err
 
 
 @pytest.mark.parametrize("content", ["nonsense", "contexts = 1", "[contexts.a]\nuri = 1", "current = 5"])
@@ -467,7 +467,7 @@ def test_help_explains_exit_codes_and_shared_options(cmq: Cmq) -> None:
     for arguments in (("--help",), ("queue", "create", "--help")):
         ran = cmq(*arguments)
         assert ran.code == 0
-        assert "6 done in part" in ran.out
+        assert "6 partly done" in ran.out
         assert "--context-file" in ran.out
     assert cmq("--version").out.strip()
 

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.system
 def _interrupt(
     server: ThreadedServer, folder: Path, arguments: list[str], lines: bytes, is_time: Callable[[], bool]
 ) -> tuple[int, str, str]:
-    """Run ``cmq`` with standard input that stays open; press Ctrl-C when it is time. Returns code, output, errors."""
+    """Run ``cmq`` with standard input that stays open; press Ctrl-C at a moment. Returns code, output, errors."""
     running = subprocess.Popen(
         [sys.executable, "-m", "cmq_cli", *arguments],
         env=os.environ | {"CMQ_URL": server.local.url, "XDG_CONFIG_HOME": str(folder)},
@@ -37,7 +37,7 @@ def _interrupt(
         assert running.poll() is None
         time.sleep(0.01)
     running.send_signal(signal.SIGINT)
-    # The writing end is still open: the command must not wait for one more line.
+    # The writing end is still open: the command must not wait for a further line.
     code = running.wait()
     out, err = running.communicate()
     return code, out.decode(), err.decode()
@@ -53,8 +53,8 @@ def test_an_interrupted_stream_of_sends_says_how_many_are_stored(server: Threade
     )
 
     assert code == ExitCode.INTERRUPTED
-    # The answer to the batch may cross the signal; then the command does not know yet that it is stored.
-    assert "interrupted: 3 messages are stored" in err or "and the 3 after them may be" in err
+    # The answer to the batch may cross the signal; then the command does not know yet that the batch is stored.
+    assert "interrupted: 3 messages are stored" in err or "and the next 3 may be" in err
     assert "Traceback" not in err
 
 
@@ -75,7 +75,7 @@ def test_a_batch_without_an_answer_is_reported_as_such(server: ThreadedServer, t
     error = json.loads(err)
     assert error == {
         "error": "interrupted",
-        "text": "interrupted: 0 messages are stored, and the 2 after them may be",
+        "text": "interrupted: 0 messages are stored, and the next 2 may be",
     }
 
 
@@ -92,7 +92,7 @@ def test_an_interrupted_stream_of_publishes_says_how_many_are_stored(server: Thr
     )
 
     assert code == ExitCode.INTERRUPTED
-    assert "interrupted: 2 messages are stored" in err or "and the 2 after them may be" in err
+    assert "interrupted: 2 messages are stored" in err or "and the next 2 may be" in err
 
 
 def test_ctrl_c_at_a_question_ends_the_command_and_changes_nothing(server: ThreadedServer, tmp_path: Path) -> None:

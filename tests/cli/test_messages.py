@@ -171,6 +171,24 @@ def test_messages_are_deleted_and_released_by_handle(cmq_at: Cmq, server: Thread
     assert cmq_at("delete", "orders", "12345").code == ExitCode.FAILED
 
 
+def test_messages_are_rejected_by_handle_and_dead_letters_show_why(cmq_at: Cmq, server: ThreadedServer) -> None:
+    assert cmq_at("queue", "create", "dead").code == 0
+    assert cmq_at("dlq", "set", "orders", "dead", "--max-receives", "5").code == 0
+    server.do(server.local.put, "orders", b"a", b"b")
+    first, second = cmq_at("receive", "orders", "--max", "2", "--output", "json").lines
+
+    rejected = cmq_at("reject", "orders", first["receipt_handle"], "--reason", "no such customer", "--output", "json")
+    partly = cmq_at("reject", "orders", second["receipt_handle"], "12345")
+
+    assert rejected.json == {"rejected": [first["receipt_handle"]], "failed": {}}
+    assert partly.code == ExitCode.PARTIAL
+    assert "12345: receipt handle" in partly.err
+    assert cmq_at("reject", "orders").code == ExitCode.USAGE
+    shown = cmq_at("receive", "dead", "--max", "2", "--output", "json").lines
+    assert [one["origin"]["rejection"] for one in shown] == ["no such customer", ""]
+    assert "rejected: no such customer" in cmq_at("peek", "dead").out
+
+
 def test_peek_pages_through_and_receives_nothing(cmq_at: Cmq, server: ThreadedServer) -> None:
     server.do(server.local.put, "orders", *[b"x"] * 600)
 
@@ -231,3 +249,42 @@ def test_no_answer_in_time_is_unreachable(cmq_at: Cmq, server: ThreadedServer) -
         timeout_ms *= 2
     assert ran.code == ExitCode.UNREACHABLE
     assert "not known" in ran.err
+
+
+# ---------------------------------------------------------------------- at a time
+
+
+def test_a_message_is_sent_for_a_time(cmq_at: Cmq, server: ThreadedServer) -> None:
+    assert cmq_at("send", "orders", "past", "--at", "2001-02-03T04:05:06Z").code == 0
+    assert cmq_at("send", "orders", "--stdin", "--at", "2001-02-03T06:05:06+02:00", stdin=b"a\nb\n").code == 0
+
+    assert _bodies(server) == [b"past", b"a", b"b"]
+    requests = server.local.link.of(wire.SendMessages)
+    assert {(request.at_ms, request.delay_ms) for request in requests} == {(981_173_106_000, None)}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--at", "soon"), "'soon' is not a time; write 2026-01-31T12:00"),
+        (("--at", "10m"), "a time from now is --delay"),
+        (("--at", "2100-01-01T00:00Z", "--delay", "1m"), "give --delay or --at, not both"),
+    ],
+)
+def test_a_time_that_is_none_is_refused(
+    cmq_at: Cmq, server: ThreadedServer, arguments: tuple[str, ...], says: str
+) -> None:
+    ran = cmq_at("send", "orders", "x", *arguments)
+
+    assert ran.code == ExitCode.USAGE
+    assert says in ran.err
+    assert not server.local.link.of(wire.SendMessages)
+
+
+def test_a_time_too_far_ahead_is_refused_by_the_server(cmq_at: Cmq, server: ThreadedServer) -> None:
+    ran = cmq_at("send", "orders", "x", "--at", "2100-01-01T00:00Z")
+
+    assert ran.code == ExitCode.FAILED
+    assert "at_ms lies" in ran.err
+    assert "delay of at most 3600000 ms" in ran.err
+    assert _bodies(server) == []

@@ -1,4 +1,4 @@
-"""``cmq rewind``, ``dlq``, ``redrive``, ``tx``, and what ``queue``, ``send`` and ``peek`` have of the same."""
+"""``cmq rewind``, ``dlq``, ``redrive``, ``tx``, and the related options of ``queue``, ``send`` and ``peek``."""
 
 import os
 import subprocess
@@ -33,7 +33,7 @@ def test_times_are_read(text: str, moment: datetime) -> None:
 
 @pytest.mark.parametrize("text", ["", "yesterday", "-5m", "2026-13-01"])
 def test_other_text_is_no_time(text: str) -> None:
-    with pytest.raises(ValueError, match="is no time"):
+    with pytest.raises(ValueError, match="is not a time"):
         parse_moment(text, 0)
 
 
@@ -62,6 +62,21 @@ def test_attributes_of_the_model_are_set_and_shown(cmq_at: Cmq, server: Threaded
     document = cmq_at("queue", "info", "dead", "--output", "json").json
     assert (document["dead_letter_sources"], document["half"], document["rewindable"]) == (["jobs"], 0, 0)
     assert cmq_at("queue", "delete", "dead", "--yes").code == ExitCode.FAILED
+
+
+def test_a_queue_that_goes_when_it_is_unused_is_set_and_shown(cmq_at: Cmq, server: ThreadedServer) -> None:
+    created = cmq_at("queue", "create", "replies", "--auto-delete-after", "5m", "--no-auto-delete-only-empty")
+
+    assert created.code == 0, created.err
+    assert server.local.link.of(wire.CreateQueue)[0].attributes == {
+        "auto_delete_after_ms": 300_000,
+        "auto_delete_only_empty": False,
+    }
+    shown = cmq_at("queue", "info", "replies").out
+    assert "auto delete         after 5 minutes without use, with its messages\n" in shown
+    changed = cmq_at("queue", "set", "replies", "--auto-delete-only-empty").out
+    assert "auto delete         after 5 minutes without use, if it is empty\n" in changed
+    assert "auto delete         never\n" in cmq_at("queue", "set", "replies", "--auto-delete-after", "0").out
 
 
 def test_ensure_shows_what_differs(cmq_at: Cmq) -> None:
@@ -214,8 +229,8 @@ def test_dead_letters_whose_origin_is_gone_are_told(cmq_at: Cmq, server: Threade
     ran = cmq_at("redrive", "dead")
 
     assert ran.code == ExitCode.PARTIAL
-    assert "stay, from orders       1\n" in ran.out
-    assert "stay, from (no origin)  1\n" in ran.out
+    assert "not moved, from orders       1\n" in ran.out
+    assert "not moved, from (no origin)  1\n" in ran.out
 
 
 @pytest.mark.system
@@ -233,7 +248,7 @@ def test_a_redrive_goes_on_when_it_is_waited_for_no_longer(server: ThreadedServe
     _, errors = running.communicate()
 
     assert running.returncode == ExitCode.INTERRUPTED
-    assert b"the redrive goes on; see it with: cmq redrive dead --status" in errors
+    assert b"the redrive continues; show it with: cmq redrive dead --status" in errors
     assert server.do(server.local.admin.queue("dead").redrive_status).running
 
 

@@ -19,7 +19,7 @@ from support.verified import verify_folder
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Two sealed segments of three messages each, and a checkpoint."""
+    """Two sealed segments with three messages per segment, and a checkpoint."""
     place = ProcessPlace(tmp_path / "data")
 
     async def fill() -> None:
@@ -55,7 +55,7 @@ def test_counts_of_a_segment_have_separators_and_rows_have_none(cmq: Cmq, folder
 
     table = cmq("segment", "list", "--path", str(folder)).out.splitlines()
 
-    # A row is typed into options as it is shown.
+    # A row number is shown in the form that options take.
     assert table[1].split()[:5] == ["1", "sealed", "1200", "1300", "1,461,173"]
 
 
@@ -96,7 +96,7 @@ def test_damage_is_told_and_fails(cmq: Cmq, folder: Path) -> None:
     assert ran.code == ExitCode.FAILED
     assert ran.json["checked"] == 3
     assert list(ran.json["wrong"]) == ["segments/00000002.db"]
-    assert "row 2 of 00000002.db has bodies with a wrong checksum" in ran.err
+    assert "row 2 of 00000002.db is damaged: its bodies do not match their checksum" in ran.err
 
 
 def test_a_segment_that_goes_while_it_is_verified_is_no_damage(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,7 +112,7 @@ def test_a_segment_that_goes_while_it_is_verified_is_no_damage(folder: Path, mon
 
 
 def test_sealing_is_asked_of_the_server(cmq_at: Cmq, server: ThreadedServer) -> None:
-    last_lsn = server.local.rig.log.durable_lsn
+    last_lsn = server.do(server.local.status, "durable_lsn")
     assert cmq_at("segment", "seal").err == f"sealed up to row {last_lsn}\n"
     assert cmq_at("segment", "seal", "--output", "json").json["last_lsn"] >= last_lsn
 

@@ -46,7 +46,7 @@ def test_a_topic_is_created_shown_changed_and_deleted(cmq_at: Cmq) -> None:
 
 def test_a_topic_that_exists_is_refused_or_accepted(cmq_at: Cmq, shop: ThreadedServer) -> None:
     assert cmq_at("topic", "create", "shop").code == ExitCode.FAILED
-    assert cmq_at("topic", "create", "shop", "--ensure").err == "topic 'shop' exists and agrees\n"
+    assert cmq_at("topic", "create", "shop", "--ensure").err == "topic 'shop' exists with the same attributes\n"
     assert cmq_at("topic", "create", "new", "--ensure", "--output", "json").json["created"] is True
     differs = cmq_at("topic", "create", "shop", "--ensure", "--filter-type", "routing")
     assert differs.code == ExitCode.FAILED
@@ -69,7 +69,7 @@ def test_topics_are_listed_with_their_counts(cmq_at: Cmq, shop: ThreadedServer) 
     assert table[2].split() == ["shop", "tag", "1", "0", "-"]
     found = cmq_at("topic", "list", "--search", "sho", "--output", "json").json
     assert (found["total"], found["topics"][0]["subscriptions"]) == (1, 1)
-    assert "see on with --offset 1" in cmq_at("topic", "list", "--limit", "1").err
+    assert "continue with --offset 1" in cmq_at("topic", "list", "--limit", "1").err
 
 
 def test_a_topic_with_subscriptions_is_not_deleted(cmq_at: Cmq, shop: ThreadedServer) -> None:
@@ -94,7 +94,7 @@ def test_a_subscription_to_a_queue_is_made_and_ended(cmq_at: Cmq, server: Thread
     }
     assert cmq_at("sub", "create", "shop", "fruit", "--queue", "orders").code == ExitCode.FAILED
     same = cmq_at("sub", "create", "shop", "fruit", "--queue", "orders", "--ensure")
-    assert same.err == "subscription 'fruit' exists and agrees\n"
+    assert same.err == "subscription 'fruit' exists with the same attributes\n"
     differs = cmq_at("sub", "create", "shop", "fruit", "--queue", "orders", "--filter-tag", "pear", "--ensure")
     assert differs.code == ExitCode.FAILED
     assert differs.out.splitlines()[1].split() == ["filter", "tags", "apple,", "nut", "pear"]
@@ -146,8 +146,8 @@ def hook(shop: ThreadedServer) -> ThreadedServer:
         await topic.subscribe("hook", url="https://shop.example", filter_tags=["a"])
         for count, error in ((7, None), (2, "answered 500\n\x1b[2J")):
             await topic.publish_batch([b"x"] * count, tags=["a"])
-            await eventually(lambda expected=count: len(local.pusher.pushes) == expected)
-            local.pusher.end(error)
+            await eventually(lambda expected=count: len(local.pushes) == expected)
+            await local.end_pushes(error)
         await topic.publish(b"x", tags=["a"])
         await local.admin.queue("orders").clear()
 
@@ -192,7 +192,7 @@ def test_a_subscription_is_changed(cmq_at: Cmq, shop: ThreadedServer, hook: Thre
 
 
 def test_what_waits_is_tried_again_or_dropped(cmq_at: Cmq, hook: ThreadedServer) -> None:
-    assert cmq_at("sub", "retry", "shop", "hook").err == "2 messages are tried again\n"
+    assert cmq_at("sub", "retry", "shop", "hook").err == "2 messages are retried\n"
     assert cmq_at("sub", "retry", "shop", "hook", "--output", "json").json == {"retried": 0}
     assert cmq_at("sub", "drop", "shop", "hook", "--yes", "--output", "json").json == {"dropped": 3}
     assert cmq_at("sub", "drop", "shop", "hook", "--yes").err == "0 messages dropped\n"
@@ -210,14 +210,14 @@ def test_a_message_is_published(cmq_at: Cmq, shop: ThreadedServer) -> None:
     (request,) = shop.local.link.of(wire.PublishMessages)
     assert (request.bodies, request.tags, request.headers) == (["grüße".encode()], [["apple", "nut"]], [{"k": "v"}])
     again = cmq_at("publish", "shop", "x", "--dedup-id", "A")
-    assert "had been published before" in again.out
+    assert "was published before" in again.out
     assert _bodies(shop) == ["grüße".encode()]
 
 
 def test_a_message_for_nobody_is_no_failure(cmq_at: Cmq, server: ThreadedServer) -> None:
     server.do(server.local.admin.create_topic, "shop", filter_type="routing")
     ran = cmq_at("publish", "shop", "x", "--routing-key", "a.b")
-    assert (ran.code, "no subscription, so it was discarded" in ran.out) == (0, True)
+    assert (ran.code, "no subscription; the message was discarded" in ran.out) == (0, True)
     assert cmq_at("publish", "shop", "x", "--routing-key", "a.b", "--output", "json").json["matched"] == 0
     assert cmq_at("publish", "nowhere", "x").code == ExitCode.NOT_FOUND
 
@@ -308,12 +308,12 @@ def test_fields_of_a_json_line_become_body_tags_and_key(cmq_at: Cmq, shop: Threa
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        (b"not json", "no JSON object"),
-        (b"[1]", "no JSON object"),
+        (b"not json", "not a JSON object"),
+        (b"[1]", "not a JSON object"),
         (b'{"t": "a"}', "no field 'b'"),
-        (b'{"b": "x", "t": 7}', "its field 't' must be a string or a list of strings"),
-        (b'{"b": "x", "t": ["a", null]}', "its field 't' must be"),
-        (b'{"b": "\xff"}', "its field 'b' is no JSON"),
+        (b'{"b": "x", "t": 7}', "the field 't' must be a string or a list of strings"),
+        (b'{"b": "x", "t": ["a", null]}', "the field 't' must be"),
+        (b'{"b": "\xff"}', "the field 'b' is not JSON"),
     ],
 )
 def test_a_line_that_cannot_be_used_is_named(cmq_at: Cmq, shop: ThreadedServer, line: bytes, why: str) -> None:
@@ -334,7 +334,7 @@ def test_a_line_that_cannot_be_used_is_named(cmq_at: Cmq, shop: ThreadedServer, 
 def test_a_missing_key_is_named(cmq_at: Cmq, server: ThreadedServer) -> None:
     server.do(server.local.admin.create_topic, "routes", filter_type="routing")
     ran = cmq_at("publish", "routes", "--ndjson", "--key-field", "k", stdin=b'{"k": "a"}\n{"k": null}\n')
-    assert (ran.code, "line 2: its field 'k' must be a string" in ran.err) == (ExitCode.PARTIAL, True)
+    assert (ran.code, "line 2: the field 'k' must be a string" in ran.err) == (ExitCode.PARTIAL, True)
 
 
 def test_a_line_that_the_server_refuses_is_named_and_those_before_it_are_published(

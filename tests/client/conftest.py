@@ -1,4 +1,4 @@
-"""The client's tests run on asyncio in debug mode and on uvloop, each against a server of its own."""
+"""The client's tests run on asyncio in debug mode and on uvloop, with a server per test."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -32,7 +32,7 @@ async def server() -> AsyncIterator[LocalServer]:
 
 @pytest.fixture
 async def client(server: LocalServer) -> AsyncIterator[Client]:
-    async with connect(server.url, request_timeout=300, connect_timeout=300) as client:
+    async with connect(server.url, patience=300, retries=2, request_timeout=300, connect_timeout=300) as client:
         yield client
 
 

@@ -1,9 +1,10 @@
-"""Rewind, dead letters, redrive, dedup ids and the attributes that belong to them."""
+"""Rewind, dead letters, redrive, dedup ids and the related attributes."""
 
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
 from cmqd_client import Client, Outgoing, Queue, connect
@@ -18,12 +19,14 @@ from cmqd_client.errors import (
 from cmqd_protocol import messages as wire
 from support.local_server import LocalServer
 
+EPOCH = datetime.fromtimestamp(0, UTC)
+
 
 async def _deleted(server: LocalServer, client: Client, *bodies: bytes) -> Queue:
     """A queue with a window of an hour, in which these messages were deleted."""
     queue = await client.create_queue("jobs", rewind=timedelta(hours=1))
     await queue.send_batch(bodies)
-    (await queue.delete_batch(await queue.receive(256))).raise_for_failures()
+    await queue.delete_batch(await queue.receive(256))
     return queue
 
 
@@ -84,9 +87,28 @@ async def test_times_are_datetimes_with_a_zone_or_seconds(client: Client, server
     assert (await queue.rewind(moment)).time == moment
     assert (await queue.rewind(moment.timestamp())).time == moment
 
-    for wrong, error in ((datetime.now(), ValueError), (-1.0, ValueError), ("now", TypeError)):
-        with pytest.raises(error):
-            await queue.rewind(wrong)  # pyright: ignore[reportArgumentType]
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "why"),
+    [
+        (datetime(2026, 1, 1), ValueError, "names no zone"),
+        (datetime(1969, 1, 1, tzinfo=UTC), ValueError, "before 1970"),
+        (-1.0, ValueError, "is not a time"),
+        (0, ValueError, "is not a time"),
+        (600, ValueError, r"that many seconds ago write rewind\(ago=...\)"),
+        (1_700_000_000_000, ValueError, "is not a time"),
+        (float("nan"), ValueError, "is not a time"),
+        (timedelta(minutes=30), TypeError, r"is the duration .*; for a time that long ago write rewind\(ago=...\)"),
+        (True, TypeError, "not True"),
+        ("now", TypeError, "not 'now'"),
+    ],
+)
+async def test_a_duration_or_a_number_that_is_no_time_is_refused(
+    client: Client, server: LocalServer, wrong: Any, error: type[Exception], why: str
+) -> None:
+    with pytest.raises(error, match=why):
+        await client.queue("orders").rewind(wrong)
+    assert not server.link.of(wire.RewindQueue)
 
 
 async def test_how_long_ago_is_counted_by_the_server(client: Client, server: LocalServer) -> None:
@@ -118,14 +140,15 @@ async def test_a_time_before_the_window_is_clamped_or_refused(client: Client, se
     queue = await _deleted(server, client, b"a")
 
     with pytest.raises(TimeNotRewindable) as caught:
-        await queue.rewind(0, strict=True)
-    rewound = await queue.rewind(0)
+        await queue.rewind(EPOCH)
+    rewound = await queue.rewind(EPOCH, strict=False)
 
     assert caught.value.nearest is not None
     assert abs(caught.value.nearest - rewound.time) < timedelta(seconds=10)
+    assert caught.value.__notes__ == [f"The nearest possible time is {caught.value.nearest}."]
     assert (rewound.messages, rewound.clamped) == (1, True)
     with pytest.raises(TimeNotRewindable) as caught:
-        await client.queue("orders").rewind(0)
+        await client.queue("orders").rewind(EPOCH, strict=False)
     assert caught.value.nearest is None
 
 
@@ -205,7 +228,7 @@ async def test_a_redrive_is_watched_and_cancelled(client: Client, server: LocalS
 
 
 async def _rewind(queue: Queue) -> object:
-    return await queue.rewind(0)
+    return await queue.rewind(EPOCH, strict=False)
 
 
 async def _redrive(queue: Queue) -> object:
@@ -272,6 +295,27 @@ async def test_attributes_of_the_model_round_trip(client: Client, server: LocalS
     assert (info.rewind, info.dead_letter_queue, info.dead_letter_after) == (86_400.0, "dead", 600.0)
     assert (info.dead_letter_max_receives, info.transactional, info.first_check, info.max_checks) == (0, True, 1.5, 3)
     assert await queue.set_attributes(**info.attributes())
+
+
+async def test_a_queue_that_goes_when_it_is_unused(client: Client, server: LocalServer) -> None:
+    queue = await client.create_queue("replies", auto_delete_after=timedelta(minutes=1), auto_delete_only_empty=False)
+
+    (request,) = server.link.of(wire.CreateQueue)
+    assert request.attributes == {"auto_delete_after_ms": 60_000, "auto_delete_only_empty": False}
+    info = await queue.attributes()
+    assert (info.auto_delete_after, info.auto_delete_only_empty) == (60.0, False)
+    with pytest.raises(InvalidArgument, match="60000"):
+        await queue.set_attributes(auto_delete_after=59)
+    assert not (await queue.set_attributes(auto_delete_after=0)).auto_delete_after
+
+
+async def test_attributes_that_the_server_does_not_know_are_not_sent_back_to_it(client: Client) -> None:
+    info = await (await client.create_queue("jobs")).attributes()
+    details = {name: value for name, value in info.details.items() if not name.startswith("auto_delete")}
+
+    older = msgspec.structs.replace(info, details=details).attributes()
+
+    assert info.attributes().keys() - older.keys() == {"auto_delete_after", "auto_delete_only_empty"}
 
 
 @pytest.mark.parametrize("wrong", [{"transactional": 1}, {"dead_letter_queue": None}, {"max_checks": 1.5}])

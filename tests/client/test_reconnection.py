@@ -1,4 +1,4 @@
-"""What the client does when connections end and answers are lost."""
+"""The client after ended connections and lost answers."""
 
 import asyncio
 
@@ -25,7 +25,7 @@ from support.eventually import eventually
 from support.local_server import LocalServer
 
 TOO_MANY = wire.error(
-    0, ErrorCode.TOO_MANY_CONNECTIONS, "account 'admin' has 5 connections, its limit", retry_after_ms=1000
+    0, ErrorCode.TOO_MANY_CONNECTIONS, "account 'admin' has reached its limit of 5 connections", retry_after_ms=1000
 )
 
 
@@ -59,8 +59,8 @@ async def test_too_many_connections_are_told_to_the_caller_and_tried_again_at_th
 ) -> None:
     server.link.refusal = TOO_MANY
 
-    with pytest.raises(TooManyConnections, match="has 5 connections") as caught:
-        async with connect(server.url, request_timeout=0.5, retries=0):
+    with pytest.raises(TooManyConnections, match="its limit of 5 connections") as caught:
+        async with connect(server.url, patience=0.5, retries=0):
             pass
 
     assert caught.value.retryable
@@ -69,7 +69,7 @@ async def test_too_many_connections_are_told_to_the_caller_and_tried_again_at_th
 
 
 async def test_a_send_with_too_many_connections_was_not_sent(server: LocalServer) -> None:
-    async with connect(server.url, request_timeout=2, retries=0) as client:
+    async with connect(server.url, patience=2, retries=0) as client:
         server.link.refusal = TOO_MANY
         await _drop(client, server)
 
@@ -201,10 +201,11 @@ async def test_a_refusal_that_may_pass_is_tried_again_and_then_reported(client: 
     assert len(server.link.of(wire.SendMessages)) == 6
 
 
-async def test_a_long_retry_after_goes_to_the_caller_at_once(client: Client, server: LocalServer) -> None:
+async def test_a_pause_that_outlasts_the_patience_goes_to_the_caller_at_once(server: LocalServer) -> None:
     server.link.refuse(wire.SendMessages, ErrorCode.DISK_NEARLY_FULL, retry_after_ms=60_000)
-    with pytest.raises(Exception, match="refused") as caught:
-        await client.queue("orders").send(b"x")
+    async with connect(server.url, patience=50) as client:
+        with pytest.raises(Exception, match="refused") as caught:
+            await client.queue("orders").send(b"x")
     assert getattr(caught.value, "retry_after", None) == 60.0
     assert len(server.link.of(wire.SendMessages)) == 1
 
@@ -277,13 +278,13 @@ async def test_an_idle_client_reconnects_by_itself(client: Client, server: Local
 
 async def test_nothing_listens_there(unused_tcp_port: int) -> None:
     with pytest.raises(ServerUnreachable, match="refused"):
-        async with connect(f"cmq://a:b@127.0.0.1:{unused_tcp_port}", request_timeout=1):
+        async with connect(f"cmq://a:b@127.0.0.1:{unused_tcp_port}", patience=1):
             pass
 
 
 async def test_a_host_that_cannot_exist_is_unreachable() -> None:
     with pytest.raises(ServerUnreachable, match="label"):
-        async with connect(f"cmq://a:b@{'x' * 70}", request_timeout=1):
+        async with connect(f"cmq://a:b@{'x' * 70}", patience=1):
             pass
 
 
@@ -298,7 +299,7 @@ async def test_a_bug_in_connecting_reaches_those_who_wait(monkeypatch: pytest.Mo
 
 
 async def test_a_server_that_is_gone_for_good_is_reported_as_unreachable(server: LocalServer) -> None:
-    async with connect(server.url, request_timeout=1, retries=1) as client:
+    async with connect(server.url, patience=1) as client:
         await server.link.stop()
         await _until_down(client)
         with pytest.raises(ServerUnreachable):
@@ -321,7 +322,7 @@ async def test_a_key_that_was_disabled_meanwhile_fails_calls_until_it_is_enabled
     address = msgspec.structs.replace(
         parse_address(server.url), secret_id=key.secret_id, secret_key=key.secret_key or ""
     )
-    async with connect(address, request_timeout=2) as client:
+    async with connect(address, patience=2) as client:
         await keys.set_key_enabled(key.secret_id, False)
         await _until_down(client)
         with pytest.raises(AuthenticationFailed):
@@ -362,7 +363,7 @@ async def test_a_silent_service_is_given_up() -> None:
     silent = await asyncio.start_server(listen, "127.0.0.1", 0)
     port = silent.sockets[0].getsockname()[1]
     with pytest.raises(ServerUnreachable, match="did not answer"):
-        async with connect(f"cmq://a:b@127.0.0.1:{port}", connect_timeout=0.2, request_timeout=1):
+        async with connect(f"cmq://a:b@127.0.0.1:{port}", connect_timeout=0.2, patience=1):
             pass
     silent.close()
     await silent.wait_closed()
@@ -390,7 +391,9 @@ async def test_closing_ends_waiting_receives_and_lets_sends_finish(server: Local
 
 async def test_calls_on_a_client_that_was_not_opened_say_so() -> None:
     with pytest.raises(ClientClosed, match="async with"):
-        connect("cmq://a:b@localhost").queue("orders")
+        await connect("cmq://a:b@localhost").queue("orders").send(b"x")
+    with pytest.raises(ClientClosed, match="async with"):
+        await connect("cmq://a:b@localhost").queues()
 
 
 async def test_several_connections_are_used_in_turn(server: LocalServer) -> None:

@@ -11,14 +11,16 @@ import pytest
 
 from cmqd_client import connect
 from cmqd_client.connection import Connection
-from cmqd_client.errors import NotSupported
+from cmqd_client.errors import NotSupported, UnknownOperation
 from cmqd_protocol.features import FIELD_FEATURES, ServerFacts
 from cmqd_protocol.limits import PREAMBLE_BYTES
+from cmqd_protocol.messages import DeadLetterMessages
 from support.newer import extends, frames
 from support.recorded_sessions import CLIENT_NONCE, PRODUCER_SESSION, converse, fixed_bytes, url
 from support.vectors import load, names
 
 SESSIONS = load("sessions")
+OLDER_SERVERS = {session["name"]: session for session in load("older_servers")}
 HELLO_FIELDS = 7
 """Fields of a client's hello before its product, which names the release."""
 
@@ -78,6 +80,22 @@ async def test_an_older_server_is_understood_and_asked_what_its_own_client_asked
         results = await converse(client)
 
     assert results == session["results"]
+    assert recorded.surprises == []
+    assert recorded.answered == len(session["steps"]) // 2
+
+
+async def test_an_older_server_has_no_dead_letter_messages_and_the_connection_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    session = OLDER_SERVERS["cmqd_0_1_dead_letter_messages"]
+    async with recorded_server(session, monkeypatch) as (recorded, address), connect(address, retries=0) as client:
+        queue = await client.create_queue("orders")
+        with pytest.raises(UnknownOperation) as raised:
+            await queue.dead_letter(12345, "no such customer")
+        listed = (await client.queues()).names
+
+    assert raised.value.details == {"opcode": DeadLetterMessages.__struct_config__.tag, "version": 1}
+    assert listed == ["orders"]
     assert recorded.surprises == []
     assert recorded.answered == len(session["steps"]) // 2
 

@@ -1,5 +1,7 @@
 """The retry policy: pure decisions."""
 
+from math import inf
+
 import pytest
 
 from cmqd_client import CmqError
@@ -15,6 +17,7 @@ from cmqd_client.errors import (
 from cmqd_client.retry import Repeat, RetryPolicy, final_error, may_have_happened
 
 POLICY = RetryPolicy(retries=2, first_delay=0.1, max_delay=1.0)
+AMPLE = 60.0
 
 
 def test_waits_double_up_to_the_longest() -> None:
@@ -33,32 +36,40 @@ def test_a_night_of_attempts_overflows_nothing() -> None:
 @pytest.mark.parametrize(
     ("error", "repeated"),
     [
-        # nothing was done, and it may work later
+        # not carried out; a later attempt may succeed
         (Busy("x"), {Repeat.READ, Repeat.SAFE, Repeat.ONCE}),
         (ServerUnreachable("x"), {Repeat.READ, Repeat.SAFE, Repeat.ONCE}),
-        # it may have been done
+        # perhaps carried out
         (ConnectionLost("x"), {Repeat.READ, Repeat.SAFE}),
         (RequestTimeout("x"), {Repeat.READ, Repeat.SAFE}),
         (OutcomeUnknown("x"), {Repeat.READ, Repeat.SAFE}),
-        # it will not work later either
+        # a later attempt fails too
         (QueueNotFound("x"), set[Repeat]()),
         (AuthenticationFailed("x"), set[Repeat]()),
     ],
 )
 def test_what_is_repeated_depends_on_the_error_and_on_the_operation(error: CmqError, repeated: set[Repeat]) -> None:
-    assert {repeat for repeat in Repeat if POLICY.next_attempt(error, repeat, 1, 0.0) is not None} == repeated
+    assert {repeat for repeat in Repeat if POLICY.next_attempt(error, repeat, 1, AMPLE, 0.0) is not None} == repeated
 
 
 def test_repeats_are_counted() -> None:
     error = ConnectionLost("x")
-    assert [POLICY.next_attempt(error, Repeat.SAFE, attempt, 0.0) for attempt in (1, 2, 3)] == [0.1, 0.2, None]
-    assert RetryPolicy(retries=0).next_attempt(error, Repeat.SAFE, 1, 0.0) is None
+    assert [POLICY.next_attempt(error, Repeat.SAFE, attempt, AMPLE, 0.0) for attempt in (1, 2, 3)] == [0.1, 0.2, None]
+    assert RetryPolicy(retries=0).next_attempt(error, Repeat.SAFE, 1, AMPLE, 0.0) is None
 
 
-def test_the_servers_pause_is_kept_unless_it_is_too_long() -> None:
-    assert POLICY.next_attempt(Busy("x", retry_after=0.7), Repeat.ONCE, 1, 0.9) == 0.7
-    assert POLICY.next_attempt(Busy("x", retry_after=0.001), Repeat.ONCE, 1, 0.0) == 0.1
-    assert POLICY.next_attempt(Busy("x", retry_after=11), Repeat.ONCE, 1, 0.0) is None
+def test_without_a_count_the_time_limits_the_repeats() -> None:
+    policy = RetryPolicy(first_delay=0.1, max_delay=1.0)
+    assert policy.next_attempt(ConnectionLost("x"), Repeat.SAFE, 1000, AMPLE, 0.0) == 1.0
+    assert policy.next_attempt(ConnectionLost("x"), Repeat.SAFE, 1000, inf, 0.0) == 1.0
+    assert policy.next_attempt(ConnectionLost("x"), Repeat.SAFE, 1000, 1.0, 0.0) is None
+    assert policy.next_attempt(ConnectionLost("x"), Repeat.SAFE, 1, -1.0, 0.0) is None
+
+
+def test_the_servers_pause_is_kept_unless_it_outlasts_the_patience() -> None:
+    assert POLICY.next_attempt(Busy("x", retry_after=0.7), Repeat.ONCE, 1, AMPLE, 0.9) == 0.7
+    assert POLICY.next_attempt(Busy("x", retry_after=0.001), Repeat.ONCE, 1, AMPLE, 0.0) == 0.1
+    assert POLICY.next_attempt(Busy("x", retry_after=11), Repeat.ONCE, 1, 10.9, 0.0) is None
 
 
 def test_only_errors_without_an_answer_leave_the_outcome_open() -> None:

@@ -36,11 +36,11 @@ async def test_the_url_turns_it_on_and_the_environment_names_authorities(
 
 async def test_a_certificate_that_nobody_vouches_for_is_refused(tls_server: LocalServer) -> None:
     with pytest.raises(ServerUnreachable, match="TLS: self-signed certificate"):
-        async with connect(tls_server.direct_url, tls=True, request_timeout=2):
+        async with connect(tls_server.direct_url, tls=True, patience=2):
             pass
 
 
 async def test_a_tls_port_is_told_from_a_plain_one(tls_server: LocalServer) -> None:
     with pytest.raises(MalformedFrame, match="TLS connections only"):
-        async with connect(tls_server.direct_url, request_timeout=1):
+        async with connect(tls_server.direct_url, patience=1):
             pass

@@ -381,12 +381,12 @@ async def test_what_waits_is_tried_again_or_dropped(client: Client, server: Loca
     topic = await client.create_topic("shop")
     hook = await topic.subscribe("hook", url="http://shop.example")
     await topic.publish_batch([b"a", b"b", b"c"])
-    await eventually(lambda: len(server.pusher.pushes) == 3)
-    server.pusher.end("answered 500", count=2)
+    await eventually(lambda: len(server.pushes) == 3)
+    await server.end_pushes("answered 500", count=2)
 
     assert (await topic.attributes()).retained == 3
-    assert await hook.retry_now() == 2
-    assert await hook.drop_waiting() == 3
+    assert (await hook.retry_now()).messages == 2
+    assert (await hook.drop_waiting()).messages == 3
     assert (await hook.info()).dropped == 3
 
 
@@ -396,8 +396,8 @@ async def test_subscriptions_are_listed_and_ended(client: Client, server: LocalS
         await server.admin.topic("shop").subscribe(name, url="https://shop.example", filter_tags=[name])
     topic = client.topic("shop")
     await topic.publish(b"x", tags=["bbb"])
-    await eventually(lambda: server.pusher.pushes)
-    server.pusher.end("no route")
+    await eventually(lambda: server.pushes)
+    await server.end_pushes("no route")
 
     page = await topic.subscriptions(offset=1, limit=1)
 

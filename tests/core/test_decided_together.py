@@ -1,4 +1,4 @@
-"""Sends, receives and deletes of several clients in one call: what each gets is what it would have got alone."""
+"""Sends, receives and deletes of several clients in one call: every client gets the same as alone."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -39,7 +39,7 @@ def rig_with_queue(**attributes: Any) -> Rig:
     return rig
 
 
-# ---------------------------------------------------------------------- one record
+# ---------------------------------------------------------------------- a single record
 
 
 def test_neighbours_share_a_record() -> None:
@@ -54,6 +54,15 @@ def test_neighbours_share_a_record() -> None:
     assert records[0].numbered == [7, 1, first[0], 1]  # pyright: ignore[reportIndexIssue]
     assert [*first, *second, *third] == list(range(first[0], first[0] + 4))  # pyright: ignore
     assert rig.bodies() == [b"a", b"b", b"c", b"d"]
+
+
+def test_the_record_of_a_lone_send_has_its_number_once() -> None:
+    rig = rig_with_queue()
+
+    send_all(rig, Send([b"a", b"b"], session=7, sequence=1))
+
+    (record,) = [record for _, record in rig.log.records() if isinstance(record, MessagesSent)]
+    assert (record.session, record.sequence, record.numbered) == (7, 1, [])
 
 
 def test_receives_and_deletes_share_one_too() -> None:
@@ -96,7 +105,7 @@ def test_who_waits_with_another_timeout_has_his_own() -> None:
     assert [messages[0].next_visible_ms - rig.now_ms for _, messages in rig.woken] == [1_000, 1_000, 2_000]
 
 
-# ---------------------------------------------------------------------- each for itself
+# ---------------------------------------------------------------------- requests apart
 
 
 def test_one_that_is_refused_hinders_none_of_the_others() -> None:
@@ -206,7 +215,7 @@ def test_a_queue_that_is_not_there_is_told_once() -> None:
             call(rig, Send([b"a"]))  # pyright: ignore[reportArgumentType]
 
 
-# ---------------------------------------------------------------------- the same as one after the other
+# ---------------------------------------------------------------------- the same as in sequence
 
 sends = st.lists(
     st.one_of(
@@ -222,7 +231,7 @@ timeouts = st.sampled_from([None, 1_000, 2_000, -5])
 receives = st.lists(
     st.one_of(
         st.builds(Receive, st.integers(-1, 4), st.sampled_from([0, -1]), timeouts),
-        # Who waits for more than one gets those of several sends, where it got one of the first.
+        # A receive of several messages gets the messages of several sends, and not the first message alone.
         st.builds(Receive, st.just(1), st.sampled_from([None, 5_000]), timeouts),
     ),
     max_size=6,
@@ -255,7 +264,7 @@ def told(reply: Any) -> Any:
 
 
 def alone(rig: Rig, ask: Callable[[Broker], Outcome[Any]]) -> Any:
-    """The reply to one request by itself, or its refusal."""
+    """The reply to a request by itself, or its refusal."""
     try:
         return rig.done(ask(rig.broker))
     except DomainError as refusal:
@@ -320,7 +329,7 @@ def test_what_is_decided_together_is_what_would_have_been_decided_one_by_one(ste
 
     ours, theirs, recovered = facts(together.broker), facts(one_by_one.broker), facts(together.crash().broker)
     for one in (ours, theirs, recovered):
-        # How many numbers are taken ahead depends on how many are asked for at once.
+        # The count of reserved numbers depends on the count of requested numbers.
         del one["reserved"]
     assert ours == theirs == recovered
 

@@ -1,4 +1,4 @@
-"""Delay (spec 2.4) and retention (2.5): what time does to messages."""
+"""Delay (spec 2.4) and retention (2.5): messages as time passes."""
 
 import pytest
 
@@ -57,8 +57,9 @@ def test_a_delay_is_never_more_than_a_bucket_late_and_survives_a_restart():
 
 def test_a_delay_longer_than_the_retention_never_ends():
     rig = Rig()
-    rig.create(retention_ms=60_000)
+    rig.create()
     rig.send(b"1", delay_ms=61_000)
+    rig.set(retention_ms=60_000)
 
     rig.advance(61_000)
 
@@ -68,8 +69,9 @@ def test_a_delay_longer_than_the_retention_never_ends():
 @pytest.mark.parametrize("state", ["active", "in flight", "delayed"])
 def test_a_message_in_any_state_expires_after_its_retention(state: str):
     rig = Rig()
-    rig.create(retention_ms=60_000)
+    rig.create()
     rig.send(b"1", delay_ms=3_600_000 if state == "delayed" else 0)
+    rig.set(retention_ms=60_000)
     handles = rig.handles(visibility_timeout_ms=43_200_000) if state == "in flight" else []
 
     rig.advance(59_999)

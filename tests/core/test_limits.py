@@ -1,4 +1,4 @@
-"""Every range at both ends: one beyond is refused naming field, value and limit, and nothing changes."""
+"""Every range at both ends: a value beyond is refused with field, value and limit, and the state does not change."""
 
 from collections.abc import Callable
 
@@ -31,15 +31,16 @@ SPEC = {
     "dead_letter_after_ms": (0, 43_200_000, 0),
     "first_check_ms": (1000, 3_600_000, 5000),
     "max_checks": (1, 100, 15),
+    "auto_delete_after_ms": (0, 1_296_000_000, 0),
 }
 """Spec 2.1: lowest, highest, default."""
-NO_NUMBERS = {"dead_letter_queue": "", "transactional": False}
+NO_NUMBERS = {"dead_letter_queue": "", "transactional": False, "auto_delete_only_empty": True}
 TOGETHER: dict[str, dict[str, int | str]] = {
     "rewind_ms": {"retention_ms": 1_296_000_000},
     "dead_letter_max_receives": {"dead_letter_queue": "dlq"},
     "dead_letter_after_ms": {"dead_letter_queue": "dlq"},
 }
-"""What has to be set along with an attribute that is not 0."""
+"""Attributes that must be set along with an attribute that is not 0."""
 
 
 def along_with(name: str, value: int) -> dict[str, int | str]:
@@ -47,7 +48,7 @@ def along_with(name: str, value: int) -> dict[str, int | str]:
 
 
 def refused(rig: Rig, call: Callable[[], object], error: type[DomainError] = InvalidArgument) -> DomainError:
-    """The error of a call that must be refused and change nothing."""
+    """The error of a call that must be refused without any change."""
     before = facts(rig.broker)
     with pytest.raises(error) as raised:
         call()

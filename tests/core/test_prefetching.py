@@ -1,4 +1,4 @@
-"""Bodies of delayed messages are read shortly before they are due, so that none is late for want of its body."""
+"""Bodies of delayed messages are read shortly before they are due, because a missing body would make a message late."""
 
 import pytest
 
@@ -129,10 +129,11 @@ def test_what_is_cleared_meanwhile_is_not_kept():
 
 def test_what_is_kept_goes_with_a_floor():
     rig = Rig()
-    rig.create(retention_ms=60_000)
+    rig.create()
     rig.send(b"1", delay_ms=61_000)
     rig.advance(500)
     rig.send(b"2", delay_ms=60_600)
+    rig.set(retention_ms=60_000)
     rig.advance(59_499)
     rig.answer_reads()
 

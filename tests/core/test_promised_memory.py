@@ -1,4 +1,4 @@
-"""Shares of accounts in what is remembered of sends (SPEC 8.2, 8.4): sessions and dedup ids."""
+"""Shares of accounts in the memory of sends (SPEC 8.2, 8.4): sessions and dedup ids."""
 
 from collections.abc import Callable, Sequence
 
@@ -26,7 +26,7 @@ Send = Callable[[Rig, str, int, int, list[str | None] | None], Sequence[int]]
 
 
 def a_rig(**limits: int) -> Rig:
-    """With a transactional queue and a topic of each account."""
+    """With a transactional queue and a topic per account."""
     rig = Rig(Limits(**limits))
     for account in ACCOUNTS:
         rig.done(rig.broker.create_queue(account, "q", {"transactional": True}, rig.now_ms))
@@ -57,7 +57,7 @@ def send_half(
 def send_together(
     rig: Rig, account: str, session: int, sequence: int, ids: list[str | None] | None = None
 ) -> Sequence[int]:
-    """Beside another send, so that both share a record if they are plain."""
+    """Beside a second send, so that two plain sends share a record."""
     requests = [
         SendMessages(1, "q", [b"plain"]),
         SendMessages(2, "q", [b"x"], session=session, sequence=sequence, dedup_ids=ids),
@@ -134,7 +134,7 @@ def test_an_account_with_its_share_of_memory_gets_no_new_dedup_ids_until_the_old
     rig.now_ms += 1000
     before = facts(rig.broker)
 
-    with pytest.raises(TooManyRemembered, match="sessions and dedup ids of") as refused:
+    with pytest.raises(TooManyRemembered, match="sessions, dedup ids and schedules of") as refused:
         way(rig, "first", 0, 0, ["g"])
 
     if way is not send_together:

@@ -33,7 +33,7 @@ def test_a_publish_after_a_message_that_is_not_stored_is_refused_and_stores_noth
     rig = ordered_rig()
     rows = len(rig.log.rows)
 
-    with pytest.raises(OutOfOrder, match="topic 'news' remembers no message under dedup id '1'"):
+    with pytest.raises(OutOfOrder, match="topic 'news' remembers no message with dedup id '1'"):
         publish(rig, "2", after="1")
     assert len(rig.log.rows) == rows
 

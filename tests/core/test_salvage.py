@@ -1,4 +1,4 @@
-"""Replay of a log with gaps: whatever is missing, the broker starts, keeps its invariants and can be used."""
+"""Replay of a log with gaps: with any row missing, the broker starts, keeps its invariants and can be used."""
 
 import random
 from collections.abc import Collection, Sequence
@@ -11,28 +11,31 @@ from cmqd.core.facts.numbers import JUMP
 from cmqd.core.limits import Limits
 from cmqd_segment.checkpoint import AnyPart
 from cmqd_segment.records import (
+    UNUSED,
     AnyRecord,
     DeadLettersFrom,
     MessagesDelivered,
     MessagesPublished,
     MessagesPublishedAlike,
     MessagesReceived,
+    QueueDeleted,
     QueueRewound,
     Record,
+    SchedulePlanned,
     Subscribed,
     TopicCreated,
     TopicDeleted,
     Unsubscribed,
 )
-from support.core_builders import ACCOUNT, KEY, Rig, counts
+from support.core_builders import ACCOUNT, KEY, Rig, counts, every
 from support.core_facts import check_lease_buckets, facts
 from support.invariants import check_broker
 
-LIMITS = Limits(tick_items=4, topic_life_ms=300_000)
+LIMITS = Limits(tick_items=4, topic_life_ms=300_000, max_delay_ms=86_400_000)
 
 
 def eventful() -> Rig:
-    """A broker whose log has a record of every kind, and what makes each of them matter."""
+    """A broker with a log of all kinds of records, and with facts that depend on every record."""
     rig = Rig(LIMITS)
     rig.create(max_delayed=2, retention_ms=600_000)
     rig.send(b"1", b"2", b"3", b"4", b"5", b"6", session=7, sequence=1)
@@ -60,8 +63,12 @@ def eventful() -> Rig:
     rig.send(b"y", b"z", name="Gone", delay_ms=[0, 1000])
     rig.receive("Gone")
     rig.done(rig.broker.set_clock_offset(-3_600_000, rig.now_ms))
+    rig.create("far")
+    rig.send(b"in 3 hours", b"in 9 hours", name="far", delay_ms=[10_800_000, 32_400_000])
+    rig.create("reply", auto_delete_after_ms=60_000)
     moves_and_transactions(rig)
     topics(rig)
+    schedules(rig)
     settle(rig, 595_000)
     rig.send(b"7", b"8", b"9", session=7, sequence=3)
     handles = rig.handles(most=2)
@@ -100,6 +107,7 @@ def moves_and_transactions(rig: Rig) -> None:
     settle(rig, 5100)
     rig.broker.set_has_checkers(ACCOUNT, "moody", False)
     rig.end(3, halves[2], name="moody")
+    assert rig.reject(*rig.handles("moody", most=1), name="moody", reasons=["no such customer"]) == {}
     rig.receive("moody", most=2, visibility_timeout_ms=60_000)
 
 
@@ -139,6 +147,33 @@ def topics(rig: Rig) -> None:
     rig.pushes.clear()
 
 
+def schedules(rig: Rig) -> None:
+    """Each fires once: the next multiple after the first is decades away."""
+    rig.create("timed")
+    for number, name in enumerate(("gone", "Gone", "kept")):
+        made = rig.broker.create_schedule(
+            *(ACCOUNT, name, {"queue": "timed", "cron": str(rig.now_ms + 500 + number)}, b"t", None, rig.now_ms)
+        )
+        rig.done(made)
+        if name == "gone":
+            rig.done(rig.broker.delete_schedule(ACCOUNT, name))
+    rig.done(rig.broker.set_schedule(ACCOUNT, "kept", {}, b"tt", {"h": "v"}, rig.now_ms))
+    # As after a step of broker time.
+    planned = SchedulePlanned(
+        rig.broker.facts.schedules.find(ACCOUNT, "Gone").schedule_id, rig.now_ms, rig.now_ms + 400
+    )
+    rig.log.append([planned])
+    rig.broker.replay(planned, rig.log.last_lsn)
+    settle(rig, 600)
+    assert rig.counts("timed")["active"] == 2
+    rig.delete_queue("timed")
+    for name in ("Gone", "kept"):
+        rig.done(rig.broker.set_schedule(ACCOUNT, name, {"cron": str(rig.now_ms + 500)}, None, None, rig.now_ms))
+    settle(rig, 600)
+    assert rig.broker.schedule_info(ACCOUNT, "kept").counts == {"fired": 1, "missed": 1}
+    rig.create("timed")
+
+
 def settle(rig: Rig, ms: int) -> None:
     rig.advance(ms)
     rig.answer_reads()
@@ -146,8 +181,8 @@ def settle(rig: Rig, ms: int) -> None:
 
 
 def salvaged(rig: Rig, missing: Collection[int], parts: Sequence[AnyPart] = ()) -> Rig:
-    """A broker from the rows of the log but those with these LSNs (and what a checkpoint tells)."""
-    broker = Broker(KEY, rig.limits)
+    """A broker from the rows of the log without these LSNs (and from a checkpoint)."""
+    broker = Broker(KEY, rig.limits, calendar=every)
     log = rig.log.only([[] if lsn in missing else row for lsn, row in enumerate(rig.log.rows, 1)])
     log.damaged.clear()
     for part in parts:
@@ -165,8 +200,8 @@ def salvaged(rig: Rig, missing: Collection[int], parts: Sequence[AnyPart] = ()) 
 
 
 def check_usable(rig: Rig, missing: Collection[int]) -> None:
-    """Every queue gives out all it holds, takes new messages, and comes back the same from the log as it is now; and
-    so does every topic.
+    """Every queue delivers all its messages, takes new messages, and is restored from the log without a difference;
+    likewise every topic.
     """
     if "q" not in [name for _, name in rig.broker.list_queues(ACCOUNT, "", 0, 100)[1]]:
         rig.create()
@@ -208,6 +243,7 @@ ROWS = len(EVENTFUL.log.rows)
 def test_the_log_of_these_tests_has_records_of_every_kind():
     kinds = {type(record) for _, record in EVENTFUL.log.records()}
 
+    assert UNUSED in {record.reason for _, record in EVENTFUL.log.records() if isinstance(record, QueueDeleted)}
     # The form of format 1 is written no more.
     assert kinds | {MessagesPublishedAlike} == set(AnyRecord.__args__)  # pyright: ignore[reportUnknownMemberType, reportAttributeAccessIssue]
 
@@ -243,7 +279,7 @@ def test_any_rows_may_be_missing(seed: int):
 def test_any_rows_above_a_checkpoint_may_be_missing(seed: int):
     chance = random.Random(seed)
     at = chance.randrange(1, ROWS)
-    before = Broker(KEY, LIMITS)
+    before = Broker(KEY, LIMITS, calendar=every)
     for lsn, record in EVENTFUL.log.records():
         if lsn <= at:
             before.replay(record, lsn)

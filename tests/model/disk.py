@@ -21,13 +21,14 @@ from cmqd_segment.records import (
     NumbersReserved,
     QueueCreated,
     Runs,
+    ScheduleSet,
     StoredMessage,
     Subscribed,
     TopicCreated,
     pack_runs,
     unpack_runs,
 )
-from support.core_builders import KEY
+from support.core_builders import KEY, every
 from support.core_facts import check_lease_buckets, facts
 from support.invariants import check_broker
 from support.naive_broker import (
@@ -41,7 +42,7 @@ class DiskRules(MessageRules):
     @precondition(lambda self: bool(self.reads))
     @rule(pages=st.integers(1, 5))
     def pages_arrive(self, pages: int) -> None:
-        """As they do when nothing is late."""
+        """Answer reads without delay."""
         for _ in range(min(pages, len(self.reads))):
             self.page_arrives(0, None, False, None)
 
@@ -53,7 +54,7 @@ class DiskRules(MessageRules):
         damaged=st.sampled_from([None, None, 0, 1]),
     )
     def page_arrives(self, pick: int, at_most: int | None, reclaimed: bool, damaged: int | None) -> None:
-        """Any of the pages asked for, whole or in part; rows without a live message may be gone from the disk, and one
+        """Answer any requested page, whole or in part; rows without a live message may be gone from the disk, and a row
         may turn out to be damaged.
         """
         read = self.reads.pop(pick % len(self.reads))
@@ -87,6 +88,9 @@ class DiskRules(MessageRules):
         reading = pages.under_way.get(read.read_id)
         is_wanted = reading is not None and reading.lane in (pages.receives, pages.overflow)
         outcome = self.broker.pages_read(read.read_id, messages, missing, self.now_ms)
+        for one in self.queues:
+            # A page of delayed or moving messages was perhaps the last page.
+            one.used_until_ms = max(one.used_until_ms, self.now_ms)
         found_damaged = 0
         if queue is not None and is_wanted:
             wanted = [position for position in unpack_runs(missing) if position not in in_memory]
@@ -120,7 +124,7 @@ class DiskRules(MessageRules):
         for made in range(MOST_TICKS):
             if self.is_quiet() or made == ticks:
                 break
-            self.done(self.broker.tick(self.now_ms))
+            self.tick()
             assert sorted(self.went_out) == sorted(self.delivered)
         else:
             raise AssertionError("the ticker spins")
@@ -128,10 +132,10 @@ class DiskRules(MessageRules):
     # ------------------------------------------------------------------ crashes
 
     def broker_from(self, parts: list[AnyPart], records: list[tuple[int, AnyRecord]]) -> Broker:
-        broker = Broker(KEY, self.limits)
+        broker = Broker(KEY, self.limits, calendar=every)
         above = 0
         for part in parts:
-            # As read from a file: what is made of it must not change the part.
+            # As read from a file: restoring must not change the part.
             broker.load(msgspec.msgpack.decode(msgspec.msgpack.encode(part), type=AnyPart))
             if isinstance(part, CheckpointHeader):
                 above = part.lsn
@@ -141,9 +145,9 @@ class DiskRules(MessageRules):
         return broker
 
     def check_same(self, recovered: Broker) -> None:
-        """All facts of the live broker, and no others."""
+        """All facts of the live broker, and no further facts."""
         for broker in (self.broker, recovered):
-            # Expiry of sessions is no record: a tick does it, in its own time.
+            # The expiry of sessions has no record: a tick expires sessions, in due time.
             while broker.facts.promises.sessions.expire(self.now_ms, 100):
                 pass
         assert self.lasting(recovered) == self.lasting(self.broker)
@@ -154,8 +158,8 @@ class DiskRules(MessageRules):
                 assert abs(queue.index.steps.sent_at(position) - same.steps.sent_at(position)) < STEP_GRAIN_MS
 
     def lasting(self, broker: Broker) -> dict[str, Any]:
-        """The facts of a broker without those that retention or the window of rewinding has ended: ticks forget them,
-        in their own time, and tell nobody.
+        """The facts of a broker without facts that retention or the rewind window has ended: ticks forget these facts
+        in due time, without a record.
         """
         found = facts(broker)
         for queue in self.queues:
@@ -172,20 +176,20 @@ class DiskRules(MessageRules):
         return found
 
     def lasting_activations(self, queue: NaiveQueue, found: list[tuple[int, list[int]]]) -> list[tuple[int, list[int]]]:
-        """Without those older than dead letters by age, which are looked up when they are wanted, and the oldest."""
+        """Activations without entries from before the rule of dead letters by age, or older than 12 hours."""
         since_ms = max(queue.by_age_since_ms, self.now_ms - 43_200_000)
-        # What is known of messages that are gone means nothing.
+        # Entries of messages that are gone have no meaning.
         young = {one for one, message in queue.messages.items() if message.activated_ms > since_ms}
         kept = [(ms, [one for one in some if one in young]) for ms, some in found]
         return [(ms, some) for ms, some in kept if some]
 
     def check_numbers(self, broker: Broker, records: list[tuple[int, AnyRecord]]) -> None:
-        """What is used next was not used in these records."""
+        """The next numbers were not used in these records."""
         numbers = broker.facts.numbers
         for _, record in records:
             match record:
                 case MessagesSent():
-                    # A committed message keeps the id that it got as a half one.
+                    # A committed message keeps the id of its half message.
                     assert record.first_message_id + len(record.sizes) <= numbers.next_message_id
                 case MessagesReceived():
                     assert record.first_lease + sum(record.positions[1::2]) <= numbers.next_lease
@@ -198,6 +202,8 @@ class DiskRules(MessageRules):
                     assert record.topic_id < numbers.next_queue_id
                 case Subscribed():
                     assert record.subscription_id < numbers.next_queue_id
+                case ScheduleSet():
+                    assert record.schedule_id < numbers.next_queue_id
                 case _:
                     pass
 
@@ -213,7 +219,7 @@ class DiskRules(MessageRules):
             self.crash_above_the_checkpoint(self.last_checkpoint, cut)
 
     def crash_at_any_row(self, cut: int) -> None:
-        """What a crash leaves is a broker that works, whatever the last record was."""
+        """A crash after any record leaves a broker that works."""
         rows = cut % (self.log.last_lsn + 1)
         prefix = [(lsn, record) for lsn, record in self.log.records() if lsn <= rows]
         broker = self.broker_from([], prefix)
@@ -230,7 +236,7 @@ class DiskRules(MessageRules):
         self.check_numbers(recovered, self.log.records())
 
     def restart(self, from_checkpoint: bool, lost: bool) -> None:
-        """Go on with the recovered broker in place of the one that crashed."""
+        """Continue with the recovered broker in place of the crashed broker."""
         parts = self.last_checkpoint if from_checkpoint else None
         recovered = self.broker_from(parts or [], self.log.records())
         self.check_same(recovered)
@@ -244,6 +250,8 @@ class DiskRules(MessageRules):
             self.note_row()
         for queue in self.queues:
             queue.restart()
+            queue.use(self.now_ms)
+        self.is_started_anew = True
         self.peeks.clear()
         self.rewinds.clear()
         self.decisions.clear()
@@ -253,13 +261,13 @@ class DiskRules(MessageRules):
 
     @rule(offset_ms=st.sampled_from([0, 3_600_000, -3_600_000]))
     def set_clock_offset(self, offset_ms: int) -> None:
-        """The wall clock jumped: a fact, and no message feels it."""
+        """The wall clock jumped: a fact without an effect on messages."""
         self.done(self.broker.set_clock_offset(offset_ms, self.now_ms))
         assert self.broker.facts.clock_offset_ms == offset_ms
 
     @rule(steps=st.integers(1, 4))
     def checkpoint(self, steps: int) -> None:
-        """Begin one, or get on with the one under way."""
+        """Begin a checkpoint, or continue the checkpoint in progress."""
         if self.parts is None:
             self.taken = []
             self.parts = self.broker.checkpoint(lambda: self.log.last_lsn, self.now_ms)

@@ -1,7 +1,8 @@
-"""What the machines of the model share: their state, and the judge of every record that any operation gives.
+"""The shared part of the machines of the model: their state, and the judge of every record of an operation.
 
-Always the same by default; HYPOTHESIS_PROFILE=quick (``make check``) is an eighth of it, and thorough looks further,
-elsewhere each time.
+Always the same examples. By default (``make test``) a quarter of the examples; HYPOTHESIS_PROFILE=full
+(``make test-all``) takes all examples, quick (``make check``) an eighth, and thorough searches further, with new
+examples in every run.
 """
 
 import os
@@ -17,14 +18,16 @@ from cmqd.core.errors import (
     QueueDeleted,
 )
 from cmqd.core.limits import Limits
-from cmqd.core.outcome import Check, Outcome, PageRead
+from cmqd.core.outcome import Check, Outcome, PageRead, UnusedQueue
 from cmqd_segment.attributes import QueueAttributes
 from cmqd_segment.checkpoint import AnyPart
 from cmqd_segment.records import (
+    UNUSED,
     AnyRecord,
     DelaysScheduled,
     LeasesEnded,
     MessagesActivated,
+    MessagesDeadLettered,
     MessagesExpired,
     MessagesMoved,
     MessagesReceived,
@@ -33,6 +36,7 @@ from cmqd_segment.records import (
     count_runs,
     unpack_runs,
 )
+from cmqd_segment.records import QueueDeleted as QueueDeletedRecord
 from cmqd_types.messages import Headers, MessagesPeeked, Origin
 from support.core_builders import NaiveLog
 from support.naive_broker import (
@@ -46,7 +50,7 @@ from support.naive_broker import (
 
 
 def profile(examples: int) -> settings:
-    """The settings of a machine that takes so many examples by default."""
+    """The settings of a machine, given the number of examples of the full profile."""
     chosen = os.environ.get("HYPOTHESIS_PROFILE")
     checks = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
     if chosen == "thorough":
@@ -58,7 +62,7 @@ def profile(examples: int) -> settings:
             suppress_health_check=checks,
         )
     return settings(
-        max_examples=examples // 8 if chosen == "quick" else examples,
+        max_examples=examples // {"full": 1, "quick": 8}.get(chosen or "", 4),
         stateful_step_count=60,
         derandomize=True,
         deadline=None,
@@ -71,7 +75,7 @@ def profile(examples: int) -> settings:
 ACCOUNTS = ("admin", "other")
 DEFAULTS = QueueAttributes()
 REST_MS = 2000
-"""More than the broker lets pass before it tries again."""
+"""More than the pause of the broker between two attempts."""
 MOST_TICKS = 600
 """Far more than a run of this size can need: a broker that takes more spins."""
 
@@ -81,7 +85,7 @@ timeouts = st.sampled_from([None, 1000, 1001, 2500, 30_000, 43_200_000])
 times = st.sampled_from(
     [0, 1, 7, 19, 20, 99, 100, 250, 1000, 1000, 5000, 29_999, 60_000, 61_000, 3_600_000, 400_000_000]
 )
-delays = st.sampled_from([0, 1, 20, 500, 1000, 30_000, 3_600_000])
+delays = st.sampled_from([0, 1, 20, 500, 1000, 30_000, 3_600_000, 300_000_000])
 sizes = st.sampled_from([1, 2, 30, 300, 1024])
 MARKS: list[Headers | None] = [None, {}, {"k": "v"}, {"name": "w" * 100, "other": "é"}]
 
@@ -91,7 +95,7 @@ def has_queues(machine: "Judge") -> bool:
 
 
 def wanted_of(broker: Broker) -> dict[int, tuple[list[int], list[int]]]:
-    """(live positions, those not decided yet) by queue, and by topic (those that somebody has not had, none)."""
+    """(live positions, undecided positions) by queue, and by topic (undelivered positions, empty set)."""
     found = {queue_id: (list(one.index.live), list(one.index.half)) for queue_id, one in broker.queues.items()}
     return found | {topic_id: (list(one.pending()), []) for topic_id, one in broker.topics.items()}
 
@@ -100,7 +104,7 @@ class Judge(RuleBasedStateMachine):
     max_queues = 2
     """Of an account."""
     windows: ClassVar[Sequence[int]] = (0, 1200, 4000, 1 << 20)
-    """Of bytes; where several queues are busy, the smallest must hold a page of each, or they read for ever."""
+    """Bytes of bodies in memory; with several busy queues the least holds a page per queue, or reads never end."""
     names: ClassVar[Sequence[str]] = ("orders", "Orders", "mails")
     first_queues: ClassVar[list[dict[str, Any]]] = [{"retention_ms": 60_000, "max_delayed": 3}]
     """Attributes of the queues that are there at the beginning, in the first account."""
@@ -123,11 +127,13 @@ class Judge(RuleBasedStateMachine):
     taken: list[AnyPart]
     last_checkpoint: list[AnyPart] | None
     rows: list[dict[int, tuple[list[int], list[int]]]]
-    """After each row of the log: (live positions, those not consumed yet) by queue."""
+    """After every row of the log: (live positions, unconsumed positions) by queue."""
     rewinds: dict[int, Any]
     rewound: dict[int, tuple[dict[int, NaiveMessage], set[int]]]
-    """Of the last rewind of a queue: what could come back, and the positions that did."""
+    """For the last rewind of a queue: the positions that could come back, and the positions that did."""
     decisions: dict[int, Any]
+    is_started_anew: bool = False
+    """No tick was made since a restart."""
     topic_ids: frozenset[int] = frozenset()
     """Of all topics there ever were."""
     delivered: list[tuple[int, int]]
@@ -136,18 +142,22 @@ class Judge(RuleBasedStateMachine):
     # ------------------------------------------------------------------ helpers
 
     def done(self, outcome: Outcome[Any], own: int | None = None) -> Any:
-        """Take an outcome over, and let the model judge what it says; its reply.
+        """Take an outcome over, let the model judge its records, and return its reply.
 
-        ``own``: the first id of what was sent with it, which the model knows.
+        ``own``: the first id of the messages sent with the outcome, which the model knows.
         """
         self.log.append(outcome.records, outcome.bodies)
-        # A tick ends waits before it makes anything active.
+        # A tick ends waits before activations.
         there = {queue.queue_id: queue.receivable() for queue in self.queues}
+        self.go_on_using()
+        unused: list[NaiveQueue] = []
         delivered: list[tuple[int, int]] = []
         row = NaiveRow(outcome)
         for record in outcome.records:
             self.judge(record, row, own)
-            if isinstance(record, MessagesReceived):
+            if isinstance(record, QueueDeletedRecord) and record.reason:
+                unused.append(self.judge_unused(record))
+            elif isinstance(record, MessagesReceived):
                 delivered.extend((record.queue_id, position) for position in unpack_runs(record.positions))
                 self.note_received(record)
         row.check_complete()
@@ -184,14 +194,68 @@ class Judge(RuleBasedStateMachine):
             )
             went_out.extend((queue.queue_id, position) for position in answered)
         self.went_out = went_out
+        for queue in unused:
+            assert not queue.line, "somebody waits at a queue that is gone"
+            self.forget_queue(queue)
         return outcome.reply
 
+    def tick(self) -> None:
+        """Make a tick of the broker. The first tick after a start counts as the start for unused queues."""
+        if self.is_started_anew:
+            self.is_started_anew = False
+            for queue in self.queues:
+                queue.used_until_ms = max(queue.used_until_ms, self.now_ms)
+        there = len(self.queues)
+        unused = [one for one in self.done(self.broker.tick(self.now_ms)) if isinstance(one, UnusedQueue)]
+        assert there - len(self.queues) == len(unused) <= 1
+
+    def go_on_using(self) -> None:
+        """Note that queues in use now were in use until now."""
+        for queue in self.queues:
+            queue.go_on_using(self.now_ms)
+            if self.is_redriven(queue) or self.moving(queue):
+                queue.use(self.now_ms)
+
+    def is_redriven(self, queue: NaiveQueue) -> bool:
+        return False
+
+    def judge_unused(self, record: QueueDeletedRecord) -> NaiveQueue:
+        """The broker deleted an unused queue."""
+        assert record.reason == UNUSED
+        queue = self.by_id(record.queue_id)
+        after_ms = queue.attributes["auto_delete_after_ms"]
+        assert after_ms, "a queue went that is to stay"
+        assert self.now_ms - queue.used_ms >= after_ms, "a queue went too early"
+        assert not queue.of(State.DELAYED, State.OVERFLOW, State.IN_FLIGHT, State.HALF)
+        assert all(receive.is_over(self.now_ms) for receive in queue.line)
+        assert not self.is_redriven(queue)
+        if queue.attributes["auto_delete_only_empty"]:
+            assert not queue.messages, "messages went with a queue that goes only without"
+            assert not queue.rewindable(self.now_ms)
+        return queue
+
+    def forget_queue(self, queue: NaiveQueue) -> None:
+        """A queue was deleted, with its waiting receives."""
+        for waiter_id in [waiter_id for waiter_id, asked in self.rewinds.items() if asked.queue is queue]:
+            del self.rewinds[waiter_id]
+        self.queues.remove(queue)
+        self.gone_queues.append(queue)
+        self.rebind()
+
+    def rebind(self) -> None:
+        """Queues have become dead-letter queues, or are no more."""
+
     def moving(self, queue: NaiveQueue) -> set[int]:
-        """What the broker means to move to another queue; receives pass it over."""
-        return set(self.broker.queues[queue.queue_id].index.moving)
+        """Messages that the broker is going to move; receives pass these messages over."""
+        real = self.broker.queues.get(queue.queue_id)
+        moving: set[int] = set() if real is None else set(real.index.moving)
+        if any(message.rejected_by and queue.is_expired(message, self.now_ms) for message in queue.messages.values()):
+            # Expired messages behind a rejected message are not received, and are gone after its move.
+            moving.update(message.position for message in queue.active())
+        return moving
 
     def judge(self, record: AnyRecord, row: NaiveRow, own: int | None) -> None:
-        """One record, which follows from the model's state or contradicts it."""
+        """Judge a record, which follows from the model's state or contradicts the state."""
         match record:
             case MessagesExpired():
                 self.by_id(record.queue_id).pass_floor(record.floor, self.now_ms)
@@ -212,6 +276,8 @@ class Judge(RuleBasedStateMachine):
                 self.leases |= leases
             case MessagesMoved():
                 self.judge_moved(record, row)
+            case MessagesDeadLettered():
+                self.judge_dead_lettered(record, row)
             case MessagesSent():
                 if record.first_message_id != own:
                     self.judge_copies(record, row)
@@ -221,13 +287,13 @@ class Judge(RuleBasedStateMachine):
                 self.judge_more(record)
 
     def begin(self) -> None:
-        """What else is there at the beginning."""
+        """Create the further queues of the beginning."""
 
     def judge_more(self, record: AnyRecord) -> None:
         """Records that only some machines know."""
 
     def note_received(self, record: MessagesReceived) -> None:
-        """These went out."""
+        """Messages were received."""
 
     def judge_ended(self, record: TransactionsEnded, row: NaiveRow) -> None:
         raise AssertionError("a transaction was decided")
@@ -239,12 +305,13 @@ class Judge(RuleBasedStateMachine):
         """All that were counted were sent."""
 
     def judge_woken(self, waiter_id: int, reply: Any) -> bool:
-        """Whether it was somebody else than a receive, who got the right answer."""
+        """True if the waiter was not a receive and got the right answer."""
         return False
 
     def judge_moved(self, record: MessagesMoved, row: NaiveRow) -> None:
-        """These leave their queue; where they went is told by what follows in the row."""
+        """Messages leave their queue; the following records of the row name the target."""
         queue = self.by_id(record.queue_id)
+        queue.use(self.now_ms)
         for position in unpack_runs(record.positions):
             message = queue.messages.pop(position)
             if message.is_due(self.now_ms):
@@ -256,15 +323,29 @@ class Judge(RuleBasedStateMachine):
             row.moved[queue.name, message.message_id] = message, reason, queue
             self.note_moved(queue, message, record.redriven)
 
+    def judge_dead_lettered(self, record: MessagesDeadLettered, row: NaiveRow) -> None:
+        """Messages that their consumer rejected."""
+        queue = self.by_id(record.queue_id)
+        queue.use(self.now_ms)
+        handles = set(self.handles_for(unpack_runs(record.leases)))
+        messages = [queue.messages.pop(position) for position in unpack_runs(record.positions)]
+        assert {message.handle for message in messages} == handles
+        for message in messages:
+            assert message.state is State.IN_FLIGHT
+            assert message.rejected_by, "moved though nobody rejected it"
+            message.was_rejected = True
+            row.moved[queue.name, message.message_id] = message, "rejected", queue
+
     def note_moved(self, queue: NaiveQueue, message: NaiveMessage, redriven: bool) -> None:
-        """One of them."""
+        """A single rejected message."""
 
     def note_back(self, queue: NaiveQueue, message: NaiveMessage) -> None:
         """A counted receive of a message ended without deletion."""
 
     def judge_copies(self, record: MessagesSent, row: NaiveRow) -> None:
-        """Messages that nobody sent: they were committed, or moved here."""
+        """Messages without a send: committed, or moved here."""
         target = self.by_id(record.queue_id)
+        target.use(self.now_ms)
         assert record.first_position == target.next_position
         assert record.enqueue_ms == max(self.now_ms, target.last_enqueue_ms)
         assert not record.half
@@ -284,7 +365,8 @@ class Judge(RuleBasedStateMachine):
                 assert origin is not None, "a message out of nowhere"
                 of, reason, source = row.moved.pop((origin.queue, origin.message_id))
                 self.judge_move(source, target, of, reason)
-                assert origin == Origin(source.name, of.message_id, of.enqueue_ms, of.receive_count, reason)
+                words = of.rejection if reason == "rejected" else ""
+                assert origin == Origin(source.name, of.message_id, of.enqueue_ms, of.receive_count, reason, words)
             headers = (record.headers[offset] if record.headers else None) or None
             assert (body, headers) == (of.body, of.headers)
             target.take_copy(message_id, of, origin, self.now_ms)
@@ -299,7 +381,7 @@ class Judge(RuleBasedStateMachine):
             assert target.takes_dead_letters(), "moved while what the dead-letter queue held is not consumed"
 
     def note_row(self) -> None:
-        """What is live after this row, for crashes behind it."""
+        """Note the live messages after this row, for crashes behind the row."""
         while len(self.rows) <= self.log.last_lsn:
             self.rows.append({})
         self.rows[-1] = wanted_of(self.broker)
@@ -317,11 +399,11 @@ class Judge(RuleBasedStateMachine):
         return {position for queue_id, position in self.log.damaged if queue_id == queue.queue_id}
 
     def pick(self, number: int) -> NaiveQueue:
-        """Most of what happens should happen to one queue."""
+        """Choose a queue; most operations should meet a single queue."""
         return self.queues[number // 4 % len(self.queues) if number % 4 == 3 else 0]
 
     def handles_of(self, queue: NaiveQueue, picks: list[int]) -> list[int]:
-        """Some handles: mostly of this queue and held, but also old, foreign and invented ones."""
+        """Choose handles: mostly valid handles of this queue, but also old, foreign and invented handles."""
         held = sorted(message.handle for message in queue.of(State.IN_FLIGHT))
         old = sorted(queue.handles)
         foreign = sorted(handle for other in self.queues + self.gone_queues for handle in other.handles)
@@ -332,6 +414,6 @@ class Judge(RuleBasedStateMachine):
         return made
 
     def is_quiet(self) -> bool:
-        """Nothing is due: counts are exact."""
+        """Without due work the counts are exact."""
         due_ms = self.broker.next_deadline_ms()
         return due_ms is None or due_ms > self.now_ms

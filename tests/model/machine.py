@@ -1,8 +1,8 @@
 # pyright: reportPrivateUsage=false
-"""The broker against a naive model of it, under crashes at any row, late pages, damage and checkpoints.
+"""The broker against a naive model, under crashes at any row, late pages, damage and checkpoints.
 
-The machine here knows queues, sends, receives and time (in modules by noun); modules of their own add the rules of
-rewinding, dead letters, transactions and topics.
+The machine of this module has queues, sends, receives and time; further modules add the rules of rewinding, dead
+letters, transactions and topics.
 """
 
 from hypothesis import strategies as st
@@ -12,7 +12,7 @@ from model.judge import MOST_TICKS, REST_MS
 
 from cmqd.core.broker import Broker
 from cmqd.core.limits import Limits
-from support.core_builders import KEY, START_MS, NaiveLog
+from support.core_builders import KEY, START_MS, NaiveLog, every
 from support.core_facts import check_lease_buckets
 from support.invariants import check_broker
 from support.naive_broker import (
@@ -58,9 +58,10 @@ class BrokerMachine(DiskRules):
             session_answers=3,
             max_dead_letter_sources=2,
             max_dedup_ids=3,
+            max_delay_ms=1_296_000_000,
             **self.more_limits,
         )
-        self.broker = Broker(KEY, self.limits)
+        self.broker = Broker(KEY, self.limits, calendar=every)
         self.now_ms = START_MS
         self.log = NaiveLog()
         self.queues = []
@@ -96,6 +97,7 @@ class BrokerMachine(DiskRules):
         check_broker(self.broker)
         assert sorted(self.broker.queues) == sorted(queue.queue_id for queue in self.queues)
         self.always()
+        self.go_on_using()
         if not self.is_quiet():
             return
         self.sessions.forget(set(self.broker.facts.promises.sessions.keys()), self.now_ms)
@@ -104,12 +106,14 @@ class BrokerMachine(DiskRules):
             index = self.broker.queues[queue.queue_id].index
             assert list(index.live) == list(queue.messages)
             counts = self.broker.queue_info(queue.account, queue.name).counts
-            # Those before the window are forgotten in their own time.
+            # Messages before the window are forgotten in due time.
             assert len(queue.rewindable(self.now_ms)) <= counts.pop("rewindable") <= len(queue.deleted)
             assert counts == queue.counts()
-            check_lease_buckets(self.broker.queues[queue.queue_id])
+            rejections = self.broker.runtime.rejections.get(queue.queue_id)
+            check_lease_buckets(self.broker.queues[queue.queue_id], rejections.leases if rejections else ())
             self.nobody_waits_for_what_is_there(queue)
             self.places_among_the_delayed_are_used(queue)
+            self.no_unused_queue_is_left(queue)
             wanted = self.broker.live_in(queue.queue_id, 0, queue.next_position)
             assert len(queue.messages) + len(queue.rewindable(self.now_ms)) <= wanted
 
@@ -125,7 +129,7 @@ class BrokerMachine(DiskRules):
             return
         real = self.broker.queues[queue.queue_id]
         under_way = [read for read in self.reads if read.queue_id == queue.queue_id]
-        # The page that somebody waits for may be of what is to be moved by now; he gets the next one when it arrives.
+        # The requested page may hold messages that are to be moved by now; the receive gets the next page.
         is_in_memory = real.index.first_active() in self.broker.runtime.queues[queue.queue_id].window.messages
         assert under_way or not is_in_memory, "somebody waits for what is in memory"
         assert under_way or len(self.reads) >= self.limits.max_reads, "nobody reads what somebody waits for"
@@ -137,19 +141,26 @@ class BrokerMachine(DiskRules):
         for_places = {read_id for read_id, _, _ in self.broker.runtime.pages.overflow.requests()}
         assert under_way & for_places, "overflow waits for nothing"
 
+    def no_unused_queue_is_left(self, queue: NaiveQueue) -> None:
+        after_ms = queue.attributes["auto_delete_after_ms"]
+        real = self.broker.queues[queue.queue_id].index
+        # Messages before the rewind window are forgotten in due time.
+        is_kept = queue.attributes["auto_delete_only_empty"] and (queue.messages or real.rewindable_count)
+        assert not after_ms or is_kept or self.now_ms < queue.used_until_ms + after_ms, "an unused queue is still there"
+
     def come_to_rest(self) -> None:
         """All pages arrive and all that is due is done."""
         for _ in range(MOST_TICKS):
             if self.reads:
                 self.page_arrives(0, None, False, None)
             elif not self.is_quiet():
-                self.done(self.broker.tick(self.now_ms))
+                self.tick()
             else:
                 return
         raise AssertionError("it never comes to rest")
 
     def at_rest(self) -> None:
-        """Time passed since all was done, and all was done again: what had to happen has happened."""
+        """Time has passed, and all due work is done."""
 
     @rule()
     def rest(self) -> None:
@@ -162,7 +173,7 @@ class BrokerMachine(DiskRules):
     def teardown(self) -> None:
         if not hasattr(self, "queues"):
             return
-        # Whatever is left must come to an end: pages arrive, time passes, and everybody is answered.
+        # Open work must come to an end: pages arrive, time passes, and every request is answered.
         self.come_to_rest()
         self.time_passes(60_000, None)
         self.rest()

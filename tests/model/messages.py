@@ -8,6 +8,7 @@ from model.queues import QueueRules
 from cmqd.core.errors import (
     BacklogFull,
     BatchTooLarge,
+    InvalidArgument,
     SequenceTooOld,
     TooManyInFlight,
     TooManyRemembered,
@@ -62,6 +63,11 @@ class MessageRules(QueueRules):
         except BatchTooLarge:
             assert len(batch) > 1
             return
+        except InvalidArgument:
+            # A longer delay than the retention is refused, and a repeat is not: its messages are stored.
+            assert max(each) >= queue.attributes["retention_ms"]
+            assert stored == "new" or maybe_forgotten
+            return
         except SequenceTooOld:
             assert stored == "too old"
             return
@@ -69,9 +75,11 @@ class MessageRules(QueueRules):
             assert is_full
             return
         ids = list(outcome.reply)
+        queue.use(self.now_ms)
         if not outcome.records:
             assert ids == stored, "a repeat got another answer"
             return
+        assert max(each) < queue.attributes["retention_ms"], "a message that expires before its delay ends"
         assert not is_full, "an account got one more session than its share"
         assert stored == "new" or maybe_forgotten, "stored twice, or though too old"
         assert len(ids) == len(batch)
@@ -80,7 +88,7 @@ class MessageRules(QueueRules):
         self.message_ids.update(ids)
         queue.send(ids, sent, marks, each, self.now_ms)
         if not quiet:
-            # How many places among the delayed are free depends on the ticks made so far: take over who got one.
+            # The number of free places for delayed messages depends on the ticks so far: copy the broker.
             overflow = self.broker.queues[queue.queue_id].index.delays.overflow
             for message in (queue.by_id[message_id] for message_id in ids):
                 if message.visible_ms:
@@ -108,6 +116,7 @@ class MessageRules(QueueRules):
         timeout_ms = queue.attributes["visibility_timeout_ms"] if timeout is None else timeout
         receive = NaiveReceive(self.waiter_id, most, timeout_ms, self.now_ms + wait_ms, bool(wait_ms))
         moving = self.moving(queue)
+        queue.use(self.now_ms, receive.deadline_ms)
         reply = self.done(outcome)
         if reply is WAITING:
             queue.line.append(receive)
@@ -143,6 +152,7 @@ class MessageRules(QueueRules):
     def settled(self, queue: NaiveQueue, handles: list[int], outcome: Outcome[HandlesDone]) -> list[NaiveMessage]:
         refused = [failure.receipt_handle for failure in outcome.reply.failures]
         messages, failed = queue.settle(handles, refused, self.now_ms)
+        queue.use(self.now_ms)
         assert refused == failed
         assert bool(outcome.records) == bool(messages), "handles that are not valid change nothing"
         return messages

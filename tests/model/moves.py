@@ -1,4 +1,4 @@
-"""The rules of dead letters and of the way back: what is bound to what, and who must have been moved by now."""
+"""The rules of dead letters and redrives: bindings of queues, and messages that must have been moved by now."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -8,29 +8,51 @@ from hypothesis.stateful import precondition, rule
 from model.judge import REST_MS, has_queues, which
 from model.machine import BrokerMachine
 
-from cmqd.core.errors import InvalidArgument, RedriveRunning
+from cmqd.core.errors import (
+    BacklogFull,
+    BodyUnreadable,
+    DeadLettersNotTaken,
+    DomainError,
+    InvalidArgument,
+    MessageTooLarge,
+    NoDeadLetterQueue,
+    QueueDeleted,
+    ReceiptHandleInvalid,
+    RedriveRunning,
+)
+from cmqd.core.outcome import WAITING, DeadLettersDone, Outcome
 from cmqd_segment.records import AnyRecord, DeadLettersFrom, MessagesReceived, RedriveEnded, RedriveStarted, unpack_runs
 from cmqd_types.queues import RedriveStatus
 from support.naive_broker import NaiveMessage, NaiveQueue
 
 ROOM = 50
-"""More than all sources of these tests hold: with so much room, nobody keeps a dead letter for lack of it."""
+"""More than all sources of these tests hold: a dead letter never stays for lack of room."""
 
 
 @dataclass
 class NaiveRedrive:
-    """One under way, or the last one."""
+    """The redrive in progress, or the last redrive."""
 
     target: str
     max_per_second: int
     stop_position: int
     started_ms: int
     wanted: set[int]
-    """Positions that were active when it began and ever since, while somebody took them."""
+    """Positions that were active since the beginning of the redrive, as long as a queue took them."""
     starts: int = 1
-    """How often it began to count time: once, and after each restart."""
+    """Number of its beginnings: the first, and a beginning per restart."""
     moved: int = 0
     ended: str = ""
+
+
+@dataclass
+class NaiveRejections:
+    """A request to move messages to the dead-letter queue that waits for its pages."""
+
+    queue: NaiveQueue
+    messages: dict[int, NaiveMessage]
+    """Messages by valid handle."""
+    invalid: list[int]
 
 
 class MovesMachine(BrokerMachine):
@@ -45,9 +67,11 @@ class MovesMachine(BrokerMachine):
     def __init__(self) -> None:
         super().__init__()
         self.redrives: dict[int, NaiveRedrive] = {}
+        self.rejections: dict[int, NaiveRejections] = {}
+        """By waiter."""
 
     def pick(self, number: int) -> NaiveQueue:
-        """Most of what happens should happen to the first source and to its dead-letter queue."""
+        """Choose a queue; most operations should meet the first source and its dead-letter queue."""
         if number % 4 == 3:
             return self.queues[number // 4 % len(self.queues)]
         return self.queues[(1, 1, 0)[number % 4] % len(self.queues)]
@@ -101,11 +125,111 @@ class MovesMachine(BrokerMachine):
             message.is_overdue = self.is_taken(queue, message, ROOM)
 
     def is_taken(self, queue: NaiveQueue, message: NaiveMessage, room: int = 1) -> bool:
-        """Whether the dead-letter queue takes a message that is dead."""
+        """True if the dead-letter queue takes dead letters."""
         target = self.named(queue.account, queue.attributes["dead_letter_queue"])
         if target is None or (queue.queue_id, message.position) in self.log.damaged:
             return False
         return target.takes_dead_letters(room) and len(message.body) <= target.attributes["max_message_bytes"]
+
+    # ------------------------------------------------------------------ rejected by the consumer
+
+    @precondition(has_queues)
+    @rule(number=which, picks=st.lists(which, min_size=1, max_size=8), each=st.booleans())
+    def reject(self, number: int, picks: list[int], each: bool) -> None:
+        queue = self.pick(number)
+        handles = self.handles_of(queue, picks)
+        reasons = [f"reason {place}" for place in range(len(handles))] if each else ["one for all"]
+        self.waiter_id += 1
+        waiter_id = self.waiter_id
+        outcome = self.broker.dead_letter(queue.account, queue.name, waiter_id, handles, reasons, self.now_ms)
+        if outcome.reply is WAITING:
+            under_way = self.broker.runtime.rejections[queue.queue_id].by_position.values()
+            accepted = {one.receipt_handle for one in under_way if one.request.waiter_id == waiter_id}
+            refused = [handle for handle in handles if handle not in accepted]
+        else:
+            assert isinstance(outcome.reply, DeadLettersDone)
+            refused = [handle for handle, why in outcome.reply.failures if isinstance(why, ReceiptHandleInvalid)]
+        messages, invalid = queue.settle(handles, refused, self.now_ms)
+        queue.use(self.now_ms)
+        if outcome.reply is WAITING:
+            assert self.why_not(queue, None) is None
+            assert messages
+            for message in messages:
+                message.rejected_by = waiter_id
+                message.rejection = reasons[handles.index(message.handle)] if each else reasons[0]
+            by_handle = {message.handle: message for message in messages}
+            self.rejections[waiter_id] = NaiveRejections(queue, by_handle, invalid)
+        else:
+            assert [handle for handle, _ in outcome.reply.failures] == list(dict.fromkeys(handles))
+            for handle, why in outcome.reply.failures:
+                assert type(why) is (ReceiptHandleInvalid if handle in invalid else self.why_not(queue, None))
+        assert not outcome.records
+        self.done(outcome)
+
+    @precondition(has_queues)
+    @rule(number=which, most=st.integers(1, 4), ms=st.sampled_from([0, 500, 1100, 1100, 61_000, 1_300_000]))
+    def reject_and_wait(self, number: int, most: int, ms: int) -> None:
+        """During the read of the page leases end and messages expire, moving messages excepted."""
+        self.send(number, [(1, 0, 0)] * most, "none", 0, 0)
+        self.receive(number, most, 0, 1000)
+        if self.reads:
+            self.pages_arrive(5)
+        self.reject(number, [6 * place for place in range(most)], True)
+        self.time_passes(ms, None)
+
+    def why_not(self, queue: NaiveQueue, message: NaiveMessage | None) -> type[DomainError] | None:
+        """Why the dead-letter queue does not take a message (or any)."""
+        target = self.named(queue.account, queue.attributes["dead_letter_queue"])
+        if target is None:
+            return NoDeadLetterQueue
+        if any(position < target.dead_letter_floor for position in target.messages):
+            return DeadLettersNotTaken
+        if len(target.messages) >= target.attributes["max_backlog"]:
+            return BacklogFull
+        if message is not None and len(message.body) > target.attributes["max_message_bytes"]:
+            return MessageTooLarge
+        return None
+
+    def judge_woken(self, waiter_id: int, reply: Any) -> bool:
+        request = self.rejections.pop(waiter_id, None)
+        if request is None:
+            return super().judge_woken(waiter_id, reply)
+        assert isinstance(reply, DeadLettersDone)
+        failures = dict(reply.failures)
+        assert len(failures) == len(reply.failures)
+        assert reply.done == len(request.messages.keys() - failures.keys())
+        assert [handle for handle in failures if handle not in request.messages] == request.invalid
+        for handle, message in request.messages.items():
+            is_there = request.queue.messages.get(message.position) is message
+            why = failures.get(handle)
+            assert message.was_rejected == (why is None), "the answer is not what was done"
+            assert not (isinstance(why, ReceiptHandleInvalid) and is_there), "refused though it is there"
+            if isinstance(why, BodyUnreadable):
+                assert (request.queue.queue_id, message.position) in self.log.damaged
+        return True
+
+    @precondition(lambda self: bool(self.rejections))
+    @rule(pick=which)
+    def cancel_rejection(self, pick: int) -> None:
+        """The client of a rejection disconnected; the rejection is carried out all the same."""
+        waiter_id = sorted(self.rejections)[pick % len(self.rejections)]
+        del self.rejections[waiter_id]
+        assert self.broker.cancel_receive(waiter_id)
+        assert not self.broker.cancel_receive(waiter_id)
+
+    def done(self, outcome: Outcome[Any], own: int | None = None) -> Any:
+        reply = super().done(outcome, own)
+        for woken in outcome.woken:
+            if isinstance(woken.reply, QueueDeleted) and woken.waiter_id in self.rejections:
+                assert self.rejections.pop(woken.waiter_id).queue not in self.queues
+        # Refused messages stay in flight; the answer, which may wait for further messages, reports them later.
+        for queue in self.queues:
+            rejections = self.broker.runtime.rejections.get(queue.queue_id)
+            moving = rejections.by_position if rejections is not None else {}
+            for message in queue.messages.values():
+                if message.rejected_by and message.position not in moving:
+                    message.rejected_by = 0
+        return reply
 
     # ------------------------------------------------------------------ the way back
 
@@ -218,7 +342,7 @@ class MovesMachine(BrokerMachine):
         return target
 
     def filter_wanted(self) -> None:
-        """What is not to be had, or not to be given, just now, may be left behind."""
+        """Messages that cannot be read, or cannot be moved now, may stay behind."""
         for queue in self.queues:
             redrive = self.redrives.get(queue.queue_id)
             if redrive is not None:
@@ -228,6 +352,7 @@ class MovesMachine(BrokerMachine):
 
     def restart(self, from_checkpoint: bool, lost: bool) -> None:
         super().restart(from_checkpoint, lost)
+        self.rejections.clear()
         for redrive in self.redrives.values():
             redrive.starts += 1
 
@@ -237,7 +362,7 @@ class MovesMachine(BrokerMachine):
         for queue in self.queues:
             index = self.broker.queues[queue.queue_id].index
             assert index.dead_letter_floor == queue.dead_letter_floor
-            # After a start they are reserved before the first tick asks for them.
+            # After a start dead letters are reserved before the first tick.
             is_planned = queue.queue_id in self.broker.runtime.agenda.reviews.due_ms
             is_read = any(read.queue_id == queue.queue_id for read in self.reads)
             assert not index.moving or is_read or is_planned, "moving, for ever"
@@ -251,6 +376,7 @@ class MovesMachine(BrokerMachine):
 
     def at_rest(self) -> None:
         super().at_rest()
+        assert not self.rejections, "a rejection has no answer"
         for queue in self.queues:
             if queue.attributes["dead_letter_queue"]:
                 left = [

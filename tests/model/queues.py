@@ -1,4 +1,4 @@
-"""The rules of queues: what their owner does with them."""
+"""The rules of queues: the operations of their owner."""
 
 from typing import Any, ClassVar
 
@@ -39,7 +39,7 @@ class QueueRules(Judge):
         max_backlog=st.sampled_from([3, 10, 100_000_000]),
     )
     def administer(self, what: str, number: int, attributes: dict[str, int], max_backlog: int) -> None:
-        # One rule for them all, because messages are to be sent and received more often than queues are changed.
+        # A single rule for all changes, because sends and receives are to be more frequent than changes of queues.
         if what == "create":
             self.create(number, attributes)
         elif self.queues:
@@ -72,17 +72,22 @@ class QueueRules(Judge):
         info = outcome.reply
         assert not any(queue.queue_id == info.queue_id for queue in self.queues + self.gone_queues)
         self.queues.append(NaiveQueue(info.queue_id, whose, called, info.attributes, self.limits))
+        self.queues[-1].use(self.now_ms)
         self.rebind()
         self.done(outcome)
 
     defaults: ClassVar[dict[str, Any]] = msgspec.structs.asdict(DEFAULTS)
 
     def is_refused(self, attributes: dict[str, Any], account: str, name: str, queue: NaiveQueue | None) -> bool:
-        """Whether a queue (None = a new one) cannot have these attributes."""
+        """True if a queue (None = a new queue) cannot have these attributes."""
         retention_ms, rewind_ms = attributes["retention_ms"], attributes["rewind_ms"]
         receives, after_ms = attributes["dead_letter_max_receives"], attributes["dead_letter_after_ms"]
         wanted = attributes["dead_letter_queue"]
         if rewind_ms > retention_ms or after_ms >= retention_ms or 0 < after_ms < 300_000:
+            return True
+        if attributes["auto_delete_after_ms"] and (
+            wanted or attributes["transactional"] or (queue is not None and self.sources(queue))
+        ):
             return True
         if not wanted:
             return bool(receives or after_ms)
@@ -90,6 +95,8 @@ class QueueRules(Judge):
         if bool(receives) == bool(after_ms) or wanted == name or target is None:
             return True
         if target.attributes["transactional"] or target.attributes["dead_letter_queue"]:
+            return True
+        if target.attributes["auto_delete_after_ms"]:
             return True
         if queue is not None and (self.sources(queue) or self.is_redriven(queue)):
             return True
@@ -99,11 +106,8 @@ class QueueRules(Judge):
     def named(self, account: str, name: str) -> NaiveQueue | None:
         return next((queue for queue in self.queues if (queue.account, queue.name) == (account, name)), None)
 
-    def is_redriven(self, queue: NaiveQueue) -> bool:
-        return False
-
     def rebind(self) -> None:
-        """Queues have become dead-letter queues, or are no more: what they hold then is to be consumed first."""
+        """Queues became dead-letter queues, or ceased to be: their messages of that time are to be consumed first."""
         for queue in self.queues:
             if not self.sources(queue):
                 queue.dead_letter_floor = -2 if queue.dead_letter_floor >= 0 else queue.dead_letter_floor
@@ -119,19 +123,15 @@ class QueueRules(Judge):
         assert not self.sources(queue)
         ended = [waiter_id for waiter_id, peek in self.peeks.items() if peek.queue is queue]
         ended += [waiter_id for waiter_id, asked in self.rewinds.items() if asked.queue is queue]
-        for waiter_id in ended:
-            self.rewinds.pop(waiter_id, None)
         assert sorted(one.waiter_id for one in outcome.woken) == sorted(
             [receive.waiter_id for receive in queue.line] + ended
         )
         assert all(isinstance(one.reply, QueueDeleted) for one in outcome.woken)
-        self.queues.remove(queue)
-        self.gone_queues.append(queue)
-        self.rebind()
+        self.forget_queue(queue)
         self.done(outcome)
 
     def sources(self, queue: NaiveQueue) -> list[NaiveQueue]:
-        """The queues whose dead letters go to this one."""
+        """The queues with dead letters for this queue."""
         return [
             source
             for source in self.queues
@@ -141,7 +141,7 @@ class QueueRules(Judge):
     def set_attributes(self, queue: NaiveQueue, changes: dict[str, Any]) -> None:
         wanted = {**queue.attributes, **changes}
         if changes.get("dead_letter_queue") == "" != queue.attributes["dead_letter_queue"]:
-            # Unbound, the policy goes with it.
+            # The policy ends with the binding.
             wanted = {**wanted, "dead_letter_max_receives": 0, "dead_letter_after_ms": 0, **changes}
         refused = self.is_refused(wanted, queue.account, queue.name, queue)
         refused |= wanted["transactional"] != queue.attributes["transactional"]
@@ -152,11 +152,12 @@ class QueueRules(Judge):
             return
         assert not refused
         queue.set_attributes(wanted, self.now_ms)
+        queue.use(self.now_ms)
         self.rebind()
         assert self.done(outcome).attributes == queue.attributes
 
     def set_backlog(self, queue: NaiveQueue, max_backlog: int) -> None:
-        """Below what an owner may set, so that a short run meets it."""
+        """Below the smallest value of an owner, so that a short run reaches the limit."""
         queue.attributes = {**queue.attributes, "max_backlog": max_backlog}
         record = QueueAttributesSet(queue.queue_id, QueueAttributes(**queue.attributes), self.now_ms)
         self.log.append([record])

@@ -1,4 +1,4 @@
-"""Large frames: the same replies as for small ones, and no walk over the whole frame."""
+"""Large frames: the same replies as for small frames, without a walk over the whole frame."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from support.connection_pair import ConnectionPair
 from support.vectors import load, names
 
 COUNT = 100_000
-"""Elements of one byte each: over ``LARGE_PAYLOAD_BYTES``, and over every limit."""
+"""Elements of a byte: over ``LARGE_PAYLOAD_BYTES``, and over every limit."""
 MESSAGES = [vector for vector in load("messages") if vector["from"] == "client" and vector["message"][0] >= 16]
 
 
@@ -44,11 +44,11 @@ REFUSED: dict[str, tuple[bytes, str]] = {
     ),
     "wrong type": (b"\x95" + SEND + array(COUNT) + ZEROS, "headers must have at most 256 entries"),
     "unknown elements": (
-        array(10 + COUNT) + SEND + b"\xc0\xc0\x00\x00\xc0\xc0" + ZEROS,
+        array(11 + COUNT) + SEND + b"\xc0\xc0\x00\x00\xc0\xc0\xc0" + ZEROS,
         f"request: {COUNT} bytes behind the last known field; at most {LARGE_PAYLOAD_BYTES} are skipped",
     ),
     "unknown nested element": (
-        b"\x9b" + SEND + b"\xc0\xc0\x00\x00\xc0\xc0" + array(COUNT) + ZEROS,
+        b"\x9c" + SEND + b"\xc0\xc0\x00\x00\xc0\xc0\xc0" + array(COUNT) + ZEROS,
         f"request: {COUNT + 5} bytes behind the last known field; at most {LARGE_PAYLOAD_BYTES} are skipped",
     ),
     "elements in place of fields": (array(COUNT) + SEND + ZEROS, "headers is of type int; expected array | null"),
@@ -58,7 +58,7 @@ REFUSED: dict[str, tuple[bytes, str]] = {
 
 @pytest.fixture(autouse=True)
 def no_walks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Decoders that walk over a whole payload are there for small ones only."""
+    """Decoders that walk over a whole payload are used for small payloads alone."""
 
     class SmallOnly:
         def __init__(self, decoder: Any) -> None:
@@ -110,7 +110,7 @@ def test_an_unknown_operation_in_a_large_frame_is_answered() -> None:
         array(COUNT) + b"\x10\x00" + ZEROS,
         array(COUNT) + b"\x10" + LONG_TEXT,
         array(2 * COUNT) + SEND + b"\xc0\xc0\x00\x00\xc0\xc0" + ZEROS[:10],
-        b"\x9a" + SEND + b"\xc0\xc0\x00\x00\xc0\xc0" + ZEROS,
+        b"\x9b" + SEND + b"\xc0\xc0\x00\x00\xc0\xc0\xc0" + ZEROS,
         b"\x94\x10\x07" + LONG_TEXT[:-1],
         b"\x93\x04\x07" + array(COUNT) + ZEROS,
     ],
@@ -145,7 +145,7 @@ def test_a_large_send_of_a_newer_client_is_taken() -> None:
     payload = encoder.encode(request)
     pair = ConnectionPair.opened()
 
-    pair.to_server(frame(b"\x9b" + payload[1:] + array(10_000) + bytes(10_000)))
+    pair.to_server(frame(b"\x9c" + payload[1:] + array(10_000) + bytes(10_000)))
 
     assert pair.server_events == [request]
 

@@ -17,6 +17,7 @@ from cmqd_protocol.limits import (
 from cmqd_protocol.messages import (
     Cancel,
     ClientHello,
+    DeadLetterMessages,
     MessagesPeeked,
     MessagesReceived,
     PublishMessages,
@@ -44,7 +45,7 @@ DECODERS: dict[str, msgspec.msgpack.Decoder[WireMessage]] = {
 """A decoder for all messages of a side."""
 MIB = 1024 * 1024
 ORIGIN_BYTES = 128
-"""What the origin of a moved message counts for in the bytes of a reply; its encoding is never longer."""
+"""Bytes that the origin of a moved message counts for in a reply; the encoding is never longer."""
 
 
 def struct_of(vector: dict[str, Any]) -> WireMessage:
@@ -153,7 +154,7 @@ class TestErrors:
 
 
 class TestSizes:
-    """What the limits of a batch allow fits the smallest frame that a tune can give."""
+    """A batch at its limits fits into the smallest frame that a negotiation can give."""
 
     @staticmethod
     def headers_of(name_bytes: int, value_bytes: int) -> dict[str, str]:
@@ -164,7 +165,7 @@ class TestSizes:
         ("name_bytes", "value_bytes"), [(2, 0), (2, 29), (31, 31), (32, 32), (32, 90), (63, 64), (255, 256), (256, 256)]
     )
     def test_a_full_batch_with_the_most_expensive_headers_fits(self, name_bytes: int, value_bytes: int) -> None:
-        """Text of 32 bytes and more costs two bytes of framing, so many headers just that long are the worst."""
+        """Text of 32 bytes and more costs two bytes of framing, so many headers of this length are the worst case."""
         headers = self.headers_of(name_bytes, value_bytes)
         header_bytes = MAX_HEADERS * (name_bytes + value_bytes)
         count = min(MAX_BATCH, MIB // (header_bytes + 1))
@@ -210,12 +211,13 @@ class TestSizes:
         assert len(encoder.encode(by_key)) <= MIN_MAX_FRAME_BYTES
         assert MIN_MAX_FRAME_BYTES < len(encoder.encode(by_tags)) <= DEFAULT_MAX_FRAME_BYTES
 
-    def test_a_full_reply_of_moved_messages_fits_because_their_origins_count(self) -> None:
+    @pytest.mark.parametrize("rejection", ["", "r" * 256, "\N{GRINNING FACE}" * 64])
+    def test_a_full_reply_of_moved_messages_fits_because_their_origins_count(self, rejection: str) -> None:
         headers = self.headers_of(32, 32)
         highest = 2**64 - 1
-        origin = Origin("q" * 64, highest, highest, highest, "receives")
+        origin = Origin("q" * 64, highest, highest, highest, "rejected", rejection)
         size = MIB // MAX_BATCH
-        body = b"x" * (size - MAX_HEADERS * 64 - ORIGIN_BYTES)
+        body = b"x" * (size - MAX_HEADERS * 64 - ORIGIN_BYTES - len(rejection.encode()))
         received = ReceivedMessage(highest, highest, body, highest, highest, highest, highest, headers, origin)
         peeked = PeekedMessage(highest, "in_flight", body, highest, highest, highest, headers, origin)
 
@@ -244,6 +246,13 @@ class TestSizes:
             MessagesPeeked(2**32 - 1, messages=[peeked] * MAX_BATCH, next_start=highest),
         ):
             assert len(encoder.encode(message)) <= MIN_MAX_FRAME_BYTES
+
+    def test_the_largest_request_with_reasons_fits(self) -> None:
+        highest = 2**64 - 1
+
+        message = DeadLetterMessages(2**32 - 1, "q" * 64, [highest] * MAX_BATCH, ["r" * 256] * MAX_BATCH)
+
+        assert len(encoder.encode(message)) <= MIN_MAX_FRAME_BYTES
 
     def test_the_largest_check_fits(self) -> None:
         headers = self.headers_of(256, 256)

@@ -1,4 +1,4 @@
-"""SPEC.md says what the code does: every operation, field, code and limit that it names is compared."""
+"""SPEC.md agrees with the code: every named operation, field, code and limit is compared."""
 
 import re
 from pathlib import Path
@@ -18,7 +18,9 @@ from cmqd.core.limits import (
     STRATEGIES,
     Limits,
 )
+from cmqd.core.operations.schedules import ScheduleAttributes
 from cmqd.core.urls import MAX_URL_LENGTH
+from cmqd.server.cron import HORIZON_YEARS, MAX_EXPRESSION_BYTES
 from cmqd.server.handlers.subscriptions import DEFAULT_OVERLAP_MS, MAX_OVERLAP_MS
 from cmqd.server.transaction_checkers import MAX_REGISTRATIONS
 from cmqd.settings import Settings
@@ -28,6 +30,7 @@ from cmqd_protocol.features import FEATURES_FACT, FIELD_FEATURES, MAX_WAITING_RE
 from cmqd_protocol.messages import MESSAGE_TYPES, REQUEST_TYPES, operation_name
 from cmqd_segment.attributes import QueueAttributes, SubscriptionAttributes, TopicAttributes
 from cmqd_types.messages import CopyOf, HalfMessage, Origin, PeekedMessage, ReceivedMessage
+from cmqd_types.schedules import ScheduleSummary
 from cmqd_types.topics import SubscriptionSummary
 from support.vectors import load
 
@@ -39,7 +42,7 @@ _ATTRIBUTE_ROW = re.compile(r"^\| `(\w+)` \| ([\d,]+)-([\d,]+)(?: messages)? \| 
 
 
 def section(opcode: int) -> str:
-    """The part of the document about an operation: from its heading or bold name to the next one."""
+    """The part of the document about an operation: from its heading or bold name to the next."""
     name = f"`{operation_name(MESSAGE_TYPES[opcode])}` ({opcode})"
     found = re.split(rf"^(?:#### {re.escape(name)}|\*\*{re.escape(name)}\*\*)", SPEC, flags=re.MULTILINE)
     assert len(found) == 2, f"{name} should head one part of SPEC.md"
@@ -76,6 +79,7 @@ def test_every_request_names_its_reply(opcode: int) -> None:
         messages.TransactionFailure,
         HalfMessage,
         SubscriptionSummary,
+        ScheduleSummary,
         messages.KeyInfo,
     ],
 )
@@ -109,7 +113,7 @@ def test_the_number_space_is_that_of_the_code() -> None:
     part = SPEC.partition("| operations | theme |")[2].partition("\n\n")[0]
     rows = {(int(first), int(last or first)): text for first, last, text in _THEME_ROW.findall(part)}
 
-    # The document leaves out number 0, which is no operation.
+    # The document leaves out number 0, which is not an operation.
     assert [number for first, last in rows for number in range(first, last + 1)] == list(range(1, 256))
     theme_of = {number: text for (first, last), text in rows.items() for number in range(first, last + 1)}
     assert [theme_of[opcode] for opcode in MESSAGE_TYPES if "reserved" in theme_of[opcode]] == []
@@ -241,6 +245,17 @@ def test_the_limits_and_defaults_of_topics_are_written_as_they_are() -> None:
     assert set(TopicAttributes.__struct_fields__) | set(SubscriptionAttributes.__struct_fields__) <= rows
 
 
+def test_the_limits_and_attributes_of_schedules_are_written_as_they_are() -> None:
+    chapter = " ".join(SPEC.partition("### 7.7 Schedules")[2].partition("## 8 ")[0].split())
+
+    assert f"at most **{Limits().max_schedules_per_account:,}** schedules" in chapter
+    assert f"| schedules per account | {Limits().max_schedules_per_account:,} | `too_many_schedules` |" in SPEC
+    assert f"at most {MAX_EXPRESSION_BYTES} bytes" in chapter
+    assert f"within {HORIZON_YEARS} years" in chapter
+    assert re.findall(r"\| `([a-z]+)` \|", chapter) == list(ScheduleAttributes.__struct_fields__)
+    assert ScheduleAttributes().zone == "UTC"
+
+
 def test_the_waiting_requests_that_a_server_takes_by_default_are_written_as_they_are() -> None:
     default = limits.DEFAULT_MAX_WAITING_REQUESTS
 
@@ -275,7 +290,7 @@ def test_the_worked_example_is_the_golden_vector() -> None:
     for short, whole in nonces:
         said, transcript = said.replace(short, whole), transcript.replace(short, whole)
     hexadecimal = r"(?<![\w\"])(?:[0-9a-f]{2})+(?![\w\"])"
-    # Left of two spaces is what is sent, right of them what it means.
+    # Left of two spaces stand the bytes, right of them their meaning.
     sent = "".join(
         "".join(re.findall(hexadecimal, re.split(r"\s{3,}\S*[A-Z\"a-z0-9]", line[3:].strip() + "   x")[0]))
         for line in said.splitlines()

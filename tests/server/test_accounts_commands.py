@@ -1,4 +1,4 @@
-"""``cmqd accounts``: what a stopped broker's accounts file holds, and the ways out when a server refuses it."""
+"""``cmqd accounts``: the accounts file of a stopped broker, and the ways out after a refusal of the server."""
 
 import asyncio
 import json
@@ -56,7 +56,7 @@ def test_check_of_a_sound_file_says_so_and_shows_no_secret(
     assert run(file, "check") == 0
 
     out = capsys.readouterr().out
-    assert out.count("version 2, checksum right, 2 accounts, 2 keys") == 2
+    assert out.count("version 2, checksum correct, 2 accounts, 2 keys") == 2
     document = read(file)
     for secret in (*(key.secret_key for key in document.keys), *map(str, document.handle_key)):
         assert secret not in out
@@ -71,7 +71,7 @@ def test_check_names_what_was_edited(file: AccountsFile, capsys: pytest.CaptureF
     out = capsys.readouterr().out
     assert "checksum WRONG" in out
     assert "account 'other' has no enabled key" in out
-    assert f"key '{other.secret_id}' is of account 'otter', which is missing" in out
+    assert f"key '{other.secret_id}' belongs to account 'otter', which is missing" in out
     assert f"beside the copy: key {other.secret_id} was changed" in out
     assert "repair --from-copy" in out
 
@@ -149,7 +149,7 @@ def test_a_new_key_for_an_admin_without_any(file: AccountsFile) -> None:
 
 def test_a_new_key_of_an_unknown_account_is_refused(file: AccountsFile, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(file, "new-key", "nobody") == 4
-    assert "known: admin, other" in capsys.readouterr().out
+    assert "the accounts are admin, other" in capsys.readouterr().out
 
 
 def test_new_key_admin_begins_a_file_that_is_lost_but_not_over_a_copy(

@@ -1,4 +1,4 @@
-"""The agenda_timer: one timer, set to what is due first, working in slices."""
+"""The agenda timer: a single timer, set to the first due work, which is done in slices."""
 
 import asyncio
 from collections.abc import Callable
@@ -44,7 +44,7 @@ class FakeTimer:
 
 
 class Work:
-    """Deadlines; each tick takes the first."""
+    """Deadlines; a tick takes the first."""
 
     def __init__(self, clock: FakeClock, *dues: int) -> None:
         self.clock = clock
@@ -54,6 +54,7 @@ class Work:
         self.agenda_timer = AgendaTimer(
             loop=cast("asyncio.AbstractEventLoop", self.loop),
             now_ms=clock.now_ms,
+            clock_ms=clock.now_ms,
             next_deadline_ms=lambda: self.dues[0] if self.dues else None,
             tick=self.tick,
         )

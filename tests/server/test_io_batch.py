@@ -1,6 +1,8 @@
-"""Wake-ups: replies leave, the sockets are looked at again, then what is common is done once."""
+"""I/O batches: replies leave, the sockets are polled again, then the common work is done once."""
 
 import asyncio
+
+import pytest
 
 from cmqd.server.io_batch import (
     CLOCK_BYTES,
@@ -78,10 +80,70 @@ async def test_what_the_sockets_bring_meanwhile_shares_the_end() -> None:
             super().flush()
             io_batch.write_later(Client(log, "next"))
 
+    io_batch.schedule()
     io_batch.write_later(Asking(log, "first"))
     await turns(3)
 
     assert log == ["flush first", "flush next", "end"]
+
+
+async def test_replies_alone_are_written_once_and_have_no_end() -> None:
+    log: list[str] = []
+    io_batch = IoBatch(asyncio.get_running_loop(), lambda: 0, lambda: log.append("end"))
+
+    for name in ("a", "b"):
+        io_batch.write_later(Client(log, name))
+        await turns(5)
+
+    assert log == ["flush a", "flush b"]
+
+
+async def test_a_reply_that_another_reply_causes_is_written_too() -> None:
+    log: list[str] = []
+    io_batch = IoBatch(asyncio.get_running_loop(), lambda: 0, lambda: log.append("end"))
+
+    class Causing(Client):
+        def flush(self) -> None:
+            super().flush()
+            io_batch.write_later(Client(log, "second"))
+
+    io_batch.write_later(Causing(log, "first"))
+    await turns(5)
+
+    assert log == ["flush first", "flush second"]
+
+
+@pytest.mark.parametrize("work", ["schedule", "now_ms"])
+async def test_work_that_a_reply_causes_has_an_end(work: str) -> None:
+    log: list[str] = []
+    io_batch = IoBatch(asyncio.get_running_loop(), lambda: 0, lambda: log.append("end"))
+
+    class Working(Client):
+        def flush(self) -> None:
+            super().flush()
+            getattr(io_batch, work)()
+
+    io_batch.write_later(Working(log, "a"))
+    await turns(8)
+
+    assert log == ["flush a", "end"]
+
+
+@pytest.mark.parametrize("work", ["schedule", "now_ms", "take_input"])
+async def test_work_that_comes_before_replies_are_written_has_the_time_of_a_whole_batch(work: str) -> None:
+    log: list[str] = []
+    now = 0.0
+    io_batch = IoBatch(asyncio.get_running_loop(), lambda: 0, lambda: log.append("end"), timer=lambda: now)
+
+    io_batch.write_later(Client(log, "a"))
+    now = 2 * IO_BATCH_SECONDS
+    arguments = (4,) if work == "take_input" else ()
+    getattr(io_batch, work)(*arguments)
+    await turns(1)
+    assert log == ["flush a"], "the sockets are polled again"
+    await turns(5)
+
+    assert log == ["flush a", "end"]
 
 
 async def test_clients_that_never_pause_do_not_put_the_end_off_for_ever() -> None:

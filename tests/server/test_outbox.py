@@ -18,7 +18,7 @@ def a_push(subscription_id: int, position: int) -> Push:
 def an_outbox(*with_secret: int, durable_lsn: int = 0) -> tuple[Outbox, FakePusher, set[int], list[PushResult]]:
     """An outbox, its pusher, the subscriptions that have a secret, and the results that it has told."""
     secrets = set(with_secret)
-    outbox = Outbox(durable_lsn, secrets.__contains__)
+    outbox = Outbox(lambda: durable_lsn, secrets.__contains__)
     results: list[PushResult] = []
     no_secrets: Callable[[int], Any] = lambda subscription_id: []  # noqa: E731
     pusher = FakePusher(secrets_of=no_secrets, on_results=results.extend, now_ms=lambda: 5)
@@ -90,7 +90,7 @@ async def test_once_stopped_nothing_leaves() -> None:
     outbox.open_to(1)
     outbox.secret_made(2)
     results += outbox.forget(2, 9)
-    outbox.hold(1, [a_push(1, 2)])
+    outbox.hold(0, [a_push(1, 2)])
     await outbox.close(3.0)
 
     assert (pusher.pushes, results, len(outbox)) == ([], [], 0)
@@ -98,7 +98,7 @@ async def test_once_stopped_nothing_leaves() -> None:
 
 
 async def test_without_a_pusher_there_is_nothing_to_close() -> None:
-    outbox = Outbox(0, lambda _: True)
+    outbox = Outbox(lambda: 0, lambda _: True)
     outbox.hold(0, [a_push(1, 0)])
 
     await outbox.close(1.0)

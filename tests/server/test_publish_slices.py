@@ -48,7 +48,7 @@ async def read_all(rig: ServerRig, *clients: RigClient, turns: int = 300) -> Non
             client.deliver()
             client.read()
     collector: Any = rig.server.collector
-    assert not rig.server.publishes.has_work
+    assert not rig.server.publishes.lines
     assert (rig.server.admission.collected_bytes, collector._messages) == (0, 0)
 
 

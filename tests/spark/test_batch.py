@@ -152,6 +152,8 @@ def test_modes(spark: "SparkSession", tmp_path: Path):
     rig.settle(1100)
     rig.receive(most=2, visibility_timeout_ms=100_000)
     rig.send(b"later", delay_ms=60_000)
+    (handle,) = rig.handles(most=1)
+    rig.reject(handle, reasons=["no such customer"])
     folder = tmp_path / "data"
     write_folder(folder, [rows_of(rig)])
 
@@ -162,21 +164,30 @@ def test_modes(spark: "SparkSession", tmp_path: Path):
 
     backlog = [
         *(("q", "in_flight", b"message %d" % number, 1) for number in (4, 5)),
-        *(("q", "active", b"message %d" % number, 0) for number in range(6, 10)),
+        *(("q", "active", b"message %d" % number, 0) for number in range(7, 10)),
         ("dead", "active", b"message 3", 0),
         ("q", "delayed", b"later", 0),
+        ("dead", "active", b"message 6", 0),
     ]
     deleted = [("q", "deleted", b"message %d" % number, 1) for number in range(3)]
     assert states(mode="backlog") == backlog
     assert states(mode="consumed") == deleted
-    assert states(mode="dead") == [("dead", "active", b"message 3", 0)]
-    assert states(mode="all") == [*deleted, ("q", "dead_lettered", b"message 3", 1), *backlog]
+    assert states(mode="dead") == [("dead", "active", b"message 3", 0), ("dead", "active", b"message 6", 0)]
+    assert states(mode="all") == [
+        *deleted,
+        ("q", "dead_lettered", b"message 3", 1),
+        *backlog[:2],
+        ("q", "dead_lettered", b"message 6", 1),
+        *backlog[2:],
+    ]
     # The state of an earlier row, when nothing had been received.
     sent = next(lsn for lsn, records in enumerate(rig.log.rows, 1) if isinstance(records[-1], MessagesSent))
     assert {state for _, state, *_ in states(mode="all", endingLsn=str(sent))} == {"active"}
 
-    (dead,) = spark.read.format("cmqd").option("mode", "dead").load(str(folder)).collect()
+    dead, rejected = spark.read.format("cmqd").option("mode", "dead").load(str(folder)).orderBy("lsn").collect()
     assert (dead.origin.queue, dead.origin.reason, dead.origin.receive_count) == ("q", "receives", 1)
+    assert dead.origin.rejection is None
+    assert (rejected.origin.reason, rejected.origin.rejection) == ("rejected", "no such customer")
     consumed = spark.read.format("cmqd").option("mode", "consumed").load(str(folder)).collect()
     assert {row.deleted_ts.astimezone(UTC).timestamp() for row in consumed} == {START_MS / 1000}
 
@@ -215,9 +226,9 @@ def test_topics_tags_and_headers(spark: "SparkSession", tmp_path: Path):
 
 
 def test_errors_say_what_is_wrong(spark: "SparkSession", folder: Path):
-    with pytest.raises(Exception, match="knows no queue of that name"):
+    with pytest.raises(Exception, match="has no queue of this name"):
         spark.read.format("cmqd").option("queue", "nobody").load(str(folder)).collect()
     with pytest.raises(Exception, match="columns are lsn"):
         spark.read.format("cmqd").schema("bodies binary").load(str(folder)).collect()
-    with pytest.raises(Exception, match="it is not known"):
+    with pytest.raises(Exception, match="has no option of this name"):
         spark.read.format("cmqd").option("qname", "orders").load(str(folder)).collect()

@@ -1,4 +1,4 @@
-"""Names by id: from checkpoints, from rows, over rows that are gone; and what is told without decoding it."""
+"""Names by id: from checkpoints, from rows, over reclaimed rows; and names that need no decoding."""
 
 # pyarrow tells pyright little of its types, and is not there without the Spark set.
 # pyright: reportMissingImports=false, reportMissingTypeStubs=false, reportMissingModuleSource=false
@@ -67,7 +67,7 @@ def pieces(view: View) -> list[Piece]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Row 1 makes orders, row 3 bills, row 5 debts; each has a row of messages behind, each two rows a segment.
+    """Row 1 creates orders, row 3 bills, row 5 debts; a row of messages follows each, and two rows are a segment.
 
     The segments have no tables of names, as those of format 1.
     """
@@ -102,7 +102,7 @@ def test_rows_that_are_left_beside_a_gap_are_looked_through_too(folder: Path):
         folder,
         [[sends(7, 5, 5)], [([queue_created(10, "short")], [], NOW_MS), sends(10, 0, 5)]],
     )
-    # It was deleted before the checkpoint.
+    # The queue was deleted before the checkpoint.
     add_checkpoint(folder, 9, {7: "orders"})
     drop_segment(folder, 7)
 
@@ -131,7 +131,7 @@ def test_segments_are_opened_only_as_far_as_there_are_ids_without_a_name(folder:
     name_ids(catalog, data, view, pieces(view)[:1])
     assert (names(catalog), opened) == ({7: "orders"}, [first])
 
-    # Once for what is in it, once for what made it; nothing behind, nothing before.
+    # Once for its messages, once for its creation; no row behind, no row before.
     name_ids(catalog, data, view, pieces(view)[1:2])
     assert (names(catalog), opened[1:]) == ({7: "orders", 8: "bills"}, [second, second])
 
@@ -168,7 +168,7 @@ def test_a_queue_that_was_deleted_is_known_by_its_name_where_it_has_no_messages(
 
     assert planned(queue="bills") == [4]
     assert planned(queue="bills", startingLsn="5") == []
-    with pytest.raises(OptionError, match="knows no queue of that name"):
+    with pytest.raises(OptionError, match="has no queue of this name"):
         planned(queue="bils", startingLsn="5")
 
 

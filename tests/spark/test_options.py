@@ -1,4 +1,4 @@
-"""Every option is checked before anything is read, and a refusal names it."""
+"""Every option is checked before any read, and a refusal names the option."""
 
 import pickle
 
@@ -58,7 +58,7 @@ def test_no_error_tells_a_key():
     for error in (
         FolderError("the manifest of s3://ID1:a-key@bucket/data cannot be read"),
         DataLossError("rows 1 to 2 of http://ID1:a-/key@host/data were reclaimed"),
-        OptionError("queue", "x", "the log of ftp://ID1:a-key@host/data knows no queue of that name"),
+        OptionError("queue", "x", "the log of ftp://ID1:a-key@host/data has no queue of this name"),
     ):
         assert "key" not in f"{error} {error!r}"
         assert "://***@" in str(error)

@@ -1,4 +1,4 @@
-"""Plans: the rows and segments that each task reads."""
+"""Plans: the rows and segments of every task."""
 
 import pytest
 
@@ -172,8 +172,9 @@ def test_who_is_wanted():
 
 
 def test_ranges_as_text():
-    assert describe([(1, 1), (3, 5)]) == "1, 3 to 5"
-    assert describe([(1, 1)] * 5) == "1, 1, 1 and 2 more ranges"
+    assert describe([(4, 4)]) == "row 4"
+    assert describe([(1, 1), (3, 5)]) == "rows 1, 3 to 5"
+    assert describe([(1, 1)] * 5) == "rows 1, 1, 1 and 2 more ranges"
 
 
 # ---------------------------------------------------------------------- events

@@ -60,7 +60,7 @@ def test_a_run_does_not_go_on_with_another_log_of_the_same_rows(folder: Path, tm
     journal = journal_of(folder)
     journal.source["path"] = str(other)
 
-    with pytest.raises(JournalError, match=r"another log than that of the run: .* is of log"):
+    with pytest.raises(JournalError, match=r"does not hold the log of the run: .* belongs to log"):
         check_log(journal)
 
 
@@ -84,5 +84,5 @@ def test_a_journal_of_an_earlier_version_is_taken_once_with_a_warning(folder: Pa
     assert (journal.log_id, journal.start) == (manifest.log_id, manifest.starts[0].number)
     check_log(journal)
     assert len(caplog.records) == 1
-    with pytest.raises(JournalError, match="ends before row"):
+    with pytest.raises(JournalError, match="end before row"):
         check_log(journal_of(folder, log_id="", start="", position=1_000))

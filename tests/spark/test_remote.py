@@ -1,4 +1,4 @@
-"""A log by URL: fetched through a real file system of fsspec, over real sockets, checked before it counts."""
+"""A log by URL: fetched through a real file system of fsspec, over real sockets, and checked before its use."""
 
 # pyspark and pyarrow tell pyright little of their types, and are not there without the Spark set.
 # pyright: reportMissingImports=false, reportMissingTypeStubs=false, reportUntypedBaseClass=false
@@ -45,7 +45,7 @@ BODIES = [body(7, position, 1_000) for position in range(300)]
 
 
 class Store(ThreadingHTTPServer):
-    """Serves a folder on the loopback, and does what a test asks for instead."""
+    """Serves a folder on the loopback, with faults that a test asks for."""
 
     daemon_threads = True
 
@@ -89,7 +89,7 @@ class Store(ThreadingHTTPServer):
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Three sealed segments of a hundred messages each."""
+    """Three sealed segments with a hundred messages per segment."""
     folder = tmp_path / "store" / "data"
     folder.parent.mkdir()
     created = ([queue_created(7, "orders")], [], NOW_MS)
@@ -162,7 +162,7 @@ def test_a_flipped_bit_is_refused(folder: Path, store: Store, cache: Path) -> No
     flip(folder / second.piece.extent.file)
 
     assert bodies([first]) == BODIES[:100]
-    # By now a copy that was planned with is there; another executor has none.
+    # By now the copy of the plan exists here; a second executor has no copy.
     other = [task for task in plan_with(cache.with_name("other"), [first, second]) if task.piece == second.piece]
     with pytest.raises(FolderError, match="checksum"):
         bodies(other)
@@ -170,7 +170,7 @@ def test_a_flipped_bit_is_refused(folder: Path, store: Store, cache: Path) -> No
 
 
 def plan_with(cache: Path, tasks: "list[Task]") -> "list[Task]":
-    """As an executor of another machine gets them."""
+    """Tasks as an executor on a second machine gets them."""
     from dataclasses import replace
 
     return [replace(task, options=replace(task.options, cache_folder=str(cache))) for task in tasks]
@@ -200,7 +200,7 @@ def test_a_segment_that_goes_between_plan_and_read(store: Store, folder: Path, c
     left = [entry for entry in manifest.segments if entry.number != second.number]
     dropped = [(second.first_lsn, second.last_lsn)]
     write_manifest(folder, Manifest(clean=True, next_number=9, segments=left, dropped=dropped))
-    with pytest.raises(DataLossError, match="reclaimed by the broker"):
+    with pytest.raises(DataLossError, match="the broker reclaimed row 3 before"):
         bodies(tasks)
     lenient = plan(store.url, cache.with_name("third"), queue="orders", failOnDataLoss="false", startingLsn="1")
     assert bodies(lenient) == BODIES[:100] + BODIES[200:]
@@ -230,7 +230,7 @@ def test_what_is_not_sealed_ends_the_log_of_a_url(store: Store, folder: Path, ca
 
 @pytest.mark.parametrize("named", [True, False])
 def test_a_plan_fetches_no_segment_that_is_not_read(store: Store, folder: Path, cache: Path, named: bool) -> None:
-    """None at all, if the manifest names what is in the segments; without, those whose ids are to be named."""
+    """Fetched segments: none if the manifest has the names; otherwise the segments with ids to be named."""
     later = [NOW_MS + hour * HOUR_MS for hour in range(1, 4)]
     write_folder(folder, [[sends(7, 300 + 100 * hour, 100, at, size=1_000)] for hour, at in enumerate(later)])
     if not named:
@@ -287,7 +287,7 @@ fsspec.register_implementation("needs-token", NeedsToken)
 
 @pytest.fixture
 def guarded(folder: Path) -> str:
-    """A URL of the folder whose file system wants a token."""
+    """A URL of the folder in a file system that needs a token."""
     return f"needs-token://{folder}"
 
 
@@ -309,7 +309,7 @@ def test_no_error_tells_a_key_of_the_storage_options(guarded: str, cache: Path) 
 
 
 def test_storage_options_are_for_urls(folder: Path, cache: Path) -> None:
-    with pytest.raises(OptionError, match="only for a URL"):
+    with pytest.raises(OptionError, match="for a URL that fsspec opens"):
         plan(str(folder), cache, storageOptions="{}")
 
 
@@ -330,7 +330,7 @@ def test_segments_are_listed_and_verified_by_url(
     code, out, _ = cmq("list", "--output", "json")
     assert (code, [one["last_lsn"] for one in json.loads(out)["segments"]]) == (ExitCode.OK, [2, 3, 4])
     assert cmq("verify") == (ExitCode.OK, "", "4 files are sound\n")
-    # Nothing is left behind, and nothing of it counts as cached.
+    # No file is left behind or counts as cached.
     assert list((tmp_path / "tmp").iterdir()) == []
 
     entries = read_manifest(folder).segments
@@ -342,7 +342,7 @@ def test_segments_are_listed_and_verified_by_url(
     (folder / entries[2].file).unlink()
     code, out, err = cmq("verify", "--output", "json")
     assert (code, sorted(json.loads(out)["wrong"])) == (ExitCode.FAILED, [entries[1].file, entries[2].file])
-    assert f"{entries[1].file} does not have the checksum" in err
+    assert f"{entries[1].file} does not match its checksum" in err
     assert f"segment {entries[2].file}: " in err
 
     (folder / "manifest").unlink()
@@ -360,7 +360,7 @@ def test_what_is_not_sealed_is_no_part_of_a_copy(store: Store, folder: Path, cap
 
 
 def test_names_are_learnt_without_fetching_segments(tmp_path: Path, cache: Path):
-    """Of four segments only the one with messages of the queue is fetched, to be read."""
+    """Of four segments only the segment with messages of the queue is fetched."""
     folder = tmp_path / "store" / "data"
     folder.parent.mkdir()
     made = [queue_created(7, "orders"), queue_created(8, "bills"), queue_created(9, "debts")]

@@ -40,7 +40,7 @@ NEWS = 90
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
-    """600 orders in six rows, and 90 news with tags and with keys; all of it sealed."""
+    """600 orders in six rows, and 90 news with tags and with keys; all rows sealed."""
     with RunningBroker(tmp_path_factory.mktemp("broker"), "--durability", "os") as broker:
 
         async def fill(client: Client) -> None:
@@ -90,7 +90,7 @@ def cmq(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> Cmq:
-    """Runs ``cmq replay`` in this process, with its session. No run tells the key, nor writes it down."""
+    """Runs ``cmq replay`` in this process, with its session. No run prints or stores the key."""
     monkeypatch.setenv("CMQ_URL", broker.url)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     key = broker.url.split(":")[2].split("@")[0]
@@ -115,7 +115,7 @@ def orders(broker: RunningBroker, target: str, *more: str) -> list[str]:
 
 
 def taken(broker: RunningBroker, name: str) -> list[Message]:
-    """All messages of a queue, taken out of it."""
+    """Take all messages out of a queue."""
 
     async def take(client: Client) -> list[Message]:
         messages: list[Message] = []
@@ -235,7 +235,7 @@ def test_modes_and_ranges(cmq: Cmq, broker: RunningBroker, target: str) -> None:
     work_into = ["--path", path(broker), "--queue", "work", "--into", target, "--include-active", "--output", "json"]
 
     unsealed = cmq("--path", path(broker), "--queue", "orders", "--dry-run")
-    assert "are not sealed yet" in unsealed.err
+    assert "did not read rows" in unsealed.err
 
     for options, wanted in (
         (("--mode", "consumed"), range(7)),
@@ -273,7 +273,7 @@ def test_stopped_in_the_middle_it_goes_on_and_nothing_is_doubled(
 
     stopping = threading.Thread(target=stop)
     stopping.start()
-    # The second slice takes two seconds: the stop comes within it.
+    # The second slice takes two seconds: the stop comes within this slice.
     stopped = cmq(*orders(broker, target, "--slice", "200", "--rate", "100"))
     stopping.join()
 
@@ -284,11 +284,11 @@ def test_stopped_in_the_middle_it_goes_on_and_nothing_is_doubled(
     assert 200 < waiting(broker, target) < 400
 
     refused = cmq("--resume", run, "--into", "orders")
-    assert (refused.code, "--into cannot be given" in refused.err) == (ExitCode.USAGE, True)
+    assert (refused.code, "leave --into out" in refused.err) == (ExitCode.USAGE, True)
     file = tmp_path / "state" / "cmq" / "replays" / f"{run}.json"
     with locked(file):
-        assert "under way in another process" in cmq("--resume", run).err
-    # As if it had been stopped long ago. The broker still remembers, which the command cannot know.
+        assert "another process is carrying out this run" in cmq("--resume", run).err
+    # As if the run had been stopped long ago. The broker still remembers, which the command cannot know.
     journal = json.loads(file.read_text())
     journal["begun"] -= 400
     file.write_text(json.dumps(journal))
@@ -299,7 +299,7 @@ def test_stopped_in_the_middle_it_goes_on_and_nothing_is_doubled(
     assert bodies(taken(broker, target)) == ALL_ORDERS
     (doubt,) = ran.json["perhaps_twice"]
     assert doubt["messages"] == 200
-    assert "the server remembers no more" in ran.err
+    assert "the server no longer remembers" in ran.err
     assert f"rows {doubt['first_lsn']} to {doubt['last_lsn']}, up to 200 messages may have been stored twice" in ran.err
 
 
@@ -309,7 +309,7 @@ def test_killed_in_the_middle_of_a_slice_it_goes_on(
     journal = tmp_path / "here" / "run.json"
     command = [sys.executable, "-m", "cmq_cli", "replay", *orders(broker, target)]
     command += ["--slice", "200", "--rate", "100", "--state", str(journal)]
-    # It lives for a few seconds: starting up soon is what counts.
+    # The process lives for a few seconds: a quick start counts.
     environment = {**os.environ, "CMQ_URL": broker.url, "JAVA_TOOL_OPTIONS": JVM_OPTIONS, "TMPDIR": str(tmp_path)}
     with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
         while waiting(broker, target) <= 200 and process.poll() is None:
@@ -321,7 +321,7 @@ def test_killed_in_the_middle_of_a_slice_it_goes_on(
     assert json.loads(journal.read_text())["done"] == 1
     assert 200 < waiting(broker, target) < 400
 
-    assert "go on with that run" in cmq(*orders(broker, target), "--state", str(journal)).err
+    assert "resume its run" in cmq(*orders(broker, target), "--state", str(journal)).err
     ran = cmq("--resume", str(journal), "--output", "json")
 
     assert (ran.code, ran.json["messages_sent"], ran.json["perhaps_twice"]) == (ExitCode.OK, ORDERS, [])
@@ -342,9 +342,9 @@ def test_a_run_goes_on_with_the_same_log_and_target_only(
         return ran.err
 
     slices = [{**journal["slices"][0], "check": 1}]
-    assert "another log" in resumed(slices=slices)
-    assert "another log" in resumed(position=1_000_000)
-    assert "is another one than when the run began" in resumed(target_id=1)
+    assert "does not hold the log of the run" in resumed(slices=slices)
+    assert "does not hold the log of the run" in resumed(position=1_000_000)
+    assert "is not the target that the run began with" in resumed(target_id=1)
     assert len(taken(broker, target)) == ORDERS
 
 
@@ -352,32 +352,36 @@ def test_a_run_goes_on_with_the_same_log_and_target_only(
     ("options", "code", "text"),
     [
         (("--into", "x"), ExitCode.USAGE, "give the data folder"),
-        (("--path", "{path}", "--into", "x"), ExitCode.USAGE, "say what is to be replayed"),
-        (("--path", "{path}", "--queue", "orders"), ExitCode.USAGE, "say where it goes"),
-        (("--path", "{path}", "--queue", "orders", "--into", "x", "--into-topic", "y"), ExitCode.USAGE, "say where"),
-        (("--path", "{path}", "--queue", "orders", "--into", "orders"), ExitCode.USAGE, "into itself"),
-        (("--path", "{path}", "--topic", "news", "--into-topic", "news"), ExitCode.USAGE, "to itself"),
+        (("--path", "{path}", "--into", "x"), ExitCode.USAGE, "give the source"),
+        (("--path", "{path}", "--queue", "orders"), ExitCode.USAGE, "give the target"),
+        (
+            ("--path", "{path}", "--queue", "orders", "--into", "x", "--into-topic", "y"),
+            ExitCode.USAGE,
+            "give the target",
+        ),
+        (("--path", "{path}", "--queue", "orders", "--into", "orders"), ExitCode.USAGE, "the source and the target"),
+        (("--path", "{path}", "--topic", "news", "--into-topic", "news"), ExitCode.USAGE, "the source and the target"),
         (("--path", "{path}", "--queue", "orders", "--into", "nowhere"), ExitCode.NOT_FOUND, "nowhere"),
         (("--path", "{path}", "--queue", "orders", "--into-topic", "nowhere"), ExitCode.NOT_FOUND, "nowhere"),
         (("--path", "{path}", "--queue", "orders", "--into-topic", "news", "--create"), ExitCode.USAGE, "topic create"),
         (("--path", "{path}", "--queue", "ordres", "--into", "inbox"), ExitCode.USAGE, "'ordres'"),
-        (("--path", "{path}/none", "--queue", "orders", "--into", "inbox"), ExitCode.FAILED, "no data folder"),
-        (("--path", "{path}", "--queue", "orders", "--into", "inbox", "--from", "soon"), ExitCode.USAGE, "no time"),
+        (("--path", "{path}/none", "--queue", "orders", "--into", "inbox"), ExitCode.FAILED, "not a data folder"),
+        (("--path", "{path}", "--queue", "orders", "--into", "inbox", "--from", "soon"), ExitCode.USAGE, "not a time"),
         (
             ("--path", "{path}", "--queue", "orders", "--into", "inbox", "--from", "1h", "--to", "2h"),
             ExitCode.USAGE,
-            "--from is 1h, and --to is 2h",
+            "--to is 2h, which is before --from, 1h",
         ),
         (
             ("--path", "{path}", "--queue", "orders", "--into", "inbox", "--from", "1h", "--from-lsn", "2"),
             ExitCode.USAGE,
-            "one of them at most",
+            "give --from or --from-lsn, not both",
         ),
         (("--path", "{path}", "--queue", "orders", "--into", "inbox", "--rate", "0"), ExitCode.USAGE, "--rate is 0"),
         (
             ("--path", "{path}", "--topic", "news", "--mode", "all", "--into", "inbox"),
             ExitCode.USAGE,
-            "only in mode events",
+            "read in mode events",
         ),
         (("--resume", "r-000000000000"), ExitCode.FAILED, "does not exist"),
     ],
@@ -403,7 +407,7 @@ def test_a_queue_is_made_large_enough_and_a_small_one_is_refused(cmq: Cmq, broke
     large = ["--path", path(broker), "--queue", "large", "--include-active", "--into"]
 
     refused = cmq(*large, target)
-    assert (refused.code, "takes messages of at most 65536 bytes" in refused.err) == (ExitCode.FAILED, True)
+    assert (refused.code, "takes at most 65536" in refused.err) == (ExitCode.FAILED, True)
     assert cmq(*large, "large-replay", "--create").code == ExitCode.OK
     assert bodies(taken(broker, "large-replay")) == [b"x" * 100_000]
 
@@ -440,14 +444,14 @@ def test_rows_that_are_gone_are_told(cmq: Cmq, broker: RunningBroker, target: st
     early = ["--from", "2000-01-01"]
     refused = cmq(*replay, *early)
     assert refused.code == ExitCode.FAILED
-    assert "are gone" in refused.err
-    assert "--allow-data-loss reads what there is" in refused.err
+    assert "reclaimed, or lost to damage" in refused.err
+    assert "--allow-data-loss reads the remaining rows" in refused.err
     assert waiting(broker, target) == 0
     ran = cmq(*replay, *early, "--allow-data-loss", "--output", "json")
     assert (ran.code, ran.json["slices"], ran.json["messages_sent"]) == (ExitCode.OK, 2, 20)
 
     journal.write_text(json.dumps(undone))
-    assert "were reclaimed or lost meanwhile" in cmq("--resume", str(journal)).err
+    assert "which the run sends next" in cmq("--resume", str(journal)).err
     journal.write_text(json.dumps({**undone, "run": "r-000000000001", "allow_data_loss": True}))
     ran = cmq("--resume", str(journal), "--output", "json")
     assert (ran.code, ran.json["messages_sent"], ran.json["messages"]) == (ExitCode.PARTIAL, 20, 30)

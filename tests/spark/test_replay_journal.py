@@ -1,4 +1,4 @@
-"""Slices, the journal, and what may have been stored twice. No Spark."""
+"""Slices, the journal, and messages that may be stored twice. No Spark."""
 
 from pathlib import Path
 
@@ -142,7 +142,7 @@ def test_what_is_no_journal_is_refused(tmp_path: Path):
     with pytest.raises(JournalError, match="does not exist"):
         read_journal(file)
     file.write_text("{}")
-    with pytest.raises(JournalError, match="no journal of a replay"):
+    with pytest.raises(JournalError, match="not the journal of a replay"):
         read_journal(file)
     run = journal()
     run.format = 2
@@ -155,7 +155,7 @@ def test_what_is_no_journal_is_refused(tmp_path: Path):
 
 def test_one_process_works_on_a_run(tmp_path: Path):
     file = tmp_path / "run.json"
-    with locked(file), pytest.raises(JournalError, match="under way in another process"), locked(file):
+    with locked(file), pytest.raises(JournalError, match="another process is carrying out this run"), locked(file):
         pass
     with locked(file):
         pass

@@ -1,4 +1,4 @@
-"""What the commands with Spark say when something fails, and what they leave of Spark's own words."""
+"""Failures of commands with Spark, and the part of Spark's text that is shown."""
 
 # pyspark and pyarrow tell pyright little of their types, and are not there without the Spark set.
 # pyright: reportMissingImports=false, reportMissingTypeStubs=false, reportMissingModuleSource=false
@@ -24,12 +24,12 @@ pytestmark = pytest.mark.spark
 TRACE = """[PYTHON_DATA_SOURCE_ERROR] Failed to generate partitions: Traceback (most recent call last):
   File "driver.py", line 24, in plan_batch
     raise FolderError(...)
-pyspark_cmqd.errors.FolderError: /data is no data folder: it has no manifest
+pyspark_cmqd.errors.FolderError: /data is not a data folder: it has no manifest
  SQLSTATE: 38000"""
 
 
 def test_what_our_own_code_said_is_the_reason():
-    assert reason_of(RuntimeError(TRACE)) == "/data is no data folder: it has no manifest"
+    assert reason_of(RuntimeError(TRACE)) == "/data is not a data folder: it has no manifest"
     assert reason_of(RuntimeError("first\nsecond")) == "first"
     assert reason_of(RuntimeError()) == "RuntimeError"
 

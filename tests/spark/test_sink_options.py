@@ -1,4 +1,4 @@
-"""Options of the sink, and which columns become what. No Spark."""
+"""Options of the sink, and the roles of columns. No Spark."""
 
 from pathlib import Path
 
@@ -100,7 +100,7 @@ def test_the_server_is_found_as_cmq_finds_it(monkeypatch: pytest.MonkeyPatch, tm
     assert host() == "somewhere"
     assert host(context="there") == "there"
     assert host(contextFile=str(other), context="far") == "far"
-    with pytest.raises(OptionError, match="has no current one"):
+    with pytest.raises(OptionError, match="has no current context"):
         host(contextFile=str(other))
     with pytest.raises(OptionError, match="'nowhere'"):
         host(context="nowhere")
@@ -127,7 +127,7 @@ def test_columns_that_there_are_and_that_the_target_knows_are_taken() -> None:
     ("types", "column", "text"),
     [
         ({"text": "string"}, "body", "is missing"),
-        ({"body": "int"}, "body", "is of type int; as body it must be binary or string"),
+        ({"body": "int"}, "body", "has type int; the column of body must be binary or string"),
         ({"body": "binary", "tags": "string"}, "tags", "must be array<string>"),
         ({"body": "binary", "dedup_id": "double"}, "dedup_id", "a whole number"),
     ],

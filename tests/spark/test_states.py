@@ -1,4 +1,4 @@
-"""What became of messages: the fold says what the broker itself says, at every row, from every checkpoint."""
+"""States of messages: the fold agrees with the broker, at every row, from every checkpoint."""
 
 import random
 from collections.abc import Container, Iterable, Iterator
@@ -8,13 +8,14 @@ from pyroaring import BitMap64
 
 from cmqd.core.broker import Broker
 from cmqd_segment.checkpoint import AnyPart, CheckpointHeader, QueueSlice
-from cmqd_segment.records import AnyRecord, QueueCreated, QueueRewound
+from cmqd_segment.records import UNUSED, AnyRecord, QueueCreated, QueueDeleted, QueueRewound
 from cmqd_segment.rows import Run
+from pyspark_cmqd.events import Event, stored_in
 from pyspark_cmqd.log_fold import LogFold
 from pyspark_cmqd.options import Mode
 from pyspark_cmqd.states import LIVE, Result, State, StateReader
 from support.busy_rig import SOME_MS, busy_rig, replayed
-from support.core_builders import KEY, START_MS, Rig
+from support.core_builders import ACCOUNT, KEY, START_MS, Rig
 from support.rewinds import consume, merged_in_replay
 
 
@@ -71,6 +72,32 @@ def test_the_fold_says_what_the_broker_says_at_every_row(seed: int):
         assert_as_the_broker(fold, broker)
 
 
+def test_the_message_of_a_schedule_is_a_plain_send():
+    rig = Rig()
+    rig.create()
+    for name in ("report", "lost"):
+        attributes = {"queue": "q", "cron": "60000"}
+        rig.done(rig.broker.create_schedule(ACCOUNT, name, attributes, b"go", {"h": "v"}, rig.now_ms))
+    rig.advance(60_000)
+    consume(rig, 1)
+    parts = rig.checkpoint()
+    rig.advance(60_000)
+    rig.done(rig.broker.delete_schedule(ACCOUNT, "lost"))
+    fold, broker = LogFold(), Broker(KEY)
+
+    for lsn, records in enumerate(rig.log.rows, 1):
+        fold.apply(lsn, records)
+        for record in records:
+            broker.replay(record, lsn)
+        assert_as_the_broker(fold, broker)
+
+    (queue,) = folded(rig.log.rows, parts=parts).queues.values()
+    assert queue.sets()[State.ACTIVE] == rig.queue().index.active
+    stored = [event for records in rig.log.rows for event in stored_in(records)]
+    assert {event.event for event in stored} == {Event.SENT}
+    assert len(stored) == 4
+
+
 def test_after_a_step_of_broker_time_the_fold_prunes_by_the_new_time():
     ahead = Rig()
     ahead.now_ms += 365 * 86_400_000
@@ -100,7 +127,7 @@ def test_the_fold_lets_go_of_what_the_broker_lets_go_with_finer_time_steps(monke
 
 
 def last_receive_counts(rows: "list[list[AnyRecord]]") -> dict[tuple[int, int], int]:
-    """By queue id and position: the receive count that the broker had for each message while it was in its queue."""
+    """By queue id and position: the receive count of every message in the broker while the message was in its queue."""
     broker = Broker(KEY)
     counts: dict[tuple[int, int], int] = {}
     for lsn, records in enumerate(rows, 1):
@@ -162,7 +189,7 @@ def test_missing_rows_cost_reasons_and_not_states(seed: int, first: str):
     header = parts[0]
     assert isinstance(header, CheckpointHeader)
     missing = range(1 if first == "beginning" else header.lsn // 4, header.lsn // 2)
-    # What such a row brought back to a queue is taken as still deleted, if no other row says more of it.
+    # Messages that this row brought back count as deleted, unless a later row mentions them.
     brought_back: dict[int, BitMap64] = {}
     for record in (record for lsn in missing for record in rows[lsn - 1]):
         if isinstance(record, QueueRewound):
@@ -202,13 +229,17 @@ def test_without_missing_rows_a_checkpoint_changes_nothing(seed: int):
             assert result.counts == whole[number].counts
 
 
-def states_without_its_creation(rig: Rig) -> dict[State, BitMap64]:
-    created = next(
+def first_row_of(rig: Rig, name: str) -> int:
+    """The row that created a queue."""
+    return next(
         lsn
         for lsn, records in enumerate(rig.log.rows, 1)
-        if any(isinstance(one, QueueCreated) and one.name == "q" for one in records)
+        if any(isinstance(one, QueueCreated) and one.name == name for one in records)
     )
-    return told(rig.log.rows, {created}, rig.checkpoint())[rig.queue("q").queue_id].sets
+
+
+def states_without_its_creation(rig: Rig) -> dict[State, BitMap64]:
+    return told(rig.log.rows, {first_row_of(rig, "q")}, rig.checkpoint())[rig.queue("q").queue_id].sets
 
 
 def test_a_dead_letter_that_was_rewound_before_is_a_dead_letter_although_nothing_tells_of_the_window():
@@ -229,6 +260,27 @@ def test_a_dead_letter_that_was_rewound_before_is_a_dead_letter_although_nothing
     assert sets[State.ACTIVE] == BitMap64([3])
 
 
+def test_a_rejected_message_is_a_dead_letter_with_its_receives_whether_or_not_rows_are_missing():
+    rig = Rig()
+    rig.create("dead")
+    rig.create("q", rewind_ms=60_000, dead_letter_queue="dead", dead_letter_max_receives=9)
+    rig.send(*[b"x"] * 4)
+    rig.receive(most=1, visibility_timeout_ms=1000)
+    rig.settle(1100)
+    first, second, third = rig.handles(most=3)
+    rig.reject(first, second)
+    rig.delete(third)
+
+    whole = told(rig.log.rows, (), rig.checkpoint())[rig.queue("q").queue_id]
+    part = told(rig.log.rows, {first_row_of(rig, "q")}, rig.checkpoint())[rig.queue("q").queue_id]
+
+    for result in (whole, part):
+        assert result.sets[State.DEAD_LETTERED] == BitMap64([0, 1])
+        assert result.sets[State.DELETED] == BitMap64([2])
+        assert result.sets[State.ACTIVE] == BitMap64([3])
+        assert (result.counts[0], result.counts[1]) == (2, 1)
+
+
 def test_what_expired_after_it_was_rewound_is_not_told_as_deleted():
     rig = Rig()
     rig.create("q", rewind_ms=60_000, retention_ms=60_000)
@@ -241,7 +293,7 @@ def test_what_expired_after_it_was_rewound_is_not_told_as_deleted():
     sets = states_without_its_creation(rig)
 
     assert not sets.get(State.DELETED)
-    # That it was received says that it was back; of the others a rewind alone does not.
+    # A receive proves that a message was back; for the remaining messages a rewind alone does not.
     assert sets[State.EXPIRED] == BitMap64([0])
 
 
@@ -295,7 +347,10 @@ def test_stretches_of_a_run():
     assert [one[:2] for one in stretches(rig, "q", Mode.BACKLOG, 10)] == [(3, 5), (5, 6), (6, 10)]
 
 
-@pytest.mark.parametrize(("way", "state"), [("clear", "cleared"), ("expire", "expired"), ("delete", "queue_deleted")])
+@pytest.mark.parametrize(
+    ("way", "state"),
+    [("clear", "cleared"), ("expire", "expired"), ("delete", "queue_deleted"), ("unused", "queue_unused")],
+)
 def test_messages_in_flight_are_counted_when_their_queue_lets_them_go(way: str, state: str):
     rig = Rig()
     rig.create("q", retention_ms=60_000)
@@ -308,8 +363,11 @@ def test_messages_in_flight_are_counted_when_their_queue_lets_them_go(way: str, 
         rig.clear("q")
     elif way == "expire":
         rig.settle(61_000)
-    else:
+    elif way == "delete":
         rig.delete_queue("q")
+    else:
+        # The broker deletes no queue with messages in flight, but the record may stand behind a gap of the log.
+        rig.log.append([QueueDeleted(queue_id, UNUSED)])
 
     result = folded(rig.log.rows).queues[queue_id].result()
     told = StateReader(result.cut(0, 4), Mode.ALL).stretches(Run(0, 0, 0, [1] * 4, None, None, 0))
@@ -352,7 +410,7 @@ def test_what_a_shorter_window_let_go_does_not_come_back():
 
 
 class Watched(list[tuple[int, int, int]]):
-    """Counts what is looked at."""
+    """Counts accesses."""
 
     def __init__(self, items: "Iterable[tuple[int, int, int]]") -> None:
         super().__init__(items)

@@ -42,7 +42,7 @@ def rows_from(first: int, count: int) -> list[Any]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Twelve rows of ten messages each, in two segments."""
+    """Twelve rows of ten messages, in two segments."""
     folder = tmp_path / "data"
     created = ([queue_created(7, "orders")], [], NOW_MS)
     write_folder(folder, [[created, *rows_from(0, 6)], rows_from(60, 6)])
@@ -50,7 +50,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 class Run:
-    """One run of a query with what is there now, into a list of batches."""
+    """A run of a query over the present rows, into a list of batches."""
 
     def __init__(self, spark: "SparkSession", folder: Path, checkpoint: Path, **options: str) -> None:
         self.batches: list[list[tuple[int, int]]] = []
@@ -106,7 +106,7 @@ def test_a_batch_that_failed_is_the_same_batch_again(spark: "SparkSession", fold
         broken()
     write_folder(folder, [rows_from(120, 2)])
 
-    # Another limit: what was planned stays as it was planned.
+    # A changed limit: planned batches stay as planned.
     again = Run(spark, folder, tmp_path / "checkpoint", maxMessagesPerTrigger="100")()
 
     assert broken.rows == messages(2, 3)
@@ -120,11 +120,11 @@ def test_a_stream_from_a_row_on(spark: "SparkSession", folder: Path, tmp_path: P
     assert run.rows == messages(10, 11)
 
 
-# ---------------------------------------------------------------------- what the driver does in a trigger
+# ---------------------------------------------------------------------- the driver in a trigger
 
 
 class Looks:
-    """Counts how often the folder is looked at, and can change it before a look."""
+    """Counts the views of the folder, and can change the folder before a view."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
@@ -186,7 +186,7 @@ def test_what_was_reclaimed_between_two_looks_is_told(folder: Path, monkeypatch:
     end = reader.latestOffset(start, reader.getDefaultReadLimit())
     drop_segment(folder, 1)
 
-    with pytest.raises(DataLossError, match="rows 1 to 7 of"):
+    with pytest.raises(DataLossError, match="no longer has rows 1 to 7"):
         reader.partitions(start, end)
 
     lenient = reader_of(folder, failOnDataLoss="false")
@@ -198,7 +198,7 @@ def test_a_time_that_was_reclaimed_is_told_before_the_first_batch(folder: Path):
     drop_segment(folder, 1)
     asked = {"startingTimestamp": str(NOW_MS)}
 
-    with pytest.raises(DataLossError, match="rows 1 to 7 of"):
+    with pytest.raises(DataLossError, match="no longer has rows 1 to 7"):
         reader_of(folder, **asked).initialOffset()
 
     assert reader_of(folder, failOnDataLoss="false", **asked).initialOffset()["lsn"] == 7
@@ -212,7 +212,7 @@ def test_the_newest_rows_were_reclaimed_and_that_is_told(folder: Path):
     end = reader.latestOffset({"lsn": 7}, reader.getDefaultReadLimit())
 
     assert end["lsn"] == 13
-    with pytest.raises(DataLossError, match="rows 8 to 13 of"):
+    with pytest.raises(DataLossError, match="no longer has rows 8 to 13"):
         reader.partitions({"lsn": 7}, end)
     assert reader_of(folder, failOnDataLoss="false").partitions({"lsn": 7}, end) == []
 
@@ -220,7 +220,9 @@ def test_the_newest_rows_were_reclaimed_and_that_is_told(folder: Path):
 def test_a_query_that_was_farther_than_the_log_is(folder: Path):
     reader = reader_of(folder)
 
-    with pytest.raises(FolderError, match=r"was at row 14 of .* ends at row 13 now: it is another log"):
+    with pytest.raises(
+        FolderError, match=r"has read up to row 14 of .* readable rows end at row 13: the folder holds another log"
+    ):
         reader.latestOffset({"lsn": 14}, reader.getDefaultReadLimit())
     assert reader.latestOffset({"lsn": 13}, reader.getDefaultReadLimit())["lsn"] == 13
 
@@ -245,7 +247,7 @@ def test_a_queue_that_was_made_in_rows_that_are_gone(folder: Path):
 
 
 def test_only_events_are_streamed(spark: "SparkSession", folder: Path, tmp_path: Path):
-    with pytest.raises(Exception, match="a stream is of events"):
+    with pytest.raises(Exception, match="a stream reads events"):
         Run(spark, folder, tmp_path / "checkpoint", mode="backlog")()
 
 
@@ -254,10 +256,10 @@ def test_rows_that_were_reclaimed_between_two_triggers(spark: "SparkSession", fo
     assert first.rows == messages(2, 5)
     drop_segment(folder, 1)
 
-    with pytest.raises(Exception, match=r"rows 6 to 7 .* gone"):
+    with pytest.raises(Exception, match="no longer has rows 6 to 7"):
         Run(spark, folder, tmp_path / "checkpoint")()
-    # It fails until it is told to go on, and then goes on behind the gap.
-    with pytest.raises(Exception, match=r"rows 6 to 7 .* gone"):
+    # The query fails until data loss is allowed, and then continues behind the gap.
+    with pytest.raises(Exception, match="no longer has rows 6 to 7"):
         Run(spark, folder, tmp_path / "checkpoint")()
     again = Run(spark, folder, tmp_path / "checkpoint", failOnDataLoss="false")()
 
@@ -274,12 +276,12 @@ def test_rows_that_are_reclaimed_under_a_running_query(spark: "SparkSession", fo
             drop_segment(folder, 1)
 
     run._take = drops  # pyright: ignore[reportPrivateUsage]
-    with pytest.raises(Exception, match=r"rows 5 to 7 .* gone"):
+    with pytest.raises(Exception, match="no longer has rows 5 to 7"):
         run()
     assert run.rows == messages(2, 4)
 
 
-# Which log a position is of
+# The log of a position
 
 
 def test_offsets_name_the_log_and_the_start_that_wrote_the_row(folder: Path):
@@ -303,7 +305,7 @@ def test_an_offset_of_another_log_is_refused_though_its_row_is_there(folder: Pat
         lambda reader: reader.partitions({"lsn": 0}, {**kept, "lsn": 7}),
         lambda reader: reader.partitions({**kept, "lsn": 7}, {"lsn": 13}),
     ):
-        with pytest.raises(OtherLogError, match=f"is of log {kept['log_id']}, and .* is log"):
+        with pytest.raises(OtherLogError, match=f"belongs to log {kept['log_id']}, and .* holds log"):
             use(reader_of(folder))
 
 
@@ -315,7 +317,9 @@ def test_a_restored_copy_is_read_on_until_it_grows_anew(folder: Path, tmp_path: 
     after = reader_of(folder).latestOffset(before, ReadAllAvailable())
 
     assert reader_of(copy).latestOffset(before, ReadAllAvailable())["lsn"] == after["lsn"]
-    with pytest.raises(OtherLogError, match="restored from an older copy, and its rows from 14 on were written anew"):
+    with pytest.raises(
+        OtherLogError, match="restored from an older copy, and the broker has written its rows from 14 on again"
+    ):
         reader_of(copy).latestOffset(after, ReadAllAvailable())
 
 
@@ -326,9 +330,7 @@ def test_an_offset_of_an_earlier_version_is_taken_once_with_a_warning(folder: Pa
     assert proven == reader.reportLatestOffset()
     assert reader.latestOffset({"lsn": 7}, reader.getDefaultReadLimit()) == proven
     reader.partitions({"lsn": 7}, proven)
-    assert [record.message.partition(" (")[0] for record in caplog.records] == [
-        "the position at row 13 does not say of which log it is"
-    ]
+    assert [record.message.partition(",")[0] for record in caplog.records] == ["the position at row 13 names no log"]
     with pytest.raises(OtherLogError):
         reader.latestOffset({"lsn": 14}, reader.getDefaultReadLimit())
 

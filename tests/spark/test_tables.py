@@ -22,7 +22,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Ten orders and five bills, in a folder whose name has a space."""
+    """Ten orders and five bills, in a folder with a space in its name."""
     folder = tmp_path_factory.mktemp("log") / "da ta"
     created = [queue_created(7, "orders"), queue_created(8, "bills")]
     write_folder(folder, [[(created, [], NOW_MS), sends(7, 0, 10), sends(8, 0, 5)]])
@@ -84,6 +84,6 @@ def test_a_table_that_cannot_be_read_is_not_made(sql: Any, folder: Path):
 def test_a_table_with_a_list_of_columns_says_what_to_do(sql: Any, folder: Path):
     sql(f"CREATE TABLE log (lsn bigint, queue string) USING cmqd LOCATION '{folder}'")
 
-    with pytest.raises(Exception, match="leave that list out"):
+    with pytest.raises(Exception, match="create the table without the list"):
         sql("SELECT * FROM log")
     assert count(sql, f"log WITH (path = '{folder}')") == 15

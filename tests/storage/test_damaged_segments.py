@@ -67,7 +67,7 @@ async def test_a_row_that_replay_needs_with_a_wrong_checksum_stops_the_start(
     await rig.log.close()
     spoil(folder / "segments" / "00000001.db", "meta", 2)
 
-    with pytest.raises(DamagedError, match=r"row 2 .* wrong checksum"):
+    with pytest.raises(DamagedError, match=r"row 2 .* does not match its checksum"):
         await open_process()
 
     accepted = await open_process(accept_loss=True)

@@ -1,4 +1,4 @@
-"""Files of a data folder: manifest, checkpoints and segments, as readers outside the broker see them."""
+"""Files of a data folder: manifest, checkpoints and segments, as seen by readers outside the broker."""
 
 import sqlite3
 from pathlib import Path
@@ -47,7 +47,7 @@ def test_a_manifest_of_a_newer_format_says_so(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mask", [0xFF, 0x80, 0x02])
 def test_a_manifest_with_a_wrong_byte_is_damaged(tmp_path: Path, mask: int) -> None:
-    """Also in a key, which would else be one that readers ignore."""
+    """Also in a key: readers would ignore an unknown key."""
     write_manifest(tmp_path, Manifest(boot_id="abc", segments=[SegmentEntry(1, SegmentState.SEALED, 1, 2)]))
     whole = (tmp_path / "manifest").read_bytes()
     for offset in range(len(whole) - 1):
@@ -156,8 +156,8 @@ async def test_verify_finds_a_flipped_bit(open_process: OpenProcess, folder: Pat
 
     problems = verify_folder(folder)
 
-    assert "checksum that the manifest lists" in problems[0]
-    assert "row 2 of 00000001.db has bodies with a wrong checksum" in problems
+    assert "does not match its checksum in the manifest" in problems[0]
+    assert "row 2 of 00000001.db is damaged: its bodies do not match their checksum" in problems
     with pytest.raises(RowError) as raised:
         list(scan_segment(path, sealed=True))
     assert raised.value.lsn == 2

@@ -1,4 +1,4 @@
-"""A full disk loses nothing, refuses sends while it lasts, and is over by itself."""
+"""A full disk loses no message, refuses sends while full, and recovers without help."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,7 @@ from support.log_rig import NOW_MS, deleted
 
 
 class SmallDisk(Disk):
-    """A disk of a few MiB with nothing on it but the data folder. It notes how full it was at worst."""
+    """A disk of a few MiB with the data folder alone. Notes its greatest use."""
 
     def __init__(self, folder: Path, ballast_bytes: int, start_ballast_bytes: int) -> None:
         super().__init__(folder, ballast_bytes, start_ballast_bytes)
@@ -120,7 +120,7 @@ async def test_a_fast_writer_is_stopped_at_the_mark_between_two_ticks(
     broker = await start(SmallDisk, min_free_bytes=4 << 20, durability=Durability.OS)
     rig = broker.rig
     service = broker.process.service
-    # The tick that is under way is the last one.
+    # The tick in progress is the last.
     service.log.settings = structs.replace(service.log.settings, state_interval_ms=3_600_000)
     ticked = asyncio.Event()
     monkeypatch.setattr(service.log.writer, "tick", ticked.set)
@@ -128,7 +128,7 @@ async def test_a_fast_writer_is_stopped_at_the_mark_between_two_ticks(
     disk = service.log.disk
     assert isinstance(disk, SmallDisk)
     disk.size = GIBIBYTE - disk.free_bytes() + (24 << 20)
-    service.log.space.look()
+    service.log.space.measure()
 
     position = 0
     while not broker.refused and position < 300:
@@ -149,7 +149,7 @@ async def test_the_mark_grows_with_what_sealing_and_deletes_will_need(start: Sta
 
 
 async def test_consumers_that_delete_one_by_one_empty_a_nearly_full_disk(start: StartBroker) -> None:
-    """Each of their commits takes two pages of WAL, which would fill the disk long before the segment's usual end."""
+    """Every commit takes two pages of WAL, which would fill the disk long before the segment's usual end."""
     broker = await start(SmallDisk, min_free_bytes=4 << 20, durability=Durability.OS)
     rig = broker.rig
     service = broker.process.service
@@ -183,7 +183,7 @@ async def test_consumers_that_delete_one_by_one_empty_a_nearly_full_disk(start: 
 
 
 async def test_segments_do_not_end_early_while_a_seal_is_held_up(start: StartBroker, folder: Path) -> None:
-    """Each would cost a file and a thread and give nothing back."""
+    """Every such segment would cost a file and a thread without a gain of room."""
     broker = await start(SmallDisk, min_free_bytes=4 << 20, durability=Durability.OS)
     rig = broker.rig
     await rig.store(1, 0, 1)
@@ -236,7 +236,7 @@ async def test_a_segment_too_large_for_the_room_left_holds_up_no_other_seal_and_
     for position in range(40):
         await rig.store(1, position, 1, 60_000)
     large = service.log.writer.active
-    broker.disk.free = (1 << 20) + (512 << 10)  # less than the large one, enough for a small one
+    broker.disk.free = (1 << 20) + (512 << 10)  # less than the large segment, enough for a small segment
     service.log.space.found_no_room()
 
     service.log.writer.tick()

@@ -15,7 +15,7 @@ from support.log_rig import NOW_MS, LogRig, ProcessPlace, checkpoint_parts, dele
 
 
 class FullAfterStart(FakeDisk):
-    """A disk whose last free byte the start of the broker took, before anything was sealed."""
+    """A disk without a free byte after the start of the broker, before the first seal."""
 
     def take_ballast(self) -> bool:
         self.free = 0
@@ -43,7 +43,7 @@ async def test_a_broker_that_dies_on_a_full_disk_comes_back_with_what_was_durabl
 
 
 class FullDisk(FakeDisk):
-    """A disk on which a stranger has taken every byte but those of the reserves."""
+    """A disk on which a foreign program has taken every byte outside of the reserves."""
 
     def __init__(self, folder: Path, ballast_bytes: int, start_ballast_bytes: int) -> None:
         super().__init__(folder, ballast_bytes, start_ballast_bytes)
@@ -52,7 +52,7 @@ class FullDisk(FakeDisk):
         self.start_ballast = FullReserve(self, self.start_ballast)
 
     def free_bytes(self) -> int:
-        # Half a MiB of what is given back goes into new segments and WAL-indexes.
+        # Half a MiB of the released room goes into new segments and WAL-indexes.
         return max(0, self.missing_ballast_bytes - self._taken - (512 << 10))
 
 
@@ -112,7 +112,7 @@ async def test_a_start_takes_the_ballast_too_when_its_own_reserve_is_gone(start:
 
 
 async def test_sends_stay_refused_until_there_is_room_for_the_reserves_too(start: StartBroker) -> None:
-    """Else they would be taken and refused in turns: the ballast is given back, counts as room, and is taken again."""
+    """Sends would be accepted and refused in turns: the ballast is released, counts as room, and is taken again."""
     ballast = 32 << 20
     broker = await start(ballast_bytes=ballast, start_ballast_bytes=0)
     rig = broker.rig
@@ -123,11 +123,11 @@ async def test_sends_stay_refused_until_there_is_room_for_the_reserves_too(start
     mark = space.mark_bytes()
 
     broker.disk.free = mark + ballast // 2
-    space.look()
+    space.measure()
     assert space.short
 
     broker.disk.free = 2 * mark + ballast
-    space.look()
+    space.measure()
     assert not space.short
 
 
@@ -151,7 +151,7 @@ async def test_a_disk_without_room_for_a_wal_index_is_not_taken_for_damage(
 async def test_a_segment_left_unsealed_by_a_crash_can_be_dropped_before_it_is_sealed(
     start: StartBroker, folder: Path
 ) -> None:
-    """On a full disk it cannot be sealed, and consuming must make room."""
+    """On a full disk the segment cannot be sealed, and deletes must make room."""
     await crashed(start, folder)
     # With room the sealer would begin with the segment at the start, and a segment that is being sealed stays.
     rig = (await start(FullAfterStart, min_free_bytes=0)).rig
@@ -199,7 +199,7 @@ async def test_a_log_file_on_the_full_disk_ends_nothing(start: StartBroker, monk
 async def test_a_full_disk_keeps_a_broker_from_starting_only_if_the_ballast_does_not_help(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Consumers must be able to empty a full disk, so a restart must not need much of it."""
+    """Consumers must be able to empty a full disk, so a restart must not need much room."""
     folder.mkdir()
     (folder / "ballast").write_bytes(bytes(10))
 

@@ -1,4 +1,4 @@
-"""A log has an id of its own, and tells which start of the broker wrote a row."""
+"""A log has an id, and names the start of the broker that wrote a row."""
 
 import asyncio
 import shutil
@@ -131,7 +131,7 @@ class TestFolder:
 
         assert rig.report is not None
         assert rig.report.checkpoint_lsn == 0
-        assert "is of another log" in next(
+        assert "belongs to another log" in next(
             each.text for each in rig.report.findings if each.kind == "checkpoint_damaged"
         )
 
@@ -194,7 +194,7 @@ def test_the_command_tells_the_old_id_and_the_new_one(tmp_path: Path, capsys: py
     assert main(["new-log-id", "--data", str(tmp_path)]) == 0
 
     given = read_manifest(tmp_path).log_id
-    assert f"was {'a' * 32} and is {given} now" in capsys.readouterr().out
+    assert f"has the id {given}; before: {'a' * 32}" in capsys.readouterr().out
 
 
 def test_the_command_refuses_a_folder_without_a_manifest_or_in_use(

@@ -1,4 +1,4 @@
-"""The storage process: one per folder, it ends with the loop process and takes nothing with it."""
+"""The storage process: single per folder, and ended with the loop process without a loss."""
 
 import asyncio
 import fcntl
@@ -197,20 +197,24 @@ async def test_a_folder_that_cannot_be_made_is_an_error_that_names_it(tmp_path: 
 
 
 async def test_a_segment_rolls_by_size_while_commits_go_on(open_process: OpenProcess) -> None:
-    rig = await open_process(segment_bytes=200_000)
-    for index in range(300):
+    rig = await open_process(segment_bytes=200_000, state_interval_ms=20)
+    for index in range(330):
         rig.send(1, index, 1, 2000)
         rig.log.flush()
-        if index % 10 == 0:
+        if index % 10 == 9:
             await rig.commit()
-    await rig.commit()
+        if index % 110 == 109:
+            # More than a segment was written since the last roll. A roll waits for the file of the next segment, and
+            # commits do not: without this wait a slow disk makes fewer and larger segments.
+            rolls = (index + 1) // 110
+            await rig.until(lambda rolls=rolls: rig.checkpoints_wanted >= rolls)
     await rig.log.seal_now()
 
     sealed = rig.log.closed_segments()
     assert len(sealed) >= 3
     assert [segment.first_lsn for segment in sealed[1:]] == [segment.last_lsn + 1 for segment in sealed[:-1]]
     assert rig.checkpoints_wanted >= len(sealed)
-    assert len((await rig.page(1, [0, 300], 1 << 30))[0]) == 300
+    assert len((await rig.page(1, [0, 330], 1 << 30))[0]) == 330
 
 
 async def test_a_quiet_segment_rolls_by_age(open_process: OpenProcess) -> None:
@@ -280,7 +284,7 @@ async def test_a_segment_that_empties_soon_is_dropped_without_being_sealed(
     path = folder / "segments" / f"{first.number:08}.db"
     main_file_bytes = path.stat().st_size
     assert path.with_name(path.name + "-wal").stat().st_size >= 200_000, "its WAL was not copied"
-    # A page read keeps a connection open on it, which must be gone as well.
+    # A page read keeps a connection open on it, which must be closed as well.
     assert len((await rig.page(1, [0, 5]))[0]) == 5
     gone = path.open("rb")
 
@@ -336,6 +340,6 @@ async def test_the_time_of_the_last_row_of_a_segment_is_known_after_a_restart(
 
     again = await open_process()
 
-    # The second one was left unsealed; it is reported once it is sealed.
+    # The second segment was left unsealed, and is reported once sealed.
     await eventually(lambda: len(again.log.closed_segments()) == 2)
     assert [segment.last_ms for segment in again.log.closed_segments()] == [NOW_MS, NOW_MS]

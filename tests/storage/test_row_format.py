@@ -1,4 +1,4 @@
-"""Records and rows: what is written comes back, and unknown records are told apart from damage."""
+"""Records and rows: a written row is read back, and unknown records differ from damage."""
 
 from collections.abc import Iterator
 from itertools import pairwise
@@ -34,6 +34,7 @@ def one_of_each() -> list[records.AnyRecord]:
         records.QueueCreated(1, "account", "name", QueueAttributes(), NOW_MS),
         records.QueueAttributesSet(1, QueueAttributes(delay_ms=5), NOW_MS, 1 << 62),
         records.QueueDeleted(1),
+        records.QueueDeleted(1, records.UNUSED),
         records.QueueCleared(1, 7),
         records.MessagesExpired(1, 7),
         records.MessagesSent(1, 0, 9, NOW_MS, [3, 4], [None, {"a": "b"}], [1, 2], 5, 6),
@@ -44,6 +45,7 @@ def one_of_each() -> list[records.AnyRecord]:
         records.RedriveEnded(1, "done", NOW_MS, {"gone": 2}),
         records.ClockOffset(-(365 * 86_400_000), NOW_MS, True),
         records.MessagesSent(1, 0, 9, NOW_MS, [3, 4], origins=[Origin("q" * 64, 1 << 62, NOW_MS, 3, "receives"), None]),
+        records.MessagesSent(1, 0, 9, NOW_MS, [3], origins=[Origin("q", 1 << 62, NOW_MS, 3, "rejected", "é" * 128)]),
         records.MessagesSent(1, 0, 9, NOW_MS, [3, 4], visible_ms=NOW_MS, half=True, dedup_ids=["i" * 64, None]),
         records.MessagesSent(
             *(1, 0, 9, NOW_MS, [3, 4]),
@@ -57,6 +59,7 @@ def one_of_each() -> list[records.AnyRecord]:
         records.MessagesActivated(1, [0, 2]),
         records.DelaysScheduled(1, [0, 2], [5, 6]),
         records.MessagesMoved(1, [0, 2], True),
+        records.MessagesDeadLettered(1, [0, 2], [1, 2], NOW_MS),
         records.TransactionsEnded(1, [0, 2], True, NOW_MS),
         records.TransactionsChecked(1, [0, 2], NOW_MS, [NOW_MS, 0]),
         records.TransactionsUndecided(1, [0, 2], NOW_MS),
@@ -91,6 +94,15 @@ def one_of_each() -> list[records.AnyRecord]:
         records.DeliveriesDropped(1, 2, [0, 2], "retries", NOW_MS),
         records.DeliveriesCleared(1, 2, 7, NOW_MS),
         records.TopicMessagesExpired(1, 7),
+        records.ScheduleSet(
+            *(1, "account", "name", "q" * 64, "0 9 * * mon-fri", "Europe/Berlin", False, b"b" * 300, {"a": "\u20ac"}),
+            *(NOW_MS, NOW_MS + 5),
+        ),
+        records.ScheduleSet(1, "account", "name", "queue", "* * * * *", "UTC", True, b"b", None, NOW_MS, 0),
+        records.ScheduleDeleted(1),
+        records.ScheduleFired(1, NOW_MS, NOW_MS + 1, NOW_MS + 60_000, 1 << 62),
+        records.ScheduleFired(1, NOW_MS, NOW_MS + 1, 0, 0, "queue 'q' does not exist; create it first"),
+        records.SchedulePlanned(1, NOW_MS, NOW_MS + 5),
     ]
 
 

@@ -23,14 +23,14 @@ from cmqd_segment.sparse import (
 
 
 class Rows:
-    """Rows of one queue, and which of them were asked for."""
+    """Rows of a queue, and the requested rows."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[int, int]] = []
         self.audiences = Audiences()
         self.whole = True
 
-    def fetch(self, span: LsnRange) -> tuple[list[Summary], bool]:
+    async def fetch(self, span: LsnRange) -> tuple[list[Summary], bool]:
         self.asked.append(span)
         summaries = [
             summary_of(lsn, encode_queues([[7, lsn, lsn + 1, 5]]), self.audiences)
@@ -39,43 +39,43 @@ class Rows:
         return summaries, self.whole
 
 
-def test_a_block_is_read_once_and_then_only_what_came_behind_it() -> None:
+async def test_a_block_is_read_once_and_then_only_what_came_behind_it() -> None:
     rows = Rows()
     summaries = Summaries()
 
-    span, found = summaries.block(1, 70, 80, rows.fetch)
+    span, found = await summaries.block(1, 70, 80, rows.fetch)
     assert span == (64, 80)
     assert [summary.of(7) for summary in found] == [(lsn, lsn + 1, 5) for lsn in range(64, 81)]
     assert found[0].of(8) is None
-    summaries.block(1, 64, 80, rows.fetch)
-    _, found = summaries.block(1, 64, 500, rows.fetch)
+    await summaries.block(1, 64, 80, rows.fetch)
+    _, found = await summaries.block(1, 64, 500, rows.fetch)
     assert [summary.lsn for summary in found] == list(range(64, 128))
-    summaries.block(2, 100, 500, rows.fetch)
+    await summaries.block(2, 100, 500, rows.fetch)
 
     assert rows.asked == [(64, 80), (81, 127), (64, 127)], "another segment has other rows"
 
 
-def test_a_block_that_cannot_be_read_whole_is_read_again() -> None:
+async def test_a_block_that_cannot_be_read_whole_is_read_again() -> None:
     rows = Rows()
     summaries = Summaries()
     rows.whole = False
-    summaries.block(1, 1, 500, rows.fetch)
+    await summaries.block(1, 1, 500, rows.fetch)
     rows.whole = True
-    summaries.block(1, 1, 500, rows.fetch)
-    summaries.block(1, 1, 500, rows.fetch)
+    await summaries.block(1, 1, 500, rows.fetch)
+    await summaries.block(1, 1, 500, rows.fetch)
 
     assert rows.asked == [(0, 63), (0, 63)]
 
 
-def test_the_blocks_used_least_recently_are_forgotten() -> None:
+async def test_the_blocks_used_least_recently_are_forgotten() -> None:
     rows = Rows()
     summaries = Summaries(3 * 65 * 280)
     for lsn in (0, 64, 128, 0, 192):
-        summaries.block(1, lsn, 1000, rows.fetch)
+        await summaries.block(1, lsn, 1000, rows.fetch)
     rows.asked.clear()
 
     for lsn in (0, 128, 192, 64):
-        summaries.block(1, lsn, 1000, rows.fetch)
+        await summaries.block(1, lsn, 1000, rows.fetch)
 
     assert rows.asked == [(64, 127)]
 

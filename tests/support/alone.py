@@ -21,6 +21,7 @@ class Send(msgspec.Struct, frozen=True):
     sequence: int = 0
     dedup_ids: list[str | None] | None = None
     after: str | None = None
+    at_ms: int | None = None
 
 
 class Half(msgspec.Struct, frozen=True):
@@ -54,9 +55,10 @@ def send(
     now_ms: int,
     dedup_ids: list[str | None] | None = None,
     after: str | None = None,
+    at_ms: int | None = None,
 ) -> Outcome[Sequence[int]]:
     """Send a batch; a refusal is raised."""
-    request = Send(bodies, headers, delay_ms, session, sequence, dedup_ids, after)
+    request = Send(bodies, headers, delay_ms, session, sequence, dedup_ids, after, at_ms)
     return _only(broker.send_all(account, name, [request], now_ms))
 
 

@@ -1,4 +1,4 @@
-"""A broker of the core that had a bit of everything happen to it, at random: what readers of a log must understand."""
+"""A broker of the core after random operations of all kinds: a log that readers must understand."""
 
 import random
 from contextlib import suppress
@@ -7,14 +7,14 @@ from cmqd.core.broker import Broker
 from cmqd.core.errors import DomainError, SubscriptionNotFound
 from cmqd_segment.checkpoint import AnyPart
 from cmqd_segment.records import AnyRecord
-from support.core_builders import ACCOUNT, KEY, Rig
+from support.core_builders import ACCOUNT, KEY, Rig, every
 
 SOME_MS = 1500
 URL = "http://127.0.0.1/hook"
 
 
 def busy_rig(seed: int, steps: int) -> "tuple[Rig, list[list[AnyPart]]]":
-    """A broker with a queue of every kind, after some steps; checkpoints taken while it went on."""
+    """A broker with a queue of every kind, after some steps; checkpoints taken in between."""
     choose = random.Random(seed)
     rig = Rig()
     rig.create("dead", rewind_ms=60_000, retention_ms=3_600_000)
@@ -34,7 +34,7 @@ def busy_rig(seed: int, steps: int) -> "tuple[Rig, list[list[AnyPart]]]":
             rig.end_push(push, choose.choice([None, "it is not there"]))
 
     def made_again(name: str) -> None:
-        """A queue, or the topic, is deleted, and another one made under its name."""
+        """Delete a queue, or the topic, and create a new one under the same name."""
         if name == "news":
             for subscription in ("plain", "web"):
                 with suppress(SubscriptionNotFound):
@@ -80,7 +80,7 @@ def busy_rig(seed: int, steps: int) -> "tuple[Rig, list[list[AnyPart]]]":
             case 13 if choose.random() < 0.05:
                 rig.settle(3_600_000)
             case 14:
-                # A full queue takes no copies: they wait for it, and come late.
+                # A full queue takes no copies: the copies wait, and come late.
                 rig.force("plain", max_backlog=choose.choice([1, 1_000_000]))
             case 15:
                 end_pushes()
@@ -104,7 +104,7 @@ def busy_rig(seed: int, steps: int) -> "tuple[Rig, list[list[AnyPart]]]":
         try:
             step()
         except DomainError:
-            pass  # it was not the moment for that
+            pass  # not possible at this moment
         rig.settle()
     if under_way is not None:
         checkpoints[-1].extend(under_way)
@@ -112,8 +112,8 @@ def busy_rig(seed: int, steps: int) -> "tuple[Rig, list[list[AnyPart]]]":
 
 
 def replayed(rows: "list[list[AnyRecord]]") -> Broker:
-    """What the broker was after these rows."""
-    broker = Broker(KEY)
+    """The broker after these rows."""
+    broker = Broker(KEY, calendar=every)
     for lsn, records in enumerate(rows, 1):
         for record in records:
             broker.replay(record, lsn)

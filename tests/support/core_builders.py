@@ -6,11 +6,13 @@ from typing import Any, TypeVar
 import msgspec
 
 from cmqd.core.broker import Broker
+from cmqd.core.errors import DomainError, InvalidArgument
 from cmqd.core.facts.queue import Queue
 from cmqd.core.facts.topic import Subscription, Topic
 from cmqd.core.limits import Limits
 from cmqd.core.outcome import (
     Check,
+    DeadLettersDone,
     Outcome,
     PageRead,
     Published,
@@ -45,29 +47,38 @@ ACCOUNT = "admin"
 START_MS = 1_700_000_000_000
 
 
+def every(cron: str, zone: str, after_ms: int) -> int | None:
+    """A calendar of the core without a calendar: ``cron`` is a number, and its multiples in ms are the times; 0 has no
+    time. Zone ``Atlantis`` is unknown.
+    """
+    if not cron.isdigit() or zone == "Atlantis":
+        raise InvalidArgument("no such time", field="cron", value=cron, limit="a number")
+    return (after_ms // int(cron) + 1) * int(cron) if int(cron) else None
+
+
 def counts(**some: int) -> dict[str, int]:
-    """The counts of a queue: 0 where nothing else is said."""
+    """The counts of a queue: 0 by default."""
     states = ("active", "in_flight", "delayed", "half", "rewindable", "damaged", "waiting_receives")
     assert set(some) <= set(states)
     return {state: some.get(state, 0) for state in states}
 
 
 class NaiveLog:
-    """Rows of records in a list, every body ever sent in a dict; nothing is ever reclaimed."""
+    """Rows of records in a list, every body ever sent in a dict; rows are never reclaimed."""
 
     def __init__(self) -> None:
         self.rows: list[list[AnyRecord]] = []
         self.stored: dict[tuple[int, int], StoredMessage] = {}
         """By queue id and position."""
         self.damaged: set[tuple[int, int]] = set()
-        """What cannot be read any more."""
+        """Positions with unreadable bodies."""
 
     @property
     def last_lsn(self) -> int:
         return len(self.rows)
 
     def append(self, records: Sequence[AnyRecord], bodies: Sequence[bytes] = ()) -> None:
-        """One row."""
+        """A row."""
         if not records:
             return
         self.rows.append(list(records))
@@ -105,7 +116,7 @@ class NaiveLog:
             )
 
     def only(self, rows: Sequence[Sequence[AnyRecord]]) -> "NaiveLog":
-        """A log of its own with these rows of this one, and the bodies that stand in them."""
+        """Return a log with these rows of this log, and the bodies in these rows."""
         log = NaiveLog()
         log.rows = [list(row) for row in rows]
         for row in rows:
@@ -120,7 +131,7 @@ class NaiveLog:
         return [(lsn, record) for lsn, row in enumerate(self.rows, 1) for record in row]
 
     def page(self, read: PageRead, at_most: int | None = None) -> tuple[list[StoredMessage], Runs]:
-        """The answer to a read: a prefix that fits (at least one position), and what is missing of it."""
+        """The answer to a read: a prefix that fits (at least a position), and its missing positions."""
         found: list[StoredMessage] = []
         missing: list[int] = []
         size = 0
@@ -138,11 +149,11 @@ class NaiveLog:
 
 
 class Rig:
-    """A broker driven by hand, with one account."""
+    """A broker driven by hand, with a single account."""
 
     def __init__(self, limits: Limits | None = None, broker: Broker | None = None, log: NaiveLog | None = None) -> None:
         self.limits = limits or Limits()
-        self.broker = broker or Broker(KEY, self.limits)
+        self.broker = broker or Broker(KEY, self.limits, calendar=every)
         self.log = log or NaiveLog()
         self.now_ms = START_MS
         self.reads: list[PageRead] = []
@@ -195,9 +206,13 @@ class Rig:
         delay_ms: int | list[int] | None = None,
         session: int = 0,
         sequence: int = 0,
+        at_ms: int | None = None,
     ) -> list[int]:
         listed = None if headers is None else list(headers)
-        sent = alone.send(self.broker, ACCOUNT, name, list(bodies), listed, delay_ms, session, sequence, self.now_ms)
+        now_ms = self.now_ms
+        sent = alone.send(
+            self.broker, ACCOUNT, name, list(bodies), listed, delay_ms, session, sequence, now_ms, at_ms=at_ms
+        )
         return list(self.done(sent))
 
     def send_half(self, *bodies: bytes, name: str = "q", first_check_ms: int | None = None) -> list[int]:
@@ -205,7 +220,7 @@ class Rig:
         return list(self.done(sent))
 
     def end(self, decision: int, *message_ids: int, name: str = "q") -> list[Exception]:
-        """1 commit, 2 roll back, 3 unknown; what was refused, page-ins included."""
+        """1 commit, 2 roll back, 3 unknown; return the refusals, page-ins included."""
         waiter_id = self._new_waiter()
         outcome = self.broker.end_transactions(ACCOUNT, name, waiter_id, list(message_ids), [decision], self.now_ms)
         done: TransactionsDone = self._settled(waiter_id, self.done(outcome))
@@ -245,7 +260,7 @@ class Rig:
         sequence: int = 0,
         dedup_ids: list[str | None] | None = None,
     ) -> Published:
-        """``labels``: tags or a routing key for all bodies; ``each``: for each of them."""
+        """``labels``: tags or a routing key for all bodies; ``each``: an entry per body."""
         if labels is not None:
             each = [labels]
         listed = None if headers is None else list(headers)
@@ -267,7 +282,7 @@ class Rig:
         return self._waiter_id
 
     def _settled(self, waiter_id: int, reply: Any) -> Any:
-        """The reply, or what it was answered once its pages were read."""
+        """Return the reply, or the answer after the read of its pages."""
         if isinstance(reply, Waiting):
             self.answer_reads(until=lambda: bool(self.replies(waiter_id)))
             (reply,) = self.replies(waiter_id)
@@ -282,7 +297,7 @@ class Rig:
         wait_ms: int | None = 0,
         visibility_timeout_ms: int | None = None,
     ) -> tuple[int, list[ReceivedMessage] | Waiting]:
-        """A receive whose page-ins are not answered by themselves: (waiter, reply)."""
+        """Receive without answers to page-ins; return (waiter, reply)."""
         self._waiter_id += 1
         got = alone.receive(
             self.broker, ACCOUNT, name, self._waiter_id, most, wait_ms, visibility_timeout_ms, self.now_ms
@@ -292,7 +307,7 @@ class Rig:
     def receive(
         self, name: str = "q", most: int = 16, visibility_timeout_ms: int | None = None
     ) -> list[ReceivedMessage]:
-        """What there is at once, page-ins included."""
+        """Receive without a wait, page-ins included."""
         waiter_id, reply = self.wait(name, most, 0, visibility_timeout_ms)
         if isinstance(reply, Waiting):
             self.answer_reads(until=lambda: bool(self.replies(waiter_id)))
@@ -316,6 +331,20 @@ class Rig:
         done = self.done(self.broker.release(ACCOUNT, name, list(handles), counted, self.now_ms))
         return [failure.receipt_handle for failure in done.failures]
 
+    def reject(self, *handles: int, name: str = "q", reasons: Sequence[str] = ("why",)) -> dict[int, DomainError]:
+        """The handles that were refused, with their refusals; pages are answered."""
+        waiter_id, reply = self.reject_later(*handles, name=name, reasons=reasons)
+        done: DeadLettersDone = self._settled(waiter_id, reply)
+        return dict(done.failures)
+
+    def reject_later(
+        self, *handles: int, name: str = "q", reasons: Sequence[str] = ("why",)
+    ) -> tuple[int, DeadLettersDone | Waiting]:
+        """Move without answers to page-ins; return (waiter, reply)."""
+        waiter_id = self._new_waiter()
+        outcome = self.broker.dead_letter(ACCOUNT, name, waiter_id, list(handles), list(reasons), self.now_ms)
+        return waiter_id, self.done(outcome)
+
     def hide(self, *handles: int, name: str = "q", timeout_ms: int) -> int:
         """The reply's next visible time; no handle may fail."""
         done = self.done(self.broker.change_visibility(ACCOUNT, name, list(handles), timeout_ms, self.now_ms))
@@ -328,23 +357,23 @@ class Rig:
     def delete_queue(self, name: str = "q") -> None:
         self.done(self.broker.delete_queue(ACCOUNT, name, self.now_ms))
 
-    # ------------------------------------------------------------------ what the edge does
+    # ------------------------------------------------------------------ the work of the server
 
     def counts(self, name: str = "q") -> dict[str, int]:
         return self.broker.queue_info(ACCOUNT, name).counts
 
     def replies(self, waiter_id: int) -> list[Any]:
-        """What a waiter was answered; one reply at most, if all is well."""
+        """Return the replies to a waiter: a single reply at most, if all is well."""
         return [reply for one, reply in self.woken if one == waiter_id]
 
     def answer(self, read: PageRead, at_most: int | None = None) -> int:
-        """One page from the log; how many messages were newly found damaged."""
+        """Read a page from the log; return the number of newly damaged messages."""
         self.reads.remove(read)
         messages, missing = self.log.page(read, at_most)
         return self.done(self.broker.pages_read(read.read_id, messages, missing, self.now_ms))
 
     def answer_reads(self, until: Callable[[], bool] = lambda: False) -> None:
-        """Pages in the order in which they were asked for, until nothing is asked for any more."""
+        """Read pages in the order of their requests, until no page is wanted."""
         for _ in range(10_000):
             if not self.reads or until():
                 return
@@ -355,12 +384,12 @@ class Rig:
         self.done(self.broker.tick(self.now_ms))
 
     def due(self) -> bool:
-        """Whether tick has something to do now."""
+        """True if a tick has work now."""
         due_ms = self.broker.next_deadline_ms()
         return due_ms is not None and due_ms <= self.now_ms
 
     def advance(self, ms: int) -> int:
-        """Let time pass, then tick until nothing is due; how many ticks that took."""
+        """Let time pass, then tick until no work is due; return the number of ticks."""
         self.now_ms += ms
         for ticks in range(100_000):
             if not self.due():
@@ -369,7 +398,7 @@ class Rig:
         raise AssertionError("the ticker spins")
 
     def settle(self, ms: int = 0) -> None:
-        """Let time pass, then answer all reads and tick, until nothing is due and nobody reads."""
+        """Let time pass, then answer all reads and tick, until no work is due and no read is open."""
         self.now_ms += ms
         for _ in range(10_000):
             if self.reads:
@@ -383,34 +412,35 @@ class Rig:
     # ------------------------------------------------------------------ crash and recovery
 
     def crash(self, records: int | None = None, step_to_ms: int | None = None) -> "Rig":
-        """A broker of its own from the first so many records of the log (all of them); its time may step back."""
-        broker = Broker(KEY, self.limits)
+        """Make a broker from the first records of the log (all by default); its time may step back."""
+        broker = Broker(KEY, self.limits, calendar=every)
         for lsn, record in self.log.records()[:records]:
             broker.replay(record, lsn)
         return self._recovered(broker, step_to_ms=step_to_ms)
 
     def crash_after_row(self, rows: int) -> "Rig":
-        """A broker of its own from the first so many rows, as if nothing had been written after them."""
-        broker = Broker(KEY, self.limits)
+        """Make a broker from the first rows, as if later rows had not been written."""
+        broker = Broker(KEY, self.limits, calendar=every)
         log = self.log.only(self.log.rows[:rows])
         for lsn, record in log.records():
             broker.replay(record, lsn)
         return self._recovered(broker, log)
 
-    def crash_after(self, parts: Sequence[AnyPart]) -> "Rig":
-        """A broker of its own from a checkpoint and the rows above it."""
-        broker = Broker(KEY, self.limits)
+    def crash_after(self, parts: Sequence[AnyPart], rows: int | None = None) -> "Rig":
+        """Make a broker from a checkpoint and the rows above, up to a row (all by default)."""
+        log = None if rows is None else self.log.only(self.log.rows[:rows])
+        broker = Broker(KEY, self.limits, calendar=every)
         for part in parts:
             broker.load(part)
         header = parts[0]
         assert isinstance(header, CheckpointHeader)
-        for lsn, record in self.log.records():
+        for lsn, record in (log or self.log).records():
             if lsn > header.lsn:
                 broker.replay(record, lsn)
-        return self._recovered(broker)
+        return self._recovered(broker, log)
 
     def checkpoint(self) -> list[AnyPart]:
-        """All parts, with nothing in between."""
+        """All parts of a checkpoint, without operations in between."""
         return list(self.broker.checkpoint(lambda: self.log.last_lsn, self.now_ms))
 
     def _recovered(self, broker: Broker, log: NaiveLog | None = None, step_to_ms: int | None = None) -> "Rig":

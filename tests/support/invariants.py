@@ -2,6 +2,7 @@
 
 # pyright: reportPrivateUsage=false
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 
 from pyroaring import BitMap64
@@ -11,7 +12,9 @@ from cmqd.core.facts.dedup import DedupIds
 from cmqd.core.facts.deliveries import Deliveries
 from cmqd.core.facts.facts import Facts
 from cmqd.core.facts.promised_memory import PromisedMemory
+from cmqd.core.facts.schedules import ScheduleTable
 from cmqd.core.facts.sessions import Sessions
+from cmqd.core.runtime.pending import PendingDeadLetters
 from cmqd.core.runtime.runtime import Runtime
 from cmqd.core.runtime.window import cost
 from cmqd_fold.queue_index import QueueIndex
@@ -37,6 +40,7 @@ def check_broker(broker: Broker) -> None:
     assert sum(not is_trusted for _, is_trusted in slots.under_way.values()) == slots.doubtful_count
     _check_windows(runtime)
     _check_commits(runtime)
+    _check_rejections(facts, runtime)
     _check_memory(facts)
     ended = sum(
         waiter_id in runtime.waiters for _, waiter_ids in runtime.agenda.ended_waits for waiter_id in waiter_ids
@@ -79,6 +83,25 @@ def _check_commits(runtime: Runtime) -> None:
         assert waiting[waiter_id] is request, "a request waits, and none of its decisions does"
 
 
+def _check_rejections(facts: Facts, runtime: Runtime) -> None:
+    reading = sorted(owner_id for _, owner_id, _ in runtime.pages.rejections.requests())
+    assert sorted(runtime.rejections) == reading, "a rejected message waits for a page nobody reads"
+    waiting: dict[int, PendingDeadLetters] = {}
+    left: Counter[int] = Counter()
+    for queue_id, rejections in runtime.rejections.items():
+        assert rejections.by_position, "rejections without a message are kept"
+        assert rejections.leases == {one.lease for one in rejections.by_position.values()}
+        queue = facts.queues.by_id.get(queue_id)
+        for position, one in rejections.by_position.items():
+            waiting[one.request.waiter_id] = one.request
+            left[id(one.request)] += 1
+            if queue is not None and position >= queue.index.floor:
+                assert queue.index.leases.by_number[one.lease].position == position, "a moving message lost its lease"
+    for waiter_id, request in runtime.rejecting.items():
+        assert waiting[waiter_id] is request, "a request waits, and none of its messages moves"
+        assert left[id(request)] == request.left
+
+
 def _check_memory(facts: Facts) -> None:
     tables: dict[str, list[DedupIds]] = {}
     for queue in facts.queues.by_id.values():
@@ -86,7 +109,11 @@ def _check_memory(facts: Facts) -> None:
     for topic in facts.topics.by_id.values():
         if topic.known_dedup_ids is not None:
             tables.setdefault(topic.account, []).append(topic.known_dedup_ids)
-    check_promises(facts.promises.memory, tables, facts.promises.sessions)
+    for schedule_id, schedule in facts.schedules.by_id.items():
+        assert facts.schedules.names[schedule.account][schedule.name] is schedule
+        assert schedule.schedule_id == schedule_id
+        assert not (schedule.definition.paused and schedule.next_ms), "a paused schedule has a next time"
+    check_promises(facts.promises.memory, tables, facts.promises.sessions, facts.schedules)
 
 
 def check_index(index: QueueIndex) -> None:
@@ -149,10 +176,17 @@ def check_deliveries(deliveries: Deliveries) -> None:
         assert deliveries.under_way[position] == 1
 
 
-def check_promises(memory: PromisedMemory, tables: Mapping[str, Collection[DedupIds]], sessions: Sessions) -> None:
-    """Raise AssertionError if the memory is not that of these tables of dedup ids, by account, and sessions."""
+def check_promises(
+    memory: PromisedMemory,
+    tables: Mapping[str, Collection[DedupIds]],
+    sessions: Sessions,
+    schedules: ScheduleTable | None = None,
+) -> None:
+    """Assert that the memory is that of these tables of dedup ids, by account, sessions and schedules."""
     by_account = {account: sum(table.size_bytes for table in tables[account]) for account in tables}
     for account, size_bytes in sessions.sizes_bytes().items():
         by_account[account] = by_account.get(account, 0) + size_bytes
+    for schedule in schedules.by_id.values() if schedules is not None else ():
+        by_account[schedule.account] = by_account.get(schedule.account, 0) + schedule.size_bytes
     assert memory._by_account == {account: size_bytes for account, size_bytes in by_account.items() if size_bytes}
     assert memory.total_bytes == sum(by_account.values())

@@ -1,4 +1,4 @@
-"""A real server over a log in memory, in the process of the test, behind a link that fails to order.
+"""A broker of ``cmqd.testing`` behind a link that fails to order.
 
     async with LocalServer() as server:
         async with connect(server.url) as client: ...
@@ -7,37 +7,35 @@
         server.link.lose_answer(SendMessages)      see ``faulty_link``
 
 The server begins with the queue ``orders``. The broker's clock runs, and ``advance`` turns it further. Nothing is
-posted to a URL: ``server.pusher`` keeps the requests, and a test says how they end.
+posted to a URL: ``server.pushes`` are kept, and a test says how they end.
 """
 
+import asyncio
 import ssl
-import tempfile
-import time
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any, Self
 
-from cmqd.log.values import LogState
+from cmqd.core.outcome import Push
+from cmqd.testing import LocalBroker
 from cmqd_client import Client, QueueInfo, connect
-from cmqd_protocol.errors import ErrorCode
-from support.fake_clock import FakeClock
 from support.fake_pusher import FakePusher
 from support.faulty_link import FaultyLink
-from support.server_rig import ServerRig
 
 
 class LocalServer:
     """See the module."""
 
     def __init__(self, **settings: Any) -> None:
-        self._settings: dict[str, Any] = {"listen": "127.0.0.1:0"} | settings
-        self._folder = tempfile.TemporaryDirectory()
-        started_ms = _monotonic_ms()
-        # The wall clock of this machine, because tests compare times of the server with their own.
-        self.clock = FakeClock(time.time_ns() // 1_000_000, lambda: _monotonic_ms() - started_ms)
-        self.rig: ServerRig
+        self._certificate = settings.get("tls_certificate")
+        self._pushers: list[FakePusher] = []
+        self.broker = LocalBroker(make_pusher=self._make_pusher, **settings)
         self.link: FaultyLink
         self.admin: Client
         """A client of the account ``admin`` without the link."""
+
+    def _make_pusher(self, **named: Any) -> FakePusher:
+        self._pushers.append(FakePusher(**named))
+        return self._pushers[-1]
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -47,48 +45,48 @@ class LocalServer:
         await self.close()
 
     async def start(self) -> None:
-        self.rig = await ServerRig.make(
-            Path(self._folder.name), clock=self.clock, timer=time.perf_counter, **self._settings
-        )
-        self.link = FaultyLink(await self.rig.server.start())
+        await self.broker.__aenter__()
+        self.link = FaultyLink(self.broker.address)
         await self.link.start()
-        certificate = self._settings.get("tls_certificate")
-        tls = ssl.create_default_context(cafile=certificate) if certificate else None
-        self.admin = connect(self.direct_url, tls=tls, request_timeout=300, connect_timeout=300)
+        tls = ssl.create_default_context(cafile=self._certificate) if self._certificate else None
+        self.admin = connect(self.direct_url, tls=tls, patience=300, request_timeout=300, connect_timeout=300)
         await self.admin.open()
         await self.admin.create_queue("orders")
 
     async def close(self) -> None:
         await self.admin.close()
         await self.link.stop()
-        self.rig.close()
-        await self.rig.server.tasks.wait(10)
-        await self.rig.server.close_connections(ErrorCode.SHUTTING_DOWN, "the test is over", 0.1)
-        self._folder.cleanup()
+        await self.broker.__aexit__()
 
     @property
     def url(self) -> str:
         """The server through the link, with a key of ``admin``."""
-        return self._url(self.link.port)
+        address, _, _ = self.direct_url.rpartition(":")
+        return f"{address}:{self.link.port}"
 
     @property
     def direct_url(self) -> str:
         """The server without the link."""
-        return self._url(self.link.server_address[1])
-
-    def _url(self, port: int) -> str:
-        key = self.rig.accounts.first_key("admin")
-        return f"cmq://{key.secret_id}:{key.secret_key}@127.0.0.1:{port}"
-
-    @property
-    def pusher(self) -> FakePusher:
-        return self.rig.pusher
+        return self.broker.url
 
     def advance(self, seconds: float) -> None:
-        """Turn the broker's clock; all that is due then begins at once."""
-        self.clock.advance(round(seconds * 1000))
-        # The timer sleeps by the loop's clock, for up to 5 s, before it looks at the broker's.
-        self.rig.server.agenda_timer._fire()  # pyright: ignore[reportPrivateUsage]
+        """Turn the broker's clock; all that is due then is done."""
+        self.broker.clock.advance(seconds)
+
+    @property
+    def pushes(self) -> Sequence[Push]:
+        """The pushes under way, oldest first."""
+        (pusher,) = self._pushers
+        return list(pusher.pushes)
+
+    async def end_pushes(self, error: str | None = None, count: int | None = None) -> None:
+        """End the oldest ``count`` pushes (None = all) so, together, in the broker's thread."""
+        (pusher,) = self._pushers
+
+        async def end() -> None:
+            pusher.end(error, count)
+
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(end(), pusher.named["loop"]))
 
     async def put(self, queue: str, *bodies: bytes, **options: Any) -> None:
         """Send messages, in batches."""
@@ -120,10 +118,10 @@ class LocalServer:
 
     def hold_moves(self) -> None:
         """Hold redrives up, and refuse sends, as if the disk were nearly full."""
-        self.rig.server.storage_state(LogState(True, "disk nearly full", 0, 0, 0))
+        self.broker.refuse_sends()
 
     def let_moves_go(self) -> None:
-        self.rig.server.storage_state(LogState(False, "", 0, 0, 0))
+        self.broker.accept_sends()
         self.advance(0)
 
     async def bury(self, queue: str, dead_letters: str, count: int = 1) -> None:
@@ -137,15 +135,11 @@ class LocalServer:
             pass
         await source.set_attributes(dead_letter_queue="", dead_letter_max_receives=0)
 
-    @property
-    def checkers(self) -> int:
-        """Registrations of connections as checkers."""
-        return len(self.rig.server.checkers)
+    async def status(self, name: str) -> Any:
+        """Return an entry of the server's status."""
+        return (await self.admin.status())[name]
 
-    @property
-    def waiting_receives(self) -> int:
-        return len(self.rig.server.waiting_requests)
-
-
-def _monotonic_ms() -> int:
-    return time.monotonic_ns() // 1_000_000
+    async def wait_status(self, name: str, value: object) -> None:
+        """Wait until an entry of the server's status has this value."""
+        while await self.status(name) != value:
+            pass

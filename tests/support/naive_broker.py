@@ -1,8 +1,8 @@
-"""What a broker must do, the naive way: an object for each message, lists to look through, no index of anything.
+"""The duties of a broker, done the naive way: an object per message, lists to search, and no index.
 
-It follows the real broker's replies and says what it thinks of them. Where the rules leave room (how much of what is
-there a reply holds, at which tick within a bucket something ends), it checks that the choice is a legal one, and
-takes it over.
+The model follows the replies of the real broker and judges them. Where the rules leave room (the number of messages in
+a reply, the tick within a bucket at which a lease ends), the model checks that the choice is legal, and takes the
+choice over.
 """
 
 from collections import OrderedDict
@@ -18,9 +18,9 @@ from cmqd.core.runtime.agenda import WAIT_BUCKET_MS
 from cmqd_types.messages import CopyOf, Headers, Labels, MessagesPeeked, Origin, PeekedMessage, ReceivedMessage
 
 STEP_GRAIN_MS = 100
-"""How late the floor of retention may pass a message."""
+"""Greatest delay with which the floor of retention passes a message."""
 REWIND_GRAIN_MS = 2000
-"""How late a message may be forgotten that can no longer be rewound: nobody sees it but in the count."""
+"""Greatest delay with which a message is forgotten that can no longer be rewound: visible in the count alone."""
 
 
 class State(Enum):
@@ -33,7 +33,7 @@ class State(Enum):
 
 
 def ends_ms(due_ms: int, width_ms: int) -> int:
-    """When something due at ``due_ms`` is seen to by a tick."""
+    """Time of the tick that handles work due at ``due_ms``."""
     return -(-due_ms // width_ms) * width_ms
 
 
@@ -50,19 +50,26 @@ class NaiveMessage:
     receive_count: int = 0
     first_receive_ms: int = 0
     before: tuple[int, int] = (0, 0)
-    """Receive count and first time before the receive that holds it."""
+    """Receive count and first time before the receive with the lease."""
     handle: int = 0
     deadline_ms: int = 0
     repaired_state: State = State.ACTIVE
-    """Of a damaged one: its state for who reads the log anew."""
+    """For a damaged message: its state after a restart."""
     origin: Origin | None = None
     copy_of: CopyOf | None = None
     activated_ms: int = 0
-    """When it first became active, or was rewound; 0 = not yet."""
+    """Time at which the message first became active, or was rewound; 0 = not yet."""
     is_overdue: bool = False
-    """Its last allowed lease ended while its dead-letter queue took messages: nobody may receive it again."""
+    """True if the last allowed lease ended while the dead-letter queue took messages: no receive may follow."""
+    rejected_by: int = 0
+    """The waiter of the request that moves the message to the dead-letter queue; its handle is invalid, its lease does
+    not end, and the message does not expire. 0 = none."""
+    rejection: str = ""
+    """The reason of the rejection."""
+    was_rejected: bool = False
+    """True if the message was moved by a rejection."""
     is_forgotten: bool = False
-    """Deleted, and before the window of rewinding, when that was made longer: it may have been let go by then."""
+    """True for a deleted message that was before the rewind window when the window was lengthened: it may be gone."""
     first_check_ms: int = 0
     """Of a half message, as all below: from its sending to its first check."""
     checks: int = 0
@@ -71,13 +78,17 @@ class NaiveMessage:
     next_check_ms: int = 0
     """0 = no more."""
     ask_again: bool = False
-    """Who was asked went away."""
+    """The asked producer went away."""
 
     def is_due(self, now_ms: int) -> bool:
-        """Whether the next tick that gets to it makes it active."""
+        """True if the next tick makes the message active."""
         if self.state is State.DELAYED:
             return ends_ms(self.visible_ms, DELAY_BUCKET_MS) <= now_ms
-        return self.state is State.IN_FLIGHT and ends_ms(self.deadline_ms, LEASE_BUCKET_MS) <= now_ms
+        return (
+            self.state is State.IN_FLIGHT
+            and not self.rejected_by
+            and ends_ms(self.deadline_ms, LEASE_BUCKET_MS) <= now_ms
+        )
 
     def come_back(self, now_ms: int | None = None) -> None:
         """Its delay or its lease is over."""
@@ -88,13 +99,13 @@ class NaiveMessage:
 
 
 def check_content(one: ReceivedMessage | PeekedMessage, message: NaiveMessage) -> None:
-    """What was sent is what is shown."""
+    """The shown message equals the sent message."""
     sent = message.body, message.headers, message.enqueue_ms, message.origin, fields_of(message.copy_of)
     assert (one.body, one.headers or None, one.enqueue_ms, one.origin, fields_of(one.copy_of)) == sent
 
 
 def fields_of(copy_of: CopyOf | None) -> tuple[str, str, int, int, Labels | None] | None:
-    """No tags are the same as an empty list of them."""
+    """Missing tags are the same as an empty list of tags."""
     if copy_of is None:
         return None
     return copy_of.topic, copy_of.subscription, copy_of.message_id, copy_of.publish_ms, copy_of.labels or None
@@ -102,7 +113,7 @@ def fields_of(copy_of: CopyOf | None) -> tuple[str, str, int, int, Labels | None
 
 @dataclass
 class NaiveReceive:
-    """Somebody who waits."""
+    """A waiting request."""
 
     waiter_id: int
     most: int
@@ -121,11 +132,11 @@ class NaivePeek:
     start: int
     most: int
     next_position: int
-    """Of the queue, when it was asked: what came later need not be shown."""
+    """Next position of the queue at the request: later messages need not be shown."""
     states: list[str] | None = None
-    """Only these; None = all but what is rewindable."""
+    """Requested states; None = all states but rewindable."""
     then: set[int] = field(default_factory=set[int])
-    """Positions that were to be shown when it was asked: what was in another state need not be."""
+    """Positions to be shown at the time of the request: messages in a different state need not be shown."""
 
     def wants(self, state: str) -> bool:
         return state != "rewindable" if self.states is None else state in self.states
@@ -139,14 +150,14 @@ class NaiveQueue:
     attributes: dict[str, Any]
     limits: Limits
     messages: dict[int, NaiveMessage] = field(default_factory=dict[int, NaiveMessage])
-    """Those not gone, by position, ascending."""
+    """Messages that are not gone, by position, ascending."""
     next_position: int = 0
     last_enqueue_ms: int = 0
     line: list[NaiveReceive] = field(default_factory=list[NaiveReceive])
     handles: set[int] = field(default_factory=set[int])
     """Every handle ever given out."""
     by_id: dict[int, NaiveMessage] = field(default_factory=dict[int, NaiveMessage])
-    """The newest message of each id: that of a committed half message, not the half message."""
+    """The newest message of every id: after a commit the committed message, not the half message."""
     deleted: dict[int, NaiveMessage] = field(default_factory=dict[int, NaiveMessage])
     """Deleted by consumers while the queue had a rewind window, by position."""
     halves: dict[int, NaiveMessage] = field(default_factory=dict[int, NaiveMessage])
@@ -155,13 +166,17 @@ class NaiveQueue:
     """Half messages decided, by id; True = committed."""
     has_checkers: bool = False
     least_max_checks: int = 100
-    """The smallest number of checks that was ever allowed: those who had as many may have been given up."""
+    """The smallest number of checks that was ever allowed: half messages with as many checks may have been given up."""
     dedup_ids: OrderedDict[str, tuple[int, int]] = field(default_factory=OrderedDict[str, tuple[int, int]])
     """(message id, time of sending), oldest first."""
     by_age_since_ms: int = 0
-    """When dead letters by age were switched on."""
+    """Time at which dead letters by age were switched on."""
     dead_letter_floor: int = -1
-    """What it held when it became a dead-letter queue stands below; -1 = it is none."""
+    """Messages from before the queue became a dead-letter queue are below; -1 = not a dead-letter queue."""
+    used_ms: int = 0
+    """Latest time of a sure use; later uses are possible."""
+    used_until_ms: int = 0
+    """Time after which the queue was surely not used."""
 
     # ------------------------------------------------------------------ looking
 
@@ -175,8 +190,20 @@ class NaiveQueue:
         return [message for message in self.messages.values() if message.is_due(now_ms)]
 
     def receivable(self) -> set[int]:
-        """The positions of which somebody should get some."""
+        """Positions that receives should get."""
         return set() if self.in_flight() >= self.limits.max_in_flight else {one.position for one in self.active()}
+
+    def use(self, now_ms: int, until_ms: int = 0) -> None:
+        """Note a use that may last until the given time."""
+        self.used_ms = max(self.used_ms, now_ms)
+        self.used_until_ms = max(self.used_until_ms, now_ms, until_ms)
+
+    def go_on_using(self, now_ms: int) -> None:
+        """Waiting receives, and messages that are neither active nor damaged, use the queue while they exist."""
+        if self.of(State.DELAYED, State.OVERFLOW, State.IN_FLIGHT, State.HALF):
+            self.use(now_ms)
+        for receive in self.line:
+            self.use(min(now_ms, receive.deadline_ms), now_ms)
 
     def in_flight(self) -> int:
         return len(self.of(State.IN_FLIGHT))
@@ -243,7 +270,7 @@ class NaiveQueue:
             self.halves[message_id] = message
 
     def take_copy(self, message_id: int, of: NaiveMessage, origin: Origin | None, now_ms: int) -> NaiveMessage:
-        """What was committed, dead-lettered or redriven stands here now."""
+        """Messages were committed, dead-lettered or redriven into this queue."""
         enqueue_ms = self.last_enqueue_ms = max(now_ms, self.last_enqueue_ms)
         message = NaiveMessage(
             *(self.next_position, message_id, of.body, of.headers, enqueue_ms, 0, State.ACTIVE),
@@ -263,7 +290,7 @@ class NaiveQueue:
         return message
 
     def rewind(self, positions: Collection[int], now_ms: int) -> None:
-        """These deleted messages are back."""
+        """Deleted messages are back."""
         for message in [self.deleted[position] for position in positions]:
             del self.deleted[message.position]
             message.come_back()
@@ -285,7 +312,7 @@ class NaiveQueue:
             self.dedup_ids.popitem(last=False)
 
     def waiting_delays(self) -> list[NaiveMessage]:
-        """Those who wait for a place among the delayed, those who cannot be read included."""
+        """Delayed messages that wait for a place, unreadable messages included."""
         return [
             message
             for message in self.messages.values()
@@ -296,7 +323,7 @@ class NaiveQueue:
     def deliver(
         self, receive: NaiveReceive, got: list[ReceivedMessage], now_ms: int, moving: Collection[int] = ()
     ) -> list[int]:
-        """A receive was answered with these; their positions. Those ``moving`` are passed over."""
+        """A receive was answered with these messages; return their positions. Positions in ``moving`` are left out."""
         assert 1 <= len(got) <= receive.most
         positions: list[int] = []
         for one in got:
@@ -343,8 +370,8 @@ class NaiveQueue:
     def answer_waiter(
         self, waiter_id: int, got: list[ReceivedMessage], there: set[int], now_ms: int, moving: Collection[int] = ()
     ) -> list[int]:
-        """Somebody in the line was answered; the positions that went out. ``there``: those active for long enough
-        that he should have got some of them; those ``moving`` nobody gets.
+        """A receive in the line was answered; return its positions. ``there``: positions active for long enough to be
+        due for the receive; positions in ``moving`` are not received.
         """
         place = next(place for place, receive in enumerate(self.line) if receive.waiter_id == waiter_id)
         receive = self.line.pop(place)
@@ -358,15 +385,16 @@ class NaiveQueue:
         return []
 
     def held(self, handle: int, now_ms: int) -> NaiveMessage | None:
-        """The message for which a handle is valid."""
+        """The message with this valid handle."""
         for message in self.messages.values():
-            if message.state is State.IN_FLIGHT and message.handle == handle and message.deadline_ms > now_ms:
+            is_held = message.state is State.IN_FLIGHT and not message.rejected_by
+            if is_held and message.handle == handle and message.deadline_ms > now_ms:
                 return message
         return None
 
     def settle(self, handles: list[int], refused: list[int], now_ms: int) -> tuple[list[NaiveMessage], list[int]]:
-        """(messages whose handles are valid, handles that are not); a handle given twice counts once.
-        Those of expired messages may be ``refused``, and must be once a step of time has passed.
+        """(messages with valid handles, invalid handles); a repeated handle counts once. Handles of
+        expired messages may be ``refused``, and must be refused after a step of time.
         """
         done: list[NaiveMessage] = []
         failed: list[int] = []
@@ -384,14 +412,15 @@ class NaiveQueue:
         return done, failed
 
     def end_lease(self, handle: int, now_ms: int) -> NaiveMessage:
-        """A tick ended it; it may do so before its bucket is due, if it was in an earlier one once."""
+        """A tick ended the lease; possible before its bucket is due, if the lease was in an earlier bucket once."""
         (message,) = (one for one in self.of(State.IN_FLIGHT) if one.handle == handle)
         assert message.deadline_ms <= now_ms, "a lease ended too early"
+        assert not message.rejected_by, "a lease ended while its message was moving"
         message.come_back()
         return message
 
     def delete(self, messages: list[NaiveMessage]) -> None:
-        """By whoever holds them."""
+        """Messages were rejected by their consumer."""
         for message in messages:
             del self.messages[message.position]
             if self.attributes["rewind_ms"]:
@@ -405,7 +434,7 @@ class NaiveQueue:
                 message.receive_count, message.first_receive_ms = message.before
 
     def hide(self, messages: list[NaiveMessage], timeout_ms: int, now_ms: int) -> int:
-        """The earliest of the new deadlines allowed; see :meth:`check_hidden` for what was made of them."""
+        """Return the earliest allowed new deadline; :meth:`check_hidden` judges the result."""
         latest: list[int] = []
         for message in messages:
             cut_ms = message.enqueue_ms + self.attributes["retention_ms"]
@@ -418,6 +447,7 @@ class NaiveQueue:
         gone = [message for message in self.messages.values() if message.position < floor]
         if now_ms is not None:
             assert all(self.is_expired(message, now_ms) for message in gone), "expired too early"
+            assert not any(message.rejected_by for message in gone), "expired while it was moving"
             for message in self.rewindable(now_ms).values():
                 assert message.position >= floor, "expired too early, though deleted"
         self.messages = {position: one for position, one in self.messages.items() if position >= floor}
@@ -428,7 +458,7 @@ class NaiveQueue:
                 self.decided.pop(message_id, None)
 
     def set_attributes(self, changes: dict[str, Any], now_ms: int) -> None:
-        """What an owner set."""
+        """The owner changed attributes."""
         known = self.rewindable(now_ms)
         for position, message in self.deleted.items():
             message.is_forgotten = position not in known
@@ -438,28 +468,28 @@ class NaiveQueue:
         if not self.attributes["rewind_ms"]:
             self.deleted.clear()
         for message in self.messages.values():
-            # Whoever is too often received by a new rule may be received once more before that is found.
+            # A message with too many receives by a new rule may be received once more before the review.
             message.is_overdue = False
 
     def takes_dead_letters(self, count: int = 1) -> bool:
-        """Whether what it held is consumed, and there is room."""
+        """True if the earlier messages are consumed, and there is room."""
         assert self.dead_letter_floor >= 0
         drained = all(position >= self.dead_letter_floor for position in self.messages)
         return drained and len(self.messages) + count <= self.attributes["max_backlog"]
 
     def is_dead(self, message: NaiveMessage, now_ms: int, *, surely: bool = False) -> str:
-        """Why an active message may (or ``surely`` must) be dead-lettered; empty = it is not."""
+        """Reason why an active message may (or ``surely`` must) become a dead letter; empty = none."""
         most, after_ms = self.attributes["dead_letter_max_receives"], self.attributes["dead_letter_after_ms"]
         if most and message.receive_count >= most:
             return "receives"
-        # Of messages whose delay ended before there was such a rule, the time when it should have ended may count.
+        # For messages with a delay that ended before the rule existed, the planned end of the delay may count.
         is_known = surely or not message.visible_ms or message.activated_ms > self.by_age_since_ms
         if after_ms and (message.activated_ms if is_known else message.visible_ms) + after_ms <= now_ms:
             return "age"
         return ""
 
     def schedule(self, positions: list[int], visible_ms: list[int], now_ms: int) -> None:
-        """These got a place among the delayed."""
+        """Messages got a place among the delayed messages."""
         waiting = self.of(State.OVERFLOW)
         assert positions == [message.position for message in waiting[: len(positions)]], "places are given in order"
         held = [message for message in self.of(State.DELAYED) if not message.is_due(now_ms)]
@@ -470,12 +500,12 @@ class NaiveQueue:
             message.state = State.DELAYED
 
     def damage(self, positions: Iterable[int], active: set[int], now_ms: int) -> int:
-        """These cannot be read; how many are newly found to be so."""
+        """Messages cannot be read; return the number of newly damaged messages."""
         found = 0
         for position in positions:
             message = self.messages.get(position)
             if message is not None and message.is_due(now_ms) and position in active:
-                # One of the ticks made so far has made it active.
+                # A tick has made the message active.
                 message.come_back(now_ms)
             if message is not None and message.state in (State.ACTIVE, State.OVERFLOW):
                 message.repaired_state = message.state
@@ -488,11 +518,13 @@ class NaiveQueue:
         for message in self.due(now_ms):
             message.come_back(now_ms)
         late = [message for message in self.messages.values() if self.is_expired(message, now_ms - STEP_GRAIN_MS)]
+        held = min((message.position for message in self.messages.values() if message.rejected_by), default=None)
+        late = [message for message in late if held is None or message.position < held]
         assert not late, "not gone long after their retention"
         assert not any(receive.waits and receive.is_over(now_ms) for receive in self.line if not self.active())
 
     def check_peek(self, peek: NaivePeek, got: MessagesPeeked, unreadable: set[int], now_ms: int) -> None:
-        """The answer to a peek shows what is there, without holes."""
+        """The answer to a peek shows all messages, without holes."""
         assert len(got.messages) <= peek.most
         shown: list[int] = []
         for one in got.messages:
@@ -529,24 +561,26 @@ class NaiveQueue:
 
     @staticmethod
     def _is_wanted(peek: NaivePeek, message: NaiveMessage, now_ms: int) -> bool:
-        """Whether a peek must show it; what is due may be on either side."""
+        """True if a peek must show the message; a due message may be in either state."""
         if peek.states is None:
             return True
         state = State.DELAYED if message.state is State.OVERFLOW else message.state
         return peek.wants(state.value) and state is not State.DAMAGED and not message.is_due(now_ms)
 
     def restart(self) -> None:
-        """The broker was started anew: nobody waits, and damage is still to be found."""
+        """The broker was restarted: no request waits, and damage is not known yet."""
         self.line.clear()
         self.has_checkers = False
         for message in self.halves.values():
             message.ask_again = False
         for message in self.of(State.DAMAGED):
             message.state = message.repaired_state
+        for message in self.messages.values():
+            message.rejected_by = 0
 
 
 class NaiveRow:
-    """One row of the log while it is judged: what left its queue must stand somewhere else behind it."""
+    """A row of the log while judged: a message that left its queue must be in a further queue after the row."""
 
     def __init__(self, outcome: Outcome[Any]) -> None:
         self.bodies = list(outcome.bodies)
@@ -581,7 +615,7 @@ class NaiveSessions:
         if self.may_be_forgotten(account, session, now_ms):
             self.sessions.pop(key, None)
         answers = self.sessions.setdefault(key, {})
-        # One is forgotten when its place in the ring is taken.
+        # An answer is forgotten when its place in the ring is taken.
         size = self.limits.session_answers
         for old in [old for old in answers if old % size == sequence % size]:
             del answers[old]
@@ -590,7 +624,7 @@ class NaiveSessions:
         self.last_use_ms[key] = now_ms
 
     def is_full_for(self, account: str, session: int, now_ms: int) -> bool:
-        """Whether this session would be new to an account that holds its share."""
+        """True if this session is new to an account that holds its share."""
         held = {key for key in self.sessions if key[0] == account and not self.may_be_forgotten(*key, now_ms)}
         return (account, session) not in held and len(held) >= self.limits.max_sessions
 
@@ -599,7 +633,7 @@ class NaiveSessions:
         return self.last_use_ms.get(key, 0) + self.limits.session_life_ms <= now_ms
 
     def forget(self, keep: set[tuple[str, int]], now_ms: int) -> None:
-        """Take over which sessions are left; none may go before its time."""
+        """Take over the remaining sessions; no session may end before its time."""
         for key in [key for key in self.sessions if key not in keep]:
             assert self.may_be_forgotten(*key, now_ms), "a session was forgotten too early"
             del self.sessions[key]

@@ -8,9 +8,9 @@ from cmqd.server.transaction_checkers import TransactionCheckers
 
 
 def check_outbox(outbox: Outbox) -> None:
-    lsns = [lsn for lsn, _ in outbox._held]
+    lsns = [lsn for lsn, _ in outbox.held]
     assert lsns == sorted(lsns), lsns
-    assert not lsns or lsns[0] > outbox._durable_lsn, (lsns[0], outbox._durable_lsn)
+    assert not lsns or lsns[0] > outbox._durable_lsn(), (lsns[0], outbox._durable_lsn())
     assert all(outbox._unsigned.values())
 
 

@@ -12,14 +12,14 @@ from typing import Any, TypeVar, cast
 from cmqd.core.broker import Broker
 from cmqd.core.limits import Limits
 from cmqd.memory_log import MemoryLog
-from cmqd.server.accounts import Accounts, open_accounts
+from cmqd.server.accounts import Accounts
 from cmqd.server.accounts_file import Key
 from cmqd.server.binary.accepted_connection import AcceptedConnection
 from cmqd.server.clock import BrokerClock
 from cmqd.server.fairness import DISK_PATIENCE_SECONDS
 from cmqd.server.server import Server
-from cmqd.server.status import StorageProcessStatus
 from cmqd.settings import Settings
+from cmqd.testing.server_in_memory import server_in_memory
 from cmqd_protocol import messages as wire
 from cmqd_protocol.client_connection import ClientConnection
 from cmqd_protocol.events import ConnectionEnded, Opened
@@ -34,10 +34,10 @@ _R = TypeVar("_R")
 
 
 class FakeTransport(asyncio.Transport):
-    """Keeps what is written; ``take`` says how much of it the other side reads, as a socket's buffer would.
+    """Keeps written bytes; ``take`` is the number of bytes that the other side reads, as from a socket's buffer.
 
-    Nothing is read while ``stuck``: then the buffer grows and the protocol is paused and resumed at the marks, just as
-    a real transport does it.
+    While ``stuck`` the other side does not read: the buffer grows, and the protocol is paused and resumed at the marks,
+    as by a real transport.
     """
 
     def __init__(self, protocol: asyncio.Protocol) -> None:
@@ -51,7 +51,7 @@ class FakeTransport(asyncio.Transport):
         self.lost = False
         self.stuck = False
         self.writes = 0
-        """How often something was written."""
+        """Number of writes."""
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return ("127.0.0.1", 1) if name == "peername" else default
@@ -61,7 +61,7 @@ class FakeTransport(asyncio.Transport):
         self._pause_if_full()
 
     def get_write_buffer_size(self) -> int:
-        # What a socket takes is in the transport's buffer no longer.
+        # Bytes that a socket took are no longer in the transport's buffer.
         return len(self._buffer) if self.stuck else 0
 
     @property
@@ -105,7 +105,7 @@ class FakeTransport(asyncio.Transport):
         asyncio.get_running_loop().call_soon(self.lose)
 
     def lose(self, error: Exception | None = None) -> None:
-        """The connection is gone, as the protocol sees it."""
+        """Lose the connection, as the protocol sees the loss."""
         if not self.lost:
             self.lost = True
             self._closing = True
@@ -143,7 +143,7 @@ class RigClient:
     ended: ConnectionEnded | None = None
     replies: dict[int, AnyReply] = field(default_factory=dict[int, AnyReply])
     checks: list[TransactionCheck] = field(default_factory=list[TransactionCheck])
-    """What it was asked, oldest first."""
+    """The checks received, oldest first."""
     _last_id: int = 0
 
     def begin(self, request: Request) -> int:
@@ -161,14 +161,14 @@ class RigClient:
         self.deliver()
 
     def deliver(self) -> None:
-        """What the client has to say reaches the server, unless the server does not read."""
+        """Pass the bytes of the client to the server, unless the server does not read."""
         if self.transport.is_reading() and not self.transport.lost:
             data = b"".join(self.machine.data_to_send(0))
             if data:
                 self.connection.data_received(data)
 
     def read(self) -> None:
-        """Read what the server wrote."""
+        """Read the bytes of the server."""
         data = self.transport.take()
         if data:
             self.machine.receive_data(data, 0)
@@ -183,7 +183,7 @@ class RigClient:
                 self.replies[event.request_id] = event
 
     async def settle(self) -> None:
-        """Let everything that is under way arrive."""
+        """Let all bytes in transit arrive."""
         for _ in range(4):
             self.deliver()
             await self.rig.turn()
@@ -212,12 +212,12 @@ class RigClient:
         return (await self.expect(wire.MessagesSent, wire.SendHalfMessages, queue, list(bodies))).message_ids
 
     async def decide(self, queue: str, message_ids: list[int], decision: int) -> list[wire.TransactionFailure]:
-        """Returns what was refused."""
+        """Return the refused requests."""
         reply = await self.expect(wire.TransactionsEnded, wire.EndTransactions, queue, message_ids, [decision])
         return reply.failures
 
     def take_checks(self) -> list[tuple[int, int]]:
-        """(message id, attempt) of what it was asked since the last time."""
+        """(message id, attempt) of the checks since the last call."""
         taken = [(check.message_id, check.attempt) for check in self.checks]
         self.checks.clear()
         return taken
@@ -227,7 +227,7 @@ class RigClient:
 
 
 class ServerRig:
-    """One edge; made by ``ServerRig.make``."""
+    """A server without sockets; made by ``ServerRig.make``."""
 
     def __init__(
         self,
@@ -247,7 +247,7 @@ class ServerRig:
         self.failures: list[Exception] = []
         self.timer = StoppedTimer()
         self.pushers: list[FakePusher] = []
-        """The one that the server posts with, unless it cannot."""
+        """The pusher of the server, unless the server cannot post."""
 
     @property
     def pusher(self) -> FakePusher:
@@ -264,16 +264,11 @@ class ServerRig:
         timer: Callable[[], float] | None = None,
         **settings: Any,
     ) -> "ServerRig":
-        """A server with these settings, its accounts in ``folder``; nothing is posted but to ``rig.pushers``.
+        """Make a server with these settings and its accounts in ``folder``; pushes go to ``rig.pushers`` alone.
 
         ``timer`` measures I/O batches, in place of ``rig.timer``.
         """
         clock = clock or FakeClock()
-        accounts, _ = open_accounts(folder, clock.now_ms())
-        broker = Broker(accounts.handle_key, limits)
-        log = MemoryLog()
-        await log.open()
-        failures: list[Exception] = []
         pushers: list[FakePusher] = []
 
         def make_pusher(**named: Any) -> FakePusher:
@@ -281,29 +276,23 @@ class ServerRig:
             return pushers[-1]
 
         stopped = StoppedTimer()
-        broker_clock = BrokerClock(wall=clock.wall, monotonic_ns=clock.monotonic_ns)
-        server = Server(
-            loop=asyncio.get_running_loop(),
-            settings=Settings(data=folder, **settings),
-            broker=broker,
-            log=log,
-            accounts=accounts,
-            clock=broker_clock,
-            max_connections=settings.get("max_connections") or 1_000,
-            storage_status=StorageProcessStatus,
-            on_failed=failures.append,
+        parts = await server_in_memory(
+            Settings(data=folder, **settings),
+            wall_ms=clock.wall,
+            monotonic_ns=clock.monotonic_ns,
+            limits=limits,
+            timer=timer or stopped,
             make_pusher=make_pusher,
             can_push=can_push,
-            timer=timer or stopped,
         )
-        rig = cls(server, clock, broker_clock, broker, log, accounts)
-        rig.failures = failures
+        rig = cls(parts.server, clock, parts.clock, parts.broker, parts.log, parts.accounts)
+        rig.failures = parts.failures
         rig.pushers = pushers
         rig.timer = stopped
         return rig
 
     def connect(self, key: Key | None = None, **named: Any) -> RigClient:
-        """A client that has just connected and says nothing yet; with the admin's key unless given another."""
+        """Make a client that has just connected and is silent so far, with the admin's key by default."""
         key = key or self.accounts.first_key("admin")
         connection = self.server.listener.make_connection()
         transport = FakeTransport(connection)
@@ -324,18 +313,18 @@ class ServerRig:
         return client
 
     def give_turns(self) -> None:
-        """Take up what was put off, in the same I/O batch."""
+        """Take up deferred input, in the same I/O batch."""
         self.server.turns.serve(lambda: True)
 
     async def wait_for_disk(self) -> None:
-        """Let so much time pass that input is taken up although the storage ends no commit."""
+        """Let time pass until input is taken up without the end of a commit."""
         await self.turn()
         self.timer.seconds += DISK_PATIENCE_SECONDS
         self.server.io_batch.schedule()
         await self.turn()
 
     async def turn(self, times: int = 6) -> None:
-        """Let the loop go round, so that what was put off to the end of the I/O batch happens, commits too."""
+        """Let the loop turn, so that the work at the end of the I/O batch is done, commits included."""
         for _ in range(times):
             await asyncio.sleep(0)
         if len(self.server.tasks):
@@ -344,7 +333,7 @@ class ServerRig:
             await asyncio.sleep(0)
 
     async def tick(self) -> None:
-        """Let the core do what is due."""
+        """Let the core do its due work."""
         now_ms = self.broker_clock.now_ms()
         while (due_ms := self.broker.next_deadline_ms()) is not None and due_ms <= now_ms:
             self.server.broker_events.tick(now_ms)

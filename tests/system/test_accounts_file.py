@@ -101,7 +101,7 @@ def test_a_traceback_of_cmq_shows_no_local_variables(tmp_path: Path) -> None:
         "async def broken(*_, **__):\n"
         "    secret_key = 'S3CR3T' + '-IN-A-LOCAL'\n"
         "    raise RuntimeError('broken on purpose')\n"
-        "Client.__aenter__ = broken\n"
+        "Client.open = broken\n"
         "sys.exit(main(sys.argv[1:]))\n"
     )
 

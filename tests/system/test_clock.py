@@ -79,7 +79,9 @@ async def rewind_and_send(url: str) -> dict[str, int]:
     async with connect(url) as client:
         queue = client.queue("jobs")
         _, counts = await facts(client)
-        assert (await queue.rewind(ago=7200 if counts["rewindable"] else 0)).messages == counts["rewindable"]
+        assert (await queue.rewind(ago=7200 if counts["rewindable"] else 0, strict=False)).messages == counts[
+            "rewindable"
+        ]
         (message, *_) = (await queue.peek(1)).messages
         await queue.rewind(message.enqueue_time)
         await queue.send(b"more")

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from cmqd_client import connect
+from cmqd_client import ConsumedMessage, connect
 from support.environment import plain_environment
 from support.pages import PAGES, ROOT, blocks_to_run
 from support.running_broker import RunningBroker
@@ -71,20 +71,20 @@ def test_the_worker_of_the_readme_receives_and_deletes(tmp_path: Path) -> None:
             assert worker.stdout is not None
             try:
                 assert [worker.stdout.readline() for _ in range(2)] == ["b'first' 1\n", "b'second' 1\n"]
-                while asyncio.run(left(broker.url)):
-                    pass  # the second delete is under way
+                worker.terminate()
+                assert worker.wait() == 0
             finally:
                 worker.kill()
+        assert asyncio.run(left(broker.url)) == 0
 
 
-def test_the_program_of_the_client_page_runs(tmp_path: Path) -> None:
-    program, imports = blocks_to_run(ROOT / "docs/client.md", "python")
-    with RunningBroker(tmp_path, "--durability", "os") as broker:
-        command = [sys.executable, "-c", program.replace(URL, broker.url)]
-        ran = subprocess.run(command, env=plain_environment(), capture_output=True, text=True)
+def test_the_programs_of_the_frameworks_page_are_declared() -> None:
+    """They declare a broker and tasks; the example programs, which run, use them."""
+    programs = blocks_to_run(ROOT / "docs/frameworks.md", "python")
 
-    assert ran.stdout == "b'42 apples' 1\n", ran.stderr
-    exec(compile(imports, "client.md", "exec"), {})
+    for program in programs:
+        exec(compile(program, "frameworks.md", "exec", dont_inherit=True), {"__name__": "__main__"})
+    assert len(programs) == 3
 
 
 async def run_block(text: str, names: dict[str, Any]) -> None:
@@ -93,6 +93,41 @@ async def run_block(text: str, names: dict[str, Any]) -> None:
     pending = eval(code, names)
     if asyncio.iscoroutine(pending):
         await pending
+
+
+async def test_the_programs_of_the_client_page_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    program, request, replier, consumer, stream, imports, typed, gauges = blocks_to_run(
+        ROOT / "docs/client.md", "python"
+    )
+    exec(compile(imports, "client.md", "exec"), {})
+    with RunningBroker(tmp_path, "--durability", "os") as broker:
+        command = [sys.executable, "-c", program.replace(URL, broker.url)]
+        ran = await asyncio.to_thread(
+            subprocess.run, command, env=plain_environment(), capture_output=True, text=True, check=False
+        )
+        assert ran.stdout == "b'42 apples' 1\n", ran.stderr
+
+        async with connect(broker.url) as client:
+            names: dict[str, Any] = {"client": client, "ConsumedMessage": ConsumedMessage}
+            await client.create_queue("prices")
+            await asyncio.gather(run_block(request, names), run_block(replier, names))
+            assert capsys.readouterr().out == "b'1.08'\n"
+
+            orders = client.queue("orders")
+            for text in (consumer, stream):
+                await orders.send(b"43 apples")
+                async with asyncio.TaskGroup() as group:
+                    running = group.create_task(run_block(text, names))
+                    while (attributes := await orders.attributes()).active + attributes.in_flight:
+                        pass
+                    running.cancel()
+            assert capsys.readouterr().out == "b'43 apples'\n"
+
+            exec(compile(typed, "client.md", "exec"), names)
+            await names["work"](client)
+            assert capsys.readouterr().out == "espresso\n"
+            exec(compile(gauges, "client.md", "exec"), names)
+            assert names["gauges"](client)["messages_sent"] == 5
 
 
 async def test_the_programs_of_the_topics_page_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -111,6 +146,16 @@ async def test_the_programs_of_the_topics_page_run(tmp_path: Path, capsys: pytes
     # tests/server/test_webhooks.py verifies real signatures; here: a request without a valid one.
     headers = {"webhook-id": "1", "webhook-timestamp": "0", "webhook-signature": "v1,AAAA"}
     assert not cast(bool, names["is_genuine"](secret, headers, b""))
+
+
+async def test_the_program_of_the_schedules_page_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (program,) = blocks_to_run(ROOT / "docs/schedules.md", "python")
+    with RunningBroker(tmp_path, "--durability", "os") as broker:
+        async with connect(broker.url) as client:
+            await run_block(program, {"client": client})
+
+    made, listed = capsys.readouterr().out.splitlines()
+    assert listed == f"daily {made} 0 None"
 
 
 async def test_the_program_of_the_transactions_page_runs(tmp_path: Path) -> None:

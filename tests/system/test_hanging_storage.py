@@ -16,7 +16,7 @@ pytestmark = pytest.mark.system
 
 async def test_a_stopped_storage_is_told_of_and_what_was_decided_happens_later(tmp_path: Path) -> None:
     with RunningServer(tmp_path, "--storage-patience-ms", "1500") as server:
-        async with connect(server.url, retries=0, request_timeout=300) as client:
+        async with connect(server.url, retries=0, patience=300, request_timeout=300) as client:
             queue = await client.ensure_queue("orders")
             await queue.send(b"before")
             storage_pid = server.ready["storage_pid"]
@@ -32,7 +32,7 @@ async def test_a_stopped_storage_is_told_of_and_what_was_decided_happens_later(t
                 assert (await client.status())["held_replies"] >= 1
             finally:
                 os.kill(storage_pid, signal.SIGCONT)
-            while (await client.status())["held_replies"]:  # noqa: ASYNC110 - it happens in another process
+            while (await client.status())["held_replies"]:  # noqa: ASYNC110 - a process acts meanwhile
                 await asyncio.sleep(0.01)
             while True:
                 try:

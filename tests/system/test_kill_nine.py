@@ -1,11 +1,11 @@
-"""kill -9 under load, again and again on the same data folder: nothing that was acknowledged may change.
+"""kill -9 under load, again and again on the same data folder: no acknowledged fact may change.
 
 The load sends, receives, delays, lets messages die and redrives them, rewinds, and decides half messages or leaves them
-to checkers that go away: never lost, never in two queues, never half-committed. It also publishes to a topic whose
-subscribers are queues, some of which refuse copies for a time, and URLs, some of which fail: every one that matches
-gets everything, and nobody else does.
+to checkers that go away: never lost, never in two queues, never half-committed. It also publishes to a topic with
+queues that refuse copies for a time, and with URLs that fail: every matching subscriber gets all messages, and no other
+subscriber gets a message.
 
-``CMQD_KILL_ROUNDS`` asks for more rounds (default 50; ``make test-all`` has more), ``CMQD_KILL_SEED`` repeats the
+``CMQD_KILL_ROUNDS`` asks for more rounds (default 30; ``make test-all`` has more), ``CMQD_KILL_SEED`` repeats the
 choices of an earlier run.
 """
 
@@ -68,19 +68,19 @@ from support.crash.load_transactions import Books, Checker, TransactionalProduce
 from support.crash.session import Session
 from support.eventually import eventually
 
-ROUNDS = int(os.environ.get("CMQD_KILL_ROUNDS", "50"))
+ROUNDS = int(os.environ.get("CMQD_KILL_ROUNDS", "30"))
 SEED = int(os.environ.get("CMQD_KILL_SEED", "0")) or random.SystemRandom().getrandbits(32)
 
-# The smallest segments there are, so that rolls, seals, checkpoints and drops happen while the killing goes on.
+# The smallest possible segments, so that rolls, seals, checkpoints and drops happen while the killing goes on.
 FLAGS = ("--segment-bytes", str(1 << 20), *PUSH_FLAGS)
 LOAD_SECONDS = (0.2, 1.0)
 LEAST_OPERATIONS = 200
-"""A round does at least so many operations: on a slow machine it lasts longer than its seconds."""
+"""Minimum number of operations of a round: on a slow machine a round lasts longer than its seconds."""
 MORTAL = (0.5, 0.2, 0.05, 0.05, 0.05, 0.15)
-"""What consumers do with messages that are to die, see ``Consumer.fates``."""
+"""Fates of messages that are to die, see ``Consumer.fates``."""
 SHORT = (1_000,)
 DRAIN_SECONDS = 600.0
-"""After so long the checker says which messages are left, instead of the time limit of the suite."""
+"""After this time the checker names the remaining messages, before the time limit of the suite."""
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(1200 + 30 * ROUNDS)]
 
@@ -129,14 +129,14 @@ class Rounds:
         return self._chance.getrandbits(32)
 
     async def run(self, rounds: int) -> None:
-        """Run at least so many rounds, and up to four times as many until the load was real.
+        """Run at least the given rounds, and up to four times as many until the load was real.
 
-        Raises BrokerFailedError, or what a worker raised, in the round that did not go well.
+        Raises BrokerFailedError, or the exception of a worker, in the failed round.
         """
         victims = list(Victim)
         orphan: int | None = None
         for number in count():
-            # Chance decides about rare events, so there are more rounds until each kind has happened.
+            # Chance decides about rare events, so there are more rounds until every kind has happened.
             if number >= rounds:
                 missing = shortfalls(self.history)
                 if not missing or number == 4 * rounds:
@@ -159,7 +159,7 @@ class Rounds:
             self.survived += 1
 
     async def _wait_for_work(self, load: "asyncio.Task[None]") -> None:
-        """Let the load go on for some time, and until it has done enough."""
+        """Let the load run for some time, and until its operations are enough."""
         enough = len(self.history.operations) + LEAST_OPERATIONS
         await asyncio.wait([load], timeout=self._chance.uniform(*LOAD_SECONDS))
         await eventually(lambda: load.done() or len(self.history.operations) >= enough)
@@ -210,7 +210,7 @@ async def test_kill_nine_under_load_loses_nothing_that_was_acknowledged(tmp_path
 
 
 def shortfalls(history: History) -> list[str]:
-    """Name the kinds of events that did not happen yet: answers lost at the kills, leases that lived through one."""
+    """Name the kinds of events that did not happen yet: answers lost at kills, leases that outlived a kill."""
     counts = outcomes(history.operations)
     reasons = Counter(
         delivery.origin.reason
@@ -227,6 +227,8 @@ def shortfalls(history: History) -> list[str]:
         "deletes": counts.get("Delete done", 0),
         "deliveries again": sum(delivery.receive_count > 1 for delivery in deliveries),
         "dead letters": reasons["receives"],
+        "rejected messages": reasons["rejected"],
+        "rejections without an answer": counts.get("DeadLetter unknown", 0),
         "redriven messages": reasons["redrive"],
         "rewound messages": sum(rewind.messages for rewind in history.of_kind(Rewind)),
         "commits refused": refused["already_committed"],

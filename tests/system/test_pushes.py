@@ -1,4 +1,4 @@
-"""Pushes of a real server: endpoints that hang, dawdle, break off and fail, in one life of it and over several."""
+"""Pushes of a real server: endpoints that hang, dawdle, break off and fail, within a life of the server and beyond."""
 
 import asyncio
 import json
@@ -39,14 +39,14 @@ async def publish_all(topic: Topic, contents: list[bytes]) -> None:
 
 
 def received_at(receiver: WebhookReceiver, path: str) -> list[bytes]:
-    """The bodies that were published, as they came to a path."""
+    """The published bodies that came to a path."""
     requests = [one for one in receiver.received if one.target == path]
     return [json.loads(one.body)["msgBody"].encode() for one in requests]
 
 
 async def info_until(subscription: Subscription, is_wanted: Callable[[SubscriptionInfo], bool]) -> SubscriptionInfo:
-    """Ask for a subscription until it is as wanted."""
-    while not is_wanted(info := await subscription.info()):  # noqa: ASYNC110 - it happens in another process
+    """Poll a subscription until it is in the expected state."""
+    while not is_wanted(info := await subscription.info()):  # noqa: ASYNC110 - a process acts meanwhile
         await asyncio.sleep(0.02)
     return info
 
@@ -60,7 +60,7 @@ def is_idle(info: SubscriptionInfo) -> bool:
 
 async def test_forty_hanging_endpoints_do_not_delay_a_healthy_one(tmp_path: Path) -> None:
     async with WebhookReceiver() as receiver:
-        # No push that hangs is given up during the test, so no slot that it holds is free again.
+        # No hanging push times out during the test, so its slot stays taken.
         with RunningServer(tmp_path, LOOPBACK, "--push-timeout-ms", "60000") as server:
             async with connect(server.url) as client:
                 topic = await client.create_topic("news")
@@ -73,11 +73,11 @@ async def test_forty_hanging_endpoints_do_not_delay_a_healthy_one(tmp_path: Path
                 await info_until(healthy, is_idle)
 
                 assert sorted(received_at(receiver, "/healthy")) == bodies(200)
-                # At most 16 at once to each, and none has an answer.
+                # At most 16 at once per endpoint, and all without an answer.
                 received = await receiver.wait_for(200 + 40 * 16)
                 hung = Counter(one.target for one in received if one.target != "/healthy")
                 assert set(hung.values()) == {16}
-                # Also what comes now, when all that hang have hung for a while.
+                # Also new messages, after the hanging pushes have hung for a while.
                 await topic.publish(b"late")
                 await info_until(healthy, is_idle)
                 assert received_at(receiver, "/healthy")[-1] == b"late"
@@ -151,12 +151,13 @@ async def test_attempts_and_their_times_survive_kill_nine(tmp_path: Path) -> Non
                     assert (after.in_retry, after.waiting) == (1, 3)
                 assert (after.blocked, after.last_error) == (True, before.last_error)
 
-                # The third attempt of the first message, with a probe beside it; the next is in 4 seconds.
+                # The third attempt of the first message, with a probe beside it; the next attempt is in 4 seconds.
                 await receiver.wait_for(3)
                 assert time.time() > due.timestamp() - 0.2
                 await info_until(hook, lambda info: info.in_retry >= 2)
-                assert received_at(receiver, "/hook")[:3] == [b"x"] * 3
-                assert received_at(receiver, "/hook")[3] == bodies(1)[0]
+                # The attempt and the probe leave together, over two connections, and arrive in either order.
+                assert received_at(receiver, "/hook")[:2] == [b"x"] * 2
+                assert sorted(received_at(receiver, "/hook")[2:4]) == sorted([b"x", *bodies(1)])
                 receiver.always("/hook", answer(200))
                 await info_until(hook, is_idle)
                 assert [body for body in received_at(receiver, "/hook")[4:] if body == b"x"] == [b"x"]
@@ -185,7 +186,7 @@ async def test_backoff_keeps_the_order_over_a_restart(tmp_path: Path) -> None:
                 await topic.publish(b"later")
                 assert len(receiver.received) == 2, "those behind one that failed wait"
 
-                assert await hook.retry_now() == 1
+                assert (await hook.retry_now()).messages == 1
                 await info_until(hook, is_idle)
 
                 first, second, *rest = bodies(20)
@@ -197,7 +198,7 @@ async def test_sigterm_with_pushes_under_way_ends_in_time_and_loses_none(tmp_pat
     async with WebhookReceiver() as receiver:
         receiver.always("/slow", answer_after(0.3))
         receiver.always("/hangs", hang())
-        # A quarter of it for pushes under way: many times what those to /slow take.
+        # A quarter of the memory for pushes in progress: many times the need of /slow.
         with RunningServer(tmp_path, LOOPBACK, "--drain-timeout-ms", "20000") as server:
             async with connect(server.url) as client:
                 topic = await client.create_topic("news")
@@ -222,7 +223,7 @@ async def test_sigterm_with_pushes_under_way_ends_in_time_and_loses_none(tmp_pat
                 await info_until(topic.subscription("hangs"), is_idle)
                 assert (info.delivered, info.dropped) == (count, 0)
                 assert (await topic.attributes()).retained == 0
-            # What was under way was answered in time, and that was noted.
+            # Pushes in progress were answered in time, and the results were noted.
             assert sorted(received_at(receiver, "/slow")) == bodies(count)
             assert set(received_at(receiver, "/hangs")) == set(bodies(count))
 

@@ -36,7 +36,7 @@ TLS = Path(__file__).parents[1] / "support" / "tls"
 
 
 def last_error(data: bytes) -> Error:
-    """Decode the last frame that a server wrote, which must be an error."""
+    """Decode the last frame of a server, which must be an error."""
     position, payload = 8, b""
     while position + 4 <= len(data):
         (size,) = struct.unpack_from(">I", data, position)
@@ -46,8 +46,8 @@ def last_error(data: bytes) -> Error:
 
 
 async def status_until(client: Client, is_wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-    """Ask for the server's status until it is as wanted."""
-    while not is_wanted(status := await client.status()):  # noqa: ASYNC110 - it happens in another process
+    """Poll the status of the server until it is as expected."""
+    while not is_wanted(status := await client.status()):  # noqa: ASYNC110 - a process acts meanwhile
         await asyncio.sleep(0.01)
     return status
 
@@ -256,7 +256,7 @@ async def test_tls(tmp_path: Path) -> None:
             received = await asyncio.gather(*(big.receive(1, wait=20) for _ in range(20)))
             assert [len(messages) for messages in received] == [1] * 20
         with pytest.raises(CmqError):
-            async with connect(server.url, request_timeout=1, retries=0):
+            async with connect(server.url, patience=1, retries=0):
                 pass
         with socket.create_connection((server.host, server.port)) as sock:
             sock.sendall(encode_preamble(1, 1))
@@ -299,5 +299,5 @@ async def test_a_disabled_key_ends_its_connections_and_rotation_works(tmp_path: 
                 await other.queue("jobs").send(b"y")
                 await other.accounts.delete_key(first.secret_id)
             with pytest.raises((AuthenticationFailed, ServerUnreachable)):
-                async with connect(url, request_timeout=1, retries=0):
+                async with connect(url, patience=1, retries=0):
                     pass

@@ -29,7 +29,7 @@ TLS = Path(__file__).parents[1] / "support" / "tls"
 
 
 def lines(server: RunningServer, event: str) -> list[dict[str, Any]]:
-    """The log lines of one event so far; the server logs as JSON."""
+    """The log lines of an event so far; the server logs as JSON."""
     parsed = (json.loads(line) for line in server.log.splitlines() if line.endswith("}"))
     return [line for line in parsed if line["event"] == event]
 
@@ -121,7 +121,7 @@ async def test_a_plain_client_on_a_tls_port_is_told_by_an_error_of_the_connectio
     with RunningServer(tmp_path, *flags, "--log-format", "json") as server:
         plain = server.url.replace("?tls=1", "")
         with pytest.raises(ConnectionRefused, match="this port takes TLS"):
-            async with connect(plain, request_timeout=10):
+            async with connect(plain, patience=10):
                 pass
         assert lines(server, "plain_bytes_on_tls_port")[0]["peer"].startswith("127.0.0.1:")
 
@@ -170,7 +170,7 @@ async def test_a_stranger_on_a_tls_port_is_put_out_in_time_and_costs_nothing(
 
 
 def test_a_log_that_cannot_be_written_does_not_end_the_broker(tmp_path: Path) -> None:
-    """Nobody reads the pipe any more, as when a terminal or a log collector is gone."""
+    """Without a reader of the pipe, as after the end of a terminal or a log collector."""
     read_end, write_end = os.pipe()
     ready = tmp_path / "ready.json"
     command = [sys.executable, "-m", "cmqd", "serve", "--data", str(tmp_path / "data"), "--listen", "127.0.0.1:0"]

@@ -1,4 +1,4 @@
-"""The server as a process: it starts, serves, drains, ends and reports how it ended."""
+"""The server as a process: start, service, drain, end, and the exit code."""
 
 import json
 import os
@@ -19,13 +19,14 @@ from cmqd_client.errors import (
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.frames import encode_preamble
+from support.environment import plain_environment
 from support.eventually import eventually_elsewhere
 from support.raw_client import RawClient
 from support.running_server import RunningServer, ServerFailedError
 
 pytestmark = pytest.mark.system
 LONG_DRAIN = ("--drain-timeout-ms", "600000")
-"""A drain that waits although it has nothing to wait for takes longer than the time limit of the test."""
+"""A drain that waits without a reason takes longer than the time limit of the test."""
 
 
 async def test_it_serves_and_survives_a_restart(tmp_path: Path) -> None:
@@ -79,7 +80,7 @@ def test_sigterm_ends_waits_with_shutting_down_finishes_sends_and_exits_in_time(
 
 
 def test_sigterm_during_a_redrive_ends_in_order_and_the_next_start_goes_on(tmp_path: Path) -> None:
-    """A move asks for its next page with each that comes: it must not go on into a log that is being closed."""
+    """A move asks for its next page with every page: it must not continue into a log that is being closed."""
     count = 100 * 256
     with RunningServer(tmp_path) as server:
         with RawClient(server.url) as client:
@@ -297,6 +298,51 @@ def test_a_damaged_accounts_file_ends_with_exit_code_4_and_says_so(tmp_path: Pat
         (server.data / "accounts.json").write_text("{")
         with pytest.raises(ServerFailedError, match=r"(?s)code 4.*accounts\.json is damaged"):
             server.start()
+
+
+def test_the_commands_of_the_greeting_can_be_pasted(tmp_path: Path) -> None:
+    with RunningServer(tmp_path) as server:
+        lines = server.log.splitlines()
+        begin = lines.index("Next, in a second terminal:") + 1
+        commands = "\n".join(lines[begin : lines.index("Ctrl-C ends the broker in order.")])
+        ran = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", commands],
+            cwd=tmp_path,
+            env=plain_environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    assert f"  folder      {tmp_path / 'data'}" in lines
+    assert ran.returncode == 0, ran.stderr
+    assert "first" in ran.stdout
+
+
+def test_a_standard_output_that_takes_no_greeting_ends_nothing(tmp_path: Path) -> None:
+    wrapper = ("bash", "-c", 'exec "$@" > >(true)', "bash")
+    with RunningServer(tmp_path, wrapper=wrapper) as server:
+        assert "is ready." not in server.log
+        with RawClient(server.url) as client:
+            client.ask(wire.QueueInfo, wire.CreateQueue, "jobs", {})
+        assert server.stop() == 0
+
+
+@pytest.mark.parametrize("closed", [">&-", "<&- >&- 2>&-"])
+def test_a_start_without_standard_streams_serves_and_ends_in_order(closed: str, tmp_path: Path) -> None:
+    with RunningServer(tmp_path, wrapper=("bash", "-c", f'exec "$@" {closed}', "bash")) as server:
+        with RawClient(server.url) as client:
+            client.ask(wire.QueueInfo, wire.CreateQueue, "jobs", {})
+        for process in (server.process.pid, server.ready["storage_pid"]):
+            streams = [os.readlink(f"/proc/{process}/fd/{number}") for number in range(3)]
+            assert not [stream for stream in streams if stream.startswith("socket:")], streams
+        # libuv ended the process here, at the close of a socket with the number of a standard stream.
+        assert server.stop() == 0
+
+
+def test_logs_for_programs_have_no_greeting(tmp_path: Path) -> None:
+    with RunningServer(tmp_path, "--log-format", "json") as server:
+        assert [line for line in server.log.splitlines() if not line.startswith("{")] == []
 
 
 def test_logs_as_json_have_fixed_events_and_every_setting(tmp_path: Path) -> None:

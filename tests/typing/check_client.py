@@ -1,11 +1,16 @@
-"""What a type checker sees of the client; pyright reads this file, nobody runs it."""
+"""The client as a type checker sees it; pyright reads this file, and no test runs it."""
 
 from datetime import datetime, timedelta
 from typing import assert_type
 
+import msgspec
+
 from cmqd_client import (
     BatchResult,
     Client,
+    ConsumedMessage,
+    Consumer,
+    ConsumerStatistics,
     ContentFormat,
     FilterType,
     HalfMessage,
@@ -21,6 +26,9 @@ from cmqd_client import (
     QueueAttributes,
     QueueInfo,
     Redrive,
+    Reject,
+    Reply,
+    Retry,
     RetryStrategy,
     Rewound,
     Sent,
@@ -34,11 +42,16 @@ from cmqd_client import (
     TransactionResult,
     TransactionStatus,
     connect,
+    sync,
 )
-from cmqd_client.results import DecisionResult, UndecidedPage
-from cmqd_client.subscription import RotatedSecret, SubscriptionPage
+from cmqd_client.results import DecisionResult, Done, UndecidedPage
+from cmqd_client.subscription import DeliveriesDone, RotatedSecret, SubscriptionPage
 from cmqd_client.topic import TopicPage
 from cmqd_types.topics import SubscriptionSummary
+
+
+class Order(msgspec.Struct):
+    number: int
 
 
 def insert(message: HalfMessage, order: int) -> TransactionStatus:
@@ -51,6 +64,14 @@ async def insert_slowly(message: HalfMessage, order: int | None) -> TransactionS
 
 async def insert_all(messages: list[HalfMessage], order: int) -> list[TransactionStatus]:
     return [TransactionStatus.COMMIT] * len(messages)
+
+
+def insert_order(message: HalfMessage[Order], number: int) -> TransactionStatus:
+    return TransactionStatus.COMMIT if message.body.number == number else TransactionStatus.ROLLBACK
+
+
+def was_ordered(check: TransactionCheck[Order]) -> TransactionStatus:
+    return TransactionStatus.COMMIT if check.body.number else TransactionStatus.UNKNOWN
 
 
 async def was_inserted(check: TransactionCheck) -> TransactionStatus:
@@ -84,9 +105,36 @@ async def check() -> None:
         assert_type(await message.delete(), HandleResult)
         assert_type(await message.change_visibility(5), HandleResult)
         assert_type(await message.release(count_receive=False), HandleResult)
+        assert_type(await message.dead_letter("why"), HandleResult)
+        assert_type(await queue.dead_letter_batch([message, 7], ["a", "b"]), BatchResult)
         result = await queue.delete_batch([message, message.receipt_handle])
         assert_type(result, BatchResult)
         assert_type(result.done, list[int])
+
+        @queue.consumer(concurrency=8, lease=timedelta(seconds=10), patience=None)
+        async def handle(message: ConsumedMessage) -> None:
+            assert_type(message.body, bytes)
+            assert_type(message.lost, str | None)
+            assert_type(await message.delete(), HandleResult)
+
+        assert_type(handle, Consumer[ConsumedMessage[bytes]])
+        assert_type(handle.statistics(), ConsumerStatistics)
+        await client.run(handle, grace=10)
+
+        typed = client.queue("orders", Order)
+
+        @typed.consumer()
+        async def handle_order(message: ConsumedMessage[Order]) -> None:
+            assert_type(message.body, Order)
+            raise Retry(after=5) if message.receive_count < 3 else Reject("no")
+
+        assert_type(handle_order, Consumer[ConsumedMessage[Order]])
+        # A handler of other bodies is caught.
+        queue.consumer()(handle_order.handler)  # pyright: ignore[reportArgumentType]
+        async for order in typed.consume(prefetch=3):
+            assert_type(order, ConsumedMessage[Order])
+            async with order.process():
+                assert_type(order.body.number, int)
 
         page = await queue.peek()
         assert_type(page, PeekPage)
@@ -101,7 +149,7 @@ async def check() -> None:
         await queue.send_batch([b"a", Outgoing(b"b", dedup_id="b")], dedup_ids=["a", None])
         assert_type(message.origin, Origin | None)
         assert_type(await queue.rewind(datetime.now().astimezone(), strict=True), Rewound)
-        assert_type(await queue.rewind(1.5), Rewound)
+        assert_type(await queue.rewind(1_700_000_000.5), Rewound)
         await queue.rewind("now")  # pyright: ignore[reportArgumentType]
         assert_type(await queue.dead_letter_sources(), list[str])
         assert_type(await queue.redrive("orders", max_per_second=10), Redrive)
@@ -149,5 +197,70 @@ async def check() -> None:
             assert_type(summary, SubscriptionSummary)
         assert_type(await subscription.info(), SubscriptionInfo)
         assert_type(await subscription.set(paused=True, filter_tags=()), SubscriptionInfo)
-        assert_type(await subscription.retry_now(), int)
+        assert_type(await subscription.retry_now(), DeliveriesDone)
+        assert_type(await subscription.pause(), Done)
         assert_type(await subscription.rotate_secret(overlap=timedelta(hours=1)), RotatedSecret)
+
+        orders = client.queue("orders", Order)
+        assert_type(orders, Queue[Order])
+        await orders.send(Order(7))
+        await orders.send_batch([Order(7), Outgoing(Order(8), delay=1)])
+        await orders.send(b"body")  # pyright: ignore[reportArgumentType]
+        (order,) = await orders.receive()
+        assert_type(order, Message[Order])
+        assert_type(order.body, Order)
+        assert_type(order.raw_body, bytes)
+        assert_type(order.queue, Queue[Order])
+        assert_type(await orders.delete_batch([order, message]), BatchResult)
+        assert_type(client.topic("shop", Order), Topic[Order])
+        await client.topic("shop", Order).publish(Order(7))
+        await client.topic("shop", Order).publish_batch([Order(7)])
+        await client.topic("shop", Order).publish(b"body")  # pyright: ignore[reportArgumentType]
+        async with client.transaction_producer(orders, was_ordered) as typed:
+            assert_type(typed, TransactionProducer[Order])
+            assert_type(await typed.send(Order(7), insert_order, 7), TransactionResult)
+            await typed.send(b"body", insert_order, 7)  # pyright: ignore[reportArgumentType]
+            await typed.send(Order(7), insert, 7)  # pyright: ignore[reportArgumentType]
+        client.transaction_producer("orders", was_ordered)  # pyright: ignore[reportCallIssue, reportArgumentType]
+        assert_type(await client.request(orders, Order(7)), Reply)
+        assert_type(await client.request("orders", b"body"), Reply)
+        await client.request(orders, b"body")  # pyright: ignore[reportCallIssue, reportArgumentType]
+
+
+def check_synchronously() -> None:
+    with sync.connect("cmq://id:key@host", patience=None) as client:
+        assert_type(client, sync.Client)
+        queue = client.create_queue("orders")
+        assert_type(queue, sync.Queue)
+        assert_type(queue.receive()[0].body, bytes)
+        orders = client.queue("orders", Order)
+        assert_type(orders, sync.Queue[Order])
+        orders.send(Order(7))
+        orders.send_batch([Order(7), Outgoing(Order(8), delay=1)])
+        orders.send(b"body")  # pyright: ignore[reportArgumentType]
+        (order,) = orders.receive()
+        assert_type(order, sync.Message[Order])
+        assert_type(order.body, Order)
+        assert_type(order.queue, sync.Queue[Order])
+        assert_type(order.delete(), HandleResult)
+        assert_type(orders.delete_batch([order, 7]), BatchResult)
+        assert_type(client.request("orders", b"body"), Reply)
+        assert_type(client.topic("shop").publish(b"body"), Published)
+        assert_type(client.topic("shop").subscribe("a", queue=queue), sync.Subscription)
+
+        @orders.consumer(concurrency=8)
+        def handle(message: sync.ConsumedMessage[Order]) -> None:
+            assert_type(message.body, Order)
+            assert_type(message.delete(), HandleResult)
+
+        assert_type(handle, sync.Consumer[sync.ConsumedMessage[Order]])
+        assert_type(handle.statistics(), ConsumerStatistics)
+        assert_type(client.run(handle), None)
+        for message in orders.consume():
+            assert_type(message, sync.ConsumedMessage[Order])
+            with message.process():
+                assert_type(message.body.number, int)
+
+        def of_bytes(message: sync.ConsumedMessage) -> None: ...
+
+        orders.consumer()(of_bytes)  # pyright: ignore[reportArgumentType]

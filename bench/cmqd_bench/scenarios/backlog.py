@@ -6,7 +6,7 @@ from cmqd_bench.broker import Broker
 from cmqd_bench.connect import open_connection
 from cmqd_bench.load import Consumer, Gate, Producer, Quota
 from cmqd_bench.measure import Round
-from cmqd_bench.options import Options
+from cmqd_bench.options import DRAINS, Options
 from cmqd_bench.scenarios.drain import drain
 from cmqd_bench.session import Session, request, running
 from cmqd_bench.wire import SendTemplate, decode_handles
@@ -17,8 +17,6 @@ CYCLED_BEFORE = 200_000
 then reached their working size, so further growth belongs to the backlog."""
 DRAINED = 500_000
 """Messages per drain."""
-DRAINS = 3
-"""Drains with and without backlog; the best drains are compared, so that a slow moment of the disk has no effect."""
 SLOWEST_FILL = 25_000
 SLOWEST_CYCLE = 2_000
 POLL_SECONDS = 0.005
@@ -71,8 +69,9 @@ async def _restart(broker: Broker, queue: str) -> float:
 
 async def run(options: Options, broker: Broker) -> Round:
     """Run a round; the figures at the top belong to the drain with the backlog."""
-    # All drains leave a part of the backlog behind.
-    drained = min(DRAINED, max(1, options.messages // (DRAINS + 1)))
+    # All drains leave a part of the backlog behind, beside the messages that their consumers leave in flight or have
+    # deleted beyond the drained number when they are closed.
+    drained = min(DRAINED, (options.messages - DRAINS * options.held()) // (DRAINS + 1))
     cycled = min(CYCLED_BEFORE, options.messages)
     small = await _drain_small(options, broker.sibling("small"), drained, cycled)
 

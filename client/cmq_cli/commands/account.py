@@ -90,7 +90,7 @@ async def enable(secret_id: _KeyId, /, *, account: _Owner = None, session: Curre
 
 @key.command
 async def delete(secret_id: _KeyId, /, *, account: _Owner = None, session: CurrentSession) -> None:
-    """Delete a key for ever."""
+    """Delete a key permanently."""
     async with session.client() as client:
         await client.accounts.delete_key(secret_id, account=account)
     session.output.result({"deleted": secret_id}, f"key {secret_id} deleted")

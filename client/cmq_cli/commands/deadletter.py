@@ -107,12 +107,12 @@ async def redrive(
     wait
         Wait until the redrive has ended; --no-wait only starts it.
     status
-        Show the running redrive, or the last redrive, and start none.
+        Show the running redrive, or the last redrive, without starting a redrive.
     cancel
         End the running redrive; moved messages stay moved.
     """
     if status + cancel > 1 or ((status or cancel) and (to is not None or rate is not None)):
-        raise CommandFailed("--status and --cancel stand alone", ExitCode.USAGE)
+        raise CommandFailed("give --status or --cancel alone, without other options", ExitCode.USAGE)
     output = session.output
     async with session.client() as client:
         source = client.queue(queue)
@@ -145,7 +145,7 @@ async def _follow(queue: Queue, redrive: Redrive, output: Output) -> Redrive:
                 redrive = await queue.redrive_status()
                 _advance(progress, task, redrive)
     except asyncio.CancelledError:
-        output.remark(f"the redrive goes on; see it with: cmq redrive {queue.name} --status, end it with --cancel")
+        output.remark(f"the redrive continues; show it with: cmq redrive {queue.name} --status, end it with --cancel")
         raise
     return redrive
 
@@ -161,7 +161,7 @@ def _show(output: Output, redrive: Redrive) -> None:
         state = f"under way, {redrive.reason}" if redrive.reason else "under way"
     pairs = {
         "queue": redrive.queue,
-        "target": redrive.target or "the queues of origin",
+        "target": redrive.target or "each message's queue of origin",
         "state": state,
         "moved": show_count(redrive.moved),
         "remaining": show_count(redrive.remaining),
@@ -170,5 +170,5 @@ def _show(output: Output, redrive: Redrive) -> None:
         "ended": show_time(redrive.end_time),
     }
     for name, count in redrive.missing_origins.items():
-        pairs[f"stay, from {name}"] = show_count(count)
+        pairs[f"not moved, from {name}"] = show_count(count)
     output.facts(as_document(redrive), pairs)

@@ -1,5 +1,6 @@
-"""``cmq send``, ``receive``, ``peek``, ``delete``, ``release`` and ``visibility``: messages of a queue."""
+"""``cmq send``, ``receive``, ``peek``, ``delete``, ``release``, ``visibility`` and ``reject``: messages of a queue."""
 
+from datetime import datetime
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
@@ -40,6 +41,7 @@ async def send(
     file: Annotated[Path | None, Parameter(allow_leading_hyphen=True)] = None,
     stdin: Flag = False,
     delay: Seconds | None = None,
+    at: str | None = None,
     header: Header = None,
     dedup_id: DedupId = None,
     session: CurrentSession,
@@ -56,10 +58,17 @@ async def send(
     stdin
         Send each line of standard input as a message.
     delay
-        Delay before the message becomes active: 0 to 1h; the delay of the queue by default.
+        Delay before the message becomes active: 0 to 1h, or more if the server allows it, and shorter than the
+        retention of the queue; the delay of the queue by default.
+    at
+        Time at which the message becomes active, in place of --delay: local unless it names a zone (2026-01-31T12:00,
+        ...Z, ...+02:00).
     """
+    moment = None if at is None else _parse_at(at)
+    if moment is not None and delay is not None:
+        raise CommandFailed("give --delay or --at, not both", ExitCode.USAGE)
     if stdin and dedup_id is not None:
-        raise CommandFailed("--dedup-id names one message; --stdin sends many", ExitCode.USAGE)
+        raise CommandFailed("--dedup-id identifies a single message, and --stdin sends many", ExitCode.USAGE)
     if (body is not None) + (file is not None) + stdin != 1:
         raise CommandFailed("give one of: a body, --file, --stdin", ExitCode.USAGE)
     headers = parse_headers(header)
@@ -67,15 +76,27 @@ async def send(
     async with session.client() as client:
         target = client.queue(queue)
         if stdin:
-            return await _send_lines(target, output, delay, headers)
-        sent = await target.send(read_body(body, file), delay=delay, headers=headers, dedup_id=dedup_id)
+            return await _send_lines(target, output, delay, moment, headers)
+        sent = await target.send(read_body(body, file), delay=delay, at=moment, headers=headers, dedup_id=dedup_id)
     output.facts({"id": sent.id, "request_id": sent.request_id}, {"id": sent.id})
     return ExitCode.OK
 
 
-async def _send_lines(queue: Queue, output: Output, delay: float | None, headers: dict[str, str] | None) -> ExitCode:
+def _parse_at(text: str) -> datetime:
+    try:
+        return datetime.fromisoformat(text.strip()).astimezone()
+    except ValueError as error:
+        raise CommandFailed(
+            f"--at: {text!r} is not a time; write 2026-01-31T12:00, ...Z or ...+02:00 (a time from now is --delay)",
+            ExitCode.USAGE,
+        ) from error
+
+
+async def _send_lines(
+    queue: Queue, output: Output, delay: float | None, at: datetime | None, headers: dict[str, str] | None
+) -> ExitCode:
     async def store(batch: list[Line]) -> None:
-        await queue.send_batch([line.body for line in batch], delay=delay, headers=headers)
+        await queue.send_batch([line.body for line in batch], delay=delay, at=at, headers=headers)
 
     stream = LineStream(output, "sending", store, line_format=LineFormat(), headers=headers)
     with opened(None) as stdin:
@@ -97,8 +118,8 @@ async def receive(
 ) -> ExitCode:
     """Receive messages and print them.
 
-    By default the messages are kept: hidden from other receives until their visibility timeout ends, and then delivered
-    again. The printed handles delete or release the messages. The command ends when the queue is empty.
+    By default received messages stay in the queue: hidden from other receives until their visibility timeout ends, then
+    receivable again. The printed handles delete or release them. The command ends when the queue is empty.
 
     Parameters
     ----------
@@ -132,7 +153,7 @@ async def print_received(queue: Queue, messages: list[Message], output: Output, 
     for message in messages:
         output.message(message, raw=raw)
     if delete:
-        (await queue.delete_batch(messages)).raise_for_failures()
+        await queue.delete_batch(messages)
 
 
 async def peek(
@@ -168,14 +189,14 @@ async def peek(
     if not shown:
         session.output.remark(f"no message in {queue!r}")
     elif next_start is not None:
-        session.output.remark(f"there is more: --start {next_start}")
+        session.output.remark(f"more messages follow; list them with --start {next_start}")
 
 
 async def delete(queue: QueueName, /, *handles: ReceiptHandle, session: CurrentSession) -> ExitCode:
     """Delete received messages by their receipt handles."""
     _check_given(handles)
     async with session.client() as client:
-        return _report(session.output, "deleted", await client.queue(queue).delete_batch(handles))
+        return _report(session.output, "deleted", await client.queue(queue).delete_batch(handles, check=False))
 
 
 async def release(
@@ -190,7 +211,7 @@ async def release(
     """Release received messages by their receipt handles, for other receives at once."""
     _check_given(handles)
     async with session.client() as client:
-        result = await client.queue(queue).release_batch(handles, count_receive=count)
+        result = await client.queue(queue).release_batch(handles, count_receive=count, check=False)
     return _report(session.output, "released", result)
 
 
@@ -207,8 +228,22 @@ async def visibility(
     """
     _check_given(handles)
     async with session.client() as client:
-        result = await client.queue(queue).change_visibility_batch(handles, timeout)
+        result = await client.queue(queue).change_visibility_batch(handles, timeout, check=False)
     return _report(session.output, "changed", result)
+
+
+async def reject(queue: QueueName, /, *handles: ReceiptHandle, reason: str = "", session: CurrentSession) -> ExitCode:
+    """Move received messages to the dead-letter queue of the queue, by their receipt handles.
+
+    Parameters
+    ----------
+    reason
+        Text for readers of the dead letters, up to 256 bytes; kept in the origin of the dead letter.
+    """
+    _check_given(handles)
+    async with session.client() as client:
+        result = await client.queue(queue).dead_letter_batch(handles, reason, check=False)
+    return _report(session.output, "rejected", result)
 
 
 def _check_given(handles: tuple[int, ...]) -> None:

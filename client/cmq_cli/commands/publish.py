@@ -47,9 +47,9 @@ async def publish(
     line_format.check()
     is_stream = stdin or line_format.ndjson
     if (body is not None) + stdin + (file is not None or line_format.ndjson) != 1:
-        raise CommandFailed("give one of: a body, --file, --stdin, --ndjson (perhaps with --file)", ExitCode.USAGE)
+        raise CommandFailed("give one of: a body, --file, --stdin, --ndjson (optionally with --file)", ExitCode.USAGE)
     if is_stream and dedup_id is not None:
-        raise CommandFailed("--dedup-id names one message; a stream has many", ExitCode.USAGE)
+        raise CommandFailed("--dedup-id identifies a single message, and a stream has many", ExitCode.USAGE)
     headers = parse_headers(header)
     if is_stream:
         with opened(file) as stream:
@@ -69,9 +69,9 @@ async def publish(
 
 def _matched(published: Published) -> str:
     if published.matched is None:
-        return "not known: it had been published before"
+        return "unknown, because the message was published before"
     if not published.matched:
-        return "no subscription, so it was discarded"
+        return "no subscription; the message was discarded"
     return f"{published.matched} subscription{'s' if published.matched > 1 else ''}"
 
 

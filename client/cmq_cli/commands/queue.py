@@ -21,7 +21,7 @@ _FIELDS = (
     *("name", "active", "in_flight", "delayed", "half", "rewindable", "oldest_message_time"),
     *("polling_wait", "visibility_timeout", "max_message_bytes", "retention", "delay", "max_backlog", "max_delayed"),
     *("rewind", "dead_letters_to", "dead_letter_sources", "transactional", "first_check", "max_checks"),
-    *("create_time", "modify_time", "id", "region", "address"),
+    *("auto_delete", "create_time", "modify_time", "id", "region", "address"),
 )
 
 
@@ -58,6 +58,10 @@ class Attributes:
     "Time after which a producer is asked about an undecided half message: 1s to 1h."
     max_checks: int | None = None
     "Maximum number of checks of a half message: 1 to 100."
+    auto_delete_after: Seconds | None = None
+    "Delete the queue when it was not used for this time: 1m to 15d; 0 = never."
+    auto_delete_only_empty: bool | None = None
+    "Keep an unused queue that has messages; with --no-auto-delete-only-empty they are deleted with the queue."
 
     def given(self) -> QueueAttributes:
         """Return the attributes that the command line sets."""
@@ -158,7 +162,21 @@ def _stored(info: QueueInfo) -> int:
 
 
 def _show(output: Output, info: QueueInfo) -> None:
-    show_details(output, info, _FIELDS, rewind="" if info.rewind else "off", dead_letters_to=_dead_letters_to(info))
+    show_details(
+        output,
+        info,
+        _FIELDS,
+        rewind="" if info.rewind else "off",
+        dead_letters_to=_dead_letters_to(info),
+        auto_delete=_auto_delete(info),
+    )
+
+
+def _auto_delete(info: QueueInfo) -> str:
+    if not info.auto_delete_after:
+        return "never"
+    condition = "if it is empty" if info.auto_delete_only_empty else "with its messages"
+    return f"after {show_duration(info.auto_delete_after)} without use, {condition}"
 
 
 def _dead_letters_to(info: QueueInfo) -> str:

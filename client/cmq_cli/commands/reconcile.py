@@ -55,7 +55,7 @@ def reconcile(
     """
     output = session.output
     with connector_errors():
-        from pyspark_cmqd.errors import OptionError
+        from pyspark_cmqd.errors import UnknownNameError
         from pyspark_cmqd.reconcile import ask, write_parquet
         from pyspark_cmqd.reconcile import reconcile as count
         from pyspark_cmqd.session import check_installed, spark_session
@@ -65,10 +65,8 @@ def reconcile(
             question = ask(
                 path, queues=queue or (), account=account, since=from_, until=to, include_active=include_active
             )
-        except OptionError as error:
-            if error.option in ("account", "queue") and "knows no" in error.allowed:
-                raise CommandFailed(as_typed(str(error)), ExitCode.NOT_FOUND) from error
-            raise
+        except UnknownNameError as error:
+            raise CommandFailed(as_typed(str(error)), ExitCode.NOT_FOUND) from error
         output.remark(f"starting Spark ({master}) ...")
         with spark_session(master, "cmq reconcile") as spark, output.progress() as progress:
             task = progress.add_task("reconcile", total=None, rate="")
@@ -82,6 +80,8 @@ def reconcile(
 
 
 def _show(output: Output, result: "Reconciled") -> None:
+    from pyspark_cmqd.plan import describe
+
     document = {
         "lsn": result.lsn,
         "missing_rows": result.missing,
@@ -90,23 +90,23 @@ def _show(output: Output, result: "Reconciled") -> None:
         "lines": [_document(line) for line in result.lines],
     }
     output.listing(document, *_table(result))
-    for first, last in result.missing:
+    for missing in result.missing:
         output.warning(
-            f"rows {first} to {last} were reclaimed, and the messages in them are not counted; "
-            "the server's setting keep_history_ms keeps them for a time"
+            f"the broker reclaimed {describe([missing])}, and the counts lack their messages; "
+            "the setting keep_history_ms of the server keeps rows longer"
         )
     for line in result.lines:
         if line.difference:
             output.error(
                 f"queue {line.queue or UNNAMED!r} of account {line.account or UNNAMED!r}, hour "
-                f"{show_time(line.hour)}: {line.total:,} messages came, and "
+                f"{show_time(line.hour)}: {line.total:,} messages arrived, and "
                 f"{line.total - line.difference:,} are accounted for"
             )
     if result.unsealed is not None:
         output.remark(show_unsealed(*result.unsealed))
     if result.holds:
         output.remark(
-            f"balanced as of row {result.lsn}: each of {result.total.total:,} messages that came is accounted for once"
+            f"balanced as of row {result.lsn}: each of {result.total.total:,} messages is accounted for exactly once"
         )
 
 

@@ -27,7 +27,7 @@ async def rewind(queue: QueueName, time: str, /, *, strict: Flag = False, sessio
     """
     is_whole_window = time == _WHOLE_WINDOW
     if is_whole_window and strict:
-        raise CommandFailed('--strict needs a time, instead of "all"', ExitCode.USAGE)
+        raise CommandFailed('--strict needs a time; "all" never lies before the rewind window', ExitCode.USAGE)
     age = parse_age(time)
     moment = None if age is not None else datetime.fromtimestamp(0, UTC) if is_whole_window else parse_moment(time, 0)
     output = session.output
@@ -44,9 +44,9 @@ async def rewind(queue: QueueName, time: str, /, *, strict: Flag = False, sessio
             return exit_code(error)
     if rewound.clamped and not is_whole_window and not output.json:
         requested = f"{time} ago" if moment is None else show_time(moment)
-        output.warning(f"{requested} lies before the rewind window; the nearest time was taken")
+        output.warning(f"{requested} lies before the rewind window; the nearest time was used")
     output.result(
         {"messages": rewound.messages, "time": rewound.time, "clamped": rewound.clamped},
-        f"{counted(rewound.messages, 'message')} of {queue!r} sent since {show_time(rewound.time)}: active again",
+        f"{counted(rewound.messages, 'message')} of {queue!r} sent since {show_time(rewound.time)} made active again",
     )
     return ExitCode.OK

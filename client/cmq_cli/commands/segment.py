@@ -45,7 +45,7 @@ def list_segments(*, path: DataPath, session: CurrentSession) -> None:
 def verify(*, path: DataPath, session: CurrentSession) -> ExitCode:
     """Read a whole data folder and verify all checksums. Exit code 1 if a file is damaged.
 
-    From a URL one file at a time is fetched. Unsealed segments are no part of a copy, and not verified there.
+    From a URL one file at a time is fetched. A copy has no unsealed segments, so none is verified.
     """
     folder, manifest = _open(path)
     segments = sealed_segments(manifest) if folder.is_remote else readable_segments(manifest)
@@ -80,7 +80,7 @@ async def seal(*, session: CurrentSession) -> None:
     Only the account admin can seal.
     """
     async with session.client() as client:
-        last_lsn = await client.seal_segments()
+        last_lsn = (await client.seal_segments()).last_lsn
     session.output.result({"last_lsn": last_lsn}, f"sealed up to row {last_lsn}")
 
 
@@ -134,7 +134,7 @@ def export(
             show_count(exported.messages),
             show_size(exported.bytes),
             str(exported.file),
-            "" if exported.is_new else "was there",
+            "" if exported.is_new else "unchanged",
         )
         for exported in files
     ]

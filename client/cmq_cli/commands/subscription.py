@@ -140,15 +140,15 @@ async def resume(topic: TopicName, name: SubscriptionName, /, *, session: Curren
     async with session.client() as client:
         await client.topic(topic).subscription(name).resume()
     document = {"topic": topic, "name": name, "paused": False}
-    session.output.result(document, f"subscription {name!r} goes on")
+    session.output.result(document, f"subscription {name!r} resumed")
 
 
 @app.command
 async def retry(topic: TopicName, name: SubscriptionName, /, *, session: CurrentSession) -> None:
     """Retry all failed deliveries at once; a delivery without retries left is tried once more."""
     async with session.client() as client:
-        count = await client.topic(topic).subscription(name).retry_now()
-    session.output.result({"retried": count}, f"{count:,} messages are tried again")
+        count = (await client.topic(topic).subscription(name).retry_now()).messages
+    session.output.result({"retried": count}, f"{count:,} messages are retried")
 
 
 @app.command
@@ -161,7 +161,7 @@ async def drop(topic: TopicName, name: SubscriptionName, /, *, yes: Yes = False,
             question = f"Drop {counted(info.waiting + info.in_retry, 'message')} of {topic} for {name}?"
             if not await session.output.confirm(question):
                 return ExitCode.FAILED
-        count = await subscription.drop_waiting()
+        count = (await subscription.drop_waiting()).messages
     session.output.result({"dropped": count}, f"{counted(count, 'message')} dropped")
     return ExitCode.OK
 

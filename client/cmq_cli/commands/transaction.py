@@ -20,7 +20,7 @@ _PAGE = 1000
 """Maximum number of half messages in a reply."""
 _Ids: TypeAlias = Annotated[str, Parameter(help="Ids of half messages, as list prints them.")]
 _Every: TypeAlias = Annotated[
-    Flag, Parameter(name="--all", help="Decide all messages that are undecided now, instead of ids.")
+    Flag, Parameter(name="--all", help="Decide all messages that are undecided now, in place of listed ids.")
 ]
 _COLUMNS = ("id", "checks", "last_check_time", "last_answer", "next_check_time")
 
@@ -46,7 +46,7 @@ async def list_half_messages(
     elif halves:
         _show(output, halves, datetime.now(UTC) if now_ms is None else from_ms(now_ms))
         if next_start is not None:
-            output.remark(f"there is more: --start {next_start}")
+            output.remark(f"more messages follow; list them with --start {next_start}")
     else:
         output.remark(f"no undecided half message in {queue!r}")
 
@@ -89,7 +89,7 @@ async def _decide(
             question = f"Half messages of {name} to be {verb}: {len(undecided):,}. Continue?"
             if undecided and not yes and not await session.output.confirm(question):
                 return ExitCode.FAILED
-        result = await queue.end_transactions(undecided, status)
+        result = await queue.end_transactions(undecided, status, check=False)
     failed = {str(failure.id): failure.error for failure in result.failures}
     return report_batch(session.output, verb, result.done, failed)
 

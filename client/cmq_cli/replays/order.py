@@ -37,8 +37,8 @@ class Order:
         Only these events: sent, committed, copied, moved, published; in another mode, states such as expired. Can be
         repeated. By default all except half messages and messages that were rolled back.
     slice_
-        Maximum number of messages of a slice, which is sent again after a stop. By default 50000, or 10 seconds at the
-        given rate.
+        Maximum number of messages in a slice, the part of a run that is sent again after a stop. By default 50000, or
+        10 seconds at the given rate.
     """
 
     path: Annotated[DataPath | None, _MESSAGES] = None
@@ -61,7 +61,7 @@ class Order:
     routing_key: Annotated[str | None, _MESSAGES] = None
     "Only messages published with a routing key that this binding key matches: eu.*.paid, eu.#."
     account: Annotated[str | None, _MESSAGES] = None
-    "Account of the queue or topic, if several accounts have one of that name."
+    "Account of the queue or topic, if the name exists in several accounts."
     include_active: Annotated[IncludeActive, _MESSAGES] = False
     allow_data_loss: Annotated[Flag, _MESSAGES] = False
     "Replay the rest if part of the range was reclaimed or lost."
@@ -73,7 +73,7 @@ class Order:
     create: Annotated[Flag, _TARGET] = False
     "Create the queue if it does not exist."
     allow_same_queue: Annotated[Flag, _TARGET] = False
-    "Allow a replay of a queue into itself, which stores each of its messages once more."
+    "Allow a replay of a queue into itself, which stores each of its messages a second time."
     mark: Annotated[Flag, _TARGET] = False
     "Give each message the header cmqd-replayed-from: queue/message id/time."
 
@@ -82,7 +82,7 @@ class Order:
     rate: Annotated[int | None, _PACE] = None
     "Maximum number of messages per second, sent evenly; unlimited by default."
     parallel: Annotated[int | None, _PACE] = None
-    "Number of tasks that send concurrently, up to the cores of the master; more than 1 (the default) loses the order."
+    "Number of tasks that send concurrently, up to the cores of the master; 1 (the default) keeps the order."
     slice_: Annotated[int | None, Parameter(name="--slice"), _PACE] = None
     master: Annotated[str | None, _PACE] = None
     "Master of Spark: local[2] by default, or the URL of a cluster that can read the folder."
@@ -110,30 +110,31 @@ class Order:
         if self.path is None:
             raise _usage("give the data folder: --path")
         if not self.queue and not self.topic:
-            raise _usage("say what is to be replayed: --queue, or --topic")
+            raise _usage("give the source of the messages: --queue or --topic")
         if (self.into is None) == (self.into_topic is None) and not (self.dry_run and self.into is None):
-            raise _usage("say where it goes: --into a queue, or --into-topic")
+            raise _usage("give the target of the messages: --into (a queue) or --into-topic")
         if self.create and self.into is None:
-            raise _usage("--create is for a queue (--into); make a topic with: cmq topic create")
+            raise _usage("--create creates a queue (--into); create a topic with: cmq topic create")
         if self.into in split(self.queue) and not self.allow_same_queue:
             raise _usage(
-                f"{self.into!r} would be replayed into itself, which stores each message once more. If that is meant: "
-                f"--allow-same-queue. To make deleted messages active again: cmq rewind"
+                f"queue {self.into!r} is the source and the target, so each message would be stored a second time; "
+                f"--allow-same-queue allows it. cmq rewind makes deleted messages active again without new copies"
             )
         if self.into_topic in split(self.topic) and not self.allow_same_queue:
             raise _usage(
-                f"{self.into_topic!r} would be published to itself again. If that is meant: --allow-same-queue"
+                f"topic {self.into_topic!r} is the source and the target, so each message would be published a second "
+                f"time; --allow-same-queue allows it"
             )
         if self.from_ is not None and self.from_lsn is not None:
-            raise _usage("--from and --from-lsn: one of them at most")
+            raise _usage("give --from or --from-lsn, not both")
         if self.to is not None and self.to_lsn is not None:
-            raise _usage("--to and --to-lsn: one of them at most")
+            raise _usage("give --to or --to-lsn, not both")
 
     def _check_resume(self) -> None:
         for option in sorted(dataclasses.fields(self), key=lambda option: option.name):
             if option.name not in _RESUME_OPTIONS and getattr(self, option.name) != option.default:
                 name = option.name.strip("_").replace("_", "-")
-                raise _usage(f"--resume goes on with the options of the run; --{name} cannot be given")
+                raise _usage(f"--resume continues with the options of the run; leave --{name} out")
 
     def source(self) -> dict[str, str]:
         """Return the options of the source that select messages. The journal keeps them."""
@@ -160,7 +161,7 @@ class Order:
         now = time.time()
         starting_ms, ending_ms = _milliseconds(self.from_, now), _milliseconds(self.to, now)
         if starting_ms is not None and ending_ms is not None and starting_ms > ending_ms:
-            raise _usage(f"--from is {self.from_}, and --to is {self.to}, which is before")
+            raise _usage(f"--to is {self.to}, which is before --from, {self.from_}")
         options = {
             "startingTimestamp": starting_ms,
             "endingTimestamp": ending_ms,

@@ -104,8 +104,8 @@ def show_end(
         "bodies": show_size(journal.sent_bytes),
         "rate": f"{rate:,.0f}/s",
         "journal": str(file),
-        **({} if under_way is None else {"sent in part": str(under_way)}),
-        "perhaps stored twice": "; ".join(map(str, journal.doubts)) or "none",
+        **({} if under_way is None else {"partly sent": str(under_way)}),
+        "possibly stored twice": "; ".join(map(str, journal.doubts)) or "none",
     }
     output.facts(document, pairs)
     if under_way is not None:

@@ -65,7 +65,7 @@ def begin_run(session: Session, order: Order) -> ExitCode:
         file = order.state.absolute()
         if file.exists():
             raise CommandFailed(
-                f"{file} exists; go on with that run by --resume {file}, or name another", ExitCode.USAGE
+                f"{file} exists; resume its run with --resume {file}, or name another file", ExitCode.USAGE
             )
     if not count.slices:
         document = count_document(count) | {"state": "done", "messages_sent": 0, "perhaps_twice": ()}
@@ -142,11 +142,15 @@ def resume_run(session: Session, resume: str, order: Order) -> ExitCode:
         )
         if journal.attempts:
             age = time.time() - journal.begun
-            repeat = f"the slice that was under way ({journal.next_slice}) is sent again from its start"
+            repeat = f"the interrupted slice ({journal.next_slice}) is sent again from its start"
             if 0 <= age <= replay_journal.REMEMBERED_S:
-                output.remark(f"{repeat}; its messages that the server has are not stored again")
+                output.remark(
+                    f"{repeat}; the server recognizes the messages that it has stored, and does not store them again"
+                )
             else:
-                output.warning(f"{repeat}; the server remembers no more which of its messages it has")
+                output.warning(
+                    f"{repeat}; the server no longer remembers its dedup ids, and may store messages of the slice twice"
+                )
         code = _run(session, journal, file, None)
         replay_journal.clear_up(journal, file)
         return code
@@ -158,17 +162,17 @@ def _run(session: Session, journal: "Journal", file: Path, count: "Count | None"
 
     output = session.output
     before = journal.done, journal.seconds
-    to_go_on = f"go on with: cmq replay --resume {_resume_name(journal, file)}"
+    hint = f"resume with: cmq replay --resume {_resume_name(journal, file)}"
     try:
         is_complete = journal.is_done or _send_slices(session, journal, file)
     except CmqdSourceError as error:
         show_end(output, journal, file, count, "failed", before)
-        raise CommandFailed(f"{as_typed(str(error))}\n{to_go_on}") from error
+        raise CommandFailed(f"{as_typed(str(error))}\n{hint}") from error
     except KeyboardInterrupt:
         is_complete = False
     show_end(output, journal, file, count, "done" if is_complete else "stopped", before)
     if not is_complete:
-        output.remark(to_go_on)
+        output.remark(hint)
         return ExitCode.INTERRUPTED
     if journal.sent != journal.messages:
         output.warning(f"{journal.messages - journal.sent:,} messages were reclaimed before they were replayed")

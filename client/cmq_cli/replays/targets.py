@@ -78,8 +78,8 @@ def check_fits(order: Order, count: "Count", target: Target) -> None:
     name = order.into or order.into_topic
     if count.largest > target.max_message_bytes:
         raise CommandFailed(
-            f"{name!r} takes messages of at most {target.max_message_bytes} bytes, and a message to be replayed has "
-            f"{count.largest}; raise the limit first"
+            f"the largest message of the replay has {count.largest} bytes, and {name!r} takes at most "
+            f"{target.max_message_bytes}; raise its max_message_bytes first"
         )
     if target.routing and count.without_key:
         raise CommandFailed(
@@ -88,8 +88,9 @@ def check_fits(order: Order, count: "Count", target: Target) -> None:
         )
     if order.mark and (count.most_headers >= MAX_HEADERS or count.most_header_bytes > MAX_HEADER_BYTES - MARK_BYTES):
         raise CommandFailed(
-            f"some messages have no room for the header of --mark: {count.most_headers} headers, or "
-            f"{count.most_header_bytes} bytes of them ({MAX_HEADERS} and {MAX_HEADER_BYTES} are allowed)"
+            f"the header of --mark does not fit: messages of the replay have up to {count.most_headers} headers with "
+            f"up to {count.most_header_bytes} bytes; a message has at most {MAX_HEADERS} headers with "
+            f"{MAX_HEADER_BYTES} bytes"
         )
 
 
@@ -105,6 +106,6 @@ async def check_same_target(session: Session, journal: "Journal") -> None:
         info = await handle.attributes()
     if info.id != journal.target_id:
         raise CommandFailed(
-            f"{journal.target} is another one than when the run began: it was created anew, or this is another server "
-            f"({session.address().host}; the run began with {journal.server})"
+            f"{journal.target} is not the target that the run began with: it was deleted and created again, or "
+            f"{session.address().host} is another server (the run began with {journal.server})"
         )

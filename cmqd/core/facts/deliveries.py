@@ -415,7 +415,7 @@ class Deliveries:
     def _may_probe(self) -> bool:
         """True if a blocked subscription may start a probe.
 
-        A blocked subscription with no retry to come (dropped, exhausted or expired) would stay blocked for ever, so
+        A blocked subscription with no retry to come (dropped, exhausted or expired) would stay blocked forever, so
         then a probe is started without a retry.
         """
         alone = not self.under_way and not self._hurried and len(self.retries) == len(self.exhausted)

@@ -1,8 +1,9 @@
-"""All facts of a broker: numbers, promises, queues and topics."""
+"""All facts of a broker: numbers, promises, queues, topics and schedules."""
 
 from cmqd.core.facts.numbers import Numbers
 from cmqd.core.facts.promised_memory import Promises
-from cmqd.core.facts.queues import QueueTable
+from cmqd.core.facts.queues import DELAY_BUCKET_MS, QueueTable
+from cmqd.core.facts.schedules import ScheduleTable
 from cmqd.core.facts.topics import TopicTable
 from cmqd.core.limits import Limits
 from cmqd_segment.records import ClockOffset
@@ -17,6 +18,7 @@ class Facts:
         self.promises = Promises(limits)
         self.queues = QueueTable(limits, self.promises)
         self.topics = TopicTable(limits, self.promises, self.queues)
+        self.schedules = ScheduleTable(self.promises.memory)
         self.clock_offset_ms = 0
         """Wall clock less broker time, as the log records it. No rule examines it: the next start does."""
 
@@ -33,11 +35,18 @@ class Facts:
         if not record.stepped:
             return
         now_ms, limits = record.time_ms, self.limits
-        # A slice that was taken later includes the step, and its times may rightly lie beyond the bounds of then.
+        # A slice that was taken later includes the step, and its times may rightly lie beyond the bounds at the step.
         by_id = self.queues.by_id
         queues = {number: queue for number, queue in by_id.items() if not lsn or lsn > queue.slice_lsn}
         self.queues.leases.no_later_than(now_ms + limits.max_visibility_timeout_ms, queues)
-        self.queues.delays.no_later_than(now_ms + limits.max_delay_ms, queues)
+        # The limit at that time, from the record: replay must not depend on the present setting. A delay stays shorter
+        # than the retention, which begins anew at the step, or the message would expire unseen.
+        self.queues.delays.no_later_than(
+            {
+                number: now_ms + min(record.max_delay_ms, queue.index.attributes.retention_ms - DELAY_BUCKET_MS)
+                for number, queue in queues.items()
+            }
+        )
         memory = self.promises.memory
         for queue in queues.values():
             queue.apply_step(now_ms)

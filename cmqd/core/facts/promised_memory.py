@@ -1,4 +1,4 @@
-"""Memory promised to producers, with shares of accounts: numbered sends and dedup ids are remembered until they end.
+"""Memory promised to accounts, with shares: numbered sends and dedup ids until they end, schedules until deleted.
 
 A session or dedup id is never forgotten to save memory, because its producer may still repeat a send. So the memory is
 limited where a promise is made: before a send with a new session or a new dedup id gets a record, the account must have
@@ -25,7 +25,7 @@ LEAST_PAUSE_MS: Final = 1_000
 
 
 class PromisedMemory:
-    """Memory of sessions and dedup ids by account, in bytes, as their tables estimate it."""
+    """Memory of sessions, dedup ids and schedules by account, in bytes, as their tables estimate it."""
 
     def __init__(self, budget_bytes: int) -> None:
         self._budget_bytes = budget_bytes
@@ -134,7 +134,7 @@ class Promises:
     def _no_memory(self, account: str, now_ms: int) -> TooManyRemembered:
         """Return the refusal for an account without room."""
         limit = self.memory.share_bytes
-        share = f"sessions and dedup ids of {limit} bytes or more"
+        share = f"sessions, dedup ids and schedules of {limit} bytes or more"
         ends = (self._session_end_ms(account), self._dedup_end_ms(account, now_ms))
         ends_ms = min((end_ms for end_ms in ends if end_ms is not None), default=0)
         return TooManyRemembered(account, share, limit, max(ends_ms, now_ms + LEAST_PAUSE_MS), now_ms)

@@ -11,6 +11,7 @@ from pyroaring import BitMap64
 
 from cmqd.core.errors import QueueNotFound
 from cmqd.core.facts.deadlines import DeadlineBuckets
+from cmqd.core.facts.delay_timers import DelayTimers
 from cmqd.core.facts.promised_memory import Promises
 from cmqd.core.facts.queue import Queue
 from cmqd.core.facts.topic import Subscription
@@ -52,7 +53,7 @@ class QueueTable:
         """By account and case-folded name."""
         self.leases = DeadlineBuckets(LEASE_BUCKET_MS)
         """(first lease, count) pairs by deadline."""
-        self.delays = DeadlineBuckets(DELAY_BUCKET_MS)
+        self.delays = DelayTimers(DELAY_BUCKET_MS)
         """Positions of delayed messages by due time."""
         self.checks = DeadlineBuckets(CHECK_BUCKET_MS)
         """Positions of half messages by the time of the next check."""
@@ -63,7 +64,7 @@ class QueueTable:
         """Subscriptions that deliver to a queue, by account and name of the queue, whether the queue exists or not."""
 
     def find(self, account: str, name: str) -> Queue:
-        """Return the queue of that name.
+        """Return the queue with this name.
 
         Raises:
             QueueNotFound: there is none.
@@ -124,6 +125,7 @@ class QueueTable:
         del self.names[queue.account][queue.name]
         del self.folded[queue.account][folded(queue.name)]
         self.due_checks.pop(queue.queue_id, None)
+        self.delays.drop_far(queue.queue_id)
         self._set_target(queue, None)
         self._promises.memory.drop(queue.account, queue.dedup_ids)
 
@@ -146,6 +148,8 @@ class QueueTable:
     def apply_floor(self, queue: Queue, record: QueueCleared | MessagesExpired) -> None:
         """Remove every message below a position."""
         queue.index.apply_floor(record.floor)
+        if not queue.index.delays.scheduled_count:
+            self.delays.drop_far(queue.queue_id)
 
     def apply_checked(self, queue: Queue, record: TransactionsChecked) -> None:
         """Count checks that were sent."""
@@ -156,6 +160,8 @@ class QueueTable:
 
     def apply_sent(self, queue: Queue, record: MessagesSent, lsn: int = 0) -> bool:
         """Add messages at the end of a queue; return True if a new time step began."""
+        if record.visible_ms is not None:
+            self.delays.pass_time(record.enqueue_ms)
         begins_step = queue.index.apply_sent(record)
         if record.dedup_ids is not None:
             dedup_ids = queue.dedup_ids
@@ -163,7 +169,8 @@ class QueueTable:
                 if dedup_id is not None:
                     dedup_ids.note(dedup_id, message_id, record.enqueue_ms)
             self._promises.memory.recount(queue.account, dedup_ids)
-        self.note_answers(queue.account, record, lsn)
+        if record.sequence or record.numbered:
+            self.note_answers(queue.account, record, lsn)
         return begins_step
 
     def note_answers(self, account: str, record: MessagesSent, lsn: int) -> None:

@@ -47,7 +47,7 @@ class TopicTable:
         """Subscriptions that deliver to a URL."""
 
     def find(self, account: str, name: str) -> Topic:
-        """Return the topic of that name.
+        """Return the topic with this name.
 
         Raises:
             TopicNotFound: there is none.
@@ -58,7 +58,7 @@ class TopicTable:
             raise TopicNotFound(name) from None
 
     def find_subscription(self, account: str, topic_name: str, name: str) -> Subscription:
-        """Return the subscription of that name of a topic.
+        """Return the subscription with this name of a topic.
 
         Raises:
             TopicNotFound, SubscriptionNotFound: there is none.

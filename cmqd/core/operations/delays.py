@@ -16,6 +16,9 @@ from cmqd.core.runtime.runtime import Runtime
 from cmqd_fold.queue_index import positions_from
 from cmqd_segment.records import DelaysScheduled, MessagesActivated, Runs, StoredMessage, pack_runs
 
+BROUGHT_NEAR_AT_ONCE = 400
+"""Far due times that a tick moves to the fine buckets: half a millisecond."""
+
 
 class Delays:
     """Ends delays, and gives free places to messages beyond ``max_delayed``."""
@@ -31,12 +34,13 @@ class Delays:
 
     def tick(self, effects: Effects, now_ms: int) -> None:
         """End delays of a queue, and give free places to messages in overflow."""
+        self._queues.delays.bring_near(now_ms, min(BROUGHT_NEAR_AT_ONCE, self._limits.tick_items))
         self._end_delays(effects, now_ms)
         self._fill_places(effects)
 
     def _end_delays(self, effects: Effects, now_ms: int) -> None:
         """Activate messages of a queue at the end of their delay."""
-        due = self._queues.delays.take_due(now_ms, self._limits.tick_items)
+        due = self._queues.delays.near.take_due(now_ms, self._limits.tick_items)
         if due is None:
             return
         queue_id, positions = due
@@ -47,7 +51,10 @@ class Delays:
         if runs:
             record = MessagesActivated(queue_id, runs, now_ms)
             queue.index.apply_activated(record)
-            self._budget.activate(self._runtime[queue.queue_id].window, positions)
+            runtime = self._runtime[queue.queue_id]
+            # Delayed messages kept the queue in use until now.
+            runtime.used_ms = now_ms
+            self._budget.activate(runtime.window, positions)
             effects.records.append(record)
             if queue.index.attributes.dead_letter_after_ms:
                 self._agenda.reviews.set(queue.queue_id, now_ms + queue.index.attributes.dead_letter_after_ms)
@@ -78,6 +85,7 @@ class Delays:
         queue = self._queues.by_id.get(reading.owner_id)
         if queue is None:
             return 0
+        self._runtime[queue.queue_id].used_ms = now_ms
         damaged = self._schedule(queue, messages, missing, effects, now_ms)
         self._read_overflow(queue, effects)
         return damaged
@@ -91,9 +99,10 @@ class Delays:
         scheduled = [message for message in messages if message.position in index.delays.overflow][:free]
         if scheduled:
             positions = pack_runs(message.position for message in scheduled)
-            # Broker time may have stepped back since the send, and a delay must not exceed the limit.
-            latest_ms = now_ms + self._limits.max_delay_ms
-            due_ms = [min(message.visible_ms, latest_ms) for message in scheduled]
+            # Broker time may have stepped back since the send. A delay never grows beyond its length.
+            due_ms = [
+                min(message.visible_ms, now_ms + message.visible_ms - message.enqueue_ms) for message in scheduled
+            ]
             record = DelaysScheduled(index.queue_id, positions, due_ms)
             index.delays.give_places(record)
             effects.records.append(record)

@@ -18,7 +18,7 @@ The order of an attempt:
    given back. A message that does neither is never tried again before a restart.
 3. The body is found. While a page is read, the message keeps its slot; otherwise two subscriptions could be promised
    the same slot, and a URL would get more requests at once than its limit allows.
-4. The result is judged, and becomes a record. :meth:`Deliver.look_after` plans last, from the facts after the record.
+4. The result is judged, and becomes a record. :meth:`Deliver.plan` plans last, from the facts after the record.
 """
 
 from collections.abc import Iterator, Sequence
@@ -117,12 +117,12 @@ class Deliver:
         # After all records, once for a subscription, and also for a subscription without a record: its attempt ended,
         # and under backoff the next message may start.
         for subscription_id in touched:
-            self.look_after(self._topics.subscriptions[subscription_id], now_ms)
+            self.plan(self._topics.subscriptions[subscription_id], now_ms)
         return Outcome(None, records)
 
     # ------------------------------------------------------------------ planning
 
-    def look_after(self, subscription: Subscription, now_ms: int) -> None:
+    def plan(self, subscription: Subscription, now_ms: int) -> None:
         """Plan the deliveries of a subscription after a change.
 
         Every change of a subscription or of its deliveries must be followed by this call. Otherwise due deliveries
@@ -158,7 +158,7 @@ class Deliver:
     def forget(self, subscription: Subscription) -> None:
         """Release the slots, retries and plans of a removed subscription."""
         # Slots of requests under way are not released here: the requests are still made. ``pushes_ended`` releases
-        # every slot before it looks for the subscription.
+        # every slot before it searches for the subscription.
         self._retries.forget(subscription)
         self._of_topic(subscription.topic).exhausted.pop(subscription.subscription_id, None)
         self._agenda.deliveries.discard(subscription.subscription_id)
@@ -205,7 +205,7 @@ class Deliver:
             effects.records.append(record)
             # An expiry can end a block, and under backoff it can remove the message that holds up the others.
             for subscription in topic.subscriptions.values():
-                self.look_after(subscription, now_ms)
+                self.plan(subscription, now_ms)
         # Nothing waits below the floor, so the steps go without a record. After a restart the tick comes to the same
         # result.
         elif floor == topic.next_position:
@@ -259,7 +259,7 @@ class Deliver:
         # A page under way plans the subscription when the page arrives. A plan made now would put the subscription back
         # into the line of the tick, to be passed over again and again.
         if subscription.subscription_id not in self._lane.busy:
-            self.look_after(subscription, now_ms)
+            self.plan(subscription, now_ms)
         return count
 
     def _carry_out(
@@ -340,10 +340,10 @@ class Deliver:
                 self._note_dropped(subscription, lost, DAMAGED, effects.records, now_ms)
             if wanted:
                 self._attempt(subscription, wanted, effects, now_ms)
-            self.look_after(subscription, now_ms)
+            self.plan(subscription, now_ms)
         line = self._lane.line
         if line:
-            # The whole line and not its first entry: subscriptions whose bodies came into memory meanwhile need no
+            # The whole line and not its first entry: subscriptions with bodies that came into memory meanwhile need no
             # page, and the others come back into the line.
             self._agenda.deliveries_wanted.update(line)
             line.clear()
@@ -481,7 +481,7 @@ class Deliver:
             # After the failures, in the same row: a failure can block the subscription only while its message is
             # pending.
             self._note_dropped(subscription, dropped, "retries", records, now_ms)
-        self.look_after(subscription, now_ms)
+        self.plan(subscription, now_ms)
 
     def _note_dropped(
         self, subscription: Subscription, positions: list[int], reason: str, records: list[AnyRecord], now_ms: int

@@ -6,6 +6,7 @@ message at the head before its step is over moves the floor by itself (:mod:`cmq
 
 from cmqd.core.facts.facts import Facts
 from cmqd.core.operations.floors import Floors
+from cmqd.core.operations.reservations import RETRY_MS
 from cmqd.core.operations.serving import Serving
 from cmqd.core.outcome import Effects
 from cmqd.core.runtime.agenda import SESSION_SWEEP_MS
@@ -39,10 +40,11 @@ class Expiry:
         if queue is None:
             return
         index = queue.index
-        floor = index.expired_below(now_ms)
+        passed = index.expired_below(now_ms)
+        floor = self._floors.held(queue, passed)
         if floor > index.floor and index.live.range_cardinality(index.floor, floor):
             record = MessagesExpired(queue.queue_id, floor)
-            self._floors.apply(queue, record)
+            self._floors.apply(queue, record, now_ms)
             effects.records.append(record)
             self._serving.serve(queue, effects, now_ms)
         elif floor >= index.next_position:
@@ -52,7 +54,13 @@ class Expiry:
         else:
             index.forget_below(floor)
             index.steps.drop_below(floor)
-        self._agenda.plan_expiry(queue)
+        if floor < passed:
+            # The row that moves the message plans the expiry anew. The time here keeps the ticks from spinning until
+            # then.
+            self._agenda.expiries.set(queue.queue_id, now_ms + RETRY_MS)
+        else:
+            self._agenda.plan_expiry(queue)
+        self._agenda.plan_auto_delete(queue, now_ms)
 
     def _expire_dedup_ids(self, now_ms: int) -> None:
         """Forget the old dedup ids of a queue or topic."""

@@ -2,6 +2,9 @@
 
 The facts change first, and then the bodies in memory go. A queue without live messages forgets its window whole and
 does not turn cold: the next send begins a new window.
+
+Retention moves no floor over a message that is moving to the dead-letter queue at its consumer's request: what the
+consumer rejected must reach the dead-letter queue, or be reported. A clear does.
 """
 
 from cmqd.core.facts.facts import Facts
@@ -18,11 +21,21 @@ class Floors:
         self._runtime = runtime.queues
         self._budget = runtime.budget
         self._agenda = runtime.agenda
+        self._rejections = runtime.rejections
 
-    def apply(self, queue: Queue, record: QueueCleared | MessagesExpired) -> None:
+    def held(self, queue: Queue, floor: int) -> int:
+        """Return ``floor``, or the lowest message below it that is moving at its consumer's request."""
+        rejections = self._rejections.get(queue.queue_id)
+        return floor if rejections is None else min(floor, min(rejections.by_position))
+
+    def apply(self, queue: Queue, record: QueueCleared | MessagesExpired, now_ms: int) -> None:
         """Remove every message below the floor of a record, and the bodies in memory."""
+        runtime = self._runtime[queue.queue_id]
+        if queue.index.held_count:
+            # A queue is in use as long as a message is in flight or delayed, which may end here.
+            runtime.used_ms = now_ms
         self._queues.apply_floor(queue, record)
-        window = self._runtime[queue.queue_id].window
+        window = runtime.window
         if queue.index.live_count:
             self._budget.drop_below(queue.queue_id, window, record.floor)
         else:

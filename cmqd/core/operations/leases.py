@@ -1,6 +1,6 @@
 """Leases: removing stale entries from the buckets of deadlines.
 
-A delete does not look for the entry of its lease: a search for every message would slow down the hot path. Entries
+A delete does not search for the entry of its lease: a search for every message would slow down the hot path. Entries
 of ended leases stay until their deadline, up to 12 hours, and are swept when there are too many.
 """
 

@@ -68,6 +68,7 @@ class Moves:
     ) -> int:
         """Move the messages that were read, and go on. Returns the number of messages newly found to be damaged."""
         runtime = self._runtime[queue.queue_id]
+        runtime.used_ms = now_ms
         index = queue.index
         # Only reserved messages count as damaged: a message that was cleared or has expired since the read was
         # requested may be gone from the log rightly.

@@ -28,7 +28,7 @@ class Prefetch:
     def __init__(self, facts: Facts, runtime: Runtime, serving: Serving) -> None:
         self._limits = facts.limits
         self._queues = facts.queues
-        self._buckets = facts.queues.delays
+        self._buckets = facts.queues.delays.near
         self._runtime = runtime.queues
         self._agenda = runtime.agenda
         self._budget = runtime.budget

@@ -109,7 +109,7 @@ class Publish:
         if exhausted and any(isinstance(reply, Published) for reply in replies):
             for subscription in list(exhausted.values()):
                 subscription.deliveries.published()
-                self._deliver.look_after(subscription, now_ms)
+                self._deliver.plan(subscription, now_ms)
         return effects.outcome(replies)
 
     # ------------------------------------------------------------------ storing
@@ -132,7 +132,7 @@ class Publish:
                 self._topic_bodies.keep(topic.topic_id, copies.message(number))
             self._fail_refused(copies, shares.refused, effects, now_ms)
             for subscription in shares.waiting:
-                self._deliver.look_after(subscription, now_ms)
+                self._deliver.plan(subscription, now_ms)
 
     def _apply(self, topic: Topic, record: MessagesPublished) -> None:
         """Apply a publish to the topic and to all queues, and plan what follows from it."""
@@ -149,9 +149,12 @@ class Publish:
             queue = by_id[queue_id]
             if queue.index.apply_copies(first, count, enqueue_ms):
                 agenda.plan_expiry(queue)
-            after_ms = queue.index.attributes.dead_letter_after_ms
+            attributes = queue.index.attributes
+            after_ms = attributes.dead_letter_after_ms
             if after_ms:
                 agenda.reviews.set(queue_id, enqueue_ms + after_ms)
+            if attributes.auto_delete_after_ms:
+                self._runtime[queue_id].used_ms = enqueue_ms
 
     def _record(
         self, topic: Topic, part: Part, shares: Shares, first_id: int, effects: Effects, now_ms: int

@@ -43,7 +43,7 @@ MATCH_UNITS = 16
 """Of labels that are not remembered: their check and the match, 7 to 40 microseconds."""
 MAX_RESTARTS = 16
 """Restarts of a plan after which the plan is finished in a single call. Without this bound a client that changes the
-topic's subscriptions without end would hold up the publishes for ever."""
+topic's subscriptions without end would hold up the publishes forever."""
 
 
 class Part(msgspec.Struct, gc=False):
@@ -110,7 +110,7 @@ class Entry(msgspec.Struct, gc=False):
         matched: list[int | None] = [None] * len(ids)
         own = dict(enumerate(self.matched, self.first))
         for place, number in self.repeats.numbers.items():
-            # A body that repeats a body of the same batch finds the entry taken: the repeat is no message of its own.
+            # A body that repeats a body of the same batch finds the entry taken: the repeat is not a new message.
             matched[place] = own.pop(number, None)
         return Published(ids, matched)
 
@@ -354,7 +354,7 @@ class PublishPlan:
         if labels is None or not any(labels):
             if is_routing:
                 raise InvalidArgument(
-                    f"topic {self.topic.name!r} filters by routing_keys; give one for all messages, or one for each",
+                    f"topic {self.topic.name!r} filters by routing_keys; give a key for all messages, or one for each",
                     field=field,
                     value=labels,
                     limit="one routing key, or one for each message",
@@ -380,7 +380,7 @@ class PublishPlan:
                 label = NO_TAGS
             if is_routing and not isinstance(label, str):
                 raise InvalidArgument(
-                    f"topic {self.topic.name!r} filters by routing key; {shown(label)} is none",
+                    f"topic {self.topic.name!r} filters by routing key; {shown(label)} is not a routing key",
                     field=field,
                     value=label,
                     limit="one routing key, or one for each message",

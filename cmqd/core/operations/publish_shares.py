@@ -3,6 +3,9 @@
 The shares are decided when the plan is applied, and not while the plan is made: other clients are served between two
 slices of a plan, and a queue can fill up meanwhile. A refused message is not lost. It waits for its subscription, and
 its delivery is tried again.
+
+The record has the shares. A replay cannot decide them again: the slice of a queue in the checkpoint may be newer than
+the publish, and then the backlog of that moment is not known any more.
 """
 
 from collections.abc import Sequence
@@ -59,6 +62,8 @@ class Shares:
         """Return ``message_sets`` and ``taken`` of the record; empty if every set is all the ``count`` messages."""
         if self._sets is None or self._waiting_sets is None:
             return [], []
+        # Each set once, and a number per queue: with five hundred queues a set for every queue would be most of the
+        # record, and nearly all queues take the same messages.
         numbers: dict[int, int] = {}
         taken = [numbers.setdefault(messages, len(numbers)) for messages in self._sets + self._waiting_sets]
         if len(numbers) == 1 and (1 << count) - 1 in numbers:

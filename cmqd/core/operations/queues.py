@@ -94,6 +94,8 @@ class QueueAdmin:
         queue = self._queues.apply_created(record)
         records.append(record)
         self._rebind(queue, target, records)
+        if chosen.auto_delete_after_ms:
+            self._note_change(queue, now_ms)
         return Outcome(self._info(queue, created=True), records)
 
     def ensure(self, account: str, name: str, attributes: Mapping[str, object], now_ms: int) -> Outcome[QueueInfo]:
@@ -168,12 +170,22 @@ class QueueAdmin:
         queue = self._queues.find(account, name)
         runtime = self._runtime[queue.queue_id]
         chosen = checked_attributes(queue.index.attributes, attributes)
+        if chosen.auto_delete_after_ms and queue.sources:
+            names = ", ".join(sorted(source.name for source in queue.sources.values()))
+            raise InvalidArgument(
+                f"auto_delete_after_ms ({chosen.auto_delete_after_ms}) must be 0 for queue {name!r}, which is the"
+                f" dead-letter queue of {names}",
+                field="auto_delete_after_ms",
+                value=chosen.auto_delete_after_ms,
+                limit="0 for a dead-letter queue",
+            )
         target = self._dead_letter_queue(account, name, queue, chosen)
         max_receives = chosen.dead_letter_max_receives
         if max_receives != queue.index.attributes.dead_letter_max_receives:
             runtime.overdue = queue.index.history.at_least(max_receives) if max_receives else BitMap64()
         record = queue.index.with_rewind_floor(QueueAttributesSet(queue.queue_id, chosen, now_ms))
         self._queues.apply_attributes(queue, record)
+        self._note_change(queue, now_ms)
         self._checks.take_up(queue)
         self._agenda.want_overflow(queue)
         self._agenda.plan_expiry(queue)
@@ -231,6 +243,12 @@ class QueueAdmin:
                 f"queue {target_name!r} has a dead-letter queue itself and cannot be one",
                 "a queue without a dead-letter queue",
             )
+        if target.index.attributes.auto_delete_after_ms:
+            raise refuse(
+                f"queue {target_name!r} is deleted when it is unused (auto_delete_after_ms) and cannot be a dead-letter"
+                " queue",
+                "a queue with auto_delete_after_ms 0",
+            )
         if queue is not None and queue.sources:
             names = ", ".join(sorted(source.name for source in queue.sources.values()))
             raise refuse(f"queue {name!r} is the dead-letter queue of {names} and cannot have one itself", "empty")
@@ -239,10 +257,15 @@ class QueueAdmin:
         limit = self._limits.max_dead_letter_sources
         if len(target.sources) >= limit and (queue is None or queue.queue_id not in target.sources):
             raise refuse(
-                f"queue {target_name!r} is the dead-letter queue of {limit} queues, its limit",
+                f"queue {target_name!r} is the dead-letter queue of {limit} queues, which is the limit",
                 f"at most {limit} queues",
             )
         return target
+
+    def _note_change(self, queue: Queue, now_ms: int) -> None:
+        """Note a change of attributes as a use, and plan the examination of a queue that is deleted when unused."""
+        self._runtime[queue.queue_id].used_ms = now_ms
+        self._agenda.plan_auto_delete(queue, now_ms + queue.index.attributes.auto_delete_after_ms)
 
     def _rebind(self, queue: Queue, target: Queue | None, records: list[AnyRecord]) -> None:
         """Change the dead-letter queue of a queue, and add the records of the changed roles of the other queues."""
@@ -254,7 +277,7 @@ class QueueAdmin:
         if before is not None and not before.sources:
             self._serve_as_dead_letter_queue(before, -1, records)
         if target is not None and is_first:
-            # The messages in the target are no dead letters. Dead letters are accepted once these are consumed, so that
+            # Messages in the target are not dead letters. Dead letters are accepted once these are consumed, so that
             # a redrive never moves the messages of a working queue.
             self._serve_as_dead_letter_queue(target, target.index.next_position, records)
 
@@ -267,7 +290,8 @@ class QueueAdmin:
         """Drop every message sent before now, in every state, in one step; the receipt handles become invalid."""
         queue = self._queues.find(account, name)
         record = QueueCleared(queue.queue_id, queue.index.next_position)
-        self._floors.apply(queue, record)
+        self._floors.apply(queue, record, now_ms)
+        self._agenda.plan_auto_delete(queue, now_ms)
         effects = Effects([record])
         self._serving.answer_overdue(queue, effects)
         return effects.outcome(None)
@@ -277,7 +301,13 @@ class QueueAdmin:
         queue = self._queues.find(account, name)
         if queue.sources:
             raise DeadLetterQueueInUse(name, sorted(source.name for source in queue.sources.values()))
-        error = QueueDeleted(name)
+        effects = Effects()
+        self.remove(queue, "", effects)
+        return effects.outcome(None)
+
+    def remove(self, queue: Queue, reason: str, effects: Effects) -> None:
+        """Remove a queue that is not a dead-letter queue; ``reason`` is that of the record."""
+        error = QueueDeleted(queue.name)
         woken = self._receive.end_waits(queue, error)
         lanes: tuple[Lane[Any], ...] = (self._pages.peeks, self._pages.rewinds)
         for lane in lanes:
@@ -285,13 +315,14 @@ class QueueAdmin:
                 if queue_id == queue.queue_id:
                     self._pages.take(read_id)
                     woken.append(Woken(request.waiter_id, error))
-        records: list[AnyRecord] = [QueueDeletedRecord(queue.queue_id)]
-        self._rebind(queue, None, records)
-        self._queues.apply_deleted(QueueDeletedRecord(queue.queue_id))
+        record = QueueDeletedRecord(queue.queue_id, reason)
+        effects.records.append(record)
+        effects.woken.extend(woken)
+        self._rebind(queue, None, effects.records)
+        self._queues.apply_deleted(record)
         self._checks.forget(queue)
         self._agenda.forget(queue.queue_id)
         self._budget.clear(queue.queue_id, self._runtime.pop(queue.queue_id).window)
-        return Outcome(None, records, woken=woken)
 
     def _info(self, queue: Queue, created: bool = False) -> QueueInfo:
         waiting = len(self._runtime[queue.queue_id].line.waiting)

@@ -39,6 +39,7 @@ class Receive:
         self._wait_buckets = runtime.agenda.waits
         self._waiters = runtime.waiters
         self._deciding = runtime.deciding
+        self._rejecting = runtime.rejecting
         self._pages = runtime.pages
         self._lane = runtime.pages.receives
         self._serving = serving
@@ -95,6 +96,8 @@ class Receive:
             # A receive without a wait has no deadline to come: it is overdue already, and the page ends it.
             self._wait_buckets.bucket(deadline_ms, queue.queue_id).append(waiter_id)
             self._wait_buckets.size += 1
+            if deadline_ms > runtime.waited_until_ms:
+                runtime.waited_until_ms = deadline_ms
         if index.active_count:
             self._serving.want_page(queue, reads)
         return Outcome(WAITING, records, reads=reads)
@@ -121,6 +124,7 @@ class Receive:
         queue = self._queues.find(account, name)
         index = queue.index
         runtime = self._runtime[queue.queue_id]
+        runtime.used_ms = now_ms
         replies: list[list[ReceivedMessage] | Waiting | DomainError] = []
         records: list[AnyRecord] = []
         reads: list[PageRead] = []
@@ -216,15 +220,17 @@ class Receive:
         return wait_ms, visibility_timeout_ms
 
     def cancel_receive(self, waiter_id: int) -> bool:
-        """Cancel a waiting receive, peek or rewind, or the answer to decisions about half messages.
+        """Cancel a waiting receive, peek or rewind, or the answer to decisions about half messages or to moves to the
+        dead-letter queue.
 
-        The decisions are carried out all the same. Returns False if the request was answered already (or never waited).
+        Decisions and moves are carried out all the same. Returns False if the request was answered already (or never
+        waited).
         """
         # Out of the table first. The entry in the bucket of its deadline stays, and finds no receive when it comes due:
         # a search of the bucket would make every disconnect slow.
         waiter = self._waiters.pop(waiter_id, None)
         if waiter is None:
-            if self._deciding.pop(waiter_id, None) is not None:
+            if self._deciding.pop(waiter_id, None) is not None or self._rejecting.pop(waiter_id, None) is not None:
                 return True
             # Rare, so the pages under way are searched; an index by waiter would cost every peek and rewind.
             for lane in (self._pages.rewinds, self._pages.peeks):

@@ -15,7 +15,7 @@ from cmqd_segment.records import RedriveEnded, RedriveStarted
 from cmqd_types.queues import RedriveStatus
 
 PACE_SLACK_MS = 100
-"""How late a page of a redrive may be without slowing it down."""
+"""Lateness of a page that does not slow its redrive down."""
 
 
 class Redrives:
@@ -134,6 +134,7 @@ class Redrives:
         queue.index.apply_redrive_ended(record)
         effects.records.append(record)
         runtime.redriving = None
+        runtime.used_ms = now_ms
         self._reservations.release_all(queue)
 
     def go_on(self, queue: Queue, effects: Effects, now_ms: int) -> int | None:

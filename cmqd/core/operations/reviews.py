@@ -1,4 +1,4 @@
-"""Reviews: looks at a queue for dead letters or its redrive, and for messages that can no longer be rewound."""
+"""Reviews: examinations of a queue for dead letters or its redrive, and for messages that can no longer be rewound."""
 
 from cmqd.core.facts.facts import Facts
 from cmqd.core.operations.dead_letter_search import DeadLetterSearch

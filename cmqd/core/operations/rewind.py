@@ -90,10 +90,12 @@ class Rewind:
             if rewind.oldest:
                 rewind.middle = oldest
                 return self._read_time(queue, rewind)
-        return self._look_for(queue, rewind, now_ms)
+        return self._search(queue, rewind, now_ms)
 
     def _too_late(self, name: str, time_ms: int, is_held: bool, latest_ms: int, earliest_ms: int) -> TimeNotRewindable:
-        why = "a message sent before that is not consumed yet" if is_held else "it lies in the future"
+        why = (
+            "a message that was sent before this time is not consumed yet" if is_held else "the time lies in the future"
+        )
         return TimeNotRewindable(name, time_ms, why, max(latest_ms, earliest_ms))
 
     def _read_time(self, queue: Queue, rewind: PendingRewind) -> Outcome[Rewound | Waiting]:
@@ -101,7 +103,7 @@ class Rewind:
         self._lane.want(queue.queue_id, queue.queue_id, [rewind.middle], 1, rewind, reads)
         return Outcome(WAITING, reads=reads)
 
-    def _look_for(self, queue: Queue, rewind: PendingRewind, now_ms: int) -> Outcome[Rewound | Waiting]:
+    def _search(self, queue: Queue, rewind: PendingRewind, now_ms: int) -> Outcome[Rewound | Waiting]:
         """Read the next message on the way to the boundary, or rewind if the boundary is known."""
         between = BitMap64(range(rewind.low, rewind.high)) & queue.index.rewindable
         between -= rewind.unreadable
@@ -148,7 +150,7 @@ class Rewind:
         enqueue_ms = messages[0].enqueue_ms if messages else None
         error: DomainError | None = None
         if not window_ms:
-            error = TimeNotRewindable(queue.name, rewind.time_ms, "its rewind window was taken away", None)
+            error = TimeNotRewindable(queue.name, rewind.time_ms, "its rewind window was removed", None)
         elif rewind.oldest:
             # The time of an unreadable message is known to a time step only.
             rewind.oldest = False
@@ -165,7 +167,7 @@ class Rewind:
         if error is not None:
             effects.woken.append(Woken(rewind.waiter_id, error))
             return 0
-        outcome = self._look_for(queue, rewind, now_ms)
+        outcome = self._search(queue, rewind, now_ms)
         if outcome.reply is not WAITING:
             effects.woken.append(Woken(rewind.waiter_id, outcome.reply))
         effects.add(outcome)
@@ -176,6 +178,8 @@ class Rewind:
         index = queue.index
         index.prune_rewindable(now_ms)
         if not index.rewindable_count:
+            # The queue may be empty from here on.
+            self._agenda.plan_auto_delete(queue, now_ms)
             return None
         due_ms = index.steps.sent_by(next(iter(index.rewindable))) + index.attributes.rewind_ms + 1
         return max(due_ms, now_ms + PRUNE_MS)

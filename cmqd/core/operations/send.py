@@ -9,7 +9,8 @@ The order of the checks of a send:
    stored, and a refusal would say that they are not.
 2. The predecessor (``after``). A send behind a missing predecessor is refused as out of order, whatever else is wrong
    with it: the producer must repeat the predecessor first.
-3. The batch: sizes, dedup ids, promises, room (:mod:`cmqd.core.operations.batches`), then the delays.
+3. The batch: sizes, dedup ids, promises, room (:mod:`cmqd.core.operations.batches`), then the delays. A delay is
+   shorter than the retention; a message with a longer delay would expire before a consumer could receive it.
 
 After a send the receives in line are served in the same outcome. Send and receive share a row, and the message goes out
 with a single commit.
@@ -44,7 +45,7 @@ class Send:
         self._store = store
         self._serving = serving
 
-    def _send_one(self, queue: Queue, request: SendRequest, now_ms: int) -> Outcome[Sequence[int]]:
+    def send_one(self, queue: Queue, request: SendRequest, now_ms: int) -> Outcome[Sequence[int]]:
         """Store a batch, whole or not at all; the reply is its message ids.
 
         A numbered send (``session`` and ``sequence`` not 0) that was stored before gets the same ids again. A body with
@@ -67,20 +68,20 @@ class Send:
             raise OutOfOrder("queue", queue.name, request.after)
         # From here on a refusal is still free of traces; after ``take_message_ids`` none may come.
         batch = self._batches.check(queue, request, now_ms)
-        delay_ms = index.attributes.delay_ms if request.delay_ms is None else request.delay_ms
+        # Times of a queue never decrease, even if the clock does: the floor of the retention is a single position.
+        enqueue_ms = max(now_ms, index.last_enqueue_ms)
+        delay_ms = self._delay_ms(request, index.attributes.delay_ms, enqueue_ms)
         if batch.repeats is not None:
             # A list of delays is checked for all bodies, repeats included: its length must fit the request and not the
             # bodies that remain to be stored.
             if isinstance(delay_ms, list):
-                self._visible_ms(delay_ms, len(request.bodies), now_ms)
+                self._visible_ms(queue, delay_ms, len(request.bodies), enqueue_ms)
                 delay_ms = at_places(delay_ms, batch.repeats.new)
             if not batch.sizes:
                 return Outcome(batch.message_ids(0))
-        # Times of a queue never decrease, even if the clock does: the floor of the retention is a single position.
-        enqueue_ms = max(now_ms, index.last_enqueue_ms)
         # From the time of the queue and not from now: after a step back of the clock a delay ends its full length after
         # the send time that the record has.
-        visible_ms = None if delay_ms == 0 else self._visible_ms(delay_ms, len(batch.sizes), enqueue_ms)
+        visible_ms = None if delay_ms == 0 else self._visible_ms(queue, delay_ms, len(batch.sizes), enqueue_ms)
         records: list[AnyRecord] = []
         # The reservation of ids, if one is needed, comes before the record that uses the ids, in the same row.
         # Otherwise a crash could give the ids to other messages.
@@ -114,30 +115,35 @@ class Send:
         """Apply the sends of several clients to one queue, in this order, each send independent of the others.
 
         Neighbours that carry only bodies and sequence numbers share a record: a send costs a fraction of a separate
-        send. A refused send has its error at its index of the reply and does not affect the others.
+        send. A lone such send takes the same way, the shortest. A refused send has its error at its index of the reply
+        and does not affect the others.
 
         Raises:
             QueueNotFound.
         """
         queue = self._queues.find(account, name)
-        delay_ms = queue.index.attributes.delay_ms
+        attributes = queue.index.attributes
+        delay_ms = attributes.delay_ms
+        if attributes.auto_delete_after_ms:
+            # Here, and not only where messages are stored: a repeated send is a use too.
+            self._runtime[queue.queue_id].used_ms = now_ms
         replies: list[Sequence[int] | DomainError] = []
         effects = Effects()
         # Requests are taken in their order, never sorted by kind: the positions of a queue are the order in which its
         # producers were heard. A run of plain sends shares a record; any other send ends the run and stands alone.
         place = 0
         while place < len(requests):
-            request = requests[place]
             end = place
             while end < len(requests) and _is_plain(requests[end], delay_ms):
                 end += 1
-            if end > place + 1:
+            if end > place:
                 self._send_plain(queue, requests[place:end], replies, effects, now_ms)
                 place = end
                 continue
+            request = requests[place]
             place += 1
             try:
-                outcome = self._send_one(queue, request, now_ms)
+                outcome = self.send_one(queue, request, now_ms)
             except DomainError as refusal:
                 replies.append(refusal)
                 continue
@@ -156,7 +162,7 @@ class Send:
         effects: Effects,
         now_ms: int,
     ) -> None:
-        """Store sends that share a record."""
+        """Store plain sends in a record; the same rules as in ``_send_one``, for sends without its further fields."""
         # Everything is checked against the state before the call plus what the earlier requests of the call will add:
         # room, sessions and numbers. The record is applied once, at the end, so the index cannot be asked for that.
         index = queue.index
@@ -182,7 +188,7 @@ class Send:
                     if stored is not None:
                         replies.append(stored)
                         continue
-                # After the look for a repeat, as in ``_send_one``: a limit may have been lowered since the first send.
+                # After the look for a repeat, as in ``send_one``: a limit may have been lowered since the first send.
                 own = checked_sizes(queue.name, request.bodies, None, attributes.max_message_bytes, self._limits)
                 # A session counts against the share of its account once, however many of its sends are in this call.
                 is_new = (
@@ -214,8 +220,18 @@ class Send:
             self._numbers.take_message_ids(len(sizes), effects.records)
             enqueue_ms = max(now_ms, index.last_enqueue_ms)
             # ``numbered`` names the ids of every numbered send of the record, so that a replay can answer a repeat as
-            # the live broker does.
-            record = MessagesSent(index.queue_id, index.next_position, next_id, enqueue_ms, sizes, numbered=numbered)
+            # the live broker does. A lone send has all ids of the record, so its number is enough.
+            is_lone = len(requests) == 1
+            record = MessagesSent(
+                queue_id=index.queue_id,
+                first_position=index.next_position,
+                first_message_id=next_id,
+                enqueue_ms=enqueue_ms,
+                sizes=sizes,
+                session=requests[0].session if is_lone else 0,
+                sequence=requests[0].sequence if is_lone else 0,
+                numbered=[] if is_lone else numbered,
+            )
             effects.records.append(record)
             effects.bodies += taken
             self._store.store(queue, record, taken)
@@ -223,10 +239,11 @@ class Send:
             if index.active_count and self._runtime[queue.queue_id].line.waiting:
                 self._serving.serve(queue, effects, now_ms)
 
-    def _visible_ms(self, delay_ms: int | list[int], count: int, enqueue_ms: int) -> int | list[int] | None:
-        high = self._limits.max_delay_ms
+    def _visible_ms(
+        self, queue: Queue, delay_ms: int | list[int], count: int, enqueue_ms: int
+    ) -> int | list[int] | None:
         if isinstance(delay_ms, int):
-            check_range("delay_ms", delay_ms, 0, high)
+            self._check_delay(queue, delay_ms)
             return enqueue_ms + delay_ms if delay_ms else None
         if len(delay_ms) != count:
             raise InvalidArgument(
@@ -236,12 +253,49 @@ class Send:
                 limit=f"one number, or {count}",
             )
         for delay in delay_ms:
-            check_range("delay_ms", delay, 0, high)
+            self._check_delay(queue, delay)
         return [enqueue_ms + delay for delay in delay_ms] if any(delay_ms) else None
+
+    def _delay_ms(self, request: SendRequest, queue_delay_ms: int, enqueue_ms: int) -> int | list[int]:
+        """Return the delay of a send; a time that has passed is no delay, also when a send is repeated late."""
+        at_ms = request.at_ms
+        if at_ms is None:
+            return queue_delay_ms if request.delay_ms is None else request.delay_ms
+        if request.delay_ms is not None:
+            raise InvalidArgument(
+                "a send has delay_ms or at_ms, not both", field="at_ms", value=at_ms, limit="null beside delay_ms"
+            )
+        if at_ms - enqueue_ms > self._limits.max_delay_ms:
+            raise InvalidArgument(
+                f"at_ms lies {at_ms - enqueue_ms} ms ahead; this server takes a delay of at most"
+                f" {self._limits.max_delay_ms} ms",
+                field="at_ms",
+                value=at_ms,
+                limit=f"a delay of at most {self._limits.max_delay_ms} ms",
+            )
+        # From the time of the queue and not from now: ``_visible_ms`` adds the same time again, so the message becomes
+        # active at ``at_ms`` even after a step back of the clock.
+        return max(0, at_ms - enqueue_ms)
+
+    def _check_delay(self, queue: Queue, delay_ms: int) -> None:
+        check_range("delay_ms", delay_ms, 0, self._limits.max_delay_ms)
+        # The retention counts from the send, so all of it is left.
+        retention_ms = queue.index.attributes.retention_ms
+        if delay_ms >= retention_ms:
+            raise InvalidArgument(
+                f"a delay of {delay_ms} ms is not shorter than the retention of queue {queue.name!r}, {retention_ms}"
+                " ms: the message would expire before it becomes active",
+                field="delay_ms",
+                value=delay_ms,
+                limit=f"less than retention_ms ({retention_ms})",
+            )
 
 
 def _is_plain(request: SendRequest, queue_delay_ms: int) -> bool:
     """Return whether a send has only bodies, active at once, and perhaps a session and sequence."""
     if request.headers is not None or request.dedup_ids is not None or request.after is not None:
+        return False
+    # Even a passed time must be checked against the field ``delay_ms``, and a plain send has no check of both fields.
+    if request.at_ms is not None:
         return False
     return (queue_delay_ms if request.delay_ms is None else request.delay_ms) == 0

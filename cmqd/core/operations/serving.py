@@ -75,8 +75,8 @@ class Serving:
         window = self._runtime[queue.queue_id].window
         in_window = window.messages
         retention_ms = index.attributes.retention_ms
-        # Every turn of the loop passes at least one expired message. Usually the head is in memory and alive, and there
-        # is one turn.
+        # Every turn of the loop passes at least one expired message. Usually the head is in memory and alive, and a
+        # single turn is enough.
         while index.active_count:
             first = index.first_active()
             head = in_window.get(first)
@@ -85,14 +85,18 @@ class Serving:
             if head.enqueue_ms + retention_ms > now_ms:
                 break
             self._expire_head(queue, records, now_ms)
+            if first in index.active:
+                # A message in front of the expired head is moving to the dead-letter queue and holds the floor. The row
+                # that moves it comes soon, and serves the line.
+                return None
         else:
             return None
         # A delete of any message in flight makes room again, and serves the receives that are held up here.
         count = min(most, index.active_count, self._max_in_flight - index.in_flight_count)
         if count <= 0:
             return None
-        # A queue that is consumed in order has one run of active messages. The range stands for its positions without a
-        # list, and one look at the set proves it.
+        # A queue that is consumed in order has a single run of active messages. The range stands for its positions
+        # without a list, and a test of the set proves the range.
         positions: Sequence[int]
         if count == 1 or index.active.contains_range(first, first + count):
             positions = range(first, first + count)
@@ -116,7 +120,7 @@ class Serving:
         runs = [positions.start, taken] if isinstance(positions, range) else pack_runs(positions)
         record = MessagesReceived(index.queue_id, runs, first_lease, now_ms, deadline_ms)
         leases = index.apply_received(record)
-        # Only a bound, but a good one: the next receive looks for its first message from here, not from the start of
+        # Only a bound, but a good one: the next receive searches for its first message from here, not from the start of
         # the set, which would cost more the more messages are in flight.
         index.head = positions[-1] + 1
         records.append(record)
@@ -156,7 +160,7 @@ class Serving:
         Receives are served together as long as memory has enough messages for all, within the size of a reply.
         """
         index, window = queue.index, self._runtime[queue.queue_id].window
-        # The usual case without a look at single messages: all active messages are in memory, and all bodies together
+        # The usual case without a step for each message: all active messages are in memory, and all bodies together
         # fit the reply.
         if len(window.messages) >= index.active_count and window.size <= self._max_batch_bytes:
             return len(wanted)
@@ -180,7 +184,7 @@ class Serving:
             if message is None:
                 break
             # The first message may exceed the size of a reply alone: refused here, it would block the head of the queue
-            # for ever.
+            # forever.
             size += reply_bytes(message)
             if size > self._max_batch_bytes and taken:
                 break
@@ -206,8 +210,11 @@ class Serving:
             floor = position + 1
         # Only a record may change facts. With a floor that moved in memory alone, the live broker and a replay of the
         # same rows would hold different messages.
+        floor = self._floors.held(queue, floor)
+        if floor <= index.floor:
+            return
         record = MessagesExpired(index.queue_id, floor)
-        self._floors.apply(queue, record)
+        self._floors.apply(queue, record, now_ms)
         records.append(record)
 
     def serve(self, queue: Queue, effects: Effects, now_ms: int) -> None:
@@ -221,7 +228,7 @@ class Serving:
             waiters = line.alike(min(index.active_count, MAX_TAKEN))
             batch_sizes = [waiter.max_messages for waiter in waiters]
             if len(waiters) > 1:
-                # At least the first receive, which gets what memory has. Alone, too, it would get no more.
+                # At least the first receive, which gets what memory has. Served alone, the receive would get no more.
                 del waiters[max(1, self.served_together(queue, batch_sizes)) :]
                 del batch_sizes[len(waiters) :]
             messages = self.take(queue, sum(batch_sizes), waiters[0].visibility_timeout_ms, effects.records, now_ms)
@@ -246,6 +253,8 @@ class Serving:
             # The receives outlived their deadline for a page. No page is under way any more, so they get their answer.
             if not (index.active_count and (queue_id in lane.busy or queue_id in lane.line)):
                 self.answer_overdue(queue, effects)
+                # The receives were in line until now, and kept the queue in use.
+                runtime.used_ms = now_ms
         # After the line is served: the line has moved the head, and a page read for the old head would hold messages
         # that are gone.
         if runtime.window.cold and index.active_count:
@@ -268,6 +277,9 @@ class Serving:
         complete = len(positions) < self._limits.page_messages
         if in_window:
             positions = [position for position in positions if position not in in_window]
+        # All are in memory behind an expired head that waits for the floor.
+        if not positions:
+            return
         self._start_read(queue, positions, complete, reads)
 
     def read_ahead(self, queue: Queue, reads: list[PageRead]) -> None:

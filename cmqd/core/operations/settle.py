@@ -1,8 +1,8 @@
 """Deleting received messages, changing their visibility, releasing them, and the ends of their leases.
 
-A handle names a lease, and a lease ends with the first event of these: a delete, a release, the end of its time, or the
-retention of its message. Later handles of the same message have other leases, so a late delete of a slow consumer
-cannot remove a message that was delivered again.
+A handle names a lease, and a lease ends with the first event of these: a delete, a release, a move to the dead-letter
+queue, the end of its time, or the retention of its message. Later handles of the same message have other leases, so a
+late delete of a slow consumer cannot remove a message that was delivered again.
 
 All handles of a request are examined before the first change. The good handles then share a record, and a bad handle is
 a failure in the reply: a consumer that deletes a batch must not lose nine deletes because the tenth came too late.
@@ -14,7 +14,7 @@ served. Served first, a receive would get a message that has used up its receive
 from collections import Counter
 from collections.abc import Sequence
 
-from cmqd.core.errors import DomainError, InvalidArgument
+from cmqd.core.errors import DomainError, InvalidArgument, ReceiptHandleInvalid
 from cmqd.core.facts.facts import Facts
 from cmqd.core.facts.queue import Queue
 from cmqd.core.limits import check_range
@@ -45,6 +45,7 @@ class Settle:
         self._queues = facts.queues
         self._lease_buckets = facts.queues.leases
         self._runtime = runtime.queues
+        self._rejections = runtime.rejections
         self._agenda = runtime.agenda
         self._expiry_due_ms = runtime.agenda.expiries.due_ms
         self._handles = handles
@@ -64,6 +65,7 @@ class Settle:
         """
         queue = self._queues.find(account, name)
         index = queue.index
+        self.note_use(queue, now_ms)
         replies: list[HandlesDone | DomainError] = []
         # Shared by all requests of the call: a handle that an earlier request names is ended by that request, and fails
         # in a later request, exactly as in two calls.
@@ -71,7 +73,7 @@ class Settle:
         for handles in requests:
             before = len(leases)
             try:
-                failures = self._find_leases(queue, handles, leases, now_ms)
+                failures = self.find_leases(queue, handles, leases, now_ms)
                 replies.append(HandlesDone(failures, done=len(leases) - before))
             except DomainError as refusal:
                 replies.append(refusal)
@@ -108,11 +110,12 @@ class Settle:
             return self.release(account, name, handles, True, now_ms)
         queue = self._queues.find(account, name)
         index = queue.index
+        self.note_use(queue, now_ms)
         leases, failures = self._held(queue, handles, now_ms)
         if not leases:
             return Outcome(HandlesDone(failures))
         # One deadline, and so one record, unless a message expires earlier. The lowest position has the earliest
-        # expiry, so a single look tells whether any deadline must be cut.
+        # expiry, so a single comparison tells whether any deadline must be cut.
         wanted_ms = now_ms + visibility_timeout_ms
         by_deadline: dict[int, list[int]] = {wanted_ms: list(leases)}
         if index.expires_ms(min(in_flight.position for in_flight in leases.values())) < wanted_ms:
@@ -135,6 +138,7 @@ class Settle:
     def release(self, account: str, name: str, handles: list[int], counted: bool, now_ms: int) -> Outcome[HandlesDone]:
         """Hand received messages back: active at once. Not ``counted``: the receive does not count as a receive."""
         queue = self._queues.find(account, name)
+        self.note_use(queue, now_ms)
         leases, failures = self._held(queue, handles, now_ms)
         if not leases:
             return Outcome(HandlesDone(failures))
@@ -150,23 +154,31 @@ class Settle:
         self._serving.serve(queue, effects, now_ms)
         return effects.outcome(HandlesDone(failures, now_ms))
 
+    def note_use(self, queue: Queue, now_ms: int) -> None:
+        """Note a use of a queue that is deleted when unused (:mod:`cmqd.core.operations.auto_delete`)."""
+        if queue.index.attributes.auto_delete_after_ms:
+            self._runtime[queue.queue_id].used_ms = now_ms
+
     def _held(
         self, queue: Queue, handles: list[int], now_ms: int
     ) -> tuple[dict[int, InFlight], Sequence[HandleFailure]]:
-        """Return the messages in flight by lease, and the failed handles; see :meth:`_find_leases`."""
+        """Return the messages in flight by lease, and the failed handles; see :meth:`find_leases`."""
         leases: dict[int, InFlight] = {}
-        return leases, self._find_leases(queue, handles, leases, now_ms)
+        return leases, self.find_leases(queue, handles, leases, now_ms)
 
-    def _find_leases(
+    def find_leases(
         self, queue: Queue, handles: list[int], leases: dict[int, InFlight], now_ms: int
     ) -> Sequence[HandleFailure]:
         """Add the messages in flight under ``handles`` to ``leases``, and return the failed handles.
 
-        A handle fails if its lease ended, or if an earlier request of the same call has the handle. A handle that is
-        named twice in a request counts once.
+        A handle fails if its lease ended, if its message is moving to the dead-letter queue, or if an earlier request
+        of the same call has the handle. A handle that is named twice in a request counts once.
 
         A handle ends with the retention of its message, or up to a time step later: 100 ms, or more where a long
         backlog made steps merge (see :mod:`cmqd_fold.time_steps`). An exact end would need send times in all leases.
+
+        Raises:
+            InvalidArgument: there are too few handles, or too many.
         """
         if not 1 <= len(handles) <= self._limits.max_batch:
             raise InvalidArgument(
@@ -178,10 +190,12 @@ class Settle:
         in_flight = queue.index.leases.by_number
         floor = queue.index.floor
         expiry_due_ms = self._expiry_due_ms.get(queue.queue_id)
-        # The plan of expiries is a look into a dictionary. The search of the time steps, which costs more, is made only
-        # when something has expired.
-        if expiry_due_ms is not None and expiry_due_ms <= now_ms:
-            # Messages have expired, and the tick that moves the floor over them has not run yet.
+        # The plan of expiries is a single access to a dictionary. The search of the time steps costs more, and is made
+        # only when a message has expired.
+        moving = self._rejections.get(queue.queue_id)
+        if moving is not None or (expiry_due_ms is not None and expiry_due_ms <= now_ms):
+            # Messages have expired, and the tick that moves the floor over them has not run yet, or a moving message
+            # holds the floor.
             floor = max(floor, queue.index.expired_below(now_ms))
         failed: list[int] = []
         for lease, handle in zip(self._handles.leases(handles), handles, strict=True):
@@ -193,6 +207,7 @@ class Settle:
                 and in_flight_message.deadline_ms > now_ms
                 and in_flight_message.position >= floor
                 and lease not in leases
+                and (moving is None or lease not in moving.leases)
             ):
                 leases[lease] = in_flight_message
             else:
@@ -214,6 +229,7 @@ class Settle:
             return
         index = queue.index
         in_flight = index.leases.by_number
+        moving = self._rejections.get(queue_id)
         ended: dict[int, InFlight] = {}
         """An ordered set: a lease that was changed to the same deadline twice has two entries in the bucket."""
         offset = examined = 0
@@ -230,7 +246,8 @@ class Settle:
                     # Without a record: the message is gone, and after a restart the entry of the lease comes due here
                     # again.
                     del in_flight[lease]
-                else:
+                elif moving is None or lease not in moving.leases:
+                    # The end of a moving lease is planned again if its message cannot be moved.
                     ended[lease] = in_flight_message
         if offset < len(pairs):
             # A pair stands for up to a batch of leases. The remaining pairs stay due, behind other due buckets.
@@ -241,6 +258,7 @@ class Settle:
             # that the message was active when a later receive took it.
             record = LeasesEnded(queue_id, runs_of(list(ended)))
             index.apply_returned(record)
+            self.note_use(queue, now_ms)
             effects.records.append(record)
             if queue.dead_letters is not None:
                 back = [
@@ -254,15 +272,11 @@ class Settle:
 def _failures(name: str, handles: list[int], failed: list[int]) -> list[HandleFailure]:
     """Return a failure for every handle that failed each time it was named.
 
-    A handle that is named twice fails the second time only because the first time succeeded; that is no failure.
+    A handle that is named twice fails the second time only because the first time succeeded; that is not a failure.
     """
     named, failures = Counter(handles), Counter(failed)
     return [
-        HandleFailure(
-            handle,
-            f"receipt handle {handle} is not valid in queue {name!r}: the message was deleted, handed back or received"
-            " again, or its visibility timeout passed",
-        )
+        HandleFailure(handle, ReceiptHandleInvalid(name, handle).text)
         for handle, count in failures.items()
         if count == named[handle]
     ]

@@ -23,6 +23,7 @@ class Start:
                 self._runtime[queue.queue_id].window.cold = True
             agenda.plan_expiry(queue)
             agenda.want_overflow(queue)
+            agenda.plan_auto_delete(queue, 0)
             self._take_up(queue)
             if queue.has_dedup_ids:
                 agenda.dedup_sweeps.set(queue.queue_id, 0)
@@ -35,6 +36,10 @@ class Start:
         for subscription in topics.subscriptions.values():
             self._retries.count(subscription)
             agenda.deliveries_wanted[subscription.subscription_id] = None
+        for schedule in self._facts.schedules.by_id.values():
+            if not schedule.definition.paused:
+                # Without a next time its zone was unknown: the tick asks the calendar once more.
+                agenda.schedules.set(schedule.schedule_id, schedule.next_ms)
         if len(self._facts.promises.sessions):
             agenda.sessions_due_ms = 0
 

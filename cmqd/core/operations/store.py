@@ -60,6 +60,7 @@ class Store:
             self._keep_half(queue, record, bodies)
             return
         runtime = self._runtime[queue.queue_id]
+        runtime.used_ms = record.enqueue_ms
         if record.visible_ms is not None:
             # Asked even if places are free: behind messages in overflow a new message waits too, and only a tick gives
             # places, in order of sending.
@@ -205,8 +206,8 @@ class Store:
                 # is sent from memory needs it for its intervals.
                 check_ms if isinstance(check_ms, int) else 0,
             )
-            # The oldest half messages make room for newer ones. An old half message is one whose producer is slow or
-            # gone, and its commit can wait for a read.
+            # The oldest half messages make room for newer ones: the producer of an old half message is slow or gone,
+            # and the commit can wait for a read.
             self._budget.keep_half(queue.queue_id, window, message)
 
     def keep_copies(self, queue: Queue, copies: PublishedCopies, place: int, was_empty: bool) -> None:

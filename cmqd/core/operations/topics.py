@@ -249,7 +249,7 @@ class TopicAdmin:
         chosen = _subscription_attributes(topic, subscription.attributes, attributes)
         record = SubscriptionAttributesSet(topic.topic_id, subscription.subscription_id, chosen, now_ms)
         self._topics.apply(topic, record)
-        self._deliver.look_after(subscription, now_ms)
+        self._deliver.plan(subscription, now_ms)
         return Outcome(self._subscription_info(subscription, now_ms), [record])
 
     def unsubscribe(self, account: str, topic_name: str, name: str, now_ms: int) -> Outcome[None]:
@@ -276,7 +276,7 @@ class TopicAdmin:
         """
         subscription = self._topics.find_subscription(account, topic_name, name)
         count = subscription.deliveries.retry_now()
-        self._deliver.look_after(subscription, now_ms)
+        self._deliver.plan(subscription, now_ms)
         return Outcome(count)
 
     def drop_deliveries(self, account: str, topic_name: str, name: str, now_ms: int) -> Outcome[int]:
@@ -292,7 +292,7 @@ class TopicAdmin:
         topic = subscription.topic
         record = DeliveriesCleared(topic.topic_id, subscription.subscription_id, topic.next_position, now_ms)
         self._topics.apply(topic, record)
-        self._deliver.look_after(subscription, now_ms)
+        self._deliver.plan(subscription, now_ms)
         return Outcome(count, [record])
 
     def _subscription_info(self, subscription: Subscription, now_ms: int, created: bool = False) -> SubscriptionInfo:

@@ -228,7 +228,7 @@ class Transactions:
             request.left += 1
 
         effects = Effects()
-        # Applied before the wait is entered: a request that is cancelled, or whose connection is lost, has carried out
+        # Applied before the wait is entered: a request that is cancelled, or loses its connection, has carried out
         # the part that needed no read, and the rest follows with the page.
         self._end(endings, effects)
         if endings.committed:
@@ -259,7 +259,7 @@ class Transactions:
             if gone:
                 return TransactionNotFound(queue.name, message_id)
             if position in index.half:
-                # Unknown is no decision: the message stays half, and later entries of the request may still decide.
+                # Unknown is not a decision: the message stays half, and later entries of the request may still decide.
                 if decision == UNKNOWN:
                     endings.unknown[position] = None
                     return Progress.SETTLED
@@ -364,7 +364,7 @@ class Transactions:
         bodies: dict[int, StoredMessage | None] = {message.position: message for message in messages}
         bodies |= dict.fromkeys(unpack_runs(missing))
         # Messages that were cleared or expired since the read was requested may be in no page at all. Without them here
-        # their requests would wait for ever.
+        # their requests would wait forever.
         gone = [position for position in commits.decisions if position not in half and position not in bodies]
         bodies |= dict.fromkeys(gone)
         for position, message in bodies.items():

@@ -2,8 +2,16 @@
 
 A checkpoint of a large broker takes seconds, and the loop serves clients between two parts. Parts therefore show
 different moments. Recovery replays a record to a queue, topic or subscription only if the record's LSN is above the LSN
-of the slice; with a common LSN for all parts, records would be applied twice or skipped. All parts of a queue show the
-same moment, because leases, history and half messages must agree with the sets in the ``QueueSlice``.
+of the slice. An LSN read too early would not cover a record that the slice contains, and replay would count its
+messages twice; an LSN read too late would cover a record that the slice lacks, and the record would be lost.
+
+All parts of a queue show the same moment, because leases, history and half messages must agree with the sets in the
+``QueueSlice``. A message that the sets show in flight, with a lease that ended before the leases were copied, would
+never come back: replay passes over the end of a lease that it does not know.
+
+The facts are those of appended rows, and the last rows may not be durable yet. The storage therefore counts a
+checkpoint only when the LSN of its end is durable. Otherwise a crash could take back rows, and a slice would keep their
+facts.
 """
 
 from array import array
@@ -58,6 +66,10 @@ class Checkpoint:
         """
         # The header first, and its LSN with it: replay begins behind it. A record between the header and a slice is
         # replayed for the slices made before it, and skipped for those made after it.
+        #
+        # The header has the ends of the reserved numbers, and a start continues behind them. The next free numbers
+        # would not do: further numbers are handed out while the slices are made. A lease number that is given twice
+        # would let an old receipt handle delete another message.
         parts = 1
         numbers = self._numbers
         yield CheckpointHeader(
@@ -73,6 +85,8 @@ class Checkpoint:
         for queue_id in list(self._queues.by_id):
             queue = self._queues.by_id.get(queue_id)
             if queue is not None:
+                # The LSN is read here, and the first step of the generator prepares all parts. No other operation runs
+                # between the two, because the loop gets its turn at a ``yield`` alone.
                 for part in self._queue_parts(queue, last_lsn()):
                     parts += 1
                     yield part
@@ -82,27 +96,45 @@ class Checkpoint:
                 for part in self._topic_parts(topic, last_lsn):
                     parts += 1
                     yield part
+        # A schedule that comes meanwhile is in the log behind the header, as a queue is.
+        for schedule_id in list(self._facts.schedules.by_id):
+            schedule = self._facts.schedules.by_id.get(schedule_id)
+            if schedule is not None:
+                parts += 1
+                yield self._facts.schedules.slice(schedule, last_lsn())
         # Sessions last: their slices then have all answers of the queues' slices, and replay can take a session as it
-        # is.
+        # is. The keys are copied for the same reason as the ids: a session that ends is left out, and a session that
+        # begins is in the log.
         keys = self._sessions.keys()
         for start in range(0, len(keys), SESSIONS_A_PART):
             parts += 1
             yield SessionsSlice(last_lsn(), self._sessions.packed(keys[start : start + SESSIONS_A_PART]))
         # A queue may have been deleted since its slice was made. The LSN of the end lets recovery accept records of
-        # unknown queues up to here, and reject such records behind the checkpoint as damage.
+        # unknown queues up to here, and reject such records behind the checkpoint as damage. The number of parts shows
+        # that none is missing: a frame has a checksum of its own alone, so without the number a file that lost a whole
+        # frame would pass for a checkpoint with fewer queues.
         yield CheckpointEnd(last_lsn(), parts)
 
     def _queue_parts(self, queue: Queue, lsn: int) -> Iterator[AnyPart]:
         """Yield the parts of a queue, all as of the moment when the first part is made."""
         index = queue.index
-        # Copies of references: leases are frozen, so parts that are made later still show this moment.
+        # Copies of references: leases are frozen, so parts that are made later still show this moment. Leases below the
+        # floor are left out: their messages are gone, the table keeps them only until their deadline, and replay passes
+        # over a record of a lease that it does not know.
         leases = [item for item in index.leases.by_number.items() if item[1].position >= index.floor]
         history = index.history.entries()
-        delays = self._queues.delays.of_queue(queue.queue_id) if index.delays.scheduled_count else []
+        # All queues share the buckets, so the buckets of the whole broker are searched for the entries of a queue. The
+        # count spares the search for queues without delays, which are most.
+        timers = self._queues.delays
+        delays = timers.near.of_queue(queue.queue_id) if index.delays.scheduled_count else []
+        far_delays = timers.far_of_queue(queue.queue_id) if index.delays.scheduled_count else []
         step_positions, step_starts, step_ends = index.steps.packed()
         halves = self._halves(queue) if index.has_halves else ()
         # All parts are prepared before the first is yielded. Behind a ``yield`` other operations may have run, and a
         # part made from the present state would show another moment than the slice.
+        #
+        # ``has_halves``, ``has_dedup_ids`` and the counts below are asked before the sets: reading a set that does not
+        # exist makes the set, and a checkpoint would leave empty sets in every queue.
         dedup_ids = queue.dedup_ids.parts() if queue.has_dedup_ids else ()
         yield QueueSlice(
             lsn=lsn,
@@ -129,7 +161,10 @@ class Checkpoint:
             half=index.half.serialize() if index.half_count else b"",
             dead_letter_floor=index.dead_letter_floor,
             activations=index.activation_entries(),
+            # A copy, because records change a redrive in place. The memory log keeps the part itself, and would show
+            # moves of later rows, which replay would count a second time.
             redrive=None if index.redrive is None else msgspec.structs.replace(index.redrive),
+            far_delays=[pairs.tobytes() for pairs in far_delays],
         )
         yield from halves
         for entries in dedup_ids:
@@ -155,7 +190,7 @@ class Checkpoint:
         """Yield a topic as of the first part, then every subscription as of its own slice.
 
         Subscriptions have an LSN each, because 500 subscriptions with a million messages would hold up the loop if they
-        had to show the same moment.
+        had to show the same moment. They can differ: no fact of a subscription refers to another subscription.
         """
         lsn = last_lsn()
         step_positions, step_starts, step_ends = topic.steps.packed()
@@ -178,10 +213,13 @@ class Checkpoint:
         )
         for entries in dedup_ids:
             yield DedupSlice(topic.topic_id, entries)
+        # Listed now, after the slice of the topic. A subscription made in between has a slice here and a record behind
+        # the topic's slice; replay drops the record, because the newer slice of the subscription covers it.
         for subscription_id in list(topic.subscriptions):
             subscription = topic.subscriptions.get(subscription_id)
             if subscription is not None:
-                # Taken together with the slice, for the same reason as the parts of a queue.
+                # Taken together with the slice, for the same reason as the parts of a queue. A first failure moves a
+                # message from ``waiting`` to the retries: copied at two moments, the message could be in neither.
                 retries = subscription.deliveries.retry_parts(RETRIES_A_PART)
                 yield _subscription_slice(subscription, last_lsn())
                 for some in retries:
@@ -190,7 +228,8 @@ class Checkpoint:
     def _halves(self, queue: Queue) -> Iterator[HalvesSlice]:
         """Return the parts of the half messages as of now, even if the parts are taken from the iterator later."""
         halves = queue.index.halves
-        # Copies, because due entries leave their buckets.
+        # Copies, because due entries leave their buckets. (Delays need no copies: the slice has their bytes, and the
+        # slice is made before the first part is yielded.)
         due = [(due_ms, positions[:]) for due_ms, positions in self._queues.checks.of_queue(queue.queue_id)]
         # Due checks have left their buckets, and wait for a client that answers.
         waiting = BitMap64(self._queues.due_checks.get(queue.queue_id, ()))
@@ -230,6 +269,7 @@ def _halves_parts(
 ) -> Iterator[HalvesSlice]:
     """Yield the parts. ``stop`` was the first free position when :meth:`Checkpoint._halves` made the copies."""
     queue_id = queue.queue_id
+    # The decisions come first, and in this part alone: empty bytes in a later part must not replace them.
     yield HalvesSlice(queue_id, [], *sets, [], [])
     # The runs are not copied, because runs never change. Runs below ``stop`` can only disappear, through a record of
     # the log, which replay applies too, or because there are too many runs, which a start repeats.
@@ -239,6 +279,7 @@ def _halves_parts(
         runs = queue.index.halves.runs(runs[-1][1] + 1, stop, HALVES_A_PART)
     for buckets in _cut(due):
         yield HalvesSlice(queue_id, [], b"", b"", buckets, [])
+    # With time 0 they are due at the first tick after a start, and wait for a checker again.
     rest = iter(waiting)
     while positions := array("Q", islice(rest, HALVES_A_PART)):
         yield HalvesSlice(queue_id, [], b"", b"", [(0, positions.tobytes())], [])
@@ -253,7 +294,11 @@ def _halves_parts(
 
 
 def _cut(due: "list[tuple[int, array[int]]]") -> Iterator[list[tuple[int, bytes]]]:
-    """Yield buckets in lists of about ``HALVES_A_PART`` positions."""
+    """Yield buckets in lists of about ``HALVES_A_PART`` positions.
+
+    Large buckets are split, because a burst of half messages shares a time and would make a part that holds the loop.
+    Small buckets are joined, because half messages sent over an hour have thousands of them.
+    """
     together: list[tuple[int, bytes]] = []
     size = 0
     for due_ms, positions in due:

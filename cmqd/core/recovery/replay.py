@@ -35,6 +35,9 @@ from cmqd_segment.records import (
     QueueAttributesSet,
     QueueCleared,
     QueueCreated,
+    ScheduleDeleted,
+    ScheduleRecord,
+    ScheduleSet,
     Subscribed,
     SubscriptionAttributesSet,
     TopicAttributesSet,
@@ -92,6 +95,9 @@ class Replay:
         if isinstance(record, TopicRecord):
             self._replay_topic(record, lsn)
             return
+        if isinstance(record, ScheduleRecord):
+            self._replay_schedule(record, lsn)
+            return
         queue = self._queues.by_id.get(record.queue_id)
         if isinstance(record, QueueCreated):
             # Known already: its slice was made after the creation.
@@ -115,11 +121,42 @@ class Replay:
             self._apply(queue, record, lsn)
         else:
             # Cut down first, then applied by the ordinary methods: a second set of methods that tolerate anything would
-            # have to be kept equal to the first for ever.
+            # have to be kept equal to the first forever.
             fitting, is_all = self._salvage.fitting(queue.index, record)
             self.records_not_applied += not is_all
             for fitting_record in fitting:
                 self._apply(queue, fitting_record, lsn)
+
+    def _replay_schedule(self, record: ScheduleRecord, lsn: int) -> None:
+        """Apply a record of a schedule.
+
+        The message of a firing is a record of its queue, and the queue has a slice of its own. The checkpoint can have
+        the firing without the message, or the message without the firing.
+        """
+        schedules = self._facts.schedules
+        schedule = schedules.by_id.get(record.schedule_id)
+        if schedule is not None:
+            # As for a queue: the slice has the firings up to its LSN, and a second application would count them twice.
+            if lsn > schedule.slice_lsn:
+                schedules.apply(record)
+        elif isinstance(record, ScheduleSet):
+            namesake = schedules.folded.get(record.account, {}).get(folded(record.name))
+            if namesake is not None:
+                if lsn <= namesake.slice_lsn:
+                    # The schedule was deleted before its slice was made, and a newer schedule took the name.
+                    return
+                if self._salvage is not None:
+                    # The name was free when the record was made, so the namesake was deleted in a gap.
+                    schedules.apply(ScheduleDeleted(namesake.schedule_id))
+            # Behind a gap the record may be a change of a schedule with a lost creation: it has all attributes.
+            schedules.apply(record)
+        # Up to the end of the checkpoint an unknown schedule was deleted before its slice was made. Behind the end its
+        # creation is missing. Passed over in silence, the schedule would never fire again, and its operator would have
+        # no sign of a loss.
+        elif lsn > self._restore.end_lsn:
+            if self._salvage is None:
+                raise ValueError(f"row {lsn} has a {type(record).__name__} of unknown schedule {record.schedule_id}")
+            self.records_not_applied += 1
 
     def _replay_topic(self, record: TopicRecord, lsn: int) -> None:
         # Before the topic is examined: the copies of a publish are facts of their queues, which outlive the topic.

@@ -28,6 +28,7 @@ from cmqd_segment.checkpoint import (
     LeasesSlice,
     QueueSlice,
     RetriesSlice,
+    ScheduleSlice,
     SessionsSlice,
     SubscriptionSlice,
     TopicSlice,
@@ -55,7 +56,7 @@ class Restore:
                 # The ends of the reservations and not the next numbers: numbers up to there may have been used after
                 # the checkpoint. ``Replay.finish`` goes on behind them.
                 self._numbers.message_id_until = part.message_id_until
-                # A lease below the end of its reservation may be in the hands of a client that still has the receipt
+                # A lease below the end of its reservation may belong to a client that still has the receipt
                 # handle.
                 self._numbers.lease_until = part.lease_until
                 self._numbers.queue_id_until = part.queue_id_until
@@ -87,6 +88,8 @@ class Restore:
                 # Counted without asking for room: promises of before the restart are kept, even if the share of the
                 # account was lowered since.
                 self._promises.memory.recount(account, dedup_ids)
+            case ScheduleSlice():
+                self._facts.schedules.load(part)
             case SessionsSlice():
                 # Slices of sessions are written last and hold all answers of the queues, so a session is taken as the
                 # slice has it.
@@ -130,8 +133,8 @@ class Restore:
         self._topics.add_subscription(subscription)
 
     def _load_queue(self, part: QueueSlice) -> None:
-        # The table makes the index, because all queues share the buckets of deadlines: a single look tells the next due
-        # time of the broker.
+        # The table makes the index, because all queues share the buckets of deadlines: the broker asks the table for
+        # its next due time, and not every queue.
         index = self._queues.new_index(part.queue_id, part.attributes)
         index.load(part)
         queue = Queue(part.account, part.name, part.created_ms, index, self._limits)

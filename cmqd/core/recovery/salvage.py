@@ -26,6 +26,7 @@ from cmqd_segment.records import (
     DelaysScheduled,
     LeasesEnded,
     MessagesActivated,
+    MessagesDeadLettered,
     MessagesDeleted,
     MessagesExpired,
     MessagesMoved,
@@ -75,6 +76,15 @@ class Salvage:
                 self._end_state(index, live)
                 deleted = MessagesDeleted(record.queue_id, pack_runs(live), record.leases, record.deleted_ms)
                 return (deleted,), len(live) == len(asked)
+            case MessagesDeadLettered():
+                _never_again(index, last_of(record.positions) + 1)
+                asked = unpack_runs(record.positions)
+                # As a delete; a message that was rewound in a gap is in the other queue now, and must leave this queue.
+                _rewound(index, asked)
+                live = [position for position in asked if position in index.live]
+                self._end_state(index, live)
+                moved = MessagesDeadLettered(record.queue_id, pack_runs(live), record.leases, record.moved_ms)
+                return (moved,), len(live) == len(asked)
             case LeasesEnded() | MessagesReleased() | VisibilityChanged():
                 # A lease that the index does not know began in the gap. Its message is active here, and is delivered
                 # again.

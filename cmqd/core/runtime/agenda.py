@@ -8,7 +8,7 @@ message, 8 or 16 bytes instead of a tuple in a heap, and a checkpoint reads the 
 """
 
 from collections import deque
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 from cmqd.core.errors import DomainError
 from cmqd.core.facts.deadlines import DeadlineBuckets
@@ -24,6 +24,8 @@ PREFETCH_MS = 2000
 """How far ahead bodies of delayed messages are read, half of it at a time: a million messages of 256 bytes due within a
 minute then cost a quarter of a row each, not a row, and take 18 MiB of the window."""
 NEVER_MS = 1 << 63
+STALE_ENTRIES = 64
+"""Stale entries that a plan may have, beside as many as it has entries."""
 
 
 class Plan:
@@ -48,7 +50,10 @@ class Plan:
 
     def discard(self, owner_id: int) -> None:
         """Plan no work for an owner."""
-        self.due_ms.pop(owner_id, None)
+        if self.due_ms.pop(owner_id, None) is not None and len(self.heap) > 2 * len(self.due_ms) + STALE_ENTRIES:
+            # A far time that is discarded again and again would fill the memory with stale entries.
+            self.heap = [(due_ms, other_id) for other_id, due_ms in self.due_ms.items()]
+            heapify(self.heap)
 
     def is_due(self, now_ms: int) -> bool:
         """Return whether the first entry is due."""
@@ -74,7 +79,7 @@ class Agenda:
         self._delays = queues.delays
         self.waits = DeadlineBuckets(WAIT_BUCKET_MS)
         """Waiting receives by their deadline."""
-        self._buckets = (queues.leases, queues.delays, queues.checks, self.waits)
+        self._buckets = (queues.leases, queues.delays.near, queues.checks, self.waits)
         self.expiries = Plan()
         """Queues, at the time when their first messages outlive the retention."""
         self.reviews = Plan()
@@ -85,7 +90,14 @@ class Agenda:
         """Topics, at the time when their first messages outlive their life."""
         self.deliveries = Plan()
         """Subscriptions, at the time when a delivery comes due."""
-        self._plans = (self.expiries, self.reviews, self.dedup_sweeps, self.topic_expiries, self.deliveries)
+        self.auto_deletes = Plan()
+        """Queues with ``auto_delete_after_ms``, at the time when their last use is to be examined."""
+        self.schedules = Plan()
+        """Schedules, at the time when they fire next."""
+        self._plans = (
+            *(self.expiries, self.reviews, self.dedup_sweeps, self.topic_expiries, self.deliveries),
+            *(self.auto_deletes, self.schedules),
+        )
         self.sessions_due_ms: int | None = None
         """The next sweep of producer sessions; None without sessions."""
         self.prefetched_until_ms = 0
@@ -114,15 +126,20 @@ class Agenda:
             numbers = buckets.heap
             if numbers and numbers[0] * buckets.width_ms < first_ms:
                 first_ms = numbers[0] * buckets.width_ms
-        if self._delays.heap:
+        delays = self._delays
+        if delays.near.heap:
             due_ms = self.prefetch_due_ms()
+            if due_ms is not None and due_ms < first_ms:
+                first_ms = due_ms
+        if delays.spans:
+            due_ms = delays.bring_near_due_ms()
             if due_ms is not None and due_ms < first_ms:
                 first_ms = due_ms
         return None if first_ms == NEVER_MS else first_ms
 
     def prefetch_due_ms(self) -> int | None:
         """Return when bodies of delayed messages are to be asked for next: well before those in memory are used up."""
-        first_ms = self._delays.next_due_ms()
+        first_ms = self._delays.near.next_due_ms()
         if first_ms is None:
             return None
         return max(first_ms - PREFETCH_MS, self.prefetched_until_ms - PREFETCH_MS // 2)
@@ -132,6 +149,7 @@ class Agenda:
         self.expiries.discard(queue_id)
         self.reviews.discard(queue_id)
         self.dedup_sweeps.discard(queue_id)
+        self.auto_deletes.discard(queue_id)
 
     def plan_expiry(self, queue: Queue) -> None:
         """Plan the expiry of the first messages of a queue."""
@@ -140,6 +158,11 @@ class Agenda:
             self.expiries.discard(queue.queue_id)
         else:
             self.expiries.set(queue.queue_id, first_end_ms + queue.index.attributes.retention_ms)
+
+    def plan_auto_delete(self, queue: Queue, due_ms: int) -> None:
+        """Plan to examine whether a queue is unused, if the queue is to be deleted then."""
+        if queue.index.attributes.auto_delete_after_ms:
+            self.auto_deletes.set(queue.queue_id, due_ms)
 
     def plan_topic_expiry(self, topic: Topic, not_before_ms: int = 0) -> None:
         """Plan the expiry of the first messages of a topic."""

@@ -11,6 +11,7 @@ owners in line. The answer of the log goes to the owner of the lane (``Broker.pa
 | ``rewinds`` | the time of a single message | 1 per rewind | |
 | ``overflow`` | due times of messages beyond ``max_delayed`` | 1 per queue | |
 | ``commits`` | half messages that are committed | 1 per queue | |
+| ``rejections`` | messages that consumers move to the dead-letter queue | 1 per queue | |
 | ``checks`` | half messages with a check to send | 1 per queue | |
 | ``deliveries`` | messages of topics | 32 | subscriptions wait in line |
 | ``peeks`` | browsing | 1 per peek | |
@@ -118,6 +119,7 @@ class Pages:
         self.rewinds = Lane[PendingRewind](self)
         self.overflow = Lane[None](self)
         self.commits = Lane[None](self)
+        self.rejections = Lane[None](self)
         self.checks = Lane[None](self)
         self.deliveries = Lane[list[int]](self, MAX_DELIVERY_READS)
         self.peeks = Lane[PendingPeek](self)

@@ -49,6 +49,43 @@ class PendingDecisions(msgspec.Struct, gc=False):
     """(index in the request, message id, refusal)"""
 
 
+class PendingDeadLetters(msgspec.Struct, gc=False):
+    """A request to move messages to the dead-letter queue that waits for message bodies."""
+
+    waiter_id: int
+    left: int
+    """Number of handles without a result yet."""
+    failures: list[tuple[int, int, DomainError]]
+    """(index in the request, receipt handle, refusal)"""
+    moved: int = 0
+    """Number of messages moved so far."""
+
+
+class Rejection(msgspec.Struct, frozen=True, gc=False):
+    """A message in flight that its consumer moves to the dead-letter queue."""
+
+    request: PendingDeadLetters
+    place: int
+    """Index in the request."""
+    receipt_handle: int
+    lease: int
+    reason: str
+
+
+class PendingRejections(msgspec.Struct, gc=False):
+    """The messages in flight of one queue that are moving to its dead-letter queue: their bodies are being read.
+
+    No handle of these messages is valid, their leases do not end, and they do not expire, until the row that moves them
+    is decided. A restart forgets all of it, and finds the messages in flight.
+    """
+
+    queue_name: str
+    by_position: dict[int, Rejection]
+    """Oldest request first."""
+    leases: set[int]
+    """The leases of these messages."""
+
+
 class PendingCommits(msgspec.Struct, gc=False):
     """The half messages of one queue that wait for their bodies, to be committed."""
 

@@ -24,7 +24,17 @@ class Redriving(msgspec.Struct):
 class QueueRuntime:
     """The runtime of a queue; made at the first use, forgotten by a restart."""
 
-    __slots__ = ("_overdue", "_unmovable", "has_checkers", "line", "redriving", "soon_wanted", "window")
+    __slots__ = (
+        "_overdue",
+        "_unmovable",
+        "has_checkers",
+        "line",
+        "redriving",
+        "soon_wanted",
+        "used_ms",
+        "waited_until_ms",
+        "window",
+    )
 
     def __init__(self) -> None:
         self.window = Window()
@@ -37,6 +47,11 @@ class QueueRuntime:
         """Set while a redrive is under way."""
         self.has_checkers = False
         """A connected client answers checks of half messages of the queue."""
+        self.used_ms = 0
+        """Time of the last use, see :mod:`cmqd.core.operations.auto_delete`; 0 = not used since the start."""
+        self.waited_until_ms = 0
+        """Latest deadline of the receives that waited. A field of its own: a use in the middle of a wait must not put
+        back the time until which the wait counts."""
 
     @property
     def overdue(self) -> BitMap64:

@@ -9,10 +9,10 @@ from cmqd.core.facts.topic import Topic
 from cmqd.core.runtime.agenda import Agenda
 from cmqd.core.runtime.bodies import TopicBodies
 from cmqd.core.runtime.pages import Pages
-from cmqd.core.runtime.pending import PendingCommits, PendingDecisions
+from cmqd.core.runtime.pending import PendingCommits, PendingDeadLetters, PendingDecisions, PendingRejections
 from cmqd.core.runtime.push_slots import PushSlots
 from cmqd.core.runtime.queue import QueueRuntime, QueueRuntimes
-from cmqd.core.runtime.retry_memory import RetryMemory
+from cmqd.core.runtime.retry_bound import RetryBound
 from cmqd.core.runtime.topic import TopicRuntime
 from cmqd.core.runtime.waiters import Waiter
 from cmqd.core.runtime.window import WindowBudget
@@ -24,8 +24,13 @@ class Gates:
     def __init__(self) -> None:
         self.moves_held_up = ""
         """Reason for which no message is moved or copied for now; empty = moves go on."""
+        self.is_log_behind = False
+        """True while much waits for the disk: schedules wait too, because no refusal would slow them down."""
         self.pushing = True
         """A client of the core posts to URLs; while none does, messages for URLs wait."""
+        self.listening_since_ms: int | None = 0
+        """Time since which clients can reach the broker without a pause; None = they cannot. A queue is not unused at a
+        time when no client can use it."""
 
 
 class Runtime:
@@ -46,10 +51,15 @@ class Runtime:
         """Waiting requests to decide half messages, by waiter; a cancelled request is carried out all the same."""
         self.commits: dict[int, PendingCommits] = {}
         """By queue id; an entry means that a page for its commits is under way."""
+        self.rejecting: dict[int, PendingDeadLetters] = {}
+        """Waiting requests to move messages to the dead-letter queue, by waiter; a cancelled one is carried out all the
+        same."""
+        self.rejections: dict[int, PendingRejections] = {}
+        """By queue id; an entry means that a page for its moves is under way."""
         self.once_more: dict[int, BitMap64] = {}
         """By queue id: half messages checked with a client that disconnected; another client may be asked."""
         self.push_slots = PushSlots(limits, facts.topics, self.agenda.deliveries_wanted)
-        self.retries = RetryMemory(limits)
+        self.retries = RetryBound(limits)
         self.gates = Gates()
 
     def of_topic(self, topic: Topic) -> TopicRuntime:

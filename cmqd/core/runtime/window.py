@@ -36,7 +36,7 @@ def cost(message: StoredMessage) -> int:
     if message.headers:
         size += HEADER_BYTES * len(message.headers) + headers_bytes(message.headers)
     if message.origin is not None:
-        size += ORIGIN_MEMORY_BYTES
+        size += ORIGIN_MEMORY_BYTES + len(message.origin.rejection)
     if message.copy_of is not None:
         size += COPY_MEMORY_BYTES
     return size

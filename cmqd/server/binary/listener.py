@@ -12,6 +12,7 @@ import ssl
 from collections.abc import Callable
 from typing import Final
 
+from cmqd.core.limits import CMQ_MAX_DELAY_MS
 from cmqd.server.accounts import Accounts
 from cmqd.server.audit import Audit
 from cmqd.server.binary.accepted_connection import AcceptedConnection, Shared
@@ -60,15 +61,12 @@ class Listener:
         connections: Connections,
         counters: Counters,
         accounts: Accounts,
-        is_overloaded: Callable[[], bool],
         audit: Audit,
     ) -> None:
-        """Join the parts. ``is_overloaded`` returns True while no input may be read from clients."""
         self._loop = loop
         self._settings = settings
         self._accounts = accounts
         self._connections = connections
-        self._is_overloaded = is_overloaded
         self._last_connection_id = 0
         self._server: asyncio.Server | None = None
         self._tls_port: TlsPort | None = None
@@ -132,15 +130,12 @@ class Listener:
         """Return the protocol for a connection that was just accepted."""
         return AcceptedConnection(self._shared)
 
-    def watch_load(self) -> None:
-        """Stop or continue reading from clients; called at the end of each I/O batch."""
+    def pause_reading(self, is_overloaded: bool) -> None:
+        """Read no more from clients, or go on, because the load has changed."""
         shared = self._shared
-        overloaded = self._is_overloaded()
-        if overloaded == shared.overloaded:
-            return
-        shared.overloaded = overloaded
-        _log.warning("reading_paused" if overloaded else "reading_resumed")
-        if not overloaded:
+        shared.overloaded = is_overloaded
+        _log.warning("reading_paused" if is_overloaded else "reading_resumed")
+        if not is_overloaded:
             stalled = shared.stalled
             shared.stalled = []
             for connection in stalled:
@@ -172,7 +167,7 @@ class Listener:
             heartbeat_ms=settings.heartbeat_ms,
             authentication_timeout_ms=settings.authentication_timeout_ms,
             max_outstanding=settings.max_requests_per_connection,
-            features=Feature,
+            features=_features(settings.max_delay_ms),
         )
 
     def _find_key(self, secret_id: str) -> AccessKey | None:
@@ -208,3 +203,8 @@ class Listener:
         idle, shared.idle = shared.idle, []
         for connection in idle:
             connection.rest_with_others()
+
+
+def _features(max_delay_ms: int) -> list[Feature]:
+    """Return the words of this server. A client learns from ``long_delays`` that delays beyond CMQ's limit may work."""
+    return [word for word in Feature if word is not Feature.LONG_DELAYS or max_delay_ms > CMQ_MAX_DELAY_MS]

@@ -71,14 +71,15 @@ class AccountOperations:
         self._when_written(client, request, change)
 
     def delete_account(self, client: Client, request: wire.DeleteAccount) -> None:
-        """Delete an account without queues and topics."""
+        """Delete an account without queues, topics and schedules."""
         account = request.account
 
         def refuse_held() -> None:
             queues, _ = self.broker.list_queues(account, "", 0, 1)
             topics, _ = self.broker.list_topics(account, "", 0, 1)
-            if queues or topics:
-                raise AccountNotEmpty(account, queues, topics)
+            schedules, _ = self.broker.list_schedules(account, "", 0, 1)
+            if queues or topics or schedules:
+                raise AccountNotEmpty(account, queues, topics, schedules)
 
         async def wait_until_durable() -> None:
             marker = _DurableMarker()

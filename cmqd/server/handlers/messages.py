@@ -1,11 +1,11 @@
-"""Sends, receives, deletes and peeks."""
+"""Sends, receives, deletes, moves to dead-letter queues, and peeks."""
 
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from cmqd.core.broker import Broker
 from cmqd.core.errors import DomainError
-from cmqd.core.outcome import WAITING, HandlesDone, Waiting
+from cmqd.core.outcome import WAITING, DeadLettersDone, HandlesDone, Waiting
 from cmqd.log.values import ROW_BYTES
 from cmqd.server.answering import Answering
 from cmqd.server.client import Client
@@ -13,6 +13,7 @@ from cmqd.server.collecting import MAX_BYTES, Collector, Group, stored_bytes
 from cmqd.server.counters import Counters
 from cmqd.server.operations import handles_done
 from cmqd.server.part import part
+from cmqd.server.refusals import ERROR_CODES
 from cmqd.server.reply_gate import ReplyGate
 from cmqd.server.request_admission import Admission
 from cmqd.server.waiting_requests import WaitingRequests
@@ -20,7 +21,7 @@ from cmqd_protocol import messages as wire
 from cmqd_types.messages import MessagesPeeked, ReceivedMessage
 
 NOT_TO_GIVE_BACK: Final = ""
-"""In the place of a queue's name, for a reply with bodies that were only looked at."""
+"""In the place of a queue's name, for a reply with bodies that no receive took."""
 
 
 @part
@@ -223,3 +224,43 @@ class Peeks:
             states=request.states,
         )
         self.answering.answer_or_wait(client, request, waiter_id, outcome, now_ms)
+
+
+@part
+class DeadLetters:
+    """Moves of received messages to the dead-letter queue of their queue."""
+
+    broker: Broker
+    answering: Answering
+    admission: Admission
+    waiting_requests: WaitingRequests
+    now_ms: Callable[[], int]
+
+    def handle(self, client: Client, request: wire.DeadLetterMessages) -> None:
+        """Move messages; the answer usually comes later, when their bodies are read."""
+        # A move writes the body again.
+        if self.admission.refuses_bodies(client, request.request_id):
+            return
+        now_ms = self.now_ms()
+        waiter_id = self.waiting_requests.new_id()
+        outcome = self.broker.dead_letter(
+            client.account, request.queue, waiter_id, request.receipt_handles, request.reasons, now_ms
+        )
+        self.answering.answer_or_wait(client, request, waiter_id, outcome, now_ms)
+
+
+@part
+class DeadLetterReplies:
+    """Answers moves to the dead-letter queue, at once or after a wait."""
+
+    gate: ReplyGate
+    counters: Counters
+
+    def dead_lettered(self, client: Client, request: wire.DeadLetterMessages, done: DeadLettersDone, lsn: int) -> None:
+        """Answer with the receipt handles that were refused."""
+        self.counters.dead_lettered += done.done
+        failures = [
+            wire.HandleFailure(receipt_handle, int(ERROR_CODES[type(refusal)]), refusal.text)
+            for receipt_handle, refusal in done.failures
+        ]
+        self.gate.hold(lsn, client, wire.HandlesDone(request.request_id, failures))

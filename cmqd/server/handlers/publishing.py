@@ -60,13 +60,9 @@ class Publishes:
     schedule: Callable[[], None]
 
     def __post_init__(self) -> None:
-        self._lines: dict[tuple[str, str], deque[_Publish]] = {}
-        """The publishes in line, by account and topic, in the order of the turns. No line is empty."""
-
-    @property
-    def has_work(self) -> bool:
-        """True if a publish continues in slices; read at the end of every I/O batch."""
-        return bool(self._lines)
+        self.lines: dict[tuple[str, str], deque[_Publish]] = {}
+        """The publishes in line, by account and topic, in the order of the turns. No line is empty. Read-only outside:
+        the end of every I/O batch reads whether a publish continues in slices."""
 
     def handle(self, client: Client, request: wire.PublishMessages) -> None:
         """Collect a publish."""
@@ -95,11 +91,11 @@ class Publishes:
         """Plan the publishes, and apply the plan unless it needs more slices or waits behind an earlier publish."""
         plan = None
         key = (group.account, group.name)
-        if key not in self._lines:
+        if key not in self.lines:
             plan = self.broker.plan_publish(group.account, group.name, group.requests, now_ms)
             if plan.advance(SLICE_UNITS):
                 return self._apply(plan, now_ms)
-        self._lines.setdefault(key, deque()).append(_Publish(group, plan))
+        self.lines.setdefault(key, deque()).append(_Publish(group, plan))
         self.admission.collected_bytes += group.size
         for client, _ in group.askers:
             client.hold()
@@ -119,11 +115,11 @@ class Publishes:
     def go_on(self, units: int | None = None) -> bool:
         """Do a slice of the publish that has the turn; return True if that was its last slice."""
         units = SLICE_UNITS if units is None else units
-        key = next(iter(self._lines))
-        line = self._lines.pop(key)
+        key = next(iter(self.lines))
+        line = self.lines.pop(key)
         publish = line.popleft()
         if line:
-            self._lines[key] = line
+            self.lines[key] = line
 
         def decide(group: Group, now_ms: int) -> Decided:
             plan = publish.plan
@@ -134,7 +130,7 @@ class Publishes:
 
         if not self.collector.carry_out(publish.group, decide):
             line.appendleft(publish)
-            self._lines[key] = line
+            self.lines[key] = line
             return False
         self.admission.collected_bytes -= publish.group.size
         for client, _ in publish.group.askers:
@@ -143,13 +139,13 @@ class Publishes:
 
     def finish(self) -> None:
         """Carry out every publish in line, without slices."""
-        while self._lines:
+        while self.lines:
             self.go_on(WHOLE)
 
     def drop_all(self, reason: str) -> None:
         """Answer every publish in line ``outcome_unknown``, without deciding it."""
-        publishes = [publish for line in self._lines.values() for publish in line]
-        self._lines.clear()
+        publishes = [publish for line in self.lines.values() for publish in line]
+        self.lines.clear()
         for publish in publishes:
             self.admission.collected_bytes -= publish.group.size
             self.collector.leave_unknown(publish.group, reason)

@@ -61,7 +61,10 @@ class Transactions:
         try:
             change = self.checkers.register(client, request.queue)
         except TooManyRegistrations:
-            text = f"this connection answers the checks of {MAX_REGISTRATIONS} queues, its limit; use another for more"
+            text = (
+                f"the connection has reached its limit of {MAX_REGISTRATIONS} queues with checks; "
+                f"use another connection for further queues"
+            )
             client.answer(error(request.request_id, ErrorCode.TOO_MANY_REQUESTS, text, retry_after_ms=RATE_RETRY_MS))
             return
         self.answering.checkers_changed(change, self.now_ms())

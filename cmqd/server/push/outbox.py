@@ -39,23 +39,30 @@ class Outbox:
     Invariant: held pushes are in ascending order of LSN, and their LSNs are above the durable LSN.
     """
 
-    __slots__ = ("_durable_lsn", "_has_secret", "_held", "_pusher", "_stopped", "_unsigned")
+    __slots__ = ("_durable_lsn", "_has_secret", "_pusher", "_stopped", "_unsigned", "held")
 
-    def __init__(self, durable_lsn: int, has_secret: Callable[[int], bool]) -> None:
-        """``has_secret`` tells whether pushes of a subscription can be signed."""
+    def __init__(self, durable_lsn: Callable[[], int], has_secret: Callable[[int], bool]) -> None:
+        """Join the outbox to the log and to the accounts.
+
+        Args:
+            durable_lsn: returns the LSN up to which all rows are durable.
+            has_secret: returns True if pushes of a subscription can be signed.
+        """
         self._durable_lsn = durable_lsn
         self._has_secret = has_secret
-        self._held: deque[tuple[int, Sequence[Push]]] = deque()
+        self.held: deque[tuple[int, Sequence[Push]]] = deque()
+        """LSNs and pushes that wait for the disk. Read-only outside: ``open_to`` is called only if the deque has
+        entries, because most commits have no pushes."""
         self._unsigned: dict[int, list[Push]] = {}
         """Pushes that wait for a secret, by subscription."""
         self._pusher: Pushing | None = None
         self._stopped = False
 
     def __len__(self) -> int:
-        return sum(len(pushes) for _, pushes in self._held) + sum(map(len, self._unsigned.values()))
+        return sum(len(pushes) for _, pushes in self.held) + sum(map(len, self._unsigned.values()))
 
     def __repr__(self) -> str:
-        return f"<Outbox held={len(self._held)} unsigned={len(self._unsigned)} durable_lsn={self._durable_lsn}>"
+        return f"<Outbox held={len(self.held)} unsigned={len(self._unsigned)} durable_lsn={self._durable_lsn()}>"
 
     @property
     def can_push(self) -> bool:
@@ -73,15 +80,14 @@ class Outbox:
 
     def hold(self, lsn: int, pushes: Sequence[Push]) -> None:
         """Post when ``lsn`` is durable."""
-        if lsn <= self._durable_lsn:
+        if lsn <= self._durable_lsn():
             self._post(pushes)
         else:
-            self._held.append((lsn, pushes))
+            self.held.append((lsn, pushes))
 
     def open_to(self, durable_lsn: int) -> None:
         """Post the pushes up to ``durable_lsn``."""
-        self._durable_lsn = durable_lsn
-        held = self._held
+        held = self.held
         while held and held[0][0] <= durable_lsn:
             self._post(held.popleft()[1])
 
@@ -102,7 +108,7 @@ class Outbox:
     def stop(self) -> None:
         """Begin no more posts. Held pushes are left to the next start: no record of their attempts exists."""
         self._stopped = True
-        self._held.clear()
+        self.held.clear()
         self._unsigned.clear()
 
     async def close(self, within_s: float) -> None:

@@ -10,13 +10,14 @@ Rules:
 - Every push that is started has exactly one result, unless ``close`` cuts it short: then it has none. A failure would
   count an attempt that no endpoint judged; without a result the core starts the push again after the restart.
 - A result comes when the connection is free again, so that the limit of pushes in progress bounds the connections too.
-  An endpoint that answers 200 and then never ends its body therefore costs itself ``posting.DRAIN_S`` per message.
+  An endpoint that answers 200 and then never ends its body therefore costs itself ``poster.DRAIN_S`` per message.
 - Errors are a line for the operator: no header, no body, no secret.
 
 aiohttp is the extra ``http``. Without it this module still imports, and ``Pusher.available()`` is False.
 """
 
 import asyncio
+import importlib
 import importlib.util
 import itertools
 import os
@@ -71,6 +72,15 @@ class Pusher:
     def available() -> bool:
         """Return True if the extra ``http`` is installed; without it a Pusher cannot be made."""
         return importlib.util.find_spec("aiohttp") is not None
+
+    @staticmethod
+    def load() -> None:
+        """Import the packages of the extra ``http``, a tenth of a second and more, at a time that the caller chooses.
+
+        Raises:
+            ModuleNotFoundError: the extra is not installed.
+        """
+        importlib.import_module("cmqd.server.push.poster")
 
     @property
     def under_way(self) -> int:

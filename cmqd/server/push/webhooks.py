@@ -139,7 +139,7 @@ def key_of(secret: str) -> bytes:
     except ValueError:
         key = b""
     if not key or not secret.startswith(SECRET_PREFIX):
-        raise ValueError(f"a secret is {SECRET_PREFIX!r} and base64")
+        raise ValueError(f"a secret is {SECRET_PREFIX!r} followed by base64")
     return key
 
 

@@ -1,5 +1,4 @@
-"""Checks a recorded history of a broker that was killed again and again against everything it had
-promised."""
+"""Checks a recorded history of a repeatedly killed broker against all its promises."""
 
 from support.crash.history import History
 from support.crash.lease_rules import check_counts, check_handle_meaning, check_one_lease
@@ -18,6 +17,7 @@ from support.crash.move_rules import (
     check_no_receive_too_many,
     check_one_place,
     check_origins,
+    check_rejections_kept,
     check_rewinds_kept,
     check_rewound_in_window,
     check_rewound_once,
@@ -53,6 +53,7 @@ _ALWAYS = (
     check_handle_meaning,
     check_one_place,
     check_origins,
+    check_rejections_kept,
     check_no_receive_too_many,
     check_rewound_in_window,
     check_rewound_once,
@@ -80,15 +81,14 @@ _AFTER_A_DRAIN = (
 
 
 def check(history: History, *, drained: bool) -> list[Violation]:
-    """Every broken promise; none when all is well.
+    """Return every broken promise.
 
     Args:
-        drained: the history ends with every push that was pending carried out, every half message listed and decided,
-            and every queue that is still there received and deleted until it was empty, which is what shows that
-            nothing is missing.
+        drained: at the end of the history all pending pushes were made, all half messages were listed and decided, and
+            all remaining queues were received and deleted until empty, which shows that no message is missing.
 
     Raises:
-        ValueError: the history contradicts itself (one body in two different sends).
+        ValueError: the history contradicts itself (a body in two different sends).
     """
     ledger = build_ledger(history)
     rules = (*_ALWAYS, *_AFTER_A_DRAIN) if drained else _ALWAYS

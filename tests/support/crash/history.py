@@ -1,9 +1,9 @@
-"""A recorded history: what many workers asked of a broker and what they were told, across its crashes.
+"""A recorded history: the requests of many workers and the answers of a broker, across its crashes.
 
-Every operation has the interval [``called_ns``, ``answered_ns``] of the monotonic clock in which it took
-effect, if it did. Its outcome is DONE (the reply says what happened), REFUSED (a typed error: nothing
-happened) or UNKNOWN (no answer: it happened once or not at all, before ``answered_ns``, the moment at which
-the loss of the connection to the dead broker was noticed).
+Every operation has the interval [``called_ns``, ``answered_ns``] of the monotonic clock, in which the
+operation took effect, if at all. The outcome is DONE (the reply has the result), REFUSED (a typed error, without an
+effect) or UNKNOWN (no answer: carried out once or not at all before ``answered_ns``, the moment at which the loss of
+the connection to the dead broker was noticed).
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,7 +19,7 @@ class Outcome(Enum):
 
 
 class Decision(IntEnum):
-    """What becomes of a half message; the numbers are those of the wire."""
+    """Decision about a half message, by the number on the wire."""
 
     COMMIT = 1
     ROLL_BACK = 2
@@ -41,7 +41,7 @@ class Operation:
 
     @property
     def possible(self) -> bool:
-        """It happened or may have happened."""
+        """True if the operation was carried out, or may have been."""
         return self.outcome is not Outcome.REFUSED
 
     def forgotten(self, at_ns: int) -> "Operation":
@@ -51,8 +51,8 @@ class Operation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Send(Operation):
-    """One attempt. Bodies are unique in a history, except among attempts that the broker has to know as repeats: with
-    the same session and sequence, or with the same dedup id for the body."""
+    """An attempt to send. Bodies are unique in a history, except for attempts that the broker must take for repeats,
+    with the same session and sequence, or with the same dedup id for the body."""
 
     bodies: tuple[bytes, ...]
     headers: tuple[Mapping[str, str] | None, ...] = ()
@@ -60,7 +60,7 @@ class Send(Operation):
     session: int = 0
     sequence: int = 0
     dedup_ids: tuple[str, ...] = ()
-    """None at all, or one for each body."""
+    """Empty, or an entry per body."""
     half: bool = False
     first_check_ms: int = 0
     """Of half messages: when the broker may ask for the first time; 0 = as the queue says."""
@@ -79,11 +79,12 @@ class Origin:
     enqueue_ms: int
     receive_count: int
     reason: str
+    rejection: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """A received message, as the reply tells it; times are the server's."""
+    """A received message, as in the reply; times are the server's."""
 
     message_id: int
     handle: int
@@ -108,7 +109,7 @@ class Receive(Operation):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandleOperation(Operation):
-    """On receipt handles; ``failed`` has those that the reply calls invalid."""
+    """An operation on receipt handles; ``failed`` has the handles that the reply calls invalid."""
 
     handles: tuple[int, ...]
     failed: frozenset[int] = frozenset()
@@ -134,6 +135,13 @@ class Release(HandleOperation):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetter(HandleOperation):
+    """To the dead-letter queue of the queue."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeVisibility(HandleOperation):
     """Not to 0: that is a release."""
 
@@ -148,7 +156,7 @@ class Clear(Operation):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueOperation(Operation):
-    """``attributes`` and ``queue_id`` are what the reply told (of a change: what it asked for)."""
+    """``attributes`` and ``queue_id`` are from the reply (for a change: from the request)."""
 
     attributes: Mapping[str, int | str | bool] = field(default_factory=dict[str, int | str | bool])
     queue_id: int = 0
@@ -178,8 +186,15 @@ class DeleteQueue(QueueOperation):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Unused(Operation):
+    """The broker deleted the queue because it was unused (reason ``unused`` of the record): from the earliest possible
+    moment to the answer that shows the deletion. Derived from a history, never recorded.
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rewind(Operation):
-    """``time_ms`` is what was asked for, and when it is answered what the broker took."""
+    """``time_ms`` is the requested time; in an answered operation the time that the broker used."""
 
     time_ms: int
     messages: int = 0
@@ -190,7 +205,7 @@ class Rewind(Operation):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartRedrive(Operation):
-    """``target`` is empty when the messages are to go where they came from."""
+    """``target`` is empty if the messages go back to their origins."""
 
     target: str = ""
 
@@ -202,7 +217,7 @@ class CancelRedrive(Operation):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndTransactions(Operation):
-    """``failed`` has the name of the error for each id that was refused."""
+    """``failed`` has the name of the error of every refused id."""
 
     decisions: Mapping[int, Decision]
     failed: Mapping[int, str] = field(default_factory=dict[int, str])
@@ -219,7 +234,7 @@ class EndTransactions(Operation):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListHalf(Operation):
-    """One page of the undecided half messages of a queue."""
+    """A page of the undecided half messages of a queue."""
 
     start: int
     message_ids: tuple[int, ...] = ()
@@ -231,7 +246,7 @@ class ListHalf(Operation):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check(Operation):
-    """The broker asked what became of a half message; called and answered when it was read from the connection."""
+    """A check of a half message; called and answered at its reading from the connection."""
 
     message_id: int
     body: bytes
@@ -290,7 +305,7 @@ class RetryNow(SubscriptionOperation):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Publish(TopicOperation):
-    """One attempt. Bodies are unique in a history as those of sends are."""
+    """An attempt to publish. Bodies are unique in a history, as for sends."""
 
     bodies: tuple[bytes, ...]
     tags: tuple[frozenset[str], ...]
@@ -306,7 +321,7 @@ class Publish(TopicOperation):
         return replace(self, outcome=Outcome.UNKNOWN, answered_ns=at_ns, error="", message_ids=(), matched=())
 
     def copies_for(self, subscription: Subscribe) -> Send | None:
-        """What it asks to be stored in the queue of a subscription; its ids are told to nobody."""
+        """The copies for the queue of a subscription; no reply names their ids."""
         places = [place for place, tags in enumerate(self.tags) if subscription.wants(tags)]
         if not places:
             return None
@@ -326,7 +341,7 @@ class Publish(TopicOperation):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pushed(SubscriptionOperation):
-    """A request that came to the URL of a subscription: called when it came, answered when its answer was given."""
+    """A request at the URL of a subscription: called at its arrival, answered with its answer."""
 
     message_id: int
     body: bytes
@@ -336,7 +351,7 @@ class Pushed(SubscriptionOperation):
     is_signed: bool
     """With the secret of the subscription."""
     started_s: int
-    """When the attempt began, as the broker tells, in seconds of its clock."""
+    """Time at which the attempt began, in seconds of the broker's clock."""
 
     @property
     def is_delivered(self) -> bool:
@@ -358,8 +373,8 @@ class History:
     wall_offset_ms: float
     operations: list[Operation] = field(default_factory=list[Operation])
     breaks_ns: list[int] = field(default_factory=list[int])
-    """Moments in order, with each life of the broker between two of them: taken when it answered, and just before it
-    was killed. What it had under way may come in after that, before the next life.
+    """Moments in order, with a life of the broker between two moments: the first answer of the broker, and the moment
+    just before its kill. Requests in progress may arrive later, before the next life.
     """
 
     def wall_ms(self, at_ns: int) -> float:
@@ -372,8 +387,8 @@ class History:
         return (operation for operation in self.operations if isinstance(operation, kind))
 
     def until(self, cut_ns: int) -> "History":
-        """As known at a moment, at which the power failed: what had not been called is not there, what had not been
-        answered is UNKNOWN.
+        """Return the history as known at a power failure: later calls are missing, and calls without an answer by then
+        are UNKNOWN.
         """
         return History(
             self.wall_offset_ms,

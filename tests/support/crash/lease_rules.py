@@ -1,18 +1,18 @@
-"""Rules about leases: one at a time, counted exactly, and handles that mean what they meant."""
+"""Rules about leases: a single lease at a time, exact counts, and handles that keep their meaning."""
 
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from support.crash.history import ChangeVisibility, Delete, HandleOperation, Outcome, Receive, Release
+from support.crash.history import ChangeVisibility, DeadLetter, Delete, HandleOperation, Outcome, Receive, Release
 from support.crash.ledger import Ledger, Rule, Violation
 from support.crash.places import CLOCK_MARGIN_MS, Life, Message, Received
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseEnd:
-    """Between which server times a lease can have ended by itself; and whether it may have been ended by
-    hand."""
+    """The server times between which a lease can have ended by itself; and whether an operation may have ended
+    the lease."""
 
     earliest_ms: float
     latest_ms: float
@@ -20,7 +20,7 @@ class LeaseEnd:
 
 
 def end_of_lease(ledger: Ledger, received: Received, *, called_before_ns: int) -> LeaseEnd:
-    """As of a moment: operations on the handle that were called before it are taken into account."""
+    """As of a moment: earlier operations on the handle are taken into account."""
     handle = received.delivery.handle
     earliest = latest = float(received.delivery.next_visible_ms)
     by_hand = False
@@ -38,13 +38,13 @@ def end_of_lease(ledger: Ledger, received: Received, *, called_before_ns: int) -
                 latest = max(latest, noticed + CLOCK_MARGIN_MS + operation.visibility_ms)
             case Release():
                 by_hand = True
-            case _:  # a delete ends the message, not only the lease: nothing can be received after it
+            case _:  # a delete or a rejection ends the message with the lease: no receive can follow
                 pass
     return LeaseEnd(earliest, latest, by_hand)
 
 
 def check_one_lease(ledger: Ledger) -> Iterator[Violation]:
-    """Neither given to another receiver, nor moved to another queue, while somebody holds it."""
+    """A message with a valid lease is neither given to a second receiver nor moved to a second queue."""
     for life in ledger.lives:
         for former, later in zip(life.received, life.received[1:], strict=False):
             end = end_of_lease(ledger, former, called_before_ns=later.receive.answered_ns)
@@ -55,7 +55,8 @@ def check_one_lease(ledger: Ledger) -> Iterator[Violation]:
                     f" {later.from_ms} (server time, ms)",
                 )
         move = _move_of(life)
-        if move is not None and life.received:
+        is_rejected = life.moved_to is not None and life.moved_to.is_rejected
+        if move is not None and life.received and not is_rejected:
             end = end_of_lease(ledger, life.received[-1], called_before_ns=move.answered_ns)
             if not end.ended_by_hand and move.at_ms < end.earliest_ms:
                 yield Violation(
@@ -69,10 +70,10 @@ def check_one_lease(ledger: Ledger) -> Iterator[Violation]:
 
 @dataclass(frozen=True, slots=True)
 class _Sight:
-    """What the broker told of a life at some moment: a delivery, or the origin of what it was moved to."""
+    """A report of the broker about a life: a delivery, or the origin at the place of its move."""
 
     count: int
-    """Receives so far, without the delivery itself."""
+    """Receives so far, without this delivery."""
     at_ms: int
     answered_ns: int
 
@@ -95,15 +96,15 @@ class _Unseen:
 
     message: Message
     eligible: tuple[int, ...]
-    """Places, in the queue's list, of unanswered receives that may have been it."""
+    """Indices, in the list of the queue, of unanswered receives that may explain the receive."""
 
 
 def check_counts(ledger: Ledger) -> Iterator[Violation]:
-    """Each count is one more than the last, less what was handed back uncounted; a rewind starts it anew.
+    """Every count is the last count plus 1, less uncounted releases; a rewind starts again.
 
-    A receive whose answer was lost counts too, for it was durable; there must be such a receive at that
-    time, it kept the message for its visibility timeout, and one receive explains no more messages than it
-    asked for. A message that is moved takes the count of its receives along.
+    A receive with a lost answer counts too, because it was durable. Its request must be in the history at that time,
+    the message stays hidden for its visibility timeout, and a receive explains at most as many messages as requested.
+    A moved message keeps the count of its receives.
     """
     missing: dict[str, list[_Unseen]] = defaultdict(list)
     for life in ledger.lives:
@@ -141,7 +142,7 @@ def check_counts(ledger: Ledger) -> Iterator[Violation]:
 
 
 def _uncounted_gap(ledger: Ledger, former: Received | None, sight: _Sight) -> int:
-    """How many receives between the two were not seen; the least that fits. Negative: impossible."""
+    """The least number of unseen receives between the two reports; negative: impossible."""
     if former is None:
         return sight.count
     handle = former.delivery.handle
@@ -169,7 +170,7 @@ def _eligible_receives(ledger: Ledger, life: Life, former: Received | None, sigh
 def _possible_leases(
     ledger: Ledger, life: Life, former: Received | None, sight: _Sight, eligible: tuple[int, ...]
 ) -> int:
-    """How many unseen leases, none of which anybody could end by hand, fit between two sights."""
+    """The number of unseen leases that fit between two reports, when all must end by themselves."""
     if not eligible:
         return 0
     receives = ledger.unanswered_receives[life.place.queue]
@@ -185,7 +186,7 @@ def _possible_leases(
 
 
 def _check_first_receive(ledger: Ledger, life: Life) -> Iterator[Violation]:
-    """The time of the first receive stays; after an uncounted hand-back it may be that of a later one."""
+    """The time of the first receive stays; after an uncounted release it may be the time of a later receive."""
     if not life.received:
         return
     for received in life.received:
@@ -204,7 +205,7 @@ def _check_first_receive(ledger: Ledger, life: Life) -> Iterator[Violation]:
 
 
 def _unexplained(unseen: list[_Unseen], receives: list[Receive]) -> _Unseen | None:
-    """One that is left over when each receive explains at most as many as it asked for (bipartite matching)."""
+    """Return an unexplained receive, if every request explains at most its number of messages (bipartite matching)."""
     explained: list[list[_Unseen]] = [[] for _ in receives]
 
     def explain(one: _Unseen, tried: set[int]) -> bool:
@@ -243,10 +244,10 @@ def check_handle_meaning(ledger: Ledger) -> Iterator[Violation]:
 
 
 def _why_dead(ledger: Ledger, life: Life, received: Received, operation: HandleOperation) -> str | None:
-    """Why the handle cannot have been valid when the operation was called; None: it can."""
+    """Return why the handle cannot have been valid at the call of the operation; None: it may have been valid."""
     handle = received.delivery.handle
     for other in ledger.handle_operations[handle]:
-        ends = isinstance(other, Delete | Release)
+        ends = isinstance(other, Delete | Release | DeadLetter)
         if other is not operation and ends and other.worked(handle) and other.answered_ns < operation.called_ns:
             return f"a {type(other).__name__} had ended it"
     message = life.message
@@ -267,7 +268,7 @@ def _surely_live(ledger: Ledger, life: Life, received: Received, operation: Hand
     for other in ledger.handle_operations[handle]:
         if other is operation or other.called_ns >= operation.answered_ns:
             continue
-        if isinstance(other, Delete | Release) and other.may_have_worked(handle):
+        if isinstance(other, Delete | Release | DeadLetter) and other.may_have_worked(handle):
             return False
     if ledger.maybe_purged(life.message, before_ns=operation.answered_ns):
         return False

@@ -1,5 +1,4 @@
-"""A history arranged by message: what was sent under which id, who received it, what was done with each
-handle."""
+"""A history arranged by message: ids of sends, receives, and the operations on every handle."""
 
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -25,10 +24,11 @@ from support.crash.history import (
 )
 from support.crash.places import CLOCK_MARGIN_MS, Life, Message, MessageKey, Received, arrange
 from support.crash.published import PublishedMessage, arrange_published
+from support.crash.unused import all_deletions
 
 
 class Rule(StrEnum):
-    """What a broker promises; the value is the sentence."""
+    """Promises of a broker; the value is the sentence."""
 
     SEND_KEPT = "an acknowledged send is not lost"
     BATCH_WHOLE = "a batch is stored whole or not at all"
@@ -69,9 +69,9 @@ class Violation:
 
 @dataclass(slots=True)
 class Ledger:
-    """Built once from a history; the rules read it.
+    """Tables made once from a history, for the rules.
 
-    ``strangers`` are deliveries whose body belongs to no send to that queue, and which name no origin.
+    ``strangers`` are deliveries without an origin and with a body that was not sent to their queue.
     """
 
     history: History
@@ -81,19 +81,19 @@ class Ledger:
     handle_operations: dict[int, list[HandleOperation]] = field(
         default_factory=lambda: defaultdict[int, list[HandleOperation]](list)
     )
-    """In the order in which they were called."""
+    """In the order of their calls."""
     barriers: dict[str, list[Operation]] = field(default_factory=lambda: defaultdict[str, list[Operation]](list))
-    """Clears and deletions that may have happened, by queue."""
+    """Clears and deletions that may have happened, by queue, deletions of unused queues last."""
     rewinds: dict[str, list[Rewind]] = field(default_factory=lambda: defaultdict[str, list[Rewind]](list))
-    """Those that may have happened, by queue, in the order in which they were called."""
+    """Operations that may have been carried out, by queue, in the order of their calls."""
     unanswered_receives: dict[str, list[Receive]] = field(default_factory=lambda: defaultdict[str, list[Receive]](list))
     decisions: dict[int, list[EndTransactions]] = field(
         default_factory=lambda: defaultdict[int, list[EndTransactions]](list)
     )
-    """By message id, with those that were refused."""
+    """By message id, refused operations included."""
     published: list[PublishedMessage] = field(default_factory=list[PublishedMessage])
     attributes: dict[str, dict[str, int | str | bool]] = field(default_factory=dict[str, dict[str, int | str | bool]])
-    """What each queue was created with."""
+    """Attributes of every queue at its creation."""
 
     @property
     def lives(self) -> list[Life]:
@@ -108,7 +108,7 @@ class Ledger:
         return None
 
     def _stood_ns(self, message: Message) -> float:
-        """Since when a message surely stood in its queue, if it ever did."""
+        """The time since which a message surely was in its queue, if at all."""
         if not message.is_copy:
             return message.answered_ns
         times = [self.history.at_ns(place.enqueue_ms + CLOCK_MARGIN_MS) for place in message.places]
@@ -122,7 +122,7 @@ class Ledger:
         )
 
     def deletes(self, received: Received) -> list[Delete]:
-        """Those with the handle of a delivery that may have worked."""
+        """Operations on the handle of a delivery that may have been carried out."""
         handle = received.delivery.handle
         return [
             operation
@@ -131,12 +131,12 @@ class Ledger:
         ]
 
     def surely_deleted(self, life: Life) -> Delete | None:
-        """An acknowledged delete that ended it."""
+        """An acknowledged delete of the message."""
         found = (operation for received in life.received for operation in self.deletes(received) if operation.done)
         return next(found, None)
 
     def gone(self, message: Message) -> bool:
-        """A delete in its last life, or a clear, explains why it is not delivered any more."""
+        """A delete in the last life, or a clear, explains the end of deliveries."""
         if self.maybe_purged(message):
             return True
         last = message.places[-1].lives[-1].received if message.places else []
@@ -148,7 +148,7 @@ class Ledger:
         return False
 
     def decided(self, message: Message, decision: Decision) -> list[EndTransactions]:
-        """Those operations that may have decided a half message so."""
+        """The operations that may have decided a half message in this way."""
         return [
             operation
             for number in message.ids
@@ -161,7 +161,7 @@ def build_ledger(history: History) -> Ledger:
     """Arrange a history.
 
     Raises:
-        ValueError: the history itself is unusable: one body in two different sends.
+        ValueError: the history cannot be used: a body in two different sends.
     """
     ledger = Ledger(history, _messages(history) | _copies(history))
     for operation in sorted(history.operations, key=lambda operation: operation.called_ns):
@@ -187,6 +187,8 @@ def build_ledger(history: History) -> Ledger:
                     message.ids.add(operation.message_id)
             case _:
                 pass
+    for deletion in all_deletions(history):
+        ledger.barriers[deletion.queue].append(deletion)
     ledger.strangers.extend(arrange(history, ledger.messages))
     ledger.published.extend(arrange_published(history, ledger.messages))
     for message in ledger.messages.values():
@@ -214,7 +216,7 @@ def _messages(history: History) -> dict[MessageKey, Message]:
 
 
 def _copies(history: History) -> dict[MessageKey, Message]:
-    """What publishes asked to be stored in the queues of their subscribers, as if each had been sent there."""
+    """Copies of publishes for the queues of their subscribers, as if sent to these queues."""
     copies: dict[MessageKey, Message] = {}
     subscriptions = [one for one in history.of_kind(Subscribe) if not one.is_push]
     for publish in sorted(history.of_kind(Publish), key=lambda publish: publish.called_ns):

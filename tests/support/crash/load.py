@@ -1,13 +1,13 @@
-"""Workers that use every operation of a broker at once, and go on where they were when it is killed and restarted.
+"""Workers that use every operation of a broker at once, and resume their work after each restart of the killed broker.
 
-What a worker knows (numbered sends without an answer, receipt handles that it holds) outlives the connection: in the
-next round it repeats the sends and uses the handles. All choices come from a seeded generator; how far each worker
-gets before a kill does not.
+The knowledge of a worker (numbered sends without an answer, receipt handles) outlives the connection: in the next round
+the worker repeats the sends and uses the handles. All choices come from a seeded generator; the progress of a worker
+before a kill does not.
 """
 
 import asyncio
 import random
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -17,9 +17,9 @@ from support.crash.link import SessionLostError
 from support.crash.session import Session
 
 MAIN, BACKLOG, DELAYED = "main", "backlog", "delayed"
-"""Consumed as fast as it fills; filled faster than it is consumed; half of it delayed."""
+"""A queue consumed as fast as filled; a queue filled faster than consumed; a queue with half its messages delayed."""
 FRAGILE, REWOUND, TRANSACTIONAL, DEAD = "fragile", "rewound", "transactional", "dead"
-"""Whose messages die young; rewound again and again; with half messages; where the dead of these three go."""
+"""A queue with early dead letters; a queue rewound repeatedly; a queue of half messages; their dead-letter queue."""
 REWIND_MS = 8_000
 MOST_CHECKS = 6
 QUEUES: Mapping[str, Mapping[str, int | str | bool]] = {
@@ -37,9 +37,13 @@ QUEUES: Mapping[str, Mapping[str, int | str | bool]] = {
         "max_checks": MOST_CHECKS,
     },
 }
-"""With their attributes, in an order in which they can be created."""
+"""Queues with their attributes, in a possible order of creation."""
+DEAD_LETTERED = defaultdict(bool, {name: "dead_letter_queue" in attributes for name, attributes in QUEUES.items()})
+"""True if consumers of a queue can reject its messages."""
+REJECTED = 0.2
+"""Share of the messages that a consumer would delete, and rejects."""
 _SENT_TO = {MAIN: 5, BACKLOG: 3, DELAYED: 2, FRAGILE: 1, REWOUND: 1, TRANSACTIONAL: 0.5}
-"""How often each is chosen for a plain send."""
+"""Weights of the queues in the choice for a plain send."""
 
 MOST_DELAY_MS = 2_000
 MOST_LEASE_MS = 5_000
@@ -53,7 +57,7 @@ Worker = Callable[[Session], Awaitable[None]]
 
 @dataclass
 class NumberedSend:
-    """To be repeated, with the same number, until it is answered."""
+    """A send to be repeated, with the same number, until answered."""
 
     target: str
     """A queue, or a topic."""
@@ -62,7 +66,7 @@ class NumberedSend:
 
 
 def new_bodies(chance: random.Random, name: str, numbers: "count[int]", size: int) -> list[bytes]:
-    """Unique bodies: who, which, and random bytes that no file system compresses."""
+    """Make unique bodies: worker, number, and random bytes that no file system compresses."""
     bodies: list[bytes] = []
     for _ in range(size):
         length = _SOMETIMES_LARGE if chance.random() < 0.01 else chance.choice((0, 30, 200, 800))
@@ -130,7 +134,7 @@ class NumberedProducer:
                 group.create_task(self._send_on(session))
 
     async def repeat_unanswered(self, session: Session) -> None:
-        """Send again whatever has no answer yet."""
+        """Send all unanswered sends again."""
         for send in list(self._unanswered):
             if (await self._send(session, send)).outcome is not Outcome.UNKNOWN:
                 self._unanswered.remove(send)
@@ -138,7 +142,7 @@ class NumberedProducer:
     async def _send_on(self, session: Session) -> None:
         chance = self._chance
         while True:
-            # Taken off the list while under way, so that only one task of this worker repeats it.
+            # Taken off the list while in progress, so that a single task of this worker repeats the send.
             send = self._unanswered.pop(0) if self._unanswered else self._new_send()
             answered = False
             try:
@@ -149,7 +153,7 @@ class NumberedProducer:
                     self._unanswered.append(send)
             self._answered.append(send)
             if chance.random() < 0.1:
-                # An older one as a rule, often of before the last crash.
+                # Usually an older handle, often from before the last crash.
                 await self._send(session, chance.choice(self._answered))
             await asyncio.sleep(self.pause_seconds)
 
@@ -178,14 +182,14 @@ class _Held:
 
 @dataclass
 class Consumer:
-    """Receives, and does with each message one of all the things that can be done with it."""
+    """Receives, and uses every possible operation on the messages."""
 
     queue: str
     seed: int
     pause_seconds: float = 0.0
     fates: Sequence[float] = (0.84, 0.03, 0.03, 0.03, 0.04, 0.03)
-    """How often a message is deleted, handed back, handed back uncounted, hidden for another time and kept, kept, and
-    left alone until its visibility timeout ends."""
+    """Weights of the fates of a message: deleted, released, released uncounted, hidden for a new time and kept, kept,
+    and left alone until its visibility timeout ends."""
     visibilities_ms: Sequence[int] = (1_000, 1_000, 2_000, MOST_LEASE_MS)
     _held: list[_Held] = field(default_factory=list[_Held], init=False)
 
@@ -208,9 +212,12 @@ class Consumer:
     async def _handle(self, session: Session, deliveries: Sequence[Delivery]) -> None:
         chance = self._chance
         delete: list[int] = []
+        reject: list[int] = []
         hand_back: dict[bool, list[int]] = {True: [], False: []}
         for delivery in deliveries:
             match chance.choices(range(6), self.fates)[0]:
+                case 0 if DEAD_LETTERED[self.queue] and chance.random() < REJECTED:
+                    reject.append(delivery.handle)
                 case 0:
                     delete.append(delivery.handle)
                 case 1:
@@ -227,16 +234,20 @@ class Consumer:
                     pass
         if delete:
             await session.delete(self.queue, delete)
+        if reject:
+            await session.dead_letter(self.queue, reject, f"of {len(deliveries)}")
         for counted, handles in hand_back.items():
             if handles:
                 await session.release(self.queue, handles, counted=counted)
 
     async def _use_held(self, session: Session) -> None:
-        """Some of the handles kept: valid ones, also of before a crash, and ones that ran out."""
+        """Use kept handles: valid handles, also from before a crash, and expired handles."""
         chance = self._chance
         while len(self._held) > 20 or (self._held and chance.random() < 0.3):
             handle = self._held.pop(chance.randrange(len(self._held))).delivery.handle
             match chance.randrange(4):
+                case _ if DEAD_LETTERED[self.queue] and chance.random() < REJECTED:
+                    await session.dead_letter(self.queue, [handle], "held")
                 case 0:
                     await session.release(self.queue, [handle], counted=False)
                 case 1:
@@ -247,7 +258,7 @@ class Consumer:
 
 @dataclass
 class Owner:
-    """Creates queues of its own, changes, fills, clears and deletes them: one thing after the other."""
+    """Creates queues of its own, changes, fills, clears and deletes them, in sequence."""
 
     seed: int
     pause_seconds: float
@@ -290,7 +301,7 @@ class Owner:
 
 
 async def work_until_lost(url: str, history: History, workers: Sequence[Worker]) -> None:
-    """Each worker on a connection of its own, until the broker is gone."""
+    """Run every worker on a separate connection, until the broker is gone."""
 
     async def one(worker: Worker) -> None:
         session: Session | None = None
@@ -298,7 +309,7 @@ async def work_until_lost(url: str, history: History, workers: Sequence[Worker])
             session = await Session.connect(url, history)
             await worker(session)
         except* SessionLostError:
-            pass  # what was lost with it is in the history
+            pass  # the history has the lost requests
         finally:
             if session is not None:
                 session.close()
@@ -309,14 +320,14 @@ async def work_until_lost(url: str, history: History, workers: Sequence[Worker])
 
 
 async def create_queues(session: Session) -> None:
-    """Those of the load; in a later life of the broker they are there already, as a rule."""
+    """Create the queues of the load; in a later life of the broker they usually exist."""
     for queue, attributes in QUEUES.items():
         await session.create_queue(queue, {"polling_wait_ms": 50, **attributes})
 
 
 async def drain_all(session: Session, others: Sequence[str], *, seconds: float) -> None:
-    """Bring everything out: list the half messages and commit what nobody decided, rewind once more, and drain all
-    queues of the load and ``others``, the dead-letter queue at last, where the others' messages may still go.
+    """Drain the broker: list the half messages and commit undecided messages, rewind once more, and empty
+    all queues of the load and ``others``; the dead-letter queue comes last, because messages may still move there.
     """
     await session.cancel_redrive(DEAD)
     start: int | None = 0
@@ -335,9 +346,9 @@ async def drain_all(session: Session, others: Sequence[str], *, seconds: float) 
 
 
 async def drain(session: Session, queues: Sequence[str], *, seconds: float) -> None:
-    """Receive and delete until every queue counts nothing; the last counts are in the history.
+    """Receive and delete until the counts of every queue are 0; the last counts are in the history.
 
-    Gives up after ``seconds``: then the counts in the history tell what was left.
+    Gives up after ``seconds``: then the counts in the history show the rest.
     """
     deadline = asyncio.get_running_loop().time() + seconds
     for queue in queues:
@@ -353,7 +364,7 @@ async def drain(session: Session, queues: Sequence[str], *, seconds: float) -> N
 
 
 def outcomes(operations: Sequence[Operation]) -> dict[str, int]:
-    """How many operations of each kind and outcome: what a run really did."""
+    """Count the operations by kind and outcome."""
     table: dict[str, int] = {}
     for operation in operations:
         name = f"{type(operation).__name__} {operation.error or operation.outcome.name.lower()}"

@@ -1,15 +1,15 @@
-"""Rules about moves and rewinds: dead letters, the way back, and what a rewind brings back."""
+"""Rules about moves and rewinds: dead letters, redrives, and messages brought back by a rewind."""
 
 from collections import defaultdict
 from collections.abc import Iterator
 
-from support.crash.history import Delete, Rewind, StartRedrive
+from support.crash.history import DeadLetter, Delete, Rewind, StartRedrive
 from support.crash.ledger import Ledger, Rule, Violation
 from support.crash.places import CLOCK_MARGIN_MS, Message, Place
 
 
 def check_one_place(ledger: Ledger) -> Iterator[Violation]:
-    """A message leaves a queue at the very moment at which it stands in the next one."""
+    """A message leaves a queue at the moment of its arrival in the next queue."""
     for message in ledger.messages.values():
         for former, later in zip(message.places, message.places[1:], strict=False):
             if later.is_first:
@@ -57,11 +57,53 @@ def _why_no_dead_letter(ledger: Ledger, place: Place) -> str | None:
     target, most = attributes.get("dead_letter_queue", ""), attributes.get("dead_letter_max_receives", 0)
     if target != place.queue:
         return f"the dead letters of {place.origin.queue} go to {target!r}"
+    if place.is_rejected:
+        return _why_not_rejected(ledger, place)
     if place.origin.reason != "receives":
         return "its queue has no limit of age"
     if place.origin.receive_count != most:
         return f"messages of its queue die after {most} receives"
     return None
+
+
+def _why_not_rejected(ledger: Ledger, place: Place) -> str | None:
+    """The rejecting consumer must have held the lease: reason and count are from its receive."""
+    origin = place.origin
+    assert origin is not None
+    former = next((one for one in place.message.places if one.next is place), None)
+    for received in former.received if former is not None else ():
+        handle = received.delivery.handle
+        for operation in ledger.handle_operations.get(handle, ()):
+            if (
+                isinstance(operation, DeadLetter)
+                and operation.may_have_worked(handle)
+                and operation.reason == origin.rejection
+                and received.delivery.receive_count == origin.receive_count
+            ):
+                return None
+    return "nobody who held it then rejected it so"
+
+
+def check_rejections_kept(ledger: Ledger) -> Iterator[Violation]:
+    """A rejected message is not received from its queue again. The rule of kept sends checks the arrival."""
+    for life in ledger.lives:
+        for rejected in life.received:
+            handle = rejected.delivery.handle
+            for operation in ledger.handle_operations.get(handle, ()):
+                if not isinstance(operation, DeadLetter) or not operation.worked(handle):
+                    continue
+                for received in life.received:
+                    # As after a delete: the handle was the newest.
+                    if received is not rejected and (
+                        received.receive.called_ns > operation.answered_ns or received.from_ms > rejected.from_ms
+                    ):
+                        yield Violation(
+                            Rule.ONE_PLACE,
+                            f"{life} was rejected at count {rejected.delivery.receive_count} and delivered again",
+                        )
+                moved_to = life.moved_to
+                if moved_to is not None and not moved_to.is_rejected:
+                    yield Violation(Rule.ORIGIN, f"{life} was rejected and moved as {moved_to.origin}")
 
 
 def _why_not_redriven(ledger: Ledger, message: Message, place: Place) -> str | None:
@@ -72,14 +114,14 @@ def _why_not_redriven(ledger: Ledger, message: Message, place: Place) -> str | N
     for redrive in ledger.history.of_kind(StartRedrive):
         if redrive.possible and redrive.queue == place.origin.queue and redrive.called_ns < seen_ns:
             target = redrive.target or home
-            # Where it went before is not known of every message; then it may have been any of the sources.
+            # The source is not known for every message; then any source is possible.
             if target == place.queue or (not redrive.target and (former is None or former.origin is None)):
                 return None
     return f"no redrive of {place.origin.queue} goes to {place.queue}"
 
 
 def check_no_receive_too_many(ledger: Ledger) -> Iterator[Violation]:
-    """What its last allowed receive did not delete is not received again."""
+    """A message that survived its last allowed receive is not received again."""
     for life in ledger.lives:
         most = ledger.attributes.get(life.place.queue, {}).get("dead_letter_max_receives", 0)
         for received in life.received:
@@ -103,9 +145,9 @@ def check_rewound_in_window(ledger: Ledger) -> Iterator[Violation]:
 
 
 def check_rewinds_kept(ledger: Ledger) -> Iterator[Violation]:
-    """After a drain: what had been deleted when a rewind reached it was there again.
+    """After a drain: the messages that were deleted before a rewind were there again.
 
-    A rewind looks for its boundary, and the window moves on meanwhile: what leaves it before the answer need not come.
+    The window moves during the search of a rewind: messages that leave the window before the answer need not come back.
     """
     for message in ledger.messages.values():
         if ledger.maybe_purged(message):
@@ -120,10 +162,10 @@ def check_rewinds_kept(ledger: Ledger) -> Iterator[Violation]:
 
 
 def check_rewound_once(ledger: Ledger) -> Iterator[Violation]:
-    """A rewind counts no more messages than can have been deleted, and not brought back, when it came.
+    """A rewind counts at most the messages that can have been deleted, and not brought back, before.
 
-    What an acknowledged rewind had brought back is not rewindable until it is deleted again: if it is, a crash has
-    undone that rewind, which the next one hides.
+    A message that an acknowledged rewind brought back is rewindable only after a further delete. Otherwise a crash has
+    undone that rewind, and the next rewind hides the loss.
     """
     deletes: dict[str, list[tuple[Place, list[Delete]]]] = defaultdict(list)
     for message in ledger.messages.values():
@@ -146,7 +188,7 @@ def check_rewound_once(ledger: Ledger) -> Iterator[Violation]:
 
 
 def _is_rewindable(ledger: Ledger, place: Place, deletes: list[Delete], former: list[Rewind], rewind: Rewind) -> bool:
-    """Whether a rewind may have found it deleted, when the former ones had surely been done."""
+    """True if a rewind may have found the message deleted, after earlier rewinds were surely carried out."""
     if place.enqueue_ms < rewind.time_ms:
         return False
     ended_ns = max((delete.answered_ns for delete in deletes if delete.called_ns < rewind.answered_ns), default=None)
@@ -156,7 +198,7 @@ def _is_rewindable(ledger: Ledger, place: Place, deletes: list[Delete], former: 
 
 
 def _surely_reached(ledger: Ledger, place: Place, rewind: Rewind) -> bool:
-    """Its time lies before the message, which was still in the window when the rewind had been done."""
+    """True if the rewind goes back before the message, and the message was in the window until its end."""
     window_ms = int(ledger.attributes.get(place.queue, {}).get("rewind_ms", 0))
     left_ms = ledger.history.wall_ms(rewind.answered_ns) + CLOCK_MARGIN_MS - window_ms
     return rewind.done and place.enqueue_ms >= max(rewind.time_ms, left_ms)

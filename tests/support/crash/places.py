@@ -1,8 +1,8 @@
-"""Where a message was, and when: each body's way through the queues, as far as deliveries show it.
+"""The places of messages: the way of every body through the queues, as far as deliveries show the way.
 
-A message that dies or is redriven gets a new id in another queue, and names its origin; so its places form a chain,
-some links of which nobody saw but in the origin of the next. In one place it has several lives when rewinds brought it
-back after a delete. Leases and receive counts belong to a life.
+A message that dies or is redriven gets a new id in another queue, and names its origin; so its places form a
+chain, and some links are known from the origin of the next place alone. A message has several lives in a place if
+rewinds brought it back after a delete. Leases and receive counts belong to a life.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,23 +12,23 @@ from typing import TypeAlias
 from support.crash.history import Check, Delete, Delivery, History, Origin, Receive, Rewind, Send
 
 CLOCK_MARGIN_MS = 250
-"""By how much the broker's clock may differ from this machine's wall clock, which a broker slews towards.
-Only rules that must compare the two use it; leases are compared by the broker's own times."""
+"""Greatest difference of the broker's clock from the wall clock of this machine, towards which the broker slews. For
+rules that must compare the two clocks; leases are compared by the broker's own times."""
 
 MessageKey: TypeAlias = tuple[str, bytes]
-"""Queue and body of a copy of what was published; of what was sent, whose body is unique, ("", body)."""
+"""Key of a message: (queue, body) for a copy of a published message; ("", body) for a sent message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """One delivery, with the receive that brought it."""
+    """A delivery, with its receive."""
 
     receive: Receive
     delivery: Delivery
 
     @property
     def from_ms(self) -> int:
-        """Server time at which the lease began."""
+        """Server time at the beginning of the lease."""
         return self.delivery.next_visible_ms - self.receive.visibility_ms
 
     @property
@@ -38,19 +38,19 @@ class Received:
 
 @dataclass(slots=True, eq=False)
 class Message:
-    """One body of one logical send, with all attempts to send it; or a copy of a published one for one queue."""
+    """A body of a logical send, with all attempts; or a copy of a published body for a queue."""
 
     queue: str
     body: bytes
     attempts: list[Send] = field(default_factory=list[Send])
     ids: set[int] = field(default_factory=set[int])
-    """Under which it was stored by a send: no more than one, if all is well."""
+    """Message ids from sends: a single id, if all is well."""
     places: "list[Place]" = field(default_factory=lambda: list[Place]())
-    """In the order in which it was there."""
+    """Places in the order of time."""
     checks: list[Check] = field(default_factory=list[Check])
     """Of a half message."""
     is_copy: bool = False
-    """Of what was published; it may come to its queue long after the publish, when it was refused at first."""
+    """True for a published body; its copy may come to the queue long after the publish, if refused at first."""
 
     @property
     def received(self) -> list[Received]:
@@ -76,7 +76,7 @@ class Message:
 
     @property
     def answered_ns(self) -> int:
-        """When every attempt that may have stored it was over."""
+        """End of the last attempt that may have stored the body."""
         return max(attempt.answered_ns for attempt in self.attempts)
 
     @property
@@ -86,7 +86,7 @@ class Message:
         return dict(sent) if sent else None
 
     def is_repeated_by(self, send: Send) -> bool:
-        """Whether the broker has to know another send of this body as a repeat."""
+        """True if the broker must recognize a further send of this body as a repeat."""
         first = self.attempts[0]
         if (send.queue, send.half) != (first.queue, first.half):
             return False
@@ -103,11 +103,11 @@ class Message:
 
 @dataclass(slots=True, eq=False)
 class Life:
-    """A message in one place, from when it came (was sent, committed, moved, rewound) until it was deleted or moved."""
+    """A message in a place, from its arrival (send, commit, move, rewind) until its delete or move."""
 
     place: "Place"
     rewind: Rewind | None = None
-    """What brought it back; None in its first life."""
+    """The rewind that brought the message back; None in its first life."""
     received: list[Received] = field(default_factory=list[Received])
     """In the order of the leases."""
 
@@ -117,7 +117,7 @@ class Life:
 
     @property
     def moved_to(self) -> "Place | None":
-        """Where it went at the end of this life."""
+        """The next place after this life."""
         return self.place.next if self is self.place.lives[-1] else None
 
     def __str__(self) -> str:
@@ -128,7 +128,8 @@ class Life:
 class Place:
     """A message in a queue, under an id.
 
-    Only named by the ``origin`` of the next place: ``received`` is empty, and nothing is known of its own origin.
+    A place may be known from the ``origin`` of the next place alone: then ``received`` is empty, and its own origin is
+    unknown.
     """
 
     message: Message
@@ -139,24 +140,29 @@ class Place:
     received: list[Received] = field(default_factory=list[Received])
     lives: list[Life] = field(default_factory=list[Life])
     next: "Place | None" = None
-    """The place that names this one as its origin."""
+    """The place with this place as its origin."""
     named_twice_by: "list[Place]" = field(default_factory=lambda: list[Place]())
-    """More of those, which there must not be."""
+    """Further places with this origin, which is a fault."""
+
+    @property
+    def is_rejected(self) -> bool:
+        """True if a consumer rejected the message into this place."""
+        return self.origin is not None and self.origin.reason == "rejected"
 
     @property
     def is_first(self) -> bool:
-        """A send (or commit) put it there, no move."""
+        """True if a send or a commit stored the message here, and not a move."""
         return self.queue == self.message.queue and self.message_id in self.message.ids
 
     def __str__(self) -> str:
         return f"{self.message} as {self.message_id:#x} in {self.queue}"
 
     def split_into_lives(self, deletes: "Callable[[Received], list[Delete]]", rewinds: Sequence[Rewind]) -> None:
-        """Find the rewinds that brought it back; each did so once at most.
+        """Find the rewinds that brought the message back, at most once per rewind.
 
-        A delivery belongs to a new life if the handle before it may have deleted the message and the broker says that
-        it was first received after that. Without a rewind that explains it, it stays in the old life, for the rules
-        to object to.
+        A delivery belongs to a new life if the handle before may have deleted the message, and the broker reports a
+        later first receive. Without a rewind as the explanation, the delivery stays in the old life, and the rules
+        object.
         """
         usable = [one for one in rewinds if one.time_ms <= self.enqueue_ms]
 
@@ -179,7 +185,7 @@ class Place:
                     self.lives.append(life)
             life.received.append(received)
         if self.next is not None and self.next.origin is not None and life.received:
-            # It came back, was never seen again and was moved.
+            # The message came back, was not received again, and was moved.
             former, seen = life.received[-1], self.next.received[0]
             if any(delete.done for delete in deletes(former)):
                 rewind = brought_back(former, seen.receive.answered_ns)
@@ -188,7 +194,7 @@ class Place:
 
 
 def arrange(history: History, messages: dict[MessageKey, Message]) -> list[Received]:
-    """Give each message its places; the deliveries that belong to no message."""
+    """Give every message its places; return the deliveries without a message."""
     strangers: list[Received] = []
     places: dict[tuple[str, int, bytes], Place] = {}
     for receive in history.of_kind(Receive):
@@ -224,6 +230,6 @@ def arrange(history: History, messages: dict[MessageKey, Message]) -> list[Recei
     for message in messages.values():
         message.places.sort(key=lambda place: (place.enqueue_ms, place.message_id))
         if message.places and not message.ids and message.places[0].queue == message.queue:
-            # Nobody was told the id, but where it went it is named.
+            # No reply names the id, but the origin of the next place does.
             message.ids.add(message.places[0].message_id)
     return strangers

@@ -1,8 +1,8 @@
-"""The rule about queues themselves: created, changed and deleted as acknowledged.
+"""The rule about queues: created, changed and deleted as acknowledged.
 
-Each queue's operations come one after the other (one worker owns it), so the possible states after each of
-them are a small set: an operation whose answer was lost leaves both the state before and the state after
-possible.
+The operations of a queue come in sequence, because a single worker owns the queue. So the possible states after an
+operation are a small set: after a lost answer both the state before and the state after are possible. The same holds
+for a queue with automatic deletion, once its time can be over.
 """
 
 from collections import defaultdict
@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from support.crash.history import CreateQueue, DeleteQueue, GetAttributes, Outcome, QueueOperation, SetAttributes
 from support.crash.ledger import Ledger, Rule, Violation
+from support.crash.unused import deletion_of_unused
 
 WAITING_COUNTS = ("active", "in_flight", "delayed", "half")
 
@@ -44,6 +45,8 @@ def check_queues(ledger: Ledger) -> Iterator[Violation]:
     for queue, operations in by_queue.items():
         states: _States = [None]
         for operation in operations:
+            if operation.error == "queue_not_found" and _may_be_unused(ledger, states, operation):
+                states = [*states, None]
             if isinstance(operation, CreateQueue) and operation.done:
                 if operation.queue_id in ids:
                     owner = ids[operation.queue_id]
@@ -58,8 +61,18 @@ def check_queues(ledger: Ledger) -> Iterator[Violation]:
             states = after
 
 
+def _may_be_unused(ledger: Ledger, states: _States, operation: QueueOperation) -> bool:
+    """True if the broker may have deleted the unused queue, with the attributes of a possible state."""
+    times_ms = [int(state.attributes.get("auto_delete_after_ms", 0)) for state in states if state is not None]
+    return any(
+        deletion_of_unused(ledger.history, operation.queue, after_ms, operation) is not None
+        for after_ms in times_ms
+        if after_ms
+    )
+
+
 def _after(states: _States, operation: QueueOperation) -> _States:
-    """The states possible after an operation; none: its answer contradicts what was acknowledged before."""
+    """The states possible after an operation; empty if the answer contradicts earlier answers."""
     there = [state for state in states if state is not None]
     absent: _States = [state for state in states if state is None]
     if operation.outcome is Outcome.REFUSED:
@@ -91,7 +104,7 @@ def _after(states: _States, operation: QueueOperation) -> _States:
 
 
 def check_nothing_waits(ledger: Ledger) -> Iterator[Violation]:
-    """After a drain: the last counts told of each queue are all 0."""
+    """After a drain: the last reported counts of every queue are 0."""
     last: dict[str, GetAttributes] = {}
     for told in ledger.history.of_kind(GetAttributes):
         if told.queue not in last or last[told.queue].called_ns < told.called_ns:

@@ -1,4 +1,4 @@
-"""The requests of the crash tests: each method is one, and records what became of it."""
+"""The requests of the crash tests: a method per request, which records the result."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -11,6 +11,7 @@ from cmqd_protocol.messages import (
     ChangeVisibility,
     ClearQueue,
     CreateQueue,
+    DeadLetterMessages,
     DeleteMessages,
     DeleteQueue,
     EndTransactions,
@@ -144,6 +145,11 @@ class Session(TopicSession):
         asked = recorded.Release(**now(queue), handles=tuple(handles), counted=counted)
         return await self.ask(request, asked, _with_failures)
 
+    async def dead_letter(self, queue: str, handles: Sequence[int], reason: str) -> recorded.DeadLetter:
+        request = DeadLetterMessages(self.next_request_id(), queue, list(handles), [reason])
+        asked = recorded.DeadLetter(**now(queue), handles=tuple(handles), reason=reason)
+        return await self.ask(request, asked, _with_failures)
+
     async def change_visibility(
         self, queue: str, handles: Sequence[int], visibility_ms: int
     ) -> recorded.ChangeVisibility:
@@ -185,7 +191,7 @@ class Session(TopicSession):
 
     async def set_attributes(self, queue: str, attributes: Mapping[str, int | str | bool]) -> recorded.SetAttributes:
         request = SetQueueAttributes(self.next_request_id(), queue, dict(attributes))
-        # What was asked for stays in the record: later replies must show it, whatever this one says.
+        # The request stays in the record: later replies must show its effect, whatever this reply says.
         return await self.ask(request, recorded.SetAttributes(**now(queue), attributes=attributes), _as_asked)
 
     async def get_attributes(self, queue: str) -> recorded.GetAttributes:
@@ -235,6 +241,7 @@ def _delivery(message: ReceivedMessage) -> Delivery:
             enqueue_ms=came.enqueue_ms,
             receive_count=came.receive_count,
             reason=came.reason,
+            rejection=came.rejection,
         )
     return Delivery(
         message_id=message.message_id,

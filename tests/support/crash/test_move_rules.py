@@ -16,7 +16,7 @@ from support.crash.builders import (
     release,
     send,
 )
-from support.crash.history import Operation, Origin, Outcome, Receive, Rewind, StartRedrive
+from support.crash.history import DeadLetter, Operation, Origin, Outcome, Receive, Rewind, StartRedrive
 from support.crash.ledger import Rule
 
 DLQ = "dlq"
@@ -26,8 +26,38 @@ DIED = receive_a(100, handle=1, number=7)
 """Its lease lasts from 105 to 1105."""
 
 
-def origin(*, number: int = 7, enqueued: int = 5, count: int = 1, queue: str = Q, reason: str = "receives") -> Origin:
-    return Origin(queue=queue, message_id=number, enqueue_ms=enqueued, receive_count=count, reason=reason)
+def origin(
+    *,
+    number: int = 7,
+    enqueued: int = 5,
+    count: int = 1,
+    queue: str = Q,
+    reason: str = "receives",
+    rejection: str = "",
+) -> Origin:
+    return Origin(
+        queue=queue,
+        message_id=number,
+        enqueue_ms=enqueued,
+        receive_count=count,
+        reason=reason,
+        rejection=rejection,
+    )
+
+
+def reject(at: int, handle: int = 1, *, outcome: Outcome = DONE, failed: bool = False) -> DeadLetter:
+    return DeadLetter(
+        queue=Q,
+        called_ns=at * MS,
+        answered_ns=(at + 10) * MS,
+        outcome=outcome,
+        handles=(handle,),
+        failed=frozenset({handle}) if failed else frozenset(),
+        reason="why",
+    )
+
+
+REJECTED = origin(reason="rejected", rejection="why")
 
 
 def receive_dead(
@@ -102,6 +132,46 @@ def test_a_message_that_dies_after_its_delete_is_found() -> None:
 
 def test_a_handle_that_works_after_the_move_is_found() -> None:
     assert Rule.HANDLE_MEANING in found(SENT, DIED, receive_dead(1110), delete(1125, 1), delete(1300, 2))
+
+
+def test_a_message_that_its_holder_rejected_is_good_while_the_lease_lasts() -> None:
+    early = receive_dead(700, enqueued=605, came=REJECTED)
+
+    assert found(SENT, DIED, reject(600), early, delete(800, 2)) == set()
+    assert found(SENT, DIED, reject(600, outcome=UNKNOWN), early, delete(800, 2)) == set()
+
+
+@pytest.mark.parametrize(
+    "came",
+    [
+        origin(reason="rejected", rejection="other words"),
+        origin(reason="rejected", rejection="why", count=2),
+        origin(reason="receives"),
+    ],
+)
+def test_a_false_origin_of_a_rejected_message_is_found(came: Origin) -> None:
+    early = receive_dead(700, enqueued=605, came=came)
+
+    assert found(SENT, DIED, reject(600), early, delete(800, 2)) & {Rule.ORIGIN, Rule.COUNT_EXACT}
+
+
+def test_a_rejection_that_nobody_made_or_that_was_refused_is_found() -> None:
+    early = receive_dead(700, enqueued=605, came=REJECTED)
+
+    assert Rule.ORIGIN in found(SENT, DIED, early, delete(800, 2))
+    assert Rule.ORIGIN in found(SENT, DIED, reject(600, failed=True), early, delete(800, 2))
+
+
+def test_a_rejected_message_that_is_nowhere_is_lost_and_one_that_comes_back_is_found() -> None:
+    assert found(SENT, DIED, reject(600)) == {Rule.SEND_KEPT}
+    again = receive(1500, delivery(1500, b"a", 7, handle=3, count=2, first=105))
+    assert Rule.ONE_PLACE in found(SENT, DIED, reject(600), again, delete(1600, 3))
+
+
+def test_a_handle_that_works_after_the_rejection_is_found() -> None:
+    early = receive_dead(700, enqueued=605, came=REJECTED)
+
+    assert Rule.HANDLE_MEANING in found(SENT, DIED, reject(600), delete(650, 1), early, delete(800, 2))
 
 
 @pytest.mark.parametrize(

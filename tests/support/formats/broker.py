@@ -1,7 +1,7 @@
 """A whole broker on a real data folder: the server without sockets, a storage process, and a clock that a test moves.
 
 The clock makes a folder and its answers repeatable: leases, delays and windows end at the same moment in every run,
-whatever the date is.
+on any date.
 """
 
 import asyncio
@@ -13,6 +13,7 @@ from cmqd.core.broker import Broker
 from cmqd.log.values import RecoveryReport
 from cmqd.server.accounts import open_accounts
 from cmqd.server.clock import BrokerClock, LastTime, start_offset
+from cmqd.server.cron import calendar
 from cmqd.server.server import Server
 from cmqd.server.status import StorageProcessStatus
 from cmqd.settings import Settings
@@ -26,14 +27,14 @@ from support.server_rig import RigClient, ServerRig
 
 
 class FolderBroker(ServerRig):
-    """An ``ServerRig`` whose log is on disk; made by ``open_folder``."""
+    """A ``ServerRig`` with its log on disk; made by ``open_folder``."""
 
     storage: StorageProcessLog
     report: RecoveryReport
     folder: Path
 
     async def answer(self, client: RigClient, request: Request) -> AnyReply:
-        """Send a request and wait for the reply, which comes when the storage process has made it durable."""
+        """Send a request and wait for the reply, which comes when its row is durable."""
         request_id = client.begin(request)
 
         def answered() -> bool:
@@ -45,7 +46,7 @@ class FolderBroker(ServerRig):
         return client.replies.pop(request_id)
 
     async def due(self) -> None:
-        """Do what is due by the clock, with the page reads and commits that it needs, until nothing more happens."""
+        """Do all due work, with its page reads and commits, until the broker is idle."""
         deadline_ms = 0
         while deadline_ms <= self.clock.now_ms():
             self.server.broker_events.tick(self.clock.now_ms())
@@ -53,7 +54,7 @@ class FolderBroker(ServerRig):
             deadline_ms = self.broker.next_deadline_ms() or self.clock.now_ms() + 1
 
     async def quiet(self) -> None:
-        """Wait until everything is durable and no answer of the log changes anything any more."""
+        """Wait until all rows are durable and the log has no further answers."""
         unchanged = 0
         last_lsn = -1
         while unchanged < 5:
@@ -63,7 +64,7 @@ class FolderBroker(ServerRig):
             await asyncio.sleep(0.01)
 
     async def checkpoint(self) -> None:
-        """Write a checkpoint and wait until it is kept."""
+        """Write a checkpoint and wait until the storage has it."""
         folder = self.folder / "checkpoints"
         kept = set(folder.glob("*.ckpt"))
         self.server.checkpoints.want()
@@ -86,7 +87,7 @@ async def open_folder(folder: Path, wall_ms: int, **storage: Any) -> FolderBroke
     """Recover the broker of a data folder at a moment of the clock."""
     clock = FakeClock(wall_ms)
     accounts, _ = open_accounts(folder, clock.now_ms())
-    broker = Broker(accounts.handle_key)
+    broker = Broker(accounts.handle_key, calendar=calendar)
     log = StorageProcessLog(settings_for(folder, ballast_bytes=0, **storage))
     report = await log.open()
     if report.numbers_jump:

@@ -1,11 +1,14 @@
-"""Memory of failed deliveries: messages in retry, counted over all subscriptions."""
+"""Bound on the messages in retry, counted over all subscriptions: a retry takes memory until its delivery ends.
+
+The retries themselves are facts, in ``cmqd.core.facts.deliveries``.
+"""
 
 from cmqd.core.facts.topic import Subscription
 from cmqd.core.limits import Limits
 
 
-class RetryMemory:
-    """The number of messages in retry, and the bound that it puts on each subscription."""
+class RetryBound:
+    """The number of messages in retry, and the resulting bound of every subscription."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits

@@ -1,0 +1,95 @@
+"""Consumers run together until a signal: the part of a worker's process that is not its handlers."""
+
+import asyncio
+import logging
+import signal
+import threading
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, TypeAlias
+
+from cmqd_client.consumer import Consumer
+
+_log = logging.getLogger("cmqd_client.consumer")
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+"""The signals of process managers and of Ctrl-C."""
+
+
+SignalScope: TypeAlias = Callable[
+    [Iterable[signal.Signals], Callable[[signal.Signals], None]], AbstractContextManager[None]
+]
+"""Makes a context manager in which a function is called, in the loop, for each of these signals."""
+
+
+async def run_consumers(
+    consumers: Sequence[Consumer[Any]],
+    stop_signals: Iterable[signal.Signals],
+    grace: float | None,
+    scope: SignalScope | None = None,
+) -> None:
+    """Run consumers until a signal, see :meth:`Client.run`; ``scope`` is another source of signals than the loop."""
+    if not consumers:
+        raise ValueError("there is no consumer to run")
+    loop = asyncio.get_running_loop()
+    is_stopping = False
+    deadline: asyncio.TimerHandle | None = None
+
+    def stop() -> None:
+        nonlocal is_stopping, deadline
+        for consumer in consumers:
+            consumer.stop(cancel_handlers=is_stopping)
+        if not is_stopping and grace is not None:
+            deadline = loop.call_later(grace, stop)
+        is_stopping = True
+
+    def stop_by_signal(number: signal.Signals) -> None:
+        how = "cancels the handlers in progress" if is_stopping else "finishes the handlers in progress"
+        _log.info("%s: the worker receives no more and %s", number.name, how)
+        stop()
+
+    with (scope or _handled)(stop_signals, stop_by_signal):
+        tasks = [loop.create_task(consumer.run()) for consumer in consumers]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if not is_stopping:
+                stop()
+            await asyncio.wait(tasks)
+        except asyncio.CancelledError:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+            raise
+        finally:
+            if deadline is not None:
+                deadline.cancel()
+    errors = [error for task in tasks if not task.cancelled() and (error := task.exception()) is not None]
+    if len(errors) == 1:
+        raise errors[0]
+    if errors:
+        raise BaseExceptionGroup("consumers could not go on", errors)
+
+
+@contextmanager
+def _handled(numbers: Iterable[signal.Signals], handle: Callable[[signal.Signals], None]) -> Generator[None]:
+    """Call ``handle`` in the event loop for each of these signals, and restore their former handlers at the end."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    former: dict[signal.Signals, Any] = {}
+    try:
+        for number in numbers:
+            former[number] = signal.getsignal(number)
+            try:
+                loop.add_signal_handler(number, handle, number)
+            except NotImplementedError:  # Windows
+                signal.signal(number, lambda arrived, _: loop.call_soon_threadsafe(handle, signal.Signals(arrived)))
+        yield
+    finally:
+        for number, handler in former.items():
+            try:
+                loop.remove_signal_handler(number)
+            except NotImplementedError:
+                pass
+            signal.signal(number, handler)

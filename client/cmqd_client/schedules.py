@@ -1,0 +1,278 @@
+"""Schedules: messages that the server sends again and again, at the times of a cron expression::
+
+    await client.schedules.ensure("daily-report", "reports", "0 9 * * mon-fri", b"go", zone="Europe/Berlin")
+
+The server keeps the schedules, so no program has to run at the time. The message of a schedule is a message of its
+queue like any other. The rules of :mod:`cmqd_client.queue` about durability, time limits and repeats apply here too.
+"""
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from cmqd_client.channel import Channel
+from cmqd_client.durations import to_datetime
+from cmqd_client.infos import info_fields
+from cmqd_client.message_ids import MessageId, printed_id
+from cmqd_client.outgoing import checked_body
+from cmqd_client.queue import Queue
+from cmqd_client.results import Done
+from cmqd_client.retry import Repeat
+from cmqd_protocol import messages as wire
+
+
+class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A schedule at the time of the request."""
+
+    name: str
+    id: int
+    """Changes if the schedule is deleted and created again."""
+    created: bool
+    """True if this call created the schedule."""
+
+    queue: str = ""
+    """Name of the queue; the queue may have been deleted since."""
+    cron: str = ""
+    zone: str = ""
+    paused: bool = False
+    body: bytes
+    headers: Mapping[str, str]
+
+    next_time: datetime | None = None
+    """Time of the next message; None = the schedule is paused, or has no time left (``last_error`` may say why)."""
+    fired: int = 0
+    """Messages sent since the schedule was created."""
+    missed: int = 0
+    """Times at which the queue could not take the message."""
+    last_fired_time: datetime | None = None
+    """Time of the last message; None = no message was sent yet."""
+    last_message_id: MessageId | None = None
+    last_error: str | None = None
+    """Reason of the last miss; None = no time was missed."""
+    last_error_time: datetime | None = None
+    create_time: datetime | None = None
+    modify_time: datetime | None = None
+    """Time of the last change."""
+
+    details: Mapping[str, Any]
+    """The server's attributes, counts and facts under their names on the wire, including facts unknown to this
+    version."""
+    request_id: int
+
+
+class ScheduleSummary(msgspec.Struct, frozen=True):
+    """A schedule in a list."""
+
+    name: str
+    queue: str
+    cron: str
+    zone: str
+    paused: bool
+    next_time: datetime | None
+    """Time of the next message; None = the schedule is paused, or has no time left."""
+    missed: int
+    """Times at which the queue could not take the message."""
+    last_error: str | None
+    """Reason of the last miss; None = no time was missed."""
+
+
+class SchedulePage(msgspec.Struct, frozen=True):
+    """A page of an account's schedules, by name."""
+
+    schedules: list[ScheduleSummary]
+    total: int
+    """Schedules that match the search, listed here or not."""
+    request_id: int
+
+    def __iter__(self) -> Iterator[ScheduleSummary]:
+        return iter(self.schedules)
+
+    def __len__(self) -> int:
+        return len(self.schedules)
+
+
+class Schedules:
+    """The schedules of the account; get it as ``client.schedules``.
+
+    All methods raise ``UnknownOperation`` if the server is too old for schedules.
+    """
+
+    __slots__ = ("_channel",)
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+
+    async def create(
+        self,
+        name: str,
+        queue: Queue[Any] | str,
+        cron: str,
+        body: bytes,
+        *,
+        zone: str = "UTC",
+        headers: Mapping[str, str] | None = None,
+        paused: bool = False,
+    ) -> ScheduleInfo:
+        """Create a schedule: the server sends the message at each time of the expression, from now on.
+
+        Not repeated after a lost reply, unlike :meth:`ensure`. After an outage of the server the message is sent once
+        for all passed times. A time at which the queue is missing or full is missed: counted, and not sent later.
+
+        Args:
+            name: 1-64 ASCII letters, digits, ``-``, ``_``; not differing only in case from another schedule's.
+            queue: an existing queue of the account that is not transactional.
+            cron: minute, hour, day of the month, month, day of the week, as in crontab: ``*/15 * * * *``.
+            body: 1 byte up to the queue's ``max_message_bytes``.
+            zone: time zone of the expression, a name of the tz database: ``Europe/Berlin``. A local time that does not
+                exist when clocks change comes later by the change; a time that comes twice counts once.
+            headers: at most 32, 16 KiB in all.
+            paused: True = no message is sent until :meth:`resume`.
+
+        Raises:
+            ScheduleExists: a schedule of this name exists; it was not changed.
+            InvalidArgument: the expression, the zone or another value is wrong, or the queue is transactional.
+            QueueNotFound, MessageTooLarge: the queue does not exist, or does not take the body.
+            TooManySchedules: the account is at its limit of 1,000 schedules, or of memory.
+            DiskNearlyFull, Busy: try again after ``retry_after``.
+        """
+        attributes: dict[str, Any] = {"queue": _name_of(queue), "cron": cron, "zone": zone}
+        if paused:
+            attributes["paused"] = True
+        reply = await self._channel.ask(
+            wire.CreateSchedule, wire.ScheduleInfo, Repeat.ONCE, name, attributes, checked_body(body), _given(headers)
+        )
+        return schedule_info(reply)
+
+    async def ensure(
+        self,
+        name: str,
+        queue: Queue[Any] | str,
+        cron: str,
+        body: bytes,
+        *,
+        zone: str = "UTC",
+        headers: Mapping[str, str] | None = None,
+    ) -> ScheduleInfo:
+        """Create a schedule, or check that the existing schedule is the same. Repeated after a lost reply.
+
+        A paused schedule stays paused. To change a schedule, use :meth:`set`.
+
+        Raises:
+            ScheduleDiffers: the schedule exists with other values; ``difference`` shows them. It was not changed.
+            CmqError: as for :meth:`create`.
+        """
+        attributes: dict[str, Any] = {"queue": _name_of(queue), "cron": cron, "zone": zone}
+        reply = await self._channel.ask(
+            wire.EnsureSchedule, wire.ScheduleInfo, Repeat.SAFE, name, attributes, checked_body(body), _given(headers)
+        )
+        return schedule_info(reply)
+
+    async def set(
+        self,
+        name: str,
+        *,
+        queue: Queue[Any] | str | None = None,
+        cron: str | None = None,
+        zone: str | None = None,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        paused: bool | None = None,
+    ) -> ScheduleInfo:
+        """Change the given values in one step, all or none; the others stay. Repeated after a lost reply.
+
+        A new expression or zone counts from now on.
+
+        Args:
+            name: the schedule.
+            queue: see :meth:`create`; None = unchanged, as for the other values.
+            cron: see :meth:`create`.
+            zone: see :meth:`create`.
+            body: see :meth:`create`.
+            headers: all headers, an empty mapping = no headers; None = unchanged.
+            paused: see :meth:`pause`.
+
+        Raises:
+            ScheduleNotFound: the schedule does not exist.
+            CmqError: as for :meth:`create`; the schedule was not changed.
+        """
+        attributes: dict[str, Any] = {
+            "queue": None if queue is None else _name_of(queue),
+            "cron": cron,
+            "zone": zone,
+            "paused": paused,
+        }
+        given = {field: value for field, value in attributes.items() if value is not None}
+        new_body = None if body is None else checked_body(body)
+        new_headers = None if headers is None else dict(headers)
+        reply = await self._channel.ask(
+            wire.SetSchedule, wire.ScheduleInfo, Repeat.SAFE, name, given, new_body, new_headers
+        )
+        return schedule_info(reply)
+
+    async def pause(self, name: str) -> ScheduleInfo:
+        """Send no message until :meth:`resume`. Errors and repeats as for :meth:`set`."""
+        return await self.set(name, paused=True)
+
+    async def resume(self, name: str) -> ScheduleInfo:
+        """Continue after :meth:`pause`, with the next time from now on. Errors and repeats as for :meth:`set`."""
+        return await self.set(name, paused=False)
+
+    async def info(self, name: str) -> ScheduleInfo:
+        """Return a schedule with its message, counts and times, as of now. Safe to cancel.
+
+        Raises:
+            ScheduleNotFound: the schedule does not exist.
+        """
+        return schedule_info(await self._channel.ask(wire.GetSchedule, wire.ScheduleInfo, Repeat.READ, name))
+
+    async def list(self, *, search: str = "", offset: int = 0, limit: int = 100) -> SchedulePage:
+        """List schedules of the account, by name. Safe to cancel.
+
+        Args:
+            search: only schedules with this word in the name.
+            offset: number of schedules to skip.
+            limit: most schedules of a page, 1-1,000.
+        """
+        reply = await self._channel.ask(wire.ListSchedules, wire.ScheduleList, Repeat.READ, search, offset, limit)
+        schedules = [
+            ScheduleSummary(
+                name=one.name,
+                queue=one.queue,
+                cron=one.cron,
+                zone=one.zone,
+                paused=one.paused,
+                next_time=None if one.next_ms is None else to_datetime(one.next_ms),
+                missed=one.missed,
+                last_error=one.last_error,
+            )
+            for one in reply.schedules
+        ]
+        return SchedulePage(schedules, reply.total, reply.request_id)
+
+    async def delete(self, name: str) -> Done:
+        """Delete a schedule; messages that it sent stay. Not repeated after a lost reply.
+
+        Raises:
+            ScheduleNotFound: the schedule does not exist.
+        """
+        return Done((await self._channel.ask(wire.DeleteSchedule, wire.Done, Repeat.ONCE, name)).request_id)
+
+
+def _name_of(queue: Queue[Any] | str) -> str:
+    return queue if isinstance(queue, str) else queue.name
+
+
+def _given(headers: Mapping[str, str] | None) -> dict[str, str] | None:
+    return dict(headers) if headers else None
+
+
+def schedule_info(reply: wire.ScheduleInfo) -> ScheduleInfo:
+    """Convert the reply about a schedule."""
+    fields = info_fields(ScheduleInfo, reply)
+    if "last_message_id" in fields:
+        fields["last_message_id"] = printed_id(fields["last_message_id"])
+    return ScheduleInfo(
+        name=reply.schedule, id=reply.schedule_id, body=reply.body, headers=reply.headers or {}, **fields
+    )

@@ -1,0 +1,69 @@
+"""The greeting of a broker that starts in a terminal: address, folder, durability and the next commands."""
+
+import shlex
+import shutil
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+from cmqd import __version__
+from cmqd.log.values import Durability
+
+_SURVIVES = {
+    Durability.FSYNC: "fsync: an answered request survives kill -9 and power loss",
+    Durability.OS: "os: an answered request survives kill -9 of the broker, and may be lost with the machine",
+}
+_EPHEMERAL = "none: messages are kept in memory and end with the broker"
+
+
+class Started(NamedTuple):
+    """A listening broker: the facts of the greeting."""
+
+    host: str
+    port: int
+    tls: bool
+    data: Path
+    durability: Durability
+    ephemeral: bool
+    context_file: Path
+
+
+def greeting(started: Started, cmq: str | None) -> str:
+    """Return the lines of the greeting.
+
+    Args:
+        started: the broker.
+        cmq: the result of ``find_cmq``.
+    """
+    host = f"[{started.host}]" if ":" in started.host else started.host
+    lines = [
+        f"cmqd {__version__} is ready.",
+        f"  address     {host}:{started.port}{', with TLS' if started.tls else ''}",
+        f"  folder      {started.data.absolute()}",
+        f"  durability  {_EPHEMERAL if started.ephemeral else _SURVIVES[started.durability]}",
+        "Next, in a second terminal:",
+    ]
+    if cmq is None:
+        lines.append("  pip install 'cmqd[cli]'    # the command line cmq")
+    command = shlex.quote(cmq or "cmq")
+    lines += [
+        f"  export CMQ_CONTEXT_FILE={shlex.quote(str(started.context_file.absolute()))}",
+        f"  {command} queue create orders",
+        f"  {command} send orders 'first'",
+        f"  {command} receive orders --delete",
+        "Ctrl-C ends the broker in order.",
+    ]
+    return "\n".join(lines)
+
+
+def find_cmq(interpreter: str = sys.executable) -> str | None:
+    """Return the command line as a shell finds it: ``cmq``, or the path of the script beside the interpreter.
+
+    Returns None if ``cmq`` is not installed.
+    """
+    beside = Path(interpreter).absolute().with_name("cmq")
+    on_path = shutil.which("cmq")
+    if beside.exists():
+        # Preferred to a cmq of the path, which may have a different version.
+        return "cmq" if on_path is not None and Path(on_path).absolute() == beside else str(beside)
+    return None if on_path is None else "cmq"

@@ -1,0 +1,55 @@
+"""A read-only connection to a segment, by aiosqlite.
+
+aiosqlite makes each statement a hop to the thread of the connection and back. The reader of pages needs few statements,
+because the decoded rows are cached; commits need whole functions in a single hop, and have ``sqlite_thread``.
+"""
+
+import asyncio
+import contextlib
+import sqlite3
+from pathlib import Path
+
+import aiosqlite
+
+from cmqd_segment.schema import open_read_only
+
+FETCHED_AT_A_TIME = 64
+"""Rows per hop of a cursor. Pages fetch all rows of a statement in a hop, without a cursor."""
+
+
+async def open_reading(path: Path, *, sealed: bool) -> aiosqlite.Connection:
+    """Open a segment for reading, in a thread of the connection.
+
+    A cancelled call still waits for the thread and closes the connection, which would otherwise stay open.
+
+    Raises:
+        sqlite3.Error, SegmentFormatError: the segment cannot be opened; the thread has ended.
+    """
+    refusals: list[BaseException] = []
+
+    def open_segment() -> sqlite3.Connection:
+        try:
+            return open_read_only(path, sealed=sealed)
+        except BaseException as refusal:
+            # aiosqlite does not wait for its thread if this function raises, and the thread would answer to a loop that
+            # may be closed by then. An empty database in memory can be closed like any other, and closing waits.
+            refusals.append(refusal)
+            return sqlite3.connect(":memory:", check_same_thread=False)
+
+    connection = aiosqlite.Connection(open_segment, FETCHED_AT_A_TIME)
+    opening = asyncio.ensure_future(_open(connection))
+    try:
+        await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        with contextlib.suppress(Exception):
+            await opening
+            await connection.close()
+        raise
+    if refusals:
+        await connection.close()
+        raise refusals[0]
+    return connection
+
+
+async def _open(connection: aiosqlite.Connection) -> None:
+    await connection

@@ -1,0 +1,149 @@
+"""A real broker for tests: ``cmqd serve`` in separate processes, with a data folder, which a test can kill.
+
+The module signals only the processes that it started.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+POLL_S = 0.005
+"""Interval between two checks for the ready file: far below the time of a start."""
+
+TAIL_LINES = 30
+"""Lines of the broker's log in the text of an error."""
+
+
+class BrokerNotReadyError(Exception):
+    """The broker ended instead of listening; the text has the end of its log."""
+
+
+class BrokerProcess:
+    """``cmqd serve`` as a context manager; :meth:`kill` and :meth:`start` together are a crash::
+
+        with BrokerProcess(tmp_path) as broker:
+            ...
+            broker.kill()       # SIGKILL, as a crash or the out-of-memory killer
+            broker.start()      # on the same port, over the same data, with a recovery
+
+    The broker listens on a free port of 127.0.0.1, with the default durability. At the end of the context SIGTERM ends
+    the broker; after an exception SIGKILL does.
+    """
+
+    def __init__(self, folder: Path, *flags: str, environment: Mapping[str, str] | None = None) -> None:
+        """Prepare a broker with its data (``data``) and its log (``log``) in an existing folder.
+
+        Args:
+            folder: an empty folder, or the folder of an earlier broker.
+            *flags: flags of ``cmqd serve``, such as ``"--durability", "os"``.
+            environment: variables for the broker; None = the variables of this process, without settings of cmqd.
+        """
+        self.folder: Path = folder
+        self.flags: tuple[str, ...] = flags
+        self.port: int = 0
+        """Port of the broker; 0 until the first start, and the same after each later one."""
+        self._environment = _plain_environment() if environment is None else dict(environment)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._storage_pid = 0
+
+    @property
+    def context_file(self) -> Path:
+        """The context file with the first key of ``admin``, for ``cmq`` (``CMQ_CONTEXT_FILE``)."""
+        return self.folder / "data" / "admin.context.toml"
+
+    @property
+    def url(self) -> str:
+        """URL of the broker with the first key of ``admin``, for ``connect``."""
+        contexts: dict[str, Any] = tomllib.loads(self.context_file.read_text())
+        address, _, _ = str(contexts["contexts"]["admin"]["url"]).rpartition(":")
+        # The port of the first start stays; a later start writes no new context file.
+        return f"{address}:{self.port}"
+
+    @property
+    def log(self) -> str:
+        """The log of the broker so far, over all starts."""
+        file = self.folder / "log"
+        return file.read_text() if file.exists() else ""
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._process is None:
+            return
+        if kind is None:
+            self.stop()
+        else:
+            self.kill()  # a time limit of the test ends one wait, not a second one
+
+    def start(self) -> None:
+        """Start the broker, again on the same port, and wait until it listens.
+
+        Raises:
+            BrokerNotReadyError: the broker ended instead.
+            RuntimeError: the broker is already running.
+        """
+        if self._process is not None:
+            raise RuntimeError("the broker is already running")
+        ready = self.folder / "ready"
+        ready.unlink(missing_ok=True)
+        command = [sys.executable, "-m", "cmqd", "serve", "--data", str(self.folder / "data")]
+        command += ["--listen", f"127.0.0.1:{self.port}", "--ready-file", str(ready), *self.flags]
+        with (self.folder / "log").open("ab") as log:
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self._environment)
+        try:
+            while not (ready.exists() and (text := ready.read_text())):
+                if process.poll() is not None:
+                    raise BrokerNotReadyError(f"it ended with code {process.returncode}:\n{self._tail()}")
+                time.sleep(POLL_S)
+        except BaseException:  # also a time limit of the test: outside ``with`` no other code ends the process
+            process.kill()
+            process.wait()
+            raise
+        self._process = process
+        facts = json.loads(text)
+        self.port, self._storage_pid = facts["port"], facts["storage_pid"]
+
+    def kill(self) -> None:
+        """End both processes of the broker with SIGKILL."""
+        process = self._take_process()
+        process.kill()
+        if self._storage_pid:
+            with contextlib.suppress(ProcessLookupError):  # it has noticed already
+                os.kill(self._storage_pid, signal.SIGKILL)
+        process.wait()
+
+    def stop(self) -> int:
+        """Ask the broker to drain and end; return its exit code."""
+        process = self._take_process()
+        process.terminate()
+        try:
+            return process.wait()
+        finally:
+            process.kill()
+
+    def _take_process(self) -> "subprocess.Popen[bytes]":
+        process, self._process = self._process, None
+        if process is None:
+            raise RuntimeError("the broker is not running")
+        return process
+
+    def _tail(self) -> str:
+        return "\n".join(self.log.splitlines()[-TAIL_LINES:])
+
+    def __repr__(self) -> str:
+        return f"<BrokerProcess on port {self.port}, {'ended' if self._process is None else 'running'}>"
+
+
+def _plain_environment() -> dict[str, str]:
+    """Return the environment of this process without settings: a test's broker is the same on every machine."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("CMQD_")}

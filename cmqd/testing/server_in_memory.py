@@ -1,0 +1,88 @@
+"""A server over a log in memory, in the process of the test: assembled as ``daemon`` assembles a real server.
+
+Signals, recovery and the storage process are missing. All other parts are the parts of the product.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from cmqd.core.broker import Broker
+from cmqd.core.limits import Limits
+from cmqd.memory_log import MemoryLog
+from cmqd.server.accounts import Accounts, open_accounts
+from cmqd.server.clock import BrokerClock
+from cmqd.server.cron import calendar
+from cmqd.server.push.outbox import Pushing
+from cmqd.server.push.pusher import Pusher
+from cmqd.server.server import Server
+from cmqd.server.status import StorageProcessStatus
+from cmqd.settings import Settings
+
+MAX_CONNECTIONS = 1_000
+"""Connections of a server without a limit in its settings; a real server takes as many as its process may open."""
+
+
+@dataclass(frozen=True)
+class ServerInMemory:
+    """The parts of a server before its start."""
+
+    server: Server
+    broker: Broker
+    log: MemoryLog
+    accounts: Accounts
+    clock: BrokerClock
+    failures: list[Exception] = field(default_factory=list[Exception])
+    """Reasons of a halt of all acknowledgements: a bug, or a log that was made to fail."""
+
+    def stop_timers(self) -> None:
+        """Cancel the timed work of the server; clients are still served."""
+        self.server.agenda_timer.stop()
+        self.server.checkpoints.stop()
+        self.server.reclaim.stop()
+
+
+async def server_in_memory(
+    settings: Settings,
+    *,
+    wall_ms: Callable[[], int],
+    monotonic_ns: Callable[[], int],
+    limits: Limits | None = None,
+    timer: Callable[[], float] = time.perf_counter,
+    make_pusher: Callable[..., Pushing] = Pusher,
+    can_push: bool | None = None,
+) -> ServerInMemory:
+    """Make a server of the running loop; ``server.start`` makes it listen.
+
+    Args:
+        settings: as of a real server; ``data`` is the folder of the accounts.
+        wall_ms: milliseconds since 1970, from which broker time starts.
+        monotonic_ns: nanoseconds of a clock that never goes back, by which broker time goes on.
+        limits: limits of the core; None = the defaults.
+        timer: seconds to measure I/O batches by.
+        make_pusher: makes the part that posts to URLs.
+        can_push: True if that part can be made; None = if its extra is installed.
+    """
+    accounts, _ = open_accounts(settings.data, wall_ms())
+    # Without a random seed: the pauses between deliveries are the same in every run of a test.
+    broker = Broker(accounts.handle_key, limits, calendar=calendar)
+    log = MemoryLog(segment_bytes=settings.segment_bytes)
+    await log.open()
+    clock = BrokerClock(wall=wall_ms, monotonic_ns=monotonic_ns)
+    failures: list[Exception] = []
+    server = Server(
+        loop=asyncio.get_running_loop(),
+        settings=settings,
+        broker=broker,
+        log=log,
+        accounts=accounts,
+        clock=clock,
+        max_connections=settings.max_connections or MAX_CONNECTIONS,
+        storage_status=StorageProcessStatus,
+        on_failed=failures.append,
+        make_pusher=make_pusher,
+        can_push=can_push,
+        timer=timer,
+    )
+    return ServerInMemory(server, broker, log, accounts, clock, failures)

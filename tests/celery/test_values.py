@@ -1,0 +1,116 @@
+"""Names, options and the form of messages: pure."""
+
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+import pytest
+
+from cmqd_kombu import envelope
+from cmqd_kombu.names import EMPTY_KEY, dotted_key, exact_key, level_name, matches, subscription_name, topic_name
+from cmqd_kombu.options import level_of, levels, parse_options
+
+_TEXTS = ["orders", "Orders", "celery@host.celery.pidbox", "", "a.b", "a-b", "a b", "x" * 64, "x" * 65, "größe", "\x06"]
+
+
+@pytest.mark.parametrize(
+    "name_of",
+    [topic_name, subscription_name, partial(subscription_name, "q" * 64), exact_key, partial(level_name, step=3)],
+)
+def test_different_texts_have_different_legal_names_in_any_case(name_of: Callable[[str], str]) -> None:
+    names = {name_of(text).lower() for text in _TEXTS}
+    assert len(names) == len(_TEXTS)
+    assert not [name for name in names - {EMPTY_KEY} if not re.fullmatch("[a-z0-9_-]{3,64}", name)]
+
+
+def test_every_level_is_a_queue_and_the_lowest_has_the_queues_name() -> None:
+    assert level_name("Orders", 0) == "Orders"
+    assert len({level_name("Orders", step) for step in (0, 3, 6, 9)}) == 4
+
+
+def test_the_key_of_a_direct_exchange_has_no_wildcards() -> None:
+    keys = ["", "empty.key", "a.*", "a.#", "a.b"]
+    mapped = [exact_key(key) for key in keys]
+    assert len(set(mapped)) == len(keys)
+    assert not [key for key in mapped if "*" in key or "#" in key]
+
+
+def test_a_key_that_is_too_long_is_refused() -> None:
+    assert dotted_key("a.*.#") == "a.*.#"
+    with pytest.raises(ValueError, match="65 bytes and 0 dots"):
+        dotted_key("x" * 65)
+    with pytest.raises(ValueError, match="16 dots"):
+        dotted_key("a" + ".a" * 16)
+
+
+@pytest.mark.parametrize(
+    ("binding_key", "routing_key", "expected"),
+    [
+        ("t.*", "t.1", True),
+        ("t.*", "t", False),
+        ("t.*", "t.1.2", False),
+        ("t.#", "t", True),
+        ("#", "a.b.c", True),
+        ("#.c", "a.b.c", True),
+        ("a.#.c", "a.c", True),
+        ("a.#.c", "a.b", False),
+    ],
+)
+def test_binding_keys(binding_key: str, routing_key: str, expected: bool) -> None:
+    assert matches(binding_key, routing_key) is expected
+
+
+def test_levels_of_priority() -> None:
+    assert levels({}) == (0,)
+    assert levels({"x-max-priority": 10}) == (0, 3, 6, 9)
+    assert levels({"x-max-priority": 5}) == (0, 3)
+    assert [level_of(priority, (0, 3, 6, 9)) for priority in (None, 0, 2, 3, 8, 9, 200)] == [0, 0, 0, 3, 6, 9, 9]
+    assert level_of(9, (0,)) == 0
+
+
+def test_options_are_checked() -> None:
+    assert parse_options({"lease": 10, "max_retries": 1}).lease == 10
+    with pytest.raises(ValueError, match="leese"):
+        parse_options({"leese": 10})
+    with pytest.raises(ValueError, match=r"lease is 0\.5 s"):
+        parse_options({"lease": 0.5})
+    with pytest.raises(ValueError, match="retention is 10"):
+        parse_options({"retention": 10})
+
+
+def test_a_message_comes_back_as_it_was_packed() -> None:
+    message: dict[str, Any] = {
+        "body": b"\x80\n\x00",
+        "content-type": "application/x-python-serialize",
+        "content-encoding": "binary",
+        "headers": {"eta": None, "argsrepr": "(1,)\n", "at": datetime(2026, 1, 2, tzinfo=UTC)},
+        "properties": {"priority": 3, "signal": object()},  # the second is an argument of a publish, and no property
+    }
+    unpacked = envelope.unpack(envelope.pack(message), envelope.transport_headers(None, None))
+    assert unpacked == envelope.Envelope(
+        b"\x80\n\x00", "application/x-python-serialize", "binary", message["headers"], {"priority": 3}
+    )
+
+
+@pytest.mark.parametrize("headers", [{}, {"kombu": "1"}, {"kombu": "99"}])
+def test_a_foreign_or_damaged_message_is_raw(headers: dict[str, str]) -> None:
+    unpacked = envelope.unpack(b"one espresso", headers)
+    assert (unpacked.body, unpacked.content_type) == (b"one espresso", "application/octet-stream")
+
+
+def test_eta_and_expiration_are_read() -> None:
+    assert envelope.eta_ms({"eta": "1970-01-01T00:01:00"}) == 60_000
+    assert envelope.eta_ms({"eta": "1970-01-01T01:01:00+01:00"}) == 60_000
+    assert envelope.eta_ms({"eta": None}) is None
+    assert envelope.eta_ms({"eta": "soon"}) is None
+    assert envelope.expiration_of({"expiration": "2000"}) == 2000
+    assert envelope.expiration_of({}) is None
+
+    headers = envelope.transport_headers(10_000, 500)
+    assert envelope.remaining_ms(headers, 9_000) == 1_000
+    assert envelope.remaining_ms(headers, 11_000) == 0
+    assert not envelope.expired(headers, 1_000, 1_499)
+    assert envelope.expired(headers, 1_000, 1_500)
+    assert envelope.remaining_ms({"due_ms": "10000"}, 0) == 0  # from a foreign program

@@ -1,0 +1,7 @@
+"""Schedules, beside everything that happens to queues; see :mod:`model.schedules`."""
+
+from model.judge import profile
+from model.schedules import ScheduleMachine
+
+TestSchedules = ScheduleMachine.TestCase
+TestSchedules.settings = profile(300)

@@ -1,0 +1,126 @@
+"""Reading of segments: the connections, and the reader between turns of the loop."""
+
+import asyncio
+import sqlite3
+from collections import OrderedDict
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from threading import Event
+from typing import Any, cast
+
+import aiosqlite
+import pytest
+
+from cmqd.log.values import Durability
+from cmqd.storage import reading_connection
+from cmqd.storage.reading_connection import open_reading
+from cmqd.storage.row_builder import RowBuilder
+from cmqd.storage.segment import LogRow, WritableSegment, create_segment
+from cmqd.storage.segment_reader import DECODED_AT_A_TIME, ROW_OVERHEAD_BYTES, Answer, RowCache, SegmentReader
+from cmqd_segment.rows import encode_records
+from cmqd_segment.schema import SegmentFormatError, open_read_only
+from support.log_rig import NOW_MS, sent
+
+
+async def segment_with(folder: Path, rows: int) -> WritableSegment:
+    """A segment with a message of queue 7 per row, at positions from 1 on."""
+    segment = await create_segment(1, folder / "one.db", Durability.OS, NOW_MS)
+    builder = RowBuilder()
+    log_rows: list[LogRow] = []
+    for lsn in range(1, rows + 1):
+        record, bodies = sent(7, lsn, 1)
+        builder.add([record], encode_records([record]), bodies, sum(map(len, bodies)), NOW_MS)
+        row = builder.close()
+        log_rows.append(LogRow(lsn, row.time_ms, row.messages, row.queues, row.meta, row.data))
+    done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    segment.commit(log_rows, done)
+    segment.committed(log_rows, await done)
+    return segment
+
+
+class ConnectionWithoutThread:
+    """Runs statements at once, so that the reader gives every turn of the loop."""
+
+    def __init__(self, raw: sqlite3.Connection) -> None:
+        self._raw = raw
+
+    async def execute_fetchall(self, statement: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
+        return self._raw.execute(statement, parameters).fetchall()
+
+
+async def test_the_reader_gives_way_to_the_loop_while_it_decodes(tmp_path: Path) -> None:
+    rows = 2000
+    segment = await segment_with(tmp_path, rows)
+    loop = asyncio.get_running_loop()
+    turns = 0
+    is_over = False
+
+    def turn() -> None:
+        nonlocal turns
+        if not is_over:
+            turns += 1
+            loop.call_soon(turn)
+
+    complaints: list[str] = []
+    reader = SegmentReader(segment, 7, RowCache(1 << 22), OrderedDict(), lambda _, text: complaints.append(text))
+    answer = Answer(1 << 22)
+    with closing(open_read_only(segment.path, sealed=False)) as raw:
+        loop.call_soon(turn)
+        await reader.read(cast("aiosqlite.Connection", ConnectionWithoutThread(raw)), [(1, rows + 1)], answer)
+        is_over = True
+
+    assert sum(len(column[3]) for column in answer.columns) == rows
+    assert (answer.missing, complaints) == ([], [])
+    # A row is decoded twice: its queues in the search, and its records.
+    assert turns >= 2 * rows * ROW_OVERHEAD_BYTES // DECODED_AT_A_TIME - 1
+    await segment.connection.close()
+
+
+async def test_a_segment_is_read_by_statements(tmp_path: Path) -> None:
+    segment = await segment_with(tmp_path, 3)
+
+    connection = await open_reading(segment.path, sealed=False)
+
+    assert [tuple(row) for row in await connection.execute_fetchall("SELECT lsn FROM log")] == [(1,), (2,), (3,)]
+    with pytest.raises(sqlite3.OperationalError, match="readonly"):
+        await connection.execute_fetchall("DELETE FROM log")
+    await connection.close()
+    await segment.connection.close()
+
+
+async def test_a_segment_that_cannot_be_opened_says_why(tmp_path: Path) -> None:
+    with pytest.raises(sqlite3.OperationalError, match="unable to open"):
+        await open_reading(tmp_path / "missing.db", sealed=True)
+    with closing(sqlite3.connect(tmp_path / "other.db")) as other:
+        other.execute("PRAGMA user_version=1")
+    with pytest.raises(SegmentFormatError, match="not a cmqd segment"):
+        await open_reading(tmp_path / "other.db", sealed=True)
+
+
+async def test_an_opening_that_is_cancelled_is_waited_for_and_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    segment = await segment_with(tmp_path, 1)
+    go_on = Event()
+    opened: list[sqlite3.Connection] = []
+
+    def open_slowly(path: Path, *, sealed: bool) -> sqlite3.Connection:
+        assert go_on.wait(10)
+        opened.append(open_read_only(path, sealed=sealed))
+        return opened[0]
+
+    monkeypatch.setattr(reading_connection, "open_read_only", open_slowly)
+    opening = asyncio.create_task(open_reading(segment.path, sealed=False))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    opening.cancel()
+    await asyncio.sleep(0)
+    assert not opening.done()
+    go_on.set()
+
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        opened[0].execute("SELECT 1")
+    await segment.connection.close()
