@@ -35,6 +35,9 @@ REPLY_TIMEOUT = 30.0
 """Default time limit of a request and its reply, in seconds."""
 _PREFIX = "reply-"
 REPLY_QUEUE_ATTRIBUTES: Final[Mapping[str, Any]] = {
+    # A reply that the server sends into a connection that has just been lost comes again after this time. A reply is
+    # deleted as soon as it is here, and a second copy of it finds no request, so a short time does no harm.
+    "visibility_timeout_ms": 1_000,
     "retention_ms": 3_600_000,
     "auto_delete_after_ms": 600_000,
     # Replies to requests that were given up must not keep the queue.

@@ -724,7 +724,6 @@ async def test_a_second_signal_cancels_the_handlers_and_their_messages_are_activ
     await begun.wait()
     for _ in range(2):
         os.kill(os.getpid(), signal.SIGINT)
-        await asyncio.sleep(0.01)
     await task
 
     assert await server.bodies("orders") == [b"a"]

@@ -171,6 +171,23 @@ async def test_a_lost_connection_loses_no_reply(client: Client, server: LocalSer
     assert (await asked).body == b"re: hello"
 
 
+async def test_a_reply_that_is_lost_with_its_connection_comes_again_after_a_second(
+    client: Client, server: LocalServer
+) -> None:
+    server.link.lose_answer(wire.ReceiveMessages)
+    asked = asyncio.create_task(client.request("orders", b"hello"))
+    (message,) = await server.admin.queue("orders").receive(wait=30)
+    await echo(message)
+    await server.link.wait_handled(wire.ReceiveMessages, 2)
+    (name,) = await reply_queues(server)
+    assert (await server.info(name)).in_flight == 1
+    assert not asked.done()
+
+    server.advance(1)
+
+    assert (await asked).body == b"re: hello"
+
+
 @pytest.mark.parametrize("timeout", [0, -1])
 async def test_a_timeout_must_be_positive(client: Client, server: LocalServer, timeout: float) -> None:
     with pytest.raises(ValueError, match="must be more than 0"):
