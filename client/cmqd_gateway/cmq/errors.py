@@ -1,8 +1,8 @@
 """CMQ's error codes, and the translation of the broker's errors into them.
 
 An answer of API 2.0 has two numbers: ``code``, on which SDKs switch, and a module code that stands in parentheses
-before the text. ``Reason`` has a member per row of CMQ's table, with CMQ's text. A ``Refusal`` adds a sentence about the
-case:
+before the text. ``Reason`` has a member per row of CMQ's table, with CMQ's text. A ``Refusal`` adds a sentence about
+the case:
 
     {"code": 4000, "message": "(10350)parameter value or length is out of range: delaySeconds is 4000; ...", ...}
 
