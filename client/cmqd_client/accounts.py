@@ -10,7 +10,7 @@ import msgspec
 
 from cmqd_client.channel import Channel
 from cmqd_client.durations import to_datetime
-from cmqd_client.results import Done
+from cmqd_client.results import Done, Listing
 from cmqd_client.retry import Repeat
 from cmqd_protocol import messages as wire
 
@@ -24,6 +24,8 @@ class AccessKey(msgspec.Struct, frozen=True):
     create_time: datetime
     secret_key: str | None = None
     """The secret part. Only :meth:`Accounts.create_key` and :meth:`Accounts.create` return it, so keep it."""
+    request_id: int | None = None
+    """Number of the request that created the key; None in a listing, which has a number itself."""
 
     def __repr__(self) -> str:
         shown = "" if self.secret_key is None else ", secret_key=..."
@@ -69,7 +71,7 @@ class Accounts:
             AccountExists: an account of this name exists; no account was changed.
             OutcomeUnknown: the account may exist now. If so, create another key for the account.
         """
-        return _keys(await self._channel.ask(wire.CreateAccount, wire.KeyList, Repeat.ONCE, account))[0]
+        return _new_key(await self._channel.ask(wire.CreateAccount, wire.KeyList, Repeat.ONCE, account))
 
     async def delete(self, account: str) -> Done:
         """Delete an account that has no queue, topic and schedule, with all its keys. Only for ``admin``. Not repeated
@@ -102,9 +104,10 @@ class Accounts:
             reply.request_id,
         )
 
-    async def list(self) -> list[str]:
+    async def list(self) -> Listing[str]:
         """List the names of all accounts. Only for ``admin``."""
-        return (await self._channel.ask(wire.ListAccounts, wire.AccountList, Repeat.READ)).accounts
+        reply = await self._channel.ask(wire.ListAccounts, wire.AccountList, Repeat.READ)
+        return Listing(reply.accounts, reply.request_id)
 
     async def create_key(self, *, account: str | None = None) -> AccessKey:
         """Create a key pair. Not repeated after a lost reply.
@@ -115,11 +118,12 @@ class Accounts:
         Raises:
             OutcomeUnknown: the account may have another key; ``keys`` lists the key, so the caller can delete it.
         """
-        return _keys(await self._channel.ask(wire.CreateKey, wire.KeyList, Repeat.ONCE, account))[0]
+        return _new_key(await self._channel.ask(wire.CreateKey, wire.KeyList, Repeat.ONCE, account))
 
-    async def keys(self, *, account: str | None = None) -> "list[AccessKey]":
+    async def keys(self, *, account: str | None = None) -> Listing[AccessKey]:
         """List all keys of an account, without their secrets."""
-        return _keys(await self._channel.ask(wire.ListKeys, wire.KeyList, Repeat.READ, account))
+        reply = await self._channel.ask(wire.ListKeys, wire.KeyList, Repeat.READ, account)
+        return Listing(_keys(reply), reply.request_id)
 
     async def set_key_enabled(self, secret_id: str, enabled: bool, *, account: str | None = None) -> Done:
         """Enable or disable a key. Repeated after a lost reply.
@@ -140,6 +144,10 @@ class Accounts:
         """
         reply = await self._channel.ask(wire.DeleteKey, wire.Done, Repeat.ONCE, secret_id, account)
         return Done(reply.request_id)
+
+
+def _new_key(reply: wire.KeyList) -> AccessKey:
+    return msgspec.structs.replace(_keys(reply)[0], request_id=reply.request_id)
 
 
 def _keys(reply: wire.KeyList) -> "list[AccessKey]":

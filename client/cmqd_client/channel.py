@@ -213,12 +213,12 @@ class Channel:
             try:
                 reply = await connection.request(request, self._first_timeout)
             except CmqError as error:
-                reply, _ = await self._again(request, repeat, started, error)
+                reply, _, connection = await self._again(request, repeat, started, error)
         else:
-            reply, _ = await self._again(request, repeat, started, None)
+            reply, _, connection = await self._again(request, repeat, started, None)
         if isinstance(reply, reply_type):
             return reply
-        raise _surprise(request, reply)
+        raise _surprise(request, reply, connection)
 
     async def ask(
         self,
@@ -243,11 +243,12 @@ class Channel:
         finally:
             session.answered(sequence)
 
-    async def call_noting_repeats(self, request: Request, reply_type: type[R]) -> tuple[R, bool]:
+    async def call_with_facts(self, request: Request, reply_type: type[R]) -> tuple[R, bool, int]:
         """Like :meth:`call`, for requests that are safe to repeat.
 
         Returns:
-            The reply, and True if an earlier attempt may have been executed.
+            The reply, True if an earlier attempt may have been executed, and the server's number of the connection that
+            the reply came on.
         """
         uncertain = False
         self.counters.requests += 1
@@ -257,19 +258,22 @@ class Channel:
             try:
                 reply = await connection.request(request, self._first_timeout)
             except CmqError as error:
-                reply, uncertain = await self._again(request, Repeat.SAFE, started, error)
+                reply, uncertain, connection = await self._again(request, Repeat.SAFE, started, error)
         else:
-            reply, uncertain = await self._again(request, Repeat.SAFE, started, None)
+            reply, uncertain, connection = await self._again(request, Repeat.SAFE, started, None)
         if isinstance(reply, reply_type):
-            return reply, uncertain
-        raise _surprise(request, reply)
+            return reply, uncertain, connection.connection_id
+        raise _surprise(request, reply, connection)
 
     async def _again(
         self, request: Request, repeat: Repeat, started: float, error: CmqError | None
-    ) -> tuple[AnyReply, bool]:
+    ) -> tuple[AnyReply, bool, Connection]:
         """Continue a call that began at ``started`` (loop time), after a first attempt that failed with ``error``.
 
         ``error`` None = no attempt was made, because no connection was ready.
+
+        Returns:
+            The reply, True if an earlier attempt may have been executed, and the connection of the reply.
         """
         loop = asyncio.get_running_loop()
         deadline = started + self._patience
@@ -296,7 +300,7 @@ class Channel:
                 if connection.write_paused:
                     await connection.wait_writable(min(self._timeout, deadline - loop.time()))
                 timeout = max(min(self._timeout, deadline - loop.time()), 0.0)
-                return await connection.request(request, timeout), uncertain
+                return await connection.request(request, timeout), uncertain, connection
             except CmqError as caught:
                 error = caught
 
@@ -404,12 +408,6 @@ class Channel:
             handed_back=sum(connection.handed_back for connection in connections),
         )
 
-    @property
-    def connection_id(self) -> int | None:
-        """The server's number of a connection in use; None = not connected."""
-        connection = self._pick()
-        return None if connection is None else connection.connection_id
-
     def _pick(self) -> Connection | None:
         """Return a connection that is up, in turn; None if all links are down."""
         links = self._links
@@ -444,7 +442,9 @@ def _unsure(error: CmqError) -> CmqError:
     )
 
 
-def _surprise(request: Request, reply: AnyReply) -> ProtocolViolation:
+def _surprise(request: Request, reply: AnyReply, connection: Connection) -> ProtocolViolation:
     return ProtocolViolation(
-        f"the server answered {type(request).__name__} with {type(reply).__name__}", request_id=reply.request_id
+        f"the server answered {type(request).__name__} with {type(reply).__name__}",
+        request_id=reply.request_id,
+        connection_id=connection.connection_id,
     )

@@ -24,7 +24,7 @@ from cmqd_client.half_messages import Checker
 from cmqd_client.hosts_in_turn import HostsInTurn, Opener
 from cmqd_client.queue import Queue
 from cmqd_client.requests import REPLY_TIMEOUT, Reply, Requester
-from cmqd_client.results import Done, QueuePage, SegmentsSealed
+from cmqd_client.results import Done, QueuePage, SegmentsSealed, ServerStatus
 from cmqd_client.retry import Repeat, RetryPolicy
 from cmqd_client.running import STOP_SIGNALS, run_consumers
 from cmqd_client.schedules import Schedules
@@ -272,8 +272,9 @@ class Client:
             InvalidArgument: the name or a value is out of range.
             TooManyQueues: the account is at its limit of queues.
         """
-        await self._require().ask(wire.CreateQueue, wire.QueueInfo, Repeat.ONCE, name, to_wire(attributes))
-        return Queue(self._require(), name)
+        channel = self._require()
+        reply = await channel.ask(wire.CreateQueue, wire.QueueInfo, Repeat.ONCE, name, to_wire(attributes))
+        return Queue(channel, name, request_id=reply.request_id)
 
     async def ensure_queue(self, name: str, **attributes: Unpack[QueueAttributes]) -> Queue:
         """Create a queue, or check that the existing queue has the given attributes. Repeated after a lost reply.
@@ -286,8 +287,8 @@ class Client:
             QueueDiffers: the queue exists with other attributes; ``difference`` shows them. The queue was not changed.
             CmqError: as for :meth:`create_queue`.
         """
-        await self.ensure_queue_info(name, **attributes)
-        return Queue(self._require(), name)
+        info = await self.ensure_queue_info(name, **attributes)
+        return Queue(self._channel, name, request_id=info.request_id)
 
     async def ensure_queue_info(self, name: str, **attributes: Unpack[QueueAttributes]) -> QueueInfo:
         """Like :meth:`ensure_queue`; return the current attributes and ``created``."""
@@ -519,9 +520,10 @@ class Client:
             InvalidArgument: the name or a value is out of range.
             TooManyTopics: the account is at its limit of topics.
         """
+        channel = self._require()
         given = topic_attributes(attributes)
-        reply = await self._require().ask(wire.CreateTopic, wire.TopicInfo, Repeat.ONCE, name, given)
-        return Topic(self._require(), reply.topic)
+        reply = await channel.ask(wire.CreateTopic, wire.TopicInfo, Repeat.ONCE, name, given)
+        return Topic(channel, reply.topic, request_id=reply.request_id)
 
     async def ensure_topic(self, name: str, **attributes: Unpack[TopicAttributes]) -> Topic:
         """Create a topic, or check that the existing topic has the given attributes. Repeated after a lost reply.
@@ -534,8 +536,8 @@ class Client:
             TopicDiffers: the topic exists with other attributes; ``difference`` shows them. The topic was not changed.
             CmqError: as for :meth:`create_topic`.
         """
-        await self.ensure_topic_info(name, **attributes)
-        return Topic(self._require(), name)
+        info = await self.ensure_topic_info(name, **attributes)
+        return Topic(self._channel, name, request_id=info.request_id)
 
     async def ensure_topic_info(self, name: str, **attributes: Unpack[TopicAttributes]) -> TopicInfo:
         """Like :meth:`ensure_topic`; return the current attributes and ``created``."""
@@ -568,9 +570,10 @@ class Client:
         """Administration of accounts and keys."""
         return Accounts(self._require())
 
-    async def status(self) -> dict[str, Any]:
+    async def status(self) -> ServerStatus:
         """Return the status of the server: version, durability, uptime, counts, storage. Safe to cancel."""
-        return (await self._require().ask(wire.GetServerStatus, wire.ServerStatus, Repeat.READ)).status
+        reply = await self._require().ask(wire.GetServerStatus, wire.ServerStatus, Repeat.READ)
+        return ServerStatus(reply.status, reply.request_id)
 
     async def seal_segments(self) -> SegmentsSealed:
         """Have the server seal the current segment of the log, so that readers of the log find all earlier changes in

@@ -234,7 +234,11 @@ class Connection(asyncio.Protocol):
                 if isinstance(request, ReceiveMessages):
                     self._abandon(request, future)
                     if not future.done():
-                        future.set_exception(ClientClosed("the client was closed", request_id=request_id))
+                        future.set_exception(
+                            ClientClosed(
+                                "the client was closed", request_id=request_id, connection_id=self.connection_id
+                            )
+                        )
             if self._wire.outstanding and not self._closed.done():
                 self._drained = self._loop.create_future()
                 await asyncio.wait({self._drained}, timeout=CLOSE_TIMEOUT)
@@ -310,7 +314,11 @@ class Connection(asyncio.Protocol):
             self._abandon(message, future)
             raise
         if type(reply) is not MessagesReceived:
-            raise ProtocolViolation(f"the server answered a receive with {type(reply).__name__}")
+            raise ProtocolViolation(
+                f"the server answered a receive with {type(reply).__name__}",
+                request_id=message.request_id,
+                connection_id=self.connection_id,
+            )
         return reply
 
     async def wait_writable(self, timeout: float) -> None:

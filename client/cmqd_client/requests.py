@@ -56,6 +56,8 @@ class Reply(msgspec.Struct, frozen=True):
     body: bytes
     headers: Headers
     """Without the return address."""
+    request_id: int
+    """Number of the receive that returned the reply."""
 
 
 class Requester:
@@ -118,16 +120,16 @@ class Requester:
         given |= {REPLY_TO: self._queue.name, CORRELATION_ID: correlation_id}
         reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self._waiting[correlation_id] = reply
-        sent = False
+        sent: int | None = None
         try:
             async with asyncio.timeout(seconds):
                 await self._start()
-                await queue.send(body, headers=given)
-                sent = True
+                sent = (await queue.send(body, headers=given)).request_id
                 return await reply
         except TimeoutError as error:
-            state = "was sent, and may be processed still" if sent else "may have been sent or not"
-            raise NoReply(f"queue {queue.name!r} gave no reply within {seconds:g} s; the request {state}") from error
+            state = "may have been sent or not" if sent is None else "was sent, and may be processed still"
+            text = f"queue {queue.name!r} gave no reply within {seconds:g} s; the request {state}"
+            raise NoReply(text, request_id=sent) from error
         finally:
             del self._waiting[correlation_id]
             # Without this, a reply or error that nothing awaits would be logged as a lost exception.
@@ -205,7 +207,7 @@ class Requester:
         if waiting is None:
             _log.debug("a reply came after its request was given up, or for the second time")
         elif not waiting.done():
-            waiting.set_result(Reply(message.body, headers))
+            waiting.set_result(Reply(message.body, headers, message.request_id))
 
     async def _delete(self, messages: list[Message]) -> None:
         try:

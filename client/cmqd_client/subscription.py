@@ -152,9 +152,16 @@ class Subscription:
     ``SubscriptionNotFound`` if the subscription does not exist.
     """
 
-    __slots__ = ("_channel", "name", "secret", "topic")
+    __slots__ = ("_channel", "name", "request_id", "secret", "topic")
 
-    def __init__(self, channel: Channel, topic: str, name: str, secret: str | None = None) -> None:
+    def __init__(
+        self,
+        channel: Channel,
+        topic: str,
+        name: str,
+        secret: str | None = None,
+        request_id: int | None = None,
+    ) -> None:
         self._channel = channel
         self.topic: str = topic
         """Name of the topic."""
@@ -162,6 +169,9 @@ class Subscription:
         self.secret: str | None = secret
         """The key of the signatures, if ``subscribe`` has just created a subscription to a URL. The server shows the
         secret only once, so keep it; after a loss, :meth:`rotate_secret` gives a new secret."""
+        self.request_id: int | None = request_id
+        """Number of the request that created or checked the subscription, if ``subscribe`` returned this handle; else
+        None."""
 
     async def info(self) -> SubscriptionInfo:
         """Return attributes, counts and facts, as of now."""

@@ -109,13 +109,22 @@ class Topic(Generic[BodyT]):
     ``TopicNotFound`` if the topic does not exist.
     """
 
-    __slots__ = ("_channel", "codec", "name")
+    __slots__ = ("_channel", "codec", "name", "request_id")
 
-    def __init__(self, channel: Channel, name: str, codec: BodyCodec[BodyT] | None = None) -> None:
+    def __init__(
+        self,
+        channel: Channel,
+        name: str,
+        codec: BodyCodec[BodyT] | None = None,
+        request_id: int | None = None,
+    ) -> None:
         self._channel = channel
         self.name: str = name
         self.codec: BodyCodec[BodyT] | None = codec
         """Encodes the bodies; None = bodies are bytes."""
+        self.request_id: int | None = request_id
+        """Number of the request that created or checked the topic, if ``create_topic`` or ``ensure_topic`` returned
+        this handle; else None."""
 
     # ------------------------------------------------------------------ publish
 
@@ -300,7 +309,7 @@ class Topic(Generic[BodyT]):
                 both tags and keys.
         """
         info = await self.subscribe_info(name, queue=queue, url=url, ensure=ensure, **attributes)
-        return Subscription(self._channel, self.name, name, info.secret)
+        return Subscription(self._channel, self.name, name, info.secret, info.request_id)
 
     async def subscribe_info(
         self,

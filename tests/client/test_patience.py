@@ -17,7 +17,7 @@ async def _down(client: Client, server: LocalServer) -> None:
     await server.link.stop()
     channel = client._channel  # pyright: ignore[reportPrivateUsage]
     assert channel is not None
-    await eventually(lambda: channel.connection_id is None)
+    await eventually(lambda: not channel.connections())
 
 
 async def test_a_call_is_repeated_for_as_long_as_its_patience_lasts(server: LocalServer) -> None:

@@ -38,7 +38,7 @@ async def _drop(client: Client, server: LocalServer) -> None:
 async def _until_down(client: Client) -> None:
     channel = client._channel  # pyright: ignore[reportPrivateUsage]
     assert channel is not None
-    await eventually(lambda: channel.connection_id is None)
+    await eventually(lambda: not channel.connections())
 
 
 async def test_a_send_whose_answer_was_lost_is_repeated_and_stored_once(client: Client, server: LocalServer) -> None:
