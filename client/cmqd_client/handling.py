@@ -107,7 +107,18 @@ def settle(intake: Intake, lease: Lease, error: BaseException | None) -> bool:
         return True
     receive_count = lease.received.receive_count
     if isinstance(error, Reject):
-        _log.warning("queue %r: %s is rejected: %s", intake.source.name, lease.name, error.reason)
+        _log.warning(
+            "queue %r: %s is rejected: %s",
+            intake.source.name,
+            lease.name,
+            error.reason,
+            extra={
+                "event": "rejected",
+                "queue": intake.source.name,
+                "message_id": lease.name,
+                "why": error.reason,
+            },
+        )
         intake.settle(lease, Settlement(Action.DEAD_LETTER, reason=error.reason))
         return True
     if not isinstance(error, Exception):
@@ -124,6 +135,14 @@ def settle(intake: Intake, lease: Lease, error: BaseException | None) -> bool:
         settlement.delay,
         error,
         exc_info=None if isinstance(error, Retry) else error,
+        extra={
+            "event": "handler_failed",
+            "queue": intake.source.name,
+            "message_id": lease.name,
+            "receive_count": receive_count,
+            "pause": settlement.delay,
+            "why": repr(error),
+        },
     )
     intake.settle(lease, settlement)
     return True
@@ -137,7 +156,19 @@ def decodes(intake: Intake, lease: Lease, message: MessageWithBody) -> bool:
     try:
         message.body  # noqa: B018 - decodes, and keeps the value
     except PoisonMessage as poison:
-        _log.warning("queue %r: poison (%s): %s", intake.source.name, policy.value, poison.text)
+        _log.warning(
+            "queue %r: poison (%s): %s",
+            intake.source.name,
+            policy.value,
+            poison.text,
+            extra={
+                "event": "poison",
+                "queue": intake.source.name,
+                "message_id": lease.name,
+                "policy": policy.value,
+                "why": poison.text,
+            },
+        )
         if policy is PoisonPolicy.DEAD_LETTER:
             intake.settle(lease, Settlement(Action.DEAD_LETTER, reason=_cut(f"does not decode: {poison.__cause__}")))
         elif policy is PoisonPolicy.SKIP:

@@ -171,7 +171,11 @@ class Requester:
                 failures = 0
             except (QueueNotFound, QueueDeleted):
                 # Replies that were in the queue are lost, and their requests time out. Later requests need a queue.
-                _log.warning("reply queue %r is gone and is made again", self._queue.name)
+                _log.warning(
+                    "reply queue %r is gone and is made again",
+                    self._queue.name,
+                    extra={"event": "reply_queue_lost", "queue": self._queue.name},
+                )
                 if not await self._made_again():
                     return
                 continue
@@ -205,7 +209,10 @@ class Requester:
         headers = dict(message.headers)
         waiting = self._waiting.get(headers.pop(CORRELATION_ID, ""))
         if waiting is None:
-            _log.debug("a reply came after its request was given up, or for the second time")
+            _log.debug(
+                "a reply came after its request was given up, or for the second time",
+                extra={"event": "reply_dropped", "queue": self._queue.name, "message_id": message.id},
+            )
         elif not waiting.done():
             waiting.set_result(Reply(message.body, headers, message.request_id))
 
@@ -214,7 +221,11 @@ class Requester:
             await self._queue.delete_batch(messages)
         except CmqError as error:
             # The replies come again when their leases end, find no request, and are deleted then.
-            _log.debug("replies were not deleted: %s", error)
+            _log.debug(
+                "replies were not deleted: %s",
+                error,
+                extra={"event": "replies_not_deleted", "queue": self._queue.name, "why": error.text},
+            )
 
     def _fail(self, error: CmqError) -> None:
         for reply in self._waiting.values():

@@ -45,7 +45,12 @@ async def run_consumers(
 
     def stop_by_signal(number: signal.Signals) -> None:
         how = "cancels the handlers in progress" if is_stopping else "finishes the handlers in progress"
-        _log.info("%s: the worker receives no more and %s", number.name, how)
+        _log.info(
+            "%s: the worker receives no more and %s",
+            number.name,
+            how,
+            extra={"event": "stopping", "signal": number.name, "cancels": is_stopping},
+        )
         stop()
 
     with (scope or _handled)(stop_signals, stop_by_signal):

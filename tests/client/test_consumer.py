@@ -142,6 +142,10 @@ async def test_a_retry_chooses_its_pause(client: Client, server: LocalServer, ca
     assert [request.visibility_timeout_ms for request in server.link.of(wire.ChangeVisibility)] == [7_200_000]
     (record,) = [record for record in caplog.records if "failed at receive 1" in record.getMessage()]
     assert record.exc_info is None
+    facts: Any = record
+    assert (facts.event, facts.queue, facts.receive_count, facts.pause) == ("handler_failed", "orders", 1, 7200)
+    assert facts.message_id.startswith("Msg-")
+    assert facts.why == "Retry('the shop is closed')"
 
 
 async def test_what_is_left_of_a_message_that_the_handler_deletes_itself(client: Client, server: LocalServer) -> None:
@@ -405,6 +409,9 @@ async def test_a_message_that_cannot_be_rejected_is_delivered_again_until_it_can
         assert len(errors) == 1
         assert "could not be settled (dead_letter)" in errors[0]
         assert text in errors[0]
+        (facts,) = [vars(record) for record in caplog.records if vars(record).get("event") == "not_settled"]
+        assert (facts["queue"], facts["action"]) == ("orders", "dead_letter")
+        assert text in facts["why"]
 
         if error == "NoDeadLetterQueue":
             await orders.set_attributes(dead_letter_queue="dead", dead_letter_max_receives=100)
