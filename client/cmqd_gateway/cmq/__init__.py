@@ -1,1 +1,1 @@
-"""API 2.0 of CMQ over HTTP, on the native client."""
+"""CMQ's API 2.0: ``/v2/index.php?Action=...`` with signed parameters, for CMQ's own SDKs."""

@@ -1,1 +1,13 @@
-"""The actions of API 2.0, a module per subject."""
+"""The actions of API 2.0: a table of name, request type and function.
+
+A module of this package declares its actions in a list ``ACTIONS``; ``TABLE`` has all of them. To add an action: a
+Struct for its parameters (see :mod:`cmqd_gateway.cmq.parameters`), a function, and a line in the list.
+"""
+
+from collections.abc import Mapping
+
+from cmqd_gateway.cmq.actions import messages
+from cmqd_gateway.cmq.call import Action
+
+TABLE: Mapping[str, Action] = {action.name.lower(): action for action in (*messages.ACTIONS,)}
+"""The actions by their names in lower case: SDKs spell some names differently."""

@@ -1,0 +1,61 @@
+"""The declaration of an action, and the context of a call of one."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeAlias, TypeVar, cast
+
+import msgspec
+
+from cmqd_client import Client
+from cmqd_gateway.caller import Caller
+from cmqd_gateway.cmq.parameters import ActionRequest, RequestReader
+from cmqd_gateway.cmq.repeats import DeleteAnswers, dedup_ids
+
+R = TypeVar("R", bound=ActionRequest)
+Fields: TypeAlias = Mapping[str, Any]
+"""Fields of an answer, beside ``code``, ``message`` and ``requestId``."""
+Undo: TypeAlias = Callable[[], Awaitable[object]]
+
+
+class Call:
+    """A call of an action: who calls, which request it is, and what to undo if its answer cannot be written."""
+
+    __slots__ = ("_deletes", "caller", "digest", "nonce", "undo")
+
+    def __init__(self, caller: Caller, digest: str, nonce: int, deletes: DeleteAnswers) -> None:
+        self.caller = caller
+        self.digest = digest
+        """Stands for the key and all parameters of the request."""
+        self.nonce = nonce
+        self.undo: Undo | None = None
+        """Called if the answer cannot be written, because its connection is lost."""
+        self._deletes = deletes
+
+    @property
+    def client(self) -> Client:
+        """The connection to the broker with the caller's key."""
+        return self.caller.client
+
+    def dedup_ids(self, count: int) -> list[str | None]:
+        """Return the dedup ids for the messages of this request."""
+        return dedup_ids(self.digest, self.nonce, count)
+
+    async def delete_once(self, delete: Callable[[], Any]) -> Fields:
+        """Return the answer of a delete; a repeat of the same request gets the answer of the first."""
+        return await self._deletes.answer(self.digest, delete)
+
+
+class Action(msgspec.Struct, frozen=True):
+    """An action of API 2.0."""
+
+    name: str
+    reader: RequestReader
+    run: Callable[[Call, Any], Awaitable[Fields]]
+    """Returns the fields of the answer.
+
+    Raises: Refusal, or an error of the client.
+    """
+
+
+def action(name: str, request_type: type[R], run: Callable[[Call, R], Awaitable[Fields]]) -> Action:
+    """Declare an action."""
+    return Action(name, RequestReader(request_type), cast("Callable[[Call, Any], Awaitable[Fields]]", run))

@@ -1,0 +1,165 @@
+"""The server of a gateway: its HTTP application, its listeners and its end.
+
+    async with GatewayServer(Gateway(settings, source, make_client)) as server: ...
+
+On leaving, the gateway accepts no more connections, ends long polls without messages, lets other requests finish, and
+closes its connections to the broker.
+"""
+
+import asyncio
+import os
+import ssl
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Any, Final, Self
+
+from aiohttp import web
+
+from cmqd_gateway.cmq import endpoint
+from cmqd_gateway.connection_guard import CHECK_SECONDS, ConnectionGuard
+from cmqd_gateway.gateway import Gateway
+from cmqd_gateway.settings import Settings, split_address
+
+DRAIN_SECONDS: Final = 5.0
+"""Time for requests in progress at the end."""
+LINGERING_SECONDS: Final = 5.0
+"""Time for which the rest of a refused body is read and dropped."""
+BACKLOG: Final = 1_024
+
+
+class GatewayServer:
+    """Listens for a gateway; see the module."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        """Keep the gateway; :meth:`start` listens."""
+        self.gateway: Gateway = gateway
+        self.addresses: list[tuple[str, int]] = []
+        """Hosts and ports on which the gateway listens, HTTP first."""
+        self._servers: list[asyncio.Server] = []
+        self._runner: web.AppRunner | None = None
+        self._checker: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Listen.
+
+        Raises:
+            OSError, ssl.SSLError: an address or the TLS files cannot be used.
+        """
+        settings = self.gateway.settings
+        runner = self._runner = web.AppRunner(
+            _application(self.gateway),
+            handle_signals=False,
+            handler_cancellation=True,
+            access_log=None,
+            keepalive_timeout=settings.keep_alive_seconds,
+            lingering_time=LINGERING_SECONDS,
+            max_line_size=settings.max_head_bytes,
+            max_field_size=settings.max_head_bytes,
+            # A compressed body would cost more memory than its bytes; SDKs send none.
+            auto_decompress=False,
+        )
+        await runner.setup()
+        try:
+            if settings.listen:
+                await self._listen("listen", settings.listen, None)
+            if settings.listen_https:
+                await self._listen("listen_https", settings.listen_https, _tls_context(settings))
+        except BaseException:
+            await self.close()
+            raise
+        self._checker = asyncio.create_task(self._check())
+
+    async def close(self) -> None:
+        """End; harmless when repeated. See the module."""
+        self.gateway.is_draining = True
+        for server in self._servers:
+            server.close()
+        if self._checker is not None:
+            self._checker.cancel()
+        # The clients first: that ends the long polls, which would otherwise hold their connections for 30 s. Other
+        # requests have a second for the answer of the broker, and then the whole time to write theirs.
+        await self.gateway.close()
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            if runner.server is not None:
+                await runner.server.shutdown(DRAIN_SECONDS)
+            await runner.cleanup()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # ------------------------------------------------------------------ inside
+
+    async def _listen(self, name: str, address: str, tls: ssl.SSLContext | None) -> None:
+        host, port = split_address(name, address)
+        assert self._runner is not None
+        make_inner = self._runner.server
+        assert make_inner is not None
+        server = await asyncio.get_running_loop().create_server(
+            lambda: ConnectionGuard(self.gateway.guards, make_inner()),
+            host,
+            port,
+            ssl=tls,
+            backlog=BACKLOG,
+            reuse_port=True if self.gateway.settings.reuse_port else None,
+        )
+        self._servers.append(server)
+        bound = server.sockets[0].getsockname()
+        self.addresses.append((str(bound[0]), int(bound[1])))
+
+    async def _check(self) -> None:
+        while True:
+            await asyncio.sleep(CHECK_SECONDS)
+            self.gateway.guards.close_slow()
+            self.gateway.connections.close_idle()
+
+
+def _application(gateway: Gateway) -> web.Application:
+    @web.middleware
+    async def in_request(
+        request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        transport = request.transport
+        gateway.guards.begin_request(transport)
+        try:
+            response = await handler(request)
+            if gateway.is_draining:
+                response.force_close()
+            return response
+        finally:
+            gateway.guards.end_request(transport)
+
+    application = web.Application(middlewares=[in_request], client_max_size=gateway.settings.max_request_bytes)
+    application.add_routes(endpoint.routes(gateway))
+    return application
+
+
+def _tls_context(settings: Settings) -> ssl.SSLContext:
+    """Return the TLS context of the settings, which is that of the broker's own port.
+
+    Raises:
+        OSError, ssl.SSLError: certificate or key cannot be used.
+    """
+    assert settings.tls_certificate is not None
+    assert settings.tls_key is not None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(settings.tls_certificate, settings.tls_key)
+    return context
+
+
+def ready_facts(server: GatewayServer) -> dict[str, Any]:
+    """Return the content of the ready file."""
+    host, port = server.addresses[0]
+    return {
+        "host": host,
+        "port": port,
+        "addresses": [f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in server.addresses],
+        "pid": os.getpid(),
+    }
