@@ -272,9 +272,14 @@ class Client:
             InvalidArgument: the name or a value is out of range.
             TooManyQueues: the account is at its limit of queues.
         """
-        channel = self._require()
-        reply = await channel.ask(wire.CreateQueue, wire.QueueInfo, Repeat.ONCE, name, to_wire(attributes))
-        return Queue(channel, name, request_id=reply.request_id)
+        info = await self.create_queue_info(name, **attributes)
+        return Queue(self._require(), name, request_id=info.request_id)
+
+    async def create_queue_info(self, name: str, **attributes: Unpack[QueueAttributes]) -> QueueInfo:
+        """Like :meth:`create_queue`; return the attributes and the id."""
+        return from_wire(
+            await self._require().ask(wire.CreateQueue, wire.QueueInfo, Repeat.ONCE, name, to_wire(attributes))
+        )
 
     async def ensure_queue(self, name: str, **attributes: Unpack[QueueAttributes]) -> Queue:
         """Create a queue, or check that the existing queue has the given attributes. Repeated after a lost reply.
@@ -305,7 +310,8 @@ class Client:
             limit: most queues of a page, 1-1,000.
         """
         reply = await self._require().ask(wire.ListQueues, wire.QueueList, Repeat.READ, search, offset, limit)
-        return QueuePage([name for _, name in reply.queues], reply.total, reply.request_id)
+        ids, names = [number for number, _ in reply.queues], [name for _, name in reply.queues]
+        return QueuePage(names, reply.total, reply.request_id, ids)
 
     async def delete_queue(self, name: str) -> Done:
         """Delete a queue with all its messages. Not repeated after a lost reply.
@@ -520,10 +526,13 @@ class Client:
             InvalidArgument: the name or a value is out of range.
             TooManyTopics: the account is at its limit of topics.
         """
-        channel = self._require()
+        info = await self.create_topic_info(name, **attributes)
+        return Topic(self._require(), info.name, request_id=info.request_id)
+
+    async def create_topic_info(self, name: str, **attributes: Unpack[TopicAttributes]) -> TopicInfo:
+        """Like :meth:`create_topic`; return the attributes, the resulting name and the id."""
         given = topic_attributes(attributes)
-        reply = await channel.ask(wire.CreateTopic, wire.TopicInfo, Repeat.ONCE, name, given)
-        return Topic(channel, reply.topic, request_id=reply.request_id)
+        return topic_info(await self._require().ask(wire.CreateTopic, wire.TopicInfo, Repeat.ONCE, name, given))
 
     async def ensure_topic(self, name: str, **attributes: Unpack[TopicAttributes]) -> Topic:
         """Create a topic, or check that the existing topic has the given attributes. Repeated after a lost reply.
@@ -547,7 +556,8 @@ class Client:
     async def topics(self, *, search: str = "", offset: int = 0, limit: int = 100) -> TopicPage:
         """List topics of the account, by name; arguments as for :meth:`queues`. Safe to cancel."""
         reply = await self._require().ask(wire.ListTopics, wire.TopicList, Repeat.READ, search, offset, limit)
-        return TopicPage([name for _, name in reply.topics], reply.total, reply.request_id)
+        ids, names = [number for number, _ in reply.topics], [name for _, name in reply.topics]
+        return TopicPage(names, reply.total, reply.request_id, ids)
 
     async def delete_topic(self, name: str) -> Done:
         """Delete a topic that has no subscriptions. Not repeated after a lost reply.

@@ -195,6 +195,8 @@ class NamePage(msgspec.Struct, frozen=True):
     total: int
     """Names that match the search, listed here or not."""
     request_id: int
+    ids: list[int] = []
+    """Ids of the queues or topics, in the order of the names."""
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names)

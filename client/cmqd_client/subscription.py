@@ -64,6 +64,8 @@ class SubscriptionInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The key of the request signatures (``whsec_...``, Standard Webhooks), if this call created a subscription to a
     URL; else None. The server shows the secret only once; keep it."""
 
+    id: int = 0
+    """Changes if the subscription is made again. 0 = the server is too old to report the id."""
     protocol: str = ""
     """``queue``, ``http`` or ``https``."""
     endpoint: str = ""

@@ -383,6 +383,10 @@ class Client(Synchronous[AsyncClient]):
         """
         return Queue(self.portal.call(lambda: self.asynchronous.create_queue(name, **attributes)), self.portal)
 
+    def create_queue_info(self, name: str, **attributes: Unpack[QueueAttributes]) -> QueueInfo:
+        """Like :meth:`create_queue`; return the attributes and the id."""
+        return self.portal.call(lambda: self.asynchronous.create_queue_info(name, **attributes))
+
     def ensure_queue(self, name: str, **attributes: Unpack[QueueAttributes]) -> Queue:
         """Create a queue, or check that the existing queue has the given attributes. Repeated after a lost reply.
 
@@ -610,6 +614,10 @@ class Client(Synchronous[AsyncClient]):
             TooManyTopics: the account is at its limit of topics.
         """
         return Topic(self.portal.call(lambda: self.asynchronous.create_topic(name, **attributes)), self.portal)
+
+    def create_topic_info(self, name: str, **attributes: Unpack[TopicAttributes]) -> TopicInfo:
+        """Like :meth:`create_topic`; return the attributes, the resulting name and the id."""
+        return self.portal.call(lambda: self.asynchronous.create_topic_info(name, **attributes))
 
     def ensure_topic(self, name: str, **attributes: Unpack[TopicAttributes]) -> Topic:
         """Create a topic, or check that the existing topic has the given attributes. Repeated after a lost reply.

@@ -99,6 +99,7 @@ class Subscription:
         """Return the read-only facts for the owner; times in ms."""
         deliveries = self.deliveries
         return {
+            "id": self.subscription_id,
             "created_ms": self.created_ms,
             "modified_ms": self.modified_ms,
             "blocked": deliveries.held_up,
