@@ -408,6 +408,12 @@ class Channel:
             handed_back=sum(connection.handed_back for connection in connections),
         )
 
+    @property
+    def account(self) -> str | None:
+        """The account of the key, as the server told it; None = not connected."""
+        connection = self._pick()
+        return None if connection is None else connection.account
+
     def _pick(self) -> Connection | None:
         """Return a connection that is up, in turn; None if all links are down."""
         links = self._links

@@ -210,6 +210,11 @@ class Client:
         """Whether the client is connected, connecting, refused or closed."""
         return self._channel.state if self._is_opened else ClientState.NEW
 
+    @property
+    def account(self) -> str | None:
+        """Name of the account of the key, as told by the server; None = not connected."""
+        return self._channel.account
+
     def statistics(self) -> ClientStatistics:
         """Return a snapshot of the counters of this client.
 

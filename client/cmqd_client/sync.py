@@ -319,6 +319,11 @@ class Client(Synchronous[AsyncClient]):
         """Whether the client is connected, connecting, refused or closed."""
         return self.asynchronous.state
 
+    @property
+    def account(self) -> str | None:
+        """Name of the account of the key, as told by the server; None = not connected."""
+        return self.asynchronous.account
+
     def statistics(self) -> ClientStatistics:
         """Return a snapshot of the counters of this client.
 

@@ -6,7 +6,9 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 import pytest
 import uvloop
 
+from support.cmq_calls import CmqCalls
 from support.gateway_rig import GatewayRig
+from support.local_server import LocalServer
 
 
 def _debug_loop() -> asyncio.AbstractEventLoop:
@@ -25,3 +27,14 @@ def pytest_asyncio_loop_factories(
 async def rig() -> AsyncGenerator[GatewayRig]:
     async with GatewayRig() as rig:
         yield rig
+
+
+@pytest.fixture
+def calls(rig: GatewayRig) -> CmqCalls:
+    return CmqCalls(rig)
+
+
+@pytest.fixture
+def server(rig: GatewayRig) -> LocalServer:
+    """The broker behind the gateway, past the gateway."""
+    return rig.server

@@ -81,17 +81,22 @@ def test_texts_have_the_names_and_units_of_cmq(text: str, expected: str | None) 
 
 
 @pytest.mark.parametrize(
-    ("field", "reason"),
+    ("field", "limit", "reason"),
     [
-        ("queue", Reason.QUEUE_NAME),
-        ("topic", Reason.TOPIC_NAME),
-        ("subscription", Reason.SUBSCRIPTION_NAME),
-        ("rewind_ms", Reason.REWIND_WINDOW),
-        ("dead_letter_queue", Reason.PARAMETERS_ERROR),
+        ("queue", "1 to 64 ASCII letters", Reason.QUEUE_NAME),
+        ("queue", "a queue with a redrive", Reason.PARAMETERS_ERROR),
+        ("topic", "3 to 64 ASCII letters", Reason.TOPIC_NAME),
+        ("subscription", "3 to 64 ASCII letters", Reason.SUBSCRIPTION_NAME),
+        ("endpoint", "1 to 64 ASCII letters", Reason.ENDPOINT_ILLEGAL),
+        ("endpoint", "a URL has a host", Reason.ENDPOINT_FORMAT),
+        ("rewind_ms", "at most retention_ms", Reason.REWIND_WINDOW),
+        ("dead_letter_queue", "an existing queue", Reason.PARAMETERS_ERROR),
     ],
 )
-def test_an_invalid_argument_has_the_row_of_its_field(field: str, reason: Reason) -> None:
-    assert translate(error_of(ErrorCode.INVALID_ARGUMENT, field=field), "CreateQueue").reason is reason
+def test_an_invalid_argument_has_the_row_of_its_field(field: str, limit: str, reason: Reason) -> None:
+    error = error_of(ErrorCode.INVALID_ARGUMENT, field=field, limit=limit)
+
+    assert translate(error, "CreateQueue").reason is reason
 
 
 def test_a_queue_without_a_rewind_window_is_not_a_wrong_time() -> None:

@@ -206,8 +206,8 @@ DATA_ACTIONS = frozenset(
         "PeekMessage",
         "SendHalfMessage",
         "BatchSendHalfMessage",
-        "CommitMessage",
-        "RollbackMessage",
+        "CommitHalfMessage",
+        "RollbackHalfMessage",
     }
 )
 """Actions on messages, which CMQ throttles with 4420; the others control queues and topics and are throttled with
@@ -291,14 +291,20 @@ TRANSLATIONS: Mapping[int, Reason | None] = MappingProxyType(
 """The reason for each error of the broker. Errors of the client itself (no connection, no answer in time, an unknown
 code of a newer broker) are failures of the server."""
 
-_BY_FIELD: Mapping[str, Reason] = MappingProxyType(
+_NAMES: Mapping[str, Reason] = MappingProxyType(
     {
         "queue": Reason.QUEUE_NAME,
         "topic": Reason.TOPIC_NAME,
         "subscription": Reason.SUBSCRIPTION_NAME,
+        "endpoint": Reason.ENDPOINT_ILLEGAL,
+    }
+)
+"""The reason of an ``invalid_argument`` for a malformed name."""
+
+_BY_FIELD: Mapping[str, Reason] = MappingProxyType(
+    {
         "rewind_ms": Reason.REWIND_WINDOW,
         "delay_ms": Reason.DELAY,
-        "endpoint": Reason.ENDPOINT_FORMAT,
         "protocol": Reason.ENDPOINT_FORMAT,
         "routing_key": Reason.OUT_OF_RANGE,
         "routing_keys": Reason.ROUTING_KEY_MISSING,
@@ -358,7 +364,7 @@ def translate(error: native.CmqError, action: str) -> Refusal:
         return _not_rewindable(error)
     reason = None if error.code is None else TRANSLATIONS.get(error.code)
     if isinstance(error, native.InvalidArgument):
-        reason = _BY_FIELD.get(str(error.details.get("field")), Reason.PARAMETERS_ERROR)
+        reason = _reason_of_field(error)
     elif reason is Reason.THROTTLED and action not in DATA_ACTIONS:
         reason = Reason.CONTROL_THROTTLED
     elif reason is None:
@@ -367,6 +373,16 @@ def translate(error: native.CmqError, action: str) -> Refusal:
     if error.retry_after is not None:
         detail += f"; try again in {error.retry_after:g} s"
     return Refusal(reason, detail)
+
+
+def _reason_of_field(error: native.InvalidArgument) -> Reason:
+    field = str(error.details.get("field"))
+    if field in _NAMES:
+        # The broker also names a queue that is of the wrong kind, for example never redriven.
+        is_malformed = "letters" in str(error.details.get("limit"))
+        other = Reason.ENDPOINT_FORMAT if field == "endpoint" else Reason.PARAMETERS_ERROR
+        return _NAMES[field] if is_malformed else other
+    return _BY_FIELD.get(field, Reason.PARAMETERS_ERROR)
 
 
 def _not_rewindable(error: native.TimeNotRewindable) -> Refusal:

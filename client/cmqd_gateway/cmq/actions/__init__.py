@@ -6,8 +6,29 @@ Struct for its parameters (see :mod:`cmqd_gateway.cmq.parameters`), a function, 
 
 from collections.abc import Mapping
 
-from cmqd_gateway.cmq.actions import messages
+from cmqd_gateway.cmq.actions import (
+    dead_letters,
+    messages,
+    publishing,
+    queues,
+    routes,
+    subscriptions,
+    topics,
+    transactions,
+)
 from cmqd_gateway.cmq.call import Action
 
-TABLE: Mapping[str, Action] = {action.name.lower(): action for action in (*messages.ACTIONS,)}
+ACTIONS: tuple[Action, ...] = (
+    *queues.ACTIONS,
+    *dead_letters.ACTIONS,
+    *messages.ACTIONS,
+    *transactions.ACTIONS,
+    *topics.ACTIONS,
+    *publishing.ACTIONS,
+    *subscriptions.ACTIONS,
+    *routes.ACTIONS,
+)
+"""All actions."""
+
+TABLE: Mapping[str, Action] = {action.name.lower(): action for action in ACTIONS}
 """The actions by their names in lower case: SDKs spell some names differently."""
