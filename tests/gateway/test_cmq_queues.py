@@ -22,7 +22,7 @@ async def test_a_new_queue_has_cmqs_defaults_and_an_id(calls: CmqCalls) -> None:
     fields = await attributes(calls, "jobs")
     assert created == {"queueId": fields["queueId"]}
     assert fields["queueId"].startswith("queue-")
-    expected = {
+    expected: dict[str, Any] = {
         "queueName": "jobs",
         "maxMsgHeapNum": 100_000_000,
         "pollingWaitSeconds": 0,

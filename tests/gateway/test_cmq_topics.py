@@ -75,7 +75,7 @@ async def subscribed(calls: CmqCalls, **parameters: Any) -> dict[str, Any]:
 async def test_a_queue_subscribes(calls: CmqCalls) -> None:
     fields = await subscribed(calls)
 
-    expected = {
+    expected: dict[str, Any] = {
         "topicOwner": "admin",
         "topicName": "news",
         "subscriptionName": "sub",
