@@ -63,19 +63,22 @@ class Retry(Exception):
 class Processing:
     """Runs a body as the handler of a message; see :meth:`ConsumedMessage.process`."""
 
-    __slots__ = ("_cancellations", "_intake", "_lease", "_message", "_span")
+    __slots__ = ("_cancellations", "_former", "_intake", "_lease", "_message", "_span")
 
     def __init__(self, intake: Intake, lease: Lease, message: TracedMessage) -> None:
         self._intake = intake
         self._lease = lease
         self._message = message
         self._cancellations = 0
+        self._former: asyncio.Task[Any] | None = None
+        """The task of the handler of the message, if the body runs inside a handler."""
         self._span: AbstractContextManager[Any] | None = None
 
     async def __aenter__(self) -> None:
         task = asyncio.current_task()
         assert task is not None  # the caller is a coroutine
         self._cancellations = task.cancelling()
+        self._former = self._intake.running.get(self._lease.handle)
         self._intake.running[self._lease.handle] = task
         if self._lease.lost is not None:
             # The body cannot be skipped, but ends where it first waits.
@@ -92,6 +95,8 @@ class Processing:
             _end_span(self._span, error)
         lease = self._lease
         task = self._intake.running.pop(lease.handle)
+        if self._former is not None:
+            self._intake.running[lease.handle] = self._former
         if lease.lost is not None and task.cancelling() > self._cancellations:
             remaining = task.uncancel()
             return remaining <= self._cancellations and (

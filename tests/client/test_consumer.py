@@ -148,6 +148,25 @@ async def test_a_retry_chooses_its_pause(client: Client, server: LocalServer, ca
     assert facts.why == "Retry('the shop is closed')"
 
 
+async def test_a_handler_may_settle_its_message_by_process(client: Client, server: LocalServer) -> None:
+    await server.put("orders", b"a", b"b", b"c")
+    workers: list[asyncio.Task[Any] | None] = []
+
+    async def handle(message: ConsumedMessage) -> None:
+        workers.append(asyncio.current_task())
+        async with message.process():
+            if message.body == b"a" and message.receive_count == 1:
+                raise Retry(after=7200)
+
+    async with running(client, handle, concurrency=1) as consumer:
+        await eventually(lambda: consumer.statistics().deleted == 2)
+        server.advance(7200)
+        await eventually(lambda: consumer.statistics().deleted == 3)
+
+    assert len(workers) == 4
+    assert len(set(workers)) == 1, "the worker outlives the end of process()"
+
+
 async def test_what_is_left_of_a_message_that_the_handler_deletes_itself(client: Client, server: LocalServer) -> None:
     await server.put("orders", b"a", b"b", b"c")
 
