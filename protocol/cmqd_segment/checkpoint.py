@@ -16,6 +16,7 @@ import msgspec
 
 from cmqd_segment.attributes import QueueAttributes, SubscriptionAttributes, TopicAttributes
 from cmqd_types.messages import Headers
+from cmqd_types.totals import QueueTotals, SubscriptionTotals, TopicTotals
 
 
 class CheckpointPart(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -91,6 +92,8 @@ class QueueSlice(CheckpointPart, frozen=True, tag=2):
     redrive: Redrive | None = None
     far_delays: list[bytes] = []
     """(due time in ms, position) pairs of delayed messages that are in no bucket yet; stale positions are ignored."""
+    totals: QueueTotals | None = None
+    """Counts since the queue was made; None = an older version wrote the slice, and they begin at 0."""
 
 
 class LeasesSlice(CheckpointPart, frozen=True, tag=3):
@@ -152,6 +155,8 @@ class TopicSlice(CheckpointPart, frozen=True, tag=9):
     step_starts: bytes
     step_ends: bytes
     """The time index, as a queue's."""
+    totals: TopicTotals | None = None
+    """As in ``QueueSlice``."""
 
 
 class SubscriptionSlice(CheckpointPart, frozen=True, tag=10):
@@ -174,6 +179,8 @@ class SubscriptionSlice(CheckpointPart, frozen=True, tag=10):
     dropped: int
     last_error: str
     last_error_ms: int
+    failed: int = 0
+    """Number of attempts that failed since the subscription was made; each attempt for a message counts."""
 
 
 class RetriesSlice(CheckpointPart, frozen=True, tag=11):
@@ -220,6 +227,17 @@ class SessionsSlice(CheckpointPart, frozen=True, tag=5):
     """(account, session, last use in ms, highest sequence, packed answers; see ``cmqd.core.facts.sessions``)."""
 
 
+class GoneTotalsSlice(CheckpointPart, frozen=True, tag=13):
+    """A part of the totals of the queues, topics and subscriptions that were deleted, added up for each account.
+
+    Made after the slices of all queues and topics: every deletion up to its LSN is in it, also the deletion of a queue
+    that has no slice because it went while the checkpoint was taken.
+    """
+
+    lsn: int
+    accounts: list[tuple[str, QueueTotals, TopicTotals, SubscriptionTotals]]
+
+
 class CheckpointEnd(CheckpointPart, frozen=True, tag=6):
     """The last part."""
 
@@ -241,5 +259,6 @@ AnyPart: TypeAlias = (
     | RetriesSlice
     | ScheduleSlice
     | SessionsSlice
+    | GoneTotalsSlice
     | CheckpointEnd
 )

@@ -201,6 +201,14 @@ class ClockOffset(Record, frozen=True, tag=11):
     """The longest delay that a send could have at that time."""
 
 
+class TotalsReset(Record, frozen=True, tag=68):
+    """All totals of the broker begin at 0 from here on: rows were lost, and the totals would be lower than before the
+    loss. A reader of totals takes 0 for a new beginning, and any other lower value for a count from 0 to that value.
+    """
+
+    reset_ms: int
+
+
 class MessagesSent(Record, frozen=True, tag=16):
     """A batch stored under contiguous positions and message ids. Its bodies follow the bodies of the earlier
     ``MessagesSent`` records in the row's data.
@@ -570,6 +578,7 @@ AnyRecord: TypeAlias = (
     | RedriveStarted
     | RedriveEnded
     | ClockOffset
+    | TotalsReset
     | MessagesSent
     | MessagesReceived
     | MessagesDeleted

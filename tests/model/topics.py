@@ -1,13 +1,15 @@
 # pyright: reportPrivateUsage=false
 """The rules of topics: who gets what is published, when it is tried again, and what is pending in between."""
 
+from collections import Counter
 from typing import Any, ClassVar
 
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
-from model.judge import which
+from model.judge import nonzero, which
 from model.machine import BrokerMachine
 
+from cmqd.core.broker import Broker
 from cmqd.core.errors import (
     BatchTooLarge,
     SequenceTooOld,
@@ -64,6 +66,8 @@ class TopicsMachine(BrokerMachine):
         self.late: tuple[Any, list[Any]] | None = None
         self.publishing: tuple[NaiveTopic, dict[int, Any], dict[int, bool], list[int]] | None = None
         """Being posted, oldest first."""
+        self.gone_topic_totals = Counter[str]()
+        """Of deleted topics and subscriptions."""
         self.ended: dict[tuple[int, int], tuple[str | None, int]] = {}
         """Results just told: (error, started) by subscription and position."""
 
@@ -137,6 +141,7 @@ class TopicsMachine(BrokerMachine):
             if what == "unsubscribe":
                 outcome = self.broker.unsubscribe(topic.account, topic.name, one.name, self.now_ms)
                 topic.subscriptions.remove(one)
+                self.gone_topic_totals.update(one.totals())
                 self.done(outcome)
             elif what == "set":
                 filters = self.filters(topic, number // 64)
@@ -198,6 +203,7 @@ class TopicsMachine(BrokerMachine):
             return
         assert not topic.subscriptions
         self.topics.remove(topic)
+        self.gone_topic_totals.update(topic.totals)
         self.done(outcome)
 
     @precondition(lambda self: bool(self.subscriptions()))
@@ -319,6 +325,7 @@ class TopicsMachine(BrokerMachine):
                 copy_ids = list(range(copy_id, copy_id + len(taken)))
                 copy_id += len(taken)
                 assert not set(copy_ids) & self.message_ids, "a message id was used twice"
+                one.copied += len(taken)
                 bodies, marks, labels = zip(*(messages[ids[at]] for at in taken), strict=True)
                 self.take_copies(target, copy_ids, list(bodies), list(marks))
                 assert record.topic == topic.name
@@ -332,6 +339,7 @@ class TopicsMachine(BrokerMachine):
         assert not copies, "copies for a subscription that is not there"
         assert not waiting, "it waits for a subscription that is not there"
         topic.next_position += len(ids)
+        topic.totals.update(published=len(ids), published_bytes=sum(len(messages[one][0]) for one in ids))
         return ids
 
     def taken_by(self, queue: NaiveQueue, wanted: list[int], sizes: list[int], strategy: str) -> list[int]:
@@ -351,7 +359,7 @@ class TopicsMachine(BrokerMachine):
         attributes = queue.attributes
         assert all(len(body) <= attributes["max_message_bytes"] for body in bodies)
         assert len(queue.messages) + len(bodies) <= attributes["max_backlog"], "a copy in a full queue"
-        queue.send(ids, bodies, marks, [0] * len(ids), self.now_ms)
+        queue.send(ids, bodies, marks, [0] * len(ids), self.now_ms, are_copies=True)
 
     # ------------------------------------------------------------------ records
 
@@ -518,6 +526,24 @@ class TopicsMachine(BrokerMachine):
         self.pushes.clear()
         for one in self.subscriptions():
             one.restart()
+
+    def forget_totals(self) -> None:
+        super().forget_totals()
+        self.gone_topic_totals.clear()
+        for topic in self.topics:
+            topic.totals.clear()
+            for one in topic.subscriptions:
+                one.forget_totals()
+
+    def check_totals(self, broker: Broker) -> None:
+        super().check_totals(broker)
+        for topic in self.topics:
+            assert nonzero(broker.topics[topic.topic_id].totals) == +topic.totals
+            for one in topic.subscriptions:
+                assert nonzero(broker.subscriptions[one.subscription_id].deliveries.totals()) == +one.totals()
+        gone = broker.facts.gone_totals.by_account.get("admin")
+        found = nonzero(gone.topics) + nonzero(gone.subscriptions) if gone is not None else Counter[str]()
+        assert found == +self.gone_topic_totals
 
     def always(self) -> None:
         super().always()

@@ -150,6 +150,7 @@ def reloaded(deliveries: Deliveries, size: int = 2) -> Deliveries:
         waiting,
         blocked=deliveries.blocked,
         delivered=deliveries.delivered,
+        failed=deliveries.failed,
         dropped=deliveries.dropped,
         last_error=deliveries.last_error,
         last_error_ms=deliveries.last_error_ms,

@@ -34,6 +34,7 @@ from pyroaring import BitMap64
 
 from cmqd.core.facts.retry_schedule import BACKOFF, EXPONENTIAL_DECAY
 from cmqd_segment.records import DeliveriesDropped, DeliveriesFailed, MessagesDelivered, ranges, unpack_runs
+from cmqd_types.totals import SubscriptionTotals
 
 DAMAGED = "damaged"
 """Reason of a drop: the body cannot be read."""
@@ -73,6 +74,7 @@ class Deliveries:
         "delivered",
         "dropped",
         "exhausted",
+        "failed",
         "last_error",
         "last_error_ms",
         "max_known",
@@ -101,6 +103,9 @@ class Deliveries:
         follow from the facts alone; only ``exponential_decay`` holds messages up for it.
         """
         self.delivered = 0
+        """Messages that the target took, and copies that went to the queue at their publish."""
+        self.failed = 0
+        """Attempts that failed."""
         self.dropped = 0
         """Includes expired messages."""
         self.last_error = ""
@@ -155,6 +160,7 @@ class Deliveries:
         for position, attempts, next_ms in facts:
             self.under_way.pop(position, None)
             self._probes.discard(position)
+            self.failed += 1
             if not self.is_pending(position):
                 continue
             self.waiting.discard(position)
@@ -234,6 +240,14 @@ class Deliveries:
             self._probes.discard(position)
 
     # ------------------------------------------------------------------ counts
+
+    def totals(self) -> SubscriptionTotals:
+        """Return the counts since the subscription was made."""
+        return SubscriptionTotals(self.delivered, self.failed, self.dropped)
+
+    def reset_totals(self) -> None:
+        """Let the counts begin at 0 again."""
+        self.delivered = self.failed = self.dropped = 0
 
     @property
     def waiting_count(self) -> int:
@@ -460,6 +474,7 @@ class Deliveries:
         *,
         blocked: bool,
         delivered: int,
+        failed: int,
         dropped: int,
         last_error: str,
         last_error_ms: int,
@@ -469,6 +484,7 @@ class Deliveries:
         self._unsent = waiting.copy()
         self.blocked = blocked
         self.delivered = delivered
+        self.failed = failed
         self.dropped = dropped
         self.last_error = last_error
         self.last_error_ms = last_error_ms

@@ -45,6 +45,7 @@ CHUNKS_A_PART = 64
 SESSIONS_A_PART = 64
 HALVES_A_PART = 8192
 RETRIES_A_PART = 8192
+ACCOUNTS_A_PART = 256
 """Sizes of parts: a part is made in about 2 ms at most, so that the loop can serve clients in between."""
 
 
@@ -102,6 +103,12 @@ class Checkpoint:
             if schedule is not None:
                 parts += 1
                 yield self._facts.schedules.slice(schedule, last_lsn())
+        # After all queues and topics: a queue that went before its slice was made is known to this slice alone.
+        # The accounts are copied as the keys of sessions are below.
+        accounts = list(self._facts.gone_totals.by_account)
+        for start in range(0, len(accounts), ACCOUNTS_A_PART):
+            parts += 1
+            yield self._facts.gone_totals.slice(accounts[start : start + ACCOUNTS_A_PART], last_lsn())
         # Sessions last: their slices then have all answers of the queues' slices, and replay can take a session as it
         # is. The keys are copied for the same reason as the ids: a session that ends is left out, and a session that
         # begins is in the log.
@@ -165,6 +172,8 @@ class Checkpoint:
             # moves of later rows, which replay would count a second time.
             redrive=None if index.redrive is None else msgspec.structs.replace(index.redrive),
             far_delays=[pairs.tobytes() for pairs in far_delays],
+            # A copy for the same reason as the redrive's.
+            totals=msgspec.structs.replace(index.totals),
         )
         yield from halves
         for entries in dedup_ids:
@@ -210,6 +219,7 @@ class Checkpoint:
             step_positions=step_positions,
             step_starts=step_starts,
             step_ends=step_ends,
+            totals=msgspec.structs.replace(topic.totals),
         )
         for entries in dedup_ids:
             yield DedupSlice(topic.topic_id, entries)
@@ -256,6 +266,7 @@ def _subscription_slice(subscription: Subscription, lsn: int) -> SubscriptionSli
         dropped=deliveries.dropped,
         last_error=deliveries.last_error,
         last_error_ms=deliveries.last_error_ms,
+        failed=deliveries.failed,
     )
 
 

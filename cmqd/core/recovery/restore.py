@@ -11,6 +11,7 @@ does not have.
 
 from array import array
 
+import msgspec
 from pyroaring import BitMap64
 
 from cmqd.core.facts.dedup import DedupIds
@@ -23,6 +24,7 @@ from cmqd_segment.checkpoint import (
     CheckpointEnd,
     CheckpointHeader,
     DedupSlice,
+    GoneTotalsSlice,
     HalvesSlice,
     HistorySlice,
     LeasesSlice,
@@ -90,6 +92,8 @@ class Restore:
                 self._promises.memory.recount(account, dedup_ids)
             case ScheduleSlice():
                 self._facts.schedules.load(part)
+            case GoneTotalsSlice():
+                self._facts.gone_totals.load(part)
             case SessionsSlice():
                 # Slices of sessions are written last and hold all answers of the queues, so a session is taken as the
                 # slice has it.
@@ -106,6 +110,8 @@ class Restore:
         topic.floor = part.floor
         topic.last_enqueue_ms = part.last_enqueue_ms
         topic.steps.load(part.step_positions, part.step_starts, part.step_ends)
+        if part.totals is not None:
+            topic.totals = msgspec.structs.replace(part.totals)
         # Records up to this LSN are in the slice. Applied again, they would count messages twice.
         topic.slice_lsn = part.lsn
         # In the table at once: the slices of its subscriptions and dedup ids follow.
@@ -124,6 +130,7 @@ class Restore:
             BitMap64.deserialize(part.waiting) if part.waiting else BitMap64(),
             blocked=part.blocked,
             delivered=part.delivered,
+            failed=part.failed,
             dropped=part.dropped,
             last_error=part.last_error,
             last_error_ms=part.last_error_ms,
