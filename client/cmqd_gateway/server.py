@@ -18,6 +18,7 @@ from aiohttp import web
 from cmqd_gateway.cmq import endpoint
 from cmqd_gateway.connection_guard import CHECK_SECONDS, ConnectionGuard
 from cmqd_gateway.gateway import Gateway
+from cmqd_gateway.rest import routes as rest_routes
 from cmqd_gateway.settings import Settings, split_address
 
 DRAIN_SECONDS: Final = 5.0
@@ -137,6 +138,7 @@ def _application(gateway: Gateway) -> web.Application:
 
     application = web.Application(middlewares=[in_request], client_max_size=gateway.settings.max_request_bytes)
     application.add_routes(endpoint.routes(gateway))
+    application.add_routes(rest_routes.routes(gateway))
     return application
 
 

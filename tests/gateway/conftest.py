@@ -9,6 +9,7 @@ import uvloop
 from support.cmq_calls import CmqCalls
 from support.gateway_rig import GatewayRig
 from support.local_server import LocalServer
+from support.rest_calls import RestCalls
 
 
 def _debug_loop() -> asyncio.AbstractEventLoop:
@@ -38,3 +39,8 @@ def calls(rig: GatewayRig) -> CmqCalls:
 def server(rig: GatewayRig) -> LocalServer:
     """The broker behind the gateway, past the gateway."""
     return rig.server
+
+
+@pytest.fixture
+def rest(rig: GatewayRig) -> RestCalls:
+    return RestCalls(rig)

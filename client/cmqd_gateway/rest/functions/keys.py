@@ -46,7 +46,7 @@ async def delete_key(call: Call[AccountQuery, Nothing]) -> None:
 
 async def list_accounts(call: Call[Nothing, Nothing]) -> AccountList:
     """List the names of all accounts. Only for the account `admin`."""
-    return AccountList(names=await call.client.accounts.list())
+    return AccountList(names=list(await call.client.accounts.list()))
 
 
 async def create_account(call: Call[Nothing, Nothing]) -> NewKey:

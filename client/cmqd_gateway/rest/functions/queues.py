@@ -37,8 +37,7 @@ async def create_queue(call: Call[Nothing, QueueAttributes]) -> QueueInfo:
     A name has 1 to 64 ASCII letters, digits, `-` and `_`, and does not differ only in case from the name of another
     queue.
     """
-    queue = await call.client.create_queue(call.names["queue"], **set_fields(call.body))
-    return queue_info(await queue.attributes(), created=True)
+    return queue_info(await call.client.create_queue_info(call.names["queue"], **set_fields(call.body)))
 
 
 async def ensure_queue(call: Call[Nothing, QueueAttributes]) -> QueueInfo:
@@ -82,7 +81,7 @@ async def rewind_queue(call: Call[Nothing, Rewind]) -> Rewound:
 
 async def list_dead_letter_sources(call: Call[Nothing, Nothing]) -> QueueNames:
     """List the queues that use this queue as their dead-letter queue."""
-    return QueueNames(names=await call.client.queue(call.names["queue"]).dead_letter_sources())
+    return QueueNames(names=list(await call.client.queue(call.names["queue"]).dead_letter_sources()))
 
 
 async def start_redrive(call: Call[Nothing, StartRedrive]) -> Redrive:
@@ -120,12 +119,12 @@ def set_fields(attributes: msgspec.Struct) -> Any:
     return {name: value for name, value in msgspec.structs.asdict(attributes).items() if value is not msgspec.UNSET}
 
 
-def queue_info(info: ClientQueueInfo, *, created: bool | None = None) -> QueueInfo:
+def queue_info(info: ClientQueueInfo) -> QueueInfo:
     """Convert the attributes, counts and facts of a queue."""
     return QueueInfo(
         name=info.name,
         id=str(info.id),
-        created=info.created if created is None else created,
+        created=info.created,
         attributes=QueueAttributes(**info.attributes()),  # pyright: ignore[reportArgumentType]
         counts=QueueCounts(
             active=info.active,

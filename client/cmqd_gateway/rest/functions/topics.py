@@ -46,8 +46,7 @@ async def create_topic(call: Call[Nothing, TopicAttributes]) -> TopicInfo:
     A name has 3 to 64 ASCII letters, digits, `-` and `_`. The broker cuts a longer name; `name` of the reply is the
     name in use.
     """
-    topic = await call.client.create_topic(call.names["topic"], **set_fields(call.body))
-    return _topic_info(await topic.attributes(), created=True)
+    return _topic_info(await call.client.create_topic_info(call.names["topic"], **set_fields(call.body)))
 
 
 async def ensure_topic(call: Call[Nothing, TopicAttributes]) -> TopicInfo:
@@ -216,11 +215,11 @@ def _check_labels(message: PublishMessage, before: str) -> None:
         )
 
 
-def _topic_info(info: ClientTopicInfo, *, created: bool | None = None) -> TopicInfo:
+def _topic_info(info: ClientTopicInfo) -> TopicInfo:
     return TopicInfo(
         name=info.name,
         id=str(info.id),
-        created=info.created if created is None else created,
+        created=info.created,
         attributes=TopicAttributes(filter_type=info.filter_type.value, max_message_bytes=info.max_message_bytes),
         lifecycle=info.lifecycle,
         retained=info.retained,
