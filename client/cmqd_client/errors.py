@@ -26,7 +26,7 @@
         ├── TopicNotFound, TopicExists, TopicInUse, TooManyTopics
         ├── SubscriptionNotFound, SubscriptionExists, TooManySubscriptions, PushUnavailable
         ├── ScheduleNotFound, ScheduleExists, TooManySchedules
-        ├── AccountExists, AccountNotFound, AccountNotEmpty, KeyNotFound, LastKey
+        ├── AccountExists, AccountNotFound, AccountNotEmpty, KeyNotFound, KeyExists, LastKey
         ├── Busy, DiskNearlyFull, ShuttingDown, TooManyRequests, InternalError, MessagesDamaged
         ├── OutcomeUnknown                also raised by the client: see the class
         └── UnknownServerError            a code that this version of the client does not know
@@ -505,8 +505,12 @@ class AccountNotEmpty(ServerError, code=ErrorCode.ACCOUNT_NOT_EMPTY):
     """The account has queues, topics or schedules; delete them first."""
 
 
+class KeyExists(ServerError, code=ErrorCode.KEY_EXISTS):
+    """A key of this id exists, with another secret, account, role or name; the pair was not imported."""
+
+
 class LastKey(ServerError, code=ErrorCode.LAST_KEY):
-    """The account's last enabled key cannot be disabled or deleted."""
+    """The account's last enabled key with role ``admin`` cannot be disabled, deleted or restricted."""
 
 
 class Busy(ServerError, code=ErrorCode.BUSY):

@@ -70,6 +70,9 @@ ADMINISTRATION: Final[frozenset[type[wire.Request]]] = frozenset(
         wire.DeleteSchedule,
         wire.CreateAccount,
         wire.CreateKey,
+        wire.CreateRoleKey,
+        wire.ImportKey,
+        wire.SetKeyRoles,
         wire.SetKeyEnabled,
         wire.DeleteKey,
         wire.DeleteAccount,
@@ -77,6 +80,10 @@ ADMINISTRATION: Final[frozenset[type[wire.Request]]] = frozenset(
     }
 )
 """Requests that change queues, topics, subscriptions, schedules, accounts or keys."""
+
+
+_NOT_LOGGED: Final = frozenset({"request_id", "secret_key"})
+"""Fields that no line shows: a number without a meaning in the log, and a secret."""
 
 
 class LineLimit:
@@ -149,7 +156,9 @@ class Audit:
             return
         outcome = "asked" if reply is None else reply.name if isinstance(reply, wire.Error) else "done"
         facts = _facts(request) | {"outcome": outcome, "by_key": client.secret_id} | limit_facts
-        if isinstance(reply, wire.KeyList) and isinstance(request, wire.CreateAccount | wire.CreateKey):
+        if isinstance(reply, wire.KeyList) and isinstance(
+            request, wire.CreateAccount | wire.CreateKey | wire.CreateRoleKey
+        ):
             facts["made_key"] = reply.keys[0].secret_id
         name = wire.operation_name(type(request))
         _log.info("administration", peer=client.peer, operation=name, by=client.account, **facts)
@@ -186,7 +195,7 @@ def _facts(request: wire.Request) -> dict[str, Any]:
     facts: dict[str, Any] = {}
     for name in request.__struct_fields__:
         value: Any = getattr(request, name)
-        if name == "request_id" or value is None:
+        if name in _NOT_LOGGED or value is None:
             continue
         if isinstance(value, Mapping):
             facts[name] = sorted(map(str, cast("Mapping[Any, Any]", value)))

@@ -9,6 +9,7 @@ from typing import Final, Protocol
 
 from cmqd.server.counters import Counters
 from cmqd.server.part import part
+from cmqd.server.permissions import Permissions
 from cmqd_protocol.errors import ErrorCode
 
 RETRY_MS: Final = 1_000
@@ -21,6 +22,10 @@ class Connection(Protocol):
     account: str
     """Empty until the connection has authenticated."""
     secret_id: str
+
+    def use_permissions(self, permissions: Permissions | None) -> None:
+        """Check requests by changed permissions of the key from now on."""
+        ...
 
     def end(self, code: ErrorCode, text: str, retry_after_ms: int | None = None) -> None:
         """Close with an error that tells the client the reason."""
@@ -89,9 +94,17 @@ class Connections:
         if self._none_left is not None and not self._open:
             self._none_left.set()
 
+    def use_permissions(self, secret_id: str, permissions: Permissions | None) -> None:
+        """Give changed permissions to every connection that authenticated by this key."""
+        for connection in self._of_key(secret_id):
+            connection.use_permissions(permissions)
+
+    def _of_key(self, secret_id: str) -> list[Connection]:
+        return [connection for connection in self._open if connection.secret_id == secret_id]
+
     def revoke(self, secret_id: str) -> None:
         """Close every connection that authenticated by this key."""
-        for connection in [entry for entry in self._open if entry.secret_id == secret_id]:
+        for connection in self._of_key(secret_id):
             connection.end(ErrorCode.AUTHENTICATION_FAILED, "the key was disabled or deleted")
 
     async def close(self, code: ErrorCode, text: str, within_s: float) -> None:

@@ -52,6 +52,7 @@ ERROR_CODES: Final[dict[type[domain.DomainError], ErrorCode]] = {
     own.AccountExists: ErrorCode.ACCOUNT_EXISTS,
     own.AccountNotFound: ErrorCode.ACCOUNT_NOT_FOUND,
     own.KeyNotFound: ErrorCode.KEY_NOT_FOUND,
+    own.KeyExists: ErrorCode.KEY_EXISTS,
     own.LastKey: ErrorCode.LAST_KEY,
     own.AccountNotEmpty: ErrorCode.ACCOUNT_NOT_EMPTY,
     own.PermissionDenied: ErrorCode.PERMISSION_DENIED,

@@ -30,6 +30,7 @@ from cmqd.server.advertised_address import advertised_address
 from cmqd.server.agenda_timer import AgendaTimer
 from cmqd.server.answering import Answer, Answering
 from cmqd.server.audit import ADMINISTRATION, Audit
+from cmqd.server.authorization import Authorization
 from cmqd.server.background_tasks import BackgroundTasks
 from cmqd.server.binary.listener import Listener
 from cmqd.server.broker_events import BrokerEvents
@@ -193,10 +194,13 @@ class Server:
             now_ms=now_ms,
             schedule=schedule,
         )
+        audit = Audit(accounts.account_of)
+        authorization = Authorization(audit=audit)
         self.client_events = ClientEvents(
             broker=broker,
             answering=self.answering,
             admission=self.admission,
+            authorization=authorization,
             collector=self.collector,
             publishes=self.publishes,
             waiting_requests=self.waiting_requests,
@@ -220,7 +224,6 @@ class Server:
                 )
             )
         broker.gates.pushing = self.outbox.can_push
-        audit = Audit(accounts.account_of)
         collected: dict[type[wire.Request], Handler] = {
             wire.SendMessages: Sends(
                 broker=broker,
@@ -252,11 +255,12 @@ class Server:
         self.dispatcher = Dispatcher(
             handlers={
                 kind: audit.audited(handler) if kind in ADMINISTRATION else handler
-                for kind, handler in handlers.items()
+                for kind, handler in authorization.guarded(handlers).items()
             },
             collected=frozenset(collected),
             answering=self.answering,
             admission=self.admission,
+            authorization=authorization,
             collector=self.collector,
             counters=self.counters,
         )
@@ -337,6 +341,7 @@ class Server:
             answering=answering,
             accounts=accounts,
             revoke=self.connections.revoke,
+            use_permissions=self.connections.use_permissions,
             counters=self.counters,
             now_ms=now_ms,
             schedule=schedule,
@@ -406,6 +411,7 @@ class Server:
             wire.RegisterChecker: transactions.register_checker,
             wire.UnregisterChecker: transactions.unregister_checker,
             wire.SetKeyEnabled: account_operations.set_key_enabled,
+            wire.SetKeyRoles: account_operations.set_key_roles,
             wire.DeleteKey: account_operations.delete_key,
             wire.DeleteAccount: account_operations.delete_account,
             wire.ListAllQueues: account_operations.list_all_queues,

@@ -72,6 +72,7 @@ class ErrorCode(IntEnum):
     KEY_NOT_FOUND = 502
     LAST_KEY = 503
     ACCOUNT_NOT_EMPTY = 504
+    KEY_EXISTS = 505
     # the server's state
     BUSY = 600
     DISK_NEARLY_FULL = 601

@@ -27,6 +27,7 @@ from cmqd_protocol.fields import (
     Handles,
     HeadersList,
     HeadersOfOne,
+    KeyTexts,
     MessageIds,
     Nonce,
     Proof,
@@ -40,6 +41,7 @@ from cmqd_protocol.fields import (
 )
 from cmqd_protocol.limits import MAX_BATCH, MAX_SECRET_ID_BYTES
 from cmqd_types import messages, queues, schedules, topics
+from cmqd_types.keys import EVERY_NAME, EVERY_ROLE
 from cmqd_types.messages import Headers, ReceivedMessage
 from cmqd_types.schedules import ScheduleSummary
 from cmqd_types.topics import SubscriptionSummary
@@ -755,6 +757,41 @@ class ListAllQueues(Request, frozen=True, tag=135):
     limit: int = 100
 
 
+class CreateRoleKey(Request, frozen=True, tag=136):
+    """Create an access key with roles and name patterns. Answered ``KeyList``, with the secret key.
+
+    An operation of its own: an older server would ignore appended fields of ``CreateKey`` and create a key that may do
+    everything.
+    """
+
+    roles: KeyTexts
+    names: KeyTexts
+    account: str | None = None
+
+
+class SetKeyRoles(Request, frozen=True, tag=137):
+    """Replace the roles and name patterns of a key, also for its open connections. Answered ``Done``."""
+
+    secret_id: str
+    roles: KeyTexts
+    names: KeyTexts
+    account: str | None = None
+
+
+class ImportKey(Request, frozen=True, tag=138):
+    """Add an existing key pair to an account. Answered ``KeyList``, without the secret key."""
+
+    secret_id: str
+    secret_key: str
+    roles: KeyTexts
+    names: KeyTexts
+    account: str | None = None
+
+    def __repr__(self) -> str:
+        """Without the secret, which must not reach a log by accident."""
+        return f"ImportKey(request_id={self.request_id}, secret_id={self.secret_id!r}, secret_key=...)"
+
+
 class AccountList(Reply, frozen=True, tag=199):
     """The names of all accounts."""
 
@@ -769,7 +806,14 @@ class KeyInfo(Struct, frozen=True, array_like=True, gc=False):
     enabled: bool
     created_ms: int
     secret_key: str | None = None
-    """Only in the reply to ``CreateKey`` or ``CreateAccount``."""
+    """Only in the reply to ``CreateKey``, ``CreateRoleKey`` or ``CreateAccount``."""
+    roles: tuple[str, ...] = EVERY_ROLE
+    """An older server names no roles: its keys have every role."""
+    names: tuple[str, ...] = EVERY_NAME
+
+    def __repr__(self) -> str:
+        """Without the secret, which must not reach a log by accident."""
+        return f"KeyInfo({self.secret_id!r}, account={self.account!r}, enabled={self.enabled}, roles={self.roles})"
 
 
 class KeyList(Reply, frozen=True, tag=200):

@@ -43,6 +43,7 @@ from cmqd.server.held_reply_memory import body_bytes
 from cmqd.server.io_batch import IoBatch
 from cmqd.server.log_lines import get_logger
 from cmqd.server.memory_budget import LEAST_BYTES, MemoryBudget
+from cmqd.server.permissions import Permissions
 from cmqd.server.reply_gate import Outgoing
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.events import Authenticated, ConnectionEnded, RequestRefused
@@ -76,6 +77,8 @@ class Shared:
     counters: Counters
     make_wire: Callable[[int], ServerConnection]
     """Makes the protocol object of a connection that begins at the time given."""
+    permissions_of: Callable[[str], Permissions | None]
+    """Returns the permissions of an enabled key, None for an unrestricted key."""
     on_made: Callable[["AcceptedConnection"], None]
     on_login_failed: Callable[[str, str, ConnectionEnded], None]
     """Called with the peer, the key id that the client named, and the reason of the close."""
@@ -122,6 +125,7 @@ class AcceptedConnection(asyncio.Protocol):
         "checked_queues",
         "credit",
         "is_held",
+        "permissions",
         "secret_id",
         "unread_receives",
         "waiting",
@@ -160,6 +164,8 @@ class AcceptedConnection(asyncio.Protocol):
         self.account = ""
         """Empty until the connection has authenticated."""
         self.secret_id = ""
+        self.permissions: Permissions | None = None
+        """None = unrestricted. Set together with ``secret_id``, before the first request is dispatched."""
         self.waiting: dict[int, int] | None = None
         """Waiter ids by request id; kept by ``WaitingRequests``."""
         self.checked_queues: set[str] | None = None
@@ -538,6 +544,7 @@ class AcceptedConnection(asyncio.Protocol):
         if isinstance(event, Authenticated):
             self.account = event.account
             self.secret_id = event.secret_id
+            self.permissions = self._shared.permissions_of(event.secret_id)
             self._shared.connections.authenticated(self)
             _log.debug("connection_authenticated", peer=self.peer, account=event.account, product=event.product)
         elif isinstance(event, RequestRefused):
@@ -601,6 +608,12 @@ class AcceptedConnection(asyncio.Protocol):
             self._close_slow(transport)
         elif slow_ms >= SLOW_AFTER_MS:
             self._park_waiting()
+
+    def use_permissions(self, permissions: Permissions | None) -> None:
+        """See ``Client``. Requests that were taken up earlier and wait may be refused now."""
+        self.permissions = permissions
+        if permissions is not None:
+            self._shared.events.permissions_changed(self)
 
     def go_on(self) -> None:
         """Read from the connection again after the storage has caught up."""

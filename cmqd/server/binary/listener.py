@@ -83,6 +83,7 @@ class Listener:
             budget=budget,
             counters=counters,
             make_wire=self._make_wire,
+            permissions_of=accounts.permissions_of,
             on_made=self._made,
             connections=connections,
             on_login_failed=audit.login_failed,

@@ -9,11 +9,13 @@ from cmqd.core.broker import Broker
 from cmqd.log.errors import LogFailed
 from cmqd.server.accounts import AccountNotEmpty, Accounts
 from cmqd.server.answering import Answering
+from cmqd.server.authorization import names_shown_to
 from cmqd.server.client import Client
 from cmqd.server.counters import Counters
 from cmqd.server.log_lines import get_logger
 from cmqd.server.operations import ACCOUNT_CHANGES, ACCOUNT_LOOKUPS, Location, Operation, call_of
 from cmqd.server.part import part
+from cmqd.server.permissions import Permissions, permissions_of
 from cmqd.server.refusals import error_reply
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
@@ -34,6 +36,8 @@ class AccountOperations:
     accounts: Accounts
     revoke: Callable[[str], None]
     """Closes the connections that authenticated by a key."""
+    use_permissions: Callable[[str, Permissions | None], None]
+    """Gives the connections that authenticated by a key its changed permissions."""
     counters: Counters
     now_ms: Callable[[], int]
     schedule: Callable[[], None]
@@ -54,6 +58,19 @@ class AccountOperations:
             )
             if not request.enabled:
                 self.revoke(request.secret_id)
+            return wire.Done(request.request_id)
+
+        self._when_written(client, request, change)
+
+    def set_key_roles(self, client: Client, request: wire.SetKeyRoles) -> None:
+        """Replace the roles and names of a key; its open connections have the new permissions at once."""
+
+        async def change() -> wire.AnyReply:
+            key = await self.accounts.set_key_roles(
+                *(client.account, request.account, request.secret_id, request.roles, request.names),
+                with_key=client.secret_id,
+            )
+            self.use_permissions(key.secret_id, permissions_of(key.roles, key.names))
             return wire.Done(request.request_id)
 
         self._when_written(client, request, change)
@@ -104,7 +121,8 @@ class AccountOperations:
         """List the queues of all accounts, for ``admin``."""
         self.accounts.must_be_admin(client.account, "list the queues of all accounts")
         after = (request.after_account, request.after_queue)
-        queues, next_after = self.broker.list_all_queues(request.search, after, request.limit)
+        shows = names_shown_to(client)
+        queues, next_after = self.broker.list_all_queues(request.search, after, request.limit, shows)
         self.answering.answer_lookup(client, wire.AllQueues(request.request_id, queues, next_after))
 
     def _change(self, operation: Operation, location: Location) -> Callable[[Client, Any], None]:
