@@ -218,4 +218,4 @@ def test_a_newer_file_is_left_alone(file: AccountsFile, capsys: pytest.CaptureFi
 
     assert "use a newer cmqd" in capsys.readouterr().out
     assert file.path.read_bytes() == content
-    assert json.loads(content)["version"] == 3
+    assert json.loads(content)["version"] == 4
