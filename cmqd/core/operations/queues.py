@@ -123,7 +123,7 @@ class QueueAdmin:
         return Outcome(self._info(queue))
 
     def list_names(
-        self, account: str, search: str, offset: int, limit: int, shows: Callable[[str], bool] = every_name
+        self, account: str, search: str, offset: int, limit: int, *, shows: Callable[[str], bool] = every_name
     ) -> tuple[int, list[tuple[int, str]]]:
         """Return the number of queues with ``search`` in their name, and a page of (id, name) in order of name.
         ``shows`` selects the names that the caller may see.
@@ -135,7 +135,7 @@ class QueueAdmin:
         return len(names), [(self._queues.names[account][name].queue_id, name) for name in page]
 
     def list_all(
-        self, search: str, after: tuple[str, str], limit: int, shows: Callable[[str], bool] = every_name
+        self, search: str, after: tuple[str, str], limit: int, *, shows: Callable[[str], bool] = every_name
     ) -> tuple[list[tuple[str, int, str]], tuple[str, str] | None]:
         """List queues of all accounts with ``search`` in their name, behind ``after`` (account, name). ``shows``
         selects the names that the caller may see.

@@ -230,7 +230,7 @@ class Schedules:
         return Outcome(None, [record])
 
     def list_schedules(
-        self, account: str, search: str, offset: int, limit: int, shows: Callable[[str], bool] = every_name
+        self, account: str, search: str, offset: int, limit: int, *, shows: Callable[[str], bool] = every_name
     ) -> tuple[int, list[ScheduleSummary]]:
         """Return the number of schedules with ``search`` in their name, and a page of them in order of name. ``shows``
         selects the names that the caller may see.

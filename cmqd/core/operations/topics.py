@@ -109,7 +109,7 @@ class TopicAdmin:
         return Outcome(self._info(topic))
 
     def list_topics(
-        self, account: str, search: str, offset: int, limit: int, shows: Callable[[str], bool] = every_name
+        self, account: str, search: str, offset: int, limit: int, *, shows: Callable[[str], bool] = every_name
     ) -> tuple[int, list[tuple[int, str]]]:
         """Return the number of topics with ``search`` in their name, and a page of (id, name) in order of name.
         ``shows`` selects the names that the caller may see.

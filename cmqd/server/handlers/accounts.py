@@ -122,7 +122,7 @@ class AccountOperations:
         self.accounts.must_be_admin(client.account, "list the queues of all accounts")
         after = (request.after_account, request.after_queue)
         shows = names_shown_to(client)
-        queues, next_after = self.broker.list_all_queues(request.search, after, request.limit, shows)
+        queues, next_after = self.broker.list_all_queues(request.search, after, request.limit, shows=shows)
         self.answering.answer_lookup(client, wire.AllQueues(request.request_id, queues, next_after))
 
     def _change(self, operation: Operation, location: Location) -> Callable[[Client, Any], None]:
