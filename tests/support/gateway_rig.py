@@ -8,6 +8,7 @@ The gateway's origin of secrets is a table of the test, which counts the questio
 """
 
 import asyncio
+import io
 import json
 from collections.abc import Mapping
 from types import TracebackType
@@ -50,6 +51,8 @@ class GatewayRig:
         self.settings = Settings(**settings)
         self.server = LocalServer()
         self.table = KeyTable()
+        self.retries: int | None = None
+        """Repeats of a request that the broker refused for now, as an argument of ``connect``."""
         self.gateway: Gateway
         self.http_server: GatewayServer
         self.session: aiohttp.ClientSession
@@ -63,7 +66,9 @@ class GatewayRig:
         def make_client(key: KeySecret) -> Any:
             own = parse_address(self.server.url)
             url = f"cmq://{key.secret_id}:{key.secret_key}@{own.host}:{own.port}"
-            return connect(url, patience=300, request_timeout=300, connect_timeout=300, tracing=False)
+            return connect(
+                url, patience=300, retries=self.retries, request_timeout=300, connect_timeout=300, tracing=False
+            )
 
         self.gateway = Gateway(self.settings, self.table, make_client)
         self.http_server = GatewayServer(self.gateway)
@@ -111,7 +116,7 @@ class GatewayRig:
         if method == "GET":
             request = self.session.get(yarl.URL(f"{url}?{body.decode()}", encoded=True), headers=headers)
         else:
-            request = self.session.request(method, url, data=body, headers=headers)
+            request = self.session.request(method, url, data=io.BytesIO(body), headers=headers)
         async with request as response:
             assert response.status == 200, await response.text()
             return json.loads(await response.read())

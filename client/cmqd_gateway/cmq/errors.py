@@ -382,6 +382,9 @@ def _reason_of_field(error: native.InvalidArgument) -> Reason:
         is_malformed = "letters" in str(error.details.get("limit"))
         other = Reason.ENDPOINT_FORMAT if field == "endpoint" else Reason.PARAMETERS_ERROR
         return _NAMES[field] if is_malformed else other
+    if error.details.get("limit") == "empty":
+        # A routing key for a topic that filters by tags, for example: nothing is missing.
+        return Reason.PARAMETERS_ERROR
     return _BY_FIELD.get(field, Reason.PARAMETERS_ERROR)
 
 
