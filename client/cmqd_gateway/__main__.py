@@ -134,6 +134,9 @@ def client_of(address: Address, settings: Settings, key: KeySecret) -> Client:
     return connect(
         msgspec.structs.replace(address, secret_id=key.secret_id, secret_key=key.secret_key),
         patience=settings.broker_patience_seconds,
+        # One repeat, for a request whose connection was lost. A refusal that may pass is the SDK's to repeat: repeated
+        # here as long as the patience lasts, it would load a busy broker and hold the HTTP connection.
+        retries=1,
         product=_PRODUCT,
         tracing=False,
     )

@@ -2,7 +2,7 @@
 
     async with GatewayRig() as rig:
         answer = await rig.call("SendMessage", queueName="orders", msgBody="x")
-        rig.keys["another"] = KeySecret("another", "secret")
+        rig.add_key("another", "secret")
 
 The gateway's origin of secrets is a table of the test, which counts the questions.
 """
@@ -51,7 +51,7 @@ class GatewayRig:
         self.settings = Settings(**settings)
         self.server = LocalServer()
         self.table = KeyTable()
-        self.retries: int | None = None
+        self.retries: int | None = 1
         """Repeats of a request that the broker refused for now, as an argument of ``connect``."""
         self.gateway: Gateway
         self.http_server: GatewayServer
@@ -89,6 +89,11 @@ class GatewayRig:
         """``host:port`` of the HTTP listener."""
         host, port = self.http_server.addresses[0]
         return f"{host}:{port}"
+
+    def add_key(self, secret_id: str, secret_key: str, *, enabled: bool = True) -> KeySecret:
+        """Tell the gateway of another key."""
+        self.table.keys[secret_id] = key = KeySecret(secret_id, secret_key, enabled)
+        return key
 
     def sign(self, parameters: Mapping[str, Any], *, method: str = "POST", **named: Any) -> dict[str, bytes]:
         """Return signed parameters, by default with the admin's key."""

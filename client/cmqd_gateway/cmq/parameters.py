@@ -9,7 +9,7 @@ import binascii
 import re
 import types
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Final, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
 from urllib.parse import unquote_to_bytes
 
 import msgspec
@@ -23,6 +23,7 @@ MAX_BATCH: Final = 16
 
 _MALFORMED_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 _INDEX = re.compile(r"0|[1-9][0-9]{0,8}")
+_NAME = re.compile(r"[A-Za-z0-9_-]*")
 _WHOLE = re.compile(r"-?[0-9]{1,20}")
 
 Form = dict[str, bytes]
@@ -50,12 +51,23 @@ class Size(msgspec.Struct, frozen=True):
     reason: Reason = Reason.OUT_OF_RANGE
 
 
+class Name(msgspec.Struct, frozen=True):
+    """Form of a name: ASCII letters, digits, ``-`` and ``_``, in this number of bytes."""
+
+    low: int
+    high: int
+    reason: Reason
+
+
 class Items(msgspec.Struct, frozen=True):
     """Range of the number of entries of a list."""
 
     low: int = 1
     high: int = MAX_BATCH
     reason: Reason = Reason.BATCH_SIZE
+
+
+QueueName: TypeAlias = Annotated[str, Name(1, 64, Reason.QUEUE_NAME)]
 
 
 def parse_form(*parts: bytes) -> Form:
@@ -126,7 +138,7 @@ class _Field(msgspec.Struct, frozen=True):
     attribute: str
     """The name in the Struct."""
     convert: Callable[[str, bytes], Any]
-    checks: tuple[Whole | Size, ...]
+    checks: tuple[Whole | Size | Name, ...]
     items: Items | None
     """For a list, the range of its length."""
     is_required: bool
@@ -211,6 +223,12 @@ def _checked(field: _Field, name: str, value: bytes) -> Any:
         if isinstance(check, Whole):
             if not check.low <= converted <= check.high:
                 raise Refusal(check.reason, f"{name} is {converted}; the range is {check.low} to {check.high}")
+        elif isinstance(check, Name):
+            if not check.low <= len(value) <= check.high or not _NAME.fullmatch(converted):
+                raise Refusal(
+                    check.reason,
+                    f"{name} is {converted[:80]!r}; it must be {check.low} to {check.high} letters, digits, - or _",
+                )
         elif not check.low <= len(value) <= check.high:
             raise Refusal(
                 check.reason,
@@ -247,7 +265,7 @@ def _field(name: str, attribute: str, hint: Any, *, is_required: bool) -> _Field
         items = items or Items()
         kind, more = _unwrapped(get_args(kind)[0])
         metadata += more
-    checks = tuple(data for data in metadata if isinstance(data, (Whole, Size)))
+    checks = tuple(data for data in metadata if isinstance(data, (Whole, Size, Name)))
     return _Field(name, attribute, _CONVERTERS[kind], checks, items, is_required)
 
 

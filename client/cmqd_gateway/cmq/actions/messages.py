@@ -1,16 +1,18 @@
-"""Actions of messages: send, receive and delete, single and in batches."""
+"""Actions of messages: send, receive, delete, change visibility and peek."""
 
 import base64
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Annotated, Any, Final, TypeAlias
 
-from cmqd_client import Message
+from cmqd_client import Message, Peeked
 from cmqd_gateway.cmq.call import Call, Fields, action
 from cmqd_gateway.cmq.errors import Reason, Refusal, translate
-from cmqd_gateway.cmq.parameters import MAX_BATCH, ActionRequest, Items, Size, Whole
+from cmqd_gateway.cmq.parameters import MAX_BATCH, ActionRequest, Items, QueueName, Size, Whole
 
 MAX_BODY_BYTES: Final = 1_048_576
 MAX_WAIT_SECONDS: Final = 30
+MAX_VISIBILITY_SECONDS: Final = 43_200
 QUEUES_OWN_WAIT: Final = 30_000
 """The value that the Java SDK sends for "the polling wait of the queue"."""
 
@@ -21,7 +23,7 @@ Delay: TypeAlias = Annotated[int, Whole(0, 3_600, Reason.DELAY)]
 class SendMessage(ActionRequest, frozen=True):
     """Parameters of SendMessage."""
 
-    queue_name: str
+    queue_name: QueueName
     msg_body: Body
     delay_seconds: Delay | None = None
 
@@ -37,7 +39,7 @@ async def send_message(call: Call, request: SendMessage) -> Fields:
 class BatchSendMessage(ActionRequest, frozen=True):
     """Parameters of BatchSendMessage."""
 
-    queue_name: str
+    queue_name: QueueName
     msg_body: Annotated[list[Body], Items()]
     delay_seconds: Delay | None = None
 
@@ -53,7 +55,7 @@ async def batch_send_message(call: Call, request: BatchSendMessage) -> Fields:
 class ReceiveMessage(ActionRequest, frozen=True):
     """Parameters of ReceiveMessage."""
 
-    queue_name: str
+    queue_name: QueueName
     polling_wait_seconds: int | None = None
 
 
@@ -66,7 +68,7 @@ async def receive_message(call: Call, request: ReceiveMessage) -> Fields:
 class BatchReceiveMessage(ActionRequest, frozen=True):
     """Parameters of BatchReceiveMessage."""
 
-    queue_name: str
+    queue_name: QueueName
     num_of_msg: Annotated[int, Whole(1, MAX_BATCH, Reason.BATCH_SIZE)]
     polling_wait_seconds: int | None = None
 
@@ -77,7 +79,7 @@ async def batch_receive_message(call: Call, request: BatchReceiveMessage) -> Fie
     return {"msgInfoList": [_message_fields(message) for message in messages]}
 
 
-async def _receive(call: Call, queue_name: str, count: int, wait: int | None) -> "list[Message[bytes]]":
+async def _receive(call: Call, queue_name: QueueName, count: int, wait: int | None) -> "list[Message[bytes]]":
     queue = call.client.queue(queue_name)
     messages = await queue.receive(count, wait=polling_wait(wait))
     if not messages:
@@ -107,7 +109,7 @@ def polling_wait(seconds: int | None) -> int | None:
 class DeleteMessage(ActionRequest, frozen=True):
     """Parameters of DeleteMessage."""
 
-    queue_name: str
+    queue_name: QueueName
     receipt_handle: str
 
 
@@ -126,7 +128,7 @@ async def delete_message(call: Call, request: DeleteMessage) -> Fields:
 class BatchDeleteMessage(ActionRequest, frozen=True):
     """Parameters of BatchDeleteMessage."""
 
-    queue_name: str
+    queue_name: QueueName
     receipt_handle: Annotated[list[str], Items()]
 
 
@@ -159,6 +161,66 @@ async def batch_delete_message(call: Call, request: BatchDeleteMessage) -> Field
     fields = await call.delete_once(delete)
     raise_failures(fields)
     return fields
+
+
+class ChangeMessageVisibility(ActionRequest, frozen=True):
+    """Parameters of ChangeMessageVisibility."""
+
+    queue_name: QueueName
+    receipt_handle: str
+    visibility_timeout: Annotated[int, Whole(0, MAX_VISIBILITY_SECONDS)]
+
+
+async def change_message_visibility(call: Call, request: ChangeMessageVisibility) -> Fields:
+    """Set how long a received message stays hidden, from now on; 0 returns the message to the queue at once.
+
+    An action beyond CMQ's.
+    """
+    queue = call.client.queue(request.queue_name)
+    handle = to_handle(request.receipt_handle)
+    if not request.visibility_timeout:
+        await queue.release(handle)
+        return {}
+    changed = await queue.change_visibility(handle, request.visibility_timeout)
+    return {"nextVisibleTime": to_seconds(changed.next_visible_time)}
+
+
+class PeekMessage(ActionRequest, frozen=True):
+    """Parameters of PeekMessage."""
+
+    queue_name: QueueName
+    num_of_msg: Annotated[int, Whole(1, MAX_BATCH, Reason.BATCH_SIZE)] = MAX_BATCH
+    start: Annotated[int, Whole(0, (1 << 63) - 1)] = 0
+
+
+async def peek_message(call: Call, request: PeekMessage) -> Fields:
+    """Return messages in the order of sending without receiving them: counts, order and visibility stay.
+
+    ``nextStart`` is ``start`` of the next page, and is missing at the end. An action beyond CMQ's.
+    """
+    page = await call.client.queue(request.queue_name).peek(request.num_of_msg, start=request.start)
+    fields: dict[str, Any] = {"msgInfoList": [_peeked_fields(peeked) for peeked in page]}
+    if page.next_start is not None:
+        fields["nextStart"] = page.next_start
+    return fields
+
+
+def _peeked_fields(peeked: Peeked) -> dict[str, Any]:
+    fields: dict[str, Any] = {
+        **body_fields(peeked.body),
+        "msgId": peeked.id,
+        "state": peeked.state,
+        "enqueueTime": to_seconds(peeked.enqueue_time),
+        "dequeueCount": peeked.receive_count,
+    }
+    if peeked.visible_time is not None:
+        fields["nextVisibleTime"] = to_seconds(peeked.visible_time)
+    return fields
+
+
+def to_seconds(moment: datetime | None) -> int:
+    """Return a time as CMQ has times: whole seconds since 1970; 0 without a time."""
+    return 0 if moment is None else int(moment.timestamp())
 
 
 def failure_fields(failures: Mapping[str, Refusal], count: int) -> Fields:
@@ -219,9 +281,9 @@ def _message_fields(message: "Message[bytes]") -> dict[str, Any]:
         **body_fields(message.raw_body),
         "msgId": message.id,
         "receiptHandle": str(message.receipt_handle),
-        "enqueueTime": int(message.enqueue_time.timestamp()),
-        "firstDequeueTime": int(message.first_receive_time.timestamp()),
-        "nextVisibleTime": int(message.next_visible_time.timestamp()),
+        "enqueueTime": to_seconds(message.enqueue_time),
+        "firstDequeueTime": to_seconds(message.first_receive_time),
+        "nextVisibleTime": to_seconds(message.next_visible_time),
         "dequeueCount": message.receive_count,
     }
 
@@ -233,4 +295,6 @@ ACTIONS: Final = [
     action("BatchReceiveMessage", BatchReceiveMessage, batch_receive_message),
     action("DeleteMessage", DeleteMessage, delete_message),
     action("BatchDeleteMessage", BatchDeleteMessage, batch_delete_message),
+    action("ChangeMessageVisibility", ChangeMessageVisibility, change_message_visibility),
+    action("PeekMessage", PeekMessage, peek_message),
 ]
