@@ -238,15 +238,6 @@ async def test_a_peek_changes_nothing_and_goes_through_all_states(rig: GatewayRi
     assert (info.active, info.in_flight, info.delayed) == (2, 1, 1)
 
 
-async def test_a_full_disk_refuses_sends_alone(rig: GatewayRig):
-    rig.server.hold_moves()
-
-    refused = await rig.call("SendMessage", queueName="orders", msgBody="x")
-
-    assert (refused["code"], refused["message"][:7]) == (6000, "(10090)")
-    assert (await receive(rig))["code"] == 7000
-
-
 async def test_other_accounts_have_other_queues(rig: GatewayRig):
     made = await rig.server.admin.accounts.create("shop")
     assert made.secret_key is not None

@@ -6,17 +6,16 @@ from datetime import datetime
 from typing import Annotated, Any, Final, TypeAlias
 
 from cmqd_client import Message, Peeked
+from cmqd_gateway.cmq.bodies import Body, check_bodies
 from cmqd_gateway.cmq.call import Call, Fields, action
 from cmqd_gateway.cmq.errors import Reason, Refusal, translate
-from cmqd_gateway.cmq.parameters import MAX_BATCH, ActionRequest, Items, QueueName, Size, Whole
+from cmqd_gateway.cmq.parameters import MAX_BATCH, ActionRequest, Items, QueueName, Whole
 
-MAX_BODY_BYTES: Final = 1_048_576
 MAX_WAIT_SECONDS: Final = 30
 MAX_VISIBILITY_SECONDS: Final = 43_200
 QUEUES_OWN_WAIT: Final = 30_000
 """The value that the Java SDK sends for "the polling wait of the queue"."""
 
-Body: TypeAlias = Annotated[bytes, Size(0, MAX_BODY_BYTES, Reason.BODY_TOO_LARGE)]
 Delay: TypeAlias = Annotated[int, Whole(0, 3_600, Reason.DELAY)]
 
 
@@ -30,9 +29,10 @@ class SendMessage(ActionRequest, frozen=True):
 
 async def send_message(call: Call, request: SendMessage) -> Fields:
     """Send a message; a repeat of the same request is stored once."""
+    check_bodies([request.msg_body])
     (dedup_id,) = call.dedup_ids(1)
     queue = call.client.queue(request.queue_name)
-    sent = await queue.send(_not_empty(request.msg_body), delay=request.delay_seconds, dedup_id=dedup_id)
+    sent = await queue.send(request.msg_body, delay=request.delay_seconds, dedup_id=dedup_id)
     return {"msgId": sent.id}
 
 
@@ -46,7 +46,8 @@ class BatchSendMessage(ActionRequest, frozen=True):
 
 async def batch_send_message(call: Call, request: BatchSendMessage) -> Fields:
     """Send messages in one step: all are stored, or none is."""
-    bodies = [_not_empty(body) for body in request.msg_body]
+    bodies = request.msg_body
+    check_bodies(bodies)
     queue = call.client.queue(request.queue_name)
     sent = await queue.send_batch(bodies, delay=request.delay_seconds, dedup_ids=call.dedup_ids(len(bodies)))
     return {"msgList": [{"msgId": message_id} for message_id in sent.ids]}
@@ -260,12 +261,6 @@ def to_handle(text: str) -> int:
     if not text.isascii() or not text.isdigit() or len(text) > 20 or int(text) >= 1 << 64:
         raise Refusal(Reason.HANDLE_MALFORMED, f"{text[:40]!r} is no receipt handle")
     return int(text)
-
-
-def _not_empty(body: bytes) -> bytes:
-    if not body:
-        raise Refusal(Reason.BODY_EMPTY)
-    return body
 
 
 def body_fields(body: bytes) -> dict[str, str]:
