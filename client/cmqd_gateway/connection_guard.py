@@ -106,6 +106,11 @@ class ConnectionGuards:
         assert guard.transport is not None
         self._guards.pop(guard.transport, None)
 
+    @property
+    def connections_in_request(self) -> int:
+        """Number of connections whose handler is at work."""
+        return sum(guard.in_request for guard in self._guards.values())
+
     def begin_request(self, transport: asyncio.BaseTransport | None) -> None:
         """Note that a handler begins: the head is complete. The handler limits the time of the body."""
         guard = None if transport is None else self._guards.get(transport)

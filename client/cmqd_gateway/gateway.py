@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import select
 import socket
+import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -20,28 +21,37 @@ from cmqd_gateway.settings import Settings
 class Gateway:
     """The parts of a gateway; a module with routes gets the gateway as argument."""
 
-    def __init__(self, settings: Settings, source: KeySource, make_client: MakeClient) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        source: KeySource,
+        make_client: MakeClient,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
         """Make the parts.
 
         Args:
             settings: the settings.
             source: the origin of secrets.
             make_client: makes the native client of a key.
+            now: the clock of all parts, in seconds.
         """
+        self.now: Callable[[], float] = now
+        """The clock."""
         self.settings: Settings = settings
-        self.secrets: KeySecrets = KeySecrets(source)
+        self.secrets: KeySecrets = KeySecrets(source, now)
         """Secrets of keys; forget a key here when the broker reports a change."""
         self.connections: BrokerConnections = BrokerConnections(
-            make_client, settings.gateway_connections, settings.key_idle_seconds
+            make_client, settings.gateway_connections, settings.key_idle_seconds, now
         )
         """Clients of keys."""
         self.bodies: RequestBodies = RequestBodies(
             settings.max_request_bytes, settings.body_memory_bytes, settings.slow_client_seconds
         )
         """Reads the bodies of requests."""
-        self.rates: KeyRates = KeyRates(settings.max_requests_per_second_per_key)
+        self.rates: KeyRates = KeyRates(settings.max_requests_per_second_per_key, now)
         """Rates of keys."""
-        self.guards: ConnectionGuards = ConnectionGuards(settings.max_connections, settings.slow_client_seconds)
+        self.guards: ConnectionGuards = ConnectionGuards(settings.max_connections, settings.slow_client_seconds, now)
         """The HTTP connections."""
         self.is_draining = False
         """Whether the gateway is ending: it accepts no more connections, and its answers close theirs."""

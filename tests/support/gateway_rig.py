@@ -10,6 +10,7 @@ The gateway's origin of secrets is a table of the test, which counts the questio
 import asyncio
 import io
 import json
+import time
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self, cast
@@ -43,6 +44,23 @@ class KeyTable:
         return self.keys.get(secret_id)
 
 
+class RigClock:
+    """The clock of a gateway: the real clock, which a test turns further or holds."""
+
+    def __init__(self) -> None:
+        self._offset = 0.0
+        self._held: float | None = None
+
+    def __call__(self) -> float:
+        return self._offset + (time.monotonic() if self._held is None else self._held)
+
+    def hold(self) -> None:
+        self._held = time.monotonic()
+
+    def advance(self, seconds: float) -> None:
+        self._offset += seconds
+
+
 class GatewayRig:
     """See the module."""
 
@@ -53,6 +71,9 @@ class GatewayRig:
         self.table = KeyTable()
         self.retries: int | None = 1
         """Repeats of a request that the broker refused for now, as an argument of ``connect``."""
+        self.patience = 300.0
+        self.clock = RigClock()
+        """The gateway's clock."""
         self.gateway: Gateway
         self.http_server: GatewayServer
         self.session: aiohttp.ClientSession
@@ -67,10 +88,15 @@ class GatewayRig:
             own = parse_address(self.server.url)
             url = f"cmq://{key.secret_id}:{key.secret_key}@{own.host}:{own.port}"
             return connect(
-                url, patience=300, retries=self.retries, request_timeout=300, connect_timeout=300, tracing=False
+                url,
+                patience=self.patience,
+                retries=self.retries,
+                request_timeout=300,
+                connect_timeout=300,
+                tracing=False,
             )
 
-        self.gateway = Gateway(self.settings, self.table, make_client)
+        self.gateway = Gateway(self.settings, self.table, make_client, self.clock)
         self.http_server = GatewayServer(self.gateway)
         await self.http_server.start()
         # Without a time limit: a machine with much to do is slow, and the suite has a limit of its own.
@@ -130,3 +156,9 @@ class GatewayRig:
         """Open a plain connection, for requests that no HTTP client would make."""
         host, port = self.http_server.addresses[0]
         return await asyncio.open_connection(host, port)
+
+    async def handlers_ended(self) -> None:
+        """Wait until no handler is at work."""
+        while self.gateway.guards.connections_in_request:
+            # The handlers need turns of this loop.
+            await self.server.status("waiting_receives")

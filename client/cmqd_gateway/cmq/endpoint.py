@@ -47,7 +47,7 @@ class Endpoint:
     def __init__(self, gateway: Gateway, wall_clock: Callable[[], float] = time.time) -> None:
         self._gateway = gateway
         self._wall_clock = wall_clock
-        self._deletes = DeleteAnswers()
+        self._deletes = DeleteAnswers(gateway.now)
         self._request_ids = (f"{prefix}{number:08x}" for prefix in [token_hex(8)] for number in count(1))
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
