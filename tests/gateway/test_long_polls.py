@@ -65,15 +65,21 @@ async def test_waits_over_30_seconds_follow_the_rule(rig: GatewayRig, parameters
     assert still_waiting == 1
 
 
-@pytest.mark.parametrize(
-    "close", [lambda writer: writer.close(), lambda writer: writer.transport.abort()], ids=["closed", "reset"]
-)
-async def test_a_poll_ends_with_its_connection(rig: GatewayRig, close: Callable[[asyncio.StreamWriter], None]):
+def close(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+
+
+def reset(writer: asyncio.StreamWriter) -> None:
+    writer.transport.abort()
+
+
+@pytest.mark.parametrize("end", [close, reset])
+async def test_a_poll_ends_with_its_connection(rig: GatewayRig, end: Callable[[asyncio.StreamWriter], None]):
     _, writer = await rig.open_raw()
     writer.write(request_bytes(rig, poll_form(rig)))
     await waiting_receives(rig, 1)
 
-    close(writer)
+    end(writer)
     await waiting_receives(rig, 0)
     await rig.server.put("orders", b"kept")
     received = await rig.call("ReceiveMessage", queueName="orders")
