@@ -2,7 +2,8 @@
 
 An operation validates (raising a DomainError before anything changed), decides on records, applies them through the
 same ``apply`` methods that recovery uses, and returns an Outcome. An operation never waits, reads no clock and touches
-no disk: data from the log arrives through :meth:`Broker.pages_read`, and time passes through :meth:`Broker.tick`.
+no disk: data from the log arrives through :meth:`Broker.pages_read` and ``published_read``, and time passes through
+:meth:`Broker.tick`.
 
 The rules are in the rooms: ``facts`` (durable state), ``runtime`` (intentions and caches), ``operations`` (a class for
 each verb or theme) and ``recovery``. ``parts`` makes the objects of the rooms. The door gives every operation its
@@ -102,6 +103,11 @@ class Broker:
         self.unsubscribe = parts.topics.unsubscribe
         self.retry_deliveries = parts.topics.retry_deliveries
         self.drop_deliveries = parts.topics.drop_deliveries
+        self.peek_deliveries = parts.undelivered.peek_deliveries
+        self.retry_delivery = parts.undelivered.retry_delivery
+        self.drop_delivery = parts.undelivered.drop_delivery
+        self.message_deliveries = parts.undelivered.message_deliveries
+        self.published_read = parts.undelivered.published_read
 
         # Schedules
         self.create_schedule = parts.schedules.create

@@ -37,6 +37,7 @@ from cmqd.core.operations.start import Start
 from cmqd.core.operations.store import Store
 from cmqd.core.operations.topics import TopicAdmin
 from cmqd.core.operations.transactions import Transactions
+from cmqd.core.operations.undelivered import Undelivered
 from cmqd.core.outcome import Effects
 from cmqd.core.receipts import HandleKey, ReceiptHandles
 from cmqd.core.recovery.checkpoint import Checkpoint
@@ -77,6 +78,7 @@ class Parts:
         self.deliver = Deliver(facts, runtime, store, serving, seed)
         self.publish = Publish(facts, runtime, store, serving, self.deliver)
         self.topics = TopicAdmin(facts, runtime, self.deliver)
+        self.undelivered = Undelivered(facts, runtime, self.deliver)
 
         moves = Moves(facts, runtime, reservations, dead_letters, self.redrives, store, serving)
         delays = Delays(facts, runtime, serving)
@@ -110,6 +112,7 @@ class Parts:
             pages.checks: self.checks,
             pages.deliveries: self.deliver,
             pages.peeks: self.peek,
+            pages.delivery_peeks: self.undelivered,
         }
 
         self.checkpoint = Checkpoint(facts)

@@ -11,7 +11,7 @@ from typing import TypeAlias
 import msgspec
 
 from cmqd_segment.checkpoint import AnyPart
-from cmqd_segment.records import AnyRecord, Runs, StoredMessage
+from cmqd_segment.records import AnyRecord, PublishedMessage, Runs, StoredMessage
 
 ROW_BYTES = 64 * 1024
 """Limit of bodies, and of records, in one row. An append never spans two rows; a larger append has a row of its own.
@@ -103,6 +103,9 @@ def pack_ranges(queues: Iterable[tuple[int, int, int]]) -> PackedRanges:
 RecoveredRow: TypeAlias = tuple[int, int, list[AnyRecord]]
 """(LSN, time in ms, records) of a row above the checkpoint."""
 RecoveredBatch: TypeAlias = list[AnyPart | RecoveredRow]
+
+OnPublished: TypeAlias = Callable[[int, PublishedMessage | None], None]
+"""(read id, message found)"""
 
 OnPage: TypeAlias = Callable[[int, list[StoredMessage], Runs], None]
 """(read id, messages found, positions that are durable and cannot be read)"""

@@ -428,6 +428,7 @@ class Server:
         log = self.log
         log.on_durable = self._on_durable
         log.on_page = self.broker_events.page_arrived
+        log.on_published = self.broker_events.published_arrived
         log.on_fatal = self._fail
         log.on_state = self.storage_state
         log.on_checkpoint_wanted = self.checkpoints.want

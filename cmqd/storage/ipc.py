@@ -20,7 +20,7 @@ import msgspec
 from cmqd.log.values import LogState, RecoveryReport, SegmentReport
 from cmqd.storage.settings import StorageSettings
 from cmqd_segment.manifest import SourceName
-from cmqd_segment.records import Runs
+from cmqd_segment.records import PublishedMessage, Runs
 from cmqd_types.messages import CopyOf, Headers, Labels, Origin
 
 _PREFIX = Struct("<II")
@@ -228,6 +228,23 @@ class Page(Head, frozen=True, tag=45):
     """(number of a run, topic, subscription) of the copies in that run and in later runs, up to the next entry."""
 
 
+class ReadPublished(Head, frozen=True, tag=46):
+    """See ``cmqd.log.interface.Log.read_published``."""
+
+    read_id: int
+    topic_id: int
+    start: int
+    stop: int
+    min_lsn: int
+
+
+class Published(Head, frozen=True, tag=47):
+    """The answer to a ``ReadPublished``."""
+
+    read_id: int
+    message: PublishedMessage | None
+
+
 AnyHead: TypeAlias = (
     Open
     | Commit
@@ -254,6 +271,8 @@ AnyHead: TypeAlias = (
     | RecoverEnd
     | ReadPage
     | Page
+    | ReadPublished
+    | Published
 )
 
 _heads = msgspec.msgpack.Decoder(AnyHead)

@@ -21,7 +21,7 @@ from msgspec import structs
 
 from cmqd.log.errors import LogError, LogFailed
 from cmqd.log.interface import ignore
-from cmqd.log.values import LogState, OnPage, RecoveredBatch, RecoveryReport, SegmentReport
+from cmqd.log.values import LogState, OnPage, OnPublished, RecoveredBatch, RecoveryReport, SegmentReport
 from cmqd.storage import errors, ipc
 from cmqd.storage.group_commit import GroupCommit
 from cmqd.storage.settings import StorageSettings
@@ -73,6 +73,7 @@ class StorageProcessLog:
         """
         self.on_durable: Callable[[int], None] = ignore
         self.on_page: OnPage = ignore
+        self.on_published: OnPublished = ignore
         self.on_fatal: Callable[[LogFailed], None] = ignore
         self.on_state: Callable[[LogState], None] = ignore
         self.on_checkpoint_wanted: Callable[[], None] = ignore
@@ -189,6 +190,10 @@ class StorageProcessLog:
         self.pages_asked += 1
         self._channel(self._pages).send(ipc.ReadPage(read_id, queue_id, positions, max_bytes, min_lsn))
 
+    def read_published(self, read_id: int, topic_id: int, start: int, stop: int, min_lsn: int) -> None:
+        """See ``Log``."""
+        self._channel(self._pages).send(ipc.ReadPublished(read_id, topic_id, start, stop, min_lsn))
+
     def _on_pages(self, head: ipc.AnyHead, data: bytes, offset: int) -> None:
         match head:
             case ipc.Page(read_id, runs, missing, sources):
@@ -197,6 +202,8 @@ class StorageProcessLog:
                 for run in _runs(runs, sources, offset):
                     messages += stored_messages(run, data)
                 self.on_page(read_id, messages, missing)
+            case ipc.Published(read_id, message):
+                self.on_published(read_id, message)
             case ipc.CheckpointChunk(sizes):
                 # Names are noted here, where records are decoded anyway; the storage process would have to decode every
                 # row a second time.

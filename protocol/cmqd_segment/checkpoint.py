@@ -181,6 +181,13 @@ class SubscriptionSlice(CheckpointPart, frozen=True, tag=10):
     last_error_ms: int
     failed: int = 0
     """Number of attempts that failed since the subscription was made; each attempt for a message counts."""
+    drops_known_from: int | None = None
+    """Position from which all drops are known; null = written by a version that kept no drops."""
+    drops_begun_ms: int = 0
+    """Time of the first drop in ``drops``."""
+    drops: list[tuple[str, bytes]] = []
+    """(reason, positions as a bitmap) of dropped messages, and of those before ``drops_begun_ms``."""
+    older_drops: list[tuple[str, bytes]] = []
 
 
 class RetriesSlice(CheckpointPart, frozen=True, tag=11):
@@ -190,6 +197,11 @@ class RetriesSlice(CheckpointPart, frozen=True, tag=11):
     subscription_id: int
     retries: list[tuple[int, int, int]]
     """(position, failed attempts, time of the next attempt in ms)"""
+    errors: list[str] = []
+    """The different reasons of the last failures in this part."""
+    failures: list[tuple[int, int]] = []
+    """For each of ``retries``: the number of its reason in ``errors``, and the time of the failure; empty = written by
+    a version that did not keep them."""
 
 
 class ScheduleSlice(CheckpointPart, frozen=True, tag=12):

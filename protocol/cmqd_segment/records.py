@@ -597,6 +597,21 @@ AnyRecord: TypeAlias = (
 )
 
 
+class PublishedMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A message of a topic without its body: the subscriptions that the message was published for."""
+
+    position: int
+    message_id: int
+    enqueue_ms: int
+    size: int
+    """Bytes of the body."""
+    labels: Labels | None
+    copies: list[tuple[str, int, int]]
+    """(name of the subscription, id of the queue, id of the copy) of each copy that the publish stored in a queue."""
+    waiting: list[int]
+    """Ids of the other subscriptions: they waited for a delivery when the publish was answered."""
+
+
 class StoredMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A stored message, as a page returns it."""
 

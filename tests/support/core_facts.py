@@ -79,7 +79,11 @@ def subscription_facts(subscription: Subscription) -> dict[str, Any]:
         "created": subscription.created_ms,
         "modified": subscription.modified_ms,
         "waiting": list(deliveries.waiting),
-        "retries": {position: (one.attempts, one.next_ms) for position, one in sorted(deliveries.retries.items())},
+        "retries": {
+            position: (one.attempts, one.next_ms, one.error, one.failed_ms)
+            for position, one in sorted(deliveries.retries.items())
+        },
+        "drops": (deliveries.drops.known_from, deliveries.drops.packed()),
         "exhausted": list(deliveries.exhausted),
         "blocked": deliveries.blocked,
         "totals": astuple(deliveries.totals()),

@@ -158,7 +158,7 @@ class TopicTable:
             case DeliveriesDropped():
                 topic.subscriptions[record.subscription_id].deliveries.apply_dropped(record)
             case DeliveriesCleared():
-                topic.subscriptions[record.subscription_id].deliveries.apply_floor(record.floor)
+                topic.subscriptions[record.subscription_id].deliveries.apply_cleared(record)
             case TopicMessagesExpired():
                 topic.floor = record.floor
                 topic.steps.drop_below(record.floor)

@@ -233,7 +233,7 @@ class Checkpoint:
                 retries = subscription.deliveries.retry_parts(RETRIES_A_PART)
                 yield _subscription_slice(subscription, last_lsn())
                 for some in retries:
-                    yield RetriesSlice(topic.topic_id, subscription_id, some)
+                    yield RetriesSlice(topic.topic_id, subscription_id, *some)
 
     def _halves(self, queue: Queue) -> Iterator[HalvesSlice]:
         """Return the parts of the half messages as of now, even if the parts are taken from the iterator later."""
@@ -251,6 +251,7 @@ class Checkpoint:
 
 def _subscription_slice(subscription: Subscription, lsn: int) -> SubscriptionSlice:
     deliveries = subscription.deliveries
+    begun_ms, drops, older_drops = deliveries.drops.packed()
     return SubscriptionSlice(
         lsn=lsn,
         topic_id=subscription.topic.topic_id,
@@ -267,6 +268,10 @@ def _subscription_slice(subscription: Subscription, lsn: int) -> SubscriptionSli
         last_error=deliveries.last_error,
         last_error_ms=deliveries.last_error_ms,
         failed=deliveries.failed,
+        drops_known_from=deliveries.drops.known_from,
+        drops_begun_ms=begun_ms,
+        drops=drops,
+        older_drops=older_drops,
     )
 
 

@@ -329,6 +329,9 @@ class Replay:
             subscription.flows = subscription.may_flow()
             # A publish may have come after retries were exhausted and before the restart; a publish revives retries.
             subscription.deliveries.published()
+            # A checkpoint without drops: for the messages so far, a drop cannot be told from a delivery.
+            if subscription.deliveries.drops.known_from is None:
+                subscription.deliveries.drops.known_from = subscription.topic.next_position
         return records
 
     def _end_nameless(self, records: list[AnyRecord]) -> None:

@@ -75,7 +75,9 @@ class Restore:
                 self._load_subscription(part)
             case RetriesSlice():
                 # A KeyError here is damage: the writer makes the slice of a subscription before its retries.
-                self._topics.subscriptions[part.subscription_id].deliveries.load_retries(part.retries)
+                self._topics.subscriptions[part.subscription_id].deliveries.load_retries(
+                    (part.retries, part.errors, part.failures)
+                )
             case DedupSlice():
                 queue = self._queues.by_id.get(part.queue_id)
                 # Queues and topics share their ids, so a single table of ids tells where the dedup ids belong.
@@ -135,6 +137,7 @@ class Restore:
             last_error=part.last_error,
             last_error_ms=part.last_error_ms,
         )
+        subscription.deliveries.drops.load(part.drops_known_from, part.drops_begun_ms, part.drops, part.older_drops)
         # Entered in the tables, which bind the subscription to its queue: queues were loaded before. Whether messages
         # flow is decided at the end of recovery, because the retries follow in later parts.
         self._topics.add_subscription(subscription)
