@@ -25,6 +25,7 @@
         ├── TransactionNotFound, AlreadyCommitted, AlreadyRolledBack      of a half message
         ├── TopicNotFound, TopicExists, TopicInUse, TooManyTopics
         ├── SubscriptionNotFound, SubscriptionExists, TooManySubscriptions, PushUnavailable
+        ├── MessageNotWaiting, MessageNotPublished
         ├── ScheduleNotFound, ScheduleExists, TooManySchedules
         ├── AccountExists, AccountNotFound, AccountNotEmpty, KeyNotFound, KeyExists, LastKey
         ├── Busy, DiskNearlyFull, ShuttingDown, TooManyRequests, InternalError, MessagesDamaged
@@ -466,6 +467,14 @@ class SubscriptionDiffers(AttributesDiffer, code=ErrorCode.SUBSCRIPTION_DIFFERS)
 
 class TooManySubscriptions(ServerError, code=ErrorCode.TOO_MANY_SUBSCRIPTIONS):
     """The topic is at its limit of subscriptions."""
+
+
+class MessageNotWaiting(ServerError, code=ErrorCode.MESSAGE_NOT_WAITING):
+    """The message does not wait for the subscription: delivered, dropped, older than a day, or never for it."""
+
+
+class MessageNotPublished(ServerError, code=ErrorCode.MESSAGE_NOT_PUBLISHED):
+    """The topic does not know the message: not published there, matched no subscription, or gone from the log."""
 
 
 class PushUnavailable(ServerError, code=ErrorCode.PUSH_UNAVAILABLE):

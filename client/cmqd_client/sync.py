@@ -34,6 +34,7 @@ from cmqd_client.consumer import Consumer as AsyncConsumer
 from cmqd_client.consumer import MessageStream as AsyncMessageStream
 from cmqd_client.consumer_options import LEASE
 from cmqd_client.consumption import ConsumerStatistics
+from cmqd_client.deliveries import MessageDeliveries, PendingPage
 from cmqd_client.durations import Duration, to_seconds
 from cmqd_client.errors import PoisonMessage
 from cmqd_client.events import ClientState, ClientStatistics, OnEvent
@@ -1747,6 +1748,49 @@ class Subscription(Synchronous[AsyncSubscription]):
         """
         return self.portal.call(self.asynchronous.drop_waiting)
 
+    def peek(self, max_messages: int = 16, *, start: int = 0, bodies: bool = True) -> PendingPage:
+        """Return messages that this subscription has not had, in the order of their publishes; nothing changes.
+
+        Args:
+            max_messages: 1-256; a page may hold fewer, also none, and yet not be the last.
+            start: 0, or ``next_start`` of the page before.
+            bodies: False = without bodies and headers.
+        """
+        return self.portal.call(lambda: self.asynchronous.peek(max_messages, start=start, bodies=bodies))
+
+    def retry(self, message_id: str) -> DeliveriesDone:
+        """Retry one message at once, also if it was never tried or is out of retries.
+
+        Returns without waiting for the attempt. With ordered delivery (``BACKOFF``) the messages before it still go
+        first. Not repeated after a lost reply.
+
+        Args:
+            message_id: id of the published message, ``Msg-...``.
+
+        Returns:
+            ``messages`` is 1; or 0 if the message was never tried and waits for its turn, because the server has no
+            room to remember another failure.
+
+        Raises:
+            MessageNotWaiting: the message does not wait for this subscription.
+            ValueError: the string is not a message id.
+        """
+        return self.portal.call(lambda: self.asynchronous.retry(message_id))
+
+    def drop(self, message_id: str) -> Done:
+        """Drop one message for this subscription, durably; an attempt that is being made may still deliver it.
+
+        Not repeated after a lost reply: the repeat of a drop that was carried out would be refused.
+
+        Args:
+            message_id: id of the published message, ``Msg-...``.
+
+        Raises:
+            MessageNotWaiting: the message does not wait for this subscription.
+            ValueError: the string is not a message id.
+        """
+        return self.portal.call(lambda: self.asynchronous.drop(message_id))
+
     def rotate_secret(self, *, overlap: Duration | None = None) -> RotatedSecret:
         """Make a new secret for the signatures of requests. Not repeated after a lost reply.
 
@@ -1957,6 +2001,21 @@ class Topic(Synchronous[AsyncTopic[BodyT]]):
     def subscriptions(self, *, search: str = "", offset: int = 0, limit: int = 100) -> SubscriptionPage:
         """List the topic's subscriptions, by name; arguments as for :meth:`Client.queues`."""
         return self.portal.call(lambda: self.asynchronous.subscriptions(search=search, offset=offset, limit=limit))
+
+    def deliveries(self, message_id: str) -> MessageDeliveries:
+        """Report the subscriptions that have had a published message, and those that have not.
+
+        Known for at least as long as a subscription waits for the message, and after that for as long as the server's
+        log holds the publish.
+
+        Args:
+            message_id: id of the published message, ``Msg-...``.
+
+        Raises:
+            MessageNotPublished: the topic does not know the message, or not any more.
+            ValueError: the string is not a message id.
+        """
+        return self.portal.call(lambda: self.asynchronous.deliveries(message_id))
 
     def attributes(self) -> TopicInfo:
         """Return attributes, counts and facts, as of now."""

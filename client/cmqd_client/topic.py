@@ -14,8 +14,9 @@ import msgspec
 from cmqd_client.attributes import check_names
 from cmqd_client.bodies import BodyCodec, BodyT
 from cmqd_client.channel import Channel
+from cmqd_client.deliveries import MessageDeliveries, message_deliveries
 from cmqd_client.infos import info_fields
-from cmqd_client.message_ids import MessageId, printed_id
+from cmqd_client.message_ids import MessageId, id_number, printed_id
 from cmqd_client.outgoing import checked_body
 from cmqd_client.queue import Queue
 from cmqd_client.results import NamePage
@@ -341,6 +342,24 @@ class Topic(Generic[BodyT]):
             wire.ListSubscriptions, wire.SubscriptionList, Repeat.READ, self.name, search, offset, limit
         )
         return SubscriptionPage(reply.subscriptions, reply.total, reply.request_id)
+
+    async def deliveries(self, message_id: str) -> MessageDeliveries:
+        """Report the subscriptions that have had a published message, and those that have not.
+
+        Known for at least as long as a subscription waits for the message, and after that for as long as the server's
+        log holds the publish.
+
+        Args:
+            message_id: id of the published message, ``Msg-...``.
+
+        Raises:
+            MessageNotPublished: the topic does not know the message, or not any more.
+            ValueError: the string is not a message id.
+        """
+        number = id_number(message_id)
+        return message_deliveries(
+            await self._channel.ask(wire.GetMessageDeliveries, wire.MessageDeliveries, Repeat.READ, self.name, number)
+        )
 
     # ------------------------------------------------------------------ the topic itself
 

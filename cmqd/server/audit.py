@@ -63,6 +63,8 @@ ADMINISTRATION: Final[frozenset[type[wire.Request]]] = frozenset(
         wire.Unsubscribe,
         wire.RetryDeliveries,
         wire.DropDeliveries,
+        wire.RetryDelivery,
+        wire.DropDelivery,
         wire.RotateSecret,
         wire.CreateSchedule,
         wire.EnsureSchedule,
@@ -84,6 +86,8 @@ ADMINISTRATION: Final[frozenset[type[wire.Request]]] = frozenset(
 
 _NOT_LOGGED: Final = frozenset({"request_id", "secret_key"})
 """Fields that no line shows: a number without a meaning in the log, and a secret."""
+WAITING: Final = (wire.RewindQueue, wire.RetryDelivery, wire.DropDelivery)
+"""Requests among them that may wait in the core: their lines say that they were asked, not how they ended."""
 
 
 class LineLimit:
@@ -143,8 +147,8 @@ class Audit:
 
     def _watched(self, client: Client, request: wire.Request) -> Client:
         """Return the client for the handler to answer; the reply to the request is logged on its way."""
-        if isinstance(request, wire.RewindQueue):
-            # A rewind may wait for a page of the log, and waiting requests are found by their connection.
+        if isinstance(request, WAITING):
+            # They may wait for a read of the log, and waiting requests are found by their connection.
             self.administered(client, request, None)
             return client
         return cast("Client", _Watched(self, client, request))

@@ -127,6 +127,10 @@ NEEDS: Final[Mapping[type[wire.Request], Needs]] = {
     wire.Unsubscribe: Needs(Role.MANAGE, _topic),
     wire.RetryDeliveries: Needs(Role.MANAGE, _topic),
     wire.DropDeliveries: Needs(Role.MANAGE, _topic),
+    wire.PeekDeliveries: Needs(Role.READ, _topic),
+    wire.RetryDelivery: Needs(Role.MANAGE, _topic),
+    wire.DropDelivery: Needs(Role.MANAGE, _topic),
+    wire.GetMessageDeliveries: Needs(Role.READ, _topic),
     wire.RotateSecret: Needs(Role.MANAGE, _topic),
     # half messages
     wire.SendHalfMessages: Needs(Role.SEND, _queue),

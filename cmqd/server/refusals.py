@@ -43,6 +43,8 @@ ERROR_CODES: Final[dict[type[domain.DomainError], ErrorCode]] = {
     domain.SubscriptionNotFound: ErrorCode.SUBSCRIPTION_NOT_FOUND,
     domain.SubscriptionExists: ErrorCode.SUBSCRIPTION_EXISTS,
     domain.SubscriptionDiffers: ErrorCode.SUBSCRIPTION_DIFFERS,
+    domain.MessageNotWaiting: ErrorCode.MESSAGE_NOT_WAITING,
+    domain.MessageNotPublished: ErrorCode.MESSAGE_NOT_PUBLISHED,
     domain.TooManySubscriptions: ErrorCode.TOO_MANY_SUBSCRIPTIONS,
     domain.ScheduleNotFound: ErrorCode.SCHEDULE_NOT_FOUND,
     domain.ScheduleExists: ErrorCode.SCHEDULE_EXISTS,

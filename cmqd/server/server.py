@@ -58,6 +58,7 @@ from cmqd.server.handlers.queues import Queues, queue_rewound
 from cmqd.server.handlers.server_requests import ServerRequests
 from cmqd.server.handlers.subscriptions import Subscriptions
 from cmqd.server.handlers.transactions import Transactions, transactions_ended
+from cmqd.server.handlers.undelivered import Undelivered, UndeliveredReplies
 from cmqd.server.held_reply_memory import HeldReplyMemory
 from cmqd.server.io_batch import IoBatch
 from cmqd.server.listening_time import ListeningTime
@@ -326,6 +327,7 @@ class Server:
             wire.EndTransactions: lambda client, request, done, lsn: hold(
                 lsn, client, transactions_ended(request.request_id, done)
             ),
+            **UndeliveredReplies(gate=self.gate).answers(),
         }
 
     def _handlers(
@@ -355,6 +357,13 @@ class Server:
             now_ms=now_ms,
         )
         peeks = Peeks(
+            broker=broker,
+            answering=answering,
+            waiting_requests=self.waiting_requests,
+            now_ms=now_ms,
+            max_unread_receives=self.settings.max_unread_receives,
+        )
+        undelivered = Undelivered(
             broker=broker,
             answering=answering,
             waiting_requests=self.waiting_requests,
@@ -399,6 +408,10 @@ class Server:
         )
         others: dict[type[wire.Request], Handler] = {
             wire.PeekMessages: peeks.handle,
+            wire.PeekDeliveries: undelivered.handle,
+            wire.RetryDelivery: undelivered.handle,
+            wire.DropDelivery: undelivered.handle,
+            wire.GetMessageDeliveries: undelivered.handle,
             wire.DeadLetterMessages: dead_letters.handle,
             wire.DeleteQueue: queues.delete,
             wire.RewindQueue: queues.rewind,

@@ -40,7 +40,7 @@ from cmqd_protocol.fields import (
     Unsigned,
 )
 from cmqd_protocol.limits import MAX_BATCH, MAX_SECRET_ID_BYTES
-from cmqd_types import messages, queues, schedules, topics
+from cmqd_types import deliveries, messages, queues, schedules, topics
 from cmqd_types.keys import EVERY_NAME, EVERY_ROLE
 from cmqd_types.messages import Headers, ReceivedMessage
 from cmqd_types.schedules import ScheduleSummary
@@ -511,6 +511,41 @@ class DropDeliveries(Request, frozen=True, tag=95):
     subscription: str
 
 
+class PeekDeliveries(Request, frozen=True, tag=97):
+    """Read messages that wait for a subscription, in position order from ``start``. Answered ``DeliveriesPeeked``."""
+
+    topic: str
+    subscription: str
+    max_messages: Unsigned = 16
+    start: Unsigned = 0
+    """Position in the topic: 0, or ``next_start`` of the previous reply."""
+    bodies: bool = True
+    """False: the messages without bodies and headers."""
+
+
+class RetryDelivery(Request, frozen=True, tag=98):
+    """Retry one message of a subscription at once. Answered ``DeliveriesDone``."""
+
+    topic: str
+    subscription: str
+    message_id: Unsigned
+
+
+class DropDelivery(Request, frozen=True, tag=99):
+    """Drop one message that waits for a subscription. Answered ``DeliveriesDone``."""
+
+    topic: str
+    subscription: str
+    message_id: Unsigned
+
+
+class GetMessageDeliveries(Request, frozen=True, tag=100):
+    """Read the deliveries of a published message to all subscriptions. Answered ``MessageDeliveries``."""
+
+    topic: str
+    message_id: Unsigned
+
+
 class RotateSecret(Request, frozen=True, tag=96):
     """Give a subscription to a URL a new secret for signatures. Answered ``SubscriptionSecret``."""
 
@@ -537,6 +572,18 @@ class DeliveriesDone(Reply, frozen=True, tag=211):
     """Number of messages that are retried or were dropped."""
 
     messages: int
+
+
+class DeliveriesPeeked(deliveries.DeliveriesPeeked, WireMessage, frozen=True, tag=222):
+    """A page of the messages that wait for a subscription."""
+
+    request_id: int
+
+
+class MessageDeliveries(deliveries.MessageDeliveries, WireMessage, frozen=True, tag=223):
+    """The deliveries of a message to the subscriptions that it was published for."""
+
+    request_id: int
 
 
 class SubscriptionSecret(Reply, frozen=True, tag=212):
@@ -863,6 +910,8 @@ AnyReply: TypeAlias = (
     | HalfMessages
     | TopicInfo
     | SubscriptionInfo
+    | DeliveriesPeeked
+    | MessageDeliveries
     | ScheduleInfo
 )
 """A reply. Those named beside ``Reply`` are types of ``cmqd_types`` behind the number of the request."""

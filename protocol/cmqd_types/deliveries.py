@@ -52,7 +52,7 @@ class DeliveryReport(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_
     """The delivery of a message to one subscription."""
 
     subscription: str | None
-    """Null if the subscription was removed before the message reached it."""
+    """Null if the subscription was removed after the message had waited for it."""
     state: str
     """One of ``REPORT_STATES``."""
     endpoint: str | None = None

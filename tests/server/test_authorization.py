@@ -25,11 +25,12 @@ ROLE_OF: dict[str, str] = {
         " unregister_checker",
         "consume": "receive_messages delete_messages change_visibility release_messages dead_letter_messages",
         "read": "peek_messages list_queues get_queue_attributes list_dead_letter_sources get_redrive list_topics"
-        " get_topic_attributes list_subscriptions get_subscription list_half_messages list_schedules get_schedule",
+        " get_topic_attributes list_subscriptions get_subscription peek_deliveries get_message_deliveries"
+        " list_half_messages list_schedules get_schedule",
         "manage": "create_queue ensure_queue set_queue_attributes delete_queue clear_queue rewind_queue start_redrive"
         " cancel_redrive create_topic ensure_topic set_topic_attributes delete_topic subscribe ensure_subscription"
-        " set_subscription_attributes unsubscribe retry_deliveries drop_deliveries rotate_secret create_schedule"
-        " ensure_schedule set_schedule delete_schedule seal_segments",
+        " set_subscription_attributes unsubscribe retry_deliveries drop_deliveries retry_delivery drop_delivery rotate_secret"
+        " create_schedule ensure_schedule set_schedule delete_schedule seal_segments",
         "admin": "create_account list_accounts delete_account list_all_queues create_key create_role_key import_key"
         " list_keys set_key_enabled set_key_roles delete_key",
         "any": "get_server_status",
@@ -75,6 +76,10 @@ REQUESTS: dict[str, tuple[tuple[Any, ...], list[str]]] = {
     "unsubscribe": (("events", "copies"), ["events"]),
     "retry_deliveries": (("events", "copies"), ["events"]),
     "drop_deliveries": (("events", "copies"), ["events"]),
+    "peek_deliveries": (("events", "copies"), ["events"]),
+    "retry_delivery": (("events", "copies", 1), ["events"]),
+    "drop_delivery": (("events", "copies", 1), ["events"]),
+    "get_message_deliveries": (("events", 1), ["events"]),
     "rotate_secret": (("events", "copies"), ["events"]),
     "send_half_messages": (("pay", [b"x"]), ["pay"]),
     "end_transactions": (("pay", [1], [wire.COMMIT]), ["pay"]),
