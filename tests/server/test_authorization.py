@@ -29,8 +29,8 @@ ROLE_OF: dict[str, str] = {
         " list_half_messages list_schedules get_schedule",
         "manage": "create_queue ensure_queue set_queue_attributes delete_queue clear_queue rewind_queue start_redrive"
         " cancel_redrive create_topic ensure_topic set_topic_attributes delete_topic subscribe ensure_subscription"
-        " set_subscription_attributes unsubscribe retry_deliveries drop_deliveries retry_delivery drop_delivery rotate_secret"
-        " create_schedule ensure_schedule set_schedule delete_schedule seal_segments",
+        " set_subscription_attributes unsubscribe retry_deliveries drop_deliveries retry_delivery drop_delivery"
+        " rotate_secret create_schedule ensure_schedule set_schedule delete_schedule seal_segments",
         "admin": "create_account list_accounts delete_account list_all_queues create_key create_role_key import_key"
         " list_keys set_key_enabled set_key_roles delete_key",
         "any": "get_server_status",

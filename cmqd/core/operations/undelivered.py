@@ -17,10 +17,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from cmqd.core.errors import DomainError, MessageNotPublished, MessageNotWaiting, SubscriptionNotFound, TopicNotFound
-from cmqd.core.facts.deliveries import OPERATOR, Deliveries
+from cmqd.core.facts.deliveries import OPERATOR, Deliveries, Retry
 from cmqd.core.facts.facts import Facts
 from cmqd.core.facts.topic import Subscription, Topic
-from cmqd.core.limits import check_range
+from cmqd.core.limits import check_range, reply_bytes
 from cmqd.core.operations.deliver import Deliver
 from cmqd.core.outcome import WAITING, Effects, Outcome, Waiting, Woken
 from cmqd.core.runtime.lookups import Lookup, Purpose
@@ -28,7 +28,6 @@ from cmqd.core.runtime.pages import Reading
 from cmqd.core.runtime.pending import PendingDeliveriesPeek
 from cmqd.core.runtime.runtime import Runtime
 from cmqd_segment.records import AnyRecord, DeliveriesDropped, PublishedMessage, Runs, StoredMessage, last_of, pack_runs
-from cmqd_segment.rows import extra_bytes
 from cmqd_types.deliveries import DeliveriesPeeked, DeliveryReport, MessageDeliveries, PendingMessage
 
 MAX_MESSAGE_ID = (1 << 64) - 1
@@ -128,7 +127,7 @@ class Undelivered:
             if message is None or state is None or message.enqueue_ms <= expired_ms:
                 continue
             if peek.with_bodies:
-                size += len(message.body) + extra_bytes(message.headers, None, message.labels)
+                size += reply_bytes(message) + _text_bytes(message, deliveries.retries.get(position))
                 if size > self._limits.max_batch_bytes and shown:
                     next_start = position
                     break
@@ -352,6 +351,13 @@ class Undelivered:
         return DeliveryReport(
             subscription=subscription.name, state="delivered" if is_known else "unknown", endpoint=endpoint
         )
+
+
+def _text_bytes(message: StoredMessage, retry: Retry | None) -> int:
+    """Return the bytes of labels and error in a reply."""
+    labels = message.labels or []
+    texts = [labels] if isinstance(labels, str) else labels
+    return sum(2 + len(text.encode()) for text in texts) + (0 if retry is None else len(retry.error.encode()))
 
 
 def _next_ms(deliveries: Deliveries, position: int) -> int | None:
