@@ -473,7 +473,8 @@ class DeliveriesFailed(Record, frozen=True, tag=50):
 
 
 class DeliveriesDropped(Record, frozen=True, tag=51):
-    """A subscriber does not get these messages of the topic: ``retries`` used up, or ``damaged`` in the log."""
+    """A subscriber does not get these messages of the topic: ``retries`` used up, ``damaged`` in the log, or dropped by
+    an ``operator``."""
 
     topic_id: int
     subscription_id: int

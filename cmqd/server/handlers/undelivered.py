@@ -5,7 +5,7 @@ look-up reads the log some twenty times, and any number of pipelined look-ups wo
 """
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from cmqd.core.broker import Broker
 from cmqd.core.outcome import Outcome
@@ -41,7 +41,7 @@ class Undelivered:
         outcome = self._call(client.account, request, waiter_id, now_ms)
         self.answering.answer_or_wait(client, request, waiter_id, outcome, now_ms)
 
-    def _call(self, account: str, request: Request, waiter_id: int, now_ms: int) -> Outcome[object]:
+    def _call(self, account: str, request: Request, waiter_id: int, now_ms: int) -> Outcome[Any]:
         broker = self.broker
         match request:
             case wire.PeekDeliveries(_, topic, subscription, max_messages, start, bodies):
