@@ -459,11 +459,7 @@ class Intake:
         return {failure.receipt_handle: failure.error for failure in result.failures}
 
     def _take_failures(self, batch: SettlementBatch, failures: dict[int, CmqError]) -> None:
-        refused = [
-            lease
-            for lease in batch.leases
-            if lease.handle in failures and not isinstance(failures[lease.handle], ReceiptHandleInvalid)
-        ]
+        refused = [] if not failures else _refused(batch, failures)
         for lease in refused:
             again = self.retry_settlement(lease.received.receive_count)
             _log.error(
@@ -559,6 +555,15 @@ class Intake:
                 extra=self._facts("lease_lost", lease, lease.lost),
             )
             self._lost_handler(lease)
+
+
+def _refused(batch: SettlementBatch, failures: dict[int, CmqError]) -> list[Lease]:
+    """Return the leases that the server left as they were."""
+    return [
+        lease
+        for lease in batch.leases
+        if lease.handle in failures and not isinstance(failures[lease.handle], ReceiptHandleInvalid)
+    ]
 
 
 def _passes(error: CmqError) -> bool:
