@@ -30,6 +30,7 @@ from cmqd_client.errors import (
 )
 from cmqd_client.events import CallCounters, ClientState, ClientStatistics, Closed, EventReporter, OnEvent
 from cmqd_client.hosts_in_turn import Opener
+from cmqd_client.key_changes import KeyChangeRouter
 from cmqd_client.link import Link
 from cmqd_client.numbering import SendNumbering, Session
 from cmqd_client.retry import Repeat, RetryPolicy, final_error, may_have_happened
@@ -38,10 +39,12 @@ from cmqd_protocol.messages import (
     AnyReply,
     MessagesReceived,
     PublishMessages,
+    Push,
     ReceiveMessages,
     Request,
     SendHalfMessages,
     SendMessages,
+    TransactionCheck,
 )
 
 P = ParamSpec("P")
@@ -91,6 +94,7 @@ class Channel:
         "checks",
         "counters",
         "events",
+        "key_changes",
         "next_request_id",
         "numbering",
     )
@@ -136,10 +140,27 @@ class Channel:
         self.checks: CheckRouter = CheckRouter(self.next_request_id, request_timeout, policy)
         """The registry of checkers of half messages."""
 
-        def opener(on_ended: OnEnded) -> Awaitable[Connection]:
-            return open_connection(on_ended=on_ended, next_request_id=self.next_request_id, on_push=self.checks.pushed)
+        self.key_changes: KeyChangeRouter = KeyChangeRouter(self.next_request_id, request_timeout, policy)
+        """The registry of takers of changes of keys."""
 
-        self._links = [Link(opener, policy, self.checks.connected, self.events.report) for _ in range(links)]
+        def opener(on_ended: OnEnded) -> Awaitable[Connection]:
+            def ended(connection: Connection) -> None:
+                on_ended(connection)
+                self.key_changes.ended()
+
+            return open_connection(on_ended=ended, next_request_id=self.next_request_id, on_push=self._pushed)
+
+        self._links = [Link(opener, policy, self._connected, self.events.report) for _ in range(links)]
+
+    def _pushed(self, connection: Connection, push: Push) -> None:
+        if isinstance(push, TransactionCheck):
+            self.checks.pushed(connection, push)
+        else:
+            self.key_changes.pushed(push)
+
+    def _connected(self, connection: Connection) -> None:
+        self.checks.connected(connection)
+        self.key_changes.connected(connection)
 
     # ------------------------------------------------------------------ opening and closing
 
@@ -175,6 +196,7 @@ class Channel:
             self.events.report(Closed())
         self._state.closing = True
         self.checks.close()
+        self.key_changes.close()
         connections = [connection for link in self._links for connection in await link.close()]
         if connections:
             await asyncio.gather(*(connection.close() for connection in connections))

@@ -48,7 +48,9 @@ from cmqd_protocol.messages import (
     AnyReply,
     Cancel,
     Error,
+    KeyChanged,
     MessagesReceived,
+    Push,
     ReceiveMessages,
     ReleaseMessages,
     Request,
@@ -78,7 +80,7 @@ TlsOption: TypeAlias = bool | ssl.SSLContext | None
 
 OnEnded: TypeAlias = "Callable[[Connection], None]"
 
-OnPush: TypeAlias = "Callable[[Connection, TransactionCheck], None]"
+OnPush: TypeAlias = "Callable[[Connection, Push], None]"
 
 _Pending: TypeAlias = tuple["asyncio.Future[AnyReply]", Request, float]
 """Future, request and deadline (loop time)."""
@@ -362,9 +364,9 @@ class Connection(asyncio.Protocol):
             if kind is Opened or kind is ConnectionEnded:
                 self._changed(cast("Opened | ConnectionEnded", event))
                 continue
-            if kind is TransactionCheck:
+            if kind is TransactionCheck or kind is KeyChanged:
                 if self._on_push is not None:
-                    self._on_push(self, cast("TransactionCheck", event))
+                    self._on_push(self, cast("Push", event))
                 continue
             reply = cast("AnyReply", event)
             entry = pending.pop(reply.request_id, None)

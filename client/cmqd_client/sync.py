@@ -20,7 +20,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Generic, Self, TypeAlias, TypeVar, Unpack, cast, overload
 
-from cmqd_client.accounts import AccessKey, AccountQueue, AccountQueuePage
+from cmqd_client.accounts import AccessKey, AccountQueue, AccountQueuePage, KeySecret
 from cmqd_client.accounts import Accounts as AsyncAccounts
 from cmqd_client.address import Address
 from cmqd_client.attributes import QueueAttributes, QueueInfo
@@ -40,6 +40,7 @@ from cmqd_client.errors import PoisonMessage
 from cmqd_client.events import ClientState, ClientStatistics, OnEvent
 from cmqd_client.half_messages import Checker, LocalBatchTransaction, LocalTransaction, TransactionResult
 from cmqd_client.intake import MessageT
+from cmqd_client.key_changes import KeyWatch, OnKeyChange
 from cmqd_client.message_ids import MessageId
 from cmqd_client.outgoing import Outgoing
 from cmqd_client.portal import NOTHING, Portal, Synchronous, in_threads, in_worker_thread, plain_handler, processing
@@ -226,16 +227,116 @@ class Accounts(Synchronous[AsyncAccounts]):
         """List the names of all accounts. Only for ``admin``."""
         return self.portal.call(self.asynchronous.list)
 
-    def create_key(self, *, account: str | None = None) -> AccessKey:
+    def create_key(
+        self, *, account: str | None = None, roles: Iterable[str] | None = None, names: Iterable[str] | None = None
+    ) -> AccessKey:
         """Create a key pair. Not repeated after a lost reply.
+
+        Args:
+            account: the owner.
+            roles: ``admin``, ``manage``, ``send``, ``consume``, ``read``; no role implies another. None = all of these.
+                ``gateway`` is only for keys of account ``admin``: its holder can read the secret of every key.
+            names: 1 to 50 patterns of the names of queues, topics and schedules that the key may use; ``*`` stands for
+                any characters. None = every name.
 
         Returns:
             The key, with its secret, which the server never shows again.
 
         Raises:
+            InvalidArgument: a role or a pattern is malformed.
+            UnknownOperation: the server knows no roles; no key was created.
             OutcomeUnknown: the account may have another key; ``keys`` lists the key, so the caller can delete it.
         """
-        return self.portal.call(lambda: self.asynchronous.create_key(account=account))
+        roles = roles if isinstance(roles, str | None) else list(roles)
+        names = names if isinstance(names, str | None) else list(names)
+        return self.portal.call(lambda: self.asynchronous.create_key(account=account, roles=roles, names=names))
+
+    def import_key(
+        self,
+        secret_id: str,
+        secret_key: str,
+        *,
+        account: str | None = None,
+        roles: Iterable[str] | None = None,
+        names: Iterable[str] | None = None,
+    ) -> AccessKey:
+        """Add a key pair that programs use already. Repeated after a lost reply: importing the same pair with the same
+        account, roles and names again changes nothing. Without TLS the secret crosses the network in the clear.
+
+        Args:
+            secret_id: 1 to 128 ASCII letters, digits, ``-`` or ``_``.
+            secret_key: 16 to 128 printable ASCII characters without spaces.
+            account: the owner.
+            roles: see :meth:`create_key`.
+            names: see :meth:`create_key`.
+
+        Returns:
+            The key, without its secret.
+
+        Raises:
+            KeyExists: another key has this id.
+            InvalidArgument: the pair, a role or a pattern is malformed.
+        """
+        roles = roles if isinstance(roles, str | None) else list(roles)
+        names = names if isinstance(names, str | None) else list(names)
+        return self.portal.call(
+            lambda: self.asynchronous.import_key(secret_id, secret_key, account=account, roles=roles, names=names)
+        )
+
+    def set_key_roles(
+        self,
+        secret_id: str,
+        *,
+        roles: Iterable[str] | None = None,
+        names: Iterable[str] | None = None,
+        account: str | None = None,
+    ) -> Done:
+        """Replace the roles and name patterns of a key; None = every role but ``gateway``, and every name. Open
+        connections have the new permissions from their next request on, and waiting receives that the key may not make
+        any more end. Repeated after a lost reply.
+
+        Raises:
+            KeyNotFound: the account has no key of this id.
+            LastKey: the key is the account's last enabled key with role ``admin``, and would lose the role.
+            InvalidArgument: a role or a pattern is malformed.
+        """
+        roles = roles if isinstance(roles, str | None) else list(roles)
+        names = names if isinstance(names, str | None) else list(names)
+        return self.portal.call(
+            lambda: self.asynchronous.set_key_roles(secret_id, roles=roles, names=names, account=account)
+        )
+
+    def key_secret(self, secret_id: str) -> KeySecret:
+        """Read the secret of an enabled key of any account, to check signatures. Only for keys with role ``gateway``,
+        over TLS, loopback or a Unix socket; the server limits the rate and logs the read.
+
+        Keep a secret for a second at most, and forget the secret when :meth:`watch_keys` names its key.
+
+        Raises:
+            KeyNotFound: there is no enabled key of this id.
+            PermissionDenied: the key has not the role, or other machines could read the connection.
+            TooManyRequests: over the limit; the call was repeated until its patience ended.
+        """
+        return self.portal.call(lambda: self.asynchronous.key_secret(secret_id))
+
+    def watch_keys(self, on_change: OnKeyChange) -> KeyWatch:
+        """Have a function called with each change of a key of any account, until the watch is closed. Only for keys
+        with role ``gateway``.
+
+        A change without a ``secret_id`` says that changes may have been missed, because a connection ended or was
+        opened again: then forget everything about keys. Until a connection is up again, calls fail.
+
+        Args:
+            on_change: called in the event loop, within the wake-up in which a change arrives; must neither block nor
+                raise.
+
+        Returns:
+            The watch, after the server has confirmed it.
+
+        Raises:
+            PermissionDenied: the key has not the role, or other machines could read the connection.
+        """
+        return self.portal.call(lambda: self.asynchronous.watch_keys(on_change))
 
     def keys(self, *, account: str | None = None) -> Listing[AccessKey]:
         """List all keys of an account, without their secrets."""
@@ -246,7 +347,7 @@ class Accounts(Synchronous[AsyncAccounts]):
 
         Raises:
             KeyNotFound: the account has no key of this id.
-            LastKey: the key is the account's last enabled key.
+            LastKey: the key is the account's last enabled key with role ``admin``.
         """
         return self.portal.call(lambda: self.asynchronous.set_key_enabled(secret_id, enabled, account=account))
 
@@ -255,7 +356,7 @@ class Accounts(Synchronous[AsyncAccounts]):
 
         Raises:
             KeyNotFound: the account has no key of this id.
-            LastKey: the key is the account's last enabled key.
+            LastKey: the key is the account's last enabled key with role ``admin``.
         """
         return self.portal.call(lambda: self.asynchronous.delete_key(secret_id, account=account))
 

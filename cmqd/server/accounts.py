@@ -74,10 +74,21 @@ class AccountNotFound(DomainError):
 
 
 class KeyNotFound(DomainError):
-    """The account has no key of that id."""
+    """The account has no key of that id, or no account has an enabled key of that id."""
 
-    def __init__(self, account: str, secret_id: str) -> None:
-        super().__init__(f"account {account!r} has no key {secret_id!r}", account=account, secret_id=secret_id)
+    def __init__(self, account: str | None, secret_id: str) -> None:
+        if account is None:
+            super().__init__(f"there is no enabled key {shown(secret_id)}", secret_id=secret_id[:MAX_SECRET_ID_BYTES])
+        else:
+            super().__init__(f"account {account!r} has no key {secret_id!r}", account=account, secret_id=secret_id)
+
+
+class TooManySecretsRead(DomainError):
+    """A gateway's key reads secrets faster than gateways need."""
+
+    def __init__(self, per_second: int, what: str, retry_after_ms: int) -> None:
+        super().__init__(f"the key is over its limit of {per_second} {what} a second", limit=per_second)
+        self.retry_after_ms = retry_after_ms
 
 
 class KeyExists(DomainError):
@@ -133,6 +144,8 @@ class Accounts:
         """``write`` puts a changed document on disk before it returns."""
         self._write = write
         self._lock = asyncio.Lock()
+        self._lent: dict[str, Key] = {}
+        """Keys of processes that the server started, by id. They are in no file and in no list."""
         self._leaving: str | None = None
         """The account that is being deleted: no connection may authenticate for it."""
         self._install(document)
@@ -149,8 +162,22 @@ class Accounts:
 
     def find_key(self, secret_id: str) -> Key | None:
         """Return the enabled key of an id, None if there is none."""
+        return self.find_lasting_key(secret_id) or self._lent.get(secret_id)
+
+    def find_lasting_key(self, secret_id: str) -> Key | None:
+        """Return the enabled key of an id that stands in the file, None if there is none."""
         key = self._keys.get(secret_id)
         return key if key is not None and key.enabled and key.account != self._leaving else None
+
+    def lend_key(self, roles: tuple[Role, ...], now_ms: int) -> Key:
+        """Make a key of account ``admin`` that is in memory only, and so ends with the server at the latest."""
+        key = new_key(ADMIN, now_ms, roles)
+        self._lent[key.secret_id] = key
+        return key
+
+    def take_back_key(self, secret_id: str) -> None:
+        """End a lent key; the caller closes the connections that authenticated by it."""
+        self._lent.pop(secret_id, None)
 
     def permissions_of(self, secret_id: str) -> Permissions | None:
         """Return the permissions of an enabled key; None = the key is unrestricted."""
@@ -160,7 +187,7 @@ class Accounts:
 
     def account_of(self, secret_id: str) -> str | None:
         """Return the account of a key, enabled or not."""
-        key = self._keys.get(secret_id)
+        key = self._keys.get(secret_id) or self._lent.get(secret_id)
         return None if key is None else key.account
 
     def first_key(self, account: str) -> Key:
@@ -366,6 +393,8 @@ class Accounts:
         async with self._changing(caller, with_key) as document:
             account = self._own_or_managed(caller, account)
             self._check_gateway(account, chosen_roles)
+            if secret_id in self._lent:
+                raise KeyExists(secret_id)
             present = self._keys.get(secret_id)
             if present is not None:
                 is_same = (

@@ -129,7 +129,7 @@ class Audit:
         facts: dict[str, Any] = {"code": ended.name, "text": ended.text}
         if secret_id:
             facts |= {"secret_id": secret_id[:SHOWN_CHARACTERS], "account": self._account_of(secret_id)}
-        limit_facts = _facts_of_limit(self._logins, peer)
+        limit_facts = facts_of_limit(self._logins, peer)
         if limit_facts is not None:
             _log.warning("login_failed", peer=peer, **facts, **limit_facts)
 
@@ -155,7 +155,7 @@ class Audit:
 
     def administered(self, client: Client, request: wire.Request, reply: object) -> None:
         """Log an administrative request and its reply."""
-        limit_facts = _facts_of_limit(self._administration, client.peer)
+        limit_facts = facts_of_limit(self._administration, client.peer)
         if limit_facts is None:
             return
         outcome = "asked" if reply is None else reply.name if isinstance(reply, wire.Error) else "done"
@@ -186,7 +186,7 @@ class _Watched:
         self._client.answer(reply, queue)
 
 
-def _facts_of_limit(limit: LineLimit, peer: str) -> dict[str, Any] | None:
+def facts_of_limit(limit: LineLimit, peer: str) -> dict[str, Any] | None:
     """Return the facts that the limit adds to a line, or None if the line is left out."""
     left_out = limit.take(peer.rpartition(":")[0])
     if left_out is None:

@@ -157,6 +157,8 @@ NEEDS: Final[Mapping[type[wire.Request], Needs]] = {
     wire.SetKeyEnabled: Needs(Role.ADMIN, _no_name),
     wire.SetKeyRoles: Needs(Role.ADMIN, _no_name),
     wire.DeleteKey: Needs(Role.ADMIN, _no_name),
+    wire.GetKeySecret: Needs(Role.GATEWAY, _no_name),
+    wire.WatchKeys: Needs(Role.GATEWAY, _no_name),
     # the server
     wire.GetServerStatus: Needs(None, _no_name),
     wire.SealSegments: Needs(Role.MANAGE, _no_name),

@@ -37,6 +37,11 @@ class Client(Answerable, Protocol):
         """Address of the client, for logs."""
         ...
 
+    @property
+    def is_private(self) -> bool:
+        """True if no other machine can read the bytes of the connection: TLS, loopback or a Unix socket."""
+        ...
+
     def use_permissions(self, permissions: Permissions | None) -> None:
         """Check requests by changed permissions of the key from now on."""
         ...

@@ -14,6 +14,7 @@ from cmqd.server.client import Client
 from cmqd.server.collecting import Collector
 from cmqd.server.counters import Counters
 from cmqd.server.handlers.publishing import Publishes
+from cmqd.server.key_watchers import KeyWatchers
 from cmqd.server.part import part
 from cmqd.server.refusals import error_reply
 from cmqd.server.request_admission import Admission
@@ -37,6 +38,7 @@ class ClientEvents:
     publishes: Publishes
     waiting_requests: WaitingRequests
     checkers: TransactionCheckers
+    key_watchers: KeyWatchers
     counters: Counters
     now_ms: Callable[[], int]
     schedule: Callable[[], None]
@@ -69,6 +71,7 @@ class ClientEvents:
     def disconnected(self, client: Client) -> None:
         """Cancel the waiting requests of a client that disconnected, and give its open checks to other checkers."""
         self.take_waiting(client)
+        self.key_watchers.discard(client)
         if client.checked_queues is not None:
             self._tell_core(self.checkers.forget(client))
 
@@ -96,6 +99,8 @@ class ClientEvents:
             if self.authorization.refusal_of(client, wire.RegisterChecker(1, queue)) is not None
         ]
         self._tell_core(change for change in changes if change is not None)
+        if self.authorization.refusal_of(client, wire.WatchKeys(1)) is not None:
+            self.key_watchers.discard(client)
 
     def give_back(self, account: str, queue: str, messages: Sequence[ReceivedMessage]) -> None:
         """Make messages active again that could not be handed over, as if they had not been received."""

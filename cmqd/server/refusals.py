@@ -56,6 +56,7 @@ ERROR_CODES: Final[dict[type[domain.DomainError], ErrorCode]] = {
     own.KeyNotFound: ErrorCode.KEY_NOT_FOUND,
     own.KeyExists: ErrorCode.KEY_EXISTS,
     own.LastKey: ErrorCode.LAST_KEY,
+    own.TooManySecretsRead: ErrorCode.TOO_MANY_REQUESTS,
     own.AccountNotEmpty: ErrorCode.ACCOUNT_NOT_EMPTY,
     own.PermissionDenied: ErrorCode.PERMISSION_DENIED,
 }

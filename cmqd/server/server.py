@@ -55,12 +55,14 @@ from cmqd.server.handlers.messages import (
 )
 from cmqd.server.handlers.publishing import Publishes
 from cmqd.server.handlers.queues import Queues, queue_rewound
+from cmqd.server.handlers.secrets_of_keys import SecretsOfKeys
 from cmqd.server.handlers.server_requests import ServerRequests
 from cmqd.server.handlers.subscriptions import Subscriptions
 from cmqd.server.handlers.transactions import Transactions, transactions_ended
 from cmqd.server.handlers.undelivered import Undelivered, UndeliveredReplies
 from cmqd.server.held_reply_memory import HeldReplyMemory
 from cmqd.server.io_batch import IoBatch
+from cmqd.server.key_watchers import KeyWatchers
 from cmqd.server.listening_time import ListeningTime
 from cmqd.server.log_lines import get_logger
 from cmqd.server.memory_budget import MemoryBudget, budget_bytes
@@ -129,6 +131,7 @@ class Server:
         self.held_reply_memory = HeldReplyMemory(self.gate)
         self.waiting_requests: WaitingRequests = WaitingRequests()
         self.checkers = TransactionCheckers()
+        self.key_watchers = KeyWatchers()
         self.outbox = Outbox(lambda: log.durable_lsn, accounts.has_secret)
         self.connections = Connections(
             limit=self.max_connections, limit_of_account=settings.max_connections_per_account, counters=self.counters
@@ -206,6 +209,7 @@ class Server:
             publishes=self.publishes,
             waiting_requests=self.waiting_requests,
             checkers=self.checkers,
+            key_watchers=self.key_watchers,
             counters=self.counters,
             now_ms=now_ms,
             schedule=schedule,
@@ -344,11 +348,13 @@ class Server:
             accounts=accounts,
             revoke=self.connections.revoke,
             use_permissions=self.connections.use_permissions,
+            key_changed=self.key_watchers.changed,
             counters=self.counters,
             now_ms=now_ms,
             schedule=schedule,
             spawn=spawn,
         )
+        secrets_of_keys = SecretsOfKeys(accounts=accounts, watchers=self.key_watchers, now_s=time.monotonic)
         queues = Queues(
             broker=broker,
             answering=answering,
@@ -426,6 +432,8 @@ class Server:
             wire.SetKeyEnabled: account_operations.set_key_enabled,
             wire.SetKeyRoles: account_operations.set_key_roles,
             wire.DeleteKey: account_operations.delete_key,
+            wire.GetKeySecret: secrets_of_keys.get,
+            wire.WatchKeys: secrets_of_keys.watch,
             wire.DeleteAccount: account_operations.delete_account,
             wire.ListAllQueues: account_operations.list_all_queues,
             wire.GetServerStatus: server_requests.get_status,

@@ -37,9 +37,9 @@ from cmqd_protocol.messages import (
     Cancel,
     ClientHello,
     Error,
+    Push,
     Request,
     ServerHello,
-    TransactionCheck,
     Welcome,
     encoder,
     error,
@@ -50,14 +50,14 @@ from cmqd_protocol.messages import (
 from cmqd_protocol.refusal import DECODE_ERRORS
 from cmqd_protocol.states import Role, State, Step
 
-ClientEvent: TypeAlias = Opened | AnyReply | TransactionCheck | ConnectionEnded
+ClientEvent: TypeAlias = Opened | AnyReply | Push | ConnectionEnded
 
 _OPEN: Final = State.OPEN
 _encode = encoder.encode
 _decode_reply = reply_decoder.decode
 
 
-class ClientConnection(Endpoint[Opened | AnyReply | TransactionCheck]):
+class ClientConnection(Endpoint[Opened | AnyReply | Push]):
     """Client side of a connection.
 
     ``data_to_send()`` has the preamble from the start. Events: ``Opened``, then replies, then at most one
@@ -181,7 +181,7 @@ class ClientConnection(Endpoint[Opened | AnyReply | TransactionCheck]):
             except DECODE_ERRORS as problem:
                 self._malformed(problem)
                 return
-            if isinstance(message, TransactionCheck):
+            if isinstance(message, Push):
                 append(message)
                 continue
             try:

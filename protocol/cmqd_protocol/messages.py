@@ -839,6 +839,37 @@ class ImportKey(Request, frozen=True, tag=138):
         return f"ImportKey(request_id={self.request_id}, secret_id={self.secret_id!r}, secret_key=...)"
 
 
+class GetKeySecret(Request, frozen=True, tag=139):
+    """Read the secret of an enabled key, to check signatures. Only for keys with role ``gateway``, and only over TLS,
+    loopback or a Unix socket. Answered ``KeySecret``."""
+
+    secret_id: str
+
+
+class WatchKeys(Request, frozen=True, tag=140):
+    """Have the changes of all keys pushed to this connection as ``KeyChanged``, until its end. Only for keys with role
+    ``gateway``. Answered ``Done``."""
+
+
+class KeySecret(Reply, frozen=True, tag=218):
+    """The secret of a key."""
+
+    secret_key: str
+    account: str
+
+    def __repr__(self) -> str:
+        """Without the secret, which must not reach a log by accident."""
+        return f"KeySecret(request_id={self.request_id}, secret_key=..., account={self.account!r})"
+
+
+class KeyChanged(WireMessage, frozen=True, tag=226):
+    """Push about a change of a key, to connections that watch keys."""
+
+    secret_id: str
+    change: str
+    """``created``, ``enabled``, ``disabled``, ``roles_changed`` or ``deleted``."""
+
+
 class AccountList(Reply, frozen=True, tag=199):
     """The names of all accounts."""
 
@@ -917,6 +948,11 @@ AnyReply: TypeAlias = (
 """A reply. Those named beside ``Reply`` are types of ``cmqd_types`` behind the number of the request."""
 
 
+Push: TypeAlias = TransactionCheck | KeyChanged
+"""A message of the server that is not the reply to a request."""
+PUSH_TYPES: Final = frozenset({TransactionCheck, KeyChanged})
+
+
 def operation_name(kind: type[WireMessage]) -> str:
     """Return the name of an operation in SPEC.md and in logs: the name of its Struct in snake case."""
     return re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower()
@@ -948,6 +984,6 @@ client_hello_decoder: "msgspec.msgpack.Decoder[ClientHello]" = msgspec.msgpack.D
 request_decoder: "msgspec.msgpack.Decoder[Cancel | Request]" = decoder_of((Cancel, *REQUEST_TYPES.values()))
 server_hello_decoder: "msgspec.msgpack.Decoder[ServerHello | Error]" = msgspec.msgpack.Decoder(ServerHello | Error)
 welcome_decoder: "msgspec.msgpack.Decoder[Welcome | Error]" = msgspec.msgpack.Decoder(Welcome | Error)
-reply_decoder: "msgspec.msgpack.Decoder[AnyReply | TransactionCheck]" = decoder_of(
+reply_decoder: "msgspec.msgpack.Decoder[AnyReply | Push]" = decoder_of(
     kind for opcode, kind in MESSAGE_TYPES.items() if opcode >= _FIRST_REPLY
 )

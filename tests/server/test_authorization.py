@@ -33,6 +33,7 @@ ROLE_OF: dict[str, str] = {
         " rotate_secret create_schedule ensure_schedule set_schedule delete_schedule seal_segments",
         "admin": "create_account list_accounts delete_account list_all_queues create_key create_role_key import_key"
         " list_keys set_key_enabled set_key_roles delete_key",
+        "gateway": "get_key_secret watch_keys",
         "any": "get_server_status",
     }.items()
     for operation in operations.split()
@@ -103,6 +104,8 @@ REQUESTS: dict[str, tuple[tuple[Any, ...], list[str]]] = {
     "set_key_enabled": (("AKIDabsent", True), []),
     "set_key_roles": (("AKIDabsent", ["send"], ["*"]), []),
     "delete_key": (("AKIDabsent",), []),
+    "get_key_secret": (("AKIDabsent",), []),
+    "watch_keys": ((), []),
     "get_server_status": ((), []),
     "seal_segments": ((), []),
 }

@@ -24,6 +24,7 @@ class Face:
         self.checked_queues: set[str] | None = None
         self.unread_receives = 0
         self.is_held = self.is_slow = self.is_gone = False
+        self.is_private = True
         self.ended: str | None = None
         server = self._server = rig.server
         self._behind: deque[wire.Request] = deque()

@@ -20,6 +20,7 @@ Rules:
 """
 
 import asyncio
+import socket
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -41,6 +42,7 @@ from cmqd.server.counters import Counters
 from cmqd.server.fairness import REQUEST_COST
 from cmqd.server.held_reply_memory import body_bytes
 from cmqd.server.io_batch import IoBatch
+from cmqd.server.listening import is_loopback
 from cmqd.server.log_lines import get_logger
 from cmqd.server.memory_budget import LEAST_BYTES, MemoryBudget
 from cmqd.server.permissions import Permissions
@@ -49,7 +51,7 @@ from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.events import Authenticated, ConnectionEnded, RequestRefused
 from cmqd_protocol.frames import HEADER_BYTES
 from cmqd_protocol.limits import MIN_HEARTBEAT_MS
-from cmqd_protocol.messages import Cancel, MessagesReceived, Request, TransactionCheck, error
+from cmqd_protocol.messages import PUSH_TYPES, Cancel, MessagesReceived, Request, error
 from cmqd_protocol.server_connection import CONNECTION_RETRY_MS, ServerConnection
 
 _log = get_logger()
@@ -190,6 +192,20 @@ class AcceptedConnection(asyncio.Protocol):
             return "gone"
         host, port = address[:2]
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    @property
+    def is_private(self) -> bool:
+        """See ``Client``."""
+        transport = self._transport
+        if transport is None:
+            return False
+        if transport.get_extra_info("ssl_object") is not None:
+            return True
+        peer: Any = transport.get_extra_info("peername")
+        connected: Any = transport.get_extra_info("socket")
+        if connected is not None and connected.family == socket.AF_UNIX:
+            return True
+        return bool(peer) and is_loopback(peer[0])
 
     # ------------------------------------------------------------------ the transport's calls
 
@@ -446,7 +462,7 @@ class AcceptedConnection(asyncio.Protocol):
         wire = self._wire
         replies = self._replies
         is_open = wire.ended is None
-        if is_open and len(replies) == 1 and self._cancelled is None and type(replies[0][0]) is not TransactionCheck:
+        if is_open and len(replies) == 1 and self._cancelled is None and type(replies[0][0]) not in PUSH_TYPES:
             # The usual case of ``_write_all``: a client that waits for the answer to every request.
             reply, queue = replies.pop()
             encodable: Any = reply

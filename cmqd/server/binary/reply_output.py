@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from cmqd.server.reply_gate import Outgoing
 from cmqd_protocol.errors import ErrorCode
-from cmqd_protocol.messages import TransactionCheck, error
+from cmqd_protocol.messages import Push, error
 from cmqd_protocol.server_connection import ServerConnection
 
 BYTES_PER_WRITE: Final = 64 * 1024
@@ -58,7 +58,7 @@ def encode_replies(wire: ServerConnection, replies: list[ReplyOfQueue], now_ms: 
     try:
         for reply, queue in replies:
             done += 1
-            if type(reply) is TransactionCheck:
+            if isinstance(reply, Push):
                 wire.push(reply)
                 data += wire.data_to_send(now_ms)
                 continue
@@ -85,7 +85,7 @@ def without_cancelled(
     kept: list[ReplyOfQueue] = []
     returned: list[tuple[Outgoing, str]] = []
     for reply, queue in replies:
-        if not isinstance(reply, TransactionCheck) and reply.request_id in cancelled:
+        if not isinstance(reply, Push) and reply.request_id in cancelled:
             cancelled.discard(reply.request_id)
             if queue is not None:
                 returned.append((reply, queue))

@@ -38,6 +38,8 @@ class AccountOperations:
     """Closes the connections that authenticated by a key."""
     use_permissions: Callable[[str, Permissions | None], None]
     """Gives the connections that authenticated by a key its changed permissions."""
+    key_changed: Callable[[str, str], None]
+    """Tells the gateways of a change of a key, after the change is on disk."""
     counters: Counters
     now_ms: Callable[[], int]
     schedule: Callable[[], None]
@@ -58,6 +60,7 @@ class AccountOperations:
             )
             if not request.enabled:
                 self.revoke(request.secret_id)
+            self.key_changed(request.secret_id, "enabled" if request.enabled else "disabled")
             return wire.Done(request.request_id)
 
         self._when_written(client, request, change)
@@ -71,6 +74,7 @@ class AccountOperations:
                 with_key=client.secret_id,
             )
             self.use_permissions(key.secret_id, permissions_of(key.roles, key.names))
+            self.key_changed(key.secret_id, "roles_changed")
             return wire.Done(request.request_id)
 
         self._when_written(client, request, change)
@@ -82,7 +86,7 @@ class AccountOperations:
             await self.accounts.delete_key(
                 client.account, request.account, request.secret_id, with_key=client.secret_id
             )
-            self.revoke(request.secret_id)
+            self.revoke_deleted(request.secret_id)
             return wire.Done(request.request_id)
 
         self._when_written(client, request, change)
@@ -107,10 +111,21 @@ class AccountOperations:
                 raise LogFailed(reply.text)
 
         async def change() -> wire.AnyReply:
+            revoked: list[str] = []
+
+            def revoke(secret_id: str) -> None:
+                revoked.append(secret_id)
+                self.revoke_deleted(secret_id)
+
             try:
                 await self.accounts.delete_account(
-                    client.account, account, refuse_held, self.revoke, wait_until_durable, with_key=client.secret_id
+                    client.account, account, refuse_held, revoke, wait_until_durable, with_key=client.secret_id
                 )
+            except (domain.DomainError, OSError):
+                # The account stays, and its keys are valid again.
+                for secret_id in revoked:
+                    self.key_changed(secret_id, "enabled")
+                raise
             except LogFailed as failure:
                 return error(request.request_id, ErrorCode.OUTCOME_UNKNOWN, str(failure))
             return wire.Done(request.request_id)
@@ -131,6 +146,8 @@ class AccountOperations:
         def handle(client: Client, request: Any) -> None:
             async def change() -> wire.AnyReply:
                 result = await call(client.account, request, self.now_ms(), with_key=client.secret_id)
+                # Gateways remember unknown ids too.
+                self.key_changed(result.secret_id, "created")
                 return operation.reply(request.request_id, result, location)
 
             self._when_written(client, request, change)
@@ -149,6 +166,11 @@ class AccountOperations:
             self._when_written(client, request, look_up)
 
         return handle
+
+    def revoke_deleted(self, secret_id: str) -> None:
+        """Close the connections of a deleted key, and tell the gateways."""
+        self.revoke(secret_id)
+        self.key_changed(secret_id, "deleted")
 
     def _when_written(self, client: Client, request: wire.Request, work: Work) -> None:
         """Answer when the accounts file is written."""

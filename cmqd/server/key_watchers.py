@@ -1,0 +1,36 @@
+"""Connections that watch keys: gateways, which remember secrets and forget them when the broker reports a change.
+
+A push leaves in the order of decision with the replies of its connection. A gateway that read a secret just before a
+change therefore learns of the change after the secret, never before it.
+"""
+
+from cmqd.server.client import Client
+from cmqd_protocol.messages import KeyChanged
+
+
+class KeyWatchers:
+    """The connections that watch keys."""
+
+    __slots__ = ("_clients",)
+
+    def __init__(self) -> None:
+        self._clients: dict[Client, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    def __repr__(self) -> str:
+        return f"<KeyWatchers {len(self)}>"
+
+    def add(self, client: Client) -> None:
+        """Push the changes of keys to a client from now on; a second call changes nothing."""
+        self._clients[client] = None
+
+    def discard(self, client: Client) -> None:
+        """Push no more changes to a client that disconnected, or whose key lost its role."""
+        self._clients.pop(client, None)
+
+    def changed(self, secret_id: str, change: str) -> None:
+        """Push a change that is on disk and in effect."""
+        for client in list(self._clients):
+            client.answer(KeyChanged(secret_id, change))
