@@ -1,7 +1,7 @@
 """Connections that watch keys: gateways, which remember secrets and forget them when the broker reports a change.
 
-A push leaves in the order of decision with the replies of its connection. A gateway that read a secret just before a
-change therefore learns of the change after the secret, never before it.
+Pushes and replies of a connection leave in the order of decision. Therefore a gateway that read a secret just before a
+change gets the secret first and the push second, and remembers no secret of before the change.
 """
 
 from cmqd.server.client import Client

@@ -1,4 +1,4 @@
-"""Secrets of keys for gateways: who reads them, over which connections, how fast, and what is pushed and logged."""
+"""Secrets of keys for gateways: roles, connections, rates, pushes and log lines."""
 
 import socket
 from pathlib import Path
@@ -7,6 +7,7 @@ from typing import Any, cast
 import pytest
 
 from cmqd.server.accounts_file import Key
+from cmqd.server.binary.accepted_connection import AcceptedConnection
 from cmqd.server.handlers import secrets_of_keys
 from cmqd_protocol import messages as wire
 from cmqd_types.keys import Role
@@ -66,8 +67,7 @@ async def test_secrets_leave_over_loopback_and_tls_alone(
     rig = await ServerRig.make(tmp_path)
     gateway, key = await a_gateway(rig, **extra)
 
-    for request in ((wire.GetKeySecret, key.secret_id), (wire.WatchKeys,)):
-        reply = await gateway.ask(*request)
+    for reply in (await gateway.ask(wire.GetKeySecret, key.secret_id), await gateway.ask(wire.WatchKeys)):
         assert code_of(reply) == "permission_denied" if not is_private else not isinstance(reply, wire.Error), reply
         assert key.secret_key not in repr(reply)
     assert len(rig.server.key_watchers) == is_private
@@ -186,14 +186,14 @@ async def test_a_secret_that_is_read_just_before_a_change_arrives_before_the_pus
     gateway, _ = await a_gateway(rig)
     await gateway.expect(wire.Done, wire.WatchKeys)
     order: list[str] = []
-    answer = gateway.connection.answer
+    answer = AcceptedConnection.answer
 
-    def note(reply: Any, queue: str | None = None) -> None:
+    def note(connection: AcceptedConnection, reply: Any, queue: str | None = None) -> None:
         order.append(type(reply).__name__)
-        answer(reply, queue)
+        answer(connection, reply, queue)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(gateway.connection), "answer", lambda self, reply, queue=None: note(reply, queue))
+        patch.setattr(AcceptedConnection, "answer", note)
         admin.begin(wire.DeleteKey(admin.next_id(), key.secret_id))
         gateway.begin(wire.GetKeySecret(gateway.next_id(), key.secret_id))
         await admin.settle()

@@ -4,8 +4,8 @@ Rules:
 
 - Only a key with the role ``gateway`` reads secrets (``authorization``), and only over a connection that no other
   machine can read: TLS, loopback or a Unix socket.
-- Reads are limited per gateway key. Ids that no key has are limited apart, so that strangers who send made-up ids to a
-  gateway do not use up the reads of the gateway's callers.
+- Reads are limited per gateway key. Unknown ids have a limit of their own, so that requests with made-up ids, sent to
+  a gateway by strangers, do not use up the reads of the gateway's callers.
 - The first read of a secret by a gateway key is a line of the log. A gateway reads the secrets in use again about once
   a second, so later reads of the same secret are counted, and a line every ten minutes has their number.
 """
