@@ -8,7 +8,7 @@ second over all connections closes those that are late: no connection has a time
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, cast
 
 CHECK_SECONDS: Final = 1.0
 
@@ -22,7 +22,7 @@ class ConnectionGuard(asyncio.Protocol):
         self._guards = guards
         self._inner = inner
         self._is_refused = False
-        self.transport: asyncio.BaseTransport | None = None
+        self.transport: asyncio.Transport | None = None
         self.head_since: float | None = None
         """Since when a part of a request's head is here; None = no head has begun."""
         self.stuck_since: float | None = None
@@ -32,11 +32,11 @@ class ConnectionGuard(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Handle the asyncio event: a client connected."""
-        self.transport = transport
+        # Not checked by isinstance: the transports of uvloop are no subclasses.
+        self.transport = cast("asyncio.Transport", transport)
         if not self._guards.add(self):
             self._is_refused = True
-            if isinstance(transport, asyncio.Transport):
-                transport.abort()
+            self.transport.abort()
             return
         self._inner.connection_made(transport)
 
@@ -111,6 +111,15 @@ class ConnectionGuards:
         """Number of connections whose handler is at work."""
         return sum(guard.in_request for guard in self._guards.values())
 
+    @property
+    def partial_heads(self) -> int:
+        """Number of connections with a part of a head."""
+        return sum(guard.head_since is not None for guard in self._guards.values())
+
+    def make(self, inner: asyncio.Protocol) -> ConnectionGuard:
+        """Return a guard for a new connection, before the protocol that serves it."""
+        return ConnectionGuard(self, inner)
+
     def begin_request(self, transport: asyncio.BaseTransport | None) -> None:
         """Note that a handler begins: the head is complete. The handler limits the time of the body."""
         guard = None if transport is None else self._guards.get(transport)
@@ -129,6 +138,6 @@ class ConnectionGuards:
         latest = self.now() - self._slow_seconds
         for guard in list(self._guards.values()):
             is_late = any(since is not None and since <= latest for since in (guard.head_since, guard.stuck_since))
-            if is_late and isinstance(guard.transport, asyncio.Transport):
+            if is_late and guard.transport is not None:
                 self.closed_as_slow += 1
                 guard.transport.abort()

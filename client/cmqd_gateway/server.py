@@ -7,6 +7,7 @@ closes its connections to the broker.
 """
 
 import asyncio
+import logging
 import os
 import ssl
 from collections.abc import Awaitable, Callable
@@ -16,8 +17,9 @@ from typing import Any, Final, Self
 from aiohttp import web
 
 from cmqd_gateway.cmq import endpoint
-from cmqd_gateway.connection_guard import CHECK_SECONDS, ConnectionGuard
+from cmqd_gateway.connection_guard import CHECK_SECONDS
 from cmqd_gateway.gateway import Gateway
+from cmqd_gateway.log_lines import get_logger
 from cmqd_gateway.rest import routes as rest_routes
 from cmqd_gateway.settings import Settings, split_address
 
@@ -26,6 +28,8 @@ DRAIN_SECONDS: Final = 5.0
 LINGERING_SECONDS: Final = 5.0
 """Time for which the rest of a refused body is read and dropped."""
 BACKLOG: Final = 1_024
+
+_log = get_logger()
 
 
 class GatewayServer:
@@ -52,6 +56,7 @@ class GatewayServer:
             handle_signals=False,
             handler_cancellation=True,
             access_log=None,
+            logger=_silent_logger(),
             keepalive_timeout=settings.keep_alive_seconds,
             lingering_time=LINGERING_SECONDS,
             max_line_size=settings.max_head_bytes,
@@ -103,7 +108,7 @@ class GatewayServer:
         make_inner = self._runner.server
         assert make_inner is not None
         server = await asyncio.get_running_loop().create_server(
-            lambda: ConnectionGuard(self.gateway.guards, make_inner()),
+            lambda: self.gateway.guards.make(make_inner()),
             host,
             port,
             ssl=tls,
@@ -130,6 +135,12 @@ def _application(gateway: Gateway) -> web.Application:
         gateway.guards.begin_request(transport)
         try:
             response = await handler(request)
+        except web.HTTPException:
+            raise
+        except Exception as bug:
+            _log.error("request_failed", path=request.path, error=type(bug).__name__, exc_info=bug)
+            raise web.HTTPInternalServerError from None
+        else:
             if gateway.is_draining:
                 response.force_close()
             return response
@@ -140,6 +151,17 @@ def _application(gateway: Gateway) -> web.Application:
     application.add_routes(endpoint.routes(gateway))
     application.add_routes(rest_routes.routes(gateway))
     return application
+
+
+def _silent_logger() -> logging.Logger:
+    """Return a logger for aiohttp that writes no line.
+
+    aiohttp logs a traceback for each malformed request, with bytes of it, so any stranger could fill the log. Bugs of
+    handlers are logged by the middleware.
+    """
+    logger = logging.Logger("cmqd.gateway.http", logging.CRITICAL + 1)
+    logger.propagate = False
+    return logger
 
 
 def _tls_context(settings: Settings) -> ssl.SSLContext:

@@ -126,6 +126,10 @@ class GatewayRig:
         key: KeySecret = named.pop("key", self.own_key)
         return signed(parameters, key.secret_id, key.secret_key, host=self.host, method=method, **named)
 
+    def sign_for(self, host: str, parameters: Mapping[str, Any]) -> dict[str, bytes]:
+        """Return parameters signed for another host."""
+        return signed(parameters, self.own_key.secret_id, self.own_key.secret_key, host=host)
+
     async def call(self, action: str, *, method: str = "POST", **parameters: Any) -> dict[str, Any]:
         """Call an action; lists become ``name.1``, ``name.2`` ..."""
         flat: dict[str, Any] = {"Action": action}
