@@ -7,11 +7,13 @@ that a restart would find.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
+from time import perf_counter
 
 from cmqd.log.errors import LogFailed
 from cmqd.log.interface import ignore
 from cmqd.log.values import (
     ROW_BYTES,
+    CommitFigures,
     LogState,
     OnPage,
     OnPublished,
@@ -102,6 +104,9 @@ class MemoryLog:
         self.pages_answered = 0
         self._parts: list[AnyPart] = []
         self._closed = False
+        self.figures = CommitFigures()
+        self._flushed_s = 0.0
+        """Time of the flush that began the commit under way."""
         self._dropping: set[int] = set()
         self._committed: asyncio.Future[None] | None = None
         """Set while a drop waits for the next commit."""
@@ -180,6 +185,7 @@ class MemoryLog:
         self._check()
         if self._rows and not self._committing and not self._held:
             self._committing = len(self._rows)
+            self._flushed_s = perf_counter()
             asyncio.get_running_loop().call_soon(self._commit)
 
     def hold(self) -> None:
@@ -226,6 +232,8 @@ class MemoryLog:
                 for message in stored_messages(run, data, bodies):
                     messages[message.position] = message
         self.durable_lsn = disk.last_lsn = rows[-1].lsn
+        records, size = sum(len(row.records) for row in rows), sum(row.cost for row in rows)
+        self.figures.note(perf_counter() - self._flushed_s, records, size)
         self._wake_drops()
         self._finish_checkpoint()
         if self._active_bytes >= self._segment_bytes:

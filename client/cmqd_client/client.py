@@ -22,6 +22,14 @@ from cmqd_client.errors import ClientClosed
 from cmqd_client.events import ClientState, ClientStatistics, OnEvent
 from cmqd_client.half_messages import Checker
 from cmqd_client.hosts_in_turn import HostsInTurn, Opener
+from cmqd_client.metrics import (
+    Metrics,
+    QueueMetricsPage,
+    TopicMetricsPage,
+    ask_metrics,
+    ask_queues,
+    ask_topics,
+)
 from cmqd_client.queue import Queue
 from cmqd_client.requests import REPLY_TIMEOUT, Reply, Requester
 from cmqd_client.results import Done, QueuePage, SegmentsSealed, ServerStatus
@@ -589,6 +597,36 @@ class Client:
         """Return the status of the server: version, durability, uptime, counts, storage. Safe to cancel."""
         reply = await self._require().ask(wire.GetServerStatus, wire.ServerStatus, Repeat.READ)
         return ServerStatus(reply.status, reply.request_id)
+
+    async def metrics(self) -> Metrics:
+        """Return running totals of the account; for ``admin``, of all accounts, and figures of the server. Safe to
+        cancel.
+
+        Raises:
+            UnknownOperation: the server is older than this operation.
+        """
+        return await ask_metrics(self._require())
+
+    async def queue_metrics(
+        self, *, all_accounts: bool = False, after: tuple[str, str] | None = None, limit: int = 1000
+    ) -> QueueMetricsPage:
+        """Return a page of the metrics of queues, by account and name. Safe to cancel.
+
+        Args:
+            all_accounts: queues of all accounts; only for ``admin``.
+            after: begin behind this account and queue: ``next`` of the previous page.
+            limit: most queues of a page, 1-1,000. A page may have fewer before the end.
+
+        Raises:
+            PermissionDenied: all accounts were asked for, and the account is not ``admin``.
+        """
+        return await ask_queues(self._require(), all_accounts, after, limit)
+
+    async def topic_metrics(
+        self, *, all_accounts: bool = False, after: tuple[str, str] | None = None, limit: int = 1000
+    ) -> TopicMetricsPage:
+        """Return a page of the metrics of topics, each with its subscriptions; as :meth:`queue_metrics`."""
+        return await ask_topics(self._require(), all_accounts, after, limit)
 
     async def seal_segments(self) -> SegmentsSealed:
         """Have the server seal the current segment of the log, so that readers of the log find all earlier changes in

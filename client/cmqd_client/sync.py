@@ -42,6 +42,7 @@ from cmqd_client.half_messages import Checker, LocalBatchTransaction, LocalTrans
 from cmqd_client.intake import MessageT
 from cmqd_client.key_changes import KeyWatch, OnKeyChange
 from cmqd_client.message_ids import MessageId
+from cmqd_client.metrics import Metrics, QueueMetricsPage, TopicMetricsPage
 from cmqd_client.outgoing import Outgoing
 from cmqd_client.portal import NOTHING, Portal, Synchronous, in_threads, in_worker_thread, plain_handler, processing
 from cmqd_client.queue import ConsumedMessage as AsyncConsumedMessage
@@ -769,6 +770,40 @@ class Client(Synchronous[AsyncClient]):
     def status(self) -> ServerStatus:
         """Return the status of the server: version, durability, uptime, counts, storage. Safe to cancel."""
         return self.portal.call(self.asynchronous.status)
+
+    def metrics(self) -> Metrics:
+        """Return running totals of the account; for ``admin``, of all accounts, and figures of the server. Safe to
+        cancel.
+
+        Raises:
+            UnknownOperation: the server is older than this operation.
+        """
+        return self.portal.call(self.asynchronous.metrics)
+
+    def queue_metrics(
+        self, *, all_accounts: bool = False, after: tuple[str, str] | None = None, limit: int = 1000
+    ) -> QueueMetricsPage:
+        """Return a page of the metrics of queues, by account and name. Safe to cancel.
+
+        Args:
+            all_accounts: queues of all accounts; only for ``admin``.
+            after: begin behind this account and queue: ``next`` of the previous page.
+            limit: most queues of a page, 1-1,000. A page may have fewer before the end.
+
+        Raises:
+            PermissionDenied: all accounts were asked for, and the account is not ``admin``.
+        """
+        return self.portal.call(
+            lambda: self.asynchronous.queue_metrics(all_accounts=all_accounts, after=after, limit=limit)
+        )
+
+    def topic_metrics(
+        self, *, all_accounts: bool = False, after: tuple[str, str] | None = None, limit: int = 1000
+    ) -> TopicMetricsPage:
+        """Return a page of the metrics of topics, each with its subscriptions; as :meth:`queue_metrics`."""
+        return self.portal.call(
+            lambda: self.asynchronous.topic_metrics(all_accounts=all_accounts, after=after, limit=limit)
+        )
 
     def seal_segments(self) -> SegmentsSealed:
         """Have the server seal the current segment of the log, so that readers of the log find all earlier changes in

@@ -117,6 +117,13 @@ class Broker:
         self.set_schedule = parts.schedules.change
         self.delete_schedule = parts.schedules.delete
 
+        # Metrics
+        self.queue_metrics = parts.metrics.queue_page
+        self.topic_metrics = parts.metrics.topic_page
+        self.count_totals = parts.metrics.steps
+        self.account_totals = parts.metrics.totals
+        self.count_objects = parts.metrics.objects
+
         # Time and recovery
         self.next_deadline_ms = parts.runtime.agenda.next_due_ms
         self.checkpoint = parts.checkpoint.parts

@@ -18,6 +18,7 @@ from cmqd.core.operations.deliver import Deliver
 from cmqd.core.operations.expiry import Expiry
 from cmqd.core.operations.floors import Floors
 from cmqd.core.operations.leases import Leases
+from cmqd.core.operations.metrics import Metrics
 from cmqd.core.operations.moves import Moves
 from cmqd.core.operations.peek import Peek
 from cmqd.core.operations.prefetch import Prefetch
@@ -79,6 +80,7 @@ class Parts:
         self.publish = Publish(facts, runtime, store, serving, self.deliver)
         self.topics = TopicAdmin(facts, runtime, self.deliver)
         self.undelivered = Undelivered(facts, runtime, self.deliver)
+        self.metrics = Metrics(facts, runtime)
 
         moves = Moves(facts, runtime, reservations, dead_letters, self.redrives, store, serving)
         delays = Delays(facts, runtime, serving)

@@ -25,7 +25,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 from cmqd.log.errors import LogFailed
-from cmqd.log.values import LogState, OnPage, OnPublished, RecoveredBatch, RecoveryReport, SegmentReport
+from cmqd.log.values import CommitFigures, LogState, OnPage, OnPublished, RecoveredBatch, RecoveryReport, SegmentReport
 from cmqd_segment.checkpoint import AnyPart
 from cmqd_segment.records import AnyRecord, Lsn, Runs
 
@@ -77,6 +77,11 @@ class Log(Protocol):
     @property
     def pages_answered(self) -> int:
         """Pages answered since the start."""
+        ...
+
+    @property
+    def figures(self) -> CommitFigures:
+        """Figures of the commits since the start; counted in place."""
         ...
 
     @property

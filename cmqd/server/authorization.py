@@ -6,6 +6,7 @@ the same table. Rules:
 
 - The check precedes the handler, so that a refusal tells nothing about the existence of a name.
 - A subscription belongs to its topic, and its own name is not compared; its queue is.
+- The totals of an account (``get_metrics``) tell of all its names.
 - A redrive without a target returns messages to the queues that they came from, which the request does not name. The
   patterns must cover every name.
 - An unrestricted key has every role but ``gateway``. Operations of ``gateway`` are guarded for each key.
@@ -40,6 +41,8 @@ class Needs(NamedTuple):
     """Returns the names of queues, topics and schedules in the request."""
     names_all: Callable[[Any], bool] = lambda request: False
     """Returns True if the request concerns names that it does not contain, so that the patterns must cover all."""
+    why_all: str = ""
+    """The words of the refusal for ``names_all``, behind "the operation"."""
 
 
 def _no_name(request: wire.Request) -> list[str]:
@@ -83,6 +86,10 @@ def _has_no_target(request: wire.StartRedrive) -> bool:
     return request.target is None
 
 
+def _always(request: wire.Request) -> bool:
+    return True
+
+
 def _text(attributes: Mapping[str, Any], field: str) -> list[str]:
     """Return the text of an attribute; the core refuses an attribute of another type."""
     value = attributes.get(field)
@@ -108,7 +115,7 @@ NEEDS: Final[Mapping[type[wire.Request], Needs]] = {
     wire.ClearQueue: Needs(Role.MANAGE, _queue),
     wire.RewindQueue: Needs(Role.MANAGE, _queue),
     wire.ListDeadLetterSources: Needs(Role.READ, _queue),
-    wire.StartRedrive: Needs(Role.MANAGE, _queue_and_target, _has_no_target),
+    wire.StartRedrive: Needs(Role.MANAGE, _queue_and_target, _has_no_target, "needs a target"),
     wire.CancelRedrive: Needs(Role.MANAGE, _queue),
     wire.GetRedrive: Needs(Role.READ, _queue),
     # topics and subscriptions
@@ -162,6 +169,9 @@ NEEDS: Final[Mapping[type[wire.Request], Needs]] = {
     # the server
     wire.GetServerStatus: Needs(None, _no_name),
     wire.SealSegments: Needs(Role.MANAGE, _no_name),
+    wire.GetMetrics: Needs(Role.READ, _no_name, _always, "adds up the figures of all names"),
+    wire.GetQueueMetrics: Needs(Role.READ, _no_name),
+    wire.GetTopicMetrics: Needs(Role.READ, _no_name),
 }
 """The role and the names of every operation; a test compares the table with the operations and with SPEC.md."""
 
@@ -197,7 +207,8 @@ class Authorization:
             if not permissions.allows_name(name):
                 return _refusal(client, permissions, request, name, f"needs {shown(name)} among the names of the key")
         if not permissions.covers_every_name and needs.names_all(request):
-            return _refusal(client, permissions, request, names[0], "needs a target, because the key has not all names")
+            why = f"{needs.why_all}, and the key has not all names"
+            return _refusal(client, permissions, request, names[0] if names else None, why)
         return None
 
     def guarded(self, handlers: Handlers) -> dict[type[wire.Request], Callable[[Client, Any], None]]:

@@ -40,7 +40,7 @@ from cmqd.server.clock import BrokerClock, OffsetWatch
 from cmqd.server.collecting import Collector
 from cmqd.server.connection_timer import STEP_MS, local_ms
 from cmqd.server.connections import Connections
-from cmqd.server.counters import Counters, rss_bytes
+from cmqd.server.counters import Counters, cpu_us, rss_bytes
 from cmqd.server.dispatch import Dispatcher, Handler, plain_handlers
 from cmqd.server.fairness import CommitRoom, RoundRobin
 from cmqd.server.handlers.accounts import AccountOperations
@@ -53,6 +53,7 @@ from cmqd.server.handlers.messages import (
     ReplyWithBodies,
     Sends,
 )
+from cmqd.server.handlers.metrics import MetricsRequests
 from cmqd.server.handlers.publishing import Publishes
 from cmqd.server.handlers.queues import Queues, queue_rewound
 from cmqd.server.handlers.secrets_of_keys import SecretsOfKeys
@@ -80,6 +81,7 @@ from cmqd.settings import Settings
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error
+from cmqd_types.metrics import DURATIONS_US, ServerMetrics, copy_of, histogram
 
 _log = get_logger()
 
@@ -120,6 +122,11 @@ class Server:
         self._state = LogState(False, "", 0, 0, 0)
         self._failure: Exception | None = None
         self._beat_timer: asyncio.TimerHandle | None = None
+        self._beat_due_s = 0.0
+        """Time for which the next beat is planned; 0 = none so far."""
+        self._loop_lag_us = histogram(DURATIONS_US)
+        self._checkpoints_kept = self._checkpoint_ms = 0
+        """Number of checkpoints kept since the start, and broker time of the last one."""
         self._was_overloaded = False
         """The result of the last comparison; clients are not read from while it is True."""
         self._location: dict[str, Any] = {"region": settings.region}
@@ -412,6 +419,15 @@ class Server:
             location=self._location,
             now_ms=now_ms,
         )
+        metrics = MetricsRequests(
+            broker=broker,
+            answering=answering,
+            accounts=accounts,
+            server_metrics=self.metrics,
+            now_ms=now_ms,
+            schedule=schedule,
+            spawn=spawn,
+        )
         others: dict[type[wire.Request], Handler] = {
             wire.PeekMessages: peeks.handle,
             wire.PeekDeliveries: undelivered.handle,
@@ -437,6 +453,9 @@ class Server:
             wire.DeleteAccount: account_operations.delete_account,
             wire.ListAllQueues: account_operations.list_all_queues,
             wire.GetServerStatus: server_requests.get_status,
+            wire.GetMetrics: metrics.totals,
+            wire.GetQueueMetrics: metrics.queues,
+            wire.GetTopicMetrics: metrics.topics,
             wire.SealSegments: server_requests.seal_segments,
         }
         return plain | account_operations.handlers(self._location) | others
@@ -453,7 +472,7 @@ class Server:
         log.on_fatal = self._fail
         log.on_state = self.storage_state
         log.on_checkpoint_wanted = self.checkpoints.want
-        log.on_checkpoint_done = self.reclaim.checkpoint_done
+        log.on_checkpoint_done = self._checkpoint_done
 
     async def start(self) -> tuple[str, int]:
         """Listen; return the address.
@@ -583,6 +602,59 @@ class Server:
         )
         return Status(self.public_status(), loop, self.storage_status())
 
+    def metrics(self) -> ServerMetrics:
+        """Return the figures of the server for monitoring systems."""
+        log, state, counters, broker = self.log, self._state, self.counters, self.broker
+        figures, storage_pid = log.figures, self.storage_status().storage_pid
+        return ServerMetrics(
+            version=cmqd.__version__,
+            uptime_ms=int((time.monotonic() - self._started) * 1000),
+            requests_total=counters.requests,
+            errors_total=dict(counters.errors),
+            # Copies, because the reply waits for the disk, and later values are counted in place.
+            commit_us=copy_of(figures.commit_us),
+            fsync_us=copy_of(figures.fsync_us),
+            commit_records=copy_of(figures.records),
+            committed_bytes_total=figures.bytes,
+            loop_lag_us=copy_of(self._loop_lag_us),
+            connections=len(self.connections),
+            connections_accepted_total=counters.connections_accepted,
+            connections_refused_total=counters.connections_refused,
+            authentications_failed_total=counters.authentications_failed,
+            slow_readers_closed_total=counters.slow_readers_closed,
+            memory_closed_total=counters.dropped_for_memory,
+            bytes_in_total=counters.bytes_in,
+            bytes_out_total=counters.bytes_out,
+            waiting_receives=len(self.waiting_requests),
+            checkers=len(self.checkers),
+            given_back_total=counters.given_back,
+            unmatched_total=counters.unmatched,
+            damaged_total=counters.damaged,
+            schedules=len(broker.schedules),
+            schedules_missed_total=counters.schedules_missed,
+            pushes_under_way=self.outbox.under_way,
+            pushes_delivered_total=counters.pushes_delivered,
+            pushes_failed_total=counters.pushes_failed,
+            segments=state.segments,
+            log_bytes=state.log_bytes,
+            history_bytes=self.reclaim.history_bytes,
+            free_bytes=state.free_bytes,
+            sends_refused=state.sends_refused,
+            pending_bytes=log.pending_bytes,
+            last_lsn=log.last_lsn,
+            durable_lsn=log.durable_lsn,
+            checkpoints_total=self._checkpoints_kept,
+            checkpoint_ms=self._checkpoint_ms,
+            pages_read_total=log.pages_answered,
+            memory_budget_bytes=self.budget.total_bytes,
+            memory_held_bytes=self.budget.held_bytes,
+            memory_promised_bytes=broker.facts.promises.memory.total_bytes,
+            loop_rss_bytes=rss_bytes(),
+            storage_rss_bytes=rss_bytes(storage_pid) if storage_pid else 0,
+            loop_cpu_us_total=cpu_us(),
+            storage_cpu_us_total=cpu_us(storage_pid) if storage_pid else 0,
+        )
+
     def status_reply(self, account: str) -> dict[str, Any]:
         """Return the status as an account may see it: the whole for ``admin``, the public part for others."""
         return self.status().as_reply() if account == ADMIN else public_reply(self.public_status())
@@ -619,6 +691,10 @@ class Server:
                 self.listener.pause_reading(is_overloaded)
 
     def _beat_again(self) -> None:
+        now_s = self.loop.time()
+        if self._beat_due_s:
+            self._loop_lag_us.note(max(0, int((now_s - self._beat_due_s) * 1_000_000)))
+        self._beat_due_s = now_s + STEP_MS / 1000
         self._beat_timer = self.loop.call_later(STEP_MS / 1000, self._beat_again)
         self.listener.pass_time(local_ms())
         self.beat()
@@ -640,6 +716,11 @@ class Server:
         return (
             log.pending_bytes >= settings.pause_pending_bytes or log.pending_records >= settings.pause_pending_records
         ) and self.admission.stall_refusal is None
+
+    def _checkpoint_done(self, lsn: int) -> None:
+        self._checkpoints_kept += 1
+        self._checkpoint_ms = self.clock.now_ms()
+        self.reclaim.checkpoint_done(lsn)
 
     def _on_durable(self, lsn: int) -> None:
         if self.held_reply_memory.noted:

@@ -104,9 +104,11 @@ class Opened(Head, frozen=True, tag=22):
 
 
 class Durable(Head, frozen=True, tag=23):
-    """Every row up to this LSN is durable."""
+    """Every row up to this LSN is durable. Sent once for each commit."""
 
     lsn: int
+    fsync_us: int
+    """Time of the transaction with its fsync."""
 
 
 class StateChanged(Head, frozen=True, tag=24):

@@ -21,7 +21,7 @@ from msgspec import structs
 
 from cmqd.log.errors import LogError, LogFailed
 from cmqd.log.interface import ignore
-from cmqd.log.values import LogState, OnPage, OnPublished, RecoveredBatch, RecoveryReport, SegmentReport
+from cmqd.log.values import CommitFigures, LogState, OnPage, OnPublished, RecoveredBatch, RecoveryReport, SegmentReport
 from cmqd.storage import errors, ipc
 from cmqd.storage.group_commit import GroupCommit
 from cmqd.storage.settings import StorageSettings
@@ -183,6 +183,11 @@ class StorageProcessLog:
         """See ``Log``."""
         return self._commits.pending_records
 
+    @property
+    def figures(self) -> CommitFigures:
+        """See ``Log``."""
+        return self._commits.figures
+
     # Reading
 
     def read_page(self, read_id: int, queue_id: int, positions: Runs, max_bytes: int, min_lsn: int) -> None:
@@ -283,7 +288,8 @@ class StorageProcessLog:
 
     def _on_control(self, head: ipc.AnyHead, _data: bytes, _offset: int) -> None:
         match head:
-            case ipc.Durable(lsn):
+            case ipc.Durable(lsn, fsync_us):
+                self._commits.figures.fsync_us.note(fsync_us)
                 # The callback last, when the LSN and the counts of the log agree with its argument.
                 self._commits.became_durable(lsn)
                 self.on_durable(lsn)

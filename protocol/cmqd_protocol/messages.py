@@ -43,8 +43,10 @@ from cmqd_protocol.limits import MAX_BATCH, MAX_SECRET_ID_BYTES
 from cmqd_types import deliveries, messages, queues, schedules, topics
 from cmqd_types.keys import EVERY_NAME, EVERY_ROLE
 from cmqd_types.messages import Headers, ReceivedMessage
+from cmqd_types.metrics import QueueMetrics, ServerMetrics, TopicMetrics
 from cmqd_types.schedules import ScheduleSummary
 from cmqd_types.topics import SubscriptionSummary
+from cmqd_types.totals import QueueTotals, SubscriptionTotals, TopicTotals
 
 
 class WireMessage(Struct, frozen=True, array_like=True, gc=False):
@@ -919,6 +921,33 @@ class SealSegments(Request, frozen=True, tag=145):
     """Seal the segment of the log that is being written, for readers of the log. Answered ``SegmentsSealed``."""
 
 
+class GetMetrics(Request, frozen=True, tag=147):
+    """Read the totals of the account (``admin``: of all accounts, and the figures of the server). Answered
+    ``Metrics``.
+    """
+
+
+class GetQueueMetrics(Request, frozen=True, tag=148):
+    """Read a page of the metrics of queues, by account and name. Answered ``QueueMetricsPage``."""
+
+    all_accounts: bool = False
+    after_account: str = ""
+    """Start behind this account and queue: ``next`` of the previous reply."""
+    after_queue: str = ""
+    limit: int = 1000
+
+
+class GetTopicMetrics(Request, frozen=True, tag=149):
+    """Read a page of the metrics of topics and their subscriptions, by account and name. Answered
+    ``TopicMetricsPage``.
+    """
+
+    all_accounts: bool = False
+    after_account: str = ""
+    after_topic: str = ""
+    limit: int = 1000
+
+
 class ServerStatus(Reply, frozen=True, tag=201):
     """Status values by name: version, durability, uptime, counts, storage figures."""
 
@@ -930,6 +959,38 @@ class SegmentsSealed(Reply, frozen=True, tag=213):
 
     last_lsn: int
     """Last row number in sealed segments. Earlier rows are in sealed segments or were reclaimed."""
+
+
+class Metrics(Reply, frozen=True, tag=227):
+    """Totals, deleted queues and topics included, and the figures of the server."""
+
+    broker_time_ms: int
+    queue_totals: QueueTotals
+    topic_totals: TopicTotals
+    subscription_totals: SubscriptionTotals
+    queues: int
+    """Number of queues, and of topics and subscriptions, that exist now."""
+    topics: int
+    subscriptions: int
+    server: ServerMetrics | None = None
+    """None for an account other than ``admin``."""
+
+
+class QueueMetricsPage(Reply, frozen=True, tag=228):
+    """Metrics of queues."""
+
+    broker_time_ms: int
+    queues: list[QueueMetrics]
+    next: tuple[str, str] | None = None
+    """Account and queue behind which the next page starts; None = the end."""
+
+
+class TopicMetricsPage(Reply, frozen=True, tag=229):
+    """Metrics of topics and their subscriptions."""
+
+    broker_time_ms: int
+    topics: list[TopicMetrics]
+    next: tuple[str, str] | None = None
 
 
 AnyReply: TypeAlias = (

@@ -53,6 +53,8 @@ class QueueTable:
         """By account and name."""
         self.folded: dict[str, dict[str, Queue]] = {}
         """By account and case-folded name."""
+        self.revision: int = 0
+        """Raised whenever a queue comes or goes."""
         self.leases = DeadlineBuckets(LEASE_BUCKET_MS)
         """(first lease, count) pairs by deadline."""
         self.delays = DelayTimers(DELAY_BUCKET_MS)
@@ -100,6 +102,7 @@ class QueueTable:
     def add(self, queue: Queue) -> None:
         """Enter a queue under its id and name."""
         self.by_id[queue.queue_id] = queue
+        self.revision += 1
         self.names.setdefault(queue.account, {})[queue.name] = queue
         self.folded.setdefault(queue.account, {})[folded(queue.name)] = queue
         self._set_target(queue, queue)
@@ -123,6 +126,7 @@ class QueueTable:
     def apply_deleted(self, record: QueueDeletedRecord, lsn: int = 0) -> None:
         """Remove a queue with its messages; its totals stay with those of the account."""
         queue = self.by_id.pop(record.queue_id)
+        self.revision += 1
         self._gone_totals.add(queue.account, lsn, queue.index.totals)
         self.bind(queue, None)
         del self.names[queue.account][queue.name]

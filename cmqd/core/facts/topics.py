@@ -43,6 +43,8 @@ class TopicTable:
         """By account and name."""
         self.folded: dict[str, dict[str, Topic]] = {}
         """By account and case-folded name."""
+        self.names_revision: int = 0
+        """Raised whenever a topic comes or goes."""
         self.subscriptions: dict[int, Subscription] = {}
         """Of all topics, by id."""
         self.push_count: int = 0
@@ -73,6 +75,7 @@ class TopicTable:
     def add(self, topic: Topic) -> None:
         """Enter a topic under its id and name."""
         self.by_id[topic.topic_id] = topic
+        self.names_revision += 1
         self.names.setdefault(topic.account, {})[topic.name] = topic
         self.folded.setdefault(topic.account, {})[folded(topic.name)] = topic
 
@@ -127,6 +130,7 @@ class TopicTable:
                     self._remove_subscription(subscription, lsn)
                 self._gone_totals.add(topic.account, lsn, topic.totals)
                 del self.by_id[topic.topic_id]
+                self.names_revision += 1
                 del self.names[topic.account][topic.name]
                 del self.folded[topic.account][folded(topic.name)]
                 if topic.known_dedup_ids is not None:

@@ -72,7 +72,8 @@ class Serving:
         Returns None if no message can be received, or if the first body must be read first.
         """
         index = queue.index
-        window = self._runtime[queue.queue_id].window
+        runtime = self._runtime[queue.queue_id]
+        window = runtime.window
         in_window = window.messages
         retention_ms = index.attributes.retention_ms
         # Every turn of the loop passes at least one expired message. Usually the head is in memory and alive, and a
@@ -130,6 +131,7 @@ class Serving:
         # Bodies that were handed out are not kept. After a lost lease they are read from the log again, which is rare;
         # kept, they would take the memory from messages that were never received.
         messages = self._budget.take(index.queue_id, window, positions)
+        runtime.received_bytes += sum([len(message.body) for message in messages])
         received = [
             ReceivedMessage(
                 message_id=message.message_id,

@@ -51,7 +51,7 @@ from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.events import Authenticated, ConnectionEnded, RequestRefused
 from cmqd_protocol.frames import HEADER_BYTES
 from cmqd_protocol.limits import MIN_HEARTBEAT_MS
-from cmqd_protocol.messages import PUSH_TYPES, Cancel, MessagesReceived, Request, error
+from cmqd_protocol.messages import PUSH_TYPES, Cancel, Error, MessagesReceived, Request, error
 from cmqd_protocol.server_connection import CONNECTION_RETRY_MS, ServerConnection
 
 _log = get_logger()
@@ -221,6 +221,7 @@ class AcceptedConnection(asyncio.Protocol):
         """Take the bytes of a read. The hot path begins here."""
         shared = self._shared
         size = len(data)
+        shared.counters.bytes_in += size
         has_time = shared.io_batch.take_input(size)
         if not has_time or size > PIECE_BYTES or self._deferred or self.is_held:
             self._defer().add(data)
@@ -431,6 +432,8 @@ class AcceptedConnection(asyncio.Protocol):
             if queue is not None:
                 self._give_back(reply, queue)
             return
+        if type(reply) is Error:
+            self._shared.counters.count_error(reply.name)
         self._replies.append((reply, queue))
         if not self._dirty:
             self._dirty = True
@@ -466,7 +469,10 @@ class AcceptedConnection(asyncio.Protocol):
             # The usual case of ``_write_all``: a client that waits for the answer to every request.
             reply, queue = replies.pop()
             encodable: Any = reply
-            transport.write(wire.reply_to_send(encodable, self._shared.time_ms))
+            shared = self._shared
+            data = wire.reply_to_send(encodable, shared.time_ms)
+            shared.counters.bytes_out += len(data)
+            transport.write(data)
             if queue is not None:
                 self.unread_receives -= 1
                 if transport.get_write_buffer_size():
@@ -489,11 +495,13 @@ class AcceptedConnection(asyncio.Protocol):
         while replies and self._slow is None and wire.ended is None:
             encoded = encode_replies(wire, replies, now_ms)
             self.unread_receives -= encoded.with_messages
+            self._shared.counters.bytes_out += sum(map(len, encoded.data))
             transport.writelines(encoded.data)
             if encoded.with_messages and transport.get_write_buffer_size():
                 self._wait_for_socket(transport, *encoded.last)
         data = wire.data_to_send(now_ms)
         if data:
+            self._shared.counters.bytes_out += sum(map(len, data))
             transport.writelines(data)
 
     def _wait_for_socket(self, transport: asyncio.Transport, reply: Outgoing, queue: str | None) -> None:
@@ -565,6 +573,7 @@ class AcceptedConnection(asyncio.Protocol):
             _log.debug("connection_authenticated", peer=self.peer, account=event.account, product=event.product)
         elif isinstance(event, RequestRefused):
             self._shared.counters.refusals += 1
+            self._shared.counters.count_error(event.reply.name)
         elif isinstance(event, ConnectionEnded):
             if event.code == ErrorCode.AUTHENTICATION_FAILED:
                 self._shared.counters.authentications_failed += 1
