@@ -86,6 +86,8 @@ class KeyNotFound(DomainError):
 class TooManySecretsRead(DomainError):
     """A gateway's key reads secrets faster than gateways need."""
 
+    retry_after_ms = 1_000
+
     def __init__(self, per_second: int, what: str, retry_after_ms: int) -> None:
         super().__init__(f"the key is over its limit of {per_second} {what} a second", limit=per_second)
         self.retry_after_ms = retry_after_ms
