@@ -994,7 +994,7 @@ async def test_a_run_ends_at_its_cancellation_after_its_client_was_closed(server
     await server.put("orders", b"x")
     begun = asyncio.Event()
     client = connect(server.url, patience=0.05)
-    await client.open()
+    await client.open(patience=300)
 
     @client.queue("orders").consumer()
     async def handle(message: ConsumedMessage) -> None:

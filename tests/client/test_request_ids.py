@@ -14,7 +14,6 @@ from cmqd_client.accounts import Accounts
 from cmqd_client.connection import Connection
 from cmqd_client.errors import (
     CmqError,
-    NoReply,
     PartialFailure,
     QueueNotFound,
     ReceiptHandleInvalid,
@@ -96,14 +95,6 @@ async def test_a_reply_has_the_number_of_its_receive(client: Client, server: Loc
     reply = await asked
 
     assert reply.request_id in {request.request_id for request in server.link.of(wire.ReceiveMessages)}
-
-
-async def test_a_missing_reply_names_the_number_of_the_send(client: Client, server: LocalServer) -> None:
-    with pytest.raises(NoReply) as caught:
-        await client.request("orders", b"hello", timeout=0.5)
-
-    sends = server.link.of(wire.SendMessages)
-    assert caught.value.request_id == (sends[-1].request_id if "was sent" in caught.value.text else None)
 
 
 NO_RESULT = {("Client", "open"), ("Client", "close"), ("Client", "run")}
