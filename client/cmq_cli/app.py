@@ -15,6 +15,7 @@ from cmq_cli.commands import (
     completion,
     context,
     deadletter,
+    import_cmq,
     message,
     publish,
     queue,
@@ -58,6 +59,7 @@ _COMMANDS: dict[str, Sequence[Callable[..., Any] | App]] = {
     "Topics": (topic.app, subscription.app, publish.publish),
     "Schedules": (schedule.app,),
     "Log": (segment.app, replay.replay, reconcile.reconcile),
+    "Migration": (import_cmq.import_cmq,),
     "Access": (account.app, context.app),
     "Shell": (completion.completion_of(app),),
 }

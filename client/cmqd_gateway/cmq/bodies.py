@@ -9,11 +9,11 @@ from cmqd_gateway.cmq.parameters import Size
 MAX_BODY_BYTES: Final = 1_048_576
 
 Body: TypeAlias = Annotated[bytes, Size(0, MAX_BODY_BYTES, Reason.BODY_TOO_LARGE)]
-"""A parameter with a body. An empty body is refused later, because its reason is another one."""
+"""A parameter with a body. An empty body is refused later, for a different reason."""
 
 
 def check_bodies(bodies: Sequence[bytes]) -> None:
-    """Check that no body is empty.
+    """Check the bodies of a request.
 
     Raises:
         Refusal: a body is empty.

@@ -48,6 +48,8 @@ class Action(msgspec.Struct, frozen=True):
     """An action of API 2.0."""
 
     name: str
+    request_type: type[ActionRequest]
+    """The parameters."""
     reader: RequestReader
     run: Callable[[Call, Any], Awaitable[Fields]]
     """Returns the fields of the answer.
@@ -58,4 +60,6 @@ class Action(msgspec.Struct, frozen=True):
 
 def action(name: str, request_type: type[R], run: Callable[[Call, R], Awaitable[Fields]]) -> Action:
     """Declare an action."""
-    return Action(name, RequestReader(request_type), cast("Callable[[Call, Any], Awaitable[Fields]]", run))
+    return Action(
+        name, request_type, RequestReader(request_type), cast("Callable[[Call, Any], Awaitable[Fields]]", run)
+    )

@@ -1,6 +1,6 @@
 """Tags and keys: the checks of publishes and subscriptions, with CMQ's reasons.
 
-The broker checks them again. The checks are here too because CMQ has a reason of its own for each rule.
+The broker checks tags and keys again. The checks are here too, because CMQ has a reason of its own for each rule.
 """
 
 from collections.abc import Sequence
@@ -13,21 +13,17 @@ MAX_KEY_BYTES: Final = 64
 MAX_DOTS: Final = 15
 
 
-def check_tags(name: str, tags: Sequence[str], limit: int, too_many: Reason) -> list[str]:
+def check_tags(name: str, tags: Sequence[str]) -> list[str]:
     """Return different tags in their order.
 
     Args:
         name: the parameter, for the text of an error.
         tags: the tags of a message or of a subscription.
-        limit: the number of different tags.
-        too_many: the reason of the refusal of more tags.
 
     Raises:
-        Refusal: there are too many tags, or a tag is empty, too long or has a comma.
+        Refusal: a tag is empty, too long or has a comma.
     """
     different = list(dict.fromkeys(tags))
-    if len(different) > limit:
-        raise Refusal(too_many, f"{name} has {len(different)} different tags; at most {limit} are allowed")
     for tag in different:
         if not 1 <= len(tag) <= MAX_TAG_CHARACTERS or "," in tag or not tag.isprintable():
             raise Refusal(

@@ -8,11 +8,11 @@ from cmqd_gateway.cmq.parameters import ActionRequest
 
 
 class RouteRequest(ActionRequest, frozen=True):
-    """A request of a route; its name of a queue or topic is not looked at."""
+    """A request of a route; the name of its queue or topic is ignored."""
 
 
 async def query_route(call: Call, request: RouteRequest) -> Fields:
-    """Refuse: an address in the answer would be one that the SDK cannot speak to."""
+    """Refuse: an SDK of CMQ's TCP protocol could not talk to any address in the answer."""
     raise Refusal(
         Reason.ACTION_UNKNOWN,
         "this broker does not serve CMQ's TCP protocol and has no addresses for TCP SDKs; use an HTTP SDK",

@@ -30,9 +30,8 @@ STRATEGIES: Final = {
 CONTENT_FORMATS: Final = {"JSON": ContentFormat.JSON, "SIMPLIFIED": ContentFormat.SIMPLIFIED}
 
 _BLANKS = re.compile(r"\s")
-# More entries than CMQ takes are read, so that their refusal has the reason of the parameter.
-Tags = Annotated[list[str], Items(1, 64, Reason.TOO_MANY_FILTER_TAGS)]
-Keys = Annotated[list[str], Items(1, 64, Reason.TOO_MANY_BINDING_KEYS)]
+Tags = Annotated[list[str], Items(1, MAX_FILTER_TAGS, Reason.TOO_MANY_FILTER_TAGS)]
+Keys = Annotated[list[str], Items(1, MAX_BINDING_KEYS, Reason.TOO_MANY_BINDING_KEYS)]
 
 
 class SubscriptionRequest(ActionRequest, frozen=True):
@@ -82,13 +81,9 @@ def subscription_attributes(request: SetSubscriptionAttributes) -> SubscriptionA
         attributes["content_format"] = content_format
     tags = request.filter_tag if request.filter_tag is not None else request.filter_tags
     if tags is not None:
-        attributes["filter_tags"] = check_tags("filterTag", tags, MAX_FILTER_TAGS, Reason.TOO_MANY_FILTER_TAGS)
+        attributes["filter_tags"] = check_tags("filterTag", tags)
     if request.binding_key is not None:
-        keys = list(dict.fromkeys(check_key("bindingKey", key) for key in request.binding_key))
-        if len(keys) > MAX_BINDING_KEYS:
-            text = f"bindingKey has {len(keys)} different keys; at most {MAX_BINDING_KEYS} are allowed"
-            raise Refusal(Reason.TOO_MANY_BINDING_KEYS, text)
-        attributes["binding_keys"] = keys
+        attributes["binding_keys"] = [check_key("bindingKey", key) for key in request.binding_key]
     if tags and request.binding_key:
         raise Refusal(
             Reason.PARAMETERS_ERROR,

@@ -1,6 +1,6 @@
-"""Actions on half messages, in the style of API 2.0, which has none: send, commit, roll back, list.
+"""Actions on half messages, in the style of API 2.0: send, commit, roll back, list.
 
-A half message is stored and not delivered until it is committed. Queues that take half messages are created with
+A half message is stored, and delivered after its commit. Queues that take half messages are created with
 ``transaction=1``.
 """
 
