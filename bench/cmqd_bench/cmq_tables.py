@@ -53,11 +53,7 @@ def strings_of_tests() -> dict[str, set[str]]:
 
 def tests_of(action: str, strings: dict[str, set[str]]) -> list[str]:
     """Return the test files that call an action."""
-    return [
-        f"`{name.removeprefix('test_')}`"
-        for name, texts in strings.items()
-        if action.lower() in texts and name not in WITHOUT_CALLS
-    ]
+    return [f"`{name}`" for name, texts in strings.items() if action.lower() in texts]
 
 
 def _meaning(action: Action) -> str:
