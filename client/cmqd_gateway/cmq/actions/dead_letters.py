@@ -17,7 +17,7 @@ from cmqd_gateway.cmq.call import Call, Fields, action
 from cmqd_gateway.cmq.errors import Reason, Refusal
 from cmqd_gateway.cmq.identifiers import QUEUE_ID, queue_id
 from cmqd_gateway.cmq.numbers import seconds, whole_seconds
-from cmqd_gateway.cmq.parameters import ActionRequest, Whole
+from cmqd_gateway.cmq.parameters import ActionRequest, QueueName, Whole
 
 RECEIVES: Final = 0
 """``policy`` of a limit of receives."""
@@ -155,7 +155,7 @@ async def unbind_dead_letter(call: Call, request: UnbindDeadLetter) -> Fields:
 class RedriveDeadLetters(ActionRequest, frozen=True):
     """Parameters of RedriveDeadLetters."""
 
-    queue_name: str
+    queue_name: QueueName
     """The dead-letter queue."""
     target_queue_name: str | None = None
     """Absent = each message returns to the queue from which it came."""
@@ -165,7 +165,7 @@ class RedriveDeadLetters(ActionRequest, frozen=True):
 class RedriveRequest(ActionRequest, frozen=True):
     """Parameters of GetRedrive and CancelRedrive."""
 
-    queue_name: str
+    queue_name: QueueName
 
 
 def redrive_fields(redrive: Redrive) -> Fields:

@@ -13,7 +13,7 @@ from cmqd_gateway.cmq.call import Call, Fields, action
 from cmqd_gateway.cmq.errors import Reason, Refusal
 from cmqd_gateway.cmq.identifiers import queue_id
 from cmqd_gateway.cmq.numbers import bounded, seconds, whole_seconds
-from cmqd_gateway.cmq.parameters import ActionRequest, Whole
+from cmqd_gateway.cmq.parameters import ActionRequest, QueueName, Whole
 
 FIRST_SECOND: Final = 1_000_000_000
 """September 2001. An earlier time lies before every rewind window, and the client takes it for a duration."""
@@ -24,7 +24,7 @@ LAST_SECOND: Final = 99_999_999_999
 class QueueRequest(ActionRequest, frozen=True):
     """A request about a queue without further parameters."""
 
-    queue_name: str
+    queue_name: QueueName
 
 
 class CreateQueue(ActionRequest, frozen=True):
@@ -32,7 +32,7 @@ class CreateQueue(ActionRequest, frozen=True):
     otherwise leaves the attribute as it is.
     """
 
-    queue_name: str
+    queue_name: QueueName
     max_msg_heap_num: Annotated[int, Whole(1_000_000, 100_000_000)] | None = None
     polling_wait_seconds: Annotated[int, Whole(0, 30)] | None = None
     visibility_timeout: Annotated[int, Whole(1, 43_200)] | None = None
@@ -160,7 +160,7 @@ async def delete_queue(call: Call, request: QueueRequest) -> Fields:
 class RewindQueue(ActionRequest, frozen=True):
     """Parameters of RewindQueue."""
 
-    queue_name: str
+    queue_name: QueueName
     start_consume_time: int
 
 

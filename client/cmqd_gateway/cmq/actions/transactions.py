@@ -12,7 +12,7 @@ from cmqd_gateway.cmq.bodies import Body, check_bodies
 from cmqd_gateway.cmq.call import Call, Fields, action
 from cmqd_gateway.cmq.errors import Reason, Refusal, translate
 from cmqd_gateway.cmq.numbers import seconds
-from cmqd_gateway.cmq.parameters import ActionRequest, Items, Whole
+from cmqd_gateway.cmq.parameters import ActionRequest, Items, QueueName, Whole
 
 Interval = Annotated[int, Whole(1, 3_600)]
 
@@ -20,7 +20,7 @@ Interval = Annotated[int, Whole(1, 3_600)]
 class SendHalfMessage(ActionRequest, frozen=True):
     """Parameters of SendHalfMessage."""
 
-    queue_name: str
+    queue_name: QueueName
     msg_body: Body
     first_query_interval: Interval | None = None
     """Seconds until the first check; absent = the queue's own."""
@@ -29,7 +29,7 @@ class SendHalfMessage(ActionRequest, frozen=True):
 class BatchSendHalfMessage(ActionRequest, frozen=True):
     """Parameters of BatchSendHalfMessage."""
 
-    queue_name: str
+    queue_name: QueueName
     msg_body: Annotated[list[Body], Items()]
     first_query_interval: Interval | None = None
 
@@ -37,14 +37,14 @@ class BatchSendHalfMessage(ActionRequest, frozen=True):
 class DecideHalfMessages(ActionRequest, frozen=True):
     """Parameters of CommitHalfMessage and RollbackHalfMessage: ``msgId``, or ``msgId.1``, ``msgId.2`` ..."""
 
-    queue_name: str
+    queue_name: QueueName
     msg_id: Annotated[list[str], Items()]
 
 
 class ListHalfMessage(ActionRequest, frozen=True):
     """Parameters of ListHalfMessage."""
 
-    queue_name: str
+    queue_name: QueueName
     start: Annotated[int, Whole(0, 2**63 - 1)] = 0
     """0, or ``nextStart`` of the page before."""
     limit: Annotated[int, Whole(1, 100)] = 20
