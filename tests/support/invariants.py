@@ -166,6 +166,7 @@ def check_deliveries(deliveries: Deliveries) -> None:
     assert deliveries._unsent == deliveries.waiting - under_way
     assert deliveries._hurried <= deliveries._failed | deliveries._unsent
     assert not deliveries._hurried & under_way
+    assert deliveries._picked <= set(deliveries.under_way)
     entries = set(deliveries._heap)
     for position, retry in deliveries.retries.items():
         assert retry.attempts >= 1

@@ -57,6 +57,8 @@ class NaiveSubscription:
     blocked: bool = False
     hurried: set[int] = field(default_factory=set[int])
     """Due at once, whatever their times say."""
+    ended: dict[int, str] = field(default_factory=dict[int, str])
+    """``delivered``, ``expired`` or the reason of the drop, of each message that waited and waits no more."""
     going: set[int] = field(default_factory=set[int])
     """Positions that are being posted, wanted or not."""
 
@@ -109,13 +111,15 @@ class NaiveSubscription:
         self.blocked |= attempts >= 2
 
     def deliver(self, position: int) -> None:
+        self.ended[position] = "delivered"
         del self.pending[position]
         self.hurried.discard(position)
         self.delivered += 1
         self.blocked = False
 
-    def drop(self, position: int) -> NaiveDelivery:
+    def drop(self, position: int, reason: str) -> NaiveDelivery:
         self.hurried.discard(position)
+        self.ended[position] = reason
         self.dropped += 1
         dropped = self.pending.pop(position)
         self.blocked &= bool(self.pending)
@@ -159,6 +163,11 @@ class NaiveTopic:
     totals: Counter[str] = field(default_factory=Counter[str])
     """By the names of ``TopicTotals``."""
 
+    published: dict[int, tuple[int, int, set[str], list[int]]] = field(
+        default_factory=dict[int, tuple[int, int, set[str], list[int]]]
+    )
+    """By message id: position, time, subscriptions with a copy, and subscriptions for which the message waited."""
+
     def retained(self) -> set[int]:
         return {position for one in self.subscriptions for position in one.pending}
 
@@ -166,7 +175,7 @@ class NaiveTopic:
         """All below ``floor`` goes; nothing that was published after ``latest_ms`` may."""
         for subscription in self.subscriptions:
             for position in [position for position in subscription.pending if position < floor]:
-                gone = subscription.drop(position)
+                gone = subscription.drop(position, "expired")
                 assert gone.message.enqueue_ms <= latest_ms, "it went before its life was over"
 
 

@@ -87,6 +87,7 @@ class Deliveries:
         "_failed",
         "_heap",
         "_hurried",
+        "_picked",
         "_probes",
         "_probes_owed",
         "_unsent",
@@ -152,6 +153,8 @@ class Deliveries:
         """Retries started while blocked, less probes started."""
         self._probes: set[int] = set()
         """Messages under way that were started as probes."""
+        self._picked: set[int] = set()
+        """Messages under way that were never tried before, and were hurried."""
 
     # ------------------------------------------------------------------ facts
 
@@ -183,6 +186,7 @@ class Deliveries:
         for position, attempts, next_ms in facts:
             self.under_way.pop(position, None)
             self._probes.discard(position)
+            self._picked.discard(position)
             self.failed += 1
             if not self.is_pending(position):
                 continue
@@ -274,6 +278,7 @@ class Deliveries:
         for position in ended:
             del self.under_way[position]
             self._probes.discard(position)
+            self._picked.discard(position)
 
     # ------------------------------------------------------------------ counts
 
@@ -365,6 +370,8 @@ class Deliveries:
             if retry is None:
                 self._unsent.remove(position)
                 attempt = 1
+                if position in self._hurried:
+                    self._picked.add(position)
             else:
                 attempt = retry.attempts + 1
             self._hurried.discard(position)
@@ -391,7 +398,10 @@ class Deliveries:
             self._unsent.add(position)
             if position in self._probes:
                 self._probes_owed += self.blocked
+            if position in self._picked:
+                self._hurried.add(position)
         self._probes.discard(position)
+        self._picked.discard(position)
 
     def upcoming(self, most: int) -> list[int]:
         """Return the oldest messages never tried and not under way: likely the next to start."""
