@@ -39,6 +39,7 @@ PARAMETERS: Mapping[str, str] = {
     "queue": "Name of a queue: 1-64 ASCII letters, digits, `-`, `_`.",
     "topic": "Name of a topic: 3-64 ASCII letters, digits, `-`, `_`.",
     "subscription": "Name of a subscription: 3-64 ASCII letters, digits, `-`, `_`.",
+    "message": "Id of a message: `Msg-` and 16 hex digits.",
     "schedule": "Name of a schedule: 1-64 ASCII letters, digits, `-`, `_`.",
     "secret_id": "Id of a key.",
     "account": "Name of an account.",

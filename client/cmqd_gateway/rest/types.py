@@ -676,6 +676,76 @@ class Deliveries(Reply, frozen=True, kw_only=True):
     messages: Annotated[int, Meta(description="Number of messages.")]
 
 
+class PendingQuery(Request, frozen=True, kw_only=True):
+    """The page of a peek at the messages of a subscription."""
+
+    max_messages: Annotated[Count, Meta(description="Most messages of the page, 1-256.")] = 16
+    start: PageStart = "0"
+    bodies: Annotated[bool, Meta(description="false = without bodies and headers.")] = True
+
+
+class PendingMessage(Reply, frozen=True, kw_only=True):
+    """A message that waits for a subscription."""
+
+    id: MessageIdText
+    state: Annotated[
+        str,
+        Meta(description="`waiting` (never tried), `in_retry`, `out_of_retries` or `under_way` (an attempt is made)."),
+    ]
+    publish_time: datetime
+    size: Annotated[int, Meta(description="Bytes of the body.")]
+    attempts: Annotated[int, Meta(description="Attempts that failed.")]
+    next_attempt_time: datetime | None
+    last_error: Annotated[str | None, Meta(description="Reason of the last failure of this message.")]
+    last_error_time: datetime | None
+    tags: list[str]
+    routing_key: Annotated[str | None, Meta(description="null on a tag topic.")]
+    body: Body | None
+    encoding: Encoding | None
+    headers: dict[str, str] | None
+
+
+class PendingMessages(Reply, frozen=True, kw_only=True):
+    """A page of messages in the order of their publishes; it may be empty and yet not the last."""
+
+    messages: list[PendingMessage]
+    next_start: Annotated[PageStart | None, Meta(description="`start` of the next page; null = this is the last page.")]
+
+
+class MessageDelivery(Reply, frozen=True, kw_only=True):
+    """The delivery of a message to one subscription."""
+
+    subscription: Annotated[
+        str | None, Meta(description="null = the subscription was removed after the message had waited for it.")
+    ]
+    state: Annotated[
+        str,
+        Meta(
+            description="A state of a waiting message, or `delivered`, `dropped`, or `unknown`: the subscription was "
+            "removed, or the day of the message is over."
+        ),
+    ]
+    endpoint: Annotated[str | None, Meta(description="The queue or the URL; null = not known any more.")]
+    attempts: Annotated[int | None, Meta(description="Attempts that failed; null = not known any more.")]
+    next_attempt_time: datetime | None
+    last_error: str | None
+    last_error_time: datetime | None
+    delivered_time: Annotated[datetime | None, Meta(description="Known of a copy that was stored with the publish.")]
+    copy_id: Annotated[MessageIdText | None, Meta(description="Id of that copy in its queue.")]
+    drop_reason: Annotated[str | None, Meta(description="`retries`, `operator` or `damaged`.")]
+
+
+class MessageDeliveries(Reply, frozen=True, kw_only=True):
+    """The deliveries of a message: an entry for each subscription that the message was published for."""
+
+    id: MessageIdText
+    publish_time: datetime
+    size: Annotated[int, Meta(description="Bytes of the body.")]
+    tags: list[str]
+    routing_key: Annotated[str | None, Meta(description="null on a tag topic.")]
+    deliveries: list[MessageDelivery]
+
+
 class RotateSecret(Request, frozen=True, kw_only=True):
     """The change-over to a new secret."""
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from cmqd_gateway.cmq.actions import (
     dead_letters,
+    deliveries,
     messages,
     publishing,
     queues,
@@ -26,6 +27,7 @@ ACTIONS: tuple[Action, ...] = (
     *topics.ACTIONS,
     *publishing.ACTIONS,
     *subscriptions.ACTIONS,
+    *deliveries.ACTIONS,
     *routes.ACTIONS,
 )
 """All actions."""

@@ -1,5 +1,6 @@
 """Topics and subscriptions."""
 
+import re
 from typing import Any
 
 import msgspec
@@ -7,16 +8,24 @@ import msgspec
 from cmqd_client import Subscription
 from cmqd_client import SubscriptionInfo as ClientSubscriptionInfo
 from cmqd_client import TopicInfo as ClientTopicInfo
-from cmqd_gateway.rest.functions.messages import body_of, not_empty
+from cmqd_client.deliveries import Delivery
+from cmqd_client.deliveries import PendingMessage as ClientPendingMessage
+from cmqd_gateway.rest import values
+from cmqd_gateway.rest.functions.messages import body_of, not_empty, page_end, page_start
 from cmqd_gateway.rest.functions.queues import name_list, next_offset, set_fields
 from cmqd_gateway.rest.operation import Call
 from cmqd_gateway.rest.problems import invalid
 from cmqd_gateway.rest.types import (
     Deliveries,
     ListQuery,
+    MessageDeliveries,
+    MessageDelivery,
     NameList,
     NewSubscription,
     Nothing,
+    PendingMessage,
+    PendingMessages,
+    PendingQuery,
     Published,
     PublishedBatch,
     PublishMessage,
@@ -31,6 +40,8 @@ from cmqd_gateway.rest.types import (
     TopicChanges,
     TopicInfo,
 )
+
+MESSAGE_ID = re.compile("Msg-[0-9a-f]{16}")
 
 
 async def list_topics(call: Call[ListQuery, Nothing]) -> NameList:
@@ -177,6 +188,45 @@ async def drop_deliveries(call: Call[Nothing, Nothing]) -> Deliveries:
     return Deliveries(messages=(await _subscription(call).drop_waiting()).messages)
 
 
+async def peek_deliveries(call: Call[PendingQuery, Nothing]) -> PendingMessages:
+    """Return messages that a subscription has not had, in the order of their publishes; nothing changes."""
+    query = call.query
+    page = await _subscription(call).peek(query.max_messages, start=page_start(query.start), bodies=query.bodies)
+    messages = [_pending_message(message) for message in page]
+    return PendingMessages(messages=messages, next_start=page_end(page.next_start))
+
+
+async def retry_delivery(call: Call[Nothing, Nothing]) -> Deliveries:
+    """Retry one message of a subscription at once, also if it was never tried or is out of retries.
+
+    `messages` is 0 if the message was never tried and waits for its turn, because the broker has no room to remember
+    another failure.
+    """
+    return Deliveries(messages=(await _subscription(call).retry(_message_id(call))).messages)
+
+
+async def drop_delivery(call: Call[Nothing, Nothing]) -> None:
+    """Drop one message for a subscription; an attempt that is being made may still deliver it."""
+    await _subscription(call).drop(_message_id(call))
+
+
+async def get_message_deliveries(call: Call[Nothing, Nothing]) -> MessageDeliveries:
+    """Report the subscriptions that have had a published message, and those that have not.
+
+    Known for at least as long as a subscription waits for the message, and after that for as long as the log of the
+    broker holds the publish.
+    """
+    report = await call.client.topic(call.names["topic"]).deliveries(_message_id(call))
+    return MessageDeliveries(
+        id=report.id,
+        publish_time=report.publish_time,
+        size=report.size,
+        tags=report.tags,
+        routing_key=report.routing_key,
+        deliveries=[_message_delivery(delivery) for delivery in report],
+    )
+
+
 async def rotate_secret(call: Call[Nothing, RotateSecret]) -> RotatedSecret:
     """Make a new secret for the signatures of requests to a URL. The reply shows it, and no other reply does."""
     rotated = await _subscription(call).rotate_secret(overlap=call.body.overlap)
@@ -184,6 +234,49 @@ async def rotate_secret(call: Call[Nothing, RotateSecret]) -> RotatedSecret:
 
 
 # ---------------------------------------------------------------- conversions
+
+
+def _message_id(call: Call[Any, Any]) -> str:
+    text = call.names["message"]
+    if not MESSAGE_ID.fullmatch(text):
+        raise invalid("message", f"{text[:100]!r} is no message id; an id looks like Msg-0000000000000001", value=text)
+    return text
+
+
+def _pending_message(message: ClientPendingMessage) -> PendingMessage:
+    text = encoding = None
+    if message.body is not None:
+        text, encoding = values.json_body(message.body)
+    return PendingMessage(
+        id=message.id,
+        state=str(message.state),
+        publish_time=message.publish_time,
+        size=message.size,
+        attempts=message.attempts,
+        next_attempt_time=message.next_attempt_time,
+        last_error=message.last_error,
+        last_error_time=message.last_error_time,
+        tags=message.tags,
+        routing_key=message.routing_key,
+        body=text,
+        encoding=encoding,
+        headers=message.headers,
+    )
+
+
+def _message_delivery(delivery: Delivery) -> MessageDelivery:
+    return MessageDelivery(
+        subscription=delivery.subscription,
+        state=str(delivery.state),
+        endpoint=delivery.endpoint,
+        attempts=delivery.attempts,
+        next_attempt_time=delivery.next_attempt_time,
+        last_error=delivery.last_error,
+        last_error_time=delivery.last_error_time,
+        delivered_time=delivery.delivered_time,
+        copy_id=delivery.copy_id,
+        drop_reason=delivery.drop_reason,
+    )
 
 
 def _subscription(call: Call[Any, Any]) -> Subscription:
