@@ -280,6 +280,7 @@ TRANSLATIONS: Mapping[int, Reason | None] = MappingProxyType(
         ErrorCode.KEY_NOT_FOUND: Reason.SECRET_ID_UNKNOWN,
         ErrorCode.KEY_EXISTS: Reason.INVALID_REQUEST,
         ErrorCode.LAST_KEY: Reason.INVALID_REQUEST,
+        ErrorCode.KEY_EXISTS: Reason.INVALID_REQUEST,
         ErrorCode.ACCOUNT_NOT_EMPTY: Reason.INVALID_REQUEST,
         # The state of the server.
         ErrorCode.BUSY: _FAILED,

@@ -105,6 +105,7 @@ STATUS_OF_CODE: Mapping[ErrorCode, int] = {
     ErrorCode.ACCOUNT_NOT_FOUND: 404,
     ErrorCode.KEY_NOT_FOUND: 404,
     ErrorCode.LAST_KEY: 409,
+    ErrorCode.KEY_EXISTS: 409,
     ErrorCode.ACCOUNT_NOT_EMPTY: 409,
     ErrorCode.BUSY: 503,
     ErrorCode.DISK_NEARLY_FULL: 503,
