@@ -1,12 +1,14 @@
 """The JSON API's view into topics: what waits for a subscription, one message of it, and who has had a message."""
 
+from typing import Any
+
 import pytest
 
 from support.eventually import eventually
 from support.local_server import LocalServer
 from support.rest_calls import RestCalls
 
-HOOK = {"topic": "news", "subscription": "hook"}
+HOOK: dict[str, Any] = {"topic": "news", "subscription": "hook"}
 
 
 @pytest.fixture
