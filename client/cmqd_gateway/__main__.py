@@ -26,6 +26,7 @@ from cyclopts import App, Parameter
 
 from cmqd_client import Client, connect
 from cmqd_client.address import Address, parse_address
+from cmqd_gateway.broker_keys import BrokerKeys
 from cmqd_gateway.gateway import Gateway
 from cmqd_gateway.key_secrets import KeySecret
 from cmqd_gateway.log_lines import configure_logs, get_logger
@@ -34,6 +35,7 @@ from cmqd_gateway.settings import Settings, shown
 
 USAGE: Final = 2
 CANNOT_OPEN: Final = 3
+REFUSED: Final = 4
 MAX_KEY_BYTES: Final = 1_024
 _PR_SET_DUMPABLE: Final = 4
 _PRODUCT: Final = "cmqd-gateway"
@@ -79,6 +81,7 @@ def serve(
         print(f"cmqd-gateway: {refusal}", file=sys.stderr)
         return USAGE
     _hide_memory()
+    raise_descriptor_limit()
     configure_logs(settings.log_format, settings.log_level)
     return uvloop.run(_run(settings, address, parent_fd))
 
@@ -129,6 +132,13 @@ def broker_address(url: str, key: str) -> Address:
     return msgspec.structs.replace(address, secret_id=secret_id, secret_key=secret_key)
 
 
+def raise_descriptor_limit() -> None:
+    """Raise this process's limit of open files as far as allowed: each connection takes one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 def client_of(address: Address, settings: Settings, key: KeySecret) -> Client:
     """Return a client of the broker with a caller's key."""
     return connect(
@@ -142,17 +152,6 @@ def client_of(address: Address, settings: Settings, key: KeySecret) -> Client:
     )
 
 
-class OwnKeyOnly:
-    """A source that knows the gateway's own key alone."""
-
-    def __init__(self, address: Address) -> None:
-        self._key = KeySecret(address.secret_id, address.secret_key)
-
-    async def fetch(self, secret_id: str) -> KeySecret | None:
-        """Return the key, None for another id."""
-        return self._key if secret_id == self._key.secret_id else None
-
-
 async def _run(settings: Settings, address: Address, parent_fd: int | None) -> int:
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -160,22 +159,43 @@ async def _run(settings: Settings, address: Address, parent_fd: int | None) -> i
         loop.add_signal_handler(number, stopped.set)
     if parent_fd is not None:
         _watch_parent(parent_fd, stopped.set)
-    gateway = Gateway(settings, OwnKeyOnly(address), partial(client_of, address, settings))
+    own_key = KeySecret(address.secret_id, address.secret_key)
+    keys = BrokerKeys(client_of(address, settings, own_key))
+    gateway = Gateway(settings, keys, partial(client_of, address, settings))
     server = GatewayServer(gateway)
+    # The gateway listens before the broker answers, and refuses requests until then: in which order the two start does
+    # not matter.
+    opening = asyncio.create_task(keys.open(gateway.secrets.forget))
+    opening.add_done_callback(lambda _: stopped.set() if _failure(opening) else None)
     try:
         await server.start()
+        facts = ready_facts(server)
+        if settings.ready_file is not None:
+            settings.ready_file.write_bytes(msgspec.json.encode(facts) + b"\n")
+        _log.info(
+            "gateway_ready", addresses=facts["addresses"], broker=f"{address.host}:{address.port}", **shown(settings)
+        )
+        await stopped.wait()
+        _log.info("gateway_draining", connections=len(gateway.guards))
+        await server.close()
     except (OSError, ssl.SSLError) as failure:
         _log.error("cannot_listen", reason=str(failure))
         return CANNOT_OPEN
-    facts = ready_facts(server)
-    if settings.ready_file is not None:
-        settings.ready_file.write_bytes(msgspec.json.encode(facts) + b"\n")
-    _log.info("gateway_ready", addresses=facts["addresses"], broker=f"{address.host}:{address.port}", **shown(settings))
-    await stopped.wait()
-    _log.info("gateway_draining", connections=len(gateway.guards))
-    await server.close()
+    finally:
+        opening.cancel()
+        await asyncio.wait([opening])
+        await keys.close()
+    failure = _failure(opening)
+    if failure is not None:
+        _log.error("broker_refuses_gateway", reason=str(failure))
+        return REFUSED
     _log.info("gateway_ended")
     return 0
+
+
+def _failure(opening: "asyncio.Task[None]") -> BaseException | None:
+    """Return the error with which the connecting ended."""
+    return None if not opening.done() or opening.cancelled() else opening.exception()
 
 
 def _watch_parent(descriptor: int, on_end: Callable[[], object]) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from cmqd_client import sync
 from cmqd_client.address import parse_address
 from support.environment import plain_environment
 from support.running_server import RunningServer, ServerFailedError
@@ -35,8 +36,11 @@ class RunningGateway:
         address = parse_address(self._server.url)
         self.secret_id, self.secret_key = address.secret_id, address.secret_key
         key_file, ready_file = self._folder / "gateway.key", self._folder / "gateway.json"
+        with sync.connect(self._server.url) as client:
+            own = client.accounts.create_key(roles=["gateway"])
+        self.own_key = f"{own.secret_id}:{own.secret_key}"
         key_file.touch(mode=0o600)
-        key_file.write_text(f"{address.secret_id}:{address.secret_key}\n")
+        key_file.write_text(f"{self.own_key}\n")
         command = [sys.executable, "-m", "cmqd_gateway", "--broker", f"cmq://{address.host}:{address.port}"]
         command += ["--key-file", str(key_file), "--listen", "127.0.0.1:0", "--ready-file", str(ready_file)]
         with self.log_file.open("ab") as log:
@@ -58,6 +62,11 @@ class RunningGateway:
             raise
         self.ready = json.loads(ready_file.read_bytes())
         return self
+
+    @property
+    def process(self) -> "subprocess.Popen[bytes]":
+        assert self._process is not None, "it was not started"
+        return self._process
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
