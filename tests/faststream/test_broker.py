@@ -411,7 +411,7 @@ async def test_the_reply_to_a_client_that_is_gone_is_dropped(server: LocalServer
 
 
 async def test_a_batch_handler_is_cancelled_once_the_leases_of_all_messages_are_lost(server: LocalServer) -> None:
-    broker = broker_of(server, lease=3)
+    broker = broker_of(server, lease=6)
     begun: list[list[Delivery]] = []
     ends: list[str] = []
 
@@ -448,7 +448,7 @@ async def test_a_batch_handler_is_cancelled_once_the_leases_of_all_messages_are_
 
 
 async def test_a_batch_of_which_a_lease_is_lost_settles_the_rest(server: LocalServer) -> None:
-    broker = broker_of(server, lease=3)
+    broker = broker_of(server, lease=6)
     gate = asyncio.Event()
     begun: list[list[Delivery]] = []
 
