@@ -113,7 +113,7 @@ WRONG: list[tuple[Any, type[Any], str | None, str]] = [
         {"max_messages": 2**70},
         ReceiveMessages,
         "max_messages",
-        "max_messages must be an integer <= 9007199254740992",
+        "max_messages must be an integer <= 4294967295",
     ),
     ({"max_messages": None}, ReceiveMessages, "max_messages", "max_messages must be an integer, not null"),
     ({"receipt_handle": "x1"}, HandleRequest, "receipt_handle", 'must be a decimal number in a string, not "x1"'),

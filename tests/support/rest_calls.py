@@ -6,6 +6,7 @@
 ``ok`` checks status, media type and type of a reply; ``refused`` checks the same of a problem.
 """
 
+import io
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, cast
 
@@ -41,14 +42,24 @@ class Answer(NamedTuple):
 class RestCalls:
     """See the module."""
 
-    def __init__(self, rig: GatewayRig) -> None:
+    def __init__(self, rig: GatewayRig, key: KeySecret | None = None) -> None:
         self.rig = rig
+        self.key = rig.own_key if key is None else key
+        """The key of the calls, by default that of ``admin``."""
         self.succeeded: set[str] = set()
         """Names of the operations that ``ok`` has called."""
 
+    async def in_account(self, account: str) -> "RestCalls":
+        """Return calls with the key of a new account, which has the queue ``orders``."""
+        made = await self.ok("create_account", account=account)
+        key = self.rig.table.keys[made.key.secret_id] = KeySecret(made.key.secret_id, made.secret_key)
+        calls = RestCalls(self.rig, key)
+        await calls.ok("create_queue", queue="orders")
+        return calls
+
     def bearer(self, key: KeySecret | None = None) -> dict[str, str]:
-        """Return the header with a key, by default the key of ``admin``."""
-        used = self.rig.own_key if key is None else key
+        """Return the header with a key, by default the key of the calls."""
+        used = self.key if key is None else key
         return {"Authorization": f"Bearer {used.secret_id}:{used.secret_key}"}
 
     async def send(
@@ -62,7 +73,12 @@ class RestCalls:
         """Make a request to a path below ``/api/v1`` with these headers alone."""
         url = yarl.URL(f"http://{self.rig.host}{BASE}{path}", encoded=True).with_query(list(query))
         async with self.rig.session.request(
-            method, url, data=data, headers=headers, skip_auto_headers=("Content-Type",), allow_redirects=False
+            method,
+            url,
+            data=None if data is None else io.BytesIO(data),
+            headers=headers,
+            skip_auto_headers=("Content-Type",),
+            allow_redirects=False,
         ) as response:
             return Answer(response.status, response.content_type, response.headers, await response.read())
 

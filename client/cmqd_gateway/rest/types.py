@@ -11,15 +11,20 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from cmqd_gateway.rest.problems import Problem
 from cmqd_gateway.rest.values import (
+    MAX_BATCH,
     Body,
     Count,
+    DedupId,
     Encoding,
+    Headers,
     IdText,
     MessageIdText,
     Moment,
     PageStart,
+    Reason,
     ReceiptHandleText,
     Seconds,
+    Tag,
 )
 
 
@@ -156,12 +161,12 @@ class NewMessage(Request, frozen=True, kw_only=True):
 
     body: Body
     encoding: Encoding = "utf-8"
-    headers: Annotated[dict[str, str], Meta(description="At most 32 headers, 16 KiB in all.")] = {}
+    headers: Headers = {}
     delay: Annotated[
         Seconds | None, Meta(description="Seconds until the message becomes active; null = the queue's own delay.")
     ] = None
     dedup_id: Annotated[
-        str | None,
+        DedupId | None,
         Meta(description="The producer's own name of the message, up to 64 bytes; in place of `Idempotency-Key`."),
     ] = None
 
@@ -177,10 +182,13 @@ class SendMessage(NewMessage, frozen=True, kw_only=True):
 class SendMessages(Request, frozen=True, kw_only=True):
     """Messages that are stored in one step, contiguous and in this order, or not at all."""
 
-    messages: Annotated[list[NewMessage], Meta(description="1-256 messages, 1 MiB of bodies and headers in all.")]
+    messages: Annotated[
+        list[NewMessage],
+        Meta(min_length=1, max_length=MAX_BATCH, description="1-256 messages, 1 MiB of bodies and headers in all."),
+    ]
     at: Annotated[Moment | None, Meta(description="Time at which all become active, in place of their delays.")] = None
     after: Annotated[
-        str | None,
+        DedupId | None,
         Meta(description="Dedup id of a message that the queue must remember, or the batch is refused."),
     ] = None
 
@@ -305,7 +313,7 @@ class HandleRequest(Request, frozen=True, kw_only=True):
 class HandlesRequest(Request, frozen=True, kw_only=True):
     """Received messages."""
 
-    receipt_handles: list[ReceiptHandleText]
+    receipt_handles: Annotated[list[ReceiptHandleText], Meta(min_length=1, max_length=MAX_BATCH)]
 
 
 class ChangeVisibility(Request, frozen=True, kw_only=True):
@@ -318,7 +326,7 @@ class ChangeVisibility(Request, frozen=True, kw_only=True):
 class ChangeVisibilities(Request, frozen=True, kw_only=True):
     """How long, from now, received messages stay hidden."""
 
-    receipt_handles: list[ReceiptHandleText]
+    receipt_handles: Annotated[list[ReceiptHandleText], Meta(min_length=1, max_length=MAX_BATCH)]
     timeout: Annotated[Seconds, Meta(description="0-43,200 seconds from now; 0 makes the messages active at once.")]
 
 
@@ -332,7 +340,7 @@ class Release(Request, frozen=True, kw_only=True):
 class Releases(Request, frozen=True, kw_only=True):
     """Received messages to make active again at once."""
 
-    receipt_handles: list[ReceiptHandleText]
+    receipt_handles: Annotated[list[ReceiptHandleText], Meta(min_length=1, max_length=MAX_BATCH)]
     count_receive: Annotated[bool, Meta(description="Whether these receives stay counted.")] = True
 
 
@@ -340,14 +348,14 @@ class Reject(Request, frozen=True, kw_only=True):
     """A received message to move to the dead-letter queue."""
 
     receipt_handle: ReceiptHandleText
-    reason: Annotated[str, Meta(description="Text for readers of the dead letters, at most 256 bytes.")] = ""
+    reason: Reason = ""
 
 
 class Rejects(Request, frozen=True, kw_only=True):
     """Received messages to move to the dead-letter queue."""
 
-    receipt_handles: list[ReceiptHandleText]
-    reason: Annotated[str, Meta(description="Text for readers of the dead letters, at most 256 bytes.")] = ""
+    receipt_handles: Annotated[list[ReceiptHandleText], Meta(min_length=1, max_length=MAX_BATCH)]
+    reason: Reason = ""
 
 
 class VisibilityChanged(Reply, frozen=True, kw_only=True):
@@ -427,9 +435,9 @@ class NewHalfMessage(Request, frozen=True, kw_only=True):
 
     body: Body
     encoding: Encoding = "utf-8"
-    headers: Annotated[dict[str, str], Meta(description="At most 32 headers, 16 KiB in all.")] = {}
+    headers: Headers = {}
     dedup_id: Annotated[
-        str | None, Meta(description="The producer's own name of the message; in place of `Idempotency-Key`.")
+        DedupId | None, Meta(description="The producer's own name of the message; in place of `Idempotency-Key`.")
     ] = None
 
 
@@ -445,7 +453,7 @@ class SendHalfMessage(NewHalfMessage, frozen=True, kw_only=True):
 class SendHalfMessages(Request, frozen=True, kw_only=True):
     """Half messages that are stored in one step."""
 
-    messages: list[NewHalfMessage]
+    messages: Annotated[list[NewHalfMessage], Meta(min_length=1, max_length=MAX_BATCH)]
     first_check: Annotated[
         Seconds | None,
         Meta(description="Seconds to the first check with a registered producer; null = the queue's own."),
@@ -465,7 +473,7 @@ class Decision(Request, frozen=True, kw_only=True):
 class Decisions(Request, frozen=True, kw_only=True):
     """Decisions about half messages."""
 
-    decisions: list[Decision]
+    decisions: Annotated[list[Decision], Meta(min_length=1, max_length=MAX_BATCH, description="Each message once.")]
 
 
 class DecisionResult(Reply, frozen=True, kw_only=True):
@@ -549,24 +557,29 @@ class PublishMessage(Request, frozen=True, kw_only=True):
 
     body: Body
     encoding: Encoding = "utf-8"
-    headers: Annotated[dict[str, str], Meta(description="At most 32 headers, 16 KiB in all.")] = {}
+    headers: Headers = {}
     tags: Annotated[
-        list[str] | None, Meta(description="On a tag topic, up to 10 tags of 1-16 characters without commas.")
+        Annotated[list[Tag], Meta(max_length=10)] | None,
+        Meta(description="On a tag topic, up to 10 tags of 1-16 characters without commas."),
     ] = None
     routing_key: Annotated[
-        str | None, Meta(description="On a routing topic, 1-64 bytes with at most 15 dots; required there.")
+        Annotated[str, Meta(max_length=64)] | None,
+        Meta(description="On a routing topic, 1-64 bytes with at most 15 dots; required there."),
     ] = None
     dedup_id: Annotated[
-        str | None, Meta(description="The producer's own name of the message; in place of `Idempotency-Key`.")
+        DedupId | None, Meta(description="The producer's own name of the message; in place of `Idempotency-Key`.")
     ] = None
 
 
 class PublishMessages(Request, frozen=True, kw_only=True):
     """Messages that are published in one step with all their copies, or not at all."""
 
-    messages: Annotated[list[PublishMessage], Meta(description="1-256 messages, 1 MiB of bodies and headers in all.")]
+    messages: Annotated[
+        list[PublishMessage],
+        Meta(min_length=1, max_length=MAX_BATCH, description="1-256 messages, 1 MiB of bodies and headers in all."),
+    ]
     after: Annotated[
-        str | None, Meta(description="Dedup id of a message that the topic must remember, or the batch is refused.")
+        DedupId | None, Meta(description="Dedup id of a message that the topic must remember, or the batch is refused.")
     ] = None
 
 
@@ -598,15 +611,19 @@ ContentFormat = Annotated[
 ]
 
 
+FilterTags = Annotated[list[Tag], Meta(max_length=5)]
+BindingKeys = Annotated[list[Annotated[str, Meta(min_length=1, max_length=64)]], Meta(max_length=5)]
+
+
 class NewSubscription(Request, frozen=True, kw_only=True):
     """A subscription to the messages published from now on; exactly one of `queue` and `url`."""
 
     queue: Annotated[str | None, Meta(description="A queue of the account.")] = None
     url: Annotated[str | None, Meta(description="A URL, `http://` or `https://`.")] = None
     filter_tags: Annotated[
-        list[str] | None, Meta(description="On a tag topic, up to 5 tags; empty = every message.")
+        FilterTags | None, Meta(description="On a tag topic, up to 5 tags; empty = every message.")
     ] = None
-    binding_keys: Annotated[list[str] | None, Meta(description="On a routing topic, 1-5 patterns.")] = None
+    binding_keys: Annotated[BindingKeys | None, Meta(description="On a routing topic, 1-5 patterns.")] = None
     strategy: Strategy | None = None
     content_format: ContentFormat | None = None
 
@@ -614,8 +631,8 @@ class NewSubscription(Request, frozen=True, kw_only=True):
 class SubscriptionChanges(Request, frozen=True, kw_only=True):
     """Changes of a subscription; an omitted attribute stays."""
 
-    filter_tags: list[str] | None = None
-    binding_keys: list[str] | None = None
+    filter_tags: FilterTags | None = None
+    binding_keys: BindingKeys | None = None
     strategy: Strategy | None = None
     content_format: ContentFormat | None = None
     paused: Annotated[bool | None, Meta(description="true = hold all deliveries back; messages wait for a day.")] = None
@@ -648,6 +665,10 @@ class SubscriptionInfo(Reply, frozen=True, kw_only=True):
     next_attempt_time: datetime | None
     create_time: datetime | None
     modify_time: datetime | None
+
+    def __repr__(self) -> str:
+        shown = "" if self.secret is None else ", secret=..."
+        return f"SubscriptionInfo({self.topic!r}, {self.name!r}, endpoint={self.endpoint!r}{shown})"
 
 
 class SubscriptionSummary(Reply, frozen=True, kw_only=True):
@@ -778,7 +799,7 @@ class NewSchedule(Request, frozen=True, kw_only=True):
     zone: Annotated[str, Meta(description="Time zone of the expression, a name of the tz database.")] = "UTC"
     body: Body
     encoding: Encoding = "utf-8"
-    headers: Annotated[dict[str, str], Meta(description="At most 32 headers, 16 KiB in all.")] = {}
+    headers: Headers = {}
 
 
 class NewPausableSchedule(NewSchedule, frozen=True, kw_only=True):
@@ -795,7 +816,7 @@ class ScheduleChanges(Request, frozen=True, kw_only=True):
     zone: str | None = None
     body: Body | None = None
     encoding: Encoding = "utf-8"
-    headers: dict[str, str] | None = None
+    headers: Headers | None = None
     paused: bool | None = None
 
 
@@ -855,6 +876,45 @@ class AccountQuery(Request, frozen=True, kw_only=True):
     ] = None
 
 
+Roles = Annotated[
+    list[Literal["admin", "manage", "send", "consume", "read", "gateway"]],
+    Meta(max_length=6, description="Roles of the key; no role implies another."),
+]
+NamePatterns = Annotated[
+    list[Annotated[str, Meta(max_length=128)]],
+    Meta(
+        max_length=50,
+        description="1-50 patterns of the names that the key may use; `*` stands for any characters.",
+        examples=[["orders-*"]],
+    ),
+]
+
+
+class NewKeyRequest(Request, frozen=True, kw_only=True):
+    """The permissions of a new key."""
+
+    roles: Annotated[Roles | None, Meta(description="null = every role but `gateway`.")] = None
+    names: Annotated[NamePatterns | None, Meta(description="null = every name.")] = None
+
+
+class ImportKey(Request, frozen=True, kw_only=True):
+    """The secret and the permissions of a key pair that programs use already."""
+
+    secret_key: Annotated[str, Meta(max_length=128, description="16-128 printable ASCII characters without spaces.")]
+    roles: Annotated[Roles | None, Meta(description="null = every role but `gateway`.")] = None
+    names: Annotated[NamePatterns | None, Meta(description="null = every name.")] = None
+
+    def __repr__(self) -> str:
+        return f"ImportKey(secret_key=..., roles={self.roles}, names={self.names})"
+
+
+class SetKeyRoles(Request, frozen=True, kw_only=True):
+    """The permissions of a key, in place of its former ones."""
+
+    roles: Annotated[Roles | None, Meta(description="null = every role but `gateway`.")]
+    names: Annotated[NamePatterns | None, Meta(description="null = every name.")]
+
+
 class SetKey(Request, frozen=True, kw_only=True):
     """A change of a key."""
 
@@ -868,19 +928,18 @@ class Key(Reply, frozen=True, kw_only=True):
     account: str
     enabled: bool
     create_time: datetime
+    roles: list[str]
+    names: list[str]
 
 
 class NewKey(Reply, frozen=True, kw_only=True):
     """A new key pair; the secret part is shown only once."""
 
-    secret_id: str
     secret_key: str
-    account: str
-    enabled: bool
-    create_time: datetime
+    key: Key
 
     def __repr__(self) -> str:
-        return f"NewKey({self.secret_id!r}, account={self.account!r}, enabled={self.enabled}, secret_key=...)"
+        return f"NewKey(key={self.key!r}, secret_key=...)"
 
 
 class KeyList(Reply, frozen=True, kw_only=True):

@@ -44,9 +44,18 @@ Seconds: TypeAlias = Annotated[
     float, Meta(ge=0, le=10**9, description="A duration in seconds, exact to the millisecond.")
 ]
 """The limits are those of the field on the wire, or tighter; the broker has the limits of each field."""
-Count: TypeAlias = Annotated[int, Meta(ge=0, le=2**53)]
-"""A number of messages or bytes. The upper limit is the greatest integer that each JSON library reads exactly; the
-broker has the limit of the field."""
+Count: TypeAlias = Annotated[int, Meta(ge=0, le=2**32 - 1)]
+"""A number of messages or bytes, with the limits of the field on the wire; the broker has the limit of each field."""
+DedupId: TypeAlias = Annotated[str, Meta(min_length=1, max_length=64)]
+Headers: TypeAlias = Annotated[
+    dict[str, str], Meta(max_length=32, description="At most 32 headers, 16 KiB of names and values in all.")
+]
+Tag: TypeAlias = Annotated[str, Meta(min_length=1, max_length=16)]
+Reason: TypeAlias = Annotated[
+    str, Meta(max_length=256, description="Text for readers of the dead letters, at most 256 bytes.")
+]
+MAX_BATCH = 256
+"""Entries of a batch. More would take several requests to the broker, whose results could not be told apart."""
 Moment: TypeAlias = Annotated[
     datetime,
     Meta(tz=True, description="A time with its offset from UTC (RFC 3339).", examples=["2027-01-31T09:00:00Z"]),

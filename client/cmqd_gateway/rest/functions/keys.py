@@ -9,28 +9,49 @@ from cmqd_gateway.rest.types import (
     AccountQueue,
     AllQueues,
     AllQueuesQuery,
+    ImportKey,
     Key,
     KeyList,
     NewKey,
+    NewKeyRequest,
     Nothing,
     SetKey,
+    SetKeyRoles,
 )
 
 
 async def list_keys(call: Call[AccountQuery, Nothing]) -> KeyList:
     """List the keys of an account, without their secrets."""
-    keys = await call.client.accounts.keys(account=call.query.account)
-    return KeyList(
-        keys=[
-            Key(secret_id=key.secret_id, account=key.account, enabled=key.enabled, create_time=key.create_time)
-            for key in keys
-        ]
+    return KeyList(keys=[_key(key) for key in await call.client.accounts.keys(account=call.query.account)])
+
+
+async def create_key(call: Call[AccountQuery, NewKeyRequest]) -> NewKey:
+    """Create a key pair. The reply shows the secret, and no other reply does.
+
+    `send`: send, publish, half messages and their decisions. `consume`: receive, delete, visibility, release,
+    dead-letter. `read`: attributes, lists, peeks. `manage`: queues, topics, subscriptions and schedules. `admin`: keys.
+    A holder of a key with role `gateway` can read every secret.
+    """
+    body = call.body
+    accounts = call.client.accounts
+    return _new_key(await accounts.create_key(account=call.query.account, roles=body.roles, names=body.names))
+
+
+async def import_key(call: Call[AccountQuery, ImportKey]) -> Key:
+    """Add a key pair that programs use already. Safe to repeat with the same pair and permissions."""
+    body = call.body
+    imported = await call.client.accounts.import_key(
+        call.names["secret_id"], body.secret_key, account=call.query.account, roles=body.roles, names=body.names
     )
+    return _key(imported)
 
 
-async def create_key(call: Call[AccountQuery, Nothing]) -> NewKey:
-    """Create a key pair. The reply shows the secret, and no other reply does."""
-    return _new_key(await call.client.accounts.create_key(account=call.query.account))
+async def set_key_roles(call: Call[AccountQuery, SetKeyRoles]) -> None:
+    """Replace the roles and the name patterns of a key. They hold from the next request of the key on."""
+    body = call.body
+    await call.client.accounts.set_key_roles(
+        call.names["secret_id"], roles=body.roles, names=body.names, account=call.query.account
+    )
 
 
 async def set_key(call: Call[AccountQuery, SetKey]) -> None:
@@ -72,10 +93,15 @@ async def list_all_queues(call: Call[AllQueuesQuery, Nothing]) -> AllQueues:
 
 
 def _new_key(key: AccessKey) -> NewKey:
-    return NewKey(
+    return NewKey(secret_key=key.secret_key or "", key=_key(key))
+
+
+def _key(key: AccessKey) -> Key:
+    return Key(
         secret_id=key.secret_id,
-        secret_key=key.secret_key or "",
         account=key.account,
         enabled=key.enabled,
         create_time=key.create_time,
+        roles=list(key.roles),
+        names=list(key.names),
     )

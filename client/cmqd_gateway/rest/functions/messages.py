@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Any, Literal
+from typing import Literal
 
 from cmqd_client import BatchResult, Message, Outgoing
 from cmqd_client import CopyOf as ClientCopyOf
@@ -63,7 +63,6 @@ async def send_messages(call: Call[Nothing, SendMessages]) -> SentBatch:
     With an `Idempotency-Key` KEY, the dedup ids of the messages are `KEY:0`, `KEY:1` and so on.
     """
     body = call.body
-    not_empty(body.messages, "messages")
     batch = await call.client.queue(call.names["queue"]).send_batch(
         [
             Outgoing(
@@ -209,16 +208,6 @@ def outgoing(messages: Sequence[NewMessage | NewHalfMessage]) -> list[Outgoing[b
     ]
 
 
-def not_empty(entries: Sequence[Any], field: str) -> None:
-    """Check that a batch has an entry.
-
-    Raises:
-        ProblemError: the batch is empty.
-    """
-    if not entries:
-        raise invalid(field, f"{field} must have at least one entry")
-
-
 def page_start(start: str) -> int:
     """Return the number of a ``start``.
 
@@ -245,18 +234,7 @@ def _handle(text: str) -> int:
 
 
 def _handles(texts: Sequence[str]) -> list[int]:
-    not_empty(texts, "receipt_handles")
-    if len(texts) > MAX_BATCH:
-        raise invalid(
-            "receipt_handles",
-            f"receipt_handles must have at most {MAX_BATCH} entries, not {len(texts)}",
-            limit=MAX_BATCH,
-        )
     return [_number(text, f"receipt_handles[{index}]") for index, text in enumerate(texts)]
-
-
-MAX_BATCH = 256
-"""Entries of a batch. More would take several requests to the broker, with results that are harder to tell apart."""
 
 
 def _moment(at: datetime | None, delays: Iterable[float | None]) -> datetime | None:

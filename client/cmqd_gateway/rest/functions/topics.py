@@ -11,7 +11,7 @@ from cmqd_client import TopicInfo as ClientTopicInfo
 from cmqd_client.deliveries import Delivery
 from cmqd_client.deliveries import PendingMessage as ClientPendingMessage
 from cmqd_gateway.rest import values
-from cmqd_gateway.rest.functions.messages import body_of, not_empty, page_end, page_start
+from cmqd_gateway.rest.functions.messages import body_of, page_end, page_start
 from cmqd_gateway.rest.functions.queues import name_list, next_offset, set_fields
 from cmqd_gateway.rest.operation import Call
 from cmqd_gateway.rest.problems import invalid
@@ -105,7 +105,6 @@ async def publish_messages(call: Call[Nothing, PublishMessages]) -> PublishedBat
     With an `Idempotency-Key` KEY, the dedup ids of the messages are `KEY:0`, `KEY:1` and so on.
     """
     messages = call.body.messages
-    not_empty(messages, "messages")
     for index, message in enumerate(messages):
         _check_labels(message, f"messages[{index}].")
     has_tags = any(message.tags for message in messages)
@@ -239,7 +238,8 @@ async def rotate_secret(call: Call[Nothing, RotateSecret]) -> RotatedSecret:
 def _message_id(call: Call[Any, Any]) -> str:
     text = call.names["message"]
     if not MESSAGE_ID.fullmatch(text):
-        raise invalid("message", f"{text[:100]!r} is no message id; an id looks like Msg-0000000000000001", value=text)
+        shown = text[:100]
+        raise invalid("message", f"{shown!r} is no message id; an id looks like Msg-0000000000000001", value=shown)
     return text
 
 

@@ -1,7 +1,7 @@
 """Half messages of a transactional queue: send, decide, list."""
 
 from cmqd_client import TransactionStatus
-from cmqd_gateway.rest.functions.messages import MAX_BATCH, body_of, not_empty, outgoing, page_end, page_start
+from cmqd_gateway.rest.functions.messages import body_of, outgoing, page_end, page_start
 from cmqd_gateway.rest.operation import Call
 from cmqd_gateway.rest.problems import invalid, problem_of
 from cmqd_gateway.rest.types import (
@@ -46,7 +46,6 @@ async def send_half_message(call: Call[Nothing, SendHalfMessage]) -> Sent:
 async def send_half_messages(call: Call[Nothing, SendHalfMessages]) -> SentBatch:
     """Store up to 256 half messages in one step, all or none."""
     body = call.body
-    not_empty(body.messages, "messages")
     batch = await call.client.queue(call.names["queue"]).send_half_batch(
         outgoing(body.messages),
         first_check=body.first_check,
@@ -67,11 +66,6 @@ async def decide_half_message(call: Call[Nothing, Decision]) -> None:
 async def decide_half_messages(call: Call[Nothing, Decisions]) -> DecisionResults:
     """Commit half messages or roll them back, each on its own."""
     decisions = call.body.decisions
-    not_empty(decisions, "decisions")
-    if len(decisions) > MAX_BATCH:
-        raise invalid(
-            "decisions", f"decisions must have at most {MAX_BATCH} entries, not {len(decisions)}", limit=MAX_BATCH
-        )
     ids = [decision.message_id for decision in decisions]
     if len(set(ids)) < len(ids):
         # The broker answers by message id, so two decisions about one message could not be told apart.
