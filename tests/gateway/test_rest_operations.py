@@ -19,7 +19,7 @@ NAMES = {
     "schedule": "missing",
     "secret_id": "AKIDmissing",
     "account": "missing",
-    "message_id": "Msg-0000000000000001",
+    "message": "Msg-0000000000000001",
 }
 """Names of things that do not exist, for every parameter of a path."""
 
@@ -676,29 +676,29 @@ async def check_peek_deliveries(rest: RestCalls) -> None:
 @checks("retry_delivery")
 async def check_retry_delivery(rest: RestCalls) -> None:
     message_id = await waiting(rest)
-    assert (await rest.ok("retry_delivery", **COPIES, message_id=message_id)).messages == 1
-    gone = await rest.refused("retry_delivery", **COPIES, message_id="Msg-00000000ffffffff")
+    assert (await rest.ok("retry_delivery", **COPIES, message=message_id)).messages == 1
+    gone = await rest.refused("retry_delivery", **COPIES, message="Msg-00000000ffffffff")
     assert (gone.status, gone.name) == (404, "message_not_waiting")
-    wrong = await rest.refused("retry_delivery", **COPIES, message_id="17")
-    assert (wrong.status, wrong.field) == (400, "message_id")
+    wrong = await rest.refused("retry_delivery", **COPIES, message="17")
+    assert (wrong.status, wrong.field) == (400, "message")
 
 
 @checks("drop_delivery")
 async def check_drop_delivery(rest: RestCalls) -> None:
     message_id = await waiting(rest)
-    await rest.ok("drop_delivery", **COPIES, message_id=message_id)
-    again = await rest.refused("drop_delivery", **COPIES, message_id=message_id)
+    await rest.ok("drop_delivery", **COPIES, message=message_id)
+    again = await rest.refused("drop_delivery", **COPIES, message=message_id)
     assert (again.status, again.name) == (404, "message_not_waiting")
 
 
 @checks("get_message_deliveries")
 async def check_get_message_deliveries(rest: RestCalls) -> None:
     message_id = await waiting(rest)
-    report = await rest.ok("get_message_deliveries", topic="news", message_id=message_id)
+    report = await rest.ok("get_message_deliveries", topic="news", message=message_id)
     (delivery,) = report.deliveries
     assert (report.id, report.tags, report.size) == (message_id, ["red"], 1)
     assert (delivery.subscription, delivery.state, delivery.endpoint) == ("copies", "waiting", "orders")
-    gone = await rest.refused("get_message_deliveries", topic="news", message_id="Msg-00000000ffffffff")
+    gone = await rest.refused("get_message_deliveries", topic="news", message="Msg-00000000ffffffff")
     assert (gone.status, gone.name) == (404, "message_not_published")
 
 
