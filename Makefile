@@ -80,8 +80,8 @@ demo-spark: setup setup-spark  ## real input through a topic, read back with Spa
 	$(BIN)/python -m cmqd_bench.demo --spark $(if $(INPUT),--input "$(INPUT)")
 
 serve: setup-run  ## run a broker in the foreground; ARGS="--help" lists its flags
-	@echo "Starting a broker: cmqd serve $(ARGS)"
-	@$(BIN)/cmqd serve $(ARGS)
+	@echo "Starting a broker: cmqd serve --http 127.0.0.1:5681 $(ARGS)"
+	@$(BIN)/cmqd serve --http 127.0.0.1:5681 $(ARGS)
 
 # Three files at a time, on two cores as well: half of the time of the tests is waiting for real processes, a Spark
 # among them, and for fsyncs. More at once would want more memory than a laptop has.
