@@ -65,7 +65,7 @@ async def test_a_topic_without_subscriptions_is_deleted(calls: CmqCalls) -> None
 
 async def subscribed(calls: CmqCalls, **parameters: Any) -> dict[str, Any]:
     """Make the topic ``news`` and subscribe the queue ``orders``; return the attributes of the subscription."""
-    filter_type = 2 if "bindingKey" in parameters else 1
+    filter_type = 2 if {"bindingKey", "bindindKey"} & parameters.keys() else 1
     await calls.ok("CreateTopic", topicName="news", filterType=filter_type)
     given = {"protocol": "queue", "endpoint": "orders"} | parameters
     await calls.ok("Subscribe", topicName="news", subscriptionName="sub", **given)
@@ -86,6 +86,7 @@ async def test_a_queue_subscribes(calls: CmqCalls) -> None:
         "notifyStrategy": "EXPONENTIAL_DECAY_RETRY",
         "notifyContentFormat": "JSON",
         "bindingKey": [],
+        "bindindKey": [],
         "filterTag": [],
         "filterTags": [],
         "lastError": "",
@@ -149,13 +150,14 @@ async def test_attributes_of_a_subscription_change(calls: CmqCalls) -> None:
     assert await calls.ok("GetSubscriptionAttributes", **names) == changed
 
 
-async def test_binding_keys_change(calls: CmqCalls) -> None:
-    fields = await subscribed(calls, bindingKey=["a.*", "b.#"])
+@pytest.mark.parametrize("name", ["bindingKey", "bindindKey"])
+async def test_binding_keys_change_also_by_the_name_of_the_php_sdk(name: str, calls: CmqCalls) -> None:
+    fields = await subscribed(calls, **{name: ["a.*", "b.#"]})
     names = {"topicName": "news", "subscriptionName": "sub"}
 
-    await calls.ok("SetSubscriptionAttributes", **names, bindingKey=["#"])
+    await calls.ok("SetSubscriptionAttributes", **names, **{name: ["#"]})
 
-    assert fields["bindingKey"] == ["a.*", "b.#"]
+    assert fields["bindingKey"] == fields["bindindKey"] == ["a.*", "b.#"]
     assert (await calls.ok("GetSubscriptionAttributes", **names))["bindingKey"] == ["#"]
 
 

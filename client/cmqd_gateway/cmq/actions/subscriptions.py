@@ -1,7 +1,7 @@
 """Actions on subscriptions: subscribe and unsubscribe, list, read and change attributes, clear filter tags.
 
-CMQ's SDKs spell some names in two ways (``protocol`` and ``protocal``, ``filterTag`` and ``filterTags``). Requests take
-both, and answers have both.
+CMQ's SDKs spell some names in two ways (``protocol`` and ``protocal``, ``filterTag`` and ``filterTags``, ``bindingKey``
+and, in PHP, ``bindindKey``). Requests take both, and answers have both.
 """
 
 import asyncio
@@ -51,6 +51,7 @@ class SetSubscriptionAttributes(ActionRequest, frozen=True):
     filter_tag: Tags | None = None
     filter_tags: Tags | None = None
     binding_key: Keys | None = None
+    bindind_key: Keys | None = None
 
 
 class Subscribe(SetSubscriptionAttributes, frozen=True, kw_only=True):
@@ -82,9 +83,10 @@ def subscription_attributes(request: SetSubscriptionAttributes) -> SubscriptionA
     tags = request.filter_tag if request.filter_tag is not None else request.filter_tags
     if tags is not None:
         attributes["filter_tags"] = check_tags("filterTag", tags)
-    if request.binding_key is not None:
-        attributes["binding_keys"] = [check_key("bindingKey", key) for key in request.binding_key]
-    if tags and request.binding_key:
+    keys = request.binding_key if request.binding_key is not None else request.bindind_key
+    if keys is not None:
+        attributes["binding_keys"] = [check_key("bindingKey", key) for key in keys]
+    if tags and keys:
         raise Refusal(
             Reason.PARAMETERS_ERROR,
             "give filterTag (topics that filter by tags) or bindingKey (routing keys), not both",
@@ -138,6 +140,7 @@ def subscription_fields(info: SubscriptionInfo, topic_owner: str) -> Fields:
         "createTime": seconds(info.create_time),
         "lastModifyTime": seconds(info.modify_time),
         "bindingKey": info.binding_keys,
+        "bindindKey": info.binding_keys,
         "filterTag": info.filter_tags,
         "filterTags": info.filter_tags,
         "lastError": info.last_error or "",
