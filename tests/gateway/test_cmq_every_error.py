@@ -225,8 +225,18 @@ CASES: list[Case] = [
             "SetSubscriptionAttributes",
             "GetSubscriptionAttributes",
             "ClearSubscriptionFilterTags",
+            "PeekDeliveries",
         )
     ),
+    (
+        Reason.SUBSCRIPTION_NOT_FOUND,
+        "RetryDelivery",
+        {"topicName": "news", "subscriptionName": "missing", "msgId": "Msg-0000000000000001"},
+    ),
+    (Reason.MESSAGE_ID_INVALID, "RetryDelivery", {**SUB, "msgId": "Msg-00000000000fffff"}),
+    (Reason.MESSAGE_ID_INVALID, "DropDelivery", {**SUB, "msgId": "17"}),
+    (Reason.MESSAGE_ID_INVALID, "QueryMessageDeliveries", {"topicName": "news", "msgId": "Msg-00000000000fffff"}),
+    (Reason.OUT_OF_RANGE, "PeekDeliveries", {**SUB, "numOfMsg": 17}),
     (Reason.SUBSCRIPTION_EXISTS, "Subscribe", {**NEWS, "subscriptionName": "sub"}),
     (Reason.TOO_MANY_FILTER_TAGS, "Subscribe", {**NEWS, "filterTag": list("abcdef")}),
     (Reason.TOO_MANY_FILTER_TAGS, "SetSubscriptionAttributes", {**SUB, "filterTags": list("abcdef")}),
