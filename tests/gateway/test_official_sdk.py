@@ -27,7 +27,9 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway]:
     folder = tmp_path_factory.mktemp("sdk")
-    with RunningServer(folder) as server, RunningGateway(folder, server) as gateway:
+    # The gateway listens before the broker has answered; the first request waits for that, on a slow machine too.
+    patience = ("--broker-patience-seconds", "60")
+    with RunningServer(folder) as server, RunningGateway(folder, server, *patience) as gateway:
         yield gateway
 
 

@@ -43,8 +43,6 @@ class RunningGateway:
         key_file.write_text(f"{self.own_key}\n")
         command = [sys.executable, "-m", "cmqd_gateway", "--broker", f"cmq://{address.host}:{address.port}"]
         command += ["--key-file", str(key_file), "--listen", "127.0.0.1:0", "--ready-file", str(ready_file)]
-        # The gateway listens before the broker has answered; the first request waits for that, on a slow machine too.
-        command += ["--broker-patience-seconds", "60"]
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(
                 [*command, *self._flags],
