@@ -375,7 +375,7 @@ class MessageNotWaiting(DomainError):
             "delivered or dropped, its day is over, or it was not published for this subscription",
             topic=topic,
             subscription=name,
-            value=message_id,
+            value=f"Msg-{message_id:016x}",
         )
 
 
@@ -387,7 +387,7 @@ class MessageNotPublished(DomainError):
             f"topic {topic!r} does not know message Msg-{message_id:016x}: it was not published to this topic, it "
             "matched no subscription, or every subscription has had it and its part of the log was reclaimed",
             topic=topic,
-            value=message_id,
+            value=f"Msg-{message_id:016x}",
         )
 
 
