@@ -90,6 +90,7 @@ def test_every_block_of_a_page_is_run_or_says_why_not() -> None:
             "frameworks.md",
             "topics.md",
             "schedules.md",
+            "security.md",
             "transactions.md",
             "spark.md",
             "sync.md",
