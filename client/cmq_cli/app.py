@@ -16,6 +16,7 @@ from cmq_cli.commands import (
     context,
     deadletter,
     import_cmq,
+    key,
     message,
     publish,
     queue,
@@ -60,7 +61,7 @@ _COMMANDS: dict[str, Sequence[Callable[..., Any] | App]] = {
     "Schedules": (schedule.app,),
     "Log": (segment.app, replay.replay, reconcile.reconcile),
     "Migration": (import_cmq.import_cmq,),
-    "Access": (account.app, context.app),
+    "Access": (account.app, key.app, context.app),
     "Shell": (completion.completion_of(app),),
 }
 

@@ -1,8 +1,5 @@
 """``cmq import-cmq``: copy definitions, and move messages, from an endpoint of CMQ's API 2.0."""
 
-import os
-import stat
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -15,12 +12,11 @@ from cmq_cli.exitcodes import CommandFailed, ExitCode
 from cmq_cli.imports.copying import DIFFERS, FAILED, Copied, Selection, Source, copy_definitions
 from cmq_cli.imports.draining import Drained, drain_queue
 from cmq_cli.imports.endpoint import CmqEndpoint, EndpointError
+from cmq_cli.key_file import read_key
 from cmq_cli.options import CurrentSession, Flag, Repeated
 from cmq_cli.output import Output
 from cmq_cli.values import counted, show_count
 from cmqd_client import Client
-
-_STANDARD_INPUT = Path("-")
 
 
 async def import_cmq(
@@ -98,26 +94,6 @@ async def import_cmq(
     if output.json:
         output.document({"definitions": copied, "drained": drained})
     return _exit_code(copied, drained)
-
-
-def read_key(key_file: Path) -> tuple[str, str]:
-    """Return id and secret of a key.
-
-    Raises:
-        CommandFailed: the file can be read by other users, or has no key.
-        OSError: the file cannot be read.
-    """
-    if key_file == _STANDARD_INPUT:
-        text = sys.stdin.readline()
-    else:
-        if os.name == "posix" and stat.S_IMODE(key_file.stat().st_mode) & 0o077:
-            raise CommandFailed(f"{key_file} can be read by other users; run: chmod 600 {key_file}", ExitCode.REFUSED)
-        text = key_file.read_text()
-    secret_id, colon, secret_key = text.strip().partition(":")
-    if not colon or not secret_id or not secret_key:
-        # The text is not shown: it may be the secret alone.
-        raise CommandFailed("the key file has no line SECRET_ID:SECRET_KEY", ExitCode.USAGE)
-    return secret_id, secret_key
 
 
 async def _drain_all(
