@@ -19,6 +19,7 @@ from cmqd_bench.scenarios import (
     delayed,
     drain,
     fanout,
+    gateway,
     idle,
     latency,
     push,
@@ -40,6 +41,7 @@ RUNS: Mapping[str, Callable[[Options, Broker], Awaitable[Round]]] = {
     "deadletter": deadletter.run,
     "fanout": fanout.run,
     "push": push.run,
+    "gateway": gateway.run,
 }
 FILES = 4096
 """Open files for any scenario; idle needs more."""

@@ -55,6 +55,18 @@ def report_of(scratch: Path, *arguments: str) -> dict[str, Any]:
             {"publishes_per_second", "copies_per_second", "server_cpu_us_per_copy", "disk_bytes_per_copy"},
         ),
         (
+            "gateway --connections 4 --seconds 0.5 --warm-up 0.2 --rounds 1",
+            {
+                "requests_per_second",
+                "http_cpu_us_per_request",
+                "broker_cpu_us_per_request",
+                "requests_per_second_two",
+                "native_us_alone",
+                "native_us_idle_gateway",
+                "native_us_flooded_gateway",
+            },
+        ),
+        (
             "push --endpoints 4 --rate 200 --seconds 0.6 --warm-up 0.3 --rounds 1",
             {"pushes_per_second", "healthy_ratio", "server_cpu_us_per_push", "backlog_growth_per_second"},
         ),
