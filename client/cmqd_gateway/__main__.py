@@ -77,13 +77,14 @@ def serve(
     settings = settings or Settings()
     try:
         address = broker_address(broker, read_key(key_fd, key_file))
+        metrics_key = None if settings.metrics_key_file is None else key_of(read_key(None, settings.metrics_key_file))
     except (OSError, ValueError) as refusal:
         print(f"cmqd-gateway: {refusal}", file=sys.stderr)
         return USAGE
     _hide_memory()
     raise_descriptor_limit()
     configure_logs(settings.log_format, settings.log_level)
-    return uvloop.run(_run(settings, address, parent_fd))
+    return uvloop.run(_run(settings, address, metrics_key, parent_fd))
 
 
 def read_key(key_fd: int | None, key_file: Path | None) -> str:
@@ -113,6 +114,12 @@ def read_key(key_fd: int | None, key_file: Path | None) -> str:
     if not colon or not secret_id or not secret_key or not key.isascii():
         raise ValueError("the gateway's own key is malformed; it must be a line SECRET_ID:SECRET_KEY")
     return key.decode()
+
+
+def key_of(line: str) -> KeySecret:
+    """Return the key of a line of :func:`read_key`."""
+    secret_id, _, secret_key = line.partition(":")
+    return KeySecret(secret_id, secret_key)
 
 
 def broker_address(url: str, key: str) -> Address:
@@ -152,7 +159,7 @@ def client_of(address: Address, settings: Settings, key: KeySecret) -> Client:
     )
 
 
-async def _run(settings: Settings, address: Address, parent_fd: int | None) -> int:
+async def _run(settings: Settings, address: Address, metrics_key: KeySecret | None, parent_fd: int | None) -> int:
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -162,6 +169,8 @@ async def _run(settings: Settings, address: Address, parent_fd: int | None) -> i
     own_key = KeySecret(address.secret_id, address.secret_key)
     keys = BrokerKeys(client_of(address, settings, own_key))
     gateway = Gateway(settings, keys, partial(client_of, address, settings))
+    gateway.metrics_key = metrics_key
+    gateway.probe = keys.probe
     server = GatewayServer(gateway)
     # The gateway listens before the broker answers, and refuses requests until then: in which order the two start does
     # not matter.

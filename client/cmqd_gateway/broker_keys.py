@@ -39,6 +39,14 @@ class BrokerKeys:
         """Close the connection."""
         await self._client.close()
 
+    async def probe(self) -> None:
+        """Ask the broker for its status, which every key may.
+
+        Raises:
+            CmqError: the broker did not answer, or the connection was never open.
+        """
+        await self._client.status()
+
     async def fetch(self, secret_id: str) -> KeySecret | None:
         """Return the key, None if the broker has no enabled key of this id.
 

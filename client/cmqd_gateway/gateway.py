@@ -12,7 +12,8 @@ from aiohttp import web
 
 from cmqd_gateway.broker_connections import BrokerConnections, MakeClient
 from cmqd_gateway.connection_guard import ConnectionGuards
-from cmqd_gateway.key_secrets import KeySecrets, KeySource
+from cmqd_gateway.key_secrets import KeySecret, KeySecrets, KeySource
+from cmqd_gateway.monitoring.figures import FigureCache
 from cmqd_gateway.rates import KeyRates
 from cmqd_gateway.request_bodies import RequestBodies
 from cmqd_gateway.settings import Settings
@@ -53,6 +54,12 @@ class Gateway:
         """Rates of keys."""
         self.guards: ConnectionGuards = ConnectionGuards(settings.max_connections, settings.slow_client_seconds, now)
         """The HTTP connections."""
+        self.figures: FigureCache = FigureCache(settings.metrics_top, settings.metrics_cache_seconds, now)
+        """The figures of ``/metrics``."""
+        self.metrics_key: KeySecret | None = None
+        """The key that reads the figures; None = the key of the request."""
+        self.probe: Callable[[], Awaitable[object]] | None = None
+        """Asks the broker with the gateway's own key whether it answers; raises CmqError if it does not."""
         self.is_draining = False
         """Whether the gateway is ending: it accepts no more connections, and its answers close theirs."""
         self._undoing: set[asyncio.Task[object]] = set()
@@ -62,6 +69,7 @@ class Gateway:
         self.is_draining = True
         while self._undoing:
             await asyncio.wait(self._undoing)
+        await self.figures.close()
         await self.connections.close()
         await self.secrets.close()
 

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import os
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -20,6 +20,7 @@ from cmqd_gateway.cmq import endpoint
 from cmqd_gateway.connection_guard import CHECK_SECONDS
 from cmqd_gateway.gateway import Gateway
 from cmqd_gateway.log_lines import get_logger
+from cmqd_gateway.monitoring import routes as monitoring_routes
 from cmqd_gateway.rest import routes as rest_routes
 from cmqd_gateway.settings import Settings, split_address
 
@@ -41,7 +42,9 @@ class GatewayServer:
         self.addresses: list[tuple[str, int]] = []
         """Hosts and ports on which the gateway listens, HTTP first."""
         self._servers: list[asyncio.Server] = []
-        self._runner: web.AppRunner | None = None
+        self.metrics_address: tuple[str, int] | None = None
+        """Host and port of the listener for metrics alone, if there is one."""
+        self._runners: list[web.AppRunner] = []
         self._checker: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -51,25 +54,16 @@ class GatewayServer:
             OSError, ssl.SSLError: an address or the TLS files cannot be used.
         """
         settings = self.gateway.settings
-        runner = self._runner = web.AppRunner(
-            _application(self.gateway),
-            handle_signals=False,
-            handler_cancellation=True,
-            access_log=None,
-            logger=_silent_logger(),
-            keepalive_timeout=settings.keep_alive_seconds,
-            lingering_time=LINGERING_SECONDS,
-            max_line_size=settings.max_head_bytes,
-            max_field_size=settings.max_head_bytes,
-            # A compressed body would cost more memory than its bytes; SDKs send none.
-            auto_decompress=False,
-        )
-        await runner.setup()
         try:
+            runner = await self._run(_api_routes(self.gateway))
             if settings.listen:
-                await self._listen("listen", settings.listen, None)
+                self.addresses.append(await self._listen(runner, "listen", settings.listen, None))
             if settings.listen_https:
-                await self._listen("listen_https", settings.listen_https, _tls_context(settings))
+                tls = _tls_context(settings)
+                self.addresses.append(await self._listen(runner, "listen_https", settings.listen_https, tls))
+            if settings.metrics_listen:
+                runner = await self._run(monitoring_routes.routes(self.gateway, with_metrics=True))
+                self.metrics_address = await self._listen(runner, "metrics_listen", settings.metrics_listen, None)
         except BaseException:
             await self.close()
             raise
@@ -85,8 +79,8 @@ class GatewayServer:
         # The clients first: that ends the long polls, which would otherwise hold their connections for 30 s. Other
         # requests have a second for the answer of the broker, and then the whole time to write theirs.
         await self.gateway.close()
-        runner, self._runner = self._runner, None
-        if runner is not None:
+        runners, self._runners = self._runners, []
+        for runner in runners:
             if runner.server is not None:
                 await runner.server.shutdown(DRAIN_SECONDS)
             await runner.cleanup()
@@ -102,10 +96,30 @@ class GatewayServer:
 
     # ------------------------------------------------------------------ inside
 
-    async def _listen(self, name: str, address: str, tls: ssl.SSLContext | None) -> None:
+    async def _run(self, routes: Iterable[web.AbstractRouteDef]) -> web.AppRunner:
+        settings = self.gateway.settings
+        runner = web.AppRunner(
+            _application(self.gateway, routes),
+            handle_signals=False,
+            handler_cancellation=True,
+            access_log=None,
+            logger=_silent_logger(),
+            keepalive_timeout=settings.keep_alive_seconds,
+            lingering_time=LINGERING_SECONDS,
+            max_line_size=settings.max_head_bytes,
+            max_field_size=settings.max_head_bytes,
+            # A compressed body would cost more memory than its bytes; SDKs send none.
+            auto_decompress=False,
+        )
+        self._runners.append(runner)
+        await runner.setup()
+        return runner
+
+    async def _listen(
+        self, runner: web.AppRunner, name: str, address: str, tls: ssl.SSLContext | None
+    ) -> tuple[str, int]:
         host, port = split_address(name, address)
-        assert self._runner is not None
-        make_inner = self._runner.server
+        make_inner = runner.server
         assert make_inner is not None
         server = await asyncio.get_running_loop().create_server(
             lambda: self.gateway.guards.make(make_inner()),
@@ -117,7 +131,7 @@ class GatewayServer:
         )
         self._servers.append(server)
         bound = server.sockets[0].getsockname()
-        self.addresses.append((str(bound[0]), int(bound[1])))
+        return str(bound[0]), int(bound[1])
 
     async def _check(self) -> None:
         while True:
@@ -126,7 +140,13 @@ class GatewayServer:
             self.gateway.connections.close_idle()
 
 
-def _application(gateway: Gateway) -> web.Application:
+def _api_routes(gateway: Gateway) -> Iterable[web.AbstractRouteDef]:
+    yield from endpoint.routes(gateway)
+    yield from rest_routes.routes(gateway)
+    yield from monitoring_routes.routes(gateway, with_metrics=not gateway.settings.metrics_listen)
+
+
+def _application(gateway: Gateway, routes: Iterable[web.AbstractRouteDef]) -> web.Application:
     @web.middleware
     async def in_request(
         request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -148,8 +168,7 @@ def _application(gateway: Gateway) -> web.Application:
             gateway.guards.end_request(transport)
 
     application = web.Application(middlewares=[in_request], client_max_size=gateway.settings.max_request_bytes)
-    application.add_routes(endpoint.routes(gateway))
-    application.add_routes(rest_routes.routes(gateway))
+    application.add_routes(routes)
     return application
 
 
@@ -184,6 +203,11 @@ def ready_facts(server: GatewayServer) -> dict[str, Any]:
     return {
         "host": host,
         "port": port,
-        "addresses": [f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in server.addresses],
+        "addresses": [_printed(*address) for address in server.addresses],
+        "metrics_address": None if server.metrics_address is None else _printed(*server.metrics_address),
         "pid": os.getpid(),
     }
+
+
+def _printed(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -11,7 +11,8 @@ from cmqd_gateway.log_lines import LogFormat, LogLevel
 _NETWORK = Group("Network", sort_key=1)
 _LIMITS = Group("Limits", sort_key=2)
 _CMQ = Group("CMQ's API 2.0", sort_key=3)
-_LOGS = Group("Logs", sort_key=4)
+_MONITORING = Group("Monitoring", sort_key=4)
+_LOGS = Group("Logs", sort_key=5)
 
 
 def _range(group: Group, low: float, high: float, text: str) -> Parameter:
@@ -77,6 +78,25 @@ class Settings:
         int, _range(_CMQ, 1, 86_400, "largest difference of a request's Timestamp from the gateway's clock")
     ] = 300
 
+    metrics_listen: Annotated[
+        str, _text(_MONITORING, "address and port for /metrics alone; '' = on the listeners of the APIs")
+    ] = ""
+    metrics_key_file: Annotated[
+        Path | None,
+        _text(
+            _MONITORING,
+            "file of mode 0600 with a line SECRET_ID:SECRET_KEY, a key with the role read, for all requests of"
+            " /metrics; without it a request needs a key of its own",
+        ),
+    ] = None
+    metrics_top: Annotated[
+        int, _range(_MONITORING, 0, 10_000, "most queues, topics and subscriptions with metrics of their own")
+    ] = 100
+    # Within a second: a key that lost its role reads no more figures after that.
+    metrics_cache_seconds: Annotated[
+        Seconds, _range(_MONITORING, 0, 60, "time for which requests share the figures of a key")
+    ] = 1.0
+
     log_format: Annotated[LogFormat, _text(_LOGS, "form of the log lines")] = LogFormat.CONSOLE
     log_level: Annotated[LogLevel, _text(_LOGS, "the least severe line that is written")] = LogLevel.INFO
 
@@ -88,7 +108,8 @@ class Settings:
         """
         if not self.listen and not self.listen_https:
             raise ValueError("listen and listen_https are both empty; the gateway needs at least one address")
-        for name, address in (("listen", self.listen), ("listen_https", self.listen_https)):
+        for name in ("listen", "listen_https", "metrics_listen"):
+            address = getattr(self, name)
             if address:
                 split_address(name, address)
         if bool(self.listen_https) != bool(self.tls_certificate and self.tls_key):
