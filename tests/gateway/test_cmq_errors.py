@@ -74,6 +74,8 @@ def test_a_suggested_pause_is_in_the_text() -> None:
         ("visibility_timeout_ms (1500)", "visibilityTimeout (1.5)"),
         ("max_backlog (1500)", "maxMsgHeapNum (1500)"),
         ("bodies_of_text", "bodies_of_text"),
+        ("a delay of 3600000 ms is not shorter than 1500 ms", "a delay of 3600 s is not shorter than 1.5 s"),
+        ("queue 'q' already exists; use ensure, or another name", "queue 'q' already exists"),
     ],
 )
 def test_texts_have_the_names_and_units_of_cmq(text: str, expected: str | None) -> None:

@@ -10,6 +10,7 @@ A list becomes ``name.1``, ``name.2`` ...
 from typing import Any, cast
 
 from cmqd_gateway.cmq.errors import Reason
+from cmqd_gateway.key_secrets import KeySecret
 from support.gateway_rig import GatewayRig
 
 
@@ -30,11 +31,12 @@ class Refused:
 
 
 class CmqCalls:
-    """Calls with the admin's key."""
+    """Calls with a key; by default the admin's."""
 
-    def __init__(self, rig: GatewayRig, first_index: int = 1) -> None:
+    def __init__(self, rig: GatewayRig, first_index: int = 1, *, key: KeySecret | None = None) -> None:
         self.rig = rig
         self.first_index = first_index
+        self._key = key
 
     async def answer(self, action: str, /, **parameters: Any) -> dict[str, Any]:
         """Return the answer to an action without the request's number."""
@@ -45,7 +47,7 @@ class CmqCalls:
                 flat |= {f"{name}.{index}": entry for index, entry in entries}
             else:
                 flat[name] = value
-        answer = await self.rig.post(self.rig.sign(flat))
+        answer = await self.rig.post(self.rig.sign(flat, key=self._key or self.rig.own_key))
         assert len(answer.pop("requestId")) == 24
         return answer
 

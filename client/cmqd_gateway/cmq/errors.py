@@ -343,6 +343,9 @@ CMQ_NAMES: Mapping[str, str] = MappingProxyType(
 """CMQ's name of a parameter, by the broker's name."""
 
 _NAME = re.compile(rf"\b({'|'.join(sorted(CMQ_NAMES, key=len, reverse=True))})\b(?: \((\d+)\))?")
+_MILLISECONDS = re.compile(r"\b(\d+) ms\b")
+_NATIVE_ADVICE = re.compile(r"; use ensure, or another name")
+"""Advice for callers of the native client, which has calls that this API lacks."""
 
 
 def in_cmq_words(text: str) -> str:
@@ -354,7 +357,8 @@ def in_cmq_words(text: str) -> str:
             return CMQ_NAMES[name]
         return f"{CMQ_NAMES[name]} ({int(value) / 1000:g})" if name.endswith("_ms") else f"{CMQ_NAMES[name]} ({value})"
 
-    return _NAME.sub(replaced, text)
+    text = _MILLISECONDS.sub(lambda match: f"{int(match[1]) / 1000:g} s", _NAME.sub(replaced, text))
+    return _NATIVE_ADVICE.sub("", text)
 
 
 def translate(error: native.CmqError, action: str) -> Refusal:
