@@ -117,9 +117,9 @@ WORDS: list[tuple[tuple[Any, ...], str, dict[str, Any]]] = [
         {"field": "max_messages", "expected": "int"},
     ),
     (
-        (99, 1),
-        "operation 99 is not known to version 1 of the protocol",
-        {"opcode": 99, "version": 1},
+        (180, 1),
+        "operation 180 is not known to version 1 of the protocol",
+        {"opcode": 180, "version": 1},
     ),
 ]
 
