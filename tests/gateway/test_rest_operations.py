@@ -924,8 +924,8 @@ async def test_every_operation_refuses_a_request_without_its_key(rest: RestCalls
 
 async def test_every_operation_refuses_an_unknown_query_parameter(rest: RestCalls):
     for operation in OPERATIONS:
-        problem = await rest.refused(operation.name, **needs(operation), query={"serach": "x"})
-        assert (problem.status, problem.field) == (400, "serach")
+        problem = await rest.refused(operation.name, **needs(operation), query={"srch": "x"})
+        assert (problem.status, problem.field) == (400, "srch")
 
 
 async def test_every_operation_refuses_a_body_that_is_not_its_own(rest: RestCalls):
@@ -938,8 +938,8 @@ async def test_every_operation_refuses_a_body_that_is_not_its_own(rest: RestCall
             assert "takes no body" in none.detail
             continue
         names: dict[str, Any] = {part: value for part, value in request.items() if part != "body"}
-        unknown = await rest.refused(name, **names, body={"serach": 1})
-        assert (unknown.status, unknown.field) == (400, "serach")
+        unknown = await rest.refused(name, **names, body={"srch": 1})
+        assert (unknown.status, unknown.field) == (400, "srch")
         path = operation.path.format(**names)
         malformed = (await rest.send(operation.method, path, b"{", bearer | json)).problem()
         assert (malformed.status, malformed.name) == (400, "malformed_json")

@@ -17,6 +17,10 @@ WHY_STRINGS = (
 )
 _MAX_SHOWN = 100
 """Characters of a wrong value that an error repeats."""
+_MAX_EXPLAINED_BYTES = 65_536
+"""Largest wrong body that is read a second time to show its wrong value. 4 MiB of short elements would hold the event
+loop for tens of milliseconds."""
+_UNREAD = object()
 
 
 def read_body(content_type: str | None, charset: str | None, raw: bytes, kind: type[T]) -> T:
@@ -46,12 +50,29 @@ def read_body(content_type: str | None, charset: str | None, raw: bytes, kind: t
             headers={"Accept-Post": "application/json"},
         )
     try:
-        value = msgspec.json.decode(raw)
+        # Read as its type at once: the decoder stops at the first fault, and makes no objects that no field has.
+        return _decoded(raw, kind)
+    except msgspec.ValidationError as problem:
+        text = str(problem)
+    value: Any = _UNREAD if len(raw) > _MAX_EXPLAINED_BYTES else _decoded(raw, Any)
+    raise _explained(text, value, kind)
+
+
+def _decoded(raw: bytes, kind: Any) -> Any:
+    """Return the value of a body.
+
+    Raises:
+        msgspec.ValidationError: the value is not of the type.
+        ProblemError: the bytes are not JSON.
+    """
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except msgspec.ValidationError:
+        raise
     except (msgspec.DecodeError, UnicodeDecodeError) as problem:
         raise gateway_problem("malformed_json", f"the body of the request is not JSON in UTF-8: {problem}") from None
     except RecursionError:
         raise gateway_problem("malformed_json", "the JSON of the request is nested too deeply") from None
-    return _converted(value, kind)
 
 
 def read_query(pairs: Sequence[tuple[str, str]], kind: type[T]) -> T:
@@ -130,7 +151,7 @@ def _explained(text: str, value: Any, kind: type[Any]) -> ProblemError:
         full = f"{field}.{missing['name']}" if field else missing["name"]
         return invalid(full, f"{full} is missing")
     wrong, field = _value_at(value, names, field)
-    expected = text.partition("Expected ")[2].replace("`", "")
+    expected, got = text.partition("Expected ")[2].replace("`", ""), text.partition(", got ")[2].strip("`")
     if expected:
         expected = _limit(expected.partition(", got")[0])
     elif "RFC3339" in text:
@@ -138,16 +159,16 @@ def _explained(text: str, value: Any, kind: type[Any]) -> ProblemError:
     elif choices := _choices_at(kind, names):
         expected = f"one of {', '.join(choices)}"
     else:
-        shown = _json(wrong)
-        return invalid(field or None, f"{field or 'the request'} is wrong ({text}): {shown}", value=shown)
+        return invalid(field or None, f"{field or 'the request'} is wrong: {text}")
     last = next((name for name in reversed(names) if not name.startswith("[")), "")
-    if last in ID_FIELDS and isinstance(wrong, (int, float)) and not isinstance(wrong, bool):
-        return invalid(field, f'{field} must be a string, write "{wrong}": {WHY_STRINGS}', limit="a string")
-    shown = "this value" if "secret" in last else _json(wrong)
-    if last == "message_id" and isinstance(wrong, str):
-        expected = "a message id like Msg-0000000000000001"
-    elif last in ID_FIELDS and isinstance(wrong, str):
-        expected = "a decimal number in a string"
+    if last in ID_FIELDS and got in ("int", "float"):
+        write = "" if wrong is _UNREAD else f', write "{wrong}"'
+        return invalid(field, f"{field} must be a string{write}: {WHY_STRINGS}", limit="a string")
+    if "matching" in expected:
+        expected = "a message id like Msg-0000000000000001" if last == "message_id" else "a decimal number in a string"
+    if wrong is _UNREAD or "secret" in last:
+        return invalid(field or None, f"{field or 'the request'} must be {expected}", limit=expected)
+    shown = _json(wrong)
     return invalid(
         field or None, f"{field or 'the request'} must be {expected}, not {shown}", value=shown, limit=expected
     )
@@ -175,6 +196,8 @@ def _limit(expected: str) -> str:
 def _value_at(value: Any, names: list[str], field: str) -> tuple[Any, str]:
     """Return the wrong value and its full name. For a map, msgspec does not say which value is wrong."""
     for name in names:
+        if value is _UNREAD:
+            break
         if name == "[...]" and isinstance(value, dict):
             entries = cast("dict[str, Any]", value)
             key = next((key for key, entry in entries.items() if not isinstance(entry, str)), None)
