@@ -89,9 +89,9 @@ class Operation(Generic[QueryT, BodyT, ReplyT]):
     statuses: tuple[int, ...] = (200,)
     """Statuses of success. With 201 and 200, 201 says that the request created the thing."""
     idempotency: bool = False
-    """Whether the header ``Idempotency-Key`` names the messages of the request."""
+    """True if the header ``Idempotency-Key`` names the messages of the request."""
     unsent: Callable[[Call[QueryT, BodyT], ReplyT], Awaitable[None]] | None = None
-    """Takes back a reply that could not be written, because its connection is gone."""
+    """Function that takes back a reply after the loss of its connection."""
 
     def status(self, reply: ReplyT) -> int:
         """Return the status of a successful reply."""

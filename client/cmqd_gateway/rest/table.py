@@ -1,6 +1,6 @@
-"""The table of operations: the only declaration of a method, a path and its types.
+"""The table of operations: the only declaration of methods, paths and types.
 
-``routes`` serves the rows, ``openapi`` describes them, and the tests run each of them against a broker.
+``routes`` serves the rows, ``openapi`` describes them, and the tests run each row against a broker.
 """
 
 from typing import Any

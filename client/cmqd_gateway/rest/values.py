@@ -1,7 +1,7 @@
 """Values of the JSON API: ids, handles, durations and bodies.
 
-Ids and receipt handles are strings in JSON. They are 64-bit numbers, and JavaScript and many JSON libraries read a JSON
-number as a float of 53 bits: the last digits would change without an error.
+Ids and receipt handles are strings in JSON. Many JSON libraries, JavaScript's too, read a number as a
+float of 53 bits: the last digits of a 64-bit id would change without an error.
 """
 
 import base64
@@ -43,7 +43,7 @@ PageStart: TypeAlias = Annotated[
 Seconds: TypeAlias = Annotated[
     float, Meta(ge=0, le=10**9, description="A duration in seconds, exact to the millisecond.")
 ]
-"""The limits are those of the field on the wire, or tighter; the broker has the limits of each field."""
+"""The limits keep a value inside its field on the wire. The broker has the limits of each field."""
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 """A number of messages or bytes, with the limits of the field on the wire; the broker has the limit of each field."""
 DedupId: TypeAlias = Annotated[str, Meta(min_length=1, max_length=64)]
@@ -55,7 +55,7 @@ Reason: TypeAlias = Annotated[
     str, Meta(max_length=256, description="Text for readers of the dead letters, at most 256 bytes.")
 ]
 MAX_BATCH = 256
-"""Entries of a batch. More would take several requests to the broker, whose results could not be told apart."""
+"""Entries of a batch. More would take several requests to the broker, with a mixture of results."""
 Moment: TypeAlias = Annotated[
     datetime,
     Meta(tz=True, description="A time with its offset from UTC (RFC 3339).", examples=["2027-01-31T09:00:00Z"]),
@@ -65,11 +65,11 @@ MAX_HANDLE = 2**64 - 1
 
 
 class BodyError(ValueError):
-    """A body is not in the encoding that its request names."""
+    """A body is not in the encoding that the request names."""
 
 
 class JsonBody(NamedTuple):
-    """A body as it stands in JSON."""
+    """A body in JSON."""
 
     text: str
     encoding: Literal["utf-8", "base64"]

@@ -1,1 +1,1 @@
-"""The functions of the operations, by noun. Each reads its call, asks the client and converts the result."""
+"""The functions of the operations, by noun: each asks the client of its call, and converts the result."""

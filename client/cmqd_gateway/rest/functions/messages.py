@@ -1,4 +1,4 @@
-"""Messages of a queue: send, receive, peek, and what a consumer does with a received message."""
+"""Messages of a queue: send, receive and peek; delete, release and reject received messages."""
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -44,7 +44,7 @@ async def send_message(call: Call[Nothing, SendMessage]) -> Sent:
     """Send a message. When the reply comes, the message is on disk.
 
     With an `Idempotency-Key`, or a `dedup_id`, a repeat within 5 minutes stores nothing and returns the id of the first
-    message, whatever its body: send the same key for the same message only.
+    message, also for another body: send the same key for the same message only.
     """
     body = call.body
     sent = await call.client.queue(call.names["queue"]).send(
@@ -58,7 +58,7 @@ async def send_message(call: Call[Nothing, SendMessage]) -> Sent:
 
 
 async def send_messages(call: Call[Nothing, SendMessages]) -> SentBatch:
-    """Send up to 256 messages in one step: all are stored, contiguous and in this order, or none is.
+    """Send up to 256 messages in one step: all are stored, contiguous and in this order, or no message is.
 
     With an `Idempotency-Key` KEY, the dedup ids of the messages are `KEY:0`, `KEY:1` and so on.
     """
@@ -80,11 +80,11 @@ async def send_messages(call: Call[Nothing, SendMessages]) -> SentBatch:
 
 
 async def receive_messages(call: Call[Nothing, ReceiveMessages]) -> ReceivedMessages:
-    """Receive messages; wait for the first one if the queue has none that is active.
+    """Receive messages; wait for the first message if the queue has no active message.
 
     The wait ends with the HTTP connection. Messages of a reply that cannot be written are active again at once, and the
-    receive is not counted. Delete each message after processing, or it is delivered again when its visibility timeout
-    ends.
+    receive is not counted. Delete each message after processing, or the broker delivers the message again when its
+    visibility timeout ends.
     """
     body = call.body
     received = await call.client.queue(call.names["queue"]).receive(
@@ -130,18 +130,18 @@ async def peek_messages(call: Call[PeekQuery, Nothing]) -> PeekedMessages:
 
 
 async def delete_message(call: Call[Nothing, HandleRequest]) -> None:
-    """Delete a received message after processing; it is never delivered again."""
+    """Delete a received message after processing; the broker never delivers the message again."""
     await call.client.queue(call.names["queue"]).delete(_handle(call.body.receipt_handle))
 
 
 async def delete_messages(call: Call[Nothing, HandlesRequest]) -> HandleResults:
-    """Delete received messages, each on its own: a failed entry changes nothing of the others."""
+    """Delete received messages, each independently: a failed entry does not affect the other entries."""
     handles = _handles(call.body.receipt_handles)
     return _results(handles, await call.client.queue(call.names["queue"]).delete_batch(handles, check=False))
 
 
 async def change_visibility(call: Call[Nothing, ChangeVisibility]) -> VisibilityChanged:
-    """Set how long, from now, a received message stays hidden. With 0 it is active at once."""
+    """Set how long, from now, a received message stays hidden. With 0 the message is active at once."""
     body = call.body
     queue = call.client.queue(call.names["queue"])
     changed = await queue.change_visibility(_handle(body.receipt_handle), body.timeout)
@@ -149,7 +149,7 @@ async def change_visibility(call: Call[Nothing, ChangeVisibility]) -> Visibility
 
 
 async def change_visibilities(call: Call[Nothing, ChangeVisibilities]) -> HandleResults:
-    """Set how long, from now, received messages stay hidden, each on its own."""
+    """Set how long, from now, received messages stay hidden, each independently."""
     body = call.body
     handles = _handles(body.receipt_handles)
     queue = call.client.queue(call.names["queue"])
@@ -164,7 +164,7 @@ async def release_message(call: Call[Nothing, Release]) -> None:
 
 
 async def release_messages(call: Call[Nothing, Releases]) -> HandleResults:
-    """Make received messages active again at once, each on its own."""
+    """Make received messages active again at once, each independently."""
     body = call.body
     handles = _handles(body.receipt_handles)
     queue = call.client.queue(call.names["queue"])
@@ -178,7 +178,7 @@ async def dead_letter_message(call: Call[Nothing, Reject]) -> None:
 
 
 async def dead_letter_messages(call: Call[Nothing, Rejects]) -> HandleResults:
-    """Move received messages to the dead-letter queue of their queue, each on its own."""
+    """Move received messages to the dead-letter queue of their queue, each independently."""
     body = call.body
     handles = _handles(body.receipt_handles)
     queue = call.client.queue(call.names["queue"])
@@ -241,7 +241,7 @@ def _moment(at: datetime | None, delays: Iterable[float | None]) -> datetime | N
     """Return the time at which messages become active.
 
     Raises:
-        ProblemError: a delay stands beside the time, or the time is not one that a message can have.
+        ProblemError: a delay stands beside the time, or the time lies before 1970.
     """
     if at is None:
         return None

@@ -32,7 +32,7 @@ async def list_queues(call: Call[ListQuery, Nothing]) -> NameList:
 
 
 async def create_queue(call: Call[Nothing, QueueAttributes]) -> QueueInfo:
-    """Create a queue. A queue of this name that exists is an error: to accept it, use PUT.
+    """Create a queue. If a queue of this name exists, the request fails: to accept an equal queue, use PUT.
 
     A name has 1 to 64 ASCII letters, digits, `-` and `_`, and does not differ only in case from the name of another
     queue.

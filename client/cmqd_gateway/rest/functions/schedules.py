@@ -41,7 +41,7 @@ async def list_schedules(call: Call[ListQuery, Nothing]) -> ScheduleList:
 
 
 async def create_schedule(call: Call[Nothing, NewPausableSchedule]) -> ScheduleInfo:
-    """Create a schedule. A schedule of this name that exists is an error: to accept it, use PUT."""
+    """Create a schedule. If a schedule of this name exists, the request fails: to accept an equal schedule, use PUT."""
     body = call.body
     return _info(
         await call.client.schedules.create(
@@ -72,12 +72,12 @@ async def ensure_schedule(call: Call[Nothing, NewSchedule]) -> ScheduleInfo:
 
 
 async def get_schedule(call: Call[Nothing, Nothing]) -> ScheduleInfo:
-    """Return a schedule with its message, its counts and its next time."""
+    """Return a schedule with message, counts and next time."""
     return _info(await call.client.schedules.info(call.names["schedule"]))
 
 
 async def set_schedule(call: Call[Nothing, ScheduleChanges]) -> ScheduleInfo:
-    """Change a schedule in one step; pause or resume it. A new expression or zone counts from now on."""
+    """Change a schedule in one step; pause or resume a schedule. A new expression or zone counts from now on."""
     body = call.body
     if body.body is None and body.encoding != "utf-8":
         raise invalid("encoding", "encoding is the encoding of body, which the request lacks")

@@ -52,7 +52,7 @@ async def list_topics(call: Call[ListQuery, Nothing]) -> NameList:
 
 
 async def create_topic(call: Call[Nothing, TopicAttributes]) -> TopicInfo:
-    """Create a topic. A topic of this name that exists is an error: to accept it, use PUT.
+    """Create a topic. If a topic of this name exists, the request fails: to accept an equal topic, use PUT.
 
     A name has 3 to 64 ASCII letters, digits, `-` and `_`. The broker cuts a longer name; `name` of the reply is the
     name in use.

@@ -27,10 +27,10 @@ _STATUSES = {
 
 
 async def send_half_message(call: Call[Nothing, SendHalfMessage]) -> Sent:
-    """Store a half message; no consumer receives it before its commit.
+    """Store a half message; no consumer receives the message before its commit.
 
-    Decide it after the local transaction. The checks of an undecided half message go to connected producers of the
-    native protocol; a producer that has HTTP alone lists its undecided half messages and decides them.
+    Commit or roll back the message after the local transaction. The checks of an undecided half message go to connected
+    producers of the native protocol; a producer with HTTP alone lists and decides its undecided half messages.
     """
     body = call.body
     content = body_of(body.body, body.encoding, "body")
@@ -44,7 +44,7 @@ async def send_half_message(call: Call[Nothing, SendHalfMessage]) -> Sent:
 
 
 async def send_half_messages(call: Call[Nothing, SendHalfMessages]) -> SentBatch:
-    """Store up to 256 half messages in one step, all or none."""
+    """Store up to 256 half messages in one step, all of them or none."""
     body = call.body
     batch = await call.client.queue(call.names["queue"]).send_half_batch(
         outgoing(body.messages),
@@ -55,7 +55,7 @@ async def send_half_messages(call: Call[Nothing, SendHalfMessages]) -> SentBatch
 
 
 async def decide_half_message(call: Call[Nothing, Decision]) -> None:
-    """Commit a half message or roll it back. The first decision stays; the same decision again succeeds."""
+    """Commit or roll back a half message. The first decision stays; the same decision again succeeds."""
     body = call.body
     queue = call.client.queue(call.names["queue"])
     result = await queue.end_transactions([body.message_id], _STATUSES[body.decision], check=False)
@@ -64,11 +64,11 @@ async def decide_half_message(call: Call[Nothing, Decision]) -> None:
 
 
 async def decide_half_messages(call: Call[Nothing, Decisions]) -> DecisionResults:
-    """Commit half messages or roll them back, each on its own."""
+    """Commit or roll back half messages, each independently."""
     decisions = call.body.decisions
     ids = [decision.message_id for decision in decisions]
     if len(set(ids)) < len(ids):
-        # The broker answers by message id, so two decisions about one message could not be told apart.
+        # The broker answers by message id, so the results of two decisions about a message would mix.
         raise invalid("decisions", "decisions must name each message once")
     statuses = [_STATUSES[decision.decision] for decision in decisions]
     result = await call.client.queue(call.names["queue"]).end_transactions(ids, statuses, check=False)
