@@ -1,15 +1,15 @@
 """Drops of one subscription: the messages that the subscription did not get, by reason.
 
-With the undelivered messages, which :class:`~cmqd.core.facts.deliveries.Deliveries` has, this is all that is needed to
-tell who has had a message: a message for the subscription that neither waits nor was dropped was delivered. So nothing
-is kept for a delivered message, and a publish or a delivery costs nothing here.
+A message for the subscription waits (:class:`~cmqd.core.facts.deliveries.Deliveries` has the waiting messages), was
+dropped or was delivered. Waiting and dropped messages are known, so delivered messages need no table: a publish and a
+delivery have no cost here.
 
 Drops are few. Retries are used up under backoff only, four attempts and 30 s per message; damage is rare; an operator
-drops a backlog as ranges, some bytes for each 65,536 messages. Expired messages are not kept: a message below the floor
-of its topic is older than a day, and its deliveries are not asked for any more.
+drops a backlog as ranges, some bytes for each 65,536 messages. Expired messages are left out: a message below the floor
+of its topic is older than a day, and a report does not tell its deliveries any more.
 
 Two generations of at least a day each bound the memory: the first drop after a day begins a new generation and forgets
-the one before the last. A message can be dropped on its last millisecond, so a drop is known for a day after it.
+the generation before the last. So a drop is known for a day at least, which is the longest life of its message.
 """
 
 from pyroaring import BitMap64
@@ -27,8 +27,8 @@ class Drops:
 
     def __init__(self) -> None:
         self.known_from: int | None = 0
-        """Position from which all drops are known; None until recovery has set it. Checkpoints of versions before this
-        table have no drops."""
+        """Position from which all drops are known; None until the end of recovery, after a checkpoint of a version
+        without drops."""
         self._newer: Reasons = {}
         self._older: Reasons = {}
         self._begun_ms = 0

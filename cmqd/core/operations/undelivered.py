@@ -2,7 +2,7 @@
 
 Facts know positions; clients know message ids. Within a topic both ascend together, so the position of an id is found
 by halving, with a read of one message without its body per step: some twenty reads for a million messages. The
-alternative, a table of ids in memory, would cost every publish time and memory for the sake of a rare question.
+alternative, a table of ids in memory, would cost time and memory at every publish for a rare question.
 
 What a report can say comes from three places: the publish record in the log names the subscriptions that the message
 was for, and the copies that the publish stored; the undelivered messages of a subscription have state, attempts and

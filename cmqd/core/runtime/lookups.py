@@ -1,4 +1,4 @@
-"""Look-ups: searches of the log for the position of a message with a known id, and the reads that they wait for."""
+"""Look-ups: searches of the log for the position of a message by its id, and the reads under way."""
 
 from typing import Literal, TypeAlias
 
@@ -20,9 +20,9 @@ class Lookup(msgspec.Struct, gc=False):
     topic_id: int
     message_id: int
     low: int
-    """All messages below it have lower ids."""
+    """Messages below this position have lower ids."""
     high: int
-    """All readable messages at or above it have higher ids."""
+    """Readable messages at or above this position have higher ids."""
     subscription: str = ""
     """Name of the subscription; of a report empty, as is the id."""
     subscription_id: int = 0
@@ -31,7 +31,7 @@ class Lookup(msgspec.Struct, gc=False):
 
 
 class Lookups:
-    """The look-ups under way, each with a read of its own."""
+    """The look-ups under way, by their reads."""
 
     def __init__(self, pages: Pages) -> None:
         self._pages = pages
@@ -41,18 +41,18 @@ class Lookups:
         return len(self._by_read)
 
     def read(self, lookup: Lookup) -> PublishedRead:
-        """Return the read of the next message of a look-up, and enter the look-up under it."""
+        """Return the read of the next message of a look-up, and enter the look-up under the read."""
         read_id = self._pages.next_read_id
         self._pages.next_read_id += 1
         self._by_read[read_id] = lookup
         return PublishedRead(read_id, lookup.topic_id, lookup.middle, lookup.high)
 
     def take(self, read_id: int) -> Lookup | None:
-        """Remove the look-up that waits for a read; None if it was cancelled."""
+        """Remove and return the look-up of a read; None after a cancellation."""
         return self._by_read.pop(read_id, None)
 
     def cancel(self, waiter_id: int) -> bool:
-        """Remove the look-up of a request; return False if the request has none."""
+        """Remove the look-up of a request; return False if the request has no look-up."""
         # Rare, so the few look-ups under way are searched.
         for read_id, lookup in self._by_read.items():
             if lookup.waiter_id == waiter_id:

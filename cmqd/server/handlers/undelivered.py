@@ -1,7 +1,7 @@
 """Peeks at the messages of a subscription, retries and drops of one message, and the deliveries of a message.
 
-All of them wait while the log is read. A client can have as many of them waiting as unread replies with bodies: a
-look-up reads the log some twenty times, and any number of pipelined look-ups would fill the line of the storage.
+The requests wait while the log is read. A client can have as many waiting requests as unread replies with bodies: a
+look-up reads the log some twenty times, and pipelined look-ups without a limit would fill the line of the storage.
 """
 
 from collections.abc import Callable
