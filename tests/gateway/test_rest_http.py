@@ -351,6 +351,33 @@ async def test_a_key_over_its_rate_is_answered_with_429(limited: RestCalls):
     assert (answers[-1].problem().name, answers[-1].problem().retryable) == ("too_many_requests", True)
 
 
+async def test_a_poll_of_a_gateway_that_ends_is_answered_with_503(rest: RestCalls):
+    poll = asyncio.create_task(rest.refused("receive_messages", queue="orders", body={"wait": 30}))
+    await waiting_receives(rest, 1)
+    await rest.rig.http_server.close()
+
+    problem = await poll
+    assert (problem.status, problem.name, problem.retryable) == (503, "shutting_down", True)
+
+
+@pytest.fixture
+async def narrow() -> AsyncGenerator[RestCalls]:
+    async with GatewayRig(gateway_connections=1) as rig:
+        yield RestCalls(rig)
+
+
+async def test_a_key_without_a_free_connection_to_the_broker_is_answered_with_503(narrow: RestCalls):
+    shop = await narrow.in_account("shop")
+    poll = asyncio.create_task(shop.received("orders", wait=30))
+    await waiting_receives(narrow, 1)
+
+    problem = await narrow.refused("list_queues")
+
+    assert (problem.status, problem.name, problem.retryable) == (503, "too_many_connections", True)
+    await shop.ok("send_message", queue="orders", body={"body": "x"})
+    assert len(await poll) == 1
+
+
 # ---------------------------------------------------------------- the page
 
 
