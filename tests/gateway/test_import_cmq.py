@@ -377,6 +377,27 @@ async def test_a_connection_that_was_closed_while_it_was_idle_is_replaced(
     assert (await endpoint.call("ListQueue"))["totalCount"] == 1
 
 
+async def test_a_request_under_way_ends_with_the_endpoint() -> None:
+    came, ended = asyncio.Event(), asyncio.Event()
+
+    async def never_answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        came.set()
+        await ended.wait()
+        writer.close()
+
+    async with await asyncio.start_server(never_answer, "127.0.0.1", 0) as server:
+        endpoint = CmqEndpoint(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", "id", "key", connections=1)
+        call = asyncio.create_task(endpoint.call("ReceiveMessage", wait=600))
+        await came.wait()
+
+        endpoint.close()
+
+        with pytest.raises(EndpointError, match="did not answer"):
+            await call
+        ended.set()
+
+
 @pytest.mark.parametrize("url", ["cmq://host", "https://", "host:80", "http://id:key@host", "http://host/path"])
 def test_a_malformed_endpoint_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match="endpoint"):
