@@ -1,7 +1,7 @@
 """Client side of a connection without I/O: bytes in, events out; requests in, bytes out. ``endpoint`` has the usage."""
 
 from collections.abc import Mapping
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from msgspec import Struct, structs
 
@@ -33,6 +33,7 @@ from cmqd_protocol.limits import (
     VERSION,
 )
 from cmqd_protocol.messages import (
+    PUSH_TYPES,
     AnyReply,
     Cancel,
     ClientHello,
@@ -181,15 +182,17 @@ class ClientConnection(Endpoint[Opened | AnyReply | Push]):
             except DECODE_ERRORS as problem:
                 self._malformed(problem)
                 return
-            if isinstance(message, Push):
+            if type(message) in PUSH_TYPES:
                 append(message)
                 continue
+            # A look-up of the type tells a type checker nothing; ``isinstance`` of a Struct costs ten times as much.
+            reply: Any = message
             try:
-                remove(message.request_id)
+                remove(reply.request_id)
             except KeyError:
-                self._receive_unasked(message)
+                self._receive_unasked(reply)
                 return
-            append(message)
+            append(reply)
 
     def _receive_unasked(self, message: AnyReply) -> None:
         if type(message) is Error and message.request_id == 0:

@@ -1,21 +1,26 @@
 """``cmqd serve --http``: the gateway as a child process of a real broker, through kills of both."""
 
+import asyncio
+import base64
 import http.client
 import json
 import os
 import signal
+import ssl
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cmqd_client import connect
+from cmqd_client.accounts import AccessKey
 from support.eventually import eventually
 from support.running_server import RunningServer
 
 pytestmark = pytest.mark.system
 
 HTTP = ("--http", "127.0.0.1:0")
+CERTIFICATE = Path(__file__).parents[1] / "support" / "tls" / "certificate.pem"
 
 
 def ready_of(server: RunningServer) -> dict[str, Any]:
@@ -110,3 +115,47 @@ def test_without_the_setting_there_is_no_gateway(tmp_path: Path) -> None:
 
         assert not any(b"cmqd_gateway" in line for line in lines)
     assert "http_gateway" not in server.log
+
+
+async def http_send(ready: dict[str, Any], key: AccessKey, secret_key: str | None = None) -> int:
+    """Send a message over HTTP with a key; return the status."""
+    return await asyncio.to_thread(_http_send, ready, key, secret_key)
+
+
+def _http_send(ready: dict[str, Any], key: AccessKey, secret_key: str | None) -> int:
+    pair = base64.b64encode(f"{key.secret_id}:{secret_key or key.secret_key}".encode()).decode()
+    connection = http.client.HTTPConnection(ready["host"], ready["port"], timeout=60)
+    try:
+        headers = {"Authorization": f"Basic {pair}", "Content-Type": "application/json"}
+        connection.request("POST", "/api/v1/queues/orders/messages", b'{"body": "x"}', headers)
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+async def test_requests_over_http_have_the_permissions_of_their_key(tmp_path: Path, tls: bool) -> None:
+    """With TLS the certificate of the broker is for another name, and the gateway uses the private port."""
+    flags = ("--tls-certificate", str(CERTIFICATE), "--tls-key", str(CERTIFICATE.with_name("key.pem")))
+    with RunningServer(tmp_path, *HTTP, *(flags if tls else ())) as server:
+        ready = await gateway_of(server)
+        context = ssl.create_default_context(cafile=str(CERTIFICATE)) if tls else None
+        async with connect(server.url, tls=context) as admin:
+            await admin.create_queue("orders")
+            key = await admin.accounts.create_key(roles=["send"], names=["orders"])
+            imported = await admin.accounts.import_key("AKIDold", "kept-by-a-program-0123456789", roles=["consume"])
+
+            assert await http_send(ready, key) < 300
+            assert await http_send(ready, key, "another-secret-0123456789") == 401
+            assert await http_send(ready, imported, "kept-by-a-program-0123456789") == 403
+            await admin.accounts.set_key_roles(key.secret_id, roles=["consume"])
+            assert await http_send(ready, key) == 403
+            await admin.accounts.set_key_roles(key.secret_id, roles=["send"])
+            assert await http_send(ready, key) < 300
+            await admin.accounts.set_key_enabled(key.secret_id, False)
+            assert await http_send(ready, key) in (401, 503)
+            while await http_send(ready, key) != 401:
+                pass
+            assert (await admin.queue("orders").attributes()).active == 2
+    assert str(key.secret_key) not in server.log
+    assert "secret_read" in server.log

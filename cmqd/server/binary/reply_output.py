@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from cmqd.server.reply_gate import Outgoing
 from cmqd_protocol.errors import ErrorCode
-from cmqd_protocol.messages import Push, error
+from cmqd_protocol.messages import PUSH_TYPES, Push, error
 from cmqd_protocol.server_connection import ServerConnection
 
 BYTES_PER_WRITE: Final = 64 * 1024
@@ -58,11 +58,11 @@ def encode_replies(wire: ServerConnection, replies: list[ReplyOfQueue], now_ms: 
     try:
         for reply, queue in replies:
             done += 1
-            if isinstance(reply, Push):
-                wire.push(reply)
+            encodable: Any = reply
+            if type(reply) in PUSH_TYPES:
+                wire.push(encodable)
                 data += wire.data_to_send(now_ms)
                 continue
-            encodable: Any = reply
             encoded = wire.reply_to_send(encodable, now_ms)
             data.append(encoded)
             size += len(encoded)
