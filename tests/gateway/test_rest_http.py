@@ -139,6 +139,38 @@ async def test_a_strange_name_is_refused(name: str, rest: RestCalls):
     answer.problem()
 
 
+async def raw_status(rest: RestCalls, head: bytes) -> int:
+    """Return the status of the answer to a request with these bytes as head."""
+    reader, writer = await rest.rig.open_raw()
+    writer.write(head + b"\r\n\r\n")
+    status = int((await reader.readline()).split()[1])
+    writer.close()
+    return status
+
+
+@pytest.mark.parametrize(
+    "target", ["/queues?search=%ff", "/queues?search=%00", "/queues?%ff=1", "/queues/%c3%28", "/%ff"]
+)
+async def test_bytes_that_are_no_text_in_a_target_are_refused_or_match_nothing(target: str, rest: RestCalls):
+    authorization = rest.bearer()["Authorization"]
+    head = f"GET {BASE}{target} HTTP/1.1\r\nHost: x\r\nAuthorization: {authorization}"
+
+    assert await raw_status(rest, head.encode()) in (200, 400, 404)
+
+
+async def test_bytes_that_are_no_text_in_a_header_are_refused(rest: RestCalls):
+    start = f"POST {BASE}/queues/orders/messages HTTP/1.1\r\nHost: x\r\n".encode()
+    key = f"Authorization: {rest.bearer()['Authorization']}".encode()
+
+    assert await raw_status(rest, start + b"Authorization: Bearer " + rest.key.secret_id.encode() + b":\xff") in (
+        400,
+        401,
+    )
+    assert await raw_status(rest, start + key + b"\r\nIdempotency-Key: \xff") == 400
+    content = b"\r\nContent-Length: 2\r\nContent-Type: \xff\xfe"
+    assert await raw_status(rest, start + key + content + b"\r\n\r\n{}") in (400, 415)
+
+
 # ---------------------------------------------------------------- bodies
 
 
