@@ -1,4 +1,4 @@
-"""The actions of CMQ's API 2.0 are complete, and each has a test."""
+"""The actions of CMQ's API 2.0 are complete, and every action has a test."""
 
 import pytest
 

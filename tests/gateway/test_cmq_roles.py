@@ -1,4 +1,4 @@
-"""Actions of API 2.0 with keys that may not do everything."""
+"""Actions of API 2.0 with keys of some roles and names."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Calls of API 2.0 through a gateway whose answers are expected.
+"""Calls of API 2.0 through a gateway, with an expected answer.
 
     calls = CmqCalls(rig)
     await calls.ok("CreateQueue", queueName="jobs")         the fields of the answer; a refusal fails the test

@@ -31,7 +31,7 @@ class Drained(msgspec.Struct, kw_only=True):
     moved: int = 0
     """Messages that were copied and deleted at the source."""
     not_deleted: int = 0
-    """Messages that were copied, and whose delete at the source failed."""
+    """Messages that were copied, with a failed delete at the source."""
     remaining: int = 0
     """Messages that are still at the source: in flight with other consumers, delayed, or new."""
     error: str = ""
