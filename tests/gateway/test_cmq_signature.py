@@ -99,3 +99,10 @@ def test_hosts_have_the_port_or_not(host: str, public_names: tuple[str, ...], ex
 def test_a_signature_made_by_another_program_is_right():
     # printf 'POSTh:1/v2/index.php?a=1' | openssl dgst -sha1 -hmac secret-key -binary | base64
     assert check({"a": b"1", "Signature": b"MIVcelQ4WMc4msLN9qaBRh2+iAs="})
+
+
+def test_a_host_that_is_no_text_is_not_signed():
+    form = {"Action": b"ListQueue", "Signature": b"x"}
+
+    # The byte 0xFF of a header as aiohttp gives it.
+    assert not is_signed(form, "secret", method="GET", hosts=("\udcff",), path="/v2/index.php")

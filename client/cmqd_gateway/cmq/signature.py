@@ -41,7 +41,7 @@ def is_signed(form: Mapping[str, bytes], secret_key: str, *, method: str, hosts:
     is_right = False
     for text in parameters:
         for host in hosts:
-            mac = hmac.new(key, f"{method}{host}{path}?".encode(), algorithm)
+            mac = hmac.new(key, f"{method}{host}{path}?".encode(errors="surrogateescape"), algorithm)
             mac.update(text)
             # No early return: the number of comparisons says nothing about the host that matched.
             is_right |= hmac.compare_digest(base64.b64encode(mac.digest()), given)
