@@ -29,6 +29,7 @@ from cmqd_protocol.errors import RETRYABLE, ErrorCode
 from cmqd_protocol.features import FEATURES_FACT, FIELD_FEATURES, MAX_WAITING_REQUESTS_FACT, Feature
 from cmqd_protocol.messages import MESSAGE_TYPES, REQUEST_TYPES, operation_name
 from cmqd_segment.attributes import QueueAttributes, SubscriptionAttributes, TopicAttributes
+from cmqd_types.deliveries import DeliveryReport, PendingMessage
 from cmqd_types.messages import CopyOf, HalfMessage, Origin, PeekedMessage, ReceivedMessage
 from cmqd_types.metrics import Histogram, QueueMetrics, ServerMetrics, SubscriptionMetrics, TopicMetrics
 from cmqd_types.schedules import ScheduleSummary
@@ -81,6 +82,8 @@ def test_every_request_names_its_reply(opcode: int) -> None:
         messages.TransactionFailure,
         HalfMessage,
         SubscriptionSummary,
+        PendingMessage,
+        DeliveryReport,
         ScheduleSummary,
         messages.KeyInfo,
         QueueMetrics,
