@@ -86,10 +86,9 @@ class ClientEvents:
         A receive in line would otherwise get messages that were sent after the change.
         """
         self.collector.decide_of(client)
-        for waiter_id, asker, request in self.waiting_requests.all():
-            # Decided already: see ``cancel``.
-            if asker is not client or isinstance(request, wire.EndTransactions | wire.DeadLetterMessages):
-                continue
+        for waiter_id, request in self.waiting_requests.of(client):
+            if isinstance(request, wire.EndTransactions | wire.DeadLetterMessages):
+                continue  # decided already, see ``cancel``
             refusal = self.authorization.refusal_of(client, request)
             if refusal is not None and self.answering.stop_waiting(waiter_id) is not None:
                 client.answer(error_reply(request.request_id, refusal))

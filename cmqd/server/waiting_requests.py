@@ -93,6 +93,10 @@ class WaitingRequests:
             dropped.append((waiter_id, request))
         return dropped
 
+    def of(self, asker: Client) -> list[tuple[int, Request]]:
+        """Return waiter ids and requests of an asker, in order of arrival."""
+        return [(waiter_id, self._waiters[waiter_id][1]) for waiter_id in (asker.waiting or {}).values()]
+
     def all(self) -> list[tuple[int, Client, Request]]:
         """Return all waiters, in order of arrival."""
         return [(waiter_id, asker, request) for waiter_id, (asker, request) in self._waiters.items()]

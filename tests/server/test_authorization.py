@@ -341,6 +341,26 @@ async def test_a_waiting_receive_ends_with_the_role_and_gets_no_later_message(tm
     rig.close()
 
 
+async def test_all_connections_of_a_key_have_its_new_roles_when_the_change_is_answered(tmp_path: Path) -> None:
+    """More connections than are changed without a pause, each with a waiting receive."""
+    rig = await a_rig(tmp_path)
+    admin = await rig.client()
+    key = await a_key(rig, ["consume"])
+    clients = [await rig.client(key) for _ in range(150)]
+    waits = [client.begin(wire.ReceiveMessages(client.next_id(), "orders", 1, 30_000)) for client in clients]
+
+    await admin.expect(wire.Done, wire.SetKeyRoles, key.secret_id, ["send"], ["*"])
+
+    for client, wait in zip(clients, waits, strict=True):
+        await rig.turn(2)
+        client.read()
+        assert code_of(client.replies[wait]) == "permission_denied"
+    await admin.send("orders", b"x")
+    assert (await admin.counts("orders"))["active"] == 1
+    rig.check()
+    rig.close()
+
+
 async def test_a_checker_that_loses_its_role_gets_no_more_checks_and_another_is_asked(tmp_path: Path) -> None:
     rig = await a_rig(tmp_path)
     admin = await rig.client()

@@ -15,7 +15,7 @@ from cmqd.server.counters import Counters
 from cmqd.server.log_lines import get_logger
 from cmqd.server.operations import ACCOUNT_CHANGES, ACCOUNT_LOOKUPS, Location, Operation, call_of
 from cmqd.server.part import part
-from cmqd.server.permissions import Permissions, permissions_of
+from cmqd.server.permissions import Permissions
 from cmqd.server.refusals import error_reply
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
@@ -36,7 +36,7 @@ class AccountOperations:
     accounts: Accounts
     revoke: Callable[[str], None]
     """Closes the connections that authenticated by a key."""
-    use_permissions: Callable[[str, Permissions | None], None]
+    use_permissions: Callable[[str, Callable[[str], Permissions | None]], Coroutine[Any, Any, None]]
     """Gives the connections that authenticated by a key its changed permissions."""
     key_changed: Callable[[str, str], None]
     """Tells the gateways of a change of a key, after the change is on disk."""
@@ -73,7 +73,7 @@ class AccountOperations:
                 *(client.account, request.account, request.secret_id, request.roles, request.names),
                 with_key=client.secret_id,
             )
-            self.use_permissions(key.secret_id, permissions_of(key.roles, key.names))
+            await self.use_permissions(key.secret_id, self.accounts.permissions_of)
             self.key_changed(key.secret_id, "roles_changed")
             return wire.Done(request.request_id)
 
