@@ -22,6 +22,7 @@ from cmqd_bench.scenarios import (
     gateway,
     idle,
     latency,
+    metrics,
     push,
     rewind,
     send,
@@ -42,6 +43,7 @@ RUNS: Mapping[str, Callable[[Options, Broker], Awaitable[Round]]] = {
     "fanout": fanout.run,
     "push": push.run,
     "gateway": gateway.run,
+    "metrics": metrics.run,
 }
 FILES = 4096
 """Open files for any scenario; idle needs more."""

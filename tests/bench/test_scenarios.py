@@ -67,6 +67,10 @@ def report_of(scratch: Path, *arguments: str) -> dict[str, Any]:
             },
         ),
         (
+            "metrics --queues 250 --connections 4 --rate 200 --seconds 0.5 --warm-up 0.2 --rounds 1",
+            {"metrics_p50_ms", "metrics_max_ms", "metrics_bytes", "alone_p99_ms"},
+        ),
+        (
             "push --endpoints 4 --rate 200 --seconds 0.6 --warm-up 0.3 --rounds 1",
             {"pushes_per_second", "healthy_ratio", "server_cpu_us_per_push", "backlog_growth_per_second"},
         ),

@@ -161,3 +161,38 @@ async def test_a_key_reads_the_figures_of_the_names_that_its_patterns_match(rig:
     refusal = await reader.ask(wire.GetMetrics)
     assert code_of(refusal) == "permission_denied"
     assert "adds up the figures of all names" in getattr(refusal, "text", "")
+
+
+async def test_a_page_of_a_thousand_queues_is_read_in_slices_between_which_others_are_served(rig: ServerRig) -> None:
+    admin = await rig.client()
+    for number in range(1100):
+        rig.server.broker.create_queue("admin", f"q{number:04}", {}, 1)
+    other = await rig.client()
+    page_id = admin.begin(wire.GetQueueMetrics(admin.next_id()))
+
+    status_id = other.begin(wire.GetServerStatus(other.next_id()))
+    await rig.turn()
+    other.read()
+
+    assert status_id in other.replies
+    await admin.settle()
+    page = admin.replies[page_id]
+    assert isinstance(page, wire.QueueMetricsPage)
+    assert [queue.queue for queue in page.queues] == [f"q{number:04}" for number in range(1000)]
+    assert page.next == ("admin", "q0999")
+    rest = await admin.expect(wire.QueueMetricsPage, wire.GetQueueMetrics, False, "admin", "q0999")
+    assert (len(rest.queues), rest.next) == (100, None)
+
+
+async def test_a_page_ends_after_a_bounded_number_of_names_that_a_key_may_not_see(rig: ServerRig) -> None:
+    for number in range(20_000):
+        rig.server.broker.create_queue(f"a{number // 10_000}", f"q{number}", {}, 1)
+    rig.server.broker.create_queue("admin", "orders", {}, 1)
+    reader = await rig.client(await rig.accounts.create_role_key("admin", None, ["read"], ["orders"], 1))
+
+    page = await reader.expect(wire.QueueMetricsPage, wire.GetQueueMetrics, True)
+
+    assert page.queues == []
+    assert page.next is not None
+    page = await reader.expect(wire.QueueMetricsPage, wire.GetQueueMetrics, True, *page.next)
+    assert [queue.queue for queue in page.queues] == ["orders"]

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, Final, TypeAlias, TypeVar
 
 from cmqd.core.broker import Broker
 from cmqd.server.accounts import Accounts
@@ -15,6 +15,17 @@ from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error
 from cmqd_types.metrics import ServerMetrics
+
+_T = TypeVar("_T")
+
+Name: TypeAlias = tuple[str, str]
+"""An account, and the name of a queue or topic."""
+ReadSlice: TypeAlias = Callable[[Name, int], tuple[list[_T], Name | None]]
+"""Reads at most a number of entries behind a name; returns them and the name behind which the next begin."""
+
+SLICES_A_PAGE: Final = 8
+"""Slices behind the first: enough for a page of 1,000 queues."""
+HALTED: Final = "the broker stopped while the figures were read"
 
 
 @part
@@ -39,8 +50,7 @@ class MetricsRequests:
             for _ in self.broker.count_totals():
                 await asyncio.sleep(0)
             if self.answering.is_halted:
-                text = "the broker stopped while the totals were added up"
-                client.answer(error(request.request_id, ErrorCode.OUTCOME_UNKNOWN, text))
+                client.answer(error(request.request_id, ErrorCode.OUTCOME_UNKNOWN, HALTED))
                 return
             is_admin = account == ADMIN
             broker = self.broker
@@ -64,19 +74,67 @@ class MetricsRequests:
 
     def queues(self, client: Client, request: wire.GetQueueMetrics) -> None:
         """Answer with a page of queues."""
-        account = self._account(client, request.all_accounts)
+        account, shows = self._account(client, request.all_accounts), names_shown_to(client)
         after = (request.after_account, request.after_queue)
-        page, next_after = self.broker.queue_metrics(account, after, request.limit, names_shown_to(client))
-        reply = wire.QueueMetricsPage(request.request_id, self.now_ms(), page, next_after)
-        self.answering.answer_lookup(client, reply)
+        self._answer_page(
+            client,
+            request.request_id,
+            lambda after, limit: self.broker.queue_metrics(account, after, limit, shows),
+            after,
+            request.limit,
+            wire.QueueMetricsPage,
+        )
 
     def topics(self, client: Client, request: wire.GetTopicMetrics) -> None:
         """Answer with a page of topics."""
-        account = self._account(client, request.all_accounts)
+        account, shows = self._account(client, request.all_accounts), names_shown_to(client)
         after = (request.after_account, request.after_topic)
-        page, next_after = self.broker.topic_metrics(account, after, request.limit, names_shown_to(client))
-        reply = wire.TopicMetricsPage(request.request_id, self.now_ms(), page, next_after)
-        self.answering.answer_lookup(client, reply)
+        self._answer_page(
+            client,
+            request.request_id,
+            lambda after, limit: self.broker.topic_metrics(account, after, limit, shows),
+            after,
+            request.limit,
+            wire.TopicMetricsPage,
+        )
+
+    def _answer_page(
+        self,
+        client: Client,
+        request_id: int,
+        read: ReadSlice[_T],
+        after: Name,
+        limit: int,
+        make_reply: Callable[[int, int, list[_T], Name | None], wire.AnyReply],
+    ) -> None:
+        """Join slices of the core to a page, with the loop free in between, and answer.
+
+        A reply with more entries is worth it: each waits for the disk, and a reader asks for the next page only then.
+
+        Raises:
+            InvalidArgument: the limit is out of range.
+        """
+        entries, next_after = read(after, limit)
+        if next_after is None or len(entries) >= limit:
+            self.answering.answer_lookup(client, make_reply(request_id, self.now_ms(), entries, next_after))
+            return
+
+        async def go_on(next_after: Name) -> None:
+            behind: Name | None = next_after
+            # Slices without entries end the page too: the patterns of a key may match few of very many names.
+            for _ in range(SLICES_A_PAGE):
+                await asyncio.sleep(0)
+                if self.answering.is_halted:
+                    client.answer(error(request_id, ErrorCode.OUTCOME_UNKNOWN, HALTED))
+                    return
+                more, behind = read(behind, limit - len(entries))
+                entries.extend(more)
+                if behind is None or len(entries) >= limit:
+                    break
+            self.answering.answer_lookup(client, make_reply(request_id, self.now_ms(), entries, behind))
+            self.schedule()
+
+        self.spawn(go_on(next_after))
 
     def _account(self, client: Client, all_accounts: bool) -> str | None:
         """Return the account of a page, None for all accounts.
