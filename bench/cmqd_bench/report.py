@@ -35,6 +35,8 @@ UNITS = {
     "metrics_p50_ms": "ms, an answer of /metrics, median",
     "metrics_max_ms": "ms, the slowest answer",
     "metrics_readings": "answers",
+    "metrics_gateway_cpu_ms": "ms, CPU of the gateway an answer",
+    "metrics_broker_cpu_ms": "ms, CPU of the server an answer, beyond the load's",
     "metrics_bytes": "bytes of an answer",
     "alone_p50_ms": "ms, native latency before /metrics was read",
     "alone_p99_ms": "ms, the same, 99th percentile",

@@ -21,6 +21,7 @@ from cmqd_bench.load import Consumer, OpenSender
 from cmqd_bench.measure import Round
 from cmqd_bench.options import Options
 from cmqd_bench.pacer import Pacer
+from cmqd_bench.processes import cpu_seconds
 from cmqd_bench.session import running
 from cmqd_bench.wire import SendTemplate
 from cmqd_client.address import parse_address
@@ -85,22 +86,28 @@ async def run(options: Options, broker: Broker) -> Round:
                 reading = asyncio.create_task(_read(server, authorization, taken))
                 try:
                     meter.start()
+                    gateway_before = cpu_seconds(server.pids)
                     pacer.late.clear()
                     await session.guard.sleep(options.seconds)
                     extra: dict[str, Any] = {"harness_late_ms": pacer.late.milliseconds()}
                     result = meter.finish(lambda tally: tally.received, extra)
+                    gateway_seconds = cpu_seconds(server.pids) - gateway_before
                 finally:
                     reading.cancel()
                     with contextlib.suppress(asyncio.CancelledError):
                         await reading
     if not taken:
         raise TimeoutError(f"/metrics did not answer within {options.seconds:.0f} s")
+    # The broker's CPU beyond that of the load, which was the same in the first phase.
+    broker_seconds = max(0.0, result.server_cpu_seconds - alone.server_cpu_seconds)
     milliseconds = sorted(seconds * 1000 for seconds, _ in taken)
     return result.with_extra(
         {
             "metrics_p50_ms": round(median(milliseconds), 1),
             "metrics_max_ms": round(milliseconds[-1], 1),
             "metrics_readings": len(taken),
+            "metrics_gateway_cpu_ms": round(gateway_seconds * 1000 / len(taken), 1),
+            "metrics_broker_cpu_ms": round(broker_seconds * 1000 / len(taken), 1),
             "metrics_bytes": taken[-1][1],
             "alone_p50_ms": round(alone.latency_ms["p50"], 3),
             "alone_p99_ms": round(alone.latency_ms["p99"], 3),

@@ -1,7 +1,8 @@
 """The figures behind ``/metrics``: read from the broker page by page, added up, and kept for some seconds.
 
 Requests for metrics that come together share a reading, and requests within ``cache_seconds`` share its result. A
-broker with 10,000 queues answers some 10 pages, one after the other, each in steps between which other clients are served.
+broker with 10,000 queues answers some 10 pages, one after the other, each in steps between which other clients are
+served.
 """
 
 import asyncio
