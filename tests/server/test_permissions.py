@@ -1,6 +1,10 @@
 """Roles and name patterns of a key, apart from requests."""
 
+from fnmatch import fnmatchcase
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cmqd.core.errors import InvalidArgument
 from cmqd.server.permissions import Permissions, checked_names, checked_roles, permissions_of
@@ -28,6 +32,11 @@ def test_a_star_stands_for_any_characters_and_everything_else_for_itself(
     permissions = Permissions([Role.SEND], [pattern])
 
     assert [name for name in [*matching, *other] if permissions.allows_name(name)] == matching
+
+
+@given(st.text("ab*", min_size=1, max_size=8), st.text("ab", max_size=10))
+def test_patterns_match_as_the_shell_matches_them(pattern: str, name: str) -> None:
+    assert Permissions([Role.SEND], [pattern]).allows_name(name) == (fnmatchcase(name, pattern))
 
 
 def test_a_name_is_allowed_if_any_pattern_matches_it() -> None:
