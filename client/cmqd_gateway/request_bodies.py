@@ -49,11 +49,15 @@ class RequestBodies:
         length = request.content_length
         if length is not None and length > self._max_bytes:
             raise BodyRefused(f"the body has {length} bytes; the limit is {self._max_bytes}")
+        content = request.content
+        if length is not None and length <= _SMALL and content.is_eof():
+            # The whole body came with the head, as most do: no timer is needed.
+            return content.read_nowait()
         chunks: list[bytes] = []
         size = counted = 0
         try:
             async with asyncio.timeout(self._seconds):
-                async for chunk in request.content.iter_any():
+                async for chunk in content.iter_any():
                     chunks.append(chunk)
                     size += len(chunk)
                     if size > self._max_bytes:

@@ -82,6 +82,8 @@ class GatewayServer:
         runners, self._runners = self._runners, []
         for runner in runners:
             if runner.server is not None:
+                # Idle connections close at once; the shutdown would wait for the whole time for their next request.
+                runner.server.pre_shutdown()
                 await runner.server.shutdown(DRAIN_SECONDS)
             await runner.cleanup()
 

@@ -7,8 +7,8 @@ import msgspec
 
 from cmqd_client import Client
 from cmqd_gateway.caller import Caller
-from cmqd_gateway.cmq.parameters import ActionRequest, RequestReader
-from cmqd_gateway.cmq.repeats import DeleteAnswers, dedup_ids
+from cmqd_gateway.cmq.parameters import ActionRequest, Form, RequestReader
+from cmqd_gateway.cmq.repeats import DeleteAnswers, dedup_ids, request_digest
 
 R = TypeVar("R", bound=ActionRequest)
 Fields: TypeAlias = Mapping[str, Any]
@@ -19,13 +19,12 @@ Undo: TypeAlias = Callable[[], Awaitable[object]]
 class Call:
     """A call of an action: who calls, which request it is, and what to undo if its answer cannot be written."""
 
-    __slots__ = ("_deletes", "caller", "digest", "nonce", "undo")
+    __slots__ = ("_deletes", "_form", "_nonce", "caller", "undo")
 
-    def __init__(self, caller: Caller, digest: str, nonce: int, deletes: DeleteAnswers) -> None:
+    def __init__(self, caller: Caller, form: Form, nonce: int, deletes: DeleteAnswers) -> None:
         self.caller = caller
-        self.digest = digest
-        """Stands for the key and all parameters of the request."""
-        self.nonce = nonce
+        self._form = form
+        self._nonce = nonce
         self.undo: Undo | None = None
         """Called if the answer cannot be written, because its connection is lost."""
         self._deletes = deletes
@@ -37,11 +36,15 @@ class Call:
 
     def dedup_ids(self, count: int) -> list[str | None]:
         """Return the dedup ids for the messages of this request."""
-        return dedup_ids(self.digest, self.nonce, count)
+        return dedup_ids(self._digest(), self._nonce, count)
+
+    def _digest(self) -> str:
+        """Return the text that stands for the key and all parameters of the request; not every action needs it."""
+        return request_digest(self.caller.secret_id, self._form)
 
     async def delete_once(self, delete: Callable[[], Any]) -> Fields:
         """Return the answer of a delete; a repeat of the same request gets the answer of the first."""
-        return await self._deletes.answer(self.digest, delete)
+        return await self._deletes.answer(self._digest(), delete)
 
 
 class Action(msgspec.Struct, frozen=True):

@@ -22,7 +22,7 @@ from cmqd_gateway.cmq.actions import TABLE
 from cmqd_gateway.cmq.call import Action, Call, Fields
 from cmqd_gateway.cmq.errors import DATA_ACTIONS, Reason, Refusal, translate
 from cmqd_gateway.cmq.parameters import Form, parse_form, text_of, whole_of
-from cmqd_gateway.cmq.repeats import DeleteAnswers, request_digest
+from cmqd_gateway.cmq.repeats import DeleteAnswers
 from cmqd_gateway.cmq.signature import SIGNATURE, is_signed, signed_hosts
 from cmqd_gateway.gateway import Gateway
 from cmqd_gateway.key_secrets import KeySecret, TooManyUnknownIds
@@ -81,8 +81,7 @@ class Endpoint:
         typed = chosen.reader.read(form)
         try:
             async with self._gateway.connections.client(key) as client:
-                digest = request_digest(key.secret_id, form)
-                call = Call(Caller(key.secret_id, client), digest, whole_of(form, "Nonce"), self._deletes)
+                call = Call(Caller(key.secret_id, client), form, whole_of(form, "Nonce"), self._deletes)
                 calls.append(call)
                 return await chosen.run(call, typed)
         except ClientClosed:
