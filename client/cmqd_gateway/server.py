@@ -157,7 +157,8 @@ def _application(gateway: Gateway, routes: Iterable[web.AbstractRouteDef]) -> we
         gateway.guards.begin_request(transport)
         try:
             response = await handler(request)
-        except web.HTTPException:
+        except (web.HTTPException, ConnectionError):
+            # A lost connection is no fault: aiohttp ends the connection.
             raise
         except Exception as bug:
             _log.error("request_failed", path=request.path, error=type(bug).__name__, exc_info=bug)
