@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from cmqd_gateway.cmq.actions.dead_letters import ShownPolicy, shown_policy
 from cmqd_gateway.cmq.errors import Reason
+from cmqd_gateway.cmq.numbers import bounded, whole_seconds
 from support.cmq_calls import CmqCalls
 from support.local_server import LocalServer
 
@@ -70,20 +71,25 @@ async def test_the_named_attributes_change_and_the_others_stay(calls: CmqCalls) 
 
 async def test_counts_and_times_are_whole_numbers_of_32_bits(calls: CmqCalls, server: LocalServer) -> None:
     await calls.ok("CreateQueue", queueName="jobs", rewindSeconds=3600)
-    await server.put("jobs", b"a", b"b", b"c")
-    await server.put("jobs", b"later", delay=60)
+    await server.put("jobs", *[b"a"] * 7)
+    await server.put("jobs", b"later", b"later", b"later", delay=60)
     queue = server.admin.queue("jobs")
     await queue.delete((await queue.receive(wait=0))[0])
-    await queue.receive(wait=0)
+    await queue.receive(2, wait=0)
 
     fields = await attributes(calls, "jobs")
 
     counts = {name: fields[name] for name in ("activeMsgNum", "inactiveMsgNum", "delayMsgNum", "rewindMsgNum")}
-    assert counts == {"activeMsgNum": 1, "inactiveMsgNum": 1, "delayMsgNum": 1, "rewindMsgNum": 1}
+    assert counts == {"activeMsgNum": 4, "inactiveMsgNum": 2, "delayMsgNum": 3, "rewindMsgNum": 1}
     assert fields["rewindmsgNum"] == 1
     for name in ("createTime", "lastModifyTime", "minMsgTime"):
         assert type(fields[name]) is int
         assert 1_000_000_000 < fields[name] < 2**31
+
+
+def test_a_count_of_more_than_32_bits_is_the_largest_of_32_bits() -> None:
+    assert [bounded(count) for count in (0, 2**31 - 1, 2**31, 2**40)] == [0, 2**31 - 1, 2**31 - 1, 2**31 - 1]
+    assert [whole_seconds(duration) for duration in (0.0, 0.001, 1.0, 1.5)] == [0, 1, 1, 2]
 
 
 async def test_a_transactional_queue_shows_its_checks(calls: CmqCalls) -> None:
@@ -217,14 +223,17 @@ async def test_a_name_has_precedence_over_an_id_of_the_same_text(calls: CmqCalls
     assert answer["deadLetterPolicy"]["deadLetterQueue"] == named["queueId"]
 
 
-async def test_the_other_policy_replaces_the_first(calls: CmqCalls) -> None:
-    await calls.ok("CreateQueue", queueName="dead")
-    await calls.ok("CreateQueue", queueName="jobs", deadLetterPolicy=json.dumps(RECEIVES))
+@pytest.mark.parametrize(("first", "second"), [(RECEIVES, AGE), (AGE, RECEIVES)], ids=["age", "receives"])
+async def test_the_other_policy_replaces_the_first(
+    first: dict[str, Any], second: dict[str, Any], calls: CmqCalls
+) -> None:
+    dead = await calls.ok("CreateQueue", queueName="dead")
+    await calls.ok("CreateQueue", queueName="jobs", deadLetterPolicy=json.dumps(first))
 
-    answer = await calls.ok("SetQueueAttributes", queueName="jobs", deadLetterPolicy=json.dumps(AGE))
+    answer = await calls.ok("SetQueueAttributes", queueName="jobs", deadLetterPolicy=json.dumps(second))
 
-    assert answer["deadLetterPolicy"].get("maxReceiveCount") is None
-    assert answer["deadLetterPolicy"]["maxTimeToLive"] == 300
+    shown = second | {"deadLetterQueue": dead["queueId"], "deadLetterQueueName": "dead"}
+    assert answer["deadLetterPolicy"] == shown
 
 
 async def test_numbers_of_a_policy_may_be_texts(calls: CmqCalls) -> None:

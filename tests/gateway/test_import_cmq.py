@@ -7,7 +7,7 @@ import os
 import socket
 from collections.abc import AsyncGenerator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -254,6 +254,49 @@ async def test_large_messages_move(rig: GatewayRig, endpoint: CmqEndpoint, targe
 
     assert drained.moved == 3
     assert sorted(await target.bodies("large")) == bodies
+
+
+async def test_moved_messages_are_active_also_in_a_queue_with_a_delay(
+    rig: GatewayRig, endpoint: CmqEndpoint, target: LocalServer
+) -> None:
+    await target.admin.queue("orders").set_attributes(delay=60)
+    await rig.server.put("orders", b"a")
+
+    await drain(endpoint, target)
+
+    assert await target.bodies("orders") == [b"a"]
+
+
+class CloudEndpoint:
+    """Answers a receive with more bytes than a batch of this broker has, as CMQ may; a gateway answers with less."""
+
+    def __init__(self, bodies: list[str]) -> None:
+        self.bodies = bodies
+        self.deleted: list[str] = []
+
+    async def call(self, action: str, parameters: dict[str, Any], *, wait: float = 0) -> dict[str, Any]:
+        if action == "GetQueueAttributes":
+            return {}
+        if action == "BatchDeleteMessage":
+            self.deleted += [value for name, value in parameters.items() if name.startswith("receiptHandle.")]
+            return {}
+        bodies, self.bodies = self.bodies, []
+        if not bodies:
+            raise EndpointError(action, "(10200)no message", 7000)
+        messages = [
+            {"msgBody": body, "msgId": str(number), "receiptHandle": str(number)} for number, body in enumerate(bodies)
+        ]
+        return {"msgInfoList": messages}
+
+
+async def test_a_batch_over_the_limit_of_this_broker_is_stored_in_parts(target: LocalServer) -> None:
+    await target.admin.create_queue("large", max_message_bytes=1_048_576)
+    cloud = CloudEndpoint(["a" * 600_000, "b" * 600_000])
+
+    drained = await drain(cast("CmqEndpoint", cloud), target, "large")
+
+    assert (drained.moved, cloud.deleted) == (2, ["0", "1"])
+    assert [body[:1] for body in await target.bodies("large")] == [b"a", b"b"]
 
 
 async def test_messages_that_are_not_active_stay_and_are_counted(
