@@ -19,6 +19,8 @@ class HttpCaller:
     def __init__(self, host: str, port: int) -> None:
         self._address = (host, port)
         self._connection: _Connection | None = None
+        self.opened = 0
+        """Number of connections so far."""
 
     async def exchange(self, request: bytes) -> bytes:
         """Send a request and return the body of its answer.
@@ -31,6 +33,7 @@ class HttpCaller:
         if connection is None or connection.is_over:
             _, connection = await asyncio.get_running_loop().create_connection(_Connection, *self._address)
             self._connection = connection
+            self.opened += 1
         return await connection.exchange(request)
 
     def close(self) -> None:

@@ -46,6 +46,8 @@ class Options:
     """Seconds over which delayed messages become due."""
     saturate: bool = False
     queues: int = 10_000
+    idle: int = 10_000
+    """HTTP connections that stay idle."""
     moto: str | None = None
     """Interpreter that has moto with its server; None = no comparison."""
     rounds: int | None = None
@@ -129,7 +131,7 @@ SCENARIOS: Mapping[str, tuple[str, Sequence[str]]] = {
     ),
     "gateway": (
         "send, receive and delete over HTTP: one gateway, two, and moto's SQS server; the native cycle beside them",
-        ("connections", "seconds", "warm_up", "moto"),
+        ("connections", "idle", "seconds", "warm_up", "moto"),
     ),
     "metrics": (
         "/metrics of a gateway before a broker with N queues, and native latency at a fixed rate meanwhile",
@@ -267,6 +269,7 @@ FLAGS: Mapping[str, Flag] = {
     "endpoints": flag(whole(2, 500), "URLs, one subscription each"),
     "spread": flag(decimal(1, 3000), "seconds over which messages become due"),
     "queues": flag(whole(2, 10_000), "queues, that of the latencies included"),
+    "idle": flag(whole(0, 100_000), "HTTP connections that stay idle"),
     "moto": {"metavar": "PYTHON", "help": "compare with moto's SQS server, of this interpreter"},
     "saturate": switch("two more processes keep the server's loop busy with batches"),
     "rounds": {

@@ -55,12 +55,13 @@ def report_of(scratch: Path, *arguments: str) -> dict[str, Any]:
             {"publishes_per_second", "copies_per_second", "server_cpu_us_per_copy", "disk_bytes_per_copy"},
         ),
         (
-            "gateway --connections 4 --seconds 0.5 --warm-up 0.2 --rounds 1",
+            "gateway --connections 4 --idle 20 --seconds 0.5 --warm-up 0.2 --rounds 1",
             {
                 "requests_per_second",
                 "http_cpu_us_per_request",
                 "broker_cpu_us_per_request",
                 "requests_per_second_two",
+                "http_rss_kib_per_idle_connection",
                 "native_us_alone",
                 "native_us_idle_gateway",
                 "native_us_flooded_gateway",

@@ -5,6 +5,9 @@ when its delete was answered. The figures of the report are those of one gateway
 half of the connections each, and ``moto_...`` those of moto's server with the same load (``--moto PYTHON``, an
 interpreter that has moto with its server). CPU is given per request, apart for gateway and broker.
 
+``--idle N`` connections are opened to a fresh gateway and stay idle behind an answer; the report has the gateway's
+memory for each.
+
 Three further phases measure the native cycle (batch 1): alone, beside an idle gateway, and beside a gateway that is
 flooded with requests of wrong signatures, which cost the broker no work. Compare the broker's CPU per message.
 """
@@ -24,16 +27,18 @@ import cmqd_client
 from cmqd_bench.broker import Broker
 from cmqd_bench.http_caller import HttpCaller
 from cmqd_bench.http_servers import HttpServer, gateways, moto
+from cmqd_bench.machine import ConditionsError, raise_file_limit
 from cmqd_bench.measure import Round
 from cmqd_bench.options import Options
 from cmqd_bench.processes import cpu_seconds, rss_kib
 from cmqd_bench.scenarios import cycle
-from cmqd_bench.session import Session, running
+from cmqd_bench.session import CONNECTS_AT_ONCE, Session, running
 from cmqd_client.address import parse_address
 
 QUEUE = "gateway"
 PATH = "/v2/index.php"
-REQUESTS_PER_MESSAGE = 3
+SPARE_FILES = 200
+"""Descriptors beside the connections: log files, pipes, libraries."""
 AUTHORIZATION = "AWS4-HMAC-SHA256 Credential=id/20260101/us-east-1/sqs/aws4_request, SignedHeaders=host, Signature=0"
 """moto reads the region from this header and checks no signature."""
 
@@ -217,6 +222,32 @@ async def _native(session: Session, options: Options, queue: str) -> float:
     return round(result.server_cpu_seconds / max(result.messages, 1) * 1e6, 1)
 
 
+async def _idle(options: Options, server: HttpServer) -> dict[str, Any]:
+    """Open connections that stay idle behind their first answer; return the gateway's memory for each."""
+    limit = raise_file_limit(options.idle + SPARE_FILES)
+    if limit < options.idle + SPARE_FILES:
+        raise ConditionsError(f"--idle {options.idle} needs more open files; this user may have {limit} (ulimit -Hn)")
+    request = f"GET {PATH} HTTP/1.1\r\nHost: {server.host}\r\n\r\n".encode()
+    callers = [HttpCaller(server.host, server.port) for _ in range(options.idle)]
+    before = rss_kib(server.pids)
+    for start in range(0, options.idle, CONNECTS_AT_ONCE):
+        await asyncio.gather(*(caller.exchange(request) for caller in callers[start : start + CONNECTS_AT_ONCE]))
+    growth = rss_kib(server.pids) - before
+    # All are alive still: each takes another request.
+    for start in range(0, options.idle, CONNECTS_AT_ONCE):
+        await asyncio.gather(*(caller.exchange(request) for caller in callers[start : start + CONNECTS_AT_ONCE]))
+    again = rss_kib(server.pids) - before
+    reopened = sum(caller.opened - 1 for caller in callers)
+    for caller in callers:
+        caller.close()
+    return {
+        "idle_connections": options.idle,
+        "idle_connections_lost": reopened,
+        "http_rss_kib_per_idle_connection": round(growth / max(options.idle, 1), 1),
+        "http_rss_growth_of_more_requests_kib": again - growth,
+    }
+
+
 async def run(options: Options, broker: Broker) -> Round:
     """Run a round: the phases of the module, one after the other, on one broker."""
     extra: dict[str, Any] = {}
@@ -233,6 +264,8 @@ async def run(options: Options, broker: Broker) -> Round:
         async with gateways(broker, 1, own_key) as servers:
             result, figures = await _phase(session, options, servers, cmq)
             extra |= figures
+        async with gateways(broker, 1, own_key) as servers:
+            extra |= await _idle(options, servers[0])
         async with gateways(broker, 2, own_key) as servers:
             _, figures = await _phase(session, options, servers, cmq)
             extra |= {f"{name}_two": value for name, value in figures.items()}
