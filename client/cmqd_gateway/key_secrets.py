@@ -76,6 +76,10 @@ class KeySecrets:
         self._allowance = float(UNKNOWN_IDS_PER_SECOND)
         self._allowance_at = now()
 
+    def __len__(self) -> int:
+        """Return the number of secrets in memory."""
+        return len(self._known)
+
     async def find(self, secret_id: str) -> KeySecret | None:
         """Return the key with its secret, None if the broker has no such key. Safe to cancel.
 
@@ -112,6 +116,12 @@ class KeySecrets:
         self._unknown.pop(secret_id, None)
         # A question that is under way may bring the state of before the change.
         self._questions.pop(secret_id, None)
+
+    def drop_unconfirmed(self) -> None:
+        """Drop the secrets that may no longer be used; to be called about once a second."""
+        latest = self._now() - CONFIRMED_SECONDS
+        for secret_id in [secret_id for secret_id, known in self._known.items() if known.confirmed_at <= latest]:
+            del self._known[secret_id]
 
     async def close(self) -> None:
         """Cancel the questions that are under way."""

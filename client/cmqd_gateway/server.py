@@ -140,6 +140,7 @@ class GatewayServer:
             await asyncio.sleep(CHECK_SECONDS)
             self.gateway.guards.close_slow()
             self.gateway.connections.close_idle()
+            self.gateway.secrets.drop_unconfirmed()
 
 
 def _api_routes(gateway: Gateway) -> Iterable[web.AbstractRouteDef]:

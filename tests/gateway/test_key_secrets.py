@@ -74,6 +74,19 @@ async def test_a_secret_of_a_second_ago_is_not_used(rig: Rig):
     assert await rig.secrets.find("id") is None
 
 
+async def test_a_secret_that_may_not_be_used_is_not_kept(rig: Rig):
+    rig.table.keys["later"] = KeySecret("later", "s")
+    await rig.secrets.find("id")
+    rig.clock.advance(CONFIRMED_SECONDS / 2)
+    await rig.secrets.find("later")
+    rig.clock.advance(CONFIRMED_SECONDS / 2)
+    assert len(rig.secrets) == 2
+
+    rig.secrets.drop_unconfirmed()
+
+    assert len(rig.secrets) == 1
+
+
 async def test_a_change_forgets_the_key_at_once(rig: Rig):
     await rig.secrets.find("id")
     rig.table.keys["id"] = changed = KeySecret("id", "another")
