@@ -70,6 +70,9 @@ class KeySecrets:
         self._now = now
         self._known: OrderedDict[str, _Known] = OrderedDict()
         """Keys in the order of their last use."""
+        self._valid: OrderedDict[str, None] = OrderedDict()
+        """Ids that the broker has confirmed, without secrets, in the order of their last use. They outlive the secrets:
+        without them, a valid key would pay from the rate of the strangers after each pause of a second."""
         self._unknown: OrderedDict[str, float] = OrderedDict()
         """Unknown ids with the time of the answer, the oldest first."""
         self._questions: dict[str, asyncio.Task[KeySecret | None]] = {}
@@ -95,6 +98,8 @@ class KeySecrets:
                 if age >= REFRESH_SECONDS:
                     self._question(secret_id)
                 return known.key
+        elif secret_id in self._valid:
+            pass
         elif not 0 < len(secret_id) <= MAX_ID_CHARACTERS or not secret_id.isascii() or not secret_id.isprintable():
             return None
         else:
@@ -165,6 +170,7 @@ class KeySecrets:
         key = question.result()
         if key is None:
             self._known.pop(secret_id, None)
+            self._valid.pop(secret_id, None)
             self._unknown[secret_id] = self._now()
             self._unknown.move_to_end(secret_id)
             if len(self._unknown) > MAX_UNKNOWN:
@@ -175,3 +181,7 @@ class KeySecrets:
         self._known.move_to_end(secret_id)
         if len(self._known) > MAX_KEYS:
             self._known.popitem(last=False)
+        self._valid[secret_id] = None
+        self._valid.move_to_end(secret_id)
+        if len(self._valid) > MAX_KEYS:
+            self._valid.popitem(last=False)

@@ -164,6 +164,22 @@ async def test_strangers_with_many_ids_cannot_flood_the_broker(rig: Rig, monkeyp
     assert await rig.secrets.find("id") is KEY
 
 
+@pytest.mark.parametrize("lost", [False, True], ids=["after a pause", "after a loss of the broker"])
+async def test_valid_keys_take_nothing_from_the_rate_of_strangers(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, lost: bool
+):
+    await rig.secrets.find("id")
+    monkeypatch.setattr(key_secrets, "UNKNOWN_IDS_PER_SECOND", 0)
+    rig.clock.advance(CONFIRMED_SECONDS)
+    rig.secrets.drop_unconfirmed()
+    if lost:
+        rig.secrets.forget()
+    with pytest.raises(TooManyUnknownIds):
+        await rig.secrets.find("stranger")
+
+    assert await rig.secrets.find("id") is KEY
+
+
 async def test_known_keys_are_bounded(rig: Rig, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(key_secrets, "MAX_KEYS", 3)
     for number in range(5):

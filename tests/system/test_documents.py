@@ -27,8 +27,12 @@ def commands(page: Path) -> list[str]:
     return [text for text in blocks_to_run(page, "sh") if not text.startswith("make ")]
 
 
-SHELL_PAGES = [page for page in PAGES if commands(page) and page.name != "replay.md"]
-"""Replay and reconcile need Spark: tests/spark/test_documents.py."""
+ELSEWHERE = {
+    "json-api.md": "tests/gateway/test_rest_docs.py, with a gateway",
+    "replay.md": "tests/spark/test_documents.py, with Spark",
+}
+"""Pages with commands that other tests run."""
+SHELL_PAGES = [page for page in PAGES if commands(page) and page.name not in ELSEWHERE]
 
 
 @pytest.mark.parametrize("page", SHELL_PAGES, ids=lambda page: page.name)
