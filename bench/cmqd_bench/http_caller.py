@@ -14,7 +14,7 @@ class HttpFailed(Exception):
 
 
 class HttpCaller:
-    """A caller with a connection; a connection that the server closes behind an answer is opened again."""
+    """A caller with a connection; a connection that the server closes after an answer is opened again."""
 
     def __init__(self, host: str, port: int) -> None:
         self._address = (host, port)
@@ -48,7 +48,7 @@ class _Connection(asyncio.Protocol):
         self._data = b""
         self._answer: asyncio.Future[bytes] | None = None
         self.is_over = False
-        """Whether the connection takes no more requests."""
+        """True if the connection takes no more requests."""
 
     def exchange(self, request: bytes) -> "asyncio.Future[bytes]":
         assert self._transport is not None

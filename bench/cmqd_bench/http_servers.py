@@ -1,4 +1,4 @@
-"""HTTP servers as child processes for one measurement: gateways before a broker, and moto's SQS server beside them.
+"""HTTP servers as child processes for a measurement: gateways before a broker, and moto's SQS server for comparison.
 
 The harness signals only processes that it started.
 """
@@ -74,7 +74,7 @@ async def gateways(broker: Broker, count: int, own_key: str) -> AsyncGenerator[l
 
 @asynccontextmanager
 async def moto(python: str, folder: Path) -> AsyncGenerator[HttpServer]:
-    """Run moto's server with an interpreter that has it."""
+    """Run moto's server with an interpreter that has moto installed."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = int(probe.getsockname()[1])
     log_file = folder / "moto.log"

@@ -2139,7 +2139,7 @@ class Topic(Synchronous[AsyncTopic[BodyT]]):
         return self.portal.call(lambda: self.asynchronous.subscriptions(search=search, offset=offset, limit=limit))
 
     def deliveries(self, message_id: str) -> MessageDeliveries:
-        """Report the subscriptions that have had a published message, and those that have not.
+        """Report the subscriptions that have had a published message, and the others.
 
         Known for at least as long as a subscription waits for the message, and after that for as long as the server's
         log holds the publish.

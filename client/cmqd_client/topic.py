@@ -344,7 +344,7 @@ class Topic(Generic[BodyT]):
         return SubscriptionPage(reply.subscriptions, reply.total, reply.request_id)
 
     async def deliveries(self, message_id: str) -> MessageDeliveries:
-        """Report the subscriptions that have had a published message, and those that have not.
+        """Report the subscriptions that have had a published message, and the others.
 
         Known for at least as long as a subscription waits for the message, and after that for as long as the server's
         log holds the publish.

@@ -70,7 +70,7 @@ def serve(
     Args:
         broker: URL of the broker without a key: cmq://host:port[,host:port][?region=..&tls=1].
         key_fd: descriptor with the gateway's own key, a line SECRET_ID:SECRET_KEY; read up to the end of the line.
-        key_file: file with that line, readable by its owner alone.
+        key_file: file with the same line, readable by its owner alone.
         parent_fd: pipe of a parent process: its end ends the gateway. May be the descriptor of the key.
         settings: the settings.
     """
@@ -151,8 +151,8 @@ def client_of(address: Address, settings: Settings, key: KeySecret) -> Client:
     return connect(
         msgspec.structs.replace(address, secret_id=key.secret_id, secret_key=key.secret_key),
         patience=settings.broker_patience_seconds,
-        # One repeat, for a request whose connection was lost. A refusal that may pass is the SDK's to repeat: repeated
-        # here as long as the patience lasts, it would load a busy broker and hold the HTTP connection.
+        # A single repeat, for a request with a lost connection. A temporary refusal is repeated by the SDK: repeats
+        # here, up to the client's time limit, would load a busy broker and hold the HTTP connection.
         retries=1,
         product=_PRODUCT,
         tracing=False,
@@ -172,8 +172,8 @@ async def _run(settings: Settings, address: Address, metrics_key: KeySecret | No
     gateway.metrics_key = metrics_key
     gateway.probe = keys.probe
     server = GatewayServer(gateway)
-    # The gateway listens before the broker answers, and refuses requests until then: in which order the two start does
-    # not matter.
+    # The gateway listens before the broker answers, and refuses requests until then. Therefore broker and gateway can
+    # start in any order.
     opening = asyncio.create_task(keys.open(gateway.secrets.forget))
     opening.add_done_callback(lambda _: stopped.set() if _failure(opening) else None)
     try:
@@ -203,7 +203,7 @@ async def _run(settings: Settings, address: Address, metrics_key: KeySecret | No
 
 
 def _failure(opening: "asyncio.Task[None]") -> BaseException | None:
-    """Return the error with which the connecting ended."""
+    """Return the error that ended the connecting."""
     return None if not opening.done() or opening.cancelled() else opening.exception()
 
 

@@ -1,11 +1,11 @@
 """Connections to the broker: a client of the native protocol per key, with that key.
 
     client(key) ──► open ──► the client           all requests of a key share its connection, pipelined
-                ├─► none ──► a new client, opened once for all requests that wait for it
+                ├─► none ──► a new client, opened once for all requests of the key
                 └─► full ──► the client that is idle for longest makes room; if all are in use, a refusal
 
-A client without requests is closed after a minute. A client whose key got another secret is replaced; requests that
-use the former client finish there.
+A client without requests is closed after a minute. After a change of a key's secret the client of the key is replaced;
+requests in progress finish over the former client.
 """
 
 import asyncio
@@ -136,7 +136,7 @@ class BrokerConnections:
             del self._clients[entry.key.secret_id]
 
     def _remove(self, entry: _KeyClient, *, also_used: bool = False) -> None:
-        """Forget a client, and close it once no request uses it."""
+        """Forget a client, and close the client once no request uses it."""
         self._clients.pop(entry.key.secret_id, None)
         if not entry.uses or also_used:
             self._close(entry)

@@ -1,7 +1,7 @@
 """The broker as the origin of secrets, over a connection with the gateway's own key.
 
-The connection watches changes of keys. It ends whenever the broker is out of reach; until it is there again, no request
-can be authenticated, because a change of a key may have been missed.
+The connection watches changes of keys. While the connection is lost, no request can be authenticated, because the
+gateway may have missed a change of a key.
 """
 
 from collections.abc import Callable
@@ -19,14 +19,14 @@ _log = get_logger()
 
 
 class BrokerKeys:
-    """Reads secrets of keys, one by one."""
+    """Reads secrets of keys, a key per request."""
 
     def __init__(self, client: Client) -> None:
-        """Keep the client, which has the gateway's own key and is not open yet."""
+        """Keep the client. The client has the gateway's own key and is not open yet."""
         self._client = client
 
     async def open(self, forget: Forget) -> None:
-        """Connect, however long that takes, and have ``forget`` called for each change of a key. Safe to cancel.
+        """Connect without a time limit; from then on every change of a key calls ``forget``. Safe to cancel.
 
         Raises:
             CmqError: the broker refuses the gateway's own key, or the key has not the role ``gateway``.
@@ -40,7 +40,7 @@ class BrokerKeys:
         await self._client.close()
 
     async def probe(self) -> None:
-        """Ask the broker for its status, which every key may.
+        """Ask the broker for its status, an operation for every key.
 
         Raises:
             CmqError: the broker did not answer, or the connection was never open.

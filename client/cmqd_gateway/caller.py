@@ -1,4 +1,4 @@
-"""Authentication of a request: the key that made it. API 2.0 signs requests; the JSON API sends the key pair itself."""
+"""Authentication of a request: the key of its caller. API 2.0 signs requests; the JSON API sends the key pair."""
 
 import base64
 import binascii
@@ -15,14 +15,14 @@ _BEARER: Final = "bearer "
 
 
 class Caller(msgspec.Struct, frozen=True):
-    """An authenticated request: the id of its key, and the client with which it talks to the broker."""
+    """An authenticated request: the id of its key, and the client of the broker with this key."""
 
     secret_id: str
     client: Client
 
 
 class NotAuthenticated(Exception):
-    """The request proves no key; the text says what is wrong with it, and never which half of a pair is wrong."""
+    """The request proves no key. The text has the reason, but for a wrong pair never the wrong half."""
 
 
 async def key_of_authorization(secrets: KeySecrets, authorization: str | None) -> KeySecret:
@@ -37,9 +37,9 @@ async def key_of_authorization(secrets: KeySecrets, authorization: str | None) -
         raise NotAuthenticated("the request needs a key: Authorization: Basic, or Bearer SECRET_ID:SECRET_KEY")
     secret_id, secret_key = pair
     key = await secrets.find(secret_id)
-    # Compared also for an unknown id, so that the time of the answer does not tell unknown ids from wrong secrets.
+    # Compared also for an unknown id: the time of the answer must not distinguish unknown ids from wrong secrets.
     expected = "" if key is None else key.secret_key
-    # A header may have bytes that are no text; they are surrogates in the string.
+    # A header may have bytes that are no text; these bytes are surrogates in the string.
     is_equal = hmac.compare_digest(expected.encode(), secret_key.encode(errors="surrogateescape"))
     if key is None or not is_equal:
         raise NotAuthenticated("there is no such key pair")

@@ -1,8 +1,8 @@
 """Limits of HTTP connections that aiohttp does not have: slow heads, slow readers, the number of connections.
 
-A guard stands between the socket and aiohttp's protocol and passes all events on. It notes the moments from which the
-client owes bytes (a head that has begun) or the socket owes room (an answer that the client does not read). One check a
-second over all connections closes those that are late: no connection has a timer of its own.
+A guard stands between the socket and aiohttp's protocol and passes all events on. The guard records the time from which
+a head is incomplete, and the time from which the client does not read an answer. A check once a second over all
+connections closes the late connections: no connection has a timer of its own.
 """
 
 import asyncio
@@ -24,11 +24,11 @@ class ConnectionGuard(asyncio.Protocol):
         self._is_refused = False
         self.transport: asyncio.Transport | None = None
         self.head_since: float | None = None
-        """Since when a part of a request's head is here; None = no head has begun."""
+        """Time of the first bytes of an incomplete head; None = no head has begun."""
         self.stuck_since: float | None = None
-        """Since when the client does not read its answers; None = the socket takes bytes."""
+        """Time from which the client does not read its answers; None = the socket takes bytes."""
         self.in_request = False
-        """Whether a handler is at work."""
+        """True while a handler is at work."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Handle the asyncio event: a client connected."""
@@ -108,7 +108,7 @@ class ConnectionGuards:
 
     @property
     def connections_in_request(self) -> int:
-        """Number of connections whose handler is at work."""
+        """Number of connections with a handler at work."""
         return sum(guard.in_request for guard in self._guards.values())
 
     @property
@@ -134,7 +134,7 @@ class ConnectionGuards:
             guard.in_request = False
 
     def close_slow(self) -> None:
-        """Close the connections whose client is late; to be called about once a second."""
+        """Close the connections with a late client; to be called about once a second."""
         latest = self.now() - self._slow_seconds
         for guard in list(self._guards.values()):
             is_late = any(since is not None and since <= latest for since in (guard.head_since, guard.stuck_since))

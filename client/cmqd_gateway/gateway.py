@@ -59,13 +59,13 @@ class Gateway:
         self.metrics_key: KeySecret | None = None
         """The key that reads the figures; None = the key of the request."""
         self.probe: Callable[[], Awaitable[object]] | None = None
-        """Asks the broker with the gateway's own key whether it answers; raises CmqError if it does not."""
+        """Checks with the gateway's own key that the broker answers; raises CmqError if the broker does not."""
         self.is_draining = False
-        """Whether the gateway is ending: it accepts no more connections, and its answers close theirs."""
+        """True while the gateway is ending: no more connections are accepted, and answers close their connections."""
         self._undoing: set[asyncio.Task[object]] = set()
 
     async def close(self) -> None:
-        """Undo what is to be undone, and close the connections to the broker: that ends the long polls."""
+        """Undo the lost answers, then close the connections to the broker; the close ends the long polls."""
         self.is_draining = True
         while self._undoing:
             await asyncio.wait(self._undoing)
@@ -99,7 +99,7 @@ class Gateway:
             raise
 
     def undo_later(self, undo: Callable[[], Awaitable[object]]) -> None:
-        """Call ``undo`` in a task of its own, which the end of the gateway waits for."""
+        """Call ``undo`` in a task of its own; the end of the gateway waits for the task."""
 
         async def undoing() -> None:
             with contextlib.suppress(Exception):

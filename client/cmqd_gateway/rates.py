@@ -1,4 +1,4 @@
-"""Rates of requests per key: a bucket of tokens for each key in use."""
+"""Rates of requests per key: a bucket of tokens for every key in use."""
 
 import time
 from collections import OrderedDict
@@ -15,7 +15,7 @@ class KeyRates:
         self._rate = float(requests_per_second)
         self._now = now
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
-        """Tokens left, and when they were counted; the least recently used key first."""
+        """Tokens left, and the time of their count; the least recently used key first."""
 
     def take(self, secret_id: str) -> bool:
         """Count a request; False if the key is over its rate."""

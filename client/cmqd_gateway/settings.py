@@ -1,4 +1,4 @@
-"""Every setting of the gateway in one frozen table: meaning, default and range; each is a flag of ``cmqd-gateway``."""
+"""Settings of the gateway in a frozen table: meaning, default and range; each setting is a flag of ``cmqd-gateway``."""
 
 import dataclasses
 from pathlib import Path
@@ -47,7 +47,7 @@ class Settings:
         _text(_NETWORK, "names (host or host:port) under which clients know the gateway, beside the Host header"),
     ] = ()
 
-    # Each key has one connection in which all its requests are pipelined; the operating system allows many more.
+    # All requests of a key are pipelined in a single connection; the operating system allows many more connections.
     gateway_connections: Annotated[int, _range(_LIMITS, 1, 100_000, "connections to the broker, over all keys")] = 1_000
     key_idle_seconds: Annotated[
         Seconds, _range(_LIMITS, 1, 86_400, "time without requests after which the connection of a key is closed")
@@ -56,8 +56,8 @@ class Settings:
         Seconds, _range(_LIMITS, 0.1, 60, "time for a request to the broker, beyond the wait of a receive")
     ] = 5.0
     max_connections: Annotated[int, _range(_LIMITS, 1, 1_000_000, "open HTTP connections")] = 20_000
-    # The pools of CMQ's SDKs keep an idle connection for up to 5 minutes. If the gateway closed it first, a request
-    # could be under way at that moment, and the SDK would report a network error.
+    # The pools of CMQ's SDKs keep an idle connection for up to 5 minutes. If the gateway closed the connection first, a
+    # request could be under way at the same moment, and the SDK would report a network error.
     keep_alive_seconds: Annotated[
         Seconds, _range(_LIMITS, 1, 86_400, "time after which an idle HTTP connection is closed")
     ] = 600.0
@@ -92,7 +92,7 @@ class Settings:
     metrics_top: Annotated[
         int, _range(_MONITORING, 0, 10_000, "most queues, topics and subscriptions with metrics of their own")
     ] = 100
-    # Within a second: a key that lost its role reads no more figures after that.
+    # Within a second: after this time a key without its former role reads no more figures.
     metrics_cache_seconds: Annotated[
         Seconds, _range(_MONITORING, 0, 60, "time for which requests share the figures of a key")
     ] = 1.0
@@ -101,7 +101,7 @@ class Settings:
     log_level: Annotated[LogLevel, _text(_LOGS, "the least severe line that is written")] = LogLevel.INFO
 
     def __post_init__(self) -> None:
-        """Refuse settings that contradict one another.
+        """Refuse contradictory settings.
 
         Raises:
             ValueError: there is no listener, or HTTPS lacks its files.

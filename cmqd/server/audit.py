@@ -148,7 +148,7 @@ class Audit:
     def _watched(self, client: Client, request: wire.Request) -> Client:
         """Return the client for the handler to answer; the reply to the request is logged on its way."""
         if isinstance(request, WAITING):
-            # They may wait for a read of the log, and waiting requests are found by their connection.
+            # The records may wait for a read of the log, and waiting requests are found by their connection.
             self.administered(client, request, None)
             return client
         return cast("Client", _Watched(self, client, request))

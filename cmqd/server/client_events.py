@@ -80,8 +80,8 @@ class ClientEvents:
         self._tell_core(self.checkers.slowness_changed(client))
 
     def permissions_changed(self, client: Client) -> None:
-        """Refuse the waiting requests that the key of a client may not make any more, and send no checks of queues to
-        a client whose key may not decide their half messages any more.
+        """Refuse the waiting requests that the key of a client no longer allows, and send the client no checks of
+        queues with half messages that the key may no longer decide.
 
         A receive in line would otherwise get messages that were sent after the change.
         """

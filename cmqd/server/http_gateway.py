@@ -5,8 +5,8 @@
 
 Rules:
 
-- The key is lent (``Accounts.lend_key``) for the life of the child: it stands in no file, no argument and no variable
-  of the environment, and ends with the child. The child reads the key from a pipe that it inherits.
+- The key is lent (``Accounts.lend_key``) for the life of the child. No file, argument or variable of the environment
+  has the key, and the key ends with the child. The child inherits a pipe and reads the key from the pipe.
 - The pipe stays open while the broker lives. The end of the pipe ends the child, also after kill -9 of the broker.
 - A child that ended without ``stop`` is started again, after pauses that grow from half a second to half a minute.
 - The child has a session of its own, so that Ctrl-C in a terminal reaches the broker alone. The broker then ends the
@@ -51,8 +51,8 @@ def missing_library() -> str | None:
 
 
 def needs_private_listener(host: str, *, tls: bool) -> bool:
-    """Return True if the child cannot use the broker's address: the certificate is for another name, or the broker
-    would see a connection from another address than loopback and refuse to read a secret.
+    """Return True if the child cannot use the broker's address: the certificate is for a different name, or the broker
+    would see a connection from an address that is not loopback, and refuse to send secrets.
     """
     return tls or not (is_loopback(host) or host in ("", "0.0.0.0", "::", "localhost"))
 
@@ -101,11 +101,11 @@ class HttpGateway:
         return None if self._process is None else self._process.pid
 
     def start(self) -> None:
-        """Start the child, and start it again whenever it ends."""
+        """Start the child, and start the next child whenever a child ends."""
         self._running = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self, within_s: float) -> None:
-        """End the child: it has this time to finish its requests. Harmless without a child."""
+        """End the child after at most ``within_s`` seconds for its requests. Harmless without a child."""
         self._stopping = True
         running = self._running
         if running is None:

@@ -1,7 +1,7 @@
-"""Connections that watch keys: gateways, which remember secrets and forget them when the broker reports a change.
+"""Connections that watch keys: gateways remember secrets, and forget a secret when the broker reports a change.
 
 Pushes and replies of a connection leave in the order of decision. Therefore a gateway that read a secret just before a
-change gets the secret first and the push second, and remembers no secret of before the change.
+change gets the secret first and the push second, and does not keep the former secret.
 """
 
 from cmqd.server.client import Client
@@ -27,7 +27,7 @@ class KeyWatchers:
         self._clients[client] = None
 
     def discard(self, client: Client) -> None:
-        """Push no more changes to a client that disconnected, or whose key lost its role."""
+        """Push no more changes to a client that disconnected or lost the role."""
         self._clients.pop(client, None)
 
     def changed(self, secret_id: str, change: str) -> None:

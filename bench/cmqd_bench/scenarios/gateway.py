@@ -1,15 +1,17 @@
-"""gateway: send, receive and delete over HTTP, with one gateway process, with two, and with moto's SQS server.
+"""gateway: send, receive and delete over HTTP, with a gateway process, with two, and with moto's SQS server.
 
-C connections, kept alive and with one request outstanding each, do the three requests in turn. A message is completed
-when its delete was answered. The figures of the report are those of one gateway; ``..._two`` those of two processes,
-half of the connections each, and ``moto_...`` those of moto's server with the same load (``--moto PYTHON``, an
-interpreter that has moto with its server). CPU is given per request, apart for gateway and broker.
+C kept-alive connections do the three requests in turn, with a single outstanding request per connection. A message is
+completed when its delete was answered. The plain figures of the report are for a single gateway, the figures
+``..._two`` for two processes that share the connections equally, and the figures ``moto_...`` for moto's server under
+the same load (``--moto PYTHON``, an interpreter that has moto with its server). The CPU per request is given separately
+for gateway and broker.
 
-``--idle N`` connections are opened to a fresh gateway and stay idle behind an answer; the report has the gateway's
-memory for each.
+``--idle N`` connections are opened to a fresh gateway and stay idle after an answer; the report has the gateway's
+memory per connection.
 
 Three further phases measure the native cycle (batch 1): alone, beside an idle gateway, and beside a gateway that is
-flooded with requests of wrong signatures, which cost the broker no work. Compare the broker's CPU per message.
+flooded with requests with wrong signatures. The broker must do no work for these requests, so compare its CPU per
+message.
 """
 
 import asyncio
@@ -147,7 +149,7 @@ async def _loaded(
     count: int,
     work: Callable[[HttpServer, HttpCaller], Coroutine[Any, Any, None]],
 ) -> AsyncGenerator[None]:
-    """Run ``count`` workers, each with a connection of its own, spread over the servers."""
+    """Run ``count`` workers with a connection per worker, spread over the servers."""
     callers = [HttpCaller(server.host, server.port) for server in servers for _ in range(count // len(servers))]
     homes = [server for server in servers for _ in range(count // len(servers))]
     tasks = [asyncio.create_task(work(server, caller)) for server, caller in zip(homes, callers, strict=True)]
@@ -203,7 +205,7 @@ async def _phase(
 
 
 async def _flood(server: HttpServer, caller: HttpCaller, secret_id: str) -> None:
-    """Send requests of wrong signatures without end."""
+    """Send requests with wrong signatures until cancelled."""
     requests = CmqRequests(server, secret_id, "wrong", 100)
     while True:
         await caller.exchange(requests.send())
@@ -233,7 +235,7 @@ async def _idle(options: Options, server: HttpServer) -> dict[str, Any]:
     for start in range(0, options.idle, CONNECTS_AT_ONCE):
         await asyncio.gather(*(caller.exchange(request) for caller in callers[start : start + CONNECTS_AT_ONCE]))
     growth = rss_kib(server.pids) - before
-    # All are alive still: each takes another request.
+    # A further request over every connection shows that all are still open.
     for start in range(0, options.idle, CONNECTS_AT_ONCE):
         await asyncio.gather(*(caller.exchange(request) for caller in callers[start : start + CONNECTS_AT_ONCE]))
     again = rss_kib(server.pids) - before

@@ -1,8 +1,8 @@
 """metrics: /metrics of a gateway before a broker with many queues, and the native latency meanwhile.
 
-N queues hold a message each. An open loop sends messages of another queue at a fixed rate, first alone, then while a
-monitoring system reads ``/metrics`` again and again, with a pause of ``PAUSE_SECONDS``: far more often than any
-monitoring system would. The latencies of the report are those of the second phase, ``alone_p99_ms`` is of the first.
+The broker has N queues with a message in every queue. An open loop sends messages to a further queue at a fixed rate,
+first alone, then while a client reads ``/metrics`` repeatedly with a pause of ``PAUSE_SECONDS``, far more often than a
+monitoring system does. The latencies of the report are from the second phase; ``alone_p99_ms`` is from the first.
 """
 
 import asyncio
@@ -27,13 +27,13 @@ from cmqd_bench.wire import SendTemplate
 from cmqd_client.address import parse_address
 
 PAUSE_SECONDS = 1.0
-"""Between two readings; the cache of the gateway holds as long, so each reading reads the broker anew."""
+"""Pause between two readings: as long as the gateway caches figures, so every reading asks the broker."""
 AT_ONCE = 64
 """Sends under way while the queues are filled."""
 
 
 async def _fill(url: str, names: list[str], body: int) -> None:
-    """Send a message to each queue."""
+    """Send a message to every queue."""
     async with cmqd_client.connect(url) as client:
         rest = iter(names)
 
@@ -45,7 +45,7 @@ async def _fill(url: str, names: list[str], body: int) -> None:
 
 
 async def _read(server: HttpServer, authorization: str, taken: list[tuple[float, int]]) -> None:
-    """Read ``/metrics`` without end; note the seconds and the bytes of each answer."""
+    """Read ``/metrics`` until cancelled; record the seconds and the bytes of every answer."""
     caller = HttpCaller(server.host, server.port)
     request = f"GET /metrics HTTP/1.1\r\nHost: {server.host}\r\nAuthorization: {authorization}\r\n\r\n".encode()
     try:
@@ -98,7 +98,7 @@ async def run(options: Options, broker: Broker) -> Round:
                         await reading
     if not taken:
         raise TimeoutError(f"/metrics did not answer within {options.seconds:.0f} s")
-    # The broker's CPU beyond that of the load, which was the same in the first phase.
+    # The broker's CPU beyond the CPU of the load: the load was the same in the first phase.
     broker_seconds = max(0.0, result.server_cpu_seconds - alone.server_cpu_seconds)
     milliseconds = sorted(seconds * 1000 for seconds, _ in taken)
     return result.with_extra(

@@ -65,7 +65,7 @@ async def set_roles(
     account: _Owner = None,
     session: CurrentSession,
 ) -> None:
-    """Replace roles and names of a key, for its open connections too. What is not given stays."""
+    """Replace roles and names of a key, for its open connections too. Omitted options keep their values."""
     if roles is None and names is None:
         raise CommandFailed("nothing to change; give --role, --names or both", ExitCode.USAGE)
     async with session.client() as client:
@@ -97,7 +97,7 @@ async def import_key(
     account: _Owner = None,
     session: CurrentSession,
 ) -> None:
-    """Add a key pair that programs use already, so that they run unchanged."""
+    """Add a key pair that programs use already, for a move without changes of these programs."""
     secret_id, secret_key = read_key(key_file)
     async with session.client() as client:
         key = await client.accounts.import_key(secret_id, secret_key, account=account, roles=roles, names=names)

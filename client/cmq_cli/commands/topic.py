@@ -82,7 +82,7 @@ async def deliveries(
     *,
     session: CurrentSession,
 ) -> None:
-    """Show the subscriptions that have had a published message, and those that have not."""
+    """Show the subscriptions that have had a published message, and the others."""
     async with session.client() as client:
         report = await client.topic(name).deliveries(message)
     output = session.output

@@ -1,4 +1,4 @@
-"""The declaration of an action, and the context of a call of one."""
+"""The declaration of an action, and the context of a call."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeAlias, TypeVar, cast
@@ -17,7 +17,7 @@ Undo: TypeAlias = Callable[[], Awaitable[object]]
 
 
 class Call:
-    """A call of an action: who calls, which request it is, and what to undo if its answer cannot be written."""
+    """A call of an action: the caller, the request, and the undo for an answer that cannot be written."""
 
     __slots__ = ("_deletes", "_form", "_nonce", "caller", "undo")
 
@@ -39,11 +39,11 @@ class Call:
         return dedup_ids(self._digest(), self._nonce, count)
 
     def _digest(self) -> str:
-        """Return the text that stands for the key and all parameters of the request; not every action needs it."""
+        """Return the digest of the key and all parameters. Computed on demand: most actions need no digest."""
         return request_digest(self.caller.secret_id, self._form)
 
     async def delete_once(self, delete: Callable[[], Any]) -> Fields:
-        """Return the answer of a delete; a repeat of the same request gets the answer of the first."""
+        """Return the answer of a delete; a repeated request gets the answer of the first request."""
         return await self._deletes.answer(self._digest(), delete)
 
 

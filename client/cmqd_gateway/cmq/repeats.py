@@ -4,10 +4,10 @@ A repeat has the bytes of the first request: the same action, bodies, nonce and 
 parameters is the identity of a request. Nonce and time stamp alone are no identity, because some SDKs draw their nonces
 from 16 bits: a busy program would repeat a pair of nonce and second every few seconds, with another message.
 
-Sends and publishes give the digest to the broker as a dedup id, so a repeat is stored once whichever gateway gets it.
-With a nonce of 16 bits even all parameters of two different sends can be equal (the same body sent twice in a second),
-so these sends have no dedup id. The answers of deletes are remembered here: a repeated delete would find its handle
-invalid.
+Sends and publishes give the digest to the broker as a dedup id, so a repeat through any gateway is stored once. With a
+nonce of 16 bits even all parameters of two different sends can be equal (the same body sent twice in a second);
+therefore these sends have no dedup id. The answers of deletes are remembered here: a repeated delete would find its
+handle invalid.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ def request_digest(secret_id: str, form: Mapping[str, bytes]) -> str:
     """Return 43 ASCII characters that stand for a key and all parameters of a request."""
     digest = hashlib.sha256()
     for part in (secret_id.encode(), *(part for name in form for part in (name.encode(), form[name]))):
-        # Each part has its length before it: a separator could be a part of a value.
+        # The length stands before every part: a separator could be a part of a value.
         digest.update(len(part).to_bytes(4, "big"))
         digest.update(part)
     return base64.urlsafe_b64encode(digest.digest()).decode().rstrip("=")

@@ -3,8 +3,8 @@
     POST host /v2/index.php ? Action=SendMessage & Nonce=1 & ... & queueName=orders
 
 Parameters are sorted by the bytes of their names; after sorting, ``_`` in a name becomes ``.``. Values are the decoded
-bytes. On POST, some SDKs leave out parameters whose value begins with ``@``, and others include them: both are
-accepted.
+bytes. On POST, some SDKs sign without the parameters that have a value beginning with ``@``, and some SDKs sign with
+them: both signatures are accepted.
 """
 
 import base64
@@ -17,7 +17,7 @@ SHA256 = "HmacSHA256"
 
 
 def is_signed(form: Mapping[str, bytes], secret_key: str, *, method: str, hosts: Iterable[str], path: str) -> bool:
-    """Return True if the signature of a request is right for one of the hosts.
+    """Return True if the signature of a request is right for any of the hosts.
 
     The time tells nothing about the secret or a right signature: all wrong signatures take the same time.
 
@@ -25,7 +25,7 @@ def is_signed(form: Mapping[str, bytes], secret_key: str, *, method: str, hosts:
         form: all parameters of the request, ``Signature`` included.
         secret_key: secret part of the key that the request names.
         method: ``GET`` or ``POST``.
-        hosts: names under which the client may know the gateway.
+        hosts: names of the gateway that the client may have signed.
         path: path of the URL.
     """
     given = form.get(SIGNATURE, b"")
@@ -57,7 +57,7 @@ def signed_hosts(host: str, public_names: Iterable[str], ports: Iterable[int]) -
     Args:
         host: the Host header.
         public_names: names of the setting.
-        ports: ports under which clients may reach the gateway: that of the listener, and the default of the scheme.
+        ports: ports of the gateway for its clients: the port of the listener, and the default of the scheme.
     """
     name, own_port = _without_port(host)
     possible_ports = [own_port] if own_port else [str(port) for port in ports]

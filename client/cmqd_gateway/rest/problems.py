@@ -30,7 +30,7 @@ class Problem(Struct, frozen=True, kw_only=True, omit_defaults=True):
     code: Annotated[int | None, Meta(description="Number of the error in the native protocol; absent = no number.")] = (
         None
     )
-    retryable: Annotated[bool, Meta(description="Whether the same request may succeed later, unchanged.")] = False
+    retryable: Annotated[bool, Meta(description="True if the same request may succeed later, unchanged.")] = False
     retry_after: Annotated[float | None, Meta(description="Pause in seconds that is suggested before a retry.")] = None
     field: Annotated[str | None, Meta(description="Field, query parameter or header of the request.")] = None
     details: Annotated[dict[str, Any], Meta(description="Facts for programs: `value`, `limit`, `difference` ...")] = {}

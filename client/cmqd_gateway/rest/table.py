@@ -1,6 +1,6 @@
 """The table of operations: the only declaration of methods, paths and types.
 
-``routes`` serves the rows, ``openapi`` describes them, and the tests run each row against a broker.
+``routes`` serves the rows, ``openapi`` describes the rows, and the tests run every row against a broker.
 """
 
 from typing import Any

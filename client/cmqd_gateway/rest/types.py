@@ -109,7 +109,7 @@ class QueueAttributes(Request, frozen=True, kw_only=True):
         Meta(description="Seconds without a delete after which a message is a dead letter; 300-43,200, 0 = never."),
     ] = UNSET
     transactional: Annotated[
-        bool | UnsetType, Meta(description="Whether the queue takes half messages; fixed when the queue is created.")
+        bool | UnsetType, Meta(description="True if the queue takes half messages; fixed when the queue is created.")
     ] = UNSET
     first_check: Annotated[
         Seconds | UnsetType, Meta(description="Seconds from a half message to its first check; 1-3,600, default 5.")
@@ -121,7 +121,7 @@ class QueueAttributes(Request, frozen=True, kw_only=True):
         Seconds | UnsetType, Meta(description="Seconds without use after which the queue is deleted; 0 = never.")
     ] = UNSET
     auto_delete_only_empty: Annotated[
-        bool | UnsetType, Meta(description="Whether an unused queue with messages stays; default true.")
+        bool | UnsetType, Meta(description="True if an unused queue with messages stays; default true.")
     ] = UNSET
 
 
@@ -140,7 +140,7 @@ class QueueInfo(Reply, frozen=True, kw_only=True):
 
     name: str
     id: Annotated[IdText, Meta(description="Changes if the queue is deleted and created again.")]
-    created: Annotated[bool, Meta(description="Whether this request created the queue.")]
+    created: Annotated[bool, Meta(description="True if this request created the queue.")]
     attributes: QueueAttributes
     counts: QueueCounts
     dead_letter_sources: Annotated[list[str], Meta(description="Queues that send their dead letters to this queue.")]
@@ -334,14 +334,14 @@ class Release(Request, frozen=True, kw_only=True):
     """A received message to make active again at once."""
 
     receipt_handle: ReceiptHandleText
-    count_receive: Annotated[bool, Meta(description="Whether this receive stays counted.")] = True
+    count_receive: Annotated[bool, Meta(description="True if this receive stays counted.")] = True
 
 
 class Releases(Request, frozen=True, kw_only=True):
     """Received messages to make active again at once."""
 
     receipt_handles: Annotated[list[ReceiptHandleText], Meta(min_length=1, max_length=MAX_BATCH)]
-    count_receive: Annotated[bool, Meta(description="Whether these receives stay counted.")] = True
+    count_receive: Annotated[bool, Meta(description="True if these receives stay counted.")] = True
 
 
 class Reject(Request, frozen=True, kw_only=True):
@@ -397,7 +397,7 @@ class Rewound(Reply, frozen=True, kw_only=True):
 
     messages: Annotated[int, Meta(description="Number of messages that are active again.")]
     time: Annotated[datetime, Meta(description="Start of the rewind: the requested or the nearest possible time.")]
-    clamped: Annotated[bool, Meta(description="Whether the requested time lies before the rewind window.")]
+    clamped: Annotated[bool, Meta(description="True if the requested time lies before the rewind window.")]
 
 
 class StartRedrive(Request, frozen=True, kw_only=True):
@@ -541,7 +541,7 @@ class TopicInfo(Reply, frozen=True, kw_only=True):
 
     name: Annotated[str, Meta(description="At creation, a name over 64 bytes is cut; this is the name in use.")]
     id: Annotated[IdText, Meta(description="Changes if the topic is deleted and created again.")]
-    created: Annotated[bool, Meta(description="Whether this request created the topic.")]
+    created: Annotated[bool, Meta(description="True if this request created the topic.")]
     attributes: TopicAttributes
     lifecycle: Annotated[Seconds, Meta(description="Seconds for which a message waits for its subscriptions.")]
     retained: Annotated[int, Meta(description="Messages that wait for at least one subscription.")]
@@ -643,7 +643,7 @@ class SubscriptionInfo(Reply, frozen=True, kw_only=True):
 
     topic: str
     name: str
-    created: Annotated[bool, Meta(description="Whether this request created the subscription.")]
+    created: Annotated[bool, Meta(description="True if this request created the subscription.")]
     secret: Annotated[
         str | None,
         Meta(description="Key of the signatures (Standard Webhooks), if this request created a subscription to a URL."),
@@ -659,7 +659,7 @@ class SubscriptionInfo(Reply, frozen=True, kw_only=True):
     in_retry: Annotated[int, Meta(description="Messages with a failed attempt.")]
     delivered: Annotated[int | None, Meta(description="Messages accepted by the URL; null for a queue.")]
     dropped: int
-    blocked: Annotated[bool, Meta(description="Whether new messages are held back after two failures in a row.")]
+    blocked: Annotated[bool, Meta(description="True if new messages are held back after two failures in a row.")]
     last_error: str | None
     last_error_time: datetime | None
     next_attempt_time: datetime | None
@@ -825,7 +825,7 @@ class ScheduleInfo(Reply, frozen=True, kw_only=True):
 
     name: str
     id: Annotated[IdText, Meta(description="Changes if the schedule is deleted and created again.")]
-    created: Annotated[bool, Meta(description="Whether this request created the schedule.")]
+    created: Annotated[bool, Meta(description="True if this request created the schedule.")]
     queue: str
     cron: str
     zone: str

@@ -4,13 +4,13 @@ Facts know positions; clients know message ids. Within a topic both ascend toget
 by halving, with a read of one message without its body per step: some twenty reads for a million messages. The
 alternative, a table of ids in memory, would cost time and memory at every publish for a rare question.
 
-What a report can say comes from three places: the publish record in the log names the subscriptions that the message
-was for, and the copies that the publish stored; the undelivered messages of a subscription have state, attempts and
-error; its drops tell a dropped message from a delivered message. A report is possible as long as the log has the
-record, which is at least as long as a subscription waits for the message.
+A report has three sources: the publish record in the log names the subscriptions of the message and the copies that the
+publish stored; the undelivered messages of a subscription have state, attempts and error; the drops of a subscription
+distinguish dropped messages from delivered messages. A report is possible as long as the log has the publish record,
+and the log keeps the record at least until no subscription waits for the message.
 
-A retry and a drop decide when the position is known. Meanwhile the message may have been delivered; then both are
-refused as for a message that never waited.
+A retry and a drop decide when the position is known. The message may have been delivered during the look-up; then retry
+and drop are refused as for a message that never waited.
 """
 
 from collections.abc import Sequence
@@ -60,8 +60,8 @@ class Undelivered:
     ) -> Outcome[DeliveriesPeeked | Waiting]:
         """Show messages that wait for a subscription, in the order of their publishes, from position ``start`` on.
 
-        Changes nothing. Messages past their day are not shown, even before a tick has removed them. A message whose
-        body cannot be read is not shown either; the next attempt drops it.
+        Changes no state. Messages past their day are not shown, even before a tick has removed the messages. A message
+        with an unreadable body is not shown either; the next attempt drops the message.
 
         Raises:
             TopicNotFound, SubscriptionNotFound, InvalidArgument.
@@ -97,7 +97,7 @@ class Undelivered:
         effects: Effects,
         now_ms: int,
     ) -> int:
-        """Answer a peek with its page. Damaged messages are left to the delivery, which drops them with a record."""
+        """Answer a peek with its page. Damaged messages are left to the delivery: its drop writes a record."""
         self._lane.busy.discard(reading.owner_id)
         peek = reading.request
         subscription = self._topics.subscriptions.get(peek.subscription_id)
@@ -157,9 +157,9 @@ class Undelivered:
     def retry_delivery(
         self, account: str, topic_name: str, name: str, waiter_id: int, message_id: int
     ) -> Outcome[int | Waiting]:
-        """Retry one message of a subscription at once; the reply is 1, or 0 if its turn comes without hurry.
+        """Retry a message of a subscription at once; the reply is 1, or 0 if the message waits for its turn.
 
-        Not a fact: after a restart a message that was not retried yet follows its old time.
+        Not a fact: after a restart a message that was not retried yet keeps its former time.
 
         Raises:
             TopicNotFound, SubscriptionNotFound.
@@ -171,7 +171,7 @@ class Undelivered:
     def drop_delivery(
         self, account: str, topic_name: str, name: str, waiter_id: int, message_id: int
     ) -> Outcome[int | Waiting]:
-        """Drop one message of a subscription; the reply is 1. An attempt under way may still deliver it.
+        """Drop a message of a subscription; the reply is 1. An attempt under way may still deliver the message.
 
         Raises:
             TopicNotFound, SubscriptionNotFound.
@@ -183,11 +183,11 @@ class Undelivered:
     def message_deliveries(
         self, account: str, topic_name: str, waiter_id: int, message_id: int
     ) -> Outcome[MessageDeliveries | Waiting]:
-        """Report the deliveries of a published message: to each subscription that it was for.
+        """Report the deliveries of a published message, by subscription.
 
         Raises:
             TopicNotFound.
-            MessageNotPublished: the topic does not have the message, or not any more.
+            MessageNotPublished: the topic does not have the message, or has it no longer.
         """
         topic = self._topics.find(account, topic_name)
         check_range("message_id", message_id, 1, MAX_MESSAGE_ID)
@@ -238,7 +238,7 @@ class Undelivered:
         return effects.outcome(None)
 
     def _narrow(self, lookup: Lookup, message: PublishedMessage | None, now_ms: int) -> Outcome[Any]:
-        """Use a message on the way to the wanted message."""
+        """Take a step of the halving: compare the message that was read with the wanted id."""
         if message is None or message.message_id > lookup.message_id:
             # No message between the middle and this message is readable, so the wanted message is below the middle.
             lookup.high = lookup.middle
@@ -254,7 +254,7 @@ class Undelivered:
         return self._go_on(lookup)
 
     def _go_on(self, lookup: Lookup) -> Outcome[Any]:
-        """Read the next message on the way, or refuse if none is left."""
+        """Read the message of the next step, or refuse if no position is left."""
         if lookup.low >= lookup.high:
             raise self._refusal(lookup)
         lookup.middle = (lookup.low + lookup.high) // 2
@@ -273,7 +273,7 @@ class Undelivered:
     def _decide(self, lookup: Lookup, position: int, now_ms: int) -> Outcome[int]:
         """Retry or drop the message that was looked up."""
         subscription = self._topics.subscriptions.get(lookup.subscription_id)
-        # Asked now and not when the look-up began: the message may have been delivered in between.
+        # Examined now and not when the look-up began: the message may have been delivered in between.
         if subscription is None or not subscription.deliveries.is_pending(position):
             raise self._refusal(lookup)
         topic, deliveries = subscription.topic, subscription.deliveries
@@ -298,7 +298,7 @@ class Undelivered:
         for subscription_id in message.waiting:
             subscription = topic.subscriptions.get(subscription_id)
             if subscription is None:
-                # Removed: the name went with the subscription, and so did the facts about its deliveries.
+                # Removed: the name and the facts about the deliveries went with the subscription.
                 reports.append(DeliveryReport(subscription=None, state="unknown"))
             else:
                 reports.append(self._of_waiting(subscription, message.position, is_over))
@@ -313,7 +313,7 @@ class Undelivered:
     def _of_copy(
         self, topic: Topic, message: PublishedMessage, name: str, queue_id: int, copy_id: int
     ) -> DeliveryReport:
-        """Report a copy that the publish stored: delivered, whatever its queue has done with the copy since."""
+        """Report a copy that the publish stored: delivered, whether the queue still has the copy or not."""
         queue = self._queues.by_id.get(queue_id)
         return DeliveryReport(
             subscription=name,
@@ -346,7 +346,7 @@ class Undelivered:
                 subscription=subscription.name, state="dropped", endpoint=endpoint, drop_reason=reason
             )
         known_from = deliveries.drops.known_from
-        # At the end of its day a message is removed without a trace, so the message may have been delivered or not.
+        # At the end of its day a message is removed without a record; the message may have been delivered or not.
         is_known = not is_over and known_from is not None and position >= known_from
         return DeliveryReport(
             subscription=subscription.name, state="delivered" if is_known else "unknown", endpoint=endpoint

@@ -1,11 +1,11 @@
-"""The secrets of keys, for gateways that check signatures: one secret per request, never a list.
+"""The secrets of keys, for gateways that check signatures: a single secret per request, never a list.
 
 Rules:
 
 - Only a key with the role ``gateway`` reads secrets (``authorization``), and only over a connection that no other
   machine can read: TLS, loopback or a Unix socket.
-- Reads are limited per gateway key. Unknown ids have a limit of their own, so that requests with made-up ids, sent to
-  a gateway by strangers, do not use up the reads of the gateway's callers.
+- Reads are limited per gateway key. Unknown ids have a separate limit: strangers can send requests with made-up ids to
+  a gateway, and these must not use up the reads of the gateway's callers.
 - The first read of a secret by a gateway key is a line of the log. A gateway reads the secrets in use again about once
   a second, so later reads of the same secret are counted, and a line every ten minutes has their number.
 """
@@ -28,7 +28,7 @@ from cmqd_protocol.limits import MAX_SECRET_ID_BYTES
 _log = get_logger()
 
 READS_PER_SECOND: Final = 4_000
-"""A gateway confirms each key in use up to twice a second: room for 2,000 such keys."""
+"""A gateway confirms every key in use up to twice a second: room for 2,000 keys in use."""
 UNKNOWN_PER_SECOND: Final = 200
 SAME_READ_S: Final = 600.0
 """Time for which reads of a secret by the same gateway key have no line of their own."""

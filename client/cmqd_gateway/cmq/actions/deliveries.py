@@ -1,4 +1,4 @@
-"""Actions beyond CMQ's on deliveries: the messages that wait for a subscription, and the deliveries of a message."""
+"""Actions on deliveries, beyond CMQ: the messages that wait for a subscription, and the deliveries of a message."""
 
 from collections.abc import Awaitable
 from typing import Annotated, Any, Final, TypeVar
@@ -56,13 +56,13 @@ class DeliveryRequest(SubscriptionRequest, frozen=True, kw_only=True):
 
 
 async def retry_delivery(call: Call, request: DeliveryRequest) -> Fields:
-    """Retry one message of a subscription at once; ``msgCount`` is 0 if the message waits for its turn."""
+    """Retry a message of a subscription at once; ``msgCount`` is 0 if the message waits for its turn."""
     subscription = call.client.topic(request.topic_name).subscription(request.subscription_name)
     return {"msgCount": (await _with_id(subscription.retry(request.msg_id))).messages}
 
 
 async def drop_delivery(call: Call, request: DeliveryRequest) -> Fields:
-    """Drop one message for a subscription."""
+    """Drop a message for a subscription."""
     subscription = call.client.topic(request.topic_name).subscription(request.subscription_name)
     await _with_id(subscription.drop(request.msg_id))
     return {}
@@ -76,7 +76,7 @@ class QueryMessageDeliveries(ActionRequest, frozen=True):
 
 
 async def query_message_deliveries(call: Call, request: QueryMessageDeliveries) -> Fields:
-    """Report the subscriptions that have had a published message, and those that have not."""
+    """Report the subscriptions that have had a published message, and the others."""
     report = await _with_id(call.client.topic(request.topic_name).deliveries(request.msg_id))
     return {
         "msgId": report.id,
@@ -107,7 +107,7 @@ async def _with_id(request: Awaitable[T]) -> T:
     """Return the result of a request that names a message.
 
     Raises:
-        Refusal: the client refused the id without a request, because an id has another form.
+        Refusal: the client refused a malformed id without a request.
     """
     try:
         return await request

@@ -184,7 +184,7 @@ async def get_subscription_attributes(call: Call, request: SubscriptionRequest) 
 
 
 async def clear_subscription_filter_tags(call: Call, request: SubscriptionRequest) -> Fields:
-    """Remove the filter tags of a subscription, which then gets every message of its topic."""
+    """Remove the filter tags of a subscription, so that the subscription gets every message of its topic."""
     await call.client.topic(request.topic_name).subscription(request.subscription_name).set(filter_tags=[])
     return {}
 
@@ -207,7 +207,7 @@ async def list_subscription_by_topic(call: Call, request: ListSubscriptionByTopi
         try:
             info = await topic.subscription(name).info()
         except SubscriptionNotFound:
-            return None  # it was unsubscribed after the page was read
+            return None  # unsubscribed after the page was read
         return {
             "subscriptionId": subscription_id(info.id),
             "subscriptionName": name,

@@ -210,7 +210,7 @@ async def drop_delivery(call: Call[Nothing, Nothing]) -> None:
 
 
 async def get_message_deliveries(call: Call[Nothing, Nothing]) -> MessageDeliveries:
-    """Report the subscriptions that have had a published message, and those that have not.
+    """Report the subscriptions that have had a published message, and the others.
 
     Known for at least as long as a subscription waits for the message, and after that for as long as the log of the
     broker holds the publish.
