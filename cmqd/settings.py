@@ -121,7 +121,7 @@ class Settings:
     listen: str = _setting(
         f"127.0.0.1:{DEFAULT_PORT}", "network", "address and port; port 0 picks a free one, [::1]:5680 for IPv6"
     )
-    # A gateway of other settings, or on another machine, is the command cmqd-gateway with a key of role gateway.
+    # A gateway with further settings, or on a different machine, is the command cmqd-gateway with its own key.
     http: str = _setting(
         "",
         "network",

@@ -296,7 +296,7 @@ def _keys(reply: wire.KeyList) -> "list[AccessKey]":
 
 
 def _texts(chosen: Iterable[str] | None, default: tuple[str, ...]) -> list[str]:
-    """Return roles or patterns as a list; a single text is a list of one, not of its characters."""
+    """Return roles or patterns as a list; a single text becomes a list with this text, not a list of its characters."""
     if chosen is None:
         return [*default]
     return [chosen] if isinstance(chosen, str) else [str(each) for each in chosen]

@@ -26,7 +26,7 @@ class DeliveryState(StrEnum):
     UNDER_WAY = "under_way"
     """An attempt is being made."""
     DELIVERED = "delivered"
-    """The queue has stored the copy, whatever has become of the copy since, or the URL has accepted the message."""
+    """The queue has stored the copy, even if the copy was deleted since, or the URL has accepted the message."""
     DROPPED = "dropped"
     """Not delivered; ``drop_reason`` says why."""
     UNKNOWN = "unknown"

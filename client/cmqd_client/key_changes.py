@@ -75,8 +75,8 @@ class KeyChangeRouter:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def add(self, taker: OnKeyChange, connections: Iterable[Connection], request_id: int) -> KeyWatch:
-        """Route changes to a taker too; these connections and all new ones watch from now on. ``request_id`` numbers
-        the request by which the caller learned that the key may watch.
+        """Route changes to a taker too; these connections and all new connections watch from now on. ``request_id``
+        numbers the request by which the caller learned that the key may watch.
         """
         self._takers.append(taker)
         for connection in connections:

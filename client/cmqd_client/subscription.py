@@ -259,7 +259,7 @@ class Subscription:
         )
 
     async def retry(self, message_id: str) -> DeliveriesDone:
-        """Retry one message at once, also if it was never tried or is out of retries.
+        """Retry a message at once, also if it was never tried or is out of retries.
 
         Returns without waiting for the attempt. With ordered delivery (``BACKOFF``) the messages before it still go
         first. Not repeated after a lost reply.
@@ -282,7 +282,7 @@ class Subscription:
         return DeliveriesDone(reply.messages, reply.request_id)
 
     async def drop(self, message_id: str) -> Done:
-        """Drop one message for this subscription, durably; an attempt that is being made may still deliver it.
+        """Drop a message for this subscription, durably; an attempt under way may still deliver the message.
 
         Not repeated after a lost reply: the repeat of a drop that was carried out would be refused.
 

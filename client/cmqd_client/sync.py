@@ -1895,7 +1895,7 @@ class Subscription(Synchronous[AsyncSubscription]):
         return self.portal.call(lambda: self.asynchronous.peek(max_messages, start=start, bodies=bodies))
 
     def retry(self, message_id: str) -> DeliveriesDone:
-        """Retry one message at once, also if it was never tried or is out of retries.
+        """Retry a message at once, also if it was never tried or is out of retries.
 
         Returns without waiting for the attempt. With ordered delivery (``BACKOFF``) the messages before it still go
         first. Not repeated after a lost reply.
@@ -1914,7 +1914,7 @@ class Subscription(Synchronous[AsyncSubscription]):
         return self.portal.call(lambda: self.asynchronous.retry(message_id))
 
     def drop(self, message_id: str) -> Done:
-        """Drop one message for this subscription, durably; an attempt that is being made may still deliver it.
+        """Drop a message for this subscription, durably; an attempt under way may still deliver the message.
 
         Not repeated after a lost reply: the repeat of a drop that was carried out would be refused.
 

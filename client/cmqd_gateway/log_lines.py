@@ -1,7 +1,7 @@
 """Structured logs: events with fixed names and key=value pairs, for people or as JSON lines, on standard error.
 
-No line is written per request or message, and none has a secret. A gateway inside the process of a test configures
-nothing: its lines go to the standard logger ``cmqd.gateway``.
+No line is written per request or message, and no line has a secret. A gateway inside the process of a test leaves
+logging unconfigured: its lines go to the standard logger ``cmqd.gateway``.
 """
 
 import contextlib

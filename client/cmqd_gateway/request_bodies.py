@@ -1,7 +1,7 @@
 """Reading of request bodies, for all requests within one budget of memory and each within a time limit.
 
-A stranger can send bodies too, because a signature is known to be right only when the body is read. Without the budget,
-10,000 connections that each send 4 MiB slowly would take 40 GiB.
+A stranger can send bodies too, because a signature can be checked only after the body was read. Without the budget,
+10,000 connections with slow bodies of 4 MiB would take 40 GiB.
 """
 
 import asyncio

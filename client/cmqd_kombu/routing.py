@@ -101,7 +101,7 @@ class Routing:
         self._made: set[str] = set()
         """Queues that expire and that this connection created (the broker's names): older bindings are remainders."""
         self._refused_delay_ms = inf
-        """The shortest delay that the server has refused; its limit is a setting, and one hour unless it is raised."""
+        """The shortest delay that the server has refused. The limit is a setting of the server, an hour by default."""
         self._expires = True
         """False when the server has refused the attributes of queues that expire."""
 

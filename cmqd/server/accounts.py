@@ -193,8 +193,8 @@ class Accounts:
         return None if key is None else key.account
 
     def first_key(self, account: str) -> Key:
-        """Return the oldest enabled key of an account that may do everything; without such a key, the oldest that may
-        change keys.
+        """Return the oldest enabled unrestricted key of an account; without an unrestricted key, the oldest key that
+        may change keys.
         """
         keys = [key for key in self._document.keys if key.account == account and key.manages_keys]
         return next((key for key in keys if key.is_unrestricted), keys[0])

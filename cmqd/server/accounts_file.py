@@ -66,7 +66,7 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_unrestricted(self) -> bool:
-        """True if the key may do everything in its account."""
+        """True if the key has every role in its account, and every name."""
         return is_unrestricted(self.roles, self.names)
 
     @property

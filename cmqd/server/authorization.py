@@ -7,9 +7,9 @@ the same table. Rules:
 - The check precedes the handler, so that a refusal tells nothing about the existence of a name.
 - A subscription belongs to its topic, and its own name is not compared; its queue is.
 - The totals of an account (``get_metrics``) tell of all its names.
-- A redrive without a target returns messages to the queues that they came from, which the request does not name. The
+- A redrive without a target returns messages to their source queues, and the request does not name the queues. The
   patterns must cover every name.
-- An unrestricted key has every role but ``gateway``. Operations of ``gateway`` are guarded for each key.
+- An unrestricted key has every role but ``gateway``. Operations of ``gateway`` are guarded for every key.
 """
 
 from collections.abc import Callable, Mapping

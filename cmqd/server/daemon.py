@@ -317,7 +317,7 @@ class Daemon:
         )
 
     async def _start_gateway(self, server: Server, accounts: Accounts, host: str, port: int) -> None:
-        """Start the HTTP gateway, if the settings want one.
+        """Start the HTTP gateway, if the settings have an address.
 
         Raises:
             OSError: the gateway needs a listening socket of its own, and there is none.

@@ -1,7 +1,7 @@
 """The permissions of a restricted key: roles, and patterns of names.
 
 A key with every role (but ``gateway``) and every name is *unrestricted* and has no ``Permissions``: its requests pay
-for a comparison with None and for nothing else.
+only for a comparison with None.
 
 A pattern is a name in which each ``*`` stands for any characters, also none. Names tell upper from lower case, and so
 do patterns. A pattern becomes a regular expression without backtracking (atomic groups): a pattern with many stars

@@ -126,7 +126,7 @@ class Server:
         """Time for which the next beat is planned; 0 = none so far."""
         self._loop_lag_us = histogram(DURATIONS_US)
         self._checkpoints_kept = self._checkpoint_ms = 0
-        """Number of checkpoints kept since the start, and broker time of the last one."""
+        """Number of checkpoints kept since the start, and broker time of the last checkpoint."""
         self._was_overloaded = False
         """The result of the last comparison; clients are not read from while it is True."""
         self._location: dict[str, Any] = {"region": settings.region}

@@ -526,7 +526,7 @@ class PeekDeliveries(Request, frozen=True, tag=97):
 
 
 class RetryDelivery(Request, frozen=True, tag=98):
-    """Retry one message of a subscription at once. Answered ``DeliveriesDone``."""
+    """Retry a message of a subscription at once. Answered ``DeliveriesDone``."""
 
     topic: str
     subscription: str
@@ -534,7 +534,7 @@ class RetryDelivery(Request, frozen=True, tag=98):
 
 
 class DropDelivery(Request, frozen=True, tag=99):
-    """Drop one message that waits for a subscription. Answered ``DeliveriesDone``."""
+    """Drop a message that waits for a subscription. Answered ``DeliveriesDone``."""
 
     topic: str
     subscription: str

@@ -26,7 +26,7 @@ SHOWN_BYTES: Final = 64
 
 
 SECRETS: Final = frozenset({"secret_key"})
-"""Fields with a value that no error repeats, of whatever type the value is: errors reach logs."""
+"""Fields with a value of any type that no error repeats: errors reach logs."""
 
 
 class _Envelope(Struct, array_like=True, gc=False):

@@ -186,7 +186,7 @@ class SubscriptionSlice(CheckpointPart, frozen=True, tag=10):
     drops_begun_ms: int = 0
     """Time of the first drop in ``drops``."""
     drops: list[tuple[str, bytes]] = []
-    """(reason, positions as a bitmap) of dropped messages, and of those before ``drops_begun_ms``."""
+    """(reason, positions as a bitmap) of dropped messages, and of messages dropped before ``drops_begun_ms``."""
     older_drops: list[tuple[str, bytes]] = []
 
 

@@ -102,7 +102,7 @@ class Reason(Enum):
     SUBSCRIPTION_NAME = 4000, 10580, "subscription name format error"
     SUBSCRIPTION_NAME_FORMAT = 4000, 10620, "subscription name format error"
     SUBSCRIPTION_NOT_FOUND = 4440, 10600, "subscription is not existed, or deleted"
-    """CMQ documents no row of its own; the code is that of a missing queue or topic."""
+    """CMQ documents no row for missing subscriptions; the code is the code of a missing queue or topic."""
     SUBSCRIPTION_EXISTS = 4490, 10470, "subscription is already existed"
     TOO_MANY_SUBSCRIPTIONS = 4500, 10480, "number of subscription has reached the limit"
     TOO_MANY_FILTER_TAGS = 4000, 10490, "number of filterTag exceed limit"
@@ -391,7 +391,7 @@ def _reason_of_field(error: native.InvalidArgument) -> Reason:
         other = Reason.ENDPOINT_FORMAT if field == "endpoint" else Reason.PARAMETERS_ERROR
         return _NAMES[field] if is_malformed else other
     if error.details.get("limit") == "empty":
-        # A routing key for a topic that filters by tags, for example: nothing is missing.
+        # A routing key for a topic that filters by tags, for example: no parameter is missing.
         return Reason.PARAMETERS_ERROR
     return _BY_FIELD.get(field, Reason.PARAMETERS_ERROR)
 

@@ -1,8 +1,8 @@
 """From a reading to Prometheus' metrics: names, units and help texts.
 
 Names follow Prometheus' conventions: a prefix, base units (seconds, bytes), ``_total`` for counts that only grow. The
-metrics of queues, topics and subscriptions have the labels ``account`` and the name; those of the whole broker have
-neither, so sums over queues and the broker's own metric never meet in one name.
+metrics of queues, topics and subscriptions have the labels ``account`` and the name. Metrics of the whole broker have
+no labels and different names, so that a sum over queues never includes the broker's own metric.
 """
 
 from collections.abc import Iterable, Iterator
@@ -114,7 +114,7 @@ class _Reading(Collector):
         self._own = own
 
     def describe(self) -> Iterable[Metric]:
-        """Return nothing: the registry need not check the names of a registry of its own."""
+        """Return no metrics: this registry has a single collector, so its names need no check."""
         return []
 
     def collect(self) -> Iterator[Metric]:

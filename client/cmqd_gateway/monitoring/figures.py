@@ -1,8 +1,8 @@
 """The figures behind ``/metrics``: read from the broker page by page, added up, and kept for some seconds.
 
-Requests for metrics that come together share a reading, and requests within ``cache_seconds`` share its result. A
-broker with 10,000 queues answers some 10 pages, one after the other, each in steps between which other clients are
-served.
+Requests for metrics at the same time share a reading, and requests within ``cache_seconds`` share its result. A broker
+with 10,000 queues answers some 10 pages in sequence. The broker makes a page in steps and serves other clients between
+the steps.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """Messages that subscriptions wait for or try again, over all subscriptions."""
     oldest_undelivered_age_seconds: float
     queues: list[QueueMetrics]
-    """The queues with figures of their own: those with the most messages, then those that did the most."""
+    """The queues with figures of their own, by number of messages, then by traffic."""
     topics: list[TopicMetrics]
     subscriptions: list[ShownSubscription]
     now_ms: int

@@ -1,11 +1,12 @@
 """The routes of monitoring: ``/metrics``, ``/healthz`` and ``/readyz``.
 
-``/metrics`` is read with the key of its request, which needs the role ``read`` and the pattern ``*``: a key of
-``admin`` sees all accounts and the broker, another key its own account. With the setting ``metrics_key_file`` the
-gateway reads with that key, and a request needs none. With ``metrics_listen`` the route exists on that listener alone.
+``/metrics`` is read with the key of its request. The key needs the role ``read`` and the pattern ``*``; a key of
+``admin`` sees all accounts and the broker, any other key its own account. With the setting ``metrics_key_file`` the
+gateway reads with the key of the file, and requests need no key. With ``metrics_listen`` the route exists on the
+listener for metrics alone.
 
-``/healthz`` says that this process lives. ``/readyz`` says that it accepts requests and that the broker answers. Both
-tell nothing else, and need no key.
+``/healthz`` says that this process lives. ``/readyz`` says that the gateway accepts requests and that the broker
+answers. Both routes reveal no more, and need no key.
 """
 
 import asyncio

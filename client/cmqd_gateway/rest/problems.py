@@ -25,7 +25,7 @@ class Problem(Struct, frozen=True, kw_only=True, omit_defaults=True):
     type: Annotated[str, Meta(description="`urn:cmqd:error:` and `name`.", examples=["urn:cmqd:error:queue_not_found"])]
     title: Annotated[str, Meta(description="The kind of error, the same at each occurrence.")]
     status: Annotated[int, Meta(description="HTTP status; of an entry of a batch, the status of the entry alone.")]
-    detail: Annotated[str, Meta(description="What is wrong in this request.")]
+    detail: Annotated[str, Meta(description="The fault of this request.")]
     name: Annotated[str, Meta(description="Stable name of the error.", examples=["queue_not_found"])]
     code: Annotated[int | None, Meta(description="Number of the error in the native protocol; absent = no number.")] = (
         None
@@ -184,7 +184,7 @@ def _in_seconds(match: re.Match[str], form: str) -> str:
 
 
 def _rewind_text(error: errors.TimeNotRewindable) -> str | None:
-    """Return the text of a refused rewind with times as this API writes them, or None for a text of another form."""
+    """Return the text of a refused rewind with times in the form of this API, or None for a text of unknown form."""
     match = re.search(r"cannot be rewound to (\d+)(: .*); (.*)", error.text)
     if match is None:
         return None
@@ -257,7 +257,7 @@ def refused(
 
 
 def invalid(field: str | None, detail: str, **details: Any) -> ProblemError:
-    """Return the refusal of a value; its name and code are those that the broker gives to a wrong value."""
+    """Return the refusal of a value, with the name and code of the broker's refusal of a wrong value."""
     code = ErrorCode.INVALID_ARGUMENT
     return refused(code.wire_name, 400, detail, field=field, code=int(code), details=details)
 

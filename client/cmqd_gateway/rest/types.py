@@ -359,7 +359,7 @@ class Rejects(Request, frozen=True, kw_only=True):
 
 
 class VisibilityChanged(Reply, frozen=True, kw_only=True):
-    """The message has another next visible time."""
+    """The message has a new next visible time."""
 
     next_visible_time: datetime | None
 
@@ -372,7 +372,7 @@ class HandleResult(Reply, frozen=True, kw_only=True):
 
 
 class HandleResults(Reply, frozen=True, kw_only=True):
-    """The results of a batch, each of its own: a failed entry changes nothing of the others."""
+    """The results of a batch, by entry: a failed entry has no effect on the other entries."""
 
     results: Annotated[list[HandleResult], Meta(description="A result for each entry, in the order of the request.")]
     failed: Annotated[int, Meta(description="Number of entries with a problem.")]
@@ -872,7 +872,7 @@ class AccountQuery(Request, frozen=True, kw_only=True):
     """The account of a key."""
 
     account: Annotated[
-        str | None, Meta(description="Account of the key; by default the caller's own. Only `admin` can name another.")
+        str | None, Meta(description="Account of the key, by default the caller's own. For `admin`, any account.")
     ] = None
 
 

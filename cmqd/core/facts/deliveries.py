@@ -264,7 +264,7 @@ class Deliveries:
                 del self.retries[position]
             for positions in (self._failed, self.exhausted):
                 positions.remove_range(start, stop)
-        # Without the condition of the retries: a hurried message may be one that was never tried.
+        # Without the condition of the retries: a hurried message may be a message that was never tried.
         if self._hurried:
             self._hurried.remove_range(start, stop)
         return count

@@ -8,8 +8,8 @@ Drops are few. Retries are used up under backoff only, four attempts and 30 s pe
 drops a backlog as ranges, some bytes for each 65,536 messages. Expired messages are left out: a message below the floor
 of its topic is older than a day, and a report does not tell its deliveries any more.
 
-Two generations of at least a day each bound the memory: the first drop after a day begins a new generation and forgets
-the generation before the last. So a drop is known for a day at least, which is the longest life of its message.
+Two generations, a day or longer, bound the memory: the first drop after a day begins a new generation and forgets the
+generation before the last. Therefore a drop is known for at least a day, the longest life of its message.
 """
 
 from pyroaring import BitMap64

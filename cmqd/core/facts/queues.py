@@ -124,7 +124,7 @@ class QueueTable:
         return queue
 
     def apply_deleted(self, record: QueueDeletedRecord, lsn: int = 0) -> None:
-        """Remove a queue with its messages; its totals stay with those of the account."""
+        """Remove a queue with its messages; the account keeps the totals of the queue."""
         queue = self.by_id.pop(record.queue_id)
         self.revision += 1
         self._gone_totals.add(queue.account, lsn, queue.index.totals)

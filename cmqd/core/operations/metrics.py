@@ -1,11 +1,12 @@
 """Figures about queues and topics for monitoring: pages in order of name, and the totals of accounts.
 
-Nothing here changes a fact. A call is bounded by the number of entries it examines, because an account may have 10,000
-queues: a page has ``ENTRIES_A_PAGE`` entries, and the totals of an account are added up in steps.
+These operations change no fact. A call examines a bounded number of entries, because an account may have 10,000 queues:
+a page has ``ENTRIES_A_PAGE`` entries, and the totals of an account are added up in steps.
 
-The totals of an account are those of its deleted queues (facts) and those of its present queues as of the last step
-that examined each. A sum over the present queues in one call would hold the loop; a sum over pages, which show
-different moments, could lose or double a queue that is deleted in between, and come out lower than the sum before.
+The totals of an account are the totals of its deleted queues (facts) and the totals of its present queues, as of the
+last step that examined the queue. A sum over the present queues in a single call would hold the loop. Pages show
+different moments: a sum over pages could lose or double a queue that is deleted in between, and be lower than the sum
+before.
 """
 
 from bisect import bisect_right
@@ -64,7 +65,7 @@ class Metrics:
         Args:
             account: the account; None = all accounts.
             after: where the previous page ended.
-            limit: most queues of the page; a page may have fewer, even none.
+            limit: most queues of the page; a page may have fewer queues or be empty.
             shows: selects the names that the caller may see.
 
         Returns:
@@ -146,8 +147,8 @@ class Metrics:
     def totals(self, account: str | None) -> AccountTotals:
         """Return the totals of an account, or of all accounts (None), as of the last :meth:`steps`.
 
-        None of them is ever lower than in an earlier call, except 0 after a loss: a deleted queue leaves its totals to
-        its account.
+        A total is never lower than in an earlier call, except 0 after a loss: a deleted queue leaves its totals to its
+        account.
         """
         self._forget_gone()
         accounts = {*self._gone.by_account, *self._sums} if account is None else {account}

@@ -109,7 +109,7 @@ class MetricsRequests:
     ) -> None:
         """Join slices of the core to a page, with the loop free in between, and answer.
 
-        A reply with more entries is worth it: each waits for the disk, and a reader asks for the next page only then.
+        Large replies save time: a reply waits for the disk, and a reader asks for the next page only after the reply.
 
         Raises:
             InvalidArgument: the limit is out of range.

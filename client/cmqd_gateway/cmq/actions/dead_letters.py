@@ -3,8 +3,8 @@
     deadLetterPolicy = {"deadLetterQueue": "orders-dead", "policy": 0, "maxReceiveCount": 5}
     deadLetterPolicy = {"deadLetterQueue": "orders-dead", "policy": 1, "maxTimeToLive": 3600}
 
-``deadLetterQueue`` is a name in requests and an id in answers, as in CMQ. Programs send back the policy that they read,
-so requests take an id too.
+``deadLetterQueue`` is a name in requests and an id in answers, as in CMQ. Programs send a policy of an answer back;
+therefore requests take an id too.
 """
 
 from typing import Annotated, Any, Final
@@ -95,7 +95,7 @@ async def policy_attributes(client: Client, policy: Policy | None) -> QueueAttri
     kind, limit = _limit_of(policy)
     return {
         "dead_letter_queue": await _name_of(client, policy.dead_letter_queue),
-        # A queue has one policy. The other limit is set to 0, or the new policy would stand beside the old one.
+        # CMQ's queues have a single policy. The other limit is set to 0, or the former policy would stay in effect.
         "dead_letter_max_receives": limit if kind == RECEIVES else 0,
         "dead_letter_after": limit if kind == AGE else 0,
     }
@@ -129,7 +129,7 @@ async def shown_policy(client: Client, info: QueueInfo) -> ShownPolicy | None:
     try:
         shown_id = queue_id((await client.queue(name).attributes()).id)
     except (QueueNotFound, PermissionDenied):
-        # The queue was unbound and deleted meanwhile, or its name is not one of this key's names.
+        # The queue was unbound and deleted meanwhile, or no pattern of this key matches its name.
         shown_id = ""
     if info.dead_letter_max_receives:
         return ShownPolicy(shown_id, name, RECEIVES, max_receive_count=info.dead_letter_max_receives)

@@ -12,7 +12,7 @@ from cmqd_gateway.cmq.errors import Reason, Refusal
 from cmqd_gateway.cmq.parameters import ActionRequest, Items
 
 MAX_TAGS: Final = 10
-"""CMQ documents 5 tags in one place and uses 10 in another; the broker takes 10."""
+"""CMQ's documents contradict one another: a message has 5 tags or 10 tags; the broker takes 10."""
 
 Tags = Annotated[list[str], Items(1, MAX_TAGS, Reason.TOO_MANY_TAGS)]
 

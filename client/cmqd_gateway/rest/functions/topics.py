@@ -196,7 +196,7 @@ async def peek_deliveries(call: Call[PendingQuery, Nothing]) -> PendingMessages:
 
 
 async def retry_delivery(call: Call[Nothing, Nothing]) -> Deliveries:
-    """Retry one message of a subscription at once, also if it was never tried or is out of retries.
+    """Retry a message of a subscription at once, also if it was never tried or is out of retries.
 
     `messages` is 0 if the message was never tried and waits for its turn, because the broker has no room to remember
     another failure.
@@ -205,7 +205,7 @@ async def retry_delivery(call: Call[Nothing, Nothing]) -> Deliveries:
 
 
 async def drop_delivery(call: Call[Nothing, Nothing]) -> None:
-    """Drop one message for a subscription; an attempt that is being made may still deliver it."""
+    """Drop a message for a subscription; an attempt under way may still deliver the message."""
     await _subscription(call).drop(_message_id(call))
 
 

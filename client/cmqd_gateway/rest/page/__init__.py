@@ -45,4 +45,4 @@ CONTENT_SECURITY_POLICY = "; ".join(
         "frame-ancestors 'none'",
     ]
 )
-"""The page loads nothing from elsewhere, sends nothing elsewhere, and cannot be framed."""
+"""The page loads and sends only within the gateway, and cannot be framed."""
