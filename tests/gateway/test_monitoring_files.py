@@ -191,6 +191,7 @@ def promtool(*arguments: str, text: bytes | None = None) -> "subprocess.Complete
     return subprocess.run([PROMTOOL, *arguments], input=text, capture_output=True, check=False, timeout=60)
 
 
+@pytest.mark.system
 @needs_promtool
 def test_promtool_accepts_the_rules() -> None:
     result = promtool("check", "rules", str(RULES))
@@ -198,6 +199,7 @@ def test_promtool_accepts_the_rules() -> None:
     assert result.returncode == 0, result.stdout + result.stderr
 
 
+@pytest.mark.system
 @needs_promtool
 def test_promtool_accepts_the_expressions_of_the_dashboard(tmp_path: Path) -> None:
     rules = [
@@ -214,6 +216,7 @@ def test_promtool_accepts_the_expressions_of_the_dashboard(tmp_path: Path) -> No
     assert result.returncode == 0, result.stdout + result.stderr
 
 
+@pytest.mark.system
 @needs_promtool
 def test_promtool_finds_no_fault_in_the_metrics() -> None:
     result = promtool("check", "metrics", text=exposition(some_figures()))
