@@ -23,7 +23,7 @@ CLIENT_EXTRAS := --extra sync --extra celery --extra taskiq --extra faststream
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-run setup-spark setup-docs setup-all demo demo-spark serve test test-all test-root check lint docs types fmt bench lock clean
+.PHONY: help setup setup-run setup-spark setup-docs setup-sdk setup-all demo demo-spark serve test test-all test-root check lint docs types fmt bench lock clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -65,6 +65,13 @@ $(VENV)/.setup-docs-done: requirements/docs.txt | $(VENV)/.setup-done
 	@$(LOCKED) --only-binary :all: -r requirements/docs.txt
 	@touch $@
 
+setup-sdk: $(VENV)/.setup-sdk-done  ## add CMQ's own SDK, with which the tests of the gateway call it
+
+# The SDK has no wheel: it is built here with the setuptools of the lock.
+$(VENV)/.setup-sdk-done: requirements/sdk.txt | $(VENV)/.setup-done
+	@$(LOCKED) --no-build-isolation -r requirements/sdk.txt
+	@touch $@
+
 demo: setup-run  ## a broker killed half way through real input; INPUT=file.ndjson for your own
 	@echo "Starting a broker, and sending real input to it ..."
 	@$(BIN)/python -m cmqd_bench.demo $(if $(INPUT),--input "$(INPUT)")
@@ -73,12 +80,12 @@ demo-spark: setup setup-spark  ## real input through a topic, read back with Spa
 	$(BIN)/python -m cmqd_bench.demo --spark $(if $(INPUT),--input "$(INPUT)")
 
 serve: setup-run  ## run a broker in the foreground; ARGS="--help" lists its flags
-	@echo "Starting a broker: cmqd serve $(ARGS)"
-	@$(BIN)/cmqd serve $(ARGS)
+	@echo "Starting a broker: cmqd serve --http 127.0.0.1:5681 $(ARGS)"
+	@$(BIN)/cmqd serve --http 127.0.0.1:5681 $(ARGS)
 
 # Three files at a time, on two cores as well: half of the time of the tests is waiting for real processes, a Spark
 # among them, and for fsyncs. More at once would want more memory than a laptop has.
-test: setup setup-spark setup-docs  ## what a laptop runs, in under 15 minutes, without root; ARGS="-k name" for a part
+test: setup setup-spark setup-docs setup-sdk  ## what a laptop runs, in under 15 minutes, without root; ARGS="-k name" for a part
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-root: setup  ## the tests that mount a file system of their own; run as root
@@ -118,14 +125,15 @@ bench: setup  ## the load harness; ARGS="cycle --batch 16 --json", ARGS="--help"
 	$(BIN)/python -m cmqd_bench $(if $(ARGS),$(ARGS),quick)
 
 lock: setup  ## resolve the dependencies of pyproject.toml anew into requirements/
-	$(LOCK) --extra server --extra http --extra cli $(CLIENT_EXTRAS) --group dev --output-file requirements/dev.txt
-	$(LOCK) --extra server --extra http --extra cli --group build --constraint requirements/dev.txt \
+	$(LOCK) --extra server --extra http --extra gateway --extra cli $(CLIENT_EXTRAS) --group dev --output-file requirements/dev.txt
+	$(LOCK) --extra server --extra http --extra gateway --extra cli --group build --constraint requirements/dev.txt \
 	  --output-file requirements/run.txt
-	$(LOWEST) --extra server --extra http --extra cli --extra sync --extra celery --extra otel --extra pydantic \
+	$(LOWEST) --extra server --extra http --extra gateway --extra cli --extra sync --extra celery --extra otel --extra pydantic \
 	  --group lowest --output-file requirements/lowest.txt
 	$(LOWEST) --extra taskiq --extra faststream --output-file requirements/lowest-frameworks.txt
 	$(LOWEST) --extra spark --output-file requirements/lowest-spark.txt
 	$(LOCK) --extra spark --constraint requirements/dev.txt --output-file requirements/spark.txt
+	$(LOCK) --group sdk --constraint requirements/dev.txt --output-file requirements/sdk.txt
 	$(LOCK) --group docs --constraint requirements/dev.txt --output-file requirements/docs.txt
 
 clean:  ## remove caches and build output; .venv stays

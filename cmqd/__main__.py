@@ -51,8 +51,12 @@ def main(arguments: list[str] | None = None) -> int:
         if chosen.command == "new-log-id":
             return _give_new_log_id(settings.data)
         from cmqd.server.daemon import run_server
+        from cmqd.server.http_gateway import missing_library
     except ModuleNotFoundError as missing:
         print(f"cmqd: {missing.name} is not installed; the server needs: pip install 'cmqd[server]'", file=sys.stderr)
+        return ExitCode.USAGE
+    if settings.http and (missing_name := missing_library()) is not None:
+        print(f"cmqd: {missing_name} is not installed; --http needs: pip install 'cmqd[gateway]'", file=sys.stderr)
         return ExitCode.USAGE
     return int(run_server(settings, read_settings, ignored))
 

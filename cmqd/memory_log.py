@@ -7,13 +7,16 @@ that a restart would find.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
+from time import perf_counter
 
 from cmqd.log.errors import LogFailed
 from cmqd.log.interface import ignore
 from cmqd.log.values import (
     ROW_BYTES,
+    CommitFigures,
     LogState,
     OnPage,
+    OnPublished,
     RecoveredBatch,
     RecoveredRow,
     RecoveryReport,
@@ -21,7 +24,17 @@ from cmqd.log.values import (
     pack_ranges,
 )
 from cmqd_segment.checkpoint import AnyPart, CheckpointEnd, CheckpointHeader
-from cmqd_segment.records import AnyRecord, Lsn, Runs, StoredMessage, pack_runs, ranges
+from cmqd_segment.published import published_message
+from cmqd_segment.records import (
+    AnyRecord,
+    Lsn,
+    MessagesPublished,
+    PublishedMessage,
+    Runs,
+    StoredMessage,
+    pack_runs,
+    ranges,
+)
 from cmqd_segment.rows import Run, bodies_of, encode_records, extra_bytes, sent_runs, stored_messages
 
 RECOVERY_BATCH = 256
@@ -62,6 +75,7 @@ class MemoryLog:
     def __init__(self, disk: MemoryDisk | None = None, *, segment_bytes: int = 128 * 1024 * 1024) -> None:
         self.on_durable: Callable[[int], None] = ignore
         self.on_page: OnPage = ignore
+        self.on_published: OnPublished = ignore
         self.on_fatal: Callable[[LogFailed], None] = ignore
         self.on_state: Callable[[LogState], None] = ignore
         self.on_checkpoint_wanted: Callable[[], None] = ignore
@@ -84,11 +98,15 @@ class MemoryLog:
         """Durable rows of the segment that is not sealed."""
         self._active_bytes = 0
         self._pages: list[tuple[int, int, Runs, int, int]] = []
+        self._published_reads: list[tuple[int, int, int, int, int]] = []
         self._pages_held = False
         self.pages_asked = 0
         self.pages_answered = 0
         self._parts: list[AnyPart] = []
         self._closed = False
+        self.figures = CommitFigures()
+        self._flushed_s = 0.0
+        """Time of the flush that began the commit under way."""
         self._dropping: set[int] = set()
         self._committed: asyncio.Future[None] | None = None
         """Set while a drop waits for the next commit."""
@@ -167,6 +185,7 @@ class MemoryLog:
         self._check()
         if self._rows and not self._committing and not self._held:
             self._committing = len(self._rows)
+            self._flushed_s = perf_counter()
             asyncio.get_running_loop().call_soon(self._commit)
 
     def hold(self) -> None:
@@ -213,6 +232,8 @@ class MemoryLog:
                 for message in stored_messages(run, data, bodies):
                     messages[message.position] = message
         self.durable_lsn = disk.last_lsn = rows[-1].lsn
+        records, size = sum(len(row.records) for row in rows), sum(row.cost for row in rows)
+        self.figures.note(perf_counter() - self._flushed_s, records, size)
         self._wake_drops()
         self._finish_checkpoint()
         if self._active_bytes >= self._segment_bytes:
@@ -259,6 +280,12 @@ class MemoryLog:
         self.pages_asked += 1
         asyncio.get_running_loop().call_soon(self._answer_pages)
 
+    def read_published(self, read_id: int, topic_id: int, start: int, stop: int, min_lsn: int) -> None:
+        """See ``Log``."""
+        self._check()
+        self._published_reads.append((read_id, topic_id, start, stop, min_lsn))
+        asyncio.get_running_loop().call_soon(self._answer_pages)
+
     def hold_pages(self) -> None:
         """Answer no page until ``let_pages_go``."""
         self._pages_held = True
@@ -279,6 +306,22 @@ class MemoryLog:
             elif self._failed is None:
                 self.pages_answered += 1
                 self.on_page(read_id, *self._page(queue_id, positions, max_bytes))
+        published_reads, self._published_reads = self._published_reads, []
+        for read in published_reads:
+            read_id, topic_id, start, stop, min_lsn = read
+            if min_lsn > self.durable_lsn:
+                self._published_reads.append(read)
+            elif self._failed is None:
+                self.on_published(read_id, self._published(topic_id, start, stop))
+
+    def _published(self, topic_id: int, start: int, stop: int) -> PublishedMessage | None:
+        for row in self.disk.rows:
+            for record in row.records:
+                if isinstance(record, MessagesPublished) and record.topic_id == topic_id:
+                    position = max(start, record.first_position)
+                    if position < min(stop, record.first_position + len(record.sizes)):
+                        return published_message(record, position)
+        return None
 
     def _page(self, queue_id: int, positions: Runs, max_bytes: int) -> tuple[list[StoredMessage], Runs]:
         stored = self.disk.messages.get(queue_id, {})

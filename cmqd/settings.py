@@ -38,6 +38,7 @@ ENVIRONMENT_PREFIX = "CMQD_"
 HIDDEN = "..."
 """Stands for the value of an unknown setting in its refusal."""
 DEFAULT_PORT = 5680
+DEFAULT_HTTP_PORT = 5681
 
 LEAST_MEMORY_BUDGET_BYTES = 128 * 1024 * 1024
 
@@ -119,6 +120,13 @@ class Settings:
     # Loopback, so that a first start offers no port to the network before the operator decides that it should.
     listen: str = _setting(
         f"127.0.0.1:{DEFAULT_PORT}", "network", "address and port; port 0 picks a free one, [::1]:5680 for IPv6"
+    )
+    # A gateway with further settings, or on a different machine, is the command cmqd-gateway with its own key.
+    http: str = _setting(
+        "",
+        "network",
+        "address and port of an HTTP gateway that the broker runs as a child process; none: no gateway. Needs the "
+        "extra gateway",
     )
     advertise: str = _setting(
         "",
@@ -297,6 +305,14 @@ class Settings:
     def listen_address(self) -> tuple[str, int]:
         """Host and port of ``listen``."""
         return parse_address(self.listen)
+
+    @property
+    def http_address(self) -> str:
+        """Return ``http`` as ``host:port``, empty without a gateway."""
+        if not self.http:
+            return ""
+        host, port = parse_address(self.http, DEFAULT_HTTP_PORT)
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     @property
     def durability_text(self) -> str:
@@ -553,6 +569,11 @@ def _check_together(settings: Settings, sources: Mapping[str, str]) -> None:
         parse_address(settings.listen)
     except ValueError as error:
         raise refuse("listen", str(error)) from error
+    if settings.http:
+        try:
+            parse_address(settings.http, DEFAULT_HTTP_PORT)
+        except ValueError as error:
+            raise refuse("http", str(error)) from error
     if settings.advertise:
         try:
             _, port = parse_address(settings.advertise)

@@ -83,13 +83,23 @@ def test_the_pages_name_only_files_of_the_checkout_that_exist() -> None:
 def test_every_block_of_a_page_is_run_or_says_why_not() -> None:
     # The test that runs the blocks of a page; a new page with blocks needs a line here.
     run_by = {
-        "sh": {"README.md", "model.md", "topics.md", "schedules.md", "transactions.md", "command-line.md", "replay.md"},
+        "sh": {
+            "README.md",
+            "model.md",
+            "topics.md",
+            "schedules.md",
+            "transactions.md",
+            "command-line.md",
+            "json-api.md",
+            "replay.md",
+        },
         "python": {
             "README.md",
             "client.md",
             "frameworks.md",
             "topics.md",
             "schedules.md",
+            "security.md",
             "transactions.md",
             "spark.md",
             "sync.md",

@@ -45,6 +45,11 @@ class Options:
     spread: float = 60.0
     """Seconds over which delayed messages become due."""
     saturate: bool = False
+    queues: int = 10_000
+    idle: int = 10_000
+    """HTTP connections that stay idle."""
+    moto: str | None = None
+    """Interpreter that has moto with its server; None = no comparison."""
     rounds: int | None = None
     durability: str = "fsync"
     scratch: Path | None = None
@@ -66,6 +71,10 @@ class Options:
                 return 15.0 + self.messages / 20_000
             case "push":
                 return 2 * (self.warm_up + self.seconds) + 2.0
+            case "metrics":
+                return 2 * (self.warm_up + self.seconds) + self.queues / 500
+            case "gateway":
+                return 6 * (self.warm_up + self.seconds + 1.0)
             case _:
                 return self.warm_up + self.seconds + 1.0
 
@@ -120,6 +129,14 @@ SCENARIOS: Mapping[str, tuple[str, Sequence[str]]] = {
         "C producers publish to a topic with N queues subscribed, one request outstanding each; no consumers",
         ("batch", "connections", "subscribers", "unmatched", "seconds", "warm_up"),
     ),
+    "gateway": (
+        "send, receive and delete over HTTP: one gateway, two, and moto's SQS server; the native cycle beside them",
+        ("connections", "idle", "seconds", "warm_up", "moto"),
+    ),
+    "metrics": (
+        "/metrics of a gateway before a broker with N queues, and native latency at a fixed rate meanwhile",
+        ("queues", "rate", "connections", "seconds", "warm_up"),
+    ),
     "push": (
         "a topic with N URLs at a fixed rate: all answer at once, then all but one never answer",
         ("endpoints", "rate", "seconds", "warm_up"),
@@ -140,6 +157,8 @@ DEFAULTS: Mapping[str, Mapping[str, object]] = {
     "transactions": {"batch": 1, "connections": 64},
     "deadletter": {"connections": 64},
     "fanout": {"batch": 1, "connections": 64},
+    "gateway": {"batch": 1, "connections": 64},
+    "metrics": {"batch": 1, "rate": 1_000.0},
     # Long enough for the time-outs of hanging requests (15 s) and the retries after a time-out.
     "push": {"batch": 1, "connections": 4, "rate": 2_400.0, "seconds": 20.0, "warm_up": 2.0},
 }
@@ -249,6 +268,9 @@ FLAGS: Mapping[str, Flag] = {
     "unmatched": switch("no subscriber matches the published messages"),
     "endpoints": flag(whole(2, 500), "URLs, one subscription each"),
     "spread": flag(decimal(1, 3000), "seconds over which messages become due"),
+    "queues": flag(whole(2, 10_000), "queues, that of the latencies included"),
+    "idle": flag(whole(0, 100_000), "HTTP connections that stay idle"),
+    "moto": {"metavar": "PYTHON", "help": "compare with moto's SQS server, of this interpreter"},
     "saturate": switch("two more processes keep the server's loop busy with batches"),
     "rounds": {
         "type": whole(1, 100),

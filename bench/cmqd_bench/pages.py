@@ -4,6 +4,7 @@
 - ``README.md`` and ``docs/benchmarks.md``: the table of measurements, from the files in ``bench/results``.
 - ``docs/benchmarks.svg``: the plot of server CPU per message, from the same files.
 - ``cmqd/ARCHITECTURE.md``: the tables of modules, from the first sentence of each module's docstring.
+- ``docs/cmq-api.md``: actions and errors of CMQ's API 2.0, from ``cmqd_gateway.cmq``.
 - ``docs/glossary.md``: the terms, from the docstring of ``cmqd.core``.
 - ``docs/internals/decisions.md``: the list of decision records; ``docs/internals/decisions/``: links to the records.
 
@@ -22,6 +23,7 @@ from typing import Any
 
 import cmqd.core
 from cmqd.settings import SETTINGS, SettingInfo
+from cmqd_bench import cmq_tables
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "bench/results"
@@ -259,6 +261,8 @@ PARTS: tuple[tuple[str, str, Callable[[], str]], ...] = (
     ("docs/benchmarks.md", "measurements", measurements_table),
     ("docs/benchmarks.md", "sources", sources_table),
     ("docs/settings.md", "settings", settings_tables),
+    ("docs/cmq-api.md", "actions", cmq_tables.actions_table),
+    ("docs/cmq-api.md", "errors", cmq_tables.errors_table),
     ("docs/glossary.md", "glossary", glossary_table),
     ("docs/internals/decisions.md", "decisions", decisions_list),
 )

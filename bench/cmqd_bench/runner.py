@@ -19,8 +19,10 @@ from cmqd_bench.scenarios import (
     delayed,
     drain,
     fanout,
+    gateway,
     idle,
     latency,
+    metrics,
     push,
     rewind,
     send,
@@ -40,6 +42,8 @@ RUNS: Mapping[str, Callable[[Options, Broker], Awaitable[Round]]] = {
     "deadletter": deadletter.run,
     "fanout": fanout.run,
     "push": push.run,
+    "gateway": gateway.run,
+    "metrics": metrics.run,
 }
 FILES = 4096
 """Open files for any scenario; idle needs more."""

@@ -61,9 +61,10 @@ CALLBACKS = {
     "LocalBatchTransaction": "thread.runs({name})",
     "Checker": "in_worker_thread({name})",
     "OnEvent": "{name}",
+    "OnKeyChange": "{name}",
 }
 """The argument to pass for a callback, by its type: in the thread that waits for the call, in a worker thread, or
-(events: the hook may not wait) in the thread of the client."""
+(events and changes of keys: the hook may not wait) in the thread of the client."""
 
 BODIES = {
     ("Client", "open"): """

@@ -15,6 +15,8 @@ from cmq_cli.commands import (
     completion,
     context,
     deadletter,
+    import_cmq,
+    key,
     message,
     publish,
     queue,
@@ -58,7 +60,8 @@ _COMMANDS: dict[str, Sequence[Callable[..., Any] | App]] = {
     "Topics": (topic.app, subscription.app, publish.publish),
     "Schedules": (schedule.app,),
     "Log": (segment.app, replay.replay, reconcile.reconcile),
-    "Access": (account.app, context.app),
+    "Migration": (import_cmq.import_cmq,),
+    "Access": (account.app, key.app, context.app),
     "Shell": (completion.completion_of(app),),
 }
 

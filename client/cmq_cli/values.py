@@ -118,7 +118,7 @@ def show_value(field: str, value: Any) -> str:
         return show_duration(value)
     if isinstance(value, int):
         return _show_number(field, value)
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         value = ", ".join(map(str, cast("Sequence[Any]", value)))
     return printable(str(value)).replace("\n", " ")
 

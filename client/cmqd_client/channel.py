@@ -30,6 +30,7 @@ from cmqd_client.errors import (
 )
 from cmqd_client.events import CallCounters, ClientState, ClientStatistics, Closed, EventReporter, OnEvent
 from cmqd_client.hosts_in_turn import Opener
+from cmqd_client.key_changes import KeyChangeRouter
 from cmqd_client.link import Link
 from cmqd_client.numbering import SendNumbering, Session
 from cmqd_client.retry import Repeat, RetryPolicy, final_error, may_have_happened
@@ -38,10 +39,12 @@ from cmqd_protocol.messages import (
     AnyReply,
     MessagesReceived,
     PublishMessages,
+    Push,
     ReceiveMessages,
     Request,
     SendHalfMessages,
     SendMessages,
+    TransactionCheck,
 )
 
 P = ParamSpec("P")
@@ -91,6 +94,7 @@ class Channel:
         "checks",
         "counters",
         "events",
+        "key_changes",
         "next_request_id",
         "numbering",
     )
@@ -136,10 +140,27 @@ class Channel:
         self.checks: CheckRouter = CheckRouter(self.next_request_id, request_timeout, policy)
         """The registry of checkers of half messages."""
 
-        def opener(on_ended: OnEnded) -> Awaitable[Connection]:
-            return open_connection(on_ended=on_ended, next_request_id=self.next_request_id, on_push=self.checks.pushed)
+        self.key_changes: KeyChangeRouter = KeyChangeRouter(self.next_request_id, request_timeout, policy)
+        """The registry of takers of changes of keys."""
 
-        self._links = [Link(opener, policy, self.checks.connected, self.events.report) for _ in range(links)]
+        def opener(on_ended: OnEnded) -> Awaitable[Connection]:
+            def ended(connection: Connection) -> None:
+                on_ended(connection)
+                self.key_changes.ended()
+
+            return open_connection(on_ended=ended, next_request_id=self.next_request_id, on_push=self._pushed)
+
+        self._links = [Link(opener, policy, self._connected, self.events.report) for _ in range(links)]
+
+    def _pushed(self, connection: Connection, push: Push) -> None:
+        if isinstance(push, TransactionCheck):
+            self.checks.pushed(connection, push)
+        else:
+            self.key_changes.pushed(push)
+
+    def _connected(self, connection: Connection) -> None:
+        self.checks.connected(connection)
+        self.key_changes.connected(connection)
 
     # ------------------------------------------------------------------ opening and closing
 
@@ -175,6 +196,7 @@ class Channel:
             self.events.report(Closed())
         self._state.closing = True
         self.checks.close()
+        self.key_changes.close()
         connections = [connection for link in self._links for connection in await link.close()]
         if connections:
             await asyncio.gather(*(connection.close() for connection in connections))
@@ -213,12 +235,12 @@ class Channel:
             try:
                 reply = await connection.request(request, self._first_timeout)
             except CmqError as error:
-                reply, _ = await self._again(request, repeat, started, error)
+                reply, _, connection = await self._again(request, repeat, started, error)
         else:
-            reply, _ = await self._again(request, repeat, started, None)
+            reply, _, connection = await self._again(request, repeat, started, None)
         if isinstance(reply, reply_type):
             return reply
-        raise _surprise(request, reply)
+        raise _surprise(request, reply, connection)
 
     async def ask(
         self,
@@ -243,11 +265,12 @@ class Channel:
         finally:
             session.answered(sequence)
 
-    async def call_noting_repeats(self, request: Request, reply_type: type[R]) -> tuple[R, bool]:
+    async def call_with_facts(self, request: Request, reply_type: type[R]) -> tuple[R, bool, int]:
         """Like :meth:`call`, for requests that are safe to repeat.
 
         Returns:
-            The reply, and True if an earlier attempt may have been executed.
+            The reply, True if an earlier attempt may have been executed, and the server's number of the connection that
+            the reply came on.
         """
         uncertain = False
         self.counters.requests += 1
@@ -257,19 +280,22 @@ class Channel:
             try:
                 reply = await connection.request(request, self._first_timeout)
             except CmqError as error:
-                reply, uncertain = await self._again(request, Repeat.SAFE, started, error)
+                reply, uncertain, connection = await self._again(request, Repeat.SAFE, started, error)
         else:
-            reply, uncertain = await self._again(request, Repeat.SAFE, started, None)
+            reply, uncertain, connection = await self._again(request, Repeat.SAFE, started, None)
         if isinstance(reply, reply_type):
-            return reply, uncertain
-        raise _surprise(request, reply)
+            return reply, uncertain, connection.connection_id
+        raise _surprise(request, reply, connection)
 
     async def _again(
         self, request: Request, repeat: Repeat, started: float, error: CmqError | None
-    ) -> tuple[AnyReply, bool]:
+    ) -> tuple[AnyReply, bool, Connection]:
         """Continue a call that began at ``started`` (loop time), after a first attempt that failed with ``error``.
 
         ``error`` None = no attempt was made, because no connection was ready.
+
+        Returns:
+            The reply, True if an earlier attempt may have been executed, and the connection of the reply.
         """
         loop = asyncio.get_running_loop()
         deadline = started + self._patience
@@ -296,7 +322,7 @@ class Channel:
                 if connection.write_paused:
                     await connection.wait_writable(min(self._timeout, deadline - loop.time()))
                 timeout = max(min(self._timeout, deadline - loop.time()), 0.0)
-                return await connection.request(request, timeout), uncertain
+                return await connection.request(request, timeout), uncertain, connection
             except CmqError as caught:
                 error = caught
 
@@ -405,10 +431,10 @@ class Channel:
         )
 
     @property
-    def connection_id(self) -> int | None:
-        """The server's number of a connection in use; None = not connected."""
+    def account(self) -> str | None:
+        """The account of the key, as the server told it; None = not connected."""
         connection = self._pick()
-        return None if connection is None else connection.connection_id
+        return None if connection is None else connection.account
 
     def _pick(self) -> Connection | None:
         """Return a connection that is up, in turn; None if all links are down."""
@@ -444,7 +470,9 @@ def _unsure(error: CmqError) -> CmqError:
     )
 
 
-def _surprise(request: Request, reply: AnyReply) -> ProtocolViolation:
+def _surprise(request: Request, reply: AnyReply, connection: Connection) -> ProtocolViolation:
     return ProtocolViolation(
-        f"the server answered {type(request).__name__} with {type(reply).__name__}", request_id=reply.request_id
+        f"the server answered {type(request).__name__} with {type(reply).__name__}",
+        request_id=reply.request_id,
+        connection_id=connection.connection_id,
     )

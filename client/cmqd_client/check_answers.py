@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable
 from inspect import isawaitable
-from typing import Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 from cmqd_client.bodies import BodyT
 from cmqd_client.durations import to_datetime
@@ -123,13 +123,21 @@ class CheckAnswers(Generic[BodyT]):
             outcome = await self._queue.end_transactions([message_id], status, check=False)
         except CmqError as error:
             _log.warning(
-                "the answer to a check of %s was not delivered; the server will ask again: %s", message_id, error
+                "the answer to a check of %s was not delivered; the server will ask again: %s",
+                message_id,
+                error,
+                extra=_facts("check_not_answered", question, error.text),
             )
             return
         if status is not TransactionStatus.UNKNOWN:
             self._waiting.pop(number, None)
         for refused in outcome.failures:
-            _log.warning("the checker of queue %r answered too late: %s", question.queue, refused.error.text)
+            _log.warning(
+                "the checker of queue %r answered too late: %s",
+                question.queue,
+                refused.error.text,
+                extra=_facts("decided_too_late", question, refused.error.text),
+            )
 
     async def _ask(self, check: TransactionCheck[BodyT]) -> TransactionStatus:
         try:
@@ -142,6 +150,7 @@ class CheckAnswers(Generic[BodyT]):
                 check.id,
                 self._check_seconds,
                 exc_info=problem,
+                extra=_facts("checker_failed", check, f"no answer within {self._check_seconds:g} s"),
             )
         except Exception as problem:
             _log.warning(
@@ -150,11 +159,17 @@ class CheckAnswers(Generic[BodyT]):
                 problem,
                 check.id,
                 exc_info=problem,
+                extra=_facts("checker_failed", check, repr(problem)),
             )
         return TransactionStatus.UNKNOWN
 
     def __repr__(self) -> str:
         return f"{len(self._running)} checks running, {len(self._waiting)} waiting"
+
+
+def _facts(event: str, check: TransactionCheck[Any], why: str) -> dict[str, object]:
+    """Return the attributes of a log record about a check."""
+    return {"event": event, "queue": check.queue, "message_id": check.id, "why": why}
 
 
 async def result_of(answer: R | Awaitable[R]) -> R:

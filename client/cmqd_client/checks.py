@@ -92,7 +92,9 @@ class CheckRouter:
         if not takers:
             # The server asks another producer as soon as it gets the answer.
             _log.debug(
-                "this client has no checker for queue %r any more, and leaves a check to other producers", check.queue
+                "this client has no checker for queue %r any more, and leaves a check to other producers",
+                check.queue,
+                extra={"event": "check_left", "queue": check.queue},
             )
             self._unregister(connection, check.queue)
             return
@@ -137,7 +139,16 @@ class CheckRouter:
                     return
                 if not error.retryable:
                     _log.warning(
-                        "checks of queue %r will not come on connection %d: %s", queue, connection.connection_id, error
+                        "checks of queue %r will not come on connection %d: %s",
+                        queue,
+                        connection.connection_id,
+                        error,
+                        extra={
+                            "event": "checker_not_registered",
+                            "queue": queue,
+                            "connection_id": connection.connection_id,
+                            "why": error.text,
+                        },
                     )
                     return
                 await asyncio.sleep(max(self._policy.delay(attempt, random()), error.retry_after or 0))

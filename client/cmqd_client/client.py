@@ -22,9 +22,17 @@ from cmqd_client.errors import ClientClosed
 from cmqd_client.events import ClientState, ClientStatistics, OnEvent
 from cmqd_client.half_messages import Checker
 from cmqd_client.hosts_in_turn import HostsInTurn, Opener
+from cmqd_client.metrics import (
+    Metrics,
+    QueueMetricsPage,
+    TopicMetricsPage,
+    ask_metrics,
+    ask_queues,
+    ask_topics,
+)
 from cmqd_client.queue import Queue
 from cmqd_client.requests import REPLY_TIMEOUT, Reply, Requester
-from cmqd_client.results import Done, QueuePage, SegmentsSealed
+from cmqd_client.results import Done, QueuePage, SegmentsSealed, ServerStatus
 from cmqd_client.retry import Repeat, RetryPolicy
 from cmqd_client.running import STOP_SIGNALS, run_consumers
 from cmqd_client.schedules import Schedules
@@ -210,6 +218,11 @@ class Client:
         """Whether the client is connected, connecting, refused or closed."""
         return self._channel.state if self._is_opened else ClientState.NEW
 
+    @property
+    def account(self) -> str | None:
+        """Name of the account of the key, as told by the server; None = not connected."""
+        return self._channel.account
+
     def statistics(self) -> ClientStatistics:
         """Return a snapshot of the counters of this client.
 
@@ -272,8 +285,14 @@ class Client:
             InvalidArgument: the name or a value is out of range.
             TooManyQueues: the account is at its limit of queues.
         """
-        await self._require().ask(wire.CreateQueue, wire.QueueInfo, Repeat.ONCE, name, to_wire(attributes))
-        return Queue(self._require(), name)
+        info = await self.create_queue_info(name, **attributes)
+        return Queue(self._require(), name, request_id=info.request_id)
+
+    async def create_queue_info(self, name: str, **attributes: Unpack[QueueAttributes]) -> QueueInfo:
+        """Like :meth:`create_queue`; return the attributes and the id."""
+        return from_wire(
+            await self._require().ask(wire.CreateQueue, wire.QueueInfo, Repeat.ONCE, name, to_wire(attributes))
+        )
 
     async def ensure_queue(self, name: str, **attributes: Unpack[QueueAttributes]) -> Queue:
         """Create a queue, or check that the existing queue has the given attributes. Repeated after a lost reply.
@@ -286,8 +305,8 @@ class Client:
             QueueDiffers: the queue exists with other attributes; ``difference`` shows them. The queue was not changed.
             CmqError: as for :meth:`create_queue`.
         """
-        await self.ensure_queue_info(name, **attributes)
-        return Queue(self._require(), name)
+        info = await self.ensure_queue_info(name, **attributes)
+        return Queue(self._channel, name, request_id=info.request_id)
 
     async def ensure_queue_info(self, name: str, **attributes: Unpack[QueueAttributes]) -> QueueInfo:
         """Like :meth:`ensure_queue`; return the current attributes and ``created``."""
@@ -304,7 +323,8 @@ class Client:
             limit: most queues of a page, 1-1,000.
         """
         reply = await self._require().ask(wire.ListQueues, wire.QueueList, Repeat.READ, search, offset, limit)
-        return QueuePage([name for _, name in reply.queues], reply.total, reply.request_id)
+        ids, names = [number for number, _ in reply.queues], [name for _, name in reply.queues]
+        return QueuePage(names, reply.total, reply.request_id, ids)
 
     async def delete_queue(self, name: str) -> Done:
         """Delete a queue with all its messages. Not repeated after a lost reply.
@@ -519,9 +539,13 @@ class Client:
             InvalidArgument: the name or a value is out of range.
             TooManyTopics: the account is at its limit of topics.
         """
+        info = await self.create_topic_info(name, **attributes)
+        return Topic(self._require(), info.name, request_id=info.request_id)
+
+    async def create_topic_info(self, name: str, **attributes: Unpack[TopicAttributes]) -> TopicInfo:
+        """Like :meth:`create_topic`; return the attributes, the resulting name and the id."""
         given = topic_attributes(attributes)
-        reply = await self._require().ask(wire.CreateTopic, wire.TopicInfo, Repeat.ONCE, name, given)
-        return Topic(self._require(), reply.topic)
+        return topic_info(await self._require().ask(wire.CreateTopic, wire.TopicInfo, Repeat.ONCE, name, given))
 
     async def ensure_topic(self, name: str, **attributes: Unpack[TopicAttributes]) -> Topic:
         """Create a topic, or check that the existing topic has the given attributes. Repeated after a lost reply.
@@ -534,8 +558,8 @@ class Client:
             TopicDiffers: the topic exists with other attributes; ``difference`` shows them. The topic was not changed.
             CmqError: as for :meth:`create_topic`.
         """
-        await self.ensure_topic_info(name, **attributes)
-        return Topic(self._require(), name)
+        info = await self.ensure_topic_info(name, **attributes)
+        return Topic(self._channel, name, request_id=info.request_id)
 
     async def ensure_topic_info(self, name: str, **attributes: Unpack[TopicAttributes]) -> TopicInfo:
         """Like :meth:`ensure_topic`; return the current attributes and ``created``."""
@@ -545,7 +569,8 @@ class Client:
     async def topics(self, *, search: str = "", offset: int = 0, limit: int = 100) -> TopicPage:
         """List topics of the account, by name; arguments as for :meth:`queues`. Safe to cancel."""
         reply = await self._require().ask(wire.ListTopics, wire.TopicList, Repeat.READ, search, offset, limit)
-        return TopicPage([name for _, name in reply.topics], reply.total, reply.request_id)
+        ids, names = [number for number, _ in reply.topics], [name for _, name in reply.topics]
+        return TopicPage(names, reply.total, reply.request_id, ids)
 
     async def delete_topic(self, name: str) -> Done:
         """Delete a topic that has no subscriptions. Not repeated after a lost reply.
@@ -568,9 +593,40 @@ class Client:
         """Administration of accounts and keys."""
         return Accounts(self._require())
 
-    async def status(self) -> dict[str, Any]:
+    async def status(self) -> ServerStatus:
         """Return the status of the server: version, durability, uptime, counts, storage. Safe to cancel."""
-        return (await self._require().ask(wire.GetServerStatus, wire.ServerStatus, Repeat.READ)).status
+        reply = await self._require().ask(wire.GetServerStatus, wire.ServerStatus, Repeat.READ)
+        return ServerStatus(reply.status, reply.request_id)
+
+    async def metrics(self) -> Metrics:
+        """Return running totals of the account; for ``admin``, of all accounts, and figures of the server. Safe to
+        cancel.
+
+        Raises:
+            UnknownOperation: the server is older than this operation.
+        """
+        return await ask_metrics(self._require())
+
+    async def queue_metrics(
+        self, *, all_accounts: bool = False, after: tuple[str, str] | None = None, limit: int = 1000
+    ) -> QueueMetricsPage:
+        """Return a page of the metrics of queues, by account and name. Safe to cancel.
+
+        Args:
+            all_accounts: queues of all accounts; only for ``admin``.
+            after: begin behind this account and queue: ``next`` of the previous page.
+            limit: most queues of a page, 1-1,000. A page may have fewer before the end.
+
+        Raises:
+            PermissionDenied: all accounts were asked for, and the account is not ``admin``.
+        """
+        return await ask_queues(self._require(), all_accounts, after, limit)
+
+    async def topic_metrics(
+        self, *, all_accounts: bool = False, after: tuple[str, str] | None = None, limit: int = 1000
+    ) -> TopicMetricsPage:
+        """Return a page of the metrics of topics, each with its subscriptions; as :meth:`queue_metrics`."""
+        return await ask_topics(self._require(), all_accounts, after, limit)
 
     async def seal_segments(self) -> SegmentsSealed:
         """Have the server seal the current segment of the log, so that readers of the log find all earlier changes in

@@ -48,7 +48,9 @@ from cmqd_protocol.messages import (
     AnyReply,
     Cancel,
     Error,
+    KeyChanged,
     MessagesReceived,
+    Push,
     ReceiveMessages,
     ReleaseMessages,
     Request,
@@ -78,7 +80,7 @@ TlsOption: TypeAlias = bool | ssl.SSLContext | None
 
 OnEnded: TypeAlias = "Callable[[Connection], None]"
 
-OnPush: TypeAlias = "Callable[[Connection, TransactionCheck], None]"
+OnPush: TypeAlias = "Callable[[Connection, Push], None]"
 
 _Pending: TypeAlias = tuple["asyncio.Future[AnyReply]", Request, float]
 """Future, request and deadline (loop time)."""
@@ -234,7 +236,11 @@ class Connection(asyncio.Protocol):
                 if isinstance(request, ReceiveMessages):
                     self._abandon(request, future)
                     if not future.done():
-                        future.set_exception(ClientClosed("the client was closed", request_id=request_id))
+                        future.set_exception(
+                            ClientClosed(
+                                "the client was closed", request_id=request_id, connection_id=self.connection_id
+                            )
+                        )
             if self._wire.outstanding and not self._closed.done():
                 self._drained = self._loop.create_future()
                 await asyncio.wait({self._drained}, timeout=CLOSE_TIMEOUT)
@@ -310,7 +316,11 @@ class Connection(asyncio.Protocol):
             self._abandon(message, future)
             raise
         if type(reply) is not MessagesReceived:
-            raise ProtocolViolation(f"the server answered a receive with {type(reply).__name__}")
+            raise ProtocolViolation(
+                f"the server answered a receive with {type(reply).__name__}",
+                request_id=message.request_id,
+                connection_id=self.connection_id,
+            )
         return reply
 
     async def wait_writable(self, timeout: float) -> None:
@@ -354,9 +364,9 @@ class Connection(asyncio.Protocol):
             if kind is Opened or kind is ConnectionEnded:
                 self._changed(cast("Opened | ConnectionEnded", event))
                 continue
-            if kind is TransactionCheck:
+            if kind is TransactionCheck or kind is KeyChanged:
                 if self._on_push is not None:
-                    self._on_push(self, cast("TransactionCheck", event))
+                    self._on_push(self, cast("Push", event))
                 continue
             reply = cast("AnyReply", event)
             entry = pending.pop(reply.request_id, None)

@@ -353,15 +353,18 @@ class Consumption:
             The messages that were handled, but are delivered again: the lease ended before the settlement.
         """
         late: list[Lease] = []
+        settled = 0
         for lease in batch.leases:
             if lease.state is not LeaseState.SENDING:
                 continue
-            if lease.handle in invalid_handles and not lease.uncertain:
+            if invalid_handles and lease.handle in invalid_handles and not lease.uncertain:
                 self._lose(lease, "the lease ended before the message was settled")
                 late.append(lease)
             else:
                 self._end(lease)
-                self._counts[batch.settlement.action] += 1
+                settled += 1
+        # Once for the batch: the hash of an enum's member is a call of a Python function.
+        self._counts[batch.settlement.action] += settled
         return late
 
     def not_answered(self, batch: SettlementBatch, now: float, *, may_have_happened: bool) -> list[Lease]:
@@ -619,4 +622,4 @@ class Consumption:
 
     def _end(self, lease: Lease) -> None:
         lease.state = LeaseState.OVER
-        del self._held[lease.handle]
+        del self._held[lease.received.receipt_handle]

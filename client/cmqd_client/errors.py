@@ -25,8 +25,9 @@
         ├── TransactionNotFound, AlreadyCommitted, AlreadyRolledBack      of a half message
         ├── TopicNotFound, TopicExists, TopicInUse, TooManyTopics
         ├── SubscriptionNotFound, SubscriptionExists, TooManySubscriptions, PushUnavailable
+        ├── MessageNotWaiting, MessageNotPublished
         ├── ScheduleNotFound, ScheduleExists, TooManySchedules
-        ├── AccountExists, AccountNotFound, AccountNotEmpty, KeyNotFound, LastKey
+        ├── AccountExists, AccountNotFound, AccountNotEmpty, KeyNotFound, KeyExists, LastKey
         ├── Busy, DiskNearlyFull, ShuttingDown, TooManyRequests, InternalError, MessagesDamaged
         ├── OutcomeUnknown                also raised by the client: see the class
         └── UnknownServerError            a code that this version of the client does not know
@@ -468,6 +469,14 @@ class TooManySubscriptions(ServerError, code=ErrorCode.TOO_MANY_SUBSCRIPTIONS):
     """The topic is at its limit of subscriptions."""
 
 
+class MessageNotWaiting(ServerError, code=ErrorCode.MESSAGE_NOT_WAITING):
+    """The message does not wait for the subscription: delivered, dropped, older than a day, or never for it."""
+
+
+class MessageNotPublished(ServerError, code=ErrorCode.MESSAGE_NOT_PUBLISHED):
+    """The topic does not know the message: not published there, matched no subscription, or gone from the log."""
+
+
 class PushUnavailable(ServerError, code=ErrorCode.PUSH_UNAVAILABLE):
     """The server lacks the optional package for posting to URLs; the server's operator can install the package."""
 
@@ -505,8 +514,12 @@ class AccountNotEmpty(ServerError, code=ErrorCode.ACCOUNT_NOT_EMPTY):
     """The account has queues, topics or schedules; delete them first."""
 
 
+class KeyExists(ServerError, code=ErrorCode.KEY_EXISTS):
+    """A key of this id exists, with another secret, account, role or name; the pair was not imported."""
+
+
 class LastKey(ServerError, code=ErrorCode.LAST_KEY):
-    """The account's last enabled key cannot be disabled or deleted."""
+    """The account's last enabled key with role ``admin`` cannot be disabled, deleted or restricted."""
 
 
 class Busy(ServerError, code=ErrorCode.BUSY):

@@ -5,7 +5,6 @@ from cmqd_client.errors import CmqError, DecisionFailure
 from cmqd_client.message_ids import printed_id
 from cmqd_client.outgoing import Batch
 from cmqd_client.results import DecisionResult, SentBatch, decision_failure
-from cmqd_client.retry import Repeat
 from cmqd_client.sending import send_traced
 from cmqd_protocol import messages as wire
 from cmqd_protocol.limits import MAX_BATCH
@@ -48,9 +47,8 @@ async def _decide(channel: Channel, queue: str, numbers: list[int], decisions: l
     for start in range(0, len(numbers), MAX_BATCH):
         end = start + MAX_BATCH
         request = wire.EndTransactions(channel.next_request_id(), queue, numbers[start:end], decisions[start:end])
-        connection_id = channel.connection_id
         try:
-            reply = await channel.call(request, wire.TransactionsEnded, Repeat.SAFE)
+            reply, _, connection_id = await channel.call_with_facts(request, wire.TransactionsEnded)
         except CmqError as error:
             if not start:
                 raise

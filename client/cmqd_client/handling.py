@@ -63,19 +63,22 @@ class Retry(Exception):
 class Processing:
     """Runs a body as the handler of a message; see :meth:`ConsumedMessage.process`."""
 
-    __slots__ = ("_cancellations", "_intake", "_lease", "_message", "_span")
+    __slots__ = ("_cancellations", "_former", "_intake", "_lease", "_message", "_span")
 
     def __init__(self, intake: Intake, lease: Lease, message: TracedMessage) -> None:
         self._intake = intake
         self._lease = lease
         self._message = message
         self._cancellations = 0
+        self._former: asyncio.Task[Any] | None = None
+        """The task of the handler of the message, if the body runs inside a handler."""
         self._span: AbstractContextManager[Any] | None = None
 
     async def __aenter__(self) -> None:
         task = asyncio.current_task()
         assert task is not None  # the caller is a coroutine
         self._cancellations = task.cancelling()
+        self._former = self._intake.running.get(self._lease.handle)
         self._intake.running[self._lease.handle] = task
         if self._lease.lost is not None:
             # The body cannot be skipped, but ends where it first waits.
@@ -92,6 +95,8 @@ class Processing:
             _end_span(self._span, error)
         lease = self._lease
         task = self._intake.running.pop(lease.handle)
+        if self._former is not None:
+            self._intake.running[lease.handle] = self._former
         if lease.lost is not None and task.cancelling() > self._cancellations:
             remaining = task.uncancel()
             return remaining <= self._cancellations and (
@@ -107,7 +112,18 @@ def settle(intake: Intake, lease: Lease, error: BaseException | None) -> bool:
         return True
     receive_count = lease.received.receive_count
     if isinstance(error, Reject):
-        _log.warning("queue %r: %s is rejected: %s", intake.source.name, lease.name, error.reason)
+        _log.warning(
+            "queue %r: %s is rejected: %s",
+            intake.source.name,
+            lease.name,
+            error.reason,
+            extra={
+                "event": "rejected",
+                "queue": intake.source.name,
+                "message_id": lease.name,
+                "why": error.reason,
+            },
+        )
         intake.settle(lease, Settlement(Action.DEAD_LETTER, reason=error.reason))
         return True
     if not isinstance(error, Exception):
@@ -124,6 +140,14 @@ def settle(intake: Intake, lease: Lease, error: BaseException | None) -> bool:
         settlement.delay,
         error,
         exc_info=None if isinstance(error, Retry) else error,
+        extra={
+            "event": "handler_failed",
+            "queue": intake.source.name,
+            "message_id": lease.name,
+            "receive_count": receive_count,
+            "pause": settlement.delay,
+            "why": repr(error),
+        },
     )
     intake.settle(lease, settlement)
     return True
@@ -137,7 +161,19 @@ def decodes(intake: Intake, lease: Lease, message: MessageWithBody) -> bool:
     try:
         message.body  # noqa: B018 - decodes, and keeps the value
     except PoisonMessage as poison:
-        _log.warning("queue %r: poison (%s): %s", intake.source.name, policy.value, poison.text)
+        _log.warning(
+            "queue %r: poison (%s): %s",
+            intake.source.name,
+            policy.value,
+            poison.text,
+            extra={
+                "event": "poison",
+                "queue": intake.source.name,
+                "message_id": lease.name,
+                "policy": policy.value,
+                "why": poison.text,
+            },
+        )
         if policy is PoisonPolicy.DEAD_LETTER:
             intake.settle(lease, Settlement(Action.DEAD_LETTER, reason=_cut(f"does not decode: {poison.__cause__}")))
         elif policy is PoisonPolicy.SKIP:

@@ -365,14 +365,23 @@ class Intake:
             # The wait of the receive is no part of the outage: no message was missing while the queue was empty.
             beyond_wait = max(self.now() - started - wait_ms / 1000, 0.0)
             outage = self._outage = _Outage(first_receive=started, began=self.now() - beyond_wait)
-            _log.warning("queue %r: cannot receive, the consumer waits and goes on: %s", self.source.name, error)
+            _log.warning(
+                "queue %r: cannot receive, the consumer waits and goes on: %s",
+                self.source.name,
+                error,
+                extra={"event": "cannot_receive", "queue": self.source.name, "why": error.text},
+            )
         outage.attempts += max(error.attempts, 1)
         return outage
 
     def _note_return(self) -> None:
         if self._outage is not None:
+            outage = self.now() - self._outage.first_receive
             _log.info(
-                "queue %r: receives again after %.1f s", self.source.name, self.now() - self._outage.first_receive
+                "queue %r: receives again after %.1f s",
+                self.source.name,
+                outage,
+                extra={"event": "receives_again", "queue": self.source.name, "outage": outage},
             )
             self._outage = None
 
@@ -417,6 +426,13 @@ class Intake:
                     self.source.name,
                     len(batch.leases),
                     error,
+                    extra={
+                        "event": "cannot_settle",
+                        "queue": self.source.name,
+                        "count": len(batch.leases),
+                        "action": batch.settlement.action.value,
+                        "why": error.text,
+                    },
                 )
                 late = self.core.not_answered(batch, self.now(), may_have_happened=may_have_happened(error))
                 self._log_late(late)
@@ -443,11 +459,7 @@ class Intake:
         return {failure.receipt_handle: failure.error for failure in result.failures}
 
     def _take_failures(self, batch: SettlementBatch, failures: dict[int, CmqError]) -> None:
-        refused = [
-            lease
-            for lease in batch.leases
-            if lease.handle in failures and not isinstance(failures[lease.handle], ReceiptHandleInvalid)
-        ]
+        refused = [] if not failures else _refused(batch, failures)
         for lease in refused:
             again = self.retry_settlement(lease.received.receive_count)
             _log.error(
@@ -457,6 +469,14 @@ class Intake:
                 batch.settlement.action.value,
                 again.delay,
                 failures[lease.handle],
+                extra={
+                    "event": "not_settled",
+                    "queue": self.source.name,
+                    "message_id": lease.name,
+                    "action": batch.settlement.action.value,
+                    "pause": again.delay,
+                    "why": failures[lease.handle].text,
+                },
             )
             self.core.refused(lease, again)
             batch.leases.remove(lease)
@@ -469,7 +489,12 @@ class Intake:
                 self.source.name,
                 lease.name,
                 lease.lost,
+                extra=self._facts("handled_again", lease, lease.lost),
             )
+
+    def _facts(self, event: str, lease: Lease, why: str | None) -> dict[str, object]:
+        """Return the attributes of a log record about a message."""
+        return {"event": event, "queue": self.source.name, "message_id": lease.name, "why": why}
 
     # ------------------------------------------------------------------ leases
 
@@ -499,7 +524,18 @@ class Intake:
         try:
             result = await self._settlements.change_visibility(handles, lease_ms)
         except CmqError as error:
-            _log.warning("queue %r: %d leases could not be extended: %s", self.source.name, len(leases), error)
+            _log.warning(
+                "queue %r: %d leases could not be extended: %s",
+                self.source.name,
+                len(leases),
+                error,
+                extra={
+                    "event": "leases_not_extended",
+                    "queue": self.source.name,
+                    "count": len(leases),
+                    "why": error.text,
+                },
+            )
             self.core.not_extended(leases, self.now())
             if not _passes(error):
                 self.fail(error)
@@ -516,8 +552,18 @@ class Intake:
                 self.source.name,
                 lease.name,
                 lease.lost,
+                extra=self._facts("lease_lost", lease, lease.lost),
             )
             self._lost_handler(lease)
+
+
+def _refused(batch: SettlementBatch, failures: dict[int, CmqError]) -> list[Lease]:
+    """Return the leases that the server left as they were."""
+    return [
+        lease
+        for lease in batch.leases
+        if lease.handle in failures and not isinstance(failures[lease.handle], ReceiptHandleInvalid)
+    ]
 
 
 def _passes(error: CmqError) -> bool:

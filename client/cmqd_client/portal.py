@@ -264,7 +264,7 @@ class _Processing(AbstractContextManager[None, bool]):
     In a single task, because the message belongs to the task that processes it.
     """
 
-    __slots__ = ("_ended", "_message", "_portal", "_swallowed")
+    __slots__ = ("_ended", "_message", "_portal", "_span", "_swallowed")
 
     def __init__(self, message: ConsumedMessage[Any], portal: Portal) -> None:
         self._message = message
@@ -272,16 +272,19 @@ class _Processing(AbstractContextManager[None, bool]):
         self._ended: asyncio.Future[BaseException | None] | None = None
         """The error of the body, set at its end; None before the begin."""
         self._swallowed: Future[bool] = Future()
+        self._span: AbstractContextManager[Any] | None = None
+        """Makes the span of the work on the message current in the calling thread; None = no spans."""
 
     def __enter__(self) -> None:
-        entered: Future[None] = Future()
+        entered: Future[AbstractContextManager[Any] | None] = Future()
+        tracing = self._message.queue.channel.tracing
 
         async def process() -> None:
             self._ended = asyncio.get_running_loop().create_future()
             error: BaseException | None = None
             try:
                 async with self._message.process():
-                    entered.set_result(None)
+                    entered.set_result(None if tracing is None else tracing.current_elsewhere())
                     error = await self._ended
                     if isinstance(error, Exception):
                         raise error
@@ -298,7 +301,9 @@ class _Processing(AbstractContextManager[None, bool]):
                 self._swallowed.set_result(True)
 
         self._portal.begin(process)
-        entered.result()
+        self._span = entered.result()
+        if self._span is not None:
+            self._span.__enter__()
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
         def end() -> None:
@@ -306,6 +311,8 @@ class _Processing(AbstractContextManager[None, bool]):
             if self._ended is not None and not self._ended.done():
                 self._ended.set_result(error)
 
+        if self._span is not None:
+            self._span.__exit__(None, None, None)
         self._portal.run(end)
         return self._swallowed.result() and error is not None
 

@@ -41,6 +41,7 @@ from cmqd_client.results import (
     DecisionResult,
     Done,
     HandleResult,
+    Listing,
     Origin,
     Peeked,
     PeekPage,
@@ -287,14 +288,23 @@ class Queue(Generic[BodyT]):
     waiting receive blocks no other request. All methods raise ``QueueNotFound`` if the queue does not exist.
     """
 
-    __slots__ = ("_channel", "_settlements", "codec", "name")
+    __slots__ = ("_channel", "_settlements", "codec", "name", "request_id")
 
-    def __init__(self, channel: Channel, name: str, codec: BodyCodec[BodyT] | None = None) -> None:
+    def __init__(
+        self,
+        channel: Channel,
+        name: str,
+        codec: BodyCodec[BodyT] | None = None,
+        request_id: int | None = None,
+    ) -> None:
         self._channel = channel
         self._settlements = Settlements(channel, name)
         self.name: str = name
         self.codec: BodyCodec[BodyT] | None = codec
         """Encodes and decodes the bodies; None = bodies are bytes."""
+        self.request_id: int | None = request_id
+        """Number of the request that created or checked the queue, if ``create_queue`` or ``ensure_queue`` returned
+        this handle; else None."""
 
     @property
     def channel(self) -> Channel:
@@ -805,10 +815,10 @@ class Queue(Generic[BodyT]):
 
     # ------------------------------------------------------------------ dead letters
 
-    async def dead_letter_sources(self) -> list[str]:
+    async def dead_letter_sources(self) -> Listing[str]:
         """List the names of the queues that use this queue as their dead-letter queue."""
         reply = await self._channel.ask(wire.ListDeadLetterSources, wire.QueueList, Repeat.READ, self.name)
-        return [name for _, name in reply.queues]
+        return Listing([name for _, name in reply.queues], reply.request_id)
 
     async def redrive(self, target: str | None = None, *, max_per_second: int | None = None) -> Redrive:
         """Start to move the messages that are in this queue now to their origins, or all of them to ``target``.

@@ -35,6 +35,9 @@ REPLY_TIMEOUT = 30.0
 """Default time limit of a request and its reply, in seconds."""
 _PREFIX = "reply-"
 REPLY_QUEUE_ATTRIBUTES: Final[Mapping[str, Any]] = {
+    # A reply that the server sends into a connection that has just been lost comes again after this time. A reply is
+    # deleted as soon as it is here, and a second copy of it finds no request, so a short time does no harm.
+    "visibility_timeout_ms": 1_000,
     "retention_ms": 3_600_000,
     "auto_delete_after_ms": 600_000,
     # Replies to requests that were given up must not keep the queue.
@@ -53,6 +56,8 @@ class Reply(msgspec.Struct, frozen=True):
     body: bytes
     headers: Headers
     """Without the return address."""
+    request_id: int
+    """Number of the receive that returned the reply."""
 
 
 class Requester:
@@ -115,16 +120,16 @@ class Requester:
         given |= {REPLY_TO: self._queue.name, CORRELATION_ID: correlation_id}
         reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self._waiting[correlation_id] = reply
-        sent = False
+        sent: int | None = None
         try:
             async with asyncio.timeout(seconds):
                 await self._start()
-                await queue.send(body, headers=given)
-                sent = True
+                sent = (await queue.send(body, headers=given)).request_id
                 return await reply
         except TimeoutError as error:
-            state = "was sent, and may be processed still" if sent else "may have been sent or not"
-            raise NoReply(f"queue {queue.name!r} gave no reply within {seconds:g} s; the request {state}") from error
+            state = "may have been sent or not" if sent is None else "was sent, and may be processed still"
+            text = f"queue {queue.name!r} gave no reply within {seconds:g} s; the request {state}"
+            raise NoReply(text, request_id=sent) from error
         finally:
             del self._waiting[correlation_id]
             # Without this, a reply or error that nothing awaits would be logged as a lost exception.
@@ -166,7 +171,11 @@ class Requester:
                 failures = 0
             except (QueueNotFound, QueueDeleted):
                 # Replies that were in the queue are lost, and their requests time out. Later requests need a queue.
-                _log.warning("reply queue %r is gone and is made again", self._queue.name)
+                _log.warning(
+                    "reply queue %r is gone and is made again",
+                    self._queue.name,
+                    extra={"event": "reply_queue_lost", "queue": self._queue.name},
+                )
                 if not await self._made_again():
                     return
                 continue
@@ -200,16 +209,23 @@ class Requester:
         headers = dict(message.headers)
         waiting = self._waiting.get(headers.pop(CORRELATION_ID, ""))
         if waiting is None:
-            _log.debug("a reply came after its request was given up, or for the second time")
+            _log.debug(
+                "a reply came after its request was given up, or for the second time",
+                extra={"event": "reply_dropped", "queue": self._queue.name, "message_id": message.id},
+            )
         elif not waiting.done():
-            waiting.set_result(Reply(message.body, headers))
+            waiting.set_result(Reply(message.body, headers, message.request_id))
 
     async def _delete(self, messages: list[Message]) -> None:
         try:
             await self._queue.delete_batch(messages)
         except CmqError as error:
             # The replies come again when their leases end, find no request, and are deleted then.
-            _log.debug("replies were not deleted: %s", error)
+            _log.debug(
+                "replies were not deleted: %s",
+                error,
+                extra={"event": "replies_not_deleted", "queue": self._queue.name, "why": error.text},
+            )
 
     def _fail(self, error: CmqError) -> None:
         for reply in self._waiting.values():

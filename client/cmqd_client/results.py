@@ -3,10 +3,10 @@
 A result has ``request_id``, the number of the request on its connection, as in the server's log.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from enum import Enum
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast, overload
 
 import msgspec
 
@@ -26,6 +26,7 @@ from cmqd_types import messages
 from cmqd_types.messages import Headers
 
 EntryT = TypeVar("EntryT")
+ListedT = TypeVar("ListedT", covariant=True)
 FailureT = TypeVar("FailureT", Failure, DecisionFailure)
 
 
@@ -194,6 +195,8 @@ class NamePage(msgspec.Struct, frozen=True):
     total: int
     """Names that match the search, listed here or not."""
     request_id: int
+    ids: list[int] = []
+    """Ids of the queues or topics, in the order of the names."""
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names)
@@ -204,6 +207,78 @@ class NamePage(msgspec.Struct, frozen=True):
 
 class QueuePage(NamePage, frozen=True):
     """A page of :meth:`Client.queues`."""
+
+
+class Listing(Sequence[ListedT]):
+    """All entries of a list that the server sends whole, without pages.
+
+    The sequence does not change, and equals a list or tuple with the same entries.
+    """
+
+    __slots__ = ("_entries", "_request_id")
+
+    def __init__(self, entries: Sequence[ListedT], request_id: int) -> None:
+        self._entries = tuple(entries)
+        self._request_id = request_id
+
+    @property
+    def request_id(self) -> int:
+        """Number of the request."""
+        return self._request_id
+
+    @overload
+    def __getitem__(self, index: int) -> ListedT: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[ListedT, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> ListedT | tuple[ListedT, ...]:
+        return self._entries[index]
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, (Listing, list, tuple)):
+            entries: tuple[object, ...] = tuple(cast("Sequence[object]", other))
+            return self._entries == entries
+        return NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._entries)
+
+    def __repr__(self) -> str:
+        return f"Listing({list(self._entries)!r}, request_id={self._request_id})"
+
+
+class ServerStatus(Mapping[str, Any]):
+    """The status of the server at the time of the request: a mapping that does not change.
+
+    ``dict(status)`` is a copy that changes and that ``json`` takes.
+    """
+
+    __slots__ = ("_facts", "_request_id")
+
+    def __init__(self, facts: Mapping[str, Any], request_id: int) -> None:
+        self._facts = dict(facts)
+        self._request_id = request_id
+
+    @property
+    def request_id(self) -> int:
+        """Number of the request."""
+        return self._request_id
+
+    def __getitem__(self, name: str) -> Any:
+        return self._facts[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._facts)
+
+    def __len__(self) -> int:
+        return len(self._facts)
+
+    def __repr__(self) -> str:
+        return f"ServerStatus({self._facts!r}, request_id={self._request_id})"
 
 
 class Rewound(msgspec.Struct, frozen=True):

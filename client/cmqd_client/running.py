@@ -1,4 +1,4 @@
-"""Consumers run together until a signal: the part of a worker's process that is not its handlers."""
+"""Consumers run together until a signal: a worker's process without its handlers."""
 
 import asyncio
 import logging
@@ -19,7 +19,7 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 SignalScope: TypeAlias = Callable[
     [Iterable[signal.Signals], Callable[[signal.Signals], None]], AbstractContextManager[None]
 ]
-"""Makes a context manager in which a function is called, in the loop, for each of these signals."""
+"""Makes a context manager; inside, these signals call a function in the loop."""
 
 
 async def run_consumers(
@@ -45,7 +45,12 @@ async def run_consumers(
 
     def stop_by_signal(number: signal.Signals) -> None:
         how = "cancels the handlers in progress" if is_stopping else "finishes the handlers in progress"
-        _log.info("%s: the worker receives no more and %s", number.name, how)
+        _log.info(
+            "%s: the worker receives no more and %s",
+            number.name,
+            how,
+            extra={"event": "stopping", "signal": number.name, "cancels": is_stopping},
+        )
         stop()
 
     with (scope or _handled)(stop_signals, stop_by_signal):
@@ -72,7 +77,7 @@ async def run_consumers(
 
 @contextmanager
 def _handled(numbers: Iterable[signal.Signals], handle: Callable[[signal.Signals], None]) -> Generator[None]:
-    """Call ``handle`` in the event loop for each of these signals, and restore their former handlers at the end."""
+    """Call ``handle`` in the event loop for these signals, and restore their former handlers at the end."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

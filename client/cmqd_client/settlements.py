@@ -81,18 +81,11 @@ class Settlements:
     async def _settle_one(self, operation: str, request: wire.Request, *, ends_lease: bool = True) -> HandleResult:
         channel = self._channel
         if channel.tracing is None:
-            reply, uncertain = await channel.call_noting_repeats(request, wire.HandlesDone)
-            return self._single(reply, may_be_settled=uncertain and ends_lease)
+            reply, uncertain, connection_id = await channel.call_with_facts(request, wire.HandlesDone)
+            return _single(reply, connection_id, may_be_settled=uncertain and ends_lease)
         with channel.tracing.settle(operation, self._queue, 1):
-            reply, uncertain = await channel.call_noting_repeats(request, wire.HandlesDone)
-            return self._single(reply, may_be_settled=uncertain and ends_lease)
-
-    def _single(self, reply: wire.HandlesDone, *, may_be_settled: bool) -> HandleResult:
-        """Return the result; ``may_be_settled``: by an earlier attempt, which has made the handle invalid."""
-        for refusal in reply.failures:
-            if not (may_be_settled and is_invalid_handle(refusal)):
-                raise failure(refusal, reply.request_id, self._channel.connection_id).error
-        return HandleResult(reply.request_id, to_datetime(reply.next_visible_ms) if reply.next_visible_ms else None)
+            reply, uncertain, connection_id = await channel.call_with_facts(request, wire.HandlesDone)
+            return _single(reply, connection_id, may_be_settled=uncertain and ends_lease)
 
     # ------------------------------------------------------------------ inside
 
@@ -117,11 +110,10 @@ class Settlements:
         failures: list[Failure] = []
         request_ids: list[int] = []
         next_visible_ms = 0
-        connection_id = self._channel.connection_id
         for start in range(0, len(handles), MAX_BATCH):
             part = handles[start : start + MAX_BATCH]
             try:
-                reply, uncertain = await self._channel.call_noting_repeats(request(part), wire.HandlesDone)
+                reply, uncertain, connection_id = await self._channel.call_with_facts(request(part), wire.HandlesDone)
             except CmqError as error:
                 if not start:
                     raise
@@ -144,3 +136,11 @@ class Settlements:
             tuple(request_ids),
             to_datetime(next_visible_ms) if next_visible_ms else None,
         )
+
+
+def _single(reply: wire.HandlesDone, connection_id: int, *, may_be_settled: bool) -> HandleResult:
+    """Return the result; ``may_be_settled``: by an earlier attempt, which has made the handle invalid."""
+    for refusal in reply.failures:
+        if not (may_be_settled and is_invalid_handle(refusal)):
+            raise failure(refusal, reply.request_id, connection_id).error
+    return HandleResult(reply.request_id, to_datetime(reply.next_visible_ms) if reply.next_visible_ms else None)

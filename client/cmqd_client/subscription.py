@@ -12,8 +12,10 @@ import msgspec
 
 from cmqd_client.attributes import check_names
 from cmqd_client.channel import Channel
+from cmqd_client.deliveries import PendingPage, pending_page
 from cmqd_client.durations import Duration, to_datetime, to_ms
 from cmqd_client.infos import info_fields
+from cmqd_client.message_ids import id_number
 from cmqd_client.results import Done
 from cmqd_client.retry import Repeat
 from cmqd_protocol import messages as wire
@@ -64,6 +66,8 @@ class SubscriptionInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The key of the request signatures (``whsec_...``, Standard Webhooks), if this call created a subscription to a
     URL; else None. The server shows the secret only once; keep it."""
 
+    id: int = 0
+    """Changes if the subscription is made again. 0 = the server is too old to report the id."""
     protocol: str = ""
     """``queue``, ``http`` or ``https``."""
     endpoint: str = ""
@@ -152,9 +156,16 @@ class Subscription:
     ``SubscriptionNotFound`` if the subscription does not exist.
     """
 
-    __slots__ = ("_channel", "name", "secret", "topic")
+    __slots__ = ("_channel", "name", "request_id", "secret", "topic")
 
-    def __init__(self, channel: Channel, topic: str, name: str, secret: str | None = None) -> None:
+    def __init__(
+        self,
+        channel: Channel,
+        topic: str,
+        name: str,
+        secret: str | None = None,
+        request_id: int | None = None,
+    ) -> None:
         self._channel = channel
         self.topic: str = topic
         """Name of the topic."""
@@ -162,6 +173,9 @@ class Subscription:
         self.secret: str | None = secret
         """The key of the signatures, if ``subscribe`` has just created a subscription to a URL. The server shows the
         secret only once, so keep it; after a loss, :meth:`rotate_secret` gives a new secret."""
+        self.request_id: int | None = request_id
+        """Number of the request that created or checked the subscription, if ``subscribe`` returned this handle; else
+        None."""
 
     async def info(self) -> SubscriptionInfo:
         """Return attributes, counts and facts, as of now."""
@@ -222,6 +236,68 @@ class Subscription:
         """
         reply = await self._channel.ask(wire.DropDeliveries, wire.DeliveriesDone, Repeat.ONCE, self.topic, self.name)
         return DeliveriesDone(reply.messages, reply.request_id)
+
+    async def peek(self, max_messages: int = 16, *, start: int = 0, bodies: bool = True) -> PendingPage:
+        """Return messages that this subscription has not had, in the order of their publishes; nothing changes.
+
+        Args:
+            max_messages: 1-256; a page may hold fewer, also none, and yet not be the last.
+            start: 0, or ``next_start`` of the page before.
+            bodies: False = without bodies and headers.
+        """
+        return pending_page(
+            await self._channel.ask(
+                wire.PeekDeliveries,
+                wire.DeliveriesPeeked,
+                Repeat.READ,
+                self.topic,
+                self.name,
+                max_messages,
+                start,
+                bodies,
+            )
+        )
+
+    async def retry(self, message_id: str) -> DeliveriesDone:
+        """Retry a message at once, also if it was never tried or is out of retries.
+
+        Returns without waiting for the attempt. With ordered delivery (``BACKOFF``) the messages before it still go
+        first. Not repeated after a lost reply.
+
+        Args:
+            message_id: id of the published message, ``Msg-...``.
+
+        Returns:
+            ``messages`` is 1; or 0 if the message was never tried and waits for its turn, because the server has no
+            room to remember another failure.
+
+        Raises:
+            MessageNotWaiting: the message does not wait for this subscription.
+            ValueError: the string is not a message id.
+        """
+        number = id_number(message_id)
+        reply = await self._channel.ask(
+            wire.RetryDelivery, wire.DeliveriesDone, Repeat.ONCE, self.topic, self.name, number
+        )
+        return DeliveriesDone(reply.messages, reply.request_id)
+
+    async def drop(self, message_id: str) -> Done:
+        """Drop a message for this subscription, durably; an attempt under way may still deliver the message.
+
+        Not repeated after a lost reply: the repeat of a drop that was carried out would be refused.
+
+        Args:
+            message_id: id of the published message, ``Msg-...``.
+
+        Raises:
+            MessageNotWaiting: the message does not wait for this subscription.
+            ValueError: the string is not a message id.
+        """
+        number = id_number(message_id)
+        reply = await self._channel.ask(
+            wire.DropDelivery, wire.DeliveriesDone, Repeat.ONCE, self.topic, self.name, number
+        )
+        return Done(reply.request_id)
 
     async def rotate_secret(self, *, overlap: Duration | None = None) -> RotatedSecret:
         """Make a new secret for the signatures of requests. Not repeated after a lost reply.

@@ -14,8 +14,9 @@ import msgspec
 from cmqd_client.attributes import check_names
 from cmqd_client.bodies import BodyCodec, BodyT
 from cmqd_client.channel import Channel
+from cmqd_client.deliveries import MessageDeliveries, message_deliveries
 from cmqd_client.infos import info_fields
-from cmqd_client.message_ids import MessageId, printed_id
+from cmqd_client.message_ids import MessageId, id_number, printed_id
 from cmqd_client.outgoing import checked_body
 from cmqd_client.queue import Queue
 from cmqd_client.results import NamePage
@@ -109,13 +110,22 @@ class Topic(Generic[BodyT]):
     ``TopicNotFound`` if the topic does not exist.
     """
 
-    __slots__ = ("_channel", "codec", "name")
+    __slots__ = ("_channel", "codec", "name", "request_id")
 
-    def __init__(self, channel: Channel, name: str, codec: BodyCodec[BodyT] | None = None) -> None:
+    def __init__(
+        self,
+        channel: Channel,
+        name: str,
+        codec: BodyCodec[BodyT] | None = None,
+        request_id: int | None = None,
+    ) -> None:
         self._channel = channel
         self.name: str = name
         self.codec: BodyCodec[BodyT] | None = codec
         """Encodes the bodies; None = bodies are bytes."""
+        self.request_id: int | None = request_id
+        """Number of the request that created or checked the topic, if ``create_topic`` or ``ensure_topic`` returned
+        this handle; else None."""
 
     # ------------------------------------------------------------------ publish
 
@@ -300,7 +310,7 @@ class Topic(Generic[BodyT]):
                 both tags and keys.
         """
         info = await self.subscribe_info(name, queue=queue, url=url, ensure=ensure, **attributes)
-        return Subscription(self._channel, self.name, name, info.secret)
+        return Subscription(self._channel, self.name, name, info.secret, info.request_id)
 
     async def subscribe_info(
         self,
@@ -332,6 +342,24 @@ class Topic(Generic[BodyT]):
             wire.ListSubscriptions, wire.SubscriptionList, Repeat.READ, self.name, search, offset, limit
         )
         return SubscriptionPage(reply.subscriptions, reply.total, reply.request_id)
+
+    async def deliveries(self, message_id: str) -> MessageDeliveries:
+        """Report the subscriptions that have had a published message, and the others.
+
+        Known for at least as long as a subscription waits for the message, and after that for as long as the server's
+        log holds the publish.
+
+        Args:
+            message_id: id of the published message, ``Msg-...``.
+
+        Raises:
+            MessageNotPublished: the topic does not know the message, or not any more.
+            ValueError: the string is not a message id.
+        """
+        number = id_number(message_id)
+        return message_deliveries(
+            await self._channel.ask(wire.GetMessageDeliveries, wire.MessageDeliveries, Repeat.READ, self.name, number)
+        )
 
     # ------------------------------------------------------------------ the topic itself
 

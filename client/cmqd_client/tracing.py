@@ -13,7 +13,7 @@ has set up an SDK before it opens the client. This module is the only one that k
 """
 
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from importlib import import_module
 from time import time_ns
 from typing import Any, Protocol
@@ -103,6 +103,13 @@ class Tracing:
         """Make the span of the work on a message, as a child of the span of its send; current inside."""
         with self._work("process", destination, message) as span:
             yield span
+
+    def current_elsewhere(self) -> AbstractContextManager[Any]:
+        """Return a context manager that makes the current span current in another thread, without ending it there."""
+        scope: AbstractContextManager[Any] = self._trace.use_span(
+            self._trace.get_current_span(), end_on_exit=False, record_exception=False, set_status_on_exception=False
+        )
+        return scope
 
     @contextmanager
     def check(self, destination: str, check: TracedMessage) -> Generator[Any]:

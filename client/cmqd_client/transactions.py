@@ -260,6 +260,7 @@ class TransactionProducer(Generic[BodyT]):
                 self._queue.name,
                 problem,
                 exc_info=problem,
+                extra=self._facts("local_transaction_failed", sent.ids, repr(problem)),
             )
             return [TransactionResult(message_id, _UNKNOWN, sent.request_id, problem) for message_id in sent.ids]
         return await self._decide(sent, statuses)
@@ -278,12 +279,21 @@ class TransactionProducer(Generic[BodyT]):
                 [message_id for message_id, _ in decided], [status for _, status in decided], check=False
             )
         except CmqError as error:
-            _log.warning("a decision in queue %r was not delivered, a check will decide: %s", self._queue.name, error)
+            _log.warning(
+                "a decision in queue %r was not delivered, a check will decide: %s",
+                self._queue.name,
+                error,
+                extra=self._facts("not_decided", [message_id for message_id, _ in decided], error.text),
+            )
             return [
                 TransactionResult(message_id, _UNKNOWN, sent.request_id, None if status is _UNKNOWN else error)
                 for message_id, status in zip(ids, statuses, strict=True)
             ]
-        return _results(ids, statuses, outcome)
+        return _results(self._queue.name, ids, statuses, outcome)
+
+    def _facts(self, event: str, ids: Sequence[MessageId], why: str) -> dict[str, object]:
+        """Return the attributes of a log record about messages, the first of which it names."""
+        return {"event": event, "queue": self._queue.name, "message_id": ids[0], "count": len(ids), "why": why}
 
     def __repr__(self) -> str:
         return f"<TransactionProducer of {self._queue.name!r}, {self._answers or 'no checker'}>"
@@ -302,7 +312,7 @@ def _statuses(answer: object, count: int) -> list[TransactionStatus]:
 
 
 def _results(
-    ids: list[MessageId], statuses: list[TransactionStatus], outcome: DecisionResult
+    queue: str, ids: list[MessageId], statuses: list[TransactionStatus], outcome: DecisionResult
 ) -> list[TransactionResult]:
     """Return the server's decision for each message."""
     refused = {failure.id: failure.error for failure in outcome.failures}
@@ -312,7 +322,11 @@ def _results(
         if error is None or status is _UNKNOWN:
             results.append(TransactionResult(message_id, status, outcome.request_id))
             continue
-        _log.warning("the local transaction decided too late: %s", error.text)
+        _log.warning(
+            "the local transaction decided too late: %s",
+            error.text,
+            extra={"event": "decided_too_late", "queue": queue, "message_id": message_id, "why": error.text},
+        )
         decision = _DECIDED.get(type(error), _UNKNOWN)
         results.append(TransactionResult(message_id, decision, outcome.request_id, error))
     return results

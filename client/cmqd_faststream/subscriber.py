@@ -353,22 +353,42 @@ class CmqBatchSubscriber(CmqSubscriber):
                     batch = []
 
     async def _handle_batch(self, batch: list[ConsumedMessage[bytes]]) -> None:
+        """Run the handlers for a batch, and settle its messages.
+
+        The handlers are cancelled if the leases of all messages are lost. While a lease is left, its message is this
+        program's work, and a cancelled handler would have the others delivered again for nothing.
+        """
         at_once = self.ack_policy in (AckPolicy.ACK_FIRST, AckPolicy.MANUAL)
         deliveries = [Delivery.received(message, at_once=at_once) for message in batch]
+        create_task = asyncio.get_running_loop().create_task
+        handling = create_task(self._run_handlers(deliveries, deliveries[0]))
+        # A task for each message, because a lost lease cancels the task that processes the message.
+        ends = [
+            create_task(_end_after(handling, message, delivery))
+            for message, delivery in zip(batch, deliveries, strict=True)
+        ]
         try:
-            ran = await self._run_handlers(deliveries, deliveries[0])
-        except asyncio.CancelledError as cancelled:
-            # At once, as after the cancelled handler of a single message, and not when the leases end.
-            for message in batch:
-                with suppress(asyncio.CancelledError):
-                    async with message.process():
-                        raise cancelled
-            raise
-        if not ran:
-            for message in batch:
-                await message.release(count_receive=False)
-            return
-        # Settled in turn without a pause, the messages share a request.
-        for message, delivery in zip(batch, deliveries, strict=True):
-            async with message.process():
-                delivery.finish()
+            await asyncio.wait(ends)
+        finally:
+            if not handling.done():
+                handling.cancel(batch[0].lost)
+                await asyncio.wait([handling, *ends])
+            for task in (handling, *ends):
+                if not task.cancelled():
+                    task.exception()  # logged by FastStream or the client; unread, asyncio would log it again
+
+
+async def _end_after(handling: "asyncio.Task[bool]", message: ConsumedMessage[bytes], delivery: Delivery) -> None:
+    """Settle a message of a batch when its handlers are over; end early if its lease is lost.
+
+    The messages of a batch end in the same turn of the loop, and so share a request.
+    """
+    async with message.process():
+        await asyncio.wait([handling])
+        if handling.cancelled():
+            # At once, as after the cancelled handler of a single message, and not when the lease ends.
+            raise asyncio.CancelledError
+        if handling.result():
+            delivery.finish()
+        else:
+            await message.release(count_receive=False)

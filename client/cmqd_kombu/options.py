@@ -19,7 +19,8 @@ later ETA is refused."""
 MAX_MESSAGE_BYTES = 1_048_576
 """Longest message of the queues and exchanges that the transport creates: the broker's maximum. AMQP has no limit."""
 LONGEST_DELAY = 3_600.0
-"""Longest delay of a send in seconds (the broker's limit). A later task is hidden again when its delay ends."""
+"""Longest delay of a send in seconds that every server takes. If the server refuses a longer delay, a later task is
+received when this delay ends, and hidden again; these receives count."""
 LONGEST_LEASE = 43_200.0
 """Longest visibility timeout in seconds (the broker's limit)."""
 LONGEST_POLL = 30.0

@@ -12,6 +12,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterable, Mapping
+from math import inf
 from typing import Any
 
 import msgspec
@@ -78,7 +79,16 @@ class Declared(msgspec.Struct):
 class Routing:
     """The declarations of a connection, and its publishes."""
 
-    __slots__ = ("_bindings", "_client", "_exchange_types", "_expires", "_made", "_options", "_queues")
+    __slots__ = (
+        "_bindings",
+        "_client",
+        "_exchange_types",
+        "_expires",
+        "_made",
+        "_options",
+        "_queues",
+        "_refused_delay_ms",
+    )
 
     def __init__(self, client: Client, options: Options) -> None:
         self._client = client
@@ -90,6 +100,8 @@ class Routing:
         """Exchange, type and routing key of the bindings of a queue (the broker's name)."""
         self._made: set[str] = set()
         """Queues that expire and that this connection created (the broker's names): older bindings are remainders."""
+        self._refused_delay_ms = inf
+        """The shortest delay that the server has refused. The limit is a setting of the server, an hour by default."""
         self._expires = True
         """False when the server has refused the attributes of queues that expire."""
 
@@ -466,19 +478,25 @@ class Routing:
                     f"the message is due in {delay_ms / 1000:.0f} s, and the queue {name!r} keeps messages for "
                     f"{retention:.0f} s: it would expire before"
                 )
-        for restored in (False, True):
+        restored = False
+        while True:
+            is_long = LONGEST_DELAY * 1000 < delay_ms < self._refused_delay_ms
+            delay = delay_ms / 1000 if is_long else min(delay_ms / 1000, LONGEST_DELAY)
             try:
-                await self._client.queue(level).send(
-                    body, delay=min(delay_ms / 1000, LONGEST_DELAY), headers=headers, dedup_id=dedup_id
-                )
+                await self._client.queue(level).send(body, delay=delay, headers=headers, dedup_id=dedup_id)
                 return 1
+            except InvalidArgument as error:
+                if not is_long or error.details.get("field") != "delay_ms":
+                    raise
+                # The message waits for as long as the server allows, and consumers hide it again.
+                self._refused_delay_ms = delay_ms
             except QueueNotFound:
                 # kombu declares a queue once per connection; the queue may have expired or been deleted since.
                 if restored or declared is None:
                     return 0
                 for missing in declared.names():
                     await self._ensure(missing, declared.attributes)
-        return 0
+                restored = True
 
 
 def _lasting(attributes: QueueAttributes) -> QueueAttributes:

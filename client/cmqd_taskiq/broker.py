@@ -192,7 +192,11 @@ class CmqBroker(AsyncBroker):
         return listener.messages()
 
     def _problem_of(self, message: ConsumedMessage[bytes]) -> Reject | Retry | None:
-        """Return the reason for which taskiq would drop a message; None = taskiq can run the message."""
+        """Return the reason for which taskiq would drop a message; None = taskiq can run the message.
+
+        The body is decoded here and again by taskiq, which acknowledges, and so deletes, a message that it cannot
+        decode. The headers do not say whether this worker's formatter can.
+        """
         try:
             task = self.formatter.loads(message.raw_body)
             task.parse_labels()

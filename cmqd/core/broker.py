@@ -2,7 +2,8 @@
 
 An operation validates (raising a DomainError before anything changed), decides on records, applies them through the
 same ``apply`` methods that recovery uses, and returns an Outcome. An operation never waits, reads no clock and touches
-no disk: data from the log arrives through :meth:`Broker.pages_read`, and time passes through :meth:`Broker.tick`.
+no disk: data from the log arrives through :meth:`Broker.pages_read` and ``published_read``, and time passes through
+:meth:`Broker.tick`.
 
 The rules are in the rooms: ``facts`` (durable state), ``runtime`` (intentions and caches), ``operations`` (a class for
 each verb or theme) and ``recovery``. ``parts`` makes the objects of the rooms. The door gives every operation its
@@ -102,6 +103,11 @@ class Broker:
         self.unsubscribe = parts.topics.unsubscribe
         self.retry_deliveries = parts.topics.retry_deliveries
         self.drop_deliveries = parts.topics.drop_deliveries
+        self.peek_deliveries = parts.undelivered.peek_deliveries
+        self.retry_delivery = parts.undelivered.retry_delivery
+        self.drop_delivery = parts.undelivered.drop_delivery
+        self.message_deliveries = parts.undelivered.message_deliveries
+        self.published_read = parts.undelivered.published_read
 
         # Schedules
         self.create_schedule = parts.schedules.create
@@ -110,6 +116,13 @@ class Broker:
         self.schedule_info = parts.schedules.info
         self.set_schedule = parts.schedules.change
         self.delete_schedule = parts.schedules.delete
+
+        # Metrics
+        self.queue_metrics = parts.metrics.queue_page
+        self.topic_metrics = parts.metrics.topic_page
+        self.count_totals = parts.metrics.steps
+        self.account_totals = parts.metrics.totals
+        self.count_objects = parts.metrics.objects
 
         # Time and recovery
         self.next_deadline_ms = parts.runtime.agenda.next_due_ms

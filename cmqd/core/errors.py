@@ -11,6 +11,7 @@
     ├── TransactionNotFound, AlreadyCommitted, AlreadyRolledBack, MessageDamaged      (of a message of a batch)
     ├── TopicNotFound, TopicExists, TopicDiffers, TopicInUse, TooManyTopics
     ├── SubscriptionNotFound, SubscriptionExists, SubscriptionDiffers, TooManySubscriptions
+    ├── MessageNotWaiting, MessageNotPublished
     └── ScheduleNotFound, ScheduleExists, ScheduleDiffers, TooManySchedules
 
 The edge maps each class to a wire code by its name, in a table.
@@ -363,6 +364,31 @@ class SubscriptionNotFound(DomainError):
 
     def __init__(self, topic: str, name: str) -> None:
         super().__init__(f"topic {topic!r} has no subscription {name!r}", topic=topic, subscription=name)
+
+
+class MessageNotWaiting(DomainError):
+    """The message does not wait for the subscription: it was delivered or dropped, or never was for it."""
+
+    def __init__(self, topic: str, name: str, message_id: int) -> None:
+        super().__init__(
+            f"message Msg-{message_id:016x} does not wait for subscription {name!r} of topic {topic!r}: it was "
+            "delivered or dropped, its day is over, or it was not published for this subscription",
+            topic=topic,
+            subscription=name,
+            value=f"Msg-{message_id:016x}",
+        )
+
+
+class MessageNotPublished(DomainError):
+    """The topic does not have the message, or not any more."""
+
+    def __init__(self, topic: str, message_id: int) -> None:
+        super().__init__(
+            f"topic {topic!r} does not know message Msg-{message_id:016x}: it was not published to this topic, it "
+            "matched no subscription, or every subscription has had it and its part of the log was reclaimed",
+            topic=topic,
+            value=f"Msg-{message_id:016x}",
+        )
 
 
 class SubscriptionExists(DomainError):

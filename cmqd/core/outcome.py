@@ -31,6 +31,16 @@ class PageRead(msgspec.Struct, frozen=True, gc=False):
     max_bytes: int
 
 
+class PublishedRead(msgspec.Struct, frozen=True, gc=False):
+    """A read of a published message without its body: the first that the log has at positions ``start .. stop-1`` of a
+    topic. Answer with ``Broker.published_read``."""
+
+    read_id: int
+    topic_id: int
+    start: int
+    stop: int
+
+
 class Woken(msgspec.Struct, frozen=True):
     """The answer to a waiting operation: its reply, or the error (a DomainError) that ended the wait."""
 
@@ -213,6 +223,7 @@ class Outcome(msgspec.Struct, Generic[T]):
     reads: Sequence[PageRead] = ()
     checks: Sequence[Check] = ()
     pushes: Sequence[Push] = ()
+    published_reads: Sequence[PublishedRead] = ()
 
 
 class Effects(msgspec.Struct, gc=False):
@@ -228,6 +239,7 @@ class Effects(msgspec.Struct, gc=False):
     reads: list[PageRead] = []
     checks: list[Check] = []
     pushes: list[Push] = []
+    published_reads: list[PublishedRead] = []
 
     def add(self, outcome: Outcome[Any]) -> None:
         """Add the side effects of a whole operation that is a part of this operation."""
@@ -237,6 +249,7 @@ class Effects(msgspec.Struct, gc=False):
         self.reads.extend(outcome.reads)
         self.checks.extend(outcome.checks)
         self.pushes.extend(outcome.pushes)
+        self.published_reads.extend(outcome.published_reads)
 
     def outcome(self, reply: T) -> Outcome[T]:
         """Return the outcome with this reply."""
@@ -248,6 +261,7 @@ class Effects(msgspec.Struct, gc=False):
             reads=self.reads,
             checks=self.checks,
             pushes=self.pushes,
+            published_reads=self.published_reads,
         )
 
 

@@ -18,6 +18,7 @@ from cmqd.core.operations.deliver import Deliver
 from cmqd.core.operations.expiry import Expiry
 from cmqd.core.operations.floors import Floors
 from cmqd.core.operations.leases import Leases
+from cmqd.core.operations.metrics import Metrics
 from cmqd.core.operations.moves import Moves
 from cmqd.core.operations.peek import Peek
 from cmqd.core.operations.prefetch import Prefetch
@@ -37,6 +38,7 @@ from cmqd.core.operations.start import Start
 from cmqd.core.operations.store import Store
 from cmqd.core.operations.topics import TopicAdmin
 from cmqd.core.operations.transactions import Transactions
+from cmqd.core.operations.undelivered import Undelivered
 from cmqd.core.outcome import Effects
 from cmqd.core.receipts import HandleKey, ReceiptHandles
 from cmqd.core.recovery.checkpoint import Checkpoint
@@ -77,6 +79,8 @@ class Parts:
         self.deliver = Deliver(facts, runtime, store, serving, seed)
         self.publish = Publish(facts, runtime, store, serving, self.deliver)
         self.topics = TopicAdmin(facts, runtime, self.deliver)
+        self.undelivered = Undelivered(facts, runtime, self.deliver)
+        self.metrics = Metrics(facts, runtime)
 
         moves = Moves(facts, runtime, reservations, dead_letters, self.redrives, store, serving)
         delays = Delays(facts, runtime, serving)
@@ -110,6 +114,7 @@ class Parts:
             pages.checks: self.checks,
             pages.deliveries: self.deliver,
             pages.peeks: self.peek,
+            pages.delivery_peeks: self.undelivered,
         }
 
         self.checkpoint = Checkpoint(facts)

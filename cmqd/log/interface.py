@@ -2,6 +2,7 @@
 
     append ─► flush ─► on_durable(lsn)        a reply leaves when the row that it depends on is durable
     read_page ─► on_page                      bodies that are no longer in memory
+    read_published ─► on_published            the subscriptions that a message was published for
     write_checkpoint ─► on_checkpoint_done    the next start replays only newer rows
     closed_segments ─► drop_segments          rows that no live message and no kept checkpoint needs
     open ─► recover                           once, before all of these
@@ -24,7 +25,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 from cmqd.log.errors import LogFailed
-from cmqd.log.values import LogState, OnPage, RecoveredBatch, RecoveryReport, SegmentReport
+from cmqd.log.values import CommitFigures, LogState, OnPage, OnPublished, RecoveredBatch, RecoveryReport, SegmentReport
 from cmqd_segment.checkpoint import AnyPart
 from cmqd_segment.records import AnyRecord, Lsn, Runs
 
@@ -39,6 +40,7 @@ class Log(Protocol):
     on_durable: Callable[[int], None]
     """All rows up to this LSN are durable."""
     on_page: OnPage
+    on_published: OnPublished
     on_fatal: Callable[[LogFailed], None]
     """Called once; no row becomes durable afterwards."""
     on_state: Callable[[LogState], None]
@@ -75,6 +77,11 @@ class Log(Protocol):
     @property
     def pages_answered(self) -> int:
         """Pages answered since the start."""
+        ...
+
+    @property
+    def figures(self) -> CommitFigures:
+        """Figures of the commits since the start; counted in place."""
         ...
 
     @property
@@ -127,6 +134,14 @@ class Log(Protocol):
 
         The answer covers a prefix of ``positions``: as many as fit into ``max_bytes`` of bodies, headers, origins and
         labels, at least one. ``queue_id`` may be the id of a topic: its messages have labels, copies have none.
+        """
+        ...
+
+    def read_published(self, read_id: int, topic_id: int, start: int, stop: int, min_lsn: int) -> None:
+        """Request the first readable message of a topic at positions ``start .. stop-1``, without its body;
+        ``on_published`` answers once row ``min_lsn`` is durable.
+
+        Positions in reclaimed segments, and damaged rows, are passed over.
         """
         ...
 

@@ -11,7 +11,8 @@ from typing import TypeAlias
 import msgspec
 
 from cmqd_segment.checkpoint import AnyPart
-from cmqd_segment.records import AnyRecord, Runs, StoredMessage
+from cmqd_segment.records import AnyRecord, PublishedMessage, Runs, StoredMessage
+from cmqd_types.metrics import DURATIONS_US, SIZES, Histogram, histogram
 
 ROW_BYTES = 64 * 1024
 """Limit of bodies, and of records, in one row. An append never spans two rows; a larger append has a row of its own.
@@ -100,9 +101,31 @@ def pack_ranges(queues: Iterable[tuple[int, int, int]]) -> PackedRanges:
     return array("Q", [number for entry in queues for number in entry]).tobytes()
 
 
+class CommitFigures(msgspec.Struct):
+    """Figures of the commits since the start."""
+
+    commit_us: Histogram = msgspec.field(default_factory=lambda: histogram(DURATIONS_US))
+    """Time from the hand-over of rows until they are durable."""
+    fsync_us: Histogram = msgspec.field(default_factory=lambda: histogram(DURATIONS_US))
+    """Time of the transaction with its fsync; without values for a log that has no disk."""
+    records: Histogram = msgspec.field(default_factory=lambda: histogram(SIZES))
+    """Records of a commit."""
+    bytes: int = 0
+    """Bytes of records and bodies that became durable."""
+
+    def note(self, seconds: float, records: int, size: int) -> None:
+        """Count a commit."""
+        self.commit_us.note(int(seconds * 1_000_000))
+        self.records.note(records)
+        self.bytes += size
+
+
 RecoveredRow: TypeAlias = tuple[int, int, list[AnyRecord]]
 """(LSN, time in ms, records) of a row above the checkpoint."""
 RecoveredBatch: TypeAlias = list[AnyPart | RecoveredRow]
+
+OnPublished: TypeAlias = Callable[[int, PublishedMessage | None], None]
+"""(read id, message found)"""
 
 OnPage: TypeAlias = Callable[[int, list[StoredMessage], Runs], None]
 """(read id, messages found, positions that are durable and cannot be read)"""

@@ -6,6 +6,7 @@ receive go back to their queue.
 
 from collections.abc import Callable, Sequence
 
+from cmqd.server.permissions import Permissions
 from cmqd.server.reply_gate import Outgoing
 from cmqd_protocol import messages as wire
 from cmqd_types.messages import ReceivedMessage
@@ -17,12 +18,14 @@ class AbsentClient:
     def __init__(self, account: str, put_back: Callable[[str, str, Sequence[ReceivedMessage]], None]) -> None:
         self.account = account
         self.secret_id = ""
+        self.permissions: Permissions | None = None
         self.peer = "gone"
         self.waiting: dict[int, int] | None = None
         self.checked_queues: set[str] | None = None
         self.unread_receives = 0
         self.is_held = self.is_slow = False
         self.is_gone = True
+        self.is_private = False
         self._put_back = put_back
 
     def answer(self, reply: Outgoing, queue: str | None = None) -> None:
@@ -38,6 +41,9 @@ class AbsentClient:
 
     def put_back(self, request: wire.Request) -> None:
         """Drop a request, like ``park``."""
+
+    def use_permissions(self, permissions: Permissions | None) -> None:
+        """Ignore the call: the request was admitted before it was given up."""
 
     def hold(self) -> None:
         """Ignore the call: a stand-in has no further request."""

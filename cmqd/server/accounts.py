@@ -8,10 +8,11 @@ Rules:
 
 - A change is on disk before it is answered and before it has effect; a change that could not be written did not
   happen. Changes are written in sequence, off the loop.
-- An account always keeps an enabled root key: neither disabling nor deleting takes the last root key.
+- An account always keeps an enabled key with role ``admin``: no change disables, deletes or restricts the last one.
+- No secret can be read here but the secret of a new key and, for a gateway, the secret of a key by its id.
 - A change must not be cancelled half way (the file would have it, the memory not): run it in a task of its own.
 - A key that is disabled or deleted authenticates no further connection; the caller closes the connections that
-  authenticated by it.
+  authenticated by it. After a change of roles or names the caller gives the connections their new permissions.
 - The secret of a subscription signs the posts to its URL (Standard Webhooks). It exists before the first post and stays
   until the subscription ends; a replaced secret signs beside the new secret until its overlap ends.
 """
@@ -19,10 +20,13 @@ Rules:
 import asyncio
 import base64
 import contextlib
+import hmac
+import re
 import secrets
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 
@@ -37,13 +41,22 @@ from cmqd.server.accounts_file import (
     new_document,
     new_key,
 )
+from cmqd.server.permissions import Permissions, checked_names, checked_roles, permissions_of
 from cmqd.server.private_files import read_private, write_private
+from cmqd_protocol.limits import MAX_SECRET_ID_BYTES
+from cmqd_types.keys import EVERY_NAME, EVERY_ROLE, Role
 
 CONTEXT_FILE_NAME = "admin.context.toml"
 
 MAX_KEYS = 100
 """Limit of keys per account: rotation needs two, and a limit keeps the file small, which is written whole."""
 _MAX_ACCOUNTS = 10_000
+
+_IMPORTED_ID = re.compile(rf"[A-Za-z0-9_-]{{1,{MAX_SECRET_ID_BYTES}}}", re.ASCII)
+_IMPORTED_ID_LIMIT = f"1 to {MAX_SECRET_ID_BYTES} ASCII letters, digits, '-' or '_'"
+_IMPORTED_SECRET = re.compile(r"[!-~]{16,128}", re.ASCII)
+_IMPORTED_SECRET_LIMIT = "16 to 128 printable ASCII characters without spaces"
+"""A shorter secret could be guessed from a recorded handshake or signature."""
 
 
 class AccountExists(DomainError):
@@ -61,18 +74,39 @@ class AccountNotFound(DomainError):
 
 
 class KeyNotFound(DomainError):
-    """The account has no key of that id."""
+    """The account has no key of that id, or no account has an enabled key of that id."""
 
-    def __init__(self, account: str, secret_id: str) -> None:
-        super().__init__(f"account {account!r} has no key {secret_id!r}", account=account, secret_id=secret_id)
+    def __init__(self, account: str | None, secret_id: str) -> None:
+        if account is None:
+            super().__init__(f"there is no enabled key {shown(secret_id)}", secret_id=secret_id[:MAX_SECRET_ID_BYTES])
+        else:
+            super().__init__(f"account {account!r} has no key {secret_id!r}", account=account, secret_id=secret_id)
+
+
+class TooManySecretsRead(DomainError):
+    """A gateway's key reads secrets faster than gateways need."""
+
+    retry_after_ms = 1_000
+
+    def __init__(self, per_second: int, what: str, retry_after_ms: int) -> None:
+        super().__init__(f"the key is over its limit of {per_second} {what} a second", limit=per_second)
+        self.retry_after_ms = retry_after_ms
+
+
+class KeyExists(DomainError):
+    """A key with this id exists already, in this account or in another one."""
+
+    def __init__(self, secret_id: str) -> None:
+        super().__init__(f"a key with the id {secret_id!r} exists already", secret_id=secret_id)
 
 
 class LastKey(DomainError):
-    """The change would take the last enabled root key of an account."""
+    """The change would take the last enabled key with role ``admin`` of an account."""
 
     def __init__(self, account: str, secret_id: str) -> None:
         super().__init__(
-            f"{secret_id!r} is the last enabled key of account {account!r}; create another key first",
+            f"{secret_id!r} is the last enabled key with role {Role.ADMIN} of account {account!r};"
+            f" create another such key first",
             account=account,
             secret_id=secret_id,
         )
@@ -92,7 +126,7 @@ class AccountNotEmpty(DomainError):
 
 
 class PermissionDenied(DomainError):
-    """The account may not do this."""
+    """The account or the key may not do this."""
 
 
 class PushUnavailable(DomainError):
@@ -105,13 +139,15 @@ class PushUnavailable(DomainError):
 class Accounts:
     """Accounts, keys and secrets; see the module.
 
-    Invariants: every key belongs to an account that exists; every account has an enabled key.
+    Invariants: every key belongs to an account that exists; every account has an enabled key with role ``admin``.
     """
 
     def __init__(self, document: Document, write: Callable[[Document], Awaitable[None]]) -> None:
         """``write`` puts a changed document on disk before it returns."""
         self._write = write
         self._lock = asyncio.Lock()
+        self._lent: dict[str, Key] = {}
+        """Keys of processes that the server started, by id. They are in no file and in no list."""
         self._leaving: str | None = None
         """The account that is being deleted: no connection may authenticate for it."""
         self._install(document)
@@ -128,17 +164,40 @@ class Accounts:
 
     def find_key(self, secret_id: str) -> Key | None:
         """Return the enabled key of an id, None if there is none."""
+        return self.find_lasting_key(secret_id) or self._lent.get(secret_id)
+
+    def find_lasting_key(self, secret_id: str) -> Key | None:
+        """Return the enabled key of an id that stands in the file, None if there is none."""
         key = self._keys.get(secret_id)
         return key if key is not None and key.enabled and key.account != self._leaving else None
 
+    def lend_key(self, roles: tuple[Role, ...], now_ms: int) -> Key:
+        """Make a key of account ``admin`` that is in memory only, and so ends with the server at the latest."""
+        key = new_key(ADMIN, now_ms, roles)
+        self._lent[key.secret_id] = key
+        return key
+
+    def take_back_key(self, secret_id: str) -> None:
+        """End a lent key; the caller closes the connections that authenticated by it."""
+        self._lent.pop(secret_id, None)
+
+    def permissions_of(self, secret_id: str) -> Permissions | None:
+        """Return the permissions of an enabled key; None = the key is unrestricted."""
+        key = self.find_key(secret_id)
+        # No key has no role, and so no operation: a key that vanished between its proof and this call.
+        return Permissions((), EVERY_NAME) if key is None else permissions_of(key.roles, key.names)
+
     def account_of(self, secret_id: str) -> str | None:
         """Return the account of a key, enabled or not."""
-        key = self._keys.get(secret_id)
+        key = self._keys.get(secret_id) or self._lent.get(secret_id)
         return None if key is None else key.account
 
     def first_key(self, account: str) -> Key:
-        """Return the oldest enabled key of an account."""
-        return next(key for key in self._document.keys if key.account == account and key.enabled)
+        """Return the oldest enabled unrestricted key of an account; without an unrestricted key, the oldest key that
+        may change keys.
+        """
+        keys = [key for key in self._document.keys if key.account == account and key.manages_keys]
+        return next((key for key in keys if key.is_unrestricted), keys[0])
 
     def list_accounts(self, caller: str) -> list[str]:
         """All accounts, by name; ``admin`` only.
@@ -183,15 +242,20 @@ class Accounts:
 
     @contextlib.asynccontextmanager
     async def _changing(self, caller: str, with_key: str | None) -> AsyncGenerator[Document, None]:
-        """Hold the lock, and check that the key of a request is still valid after all earlier changes. Otherwise a
-        change requested with a stolen key, just before the key was disabled, would enable the key again.
+        """Hold the lock, and check that the key of a request may still change keys after all earlier changes.
+        Otherwise a change requested with a stolen key, just before the key was disabled or lost its role, would undo
+        that change.
 
         Raises:
-            PermissionDenied: the key is no longer valid.
+            PermissionDenied: the key is no longer valid, or has no role ``admin`` any more.
         """
         async with self._lock:
-            if with_key is not None and self.find_key(with_key) is None:
-                raise PermissionDenied(f"key {with_key!r} was disabled or deleted", account=caller)
+            if with_key is not None:
+                key = self.find_key(with_key)
+                if key is None:
+                    raise PermissionDenied(f"key {with_key!r} was disabled or deleted", account=caller)
+                if not key.manages_keys:
+                    raise PermissionDenied(f"key {with_key!r} has lost the role {Role.ADMIN}", account=caller)
             yield self._document
 
     async def create_account(self, caller: str, account: str, now_ms: int, *, with_key: str | None = None) -> Key:
@@ -276,23 +340,110 @@ class Accounts:
                 self._leaving = None
 
     async def create_key(self, caller: str, account: str | None, now_ms: int, *, with_key: str | None = None) -> Key:
-        """Add a key to an account.
+        """Add an unrestricted key to an account.
 
         Raises:
             PermissionDenied, AccountNotFound, InvalidArgument: no key was created.
         """
+        return await self.create_role_key(caller, account, EVERY_ROLE, EVERY_NAME, now_ms, with_key=with_key)
+
+    async def create_role_key(
+        self,
+        caller: str,
+        account: str | None,
+        roles: Sequence[str],
+        names: Sequence[str],
+        now_ms: int,
+        *,
+        with_key: str | None = None,
+    ) -> Key:
+        """Add a key with roles and name patterns to an account.
+
+        Raises:
+            PermissionDenied, AccountNotFound, InvalidArgument: no key was created.
+        """
+        chosen_roles, chosen_names = checked_roles(roles), checked_names(names)
         async with self._changing(caller, with_key) as document:
             account = self._own_or_managed(caller, account)
-            if sum(key.account == account for key in document.keys) >= MAX_KEYS:
-                raise InvalidArgument(
-                    f"account {account!r} has reached its limit of {MAX_KEYS} keys; delete a key first",
-                    field="account",
-                    value=account,
-                    limit=f"at most {MAX_KEYS} keys",
-                )
-            key = new_key(account, now_ms)
+            self._check_gateway(account, chosen_roles)
+            self._check_number_of_keys(account)
+            key = new_key(account, now_ms, chosen_roles, chosen_names)
             await self._change(keys=[*document.keys, key])
             return key
+
+    async def import_key(
+        self,
+        caller: str,
+        account: str | None,
+        secret_id: str,
+        secret_key: str,
+        roles: Sequence[str],
+        names: Sequence[str],
+        now_ms: int,
+        *,
+        with_key: str | None = None,
+    ) -> Key:
+        """Add an existing key pair to an account, for programs that use the pair already. Importing the same pair for
+        the same account, roles and names again changes nothing.
+
+        Raises:
+            PermissionDenied, AccountNotFound, InvalidArgument: the key was not imported.
+            KeyExists: a key has this id; it was not changed.
+        """
+        chosen_roles, chosen_names = checked_roles(roles), checked_names(names)
+        _check_pair(secret_id, secret_key)
+        async with self._changing(caller, with_key) as document:
+            account = self._own_or_managed(caller, account)
+            self._check_gateway(account, chosen_roles)
+            if secret_id in self._lent:
+                raise KeyExists(secret_id)
+            present = self._keys.get(secret_id)
+            if present is not None:
+                is_same = (
+                    hmac.compare_digest(present.secret_key.encode(), secret_key.encode())
+                    and (present.account, present.roles, present.names) == (account, chosen_roles, chosen_names)
+                    and present.enabled
+                )
+                if not is_same:
+                    raise KeyExists(secret_id)
+                return present
+            self._check_number_of_keys(account)
+            key = Key(
+                secret_id=secret_id,
+                secret_key=secret_key,
+                account=account,
+                created_ms=now_ms,
+                roles=chosen_roles,
+                names=chosen_names,
+            )
+            await self._change(keys=[*document.keys, key])
+            return key
+
+    async def set_key_roles(
+        self,
+        caller: str,
+        account: str | None,
+        secret_id: str,
+        roles: Sequence[str],
+        names: Sequence[str],
+        *,
+        with_key: str | None = None,
+    ) -> Key:
+        """Replace the roles and name patterns of a key; return the changed key.
+
+        Raises:
+            PermissionDenied, AccountNotFound, KeyNotFound, LastKey, InvalidArgument: the key was not changed.
+        """
+        chosen_roles, chosen_names = checked_roles(roles), checked_names(names)
+        async with self._changing(caller, with_key) as document:
+            account = self._own_or_managed(caller, account)
+            key = self._key_of(account, secret_id)
+            self._check_gateway(account, chosen_roles)
+            if Role.ADMIN not in chosen_roles:
+                self._keep_one_other(key)
+            changed = msgspec.structs.replace(key, roles=chosen_roles, names=chosen_names)
+            await self._change(keys=[changed if other is key else other for other in document.keys])
+            return changed
 
     async def set_key_enabled(
         self, caller: str, account: str | None, secret_id: str, enabled: bool, *, with_key: str | None = None
@@ -425,9 +576,32 @@ class Accounts:
         return key
 
     def _keep_one_other(self, leaving: Key) -> None:
+        if not leaving.manages_keys:
+            return
         others = (key for key in self._document.keys if key.account == leaving.account and key is not leaving)
-        if not any(key.enabled for key in others):
+        if not any(key.manages_keys for key in others):
             raise LastKey(leaving.account, leaving.secret_id)
+
+    def _check_number_of_keys(self, account: str) -> None:
+        if sum(key.account == account for key in self._document.keys) >= MAX_KEYS:
+            raise InvalidArgument(
+                f"account {account!r} has reached its limit of {MAX_KEYS} keys; delete a key first",
+                field="account",
+                value=account,
+                limit=f"at most {MAX_KEYS} keys",
+            )
+
+    @staticmethod
+    def _check_gateway(account: str, roles: Sequence[Role]) -> None:
+        # The role reads the secrets of every account, so the keys of an account must not be able to give it.
+        if Role.GATEWAY in roles and account != ADMIN:
+            raise InvalidArgument(
+                f"a key of account {account!r} cannot have the role {Role.GATEWAY}: its holder can read the secrets of"
+                f" every account, so only keys of account {ADMIN!r} can have it",
+                field="roles",
+                value=str(Role.GATEWAY),
+                limit=f"a key of account {ADMIN!r}",
+            )
 
     async def _change(self, **changes: Any) -> None:
         changed = msgspec.structs.replace(self._document, **changes)
@@ -467,11 +641,34 @@ def write_context(folder: Path, key: Key, host: str, port: int, *, tls: bool) ->
     path = folder / CONTEXT_FILE_NAME
     reachable = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)
     address = f"[{reachable}]" if ":" in reachable else reachable
-    url = f"cmq://{key.secret_id}:{key.secret_key}@{address}:{port}{'?tls=1' if tls else ''}"
+    # An imported secret may have characters that end a part of a URL.
+    url = f"cmq://{key.secret_id}:{quote(key.secret_key, safe='')}@{address}:{port}{'?tls=1' if tls else ''}"
     text = f'current = "{key.account}"\n\n[contexts.{key.account}]\nurl = "{url}"\n'
     if read_private(path) != text.encode():
         write_private(path, text.encode())
     return path
+
+
+def _check_pair(secret_id: str, secret_key: str) -> None:
+    """Check the form of a key pair that is imported. The errors do not show the secret.
+
+    Raises:
+        InvalidArgument: the id or the secret has another form.
+    """
+    if _IMPORTED_ID.fullmatch(secret_id) is None:
+        raise InvalidArgument(
+            f"{shown(secret_id)} is not the id of a key: an id has {_IMPORTED_ID_LIMIT}",
+            field="secret_id",
+            value=secret_id,
+            limit=_IMPORTED_ID_LIMIT,
+        )
+    if _IMPORTED_SECRET.fullmatch(secret_key) is None:
+        raise InvalidArgument(
+            f"the secret of key {secret_id!r} cannot be imported: a secret has {_IMPORTED_SECRET_LIMIT}",
+            field="secret_key",
+            value=f"{len(secret_key)} characters",
+            limit=_IMPORTED_SECRET_LIMIT,
+        )
 
 
 def _new_secret() -> str:

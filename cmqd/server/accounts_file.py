@@ -7,8 +7,12 @@
 A file of version 2 is a JSON object with ``version``, ``sha256`` and ``content``. The checksum covers the bytes of the
 value of ``content`` exactly as they stand in the file, so that a damaged byte is found whether or not the JSON around
 it still makes sense. A file of version 1 is the content itself, with ``version`` among its keys and no checksum. It is
-read once: the next start or change writes version 2. A file of version 1 beside a copy of version 2 was written before
-that, or lost its checksum, and is refused.
+read once: the next start or change writes a file with a checksum. A file of version 1 beside a copy with a checksum was
+written before that, or lost its checksum, and is refused.
+
+Version 3 has the form of version 2, and at least one of its keys is restricted to roles or names. A server that knows
+no roles would take a restricted key for a root key, so such a file has a version that such a server refuses (decision
+0151). Without a restricted key the file has version 2, and older servers still open the folder.
 
 The file is written before its copy. A crash in between leaves a copy that is one change behind; the other order would
 leave a change in the copy that was never answered, and restoring the copy would make that change.
@@ -24,15 +28,21 @@ from typing import Final
 
 import msgspec
 
+from cmqd.core.errors import InvalidArgument
 from cmqd.server.log_lines import get_logger
+from cmqd.server.permissions import checked_names, checked_roles, is_unrestricted
 from cmqd.server.private_files import read_private, write_private
+from cmqd_types.keys import EVERY_NAME, EVERY_ROLE, Role
 
 _log = get_logger()
 
 ADMIN: Final = "admin"
 FILE_NAME: Final = "accounts.json"
 COPY_NAME: Final = "accounts.json.1"
-FORMAT_VERSION: Final = 2
+FORMAT_VERSION: Final = 3
+"""The newest version that this server reads; see ``version_of`` for the version that it writes."""
+SEALED_VERSION: Final = 2
+"""The first version with a checksum."""
 ACCOUNT_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 
 _ID_ALPHABET = string.ascii_letters + string.digits
@@ -50,6 +60,19 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
     account: str
     created_ms: int
     enabled: bool = True
+    roles: tuple[Role, ...] = EVERY_ROLE
+    names: tuple[str, ...] = EVERY_NAME
+    """Patterns of the names of queues, topics and schedules that the key may use; see ``permissions``."""
+
+    @property
+    def is_unrestricted(self) -> bool:
+        """True if the key has every role in its account, and every name."""
+        return is_unrestricted(self.roles, self.names)
+
+    @property
+    def manages_keys(self) -> bool:
+        """True if the key is enabled and may change the keys of its account."""
+        return self.enabled and Role.ADMIN in self.roles
 
     def __repr__(self) -> str:
         """Without the secret, which must not reach a log by accident."""
@@ -95,8 +118,12 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
                 faults.append(f"account name {account!r} is not 1 to 64 ASCII letters, digits, '-' or '_'")
             if (other := names.setdefault(account.lower(), account)) != account:
                 faults.append(f"accounts {other!r} and {account!r} differ only in case")
-        usable = {key.account for key in self.keys if key.enabled}
-        faults += [f"account {account!r} has no enabled key" for account in self.accounts if account not in usable]
+        managed = {key.account for key in self.keys if key.manages_keys}
+        faults += [
+            f"account {account!r} has no enabled key with role {Role.ADMIN}"
+            for account in self.accounts
+            if account not in managed
+        ]
         ids: set[str] = set()
         for key in self.keys:
             if key.account not in self.accounts:
@@ -106,6 +133,13 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
             ids.add(key.secret_id)
             if not key.secret_id or not key.secret_key:
                 faults.append(f"key {key.secret_id!r} has an empty id or secret")
+            try:
+                checked_roles(key.roles)
+                checked_names(key.names)
+            except InvalidArgument as fault:
+                faults.append(f"key {key.secret_id!r}: {fault.text}")
+            if Role.GATEWAY in key.roles and key.account != ADMIN:
+                faults.append(f"key {key.secret_id!r} of account {key.account!r} has role {Role.GATEWAY}")
         if not all(0 <= word < 1 << 64 for word in self.handle_key):
             faults.append("handle_key is not four whole numbers of 64 bits")
         return faults
@@ -151,15 +185,15 @@ class AccountsFile:
             decoded = self.decode(content)
             if not decoded.is_sealed:
                 raise AccountsFileError("does not match its checksum: it was edited by hand, or is damaged")
-            if decoded.version < FORMAT_VERSION and self.copy_version() == FORMAT_VERSION:
+            if decoded.version < SEALED_VERSION <= self.copy_version():
                 raise AccountsFileError(
                     f"has version {decoded.version}, which has no checksum, although it had one before"
                 )
         except AccountsFileError as fault:
             raise AccountsFileError(f"{self.path} {fault}. {self._way_out()}") from None
-        if not any(key.account == ADMIN and key.enabled for key in decoded.document.keys):
+        if not any(key.account == ADMIN and key.manages_keys for key in decoded.document.keys):
             raise AccountsFileError(
-                f"{self.path}: account {ADMIN!r} has no enabled key; make one with"
+                f"{self.path}: account {ADMIN!r} has no enabled key with role {Role.ADMIN}; make one with"
                 f" 'cmqd accounts new-key {ADMIN} --data {self.path.parent}'"
             )
         return decoded.document
@@ -182,8 +216,8 @@ class AccountsFile:
         either is logged, because a full disk must not keep a broker from starting.
         """
         content = read_private(self.path)
-        if content is None or self.decode(content).version < FORMAT_VERSION:
-            _log.info("accounts_file_raised", version=FORMAT_VERSION, text="it has a checksum from now on")
+        if content is None or self.decode(content).version < SEALED_VERSION:
+            _log.info("accounts_file_raised", version=version_of(document), text="it has a checksum from now on")
             try:
                 self.write(document)
             except OSError as failure:
@@ -222,7 +256,10 @@ class AccountsFile:
                 return Decoded(msgspec.json.decode(content, type=Document), 1, is_sealed=True)
             sealed = msgspec.json.decode(content, type=_Sealed)
             is_sealed = hashlib.sha256(bytes(sealed.content)).hexdigest() == sealed.sha256
-            return Decoded(msgspec.json.decode(sealed.content, type=Document), version, is_sealed)
+            document = msgspec.json.decode(sealed.content, type=Document)
+            # The checksum does not cover the version. A changed version would show restricted keys to a server that
+            # does not know roles.
+            return Decoded(document, version, is_sealed and version == version_of(document))
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             # Neither the error's cause nor its object may reach a log: both hold the file's bytes.
             raise AccountsFileError(f"is damaged ({error})") from None
@@ -258,11 +295,16 @@ class AccountsFile:
             _log.warning("accounts_copy_not_written", path=str(self.copy), reason=str(failure))
 
 
+def version_of(document: Document) -> int:
+    """Return the version of the file with this content: the oldest that no reader of that version misreads."""
+    return SEALED_VERSION if all(key.is_unrestricted for key in document.keys) else FORMAT_VERSION
+
+
 def encode(document: Document) -> bytes:
-    """Return the bytes of a file of the newest version."""
+    """Return the bytes of the file with this content."""
     content = msgspec.json.format(msgspec.json.encode(document), indent=2)
     digest = hashlib.sha256(content).hexdigest()
-    return b'{"version": %d,\n "sha256": "%s",\n "content": %s}\n' % (FORMAT_VERSION, digest.encode(), content)
+    return b'{"version": %d,\n "sha256": "%s",\n "content": %s}\n' % (version_of(document), digest.encode(), content)
 
 
 def new_document(now_ms: int) -> Document:
@@ -274,11 +316,15 @@ def new_document(now_ms: int) -> Document:
     )
 
 
-def new_key(account: str, now_ms: int) -> Key:
-    """Make a key pair."""
+def new_key(
+    account: str, now_ms: int, roles: tuple[Role, ...] = EVERY_ROLE, names: tuple[str, ...] = EVERY_NAME
+) -> Key:
+    """Make a key pair, unrestricted by default."""
     return Key(
         secret_id="AKID" + "".join(secrets.choice(_ID_ALPHABET) for _ in range(32)),
         secret_key=secrets.token_urlsafe(32),
         account=account,
         created_ms=now_ms,
+        roles=roles,
+        names=names,
     )

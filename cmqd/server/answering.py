@@ -86,6 +86,8 @@ class Answering:
             # With the LSN, because the page may need rows that this outcome or an outcome before it has appended.
             for read in outcome.reads:
                 log.read_page(read.read_id, read.queue_id, read.positions, read.max_bytes, lsn)
+        for look in outcome.published_reads:
+            log.read_published(look.read_id, look.topic_id, look.start, look.stop, lsn)
         if outcome.checks:
             self._push_checks(outcome.checks, lsn, now_ms)
         if outcome.pushes:

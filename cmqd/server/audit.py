@@ -63,6 +63,8 @@ ADMINISTRATION: Final[frozenset[type[wire.Request]]] = frozenset(
         wire.Unsubscribe,
         wire.RetryDeliveries,
         wire.DropDeliveries,
+        wire.RetryDelivery,
+        wire.DropDelivery,
         wire.RotateSecret,
         wire.CreateSchedule,
         wire.EnsureSchedule,
@@ -70,6 +72,9 @@ ADMINISTRATION: Final[frozenset[type[wire.Request]]] = frozenset(
         wire.DeleteSchedule,
         wire.CreateAccount,
         wire.CreateKey,
+        wire.CreateRoleKey,
+        wire.ImportKey,
+        wire.SetKeyRoles,
         wire.SetKeyEnabled,
         wire.DeleteKey,
         wire.DeleteAccount,
@@ -77,6 +82,12 @@ ADMINISTRATION: Final[frozenset[type[wire.Request]]] = frozenset(
     }
 )
 """Requests that change queues, topics, subscriptions, schedules, accounts or keys."""
+
+
+_NOT_LOGGED: Final = frozenset({"request_id", "secret_key"})
+"""Fields that no line shows: a number without a meaning in the log, and a secret."""
+WAITING: Final = (wire.RewindQueue, wire.RetryDelivery, wire.DropDelivery)
+"""Requests among them that may wait in the core: their lines say that they were asked, not how they ended."""
 
 
 class LineLimit:
@@ -118,7 +129,7 @@ class Audit:
         facts: dict[str, Any] = {"code": ended.name, "text": ended.text}
         if secret_id:
             facts |= {"secret_id": secret_id[:SHOWN_CHARACTERS], "account": self._account_of(secret_id)}
-        limit_facts = _facts_of_limit(self._logins, peer)
+        limit_facts = facts_of_limit(self._logins, peer)
         if limit_facts is not None:
             _log.warning("login_failed", peer=peer, **facts, **limit_facts)
 
@@ -136,20 +147,22 @@ class Audit:
 
     def _watched(self, client: Client, request: wire.Request) -> Client:
         """Return the client for the handler to answer; the reply to the request is logged on its way."""
-        if isinstance(request, wire.RewindQueue):
-            # A rewind may wait for a page of the log, and waiting requests are found by their connection.
+        if isinstance(request, WAITING):
+            # The records may wait for a read of the log, and waiting requests are found by their connection.
             self.administered(client, request, None)
             return client
         return cast("Client", _Watched(self, client, request))
 
     def administered(self, client: Client, request: wire.Request, reply: object) -> None:
         """Log an administrative request and its reply."""
-        limit_facts = _facts_of_limit(self._administration, client.peer)
+        limit_facts = facts_of_limit(self._administration, client.peer)
         if limit_facts is None:
             return
         outcome = "asked" if reply is None else reply.name if isinstance(reply, wire.Error) else "done"
         facts = _facts(request) | {"outcome": outcome, "by_key": client.secret_id} | limit_facts
-        if isinstance(reply, wire.KeyList) and isinstance(request, wire.CreateAccount | wire.CreateKey):
+        if isinstance(reply, wire.KeyList) and isinstance(
+            request, wire.CreateAccount | wire.CreateKey | wire.CreateRoleKey
+        ):
             facts["made_key"] = reply.keys[0].secret_id
         name = wire.operation_name(type(request))
         _log.info("administration", peer=client.peer, operation=name, by=client.account, **facts)
@@ -173,7 +186,7 @@ class _Watched:
         self._client.answer(reply, queue)
 
 
-def _facts_of_limit(limit: LineLimit, peer: str) -> dict[str, Any] | None:
+def facts_of_limit(limit: LineLimit, peer: str) -> dict[str, Any] | None:
     """Return the facts that the limit adds to a line, or None if the line is left out."""
     left_out = limit.take(peer.rpartition(":")[0])
     if left_out is None:
@@ -186,7 +199,7 @@ def _facts(request: wire.Request) -> dict[str, Any]:
     facts: dict[str, Any] = {}
     for name in request.__struct_fields__:
         value: Any = getattr(request, name)
-        if name == "request_id" or value is None:
+        if name in _NOT_LOGGED or value is None:
             continue
         if isinstance(value, Mapping):
             facts[name] = sorted(map(str, cast("Mapping[Any, Any]", value)))

@@ -13,7 +13,7 @@ from cmqd.server.listening_time import ListeningTime
 from cmqd.server.log_lines import get_logger
 from cmqd.server.part import part
 from cmqd.server.request_admission import Admission
-from cmqd_segment.records import Runs, StoredMessage
+from cmqd_segment.records import PublishedMessage, Runs, StoredMessage
 
 _log = get_logger()
 _R = TypeVar("_R")
@@ -98,6 +98,13 @@ class BrokerEvents:
         if damaged:
             self.counters.damaged += damaged
             _log.error("messages_damaged", count=damaged, read_id=read_id)
+
+    def published_arrived(self, read_id: int, message: PublishedMessage | None) -> None:
+        """Hand over a published message that the core asked for."""
+        if self._is_quiet:
+            return
+        now_ms = self.now_ms()
+        self._call("published_read", lambda: self.broker.published_read(read_id, message, now_ms), now_ms)
 
     def pushes_ended(self, results: list[PushResult]) -> None:
         """Record results of pushes; in a drain too, so that no delivered message is posted again."""

@@ -2,6 +2,7 @@
 
 from typing import Protocol
 
+from cmqd.server.permissions import Permissions
 from cmqd.server.reply_gate import Answerable
 from cmqd_protocol import messages as wire
 
@@ -16,6 +17,8 @@ class Client(Answerable, Protocol):
     account: str
     secret_id: str
     """Id of the key that authenticated the connection."""
+    permissions: Permissions | None
+    """Permissions of that key; None = unrestricted. Changed while the connection is open, by ``use_permissions``."""
     waiting: dict[int, int] | None
     """Waiter ids by request id; kept by ``WaitingRequests``."""
     checked_queues: set[str] | None
@@ -32,6 +35,15 @@ class Client(Answerable, Protocol):
     @property
     def peer(self) -> str:
         """Address of the client, for logs."""
+        ...
+
+    @property
+    def is_private(self) -> bool:
+        """True if no other machine can read the bytes of the connection: TLS, loopback or a Unix socket."""
+        ...
+
+    def use_permissions(self, permissions: Permissions | None) -> None:
+        """Check requests by changed permissions of the key from now on."""
         ...
 
     @property

@@ -9,11 +9,14 @@ from cmqd.core import errors as domain
 from cmqd.core.broker import Broker
 from cmqd.server.absent_client import AbsentClient
 from cmqd.server.answering import Answering
+from cmqd.server.authorization import Authorization
 from cmqd.server.client import Client
 from cmqd.server.collecting import Collector
 from cmqd.server.counters import Counters
 from cmqd.server.handlers.publishing import Publishes
+from cmqd.server.key_watchers import KeyWatchers
 from cmqd.server.part import part
+from cmqd.server.refusals import error_reply
 from cmqd.server.request_admission import Admission
 from cmqd.server.transaction_checkers import CheckersChange, TransactionCheckers
 from cmqd.server.waiting_requests import WaitingRequests
@@ -30,10 +33,12 @@ class ClientEvents:
     broker: Broker
     answering: Answering
     admission: Admission
+    authorization: Authorization
     collector: Collector
     publishes: Publishes
     waiting_requests: WaitingRequests
     checkers: TransactionCheckers
+    key_watchers: KeyWatchers
     counters: Counters
     now_ms: Callable[[], int]
     schedule: Callable[[], None]
@@ -66,12 +71,35 @@ class ClientEvents:
     def disconnected(self, client: Client) -> None:
         """Cancel the waiting requests of a client that disconnected, and give its open checks to other checkers."""
         self.take_waiting(client)
+        self.key_watchers.discard(client)
         if client.checked_queues is not None:
             self._tell_core(self.checkers.forget(client))
 
     def slowness_changed(self, client: Client) -> None:
         """Send no checks to a client that leaves replies unread, until the client has read its replies."""
         self._tell_core(self.checkers.slowness_changed(client))
+
+    def permissions_changed(self, client: Client) -> None:
+        """Refuse the waiting requests that the key of a client no longer allows, and send the client no checks of
+        queues with half messages that the key may no longer decide.
+
+        A receive in line would otherwise get messages that were sent after the change.
+        """
+        self.collector.decide_of(client)
+        for waiter_id, request in self.waiting_requests.of(client):
+            if isinstance(request, wire.EndTransactions | wire.DeadLetterMessages):
+                continue  # decided already, see ``cancel``
+            refusal = self.authorization.refusal_of(client, request)
+            if refusal is not None and self.answering.stop_waiting(waiter_id) is not None:
+                client.answer(error_reply(request.request_id, refusal))
+        changes = [
+            self.checkers.unregister(client, queue)
+            for queue in sorted(client.checked_queues or ())
+            if self.authorization.refusal_of(client, wire.RegisterChecker(1, queue)) is not None
+        ]
+        self._tell_core(change for change in changes if change is not None)
+        if self.authorization.refusal_of(client, wire.WatchKeys(1)) is not None:
+            self.key_watchers.discard(client)
 
     def give_back(self, account: str, queue: str, messages: Sequence[ReceivedMessage]) -> None:
         """Make messages active again that could not be handed over, as if they had not been received."""

@@ -1,5 +1,6 @@
 """Counters of the server, and the memory of its processes."""
 
+import os
 import resource
 from pathlib import Path
 
@@ -10,6 +11,9 @@ class Counters(msgspec.Struct):
     """Running totals since the start; plain numbers, so that counting is cheap."""
 
     requests: int = 0
+    bytes_in: int = 0
+    """Bytes that clients sent, and bytes that were sent to clients; TLS is not counted."""
+    bytes_out: int = 0
     refusals: int = 0
     """Requests that the core or the accounts refused."""
     busy: int = 0
@@ -17,6 +21,8 @@ class Counters(msgspec.Struct):
     sent: int = 0
     published: int = 0
     """Messages, including messages without a matching subscription; copies are not counted."""
+    unmatched: int = 0
+    """Published messages that matched no subscription, and were not stored."""
     pushes_delivered: int = 0
     """Posts to URLs of subscriptions that were taken."""
     pushes_failed: int = 0
@@ -43,9 +49,25 @@ class Counters(msgspec.Struct):
     dropped_for_memory: int = 0
     """Connections closed because the memory budget was exceeded."""
 
-    def snapshot(self) -> dict[str, int]:
+    errors: dict[str, int] = {}
+    """Error replies by name of the error."""
+
+    def count_error(self, name: str) -> None:
+        """Count an error reply."""
+        self.errors[name] = self.errors.get(name, 0) + 1
+
+    def snapshot(self) -> dict[str, int | dict[str, int]]:
         """Return the totals by name."""
         return msgspec.structs.asdict(self)
+
+
+def cpu_us(pid: int | str = "self") -> int:
+    """Return the CPU time of a process of this machine, user and system, 0 if the process has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0
+    return (int(fields[11]) + int(fields[12])) * 1_000_000 // os.sysconf("SC_CLK_TCK")
 
 
 def rss_bytes(pid: int | str = "self") -> int:

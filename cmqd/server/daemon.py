@@ -40,6 +40,7 @@ from cmqd.server.core_limits import limits_of
 from cmqd.server.counters import rss_bytes
 from cmqd.server.cron import calendar
 from cmqd.server.greeting import Started, find_cmq, greeting
+from cmqd.server.http_gateway import ROLES, HttpGateway, broker_url, command_of, needs_private_listener
 from cmqd.server.listening import connection_limit, raise_descriptor_limit
 from cmqd.server.log_lines import configure_logs, get_logger
 from cmqd.server.push.pusher import Pusher
@@ -102,6 +103,8 @@ class Daemon:
         self._failure: Exception | None = None
         self._server: Server | None = None
         """None until the server is made."""
+        self._gateway: HttpGateway | None = None
+        """None without the setting ``http``."""
 
     async def run(self) -> ExitCode:
         """Start, serve, end; return the exit code and never raise."""
@@ -121,6 +124,8 @@ class Daemon:
             _log.error("data_folder_refused", data=str(self._settings.data), reason=str(failure))
             return ExitCode.CANNOT_OPEN
         code = await self._run()
+        if self._gateway is not None:
+            await self._gateway.stop(0)
         if code not in _LOG_IS_CLOSED:
             await self._close_log()
         if self._server is not None:
@@ -152,6 +157,11 @@ class Daemon:
         if self._failure is not None:
             # No ready file and no log line may announce the server: a client would wait for answers that never come.
             return await self._end_in_disaster(server, self._failure)
+        try:
+            await self._start_gateway(server, accounts, host, port)
+        except OSError as failure:
+            _log.error("cannot_listen", address="127.0.0.1", reason=str(failure))
+            return ExitCode.CANNOT_LISTEN
         try:
             self._announce(accounts, host, port)
         except OSError as failure:
@@ -306,6 +316,30 @@ class Daemon:
             seconds=round(self._recovery_s, 3),
         )
 
+    async def _start_gateway(self, server: Server, accounts: Accounts, host: str, port: int) -> None:
+        """Start the HTTP gateway, if the settings have an address.
+
+        Raises:
+            OSError: the gateway needs a listening socket of its own, and there is none.
+        """
+        settings = self._settings
+        if not settings.http:
+            return
+        if needs_private_listener(host, tls=settings.tls_certificate is not None):
+            host, port = await server.listener.start_private()
+        url = broker_url(host, port, settings.region)
+
+        def take_back(secret_id: str) -> None:
+            accounts.take_back_key(secret_id)
+            server.connections.revoke(secret_id)
+
+        self._gateway = HttpGateway(
+            command=lambda descriptor: command_of(settings, url, descriptor),
+            lend=lambda: accounts.lend_key(ROLES, wall_ms()),
+            take_back=take_back,
+        )
+        self._gateway.start()
+
     def _announce(self, accounts: Accounts, host: str, port: int) -> None:
         """Announce the address of the server, now that it answers."""
         settings = self._settings
@@ -324,7 +358,18 @@ class Daemon:
             context_file=str(context_file),
         )
         if settings.log_format is LogFormat.CONSOLE and settings.log_level in (LogLevel.DEBUG, LogLevel.INFO):
-            started = Started(host, port, tls, settings.data, settings.durability, settings.ephemeral, context_file)
+            started = Started(
+                *(
+                    host,
+                    port,
+                    tls,
+                    settings.data,
+                    settings.durability,
+                    settings.ephemeral,
+                    context_file,
+                    settings.http_address,
+                )
+            )
             # Standard output may be a closed pipe, which must not end the broker; a buffer would fail again at the end.
             with contextlib.suppress(OSError, ValueError):
                 os.write(sys.stdout.fileno(), f"{greeting(started, find_cmq())}\n".encode())
@@ -379,8 +424,11 @@ class Daemon:
         self._stop.set()
 
     async def _drain(self, server: Server) -> ExitCode:
-        stop_at = self._loop.time() + self._settings.drain_timeout_ms / 1000
-        await server.drain((self._settings.drain_timeout_ms / 1000 - CLOSE_LOG_S) / 2)
+        drain_s = self._settings.drain_timeout_ms / 1000
+        stop_at = self._loop.time() + drain_s
+        if self._gateway is not None:
+            await self._gateway.stop(drain_s / 4)
+        await server.drain((stop_at - self._loop.time() - CLOSE_LOG_S) / 2)
         if self._failure is not None:
             # No last checkpoint: after a bug, the next start would take a wrong index from it.
             return await self._end_in_disaster(server, self._failure)

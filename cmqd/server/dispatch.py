@@ -1,4 +1,4 @@
-"""The way of a request into the core: admission, then the handler of its kind.
+"""The way of a request into the core: admission, the permissions of its key, then the handler of its kind.
 
 Rules:
 
@@ -6,6 +6,7 @@ Rules:
 - The collected requests of a client are decided before its next request, unless that request is collected itself:
   requests of a connection take effect in their order.
 - A refusal waits at the gate like a result, because the state that the core read may not be durable yet.
+- Only a restricted key has permissions to check; a request of any other key pays for a comparison with None.
 - Any other exception is a bug in the core: its state may now differ from the log. No further reply leaves, the
   process ends, and the next start recovers from the log.
 """
@@ -18,6 +19,7 @@ from cmqd.core.broker import Broker
 from cmqd.log.errors import LogFailed
 from cmqd.server.accounts import Accounts
 from cmqd.server.answering import Answering
+from cmqd.server.authorization import Authorization, names_shown_to, shown_to
 from cmqd.server.client import Client
 from cmqd.server.collecting import Collector
 from cmqd.server.counters import Counters
@@ -41,6 +43,7 @@ class Dispatcher:
     """The requests that their handlers collect."""
     answering: Answering
     admission: Admission
+    authorization: Authorization
     collector: Collector
     counters: Counters
 
@@ -61,6 +64,8 @@ class Dispatcher:
         if self.admission.is_restricted and self.admission.refuses(client, request):
             return
         try:
+            if client.permissions is not None:
+                self.authorization.check(client, request)
             self.handlers[kind](client, request)
         except domain.DomainError as refusal:
             self.answering.refuse(client, request.request_id, refusal)
@@ -91,7 +96,7 @@ def plain_handlers(
                 return
             time_ms = now_ms()
             outcome = call(client.account, request, time_ms)
-            reply = make_reply(request.request_id, outcome.reply, location)
+            reply = shown_to(client, make_reply(request.request_id, outcome.reply, location))
             answering.answer(client, outcome, time_ms, reply)
 
         return handle
@@ -106,11 +111,12 @@ def plain_handlers(
         return handle
 
     def look_up(operation: Operation) -> Handler:
-        call, make_reply = call_of(operation, broker), operation.reply
+        call, make_reply, is_list = call_of(operation, broker), operation.reply, operation.is_list
 
         def handle(client: Client, request: Any) -> None:
-            result = call(client.account, request, now_ms())
-            answering.answer_lookup(client, make_reply(request.request_id, result, location))
+            named = {"shows": names_shown_to(client)} if is_list else {}
+            result = call(client.account, request, now_ms(), **named)
+            answering.answer_lookup(client, shown_to(client, make_reply(request.request_id, result, location)))
 
         return handle
 

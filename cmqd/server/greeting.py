@@ -26,6 +26,8 @@ class Started(NamedTuple):
     durability: Durability
     ephemeral: bool
     context_file: Path
+    http: str = ""
+    """Address of the HTTP gateway, empty without a gateway."""
 
 
 def greeting(started: Started, cmq: str | None) -> str:
@@ -39,6 +41,7 @@ def greeting(started: Started, cmq: str | None) -> str:
     lines = [
         f"cmqd {__version__} is ready.",
         f"  address     {host}:{started.port}{', with TLS' if started.tls else ''}",
+        *([f"  HTTP        {started.http}"] if started.http else []),
         f"  folder      {started.data.absolute()}",
         f"  durability  {_EPHEMERAL if started.ephemeral else _SURVIVES[started.durability]}",
         "Next, in a second terminal:",

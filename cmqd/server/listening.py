@@ -2,6 +2,7 @@
 
 import resource
 import ssl
+from ipaddress import IPv6Address, ip_address
 from typing import Final
 
 from cmqd.settings import Settings
@@ -24,6 +25,16 @@ def connection_limit(requested: int, descriptors: int, pushes: int = 0) -> int:
     """
     possible = max(1, descriptors - KEPT_BACK_DESCRIPTORS - min(pushes, descriptors // 4))
     return min(requested, possible) if requested else possible
+
+
+def is_loopback(host: str) -> bool:
+    """Return True for an address of this machine that no other machine can use."""
+    try:
+        address = ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return (mapped or address).is_loopback
 
 
 def tls_context(settings: Settings) -> ssl.SSLContext | None:

@@ -38,6 +38,9 @@ class Operation(NamedTuple):
     """Names of fields, separated by spaces."""
     reply: MakeReply
 
+    is_list: bool = False
+    """True if the method takes ``shows``, which selects the names that the key of the client may see."""
+
     stores_body: bool = False
     """True if the operation is refused while the storage takes no bodies, unless its field ``body`` is null."""
 
@@ -147,12 +150,16 @@ def _new_key(request_id: int, key: Key, location: Location) -> wire.AnyReply:
     return wire.KeyList(request_id, [_key_info(key, secret_key=key.secret_key)])
 
 
+def _imported_key(request_id: int, key: Key, location: Location) -> wire.AnyReply:
+    return wire.KeyList(request_id, [_key_info(key, secret_key=None)])
+
+
 def _keys(request_id: int, keys: list[Key], location: Location) -> wire.AnyReply:
     return wire.KeyList(request_id, [_key_info(key, secret_key=None) for key in keys])
 
 
 def _key_info(key: Key, secret_key: str | None) -> wire.KeyInfo:
-    return wire.KeyInfo(key.secret_id, key.account, key.enabled, key.created_ms, secret_key)
+    return wire.KeyInfo(key.secret_id, key.account, key.enabled, key.created_ms, secret_key, key.roles, key.names)
 
 
 # ---------------------------------------------------------------------- tables
@@ -205,16 +212,16 @@ CHANGES: Final = (
 """Operations that change the state: the method returns an ``Outcome``."""
 
 LOOKUPS: Final = (
-    Operation(wire.ListQueues, "list_queues", "search offset limit", _values(wire.QueueList)),
+    Operation(wire.ListQueues, "list_queues", "search offset limit", _values(wire.QueueList), is_list=True),
     Operation(wire.GetQueueAttributes, "queue_info", "queue", _QUEUE_INFO),
     Operation(wire.ListDeadLetterSources, "dead_letter_sources", "queue", _all_of_these_queues),
     Operation(wire.GetRedrive, "redrive_status", "queue", _REDRIVE_STATUS),
     Operation(wire.ListHalfMessages, "list_half_messages", "queue start limit", _fields(wire.HalfMessages)),
-    Operation(wire.ListTopics, "list_topics", "search offset limit", _values(wire.TopicList)),
+    Operation(wire.ListTopics, "list_topics", "search offset limit", _values(wire.TopicList), is_list=True),
     Operation(wire.GetTopicAttributes, "topic_info", "topic", _TOPIC_INFO),
     Operation(wire.ListSubscriptions, "list_subscriptions", "topic search offset limit now_ms", _subscriptions),
     Operation(wire.GetSubscription, "subscription_info", "topic subscription now_ms", _SUBSCRIPTION_INFO),
-    Operation(wire.ListSchedules, "list_schedules", "search offset limit", _values(wire.ScheduleList)),
+    Operation(wire.ListSchedules, "list_schedules", "search offset limit", _values(wire.ScheduleList), is_list=True),
     Operation(wire.GetSchedule, "schedule_info", "schedule", _SCHEDULE_INFO),
 )
 """Operations that read the state: the method returns the result."""
@@ -222,6 +229,8 @@ LOOKUPS: Final = (
 ACCOUNT_CHANGES: Final = (
     Operation(wire.CreateAccount, "create_account", "account now_ms", _new_key),
     Operation(wire.CreateKey, "create_key", "account now_ms", _new_key),
+    Operation(wire.CreateRoleKey, "create_role_key", "account roles names now_ms", _new_key),
+    Operation(wire.ImportKey, "import_key", "account secret_id secret_key roles names now_ms", _imported_key),
 )
 """Operations that change the accounts file: the method is a coroutine function."""
 

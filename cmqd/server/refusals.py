@@ -43,6 +43,8 @@ ERROR_CODES: Final[dict[type[domain.DomainError], ErrorCode]] = {
     domain.SubscriptionNotFound: ErrorCode.SUBSCRIPTION_NOT_FOUND,
     domain.SubscriptionExists: ErrorCode.SUBSCRIPTION_EXISTS,
     domain.SubscriptionDiffers: ErrorCode.SUBSCRIPTION_DIFFERS,
+    domain.MessageNotWaiting: ErrorCode.MESSAGE_NOT_WAITING,
+    domain.MessageNotPublished: ErrorCode.MESSAGE_NOT_PUBLISHED,
     domain.TooManySubscriptions: ErrorCode.TOO_MANY_SUBSCRIPTIONS,
     domain.ScheduleNotFound: ErrorCode.SCHEDULE_NOT_FOUND,
     domain.ScheduleExists: ErrorCode.SCHEDULE_EXISTS,
@@ -52,7 +54,9 @@ ERROR_CODES: Final[dict[type[domain.DomainError], ErrorCode]] = {
     own.AccountExists: ErrorCode.ACCOUNT_EXISTS,
     own.AccountNotFound: ErrorCode.ACCOUNT_NOT_FOUND,
     own.KeyNotFound: ErrorCode.KEY_NOT_FOUND,
+    own.KeyExists: ErrorCode.KEY_EXISTS,
     own.LastKey: ErrorCode.LAST_KEY,
+    own.TooManySecretsRead: ErrorCode.TOO_MANY_REQUESTS,
     own.AccountNotEmpty: ErrorCode.ACCOUNT_NOT_EMPTY,
     own.PermissionDenied: ErrorCode.PERMISSION_DENIED,
 }

@@ -12,9 +12,9 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Protocol, TypeAlias
 
-from cmqd_protocol.messages import AnyReply, TransactionCheck
+from cmqd_protocol.messages import AnyReply, Push
 
-Outgoing: TypeAlias = AnyReply | TransactionCheck
+Outgoing: TypeAlias = AnyReply | Push
 """A message to a client: a reply, or a push."""
 
 
@@ -118,7 +118,7 @@ class ReplyGate:
         for _ in range(min(limit, len(held), held_so_far - self.let_go_so_far)):
             lsn, asker, reply, queue = held.popleft()
             self.let_go_so_far += 1
-            if not isinstance(reply, TransactionCheck):
+            if not isinstance(reply, Push):
                 taken.append((asker, reply, queue))
                 asker = stand_in(asker)
             self._given_up.append((lsn, asker, reply, queue))
@@ -128,7 +128,7 @@ class ReplyGate:
         """Empty the gate after a failure, and return the replies, oldest first. Replies that were given up are dropped:
         the requests have an answer, and after a failure no call of the core can put messages back.
         """
-        taken = [(asker, reply) for _, asker, reply, _ in self._held if not isinstance(reply, TransactionCheck)]
+        taken = [(asker, reply) for _, asker, reply, _ in self._held if not isinstance(reply, Push)]
         self._held.clear()
         self._given_up.clear()
         return taken

@@ -30,6 +30,7 @@ from cmqd.server.advertised_address import advertised_address
 from cmqd.server.agenda_timer import AgendaTimer
 from cmqd.server.answering import Answer, Answering
 from cmqd.server.audit import ADMINISTRATION, Audit
+from cmqd.server.authorization import Authorization
 from cmqd.server.background_tasks import BackgroundTasks
 from cmqd.server.binary.listener import Listener
 from cmqd.server.broker_events import BrokerEvents
@@ -39,7 +40,7 @@ from cmqd.server.clock import BrokerClock, OffsetWatch
 from cmqd.server.collecting import Collector
 from cmqd.server.connection_timer import STEP_MS, local_ms
 from cmqd.server.connections import Connections
-from cmqd.server.counters import Counters, rss_bytes
+from cmqd.server.counters import Counters, cpu_us, rss_bytes
 from cmqd.server.dispatch import Dispatcher, Handler, plain_handlers
 from cmqd.server.fairness import CommitRoom, RoundRobin
 from cmqd.server.handlers.accounts import AccountOperations
@@ -52,13 +53,17 @@ from cmqd.server.handlers.messages import (
     ReplyWithBodies,
     Sends,
 )
+from cmqd.server.handlers.metrics import MetricsRequests
 from cmqd.server.handlers.publishing import Publishes
 from cmqd.server.handlers.queues import Queues, queue_rewound
+from cmqd.server.handlers.secrets_of_keys import SecretsOfKeys
 from cmqd.server.handlers.server_requests import ServerRequests
 from cmqd.server.handlers.subscriptions import Subscriptions
 from cmqd.server.handlers.transactions import Transactions, transactions_ended
+from cmqd.server.handlers.undelivered import Undelivered, UndeliveredReplies
 from cmqd.server.held_reply_memory import HeldReplyMemory
 from cmqd.server.io_batch import IoBatch
+from cmqd.server.key_watchers import KeyWatchers
 from cmqd.server.listening_time import ListeningTime
 from cmqd.server.log_lines import get_logger
 from cmqd.server.memory_budget import MemoryBudget, budget_bytes
@@ -76,6 +81,7 @@ from cmqd.settings import Settings
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error
+from cmqd_types.metrics import DURATIONS_US, ServerMetrics, copy_of, histogram
 
 _log = get_logger()
 
@@ -116,6 +122,11 @@ class Server:
         self._state = LogState(False, "", 0, 0, 0)
         self._failure: Exception | None = None
         self._beat_timer: asyncio.TimerHandle | None = None
+        self._beat_due_s = 0.0
+        """Time for which the next beat is planned; 0 = none so far."""
+        self._loop_lag_us = histogram(DURATIONS_US)
+        self._checkpoints_kept = self._checkpoint_ms = 0
+        """Number of checkpoints kept since the start, and broker time of the last checkpoint."""
         self._was_overloaded = False
         """The result of the last comparison; clients are not read from while it is True."""
         self._location: dict[str, Any] = {"region": settings.region}
@@ -127,6 +138,7 @@ class Server:
         self.held_reply_memory = HeldReplyMemory(self.gate)
         self.waiting_requests: WaitingRequests = WaitingRequests()
         self.checkers = TransactionCheckers()
+        self.key_watchers = KeyWatchers()
         self.outbox = Outbox(lambda: log.durable_lsn, accounts.has_secret)
         self.connections = Connections(
             limit=self.max_connections, limit_of_account=settings.max_connections_per_account, counters=self.counters
@@ -193,14 +205,18 @@ class Server:
             now_ms=now_ms,
             schedule=schedule,
         )
+        audit = Audit(accounts.account_of)
+        authorization = Authorization(audit=audit)
         self.client_events = ClientEvents(
             broker=broker,
             answering=self.answering,
             admission=self.admission,
+            authorization=authorization,
             collector=self.collector,
             publishes=self.publishes,
             waiting_requests=self.waiting_requests,
             checkers=self.checkers,
+            key_watchers=self.key_watchers,
             counters=self.counters,
             now_ms=now_ms,
             schedule=schedule,
@@ -220,7 +236,6 @@ class Server:
                 )
             )
         broker.gates.pushing = self.outbox.can_push
-        audit = Audit(accounts.account_of)
         collected: dict[type[wire.Request], Handler] = {
             wire.SendMessages: Sends(
                 broker=broker,
@@ -252,11 +267,12 @@ class Server:
         self.dispatcher = Dispatcher(
             handlers={
                 kind: audit.audited(handler) if kind in ADMINISTRATION else handler
-                for kind, handler in handlers.items()
+                for kind, handler in authorization.guarded(handlers).items()
             },
             collected=frozenset(collected),
             answering=self.answering,
             admission=self.admission,
+            authorization=authorization,
             collector=self.collector,
             counters=self.counters,
         )
@@ -322,6 +338,7 @@ class Server:
             wire.EndTransactions: lambda client, request, done, lsn: hold(
                 lsn, client, transactions_ended(request.request_id, done)
             ),
+            **UndeliveredReplies(gate=self.gate).answers(),
         }
 
     def _handlers(
@@ -337,11 +354,14 @@ class Server:
             answering=answering,
             accounts=accounts,
             revoke=self.connections.revoke,
+            use_permissions=self.connections.use_permissions,
+            key_changed=self.key_watchers.changed,
             counters=self.counters,
             now_ms=now_ms,
             schedule=schedule,
             spawn=spawn,
         )
+        secrets_of_keys = SecretsOfKeys(accounts=accounts, watchers=self.key_watchers, now_s=time.monotonic)
         queues = Queues(
             broker=broker,
             answering=answering,
@@ -350,6 +370,13 @@ class Server:
             now_ms=now_ms,
         )
         peeks = Peeks(
+            broker=broker,
+            answering=answering,
+            waiting_requests=self.waiting_requests,
+            now_ms=now_ms,
+            max_unread_receives=self.settings.max_unread_receives,
+        )
+        undelivered = Undelivered(
             broker=broker,
             answering=answering,
             waiting_requests=self.waiting_requests,
@@ -392,8 +419,21 @@ class Server:
             location=self._location,
             now_ms=now_ms,
         )
+        metrics = MetricsRequests(
+            broker=broker,
+            answering=answering,
+            accounts=accounts,
+            server_metrics=self.metrics,
+            now_ms=now_ms,
+            schedule=schedule,
+            spawn=spawn,
+        )
         others: dict[type[wire.Request], Handler] = {
             wire.PeekMessages: peeks.handle,
+            wire.PeekDeliveries: undelivered.handle,
+            wire.RetryDelivery: undelivered.handle,
+            wire.DropDelivery: undelivered.handle,
+            wire.GetMessageDeliveries: undelivered.handle,
             wire.DeadLetterMessages: dead_letters.handle,
             wire.DeleteQueue: queues.delete,
             wire.RewindQueue: queues.rewind,
@@ -406,10 +446,16 @@ class Server:
             wire.RegisterChecker: transactions.register_checker,
             wire.UnregisterChecker: transactions.unregister_checker,
             wire.SetKeyEnabled: account_operations.set_key_enabled,
+            wire.SetKeyRoles: account_operations.set_key_roles,
             wire.DeleteKey: account_operations.delete_key,
+            wire.GetKeySecret: secrets_of_keys.get,
+            wire.WatchKeys: secrets_of_keys.watch,
             wire.DeleteAccount: account_operations.delete_account,
             wire.ListAllQueues: account_operations.list_all_queues,
             wire.GetServerStatus: server_requests.get_status,
+            wire.GetMetrics: metrics.totals,
+            wire.GetQueueMetrics: metrics.queues,
+            wire.GetTopicMetrics: metrics.topics,
             wire.SealSegments: server_requests.seal_segments,
         }
         return plain | account_operations.handlers(self._location) | others
@@ -422,10 +468,11 @@ class Server:
         log = self.log
         log.on_durable = self._on_durable
         log.on_page = self.broker_events.page_arrived
+        log.on_published = self.broker_events.published_arrived
         log.on_fatal = self._fail
         log.on_state = self.storage_state
         log.on_checkpoint_wanted = self.checkpoints.want
-        log.on_checkpoint_done = self.reclaim.checkpoint_done
+        log.on_checkpoint_done = self._checkpoint_done
 
     async def start(self) -> tuple[str, int]:
         """Listen; return the address.
@@ -555,6 +602,59 @@ class Server:
         )
         return Status(self.public_status(), loop, self.storage_status())
 
+    def metrics(self) -> ServerMetrics:
+        """Return the figures of the server for monitoring systems."""
+        log, state, counters, broker = self.log, self._state, self.counters, self.broker
+        figures, storage_pid = log.figures, self.storage_status().storage_pid
+        return ServerMetrics(
+            version=cmqd.__version__,
+            uptime_ms=int((time.monotonic() - self._started) * 1000),
+            requests_total=counters.requests,
+            errors_total=dict(counters.errors),
+            # Copies, because the reply waits for the disk, and later values are counted in place.
+            commit_us=copy_of(figures.commit_us),
+            fsync_us=copy_of(figures.fsync_us),
+            commit_records=copy_of(figures.records),
+            committed_bytes_total=figures.bytes,
+            loop_lag_us=copy_of(self._loop_lag_us),
+            connections=len(self.connections),
+            connections_accepted_total=counters.connections_accepted,
+            connections_refused_total=counters.connections_refused,
+            authentications_failed_total=counters.authentications_failed,
+            slow_readers_closed_total=counters.slow_readers_closed,
+            memory_closed_total=counters.dropped_for_memory,
+            bytes_in_total=counters.bytes_in,
+            bytes_out_total=counters.bytes_out,
+            waiting_receives=len(self.waiting_requests),
+            checkers=len(self.checkers),
+            given_back_total=counters.given_back,
+            unmatched_total=counters.unmatched,
+            damaged_total=counters.damaged,
+            schedules=len(broker.schedules),
+            schedules_missed_total=counters.schedules_missed,
+            pushes_under_way=self.outbox.under_way,
+            pushes_delivered_total=counters.pushes_delivered,
+            pushes_failed_total=counters.pushes_failed,
+            segments=state.segments,
+            log_bytes=state.log_bytes,
+            history_bytes=self.reclaim.history_bytes,
+            free_bytes=state.free_bytes,
+            sends_refused=state.sends_refused,
+            pending_bytes=log.pending_bytes,
+            last_lsn=log.last_lsn,
+            durable_lsn=log.durable_lsn,
+            checkpoints_total=self._checkpoints_kept,
+            checkpoint_ms=self._checkpoint_ms,
+            pages_read_total=log.pages_answered,
+            memory_budget_bytes=self.budget.total_bytes,
+            memory_held_bytes=self.budget.held_bytes,
+            memory_promised_bytes=broker.facts.promises.memory.total_bytes,
+            loop_rss_bytes=rss_bytes(),
+            storage_rss_bytes=rss_bytes(storage_pid) if storage_pid else 0,
+            loop_cpu_us_total=cpu_us(),
+            storage_cpu_us_total=cpu_us(storage_pid) if storage_pid else 0,
+        )
+
     def status_reply(self, account: str) -> dict[str, Any]:
         """Return the status as an account may see it: the whole for ``admin``, the public part for others."""
         return self.status().as_reply() if account == ADMIN else public_reply(self.public_status())
@@ -591,6 +691,10 @@ class Server:
                 self.listener.pause_reading(is_overloaded)
 
     def _beat_again(self) -> None:
+        now_s = self.loop.time()
+        if self._beat_due_s:
+            self._loop_lag_us.note(max(0, int((now_s - self._beat_due_s) * 1_000_000)))
+        self._beat_due_s = now_s + STEP_MS / 1000
         self._beat_timer = self.loop.call_later(STEP_MS / 1000, self._beat_again)
         self.listener.pass_time(local_ms())
         self.beat()
@@ -612,6 +716,11 @@ class Server:
         return (
             log.pending_bytes >= settings.pause_pending_bytes or log.pending_records >= settings.pause_pending_records
         ) and self.admission.stall_refusal is None
+
+    def _checkpoint_done(self, lsn: int) -> None:
+        self._checkpoints_kept += 1
+        self._checkpoint_ms = self.clock.now_ms()
+        self.reclaim.checkpoint_done(lsn)
 
     def _on_durable(self, lsn: int) -> None:
         if self.held_reply_memory.noted:

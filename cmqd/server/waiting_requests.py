@@ -6,7 +6,18 @@ or the connection closes.
 """
 
 from cmqd.server.client import Client
-from cmqd_protocol.messages import PeekMessages, ReceiveMessages, Request
+from cmqd_protocol.messages import (
+    DropDelivery,
+    GetMessageDeliveries,
+    PeekDeliveries,
+    PeekMessages,
+    ReceiveMessages,
+    Request,
+    RetryDelivery,
+)
+
+READS = (PeekMessages, PeekDeliveries, RetryDelivery, DropDelivery, GetMessageDeliveries)
+"""Requests that read the log, and answer when they have read."""
 
 
 class WaitingRequests:
@@ -42,8 +53,9 @@ class WaitingRequests:
     def add(self, waiter_id: int, asker: Client, request: Request) -> None:
         """Enter a request that the core lets wait.
 
-        A waiting peek counts in ``unread_receives`` before its bodies are read: any number of pipelined peeks would
-        pass the limit otherwise. A waiting receive does not count, because its queue may stay empty for long.
+        A waiting peek or look-up counts in ``unread_receives`` before its reads are answered: any number of pipelined
+        peeks would pass the limit otherwise. A waiting receive does not count, because its queue may stay empty for
+        long.
         """
         self._waiters[waiter_id] = (asker, request)
         if asker.waiting is None:
@@ -51,7 +63,7 @@ class WaitingRequests:
         asker.waiting[request.request_id] = waiter_id
         if isinstance(request, ReceiveMessages):
             self._receives[asker.account] = self._receives.get(asker.account, 0) + 1
-        elif isinstance(request, PeekMessages):
+        elif isinstance(request, READS):
             asker.unread_receives += 1
 
     def take(self, waiter_id: int) -> tuple[Client, Request] | None:
@@ -81,6 +93,10 @@ class WaitingRequests:
             dropped.append((waiter_id, request))
         return dropped
 
+    def of(self, asker: Client) -> list[tuple[int, Request]]:
+        """Return waiter ids and requests of an asker, in order of arrival."""
+        return [(waiter_id, self._waiters[waiter_id][1]) for waiter_id in (asker.waiting or {}).values()]
+
     def all(self) -> list[tuple[int, Client, Request]]:
         """Return all waiters, in order of arrival."""
         return [(waiter_id, asker, request) for waiter_id, (asker, request) in self._waiters.items()]
@@ -106,5 +122,5 @@ class WaitingRequests:
                 self._receives[asker.account] = left
             else:
                 del self._receives[asker.account]
-        elif isinstance(request, PeekMessages):
+        elif isinstance(request, READS):
             asker.unread_receives -= 1

@@ -13,10 +13,11 @@ alone. After a failure ``append`` and ``flush`` raise: the failed rows would be 
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from time import perf_counter
 from typing import NamedTuple
 
 from cmqd.log.errors import LogFailed
-from cmqd.log.values import ROW_BYTES
+from cmqd.log.values import ROW_BYTES, CommitFigures
 from cmqd.storage import ipc
 from cmqd.storage.row_builder import ClosedRow, RowBuilder
 from cmqd.storage.source_names import SourceNames
@@ -36,6 +37,8 @@ class Batch(NamedTuple):
     last_lsn: int
     size: int
     records: int
+    begun_s: float
+    """Time of the hand-over, by a clock that never goes back."""
 
 
 class GroupCommit:
@@ -57,6 +60,7 @@ class GroupCommit:
         self.durable_lsn = 0
         self.pending_bytes = 0
         self.pending_records = 0
+        self.figures = CommitFigures()
 
     def begin(self, control: ipc.Channel, last_lsn: int) -> None:
         """Continue the log after row ``last_lsn``; commits leave through ``control``."""
@@ -131,7 +135,7 @@ class GroupCommit:
             pending += row.size
             records += row.records
         # Rows under way still count as pending: back-pressure must see a disk that does not finish a commit.
-        self._batches.append(Batch(first_lsn + len(heads) - 1, pending, records))
+        self._batches.append(Batch(first_lsn + len(heads) - 1, pending, records, perf_counter()))
         self._control.send(ipc.Commit(first_lsn, heads), *blobs)
 
     def became_durable(self, lsn: int) -> None:
@@ -141,6 +145,7 @@ class GroupCommit:
             batch = batches.popleft()
             self.pending_bytes -= batch.size
             self.pending_records -= batch.records
+            self.figures.note(perf_counter() - batch.begun_s, batch.records, batch.size)
         self.durable_lsn = lsn
         if self.idle is not None and not batches:
             self.idle.set_result(None)

@@ -20,7 +20,7 @@ import msgspec
 from cmqd.log.values import LogState, RecoveryReport, SegmentReport
 from cmqd.storage.settings import StorageSettings
 from cmqd_segment.manifest import SourceName
-from cmqd_segment.records import Runs
+from cmqd_segment.records import PublishedMessage, Runs
 from cmqd_types.messages import CopyOf, Headers, Labels, Origin
 
 _PREFIX = Struct("<II")
@@ -104,9 +104,11 @@ class Opened(Head, frozen=True, tag=22):
 
 
 class Durable(Head, frozen=True, tag=23):
-    """Every row up to this LSN is durable."""
+    """Every row up to this LSN is durable. Sent once for each commit."""
 
     lsn: int
+    fsync_us: int
+    """Time of the transaction with its fsync."""
 
 
 class StateChanged(Head, frozen=True, tag=24):
@@ -228,6 +230,23 @@ class Page(Head, frozen=True, tag=45):
     """(number of a run, topic, subscription) of the copies in that run and in later runs, up to the next entry."""
 
 
+class ReadPublished(Head, frozen=True, tag=46):
+    """See ``cmqd.log.interface.Log.read_published``."""
+
+    read_id: int
+    topic_id: int
+    start: int
+    stop: int
+    min_lsn: int
+
+
+class Published(Head, frozen=True, tag=47):
+    """The answer to a ``ReadPublished``."""
+
+    read_id: int
+    message: PublishedMessage | None
+
+
 AnyHead: TypeAlias = (
     Open
     | Commit
@@ -254,6 +273,8 @@ AnyHead: TypeAlias = (
     | RecoverEnd
     | ReadPage
     | Page
+    | ReadPublished
+    | Published
 )
 
 _heads = msgspec.msgpack.Decoder(AnyHead)

@@ -195,9 +195,9 @@ class OpenLog:
 
     # Events at run time
 
-    def _on_durable(self, lsn: int) -> None:
+    def _on_durable(self, lsn: int, fsync_us: int) -> None:
         # First the news for the loop process: replies wait for it, and everything below can wait for the replies.
-        self._control.send(ipc.Durable(lsn))
+        self._control.send(ipc.Durable(lsn, fsync_us))
         self.pager.on_durable(lsn)
         self.checkpoints.on_durable(lsn)
         self._refresh_manifest()

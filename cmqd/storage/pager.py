@@ -18,6 +18,7 @@ import asyncio
 import sqlite3
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeAlias
 
 import aiosqlite
 
@@ -26,13 +27,16 @@ from cmqd.storage.catalog import Catalog, Segment
 from cmqd.storage.reading_connection import open_reading
 from cmqd.storage.segment_reader import Answer, RowCache, SegmentReader, is_damage
 from cmqd.storage.standard_error import complain
-from cmqd_segment.records import ranges
+from cmqd_segment.records import PublishedMessage, ranges
 from cmqd_segment.schema import SegmentFormatError
 from cmqd_segment.sparse import SparseQueue
 
 READ_ATTEMPTS = 5
 """Attempts of a read that fails for a reason that may pass (no descriptor, a lock) before the process ends. The pauses
 between them add up to 4 s."""
+
+
+Request: TypeAlias = ipc.ReadPage | ipc.ReadPublished
 
 
 class Pager:
@@ -53,8 +57,8 @@ class Pager:
         self._send = send
         self._on_damage = on_damage
         self._open_segments = open_segments
-        self._requests: deque[ipc.ReadPage] = deque()
-        self._deferred: list[ipc.ReadPage] = []
+        self._requests: deque[Request] = deque()
+        self._deferred: list[Request] = []
         """Requests with a ``min_lsn`` that is not durable yet."""
         self._wake: asyncio.Future[None] | None = None
         self._connections: OrderedDict[int, aiosqlite.Connection] = OrderedDict()
@@ -66,7 +70,7 @@ class Pager:
         log of the operator is enough."""
         self._reading = asyncio.Lock()
 
-    def request(self, page: ipc.ReadPage) -> None:
+    def request(self, page: Request) -> None:
         """Answer a request, now or when its LSN is durable."""
         if page.min_lsn > self._durable_lsn():
             self._deferred.append(page)
@@ -95,6 +99,11 @@ class Pager:
                 await self._wake
                 continue
             page = self._requests.popleft()
+            if isinstance(page, ipc.ReadPublished):
+                async with self._reading:
+                    message = await self._find_published(page)
+                self._send(ipc.Published(page.read_id, message))
+                continue
             async with self._reading:
                 answer = await self._answer(page)
             self._send(ipc.Page(page.read_id, answer.columns, answer.missing_runs(), answer.sources), *answer.blobs)
@@ -156,10 +165,33 @@ class Pager:
             await self._read(segment, page.queue_id, here, answer)
         return answer
 
+    async def _find_published(self, request: ipc.ReadPublished) -> PublishedMessage | None:
+        """Find the first readable message of a topic in a range of positions."""
+        start = request.start
+        while start < request.stop:
+            # As for a page, the catalog is asked anew for every segment.
+            holder = self._catalog.holder(request.topic_id, start)
+            if holder is None or holder[1] >= request.stop:
+                return None
+            segment, first, end = holder
+            search = _Search(max(start, first), min(end, request.stop))
+            await self._attempt(segment, request.topic_id, search)
+            if search.found is not None:
+                return search.found
+            start = end
+        return None
+
     async def _read(
         self, segment: Segment, queue_id: int, requested: Sequence[tuple[int, int]], answer: Answer
     ) -> None:
-        """Read positions through the segment's connection; retry if the failure may pass.
+        """Read positions through the segment's connection; positions on damaged bytes are missing."""
+        reading = _Reading(requested, answer)
+        if not await self._attempt(segment, queue_id, reading):
+            for start, stop in reading.requested:
+                answer.lacks(start, stop)
+
+    async def _attempt(self, segment: Segment, queue_id: int, task: "_Reading | _Search") -> bool:
+        """Read through the segment's connection; retry if the failure may pass. Returns False if the bytes are damaged.
 
         Damage is told apart first: a retry would read the same bytes, and the end of the process would take all other
         messages away for the sake of messages that are lost in any case.
@@ -168,22 +200,19 @@ class Pager:
             reader = SegmentReader(segment, queue_id, self._rows, self._sparse, self._complain)
             try:
                 connection = await self._connection(segment)
-                await reader.read(connection, requested, answer)
+                await task.run(reader, connection)
             except (sqlite3.Error, SegmentFormatError) as error:
                 # The next attempt gets a connection of its own, and the path that the segment has then.
                 await self._close(segment.number)
-                # Messages found before the error are kept; the retry asks only for the rest.
-                requested = reader.rest(requested)
                 if is_damage(error) or not segment.path.exists():
                     self._complain(0, f"segment {segment.path.name} cannot be read: {error}")
-                    for start, stop in requested:
-                        answer.lacks(start, stop)
-                    return
+                    return False
                 if attempt == READ_ATTEMPTS - 1:
                     raise
                 await asyncio.sleep(0.05 * 4**attempt)
             else:
-                return
+                return True
+        raise AssertionError("the last attempt returns or raises")
 
     async def _connection(self, segment: Segment) -> aiosqlite.Connection:
         number = segment.number
@@ -204,3 +233,32 @@ class Pager:
             self._damaged.add(lsn)
             complain(text)
             self._on_damage(text)
+
+
+class _Reading:
+    """The read of a page from one segment."""
+
+    def __init__(self, requested: Sequence[tuple[int, int]], answer: Answer) -> None:
+        self.requested = requested
+        """The positions that are not processed yet."""
+        self._answer = answer
+
+    async def run(self, reader: SegmentReader, connection: aiosqlite.Connection) -> None:
+        """Read; messages found before an error are kept, and a second run asks only for the rest."""
+        try:
+            await reader.read(connection, self.requested, self._answer)
+        finally:
+            self.requested = reader.rest(self.requested)
+
+
+class _Search:
+    """The search for the first readable message of a topic in one segment."""
+
+    def __init__(self, start: int, stop: int) -> None:
+        self._start = start
+        self._stop = stop
+        self.found: PublishedMessage | None = None
+
+    async def run(self, reader: SegmentReader, connection: aiosqlite.Connection) -> None:
+        """Search."""
+        self.found = await reader.find_published(connection, self._start, self._stop)

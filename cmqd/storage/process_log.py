@@ -21,7 +21,7 @@ from msgspec import structs
 
 from cmqd.log.errors import LogError, LogFailed
 from cmqd.log.interface import ignore
-from cmqd.log.values import LogState, OnPage, RecoveredBatch, RecoveryReport, SegmentReport
+from cmqd.log.values import CommitFigures, LogState, OnPage, OnPublished, RecoveredBatch, RecoveryReport, SegmentReport
 from cmqd.storage import errors, ipc
 from cmqd.storage.group_commit import GroupCommit
 from cmqd.storage.settings import StorageSettings
@@ -73,6 +73,7 @@ class StorageProcessLog:
         """
         self.on_durable: Callable[[int], None] = ignore
         self.on_page: OnPage = ignore
+        self.on_published: OnPublished = ignore
         self.on_fatal: Callable[[LogFailed], None] = ignore
         self.on_state: Callable[[LogState], None] = ignore
         self.on_checkpoint_wanted: Callable[[], None] = ignore
@@ -182,12 +183,21 @@ class StorageProcessLog:
         """See ``Log``."""
         return self._commits.pending_records
 
+    @property
+    def figures(self) -> CommitFigures:
+        """See ``Log``."""
+        return self._commits.figures
+
     # Reading
 
     def read_page(self, read_id: int, queue_id: int, positions: Runs, max_bytes: int, min_lsn: int) -> None:
         """See ``Log``."""
         self.pages_asked += 1
         self._channel(self._pages).send(ipc.ReadPage(read_id, queue_id, positions, max_bytes, min_lsn))
+
+    def read_published(self, read_id: int, topic_id: int, start: int, stop: int, min_lsn: int) -> None:
+        """See ``Log``."""
+        self._channel(self._pages).send(ipc.ReadPublished(read_id, topic_id, start, stop, min_lsn))
 
     def _on_pages(self, head: ipc.AnyHead, data: bytes, offset: int) -> None:
         match head:
@@ -197,6 +207,8 @@ class StorageProcessLog:
                 for run in _runs(runs, sources, offset):
                     messages += stored_messages(run, data)
                 self.on_page(read_id, messages, missing)
+            case ipc.Published(read_id, message):
+                self.on_published(read_id, message)
             case ipc.CheckpointChunk(sizes):
                 # Names are noted here, where records are decoded anyway; the storage process would have to decode every
                 # row a second time.
@@ -276,7 +288,8 @@ class StorageProcessLog:
 
     def _on_control(self, head: ipc.AnyHead, _data: bytes, _offset: int) -> None:
         match head:
-            case ipc.Durable(lsn):
+            case ipc.Durable(lsn, fsync_us):
+                self._commits.figures.fsync_us.note(fsync_us)
                 # The callback last, when the LSN and the counts of the log agree with its argument.
                 self._commits.became_durable(lsn)
                 self.on_durable(lsn)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from time import monotonic
+from time import monotonic, perf_counter
 from typing import NamedTuple
 
 from cmqd.log.values import Durability, SegmentReport, pack_ranges
@@ -40,6 +40,15 @@ class LogRow(NamedTuple):
     data: bytes | memoryview
 
 
+class Committed(NamedTuple):
+    """The result of a commit."""
+
+    wal_bytes: int
+    """Size of the WAL after it."""
+    fsync_us: int
+    """Time of the transaction with its fsync."""
+
+
 class WritableSegment:
     """A segment with a writing connection; see the module. Ranges and counts cover durable rows."""
 
@@ -66,10 +75,11 @@ class WritableSegment:
         """Wholly in the main file and without a writer: opened without locks from here on."""
         self._wal = f"{path}-wal"
 
-    def commit(self, rows: Sequence[LogRow], done: "asyncio.Future[int]") -> None:
+    def commit(self, rows: Sequence[LogRow], done: "asyncio.Future[Committed]") -> None:
         """Make rows durable in one transaction.
 
-        ``done`` gets the size of the WAL, for ``committed``, or sqlite3.Error: then the segment is unchanged.
+        ``done`` gets the size of the WAL, for ``committed``, and the time of the commit, or sqlite3.Error: then the
+        segment is unchanged.
         """
         self.connection.submit(done, partial(self._insert, rows))
 
@@ -83,8 +93,9 @@ class WritableSegment:
         for row in rows:
             self._count(row.lsn, row.time_ms, row.messages, row.queues, len(row.meta) + len(row.data))
 
-    def _insert(self, rows: Sequence[LogRow]) -> int:
+    def _insert(self, rows: Sequence[LogRow]) -> Committed:
         connection = self.connection.raw
+        begun_s = perf_counter()
         if len(rows) <= ROWS_PER_STATEMENT:
             connection.execute(_INSERTS[len(rows)], _parameters(rows))
         else:
@@ -98,7 +109,8 @@ class WritableSegment:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
                 raise
-        return os.stat(self._wal).st_size
+        fsync_us = int((perf_counter() - begun_s) * 1_000_000)
+        return Committed(os.stat(self._wal).st_size, fsync_us)
 
     def _count(self, lsn: int, time_ms: int, messages: int, queues: bytes, size: int) -> None:
         self.last_lsn = lsn

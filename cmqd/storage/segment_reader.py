@@ -24,7 +24,8 @@ from cmqd.storage.catalog import Segment
 from cmqd.storage.decoded_row import Audiences, DecodedRow
 from cmqd.storage.segment import WritableSegment
 from cmqd.storage.summaries import Summaries, Summary, summary_of
-from cmqd_segment.records import Runs
+from cmqd_segment.published import published_message
+from cmqd_segment.records import AnyRecord, MessagesPublished, PublishedMessage, Runs
 from cmqd_segment.rows import (
     COPY_BYTES,
     Run,
@@ -271,6 +272,52 @@ class SegmentReader:
                         row = self._rows.get(place.lsn)
                 start = self._step(place, row, start, stop, answer)
                 self._done = start
+
+    async def find_published(self, connection: aiosqlite.Connection, start: int, stop: int) -> PublishedMessage | None:
+        """Return the first readable message of a topic at positions ``start .. stop-1``, without its body.
+
+        Only the facts of a row are read, past the cache of rows: a cached row does not keep the waiting subscriptions,
+        and the bodies of the rows on the way of a search would push out rows that consumers need.
+
+        Raises sqlite3.Error.
+        """
+        index = await self._index(connection)
+        if index is None:
+            return None
+        while start < stop:
+            end = min(stop, start + SEARCH_AHEAD)
+            for place in await self._search(connection, index, start, end):
+                position = max(start, place.first)
+                if position >= min(stop, place.stop):
+                    continue
+                for record in await self._facts(connection, place.lsn):
+                    if isinstance(record, MessagesPublished) and record.topic_id == self._queue_id:
+                        position = max(start, record.first_position)
+                        if position < min(stop, record.first_position + len(record.sizes)):
+                            return published_message(record, position)
+            start = end
+        return None
+
+    async def _facts(self, connection: aiosqlite.Connection, lsn: int) -> Sequence[AnyRecord]:
+        """Read the records of a row; none of a damaged row."""
+        try:
+            rows = await connection.execute_fetchall(
+                "SELECT lsn, time_ms, messages, queues, meta_crc, meta FROM log WHERE lsn = ?", (lsn,)
+            )
+        except sqlite3.DatabaseError as error:
+            if not is_damage(error):
+                raise
+            self._on_damage(lsn, f"row {lsn} of {self._segment.path.name} cannot be read: {error}")
+            return ()
+        for lsn, time_ms, messages, queues, meta_crc, meta in rows:
+            if meta_checksum(lsn, time_ms, messages, queues, meta) != meta_crc:
+                self._on_damage(lsn, f"row {lsn} of {self._segment.path.name} is damaged: its checksum is wrong")
+                return ()
+            try:
+                return decode_records(meta)
+            except msgspec.MsgspecError as error:
+                self._on_damage(lsn, f"row {lsn} of {self._segment.path.name} cannot be decoded: {error}")
+        return ()
 
     def _step(self, place: RowPlace | None, row: DecodedRow | None, start: int, stop: int, answer: Answer) -> int:
         """Process ``start`` and the following positions in the same row; return the next position.

@@ -173,7 +173,7 @@ class StorageService:
 
     def _on_pages(self, head: ipc.AnyHead, _data: bytes, _offset: int) -> None:
         match head:
-            case ipc.ReadPage():
+            case ipc.ReadPage() | ipc.ReadPublished():
                 self.log.pager.request(head)
             case ipc.RecoverNext():
                 # Counted, because the loop process asks ahead: the next chunk is read while it decodes the last.

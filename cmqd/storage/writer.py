@@ -15,7 +15,7 @@ from collections.abc import Callable
 from time import monotonic
 
 from cmqd.storage.disk_space import Space
-from cmqd.storage.segment import LogRow, WritableSegment
+from cmqd.storage.segment import Committed, LogRow, WritableSegment
 
 RETRY_SECONDS = (0.01, 1.0)
 """First and longest pause before a batch is tried again on a full disk. Short at first, because the first failure
@@ -32,7 +32,7 @@ class Writer:
         *,
         segment_bytes: int,
         segment_age_ms: int,
-        on_durable: Callable[[int], None],
+        on_durable: Callable[[int, int], None],
         on_retired: Callable[[WritableSegment], None],
     ) -> None:
         self.active = active
@@ -88,11 +88,11 @@ class Writer:
 
     def _commit(self) -> None:
         self._committing = True
-        done: asyncio.Future[int] = self._loop.create_future()
+        done: asyncio.Future[Committed] = self._loop.create_future()
         done.add_done_callback(self._on_done)
         self.active.commit(self._batches[0], done)
 
-    def _on_done(self, done: "asyncio.Future[int]") -> None:
+    def _on_done(self, done: "asyncio.Future[Committed]") -> None:
         """Take note of a commit, report it, switch segments if this one is full, then commit the next batch.
 
         In this order: the counts of the segment must have the rows before a reader is told of them, replies must not
@@ -104,10 +104,11 @@ class Writer:
             self._on_error(error)
             return
         rows = self._batches.popleft()
-        self._since_measured += max(0, done.result() - self.active.wal_bytes)
-        self.active.committed(rows, done.result())
+        committed = done.result()
+        self._since_measured += max(0, committed.wal_bytes - self.active.wal_bytes)
+        self.active.committed(rows, committed.wal_bytes)
         self.durable_lsn = rows[-1].lsn
-        self._on_durable(self.durable_lsn)
+        self._on_durable(self.durable_lsn, committed.fsync_us)
         if self._retry is not None:
             self._retry = None
             self._pause = RETRY_SECONDS[0]

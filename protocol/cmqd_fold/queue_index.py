@@ -69,6 +69,8 @@ from cmqd_segment.records import (
     ranges,
     unpack_runs,
 )
+from cmqd_types.messages import REDRIVE
+from cmqd_types.totals import QueueTotals
 
 _LetsGo = TypeVar("_LetsGo", QueueRewound, QueueAttributesSet)
 
@@ -106,6 +108,7 @@ class QueueIndex:
         "queue_id",
         "redrive",
         "steps",
+        "totals",
     )
 
     def __init__(
@@ -152,6 +155,8 @@ class QueueIndex:
         """The queue takes dead letters once no live position is below this floor; below 0 = see ``NEVER_SERVED``."""
         self.redrive: Redrive | None = None
         """The redrive in progress, or the last redrive."""
+        self.totals = QueueTotals()
+        """Counts since the queue was made. Facts like the positions: the ``apply_*`` methods alone count."""
 
     # ------------------------------------------------------------------ sets made at first use
 
@@ -347,6 +352,9 @@ class QueueIndex:
             # Only if there are any: most queues never need the object, see ``__init__``.
             self.activations.load(part.activations)
         self.redrive = part.redrive
+        if part.totals is not None:
+            # A copy, because records count in place, and the part may be loaded again (the memory log keeps it).
+            self.totals = msgspec.structs.replace(part.totals)
 
     def apply(self, record: AnyRecord) -> None:
         """Apply a record of this queue. Records without positions (creation, deletion) change nothing."""
@@ -384,7 +392,7 @@ class QueueIndex:
             case TransactionsUndecided():
                 self.apply_undecided(record)
             case QueueCleared() | MessagesExpired():
-                self.apply_floor(record.floor)
+                self.apply_cut(record)
             case QueueAttributesSet():
                 self.apply_attributes(record)
             case _:
@@ -403,6 +411,8 @@ class QueueIndex:
         # message.
         self.live.add_range(first, stop)
         self.live_count += count
+        # Before the messages are kept: a half message counts as sent, and from then on its id tells its commit.
+        self._count_sent(record, count)
         visible_ms = record.visible_ms
         # A record is half as a whole: half messages have their check time in the field of the delays.
         if record.half:
@@ -414,6 +424,24 @@ class QueueIndex:
         else:
             self._apply_delays(range(first, stop), visible_ms, record.enqueue_ms)
         return self.steps.note(first, record.enqueue_ms) and self._drop_steps()
+
+    def _count_sent(self, record: MessagesSent, count: int) -> None:
+        """Count stored messages by the way they came: sent, copied, moved; a committed message was counted as half."""
+        totals = self.totals
+        origins = record.origins
+        if origins is not None:
+            # All messages of a record were moved together, so the first origin stands for all of them.
+            if origins[0] is not None and origins[0].reason == REDRIVE:
+                totals.redriven_here += count
+            else:
+                totals.dead_letters += count
+        elif record.copies_of is not None:
+            totals.copied += count
+        elif self._halves is None or record.half or self._halves.position_of(record.first_message_id) is None:
+            totals.sent += count
+            totals.sent_bytes += sum(record.sizes)
+            if record.half:
+                totals.half_sent += count
 
     def apply_copies(self, first: int, count: int, enqueue_ms: int) -> bool:
         """Store copies of published messages, active at once; return as :meth:`apply_sent`."""
@@ -427,6 +455,7 @@ class QueueIndex:
             enqueue_ms = self.last_enqueue_ms
         self.live.add_range(first, stop)
         self.live_count += count
+        self.totals.copied += count
         self.activate_range(first, stop)
         return self.steps.note(first, enqueue_ms) and self._drop_steps()
 
@@ -472,10 +501,16 @@ class QueueIndex:
     def apply_received(self, record: MessagesReceived) -> list[InFlight]:
         """Take active messages in flight; return the leases, in order of their numbers."""
         # The messages stay live: in flight is what is live and in no set, so a receive touches one set and not two.
+        has_history = bool(self.history.chunks)
         for start, stop in ranges(record.positions):
             self.active.remove_range(start, stop)
         made = self.leases.receive(record, self.history)
-        self.active_count -= len(made)
+        count = len(made)
+        self.active_count -= count
+        totals = self.totals
+        totals.received += count
+        if has_history:
+            totals.redelivered += sum([entry.receive_count > 1 for entry in made])
         return made
 
     def apply_deleted(self, record: MessagesDeleted) -> None:
@@ -488,6 +523,7 @@ class QueueIndex:
         for start, stop in ranges(record.positions):
             self.live.remove_range(start, stop)
             self.live_count -= stop - start
+            self.totals.deleted += stop - start
             if history is not None:
                 for position in range(start, stop):
                     history.discard(position)
@@ -537,6 +573,7 @@ class QueueIndex:
         if not self.active_count or first < self.head:
             self.head = first
         self.active_count += len(back)
+        self.totals.rewound += len(back)
         # Even without dead letters by age: the clock of the messages starts anew, and the policy may be set later.
         self.activations.note(back, record.rewound_ms)
         return back
@@ -558,9 +595,14 @@ class QueueIndex:
         # replay, and a difference would have to know.
         self.active_count = len(self.active)
         self.moving_count = len(self._moving) if self._moving is not None else 0
-        if record.redriven and self.redrive is not None:
-            # Dead letters and redriven messages leave by the same record; only the latter are progress of the redrive.
-            self.redrive.moved += count_runs(record.positions)
+        # Dead letters and redriven messages leave by the same record; only the latter are progress of the redrive.
+        count = count_runs(record.positions)
+        if record.redriven:
+            self.totals.redriven += count
+            if self.redrive is not None:
+                self.redrive.moved += count
+        else:
+            self.totals.dead_lettered += count
 
     def apply_dead_lettered(self, record: MessagesDeadLettered) -> None:
         """Remove messages in flight that their consumers moved to the dead-letter queue, with their leases."""
@@ -572,6 +614,7 @@ class QueueIndex:
             # Not rewindable, whatever the window: the message is in the other queue, and a rewind would double it.
             self.live.remove_range(start, stop)
             self.live_count -= stop - start
+            self.totals.dead_lettered += stop - start
             if history is not None:
                 for position in range(start, stop):
                     history.discard(position)
@@ -597,6 +640,11 @@ class QueueIndex:
             self.half.remove_range(start, stop)
             self.live_count -= stop - start
             self.half_count -= stop - start
+        count = count_runs(record.positions)
+        if record.committed:
+            self.totals.committed += count
+        else:
+            self.totals.rolled_back += count
         # Ids and decisions stay: a producer that lost the answer repeats its decision, and must find it.
         self.halves.end(record.positions, record.committed)
 
@@ -631,7 +679,9 @@ class QueueIndex:
 
     def apply_returned(self, record: LeasesEnded | MessagesReleased) -> None:
         """Return messages to the active set; an uncounted release takes the receive back."""
-        counted = not isinstance(record, MessagesReleased) or record.counted
+        is_release = isinstance(record, MessagesReleased)
+        counted = not is_release or record.counted
+        count = 0
         for lease in unpack_runs(record.leases):
             entry = self.leases.by_number.pop(lease, None)
             # None: the message was cleared or has expired, and the checkpoint left its lease out.
@@ -642,6 +692,11 @@ class QueueIndex:
                 self.history.set(entry.position, entry.receive_count, entry.first_receive_ms)
             # Back at its old position and so in front of younger messages, as if it had never been received.
             self.activate_range(entry.position, entry.position + 1)
+            count += 1
+        if is_release:
+            self.totals.released += count
+        else:
+            self.totals.timed_out += count
 
     def apply_activated(self, record: MessagesActivated) -> None:
         """End delays; the entries of these positions in buckets turn stale."""
@@ -658,6 +713,15 @@ class QueueIndex:
         # With later times left in place, messages of before the step would outlive their retention by the whole step.
         self.steps.no_later_than(now_ms)
         self.leases.no_later_than(now_ms + longest_lease_ms)
+
+    def apply_cut(self, record: QueueCleared | MessagesExpired) -> None:
+        """Drop all messages below the floor of a record, and count them."""
+        before = self.live_count
+        self.apply_floor(record.floor)
+        if isinstance(record, QueueCleared):
+            self.totals.cleared += before - self.live_count
+        else:
+            self.totals.expired += before - self.live_count
 
     def apply_floor(self, floor: int) -> None:
         """Drop all messages below ``floor``, in any state (cleared or expired)."""

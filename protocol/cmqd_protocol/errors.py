@@ -61,6 +61,8 @@ class ErrorCode(IntEnum):
     SUBSCRIPTION_DIFFERS = 427
     TOO_MANY_SUBSCRIPTIONS = 428
     PUSH_UNAVAILABLE = 429
+    MESSAGE_NOT_WAITING = 430
+    MESSAGE_NOT_PUBLISHED = 431
     # schedules
     SCHEDULE_NOT_FOUND = 440
     SCHEDULE_EXISTS = 441
@@ -72,6 +74,7 @@ class ErrorCode(IntEnum):
     KEY_NOT_FOUND = 502
     LAST_KEY = 503
     ACCOUNT_NOT_EMPTY = 504
+    KEY_EXISTS = 505
     # the server's state
     BUSY = 600
     DISK_NEARLY_FULL = 601

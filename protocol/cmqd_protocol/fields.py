@@ -51,4 +51,6 @@ RoutingKeys: TypeAlias = Annotated[
 SubscriptionAttributes: TypeAlias = Annotated[
     dict[str, AttributeValue | Annotated[list[str], Meta(max_length=MAX_TAGS)]], Meta(max_length=MAX_ATTRIBUTES)
 ]
+KeyTexts: TypeAlias = Annotated[list[Annotated[str, Meta(max_length=MAX_NAME_BYTES)]], Meta(max_length=MAX_ATTRIBUTES)]
+"""Roles or name patterns of a key."""
 Attributes: TypeAlias = Annotated[dict[str, AttributeValue], Meta(max_length=MAX_ATTRIBUTES)]

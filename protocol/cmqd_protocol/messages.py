@@ -27,6 +27,7 @@ from cmqd_protocol.fields import (
     Handles,
     HeadersList,
     HeadersOfOne,
+    KeyTexts,
     MessageIds,
     Nonce,
     Proof,
@@ -39,10 +40,13 @@ from cmqd_protocol.fields import (
     Unsigned,
 )
 from cmqd_protocol.limits import MAX_BATCH, MAX_SECRET_ID_BYTES
-from cmqd_types import messages, queues, schedules, topics
+from cmqd_types import deliveries, messages, queues, schedules, topics
+from cmqd_types.keys import EVERY_NAME, EVERY_ROLE
 from cmqd_types.messages import Headers, ReceivedMessage
+from cmqd_types.metrics import QueueMetrics, ServerMetrics, TopicMetrics
 from cmqd_types.schedules import ScheduleSummary
 from cmqd_types.topics import SubscriptionSummary
+from cmqd_types.totals import QueueTotals, SubscriptionTotals, TopicTotals
 
 
 class WireMessage(Struct, frozen=True, array_like=True, gc=False):
@@ -509,6 +513,41 @@ class DropDeliveries(Request, frozen=True, tag=95):
     subscription: str
 
 
+class PeekDeliveries(Request, frozen=True, tag=97):
+    """Read messages that wait for a subscription, in position order from ``start``. Answered ``DeliveriesPeeked``."""
+
+    topic: str
+    subscription: str
+    max_messages: Unsigned = 16
+    start: Unsigned = 0
+    """Position in the topic: 0, or ``next_start`` of the previous reply."""
+    bodies: bool = True
+    """False: the messages without bodies and headers."""
+
+
+class RetryDelivery(Request, frozen=True, tag=98):
+    """Retry a message of a subscription at once. Answered ``DeliveriesDone``."""
+
+    topic: str
+    subscription: str
+    message_id: Unsigned
+
+
+class DropDelivery(Request, frozen=True, tag=99):
+    """Drop a message that waits for a subscription. Answered ``DeliveriesDone``."""
+
+    topic: str
+    subscription: str
+    message_id: Unsigned
+
+
+class GetMessageDeliveries(Request, frozen=True, tag=100):
+    """Read the deliveries of a published message to all subscriptions. Answered ``MessageDeliveries``."""
+
+    topic: str
+    message_id: Unsigned
+
+
 class RotateSecret(Request, frozen=True, tag=96):
     """Give a subscription to a URL a new secret for signatures. Answered ``SubscriptionSecret``."""
 
@@ -535,6 +574,18 @@ class DeliveriesDone(Reply, frozen=True, tag=211):
     """Number of messages that are retried or were dropped."""
 
     messages: int
+
+
+class DeliveriesPeeked(deliveries.DeliveriesPeeked, WireMessage, frozen=True, tag=222):
+    """A page of the messages that wait for a subscription."""
+
+    request_id: int
+
+
+class MessageDeliveries(deliveries.MessageDeliveries, WireMessage, frozen=True, tag=223):
+    """The deliveries of a message to the subscriptions that it was published for."""
+
+    request_id: int
 
 
 class SubscriptionSecret(Reply, frozen=True, tag=212):
@@ -755,6 +806,72 @@ class ListAllQueues(Request, frozen=True, tag=135):
     limit: int = 100
 
 
+class CreateRoleKey(Request, frozen=True, tag=136):
+    """Create an access key with roles and name patterns. Answered ``KeyList``, with the secret key.
+
+    An operation of its own: an older server would ignore appended fields of ``CreateKey`` and create a key that may do
+    everything.
+    """
+
+    roles: KeyTexts
+    names: KeyTexts
+    account: str | None = None
+
+
+class SetKeyRoles(Request, frozen=True, tag=137):
+    """Replace the roles and name patterns of a key, also for its open connections. Answered ``Done``."""
+
+    secret_id: str
+    roles: KeyTexts
+    names: KeyTexts
+    account: str | None = None
+
+
+class ImportKey(Request, frozen=True, tag=138):
+    """Add an existing key pair to an account. Answered ``KeyList``, without the secret key."""
+
+    secret_id: str
+    secret_key: str
+    roles: KeyTexts
+    names: KeyTexts
+    account: str | None = None
+
+    def __repr__(self) -> str:
+        """Without the secret, which must not reach a log by accident."""
+        return f"ImportKey(request_id={self.request_id}, secret_id={self.secret_id!r}, secret_key=...)"
+
+
+class GetKeySecret(Request, frozen=True, tag=139):
+    """Read the secret of an enabled key, to check signatures. Only for keys with role ``gateway``, and only over TLS,
+    loopback or a Unix socket. Answered ``KeySecret``."""
+
+    secret_id: str
+
+
+class WatchKeys(Request, frozen=True, tag=140):
+    """Have the changes of all keys pushed to this connection as ``KeyChanged``, until its end. Only for keys with role
+    ``gateway``. Answered ``Done``."""
+
+
+class KeySecret(Reply, frozen=True, tag=218):
+    """The secret of a key."""
+
+    secret_key: str
+    account: str
+
+    def __repr__(self) -> str:
+        """Without the secret, which must not reach a log by accident."""
+        return f"KeySecret(request_id={self.request_id}, secret_key=..., account={self.account!r})"
+
+
+class KeyChanged(WireMessage, frozen=True, tag=226):
+    """Push about a change of a key, to connections that watch keys."""
+
+    secret_id: str
+    change: str
+    """``created``, ``enabled``, ``disabled``, ``roles_changed`` or ``deleted``."""
+
+
 class AccountList(Reply, frozen=True, tag=199):
     """The names of all accounts."""
 
@@ -769,7 +886,14 @@ class KeyInfo(Struct, frozen=True, array_like=True, gc=False):
     enabled: bool
     created_ms: int
     secret_key: str | None = None
-    """Only in the reply to ``CreateKey`` or ``CreateAccount``."""
+    """Only in the reply to ``CreateKey``, ``CreateRoleKey`` or ``CreateAccount``."""
+    roles: tuple[str, ...] = EVERY_ROLE
+    """An older server names no roles: its keys have every role."""
+    names: tuple[str, ...] = EVERY_NAME
+
+    def __repr__(self) -> str:
+        """Without the secret, which must not reach a log by accident."""
+        return f"KeyInfo({self.secret_id!r}, account={self.account!r}, enabled={self.enabled}, roles={self.roles})"
 
 
 class KeyList(Reply, frozen=True, tag=200):
@@ -797,6 +921,33 @@ class SealSegments(Request, frozen=True, tag=145):
     """Seal the segment of the log that is being written, for readers of the log. Answered ``SegmentsSealed``."""
 
 
+class GetMetrics(Request, frozen=True, tag=147):
+    """Read the totals of the account (``admin``: of all accounts, and the figures of the server). Answered
+    ``Metrics``.
+    """
+
+
+class GetQueueMetrics(Request, frozen=True, tag=148):
+    """Read a page of the metrics of queues, by account and name. Answered ``QueueMetricsPage``."""
+
+    all_accounts: bool = False
+    after_account: str = ""
+    """Start behind this account and queue: ``next`` of the previous reply."""
+    after_queue: str = ""
+    limit: int = 1000
+
+
+class GetTopicMetrics(Request, frozen=True, tag=149):
+    """Read a page of the metrics of topics and their subscriptions, by account and name. Answered
+    ``TopicMetricsPage``.
+    """
+
+    all_accounts: bool = False
+    after_account: str = ""
+    after_topic: str = ""
+    limit: int = 1000
+
+
 class ServerStatus(Reply, frozen=True, tag=201):
     """Status values by name: version, durability, uptime, counts, storage figures."""
 
@@ -810,6 +961,38 @@ class SegmentsSealed(Reply, frozen=True, tag=213):
     """Last row number in sealed segments. Earlier rows are in sealed segments or were reclaimed."""
 
 
+class Metrics(Reply, frozen=True, tag=227):
+    """Totals, deleted queues and topics included, and the figures of the server."""
+
+    broker_time_ms: int
+    queue_totals: QueueTotals
+    topic_totals: TopicTotals
+    subscription_totals: SubscriptionTotals
+    queues: int
+    """Number of queues, and of topics and subscriptions, that exist now."""
+    topics: int
+    subscriptions: int
+    server: ServerMetrics | None = None
+    """None for an account other than ``admin``."""
+
+
+class QueueMetricsPage(Reply, frozen=True, tag=228):
+    """Metrics of queues."""
+
+    broker_time_ms: int
+    queues: list[QueueMetrics]
+    next: tuple[str, str] | None = None
+    """Account and queue behind which the next page starts; None = the end."""
+
+
+class TopicMetricsPage(Reply, frozen=True, tag=229):
+    """Metrics of topics and their subscriptions."""
+
+    broker_time_ms: int
+    topics: list[TopicMetrics]
+    next: tuple[str, str] | None = None
+
+
 AnyReply: TypeAlias = (
     Reply
     | MessagesPeeked
@@ -819,9 +1002,16 @@ AnyReply: TypeAlias = (
     | HalfMessages
     | TopicInfo
     | SubscriptionInfo
+    | DeliveriesPeeked
+    | MessageDeliveries
     | ScheduleInfo
 )
 """A reply. Those named beside ``Reply`` are types of ``cmqd_types`` behind the number of the request."""
+
+
+Push: TypeAlias = TransactionCheck | KeyChanged
+"""A message of the server that is not the reply to a request."""
+PUSH_TYPES: Final = frozenset({TransactionCheck, KeyChanged})
 
 
 def operation_name(kind: type[WireMessage]) -> str:
@@ -855,6 +1045,6 @@ client_hello_decoder: "msgspec.msgpack.Decoder[ClientHello]" = msgspec.msgpack.D
 request_decoder: "msgspec.msgpack.Decoder[Cancel | Request]" = decoder_of((Cancel, *REQUEST_TYPES.values()))
 server_hello_decoder: "msgspec.msgpack.Decoder[ServerHello | Error]" = msgspec.msgpack.Decoder(ServerHello | Error)
 welcome_decoder: "msgspec.msgpack.Decoder[Welcome | Error]" = msgspec.msgpack.Decoder(Welcome | Error)
-reply_decoder: "msgspec.msgpack.Decoder[AnyReply | TransactionCheck]" = decoder_of(
+reply_decoder: "msgspec.msgpack.Decoder[AnyReply | Push]" = decoder_of(
     kind for opcode, kind in MESSAGE_TYPES.items() if opcode >= _FIRST_REPLY
 )

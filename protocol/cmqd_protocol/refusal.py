@@ -25,6 +25,10 @@ SHOWN_BYTES: Final = 64
 """Longest encoding of a refused value that the error repeats."""
 
 
+SECRETS: Final = frozenset({"secret_key"})
+"""Fields with a value of any type that no error repeats: errors reach logs."""
+
+
 class _Envelope(Struct, array_like=True, gc=False):
     """First elements of every request. Decoding skips the other elements and checks that the array is well-formed."""
 
@@ -118,7 +122,8 @@ def _explain(payload: bytes, fields: tuple[str, ...], said: str) -> _Explanation
     field = "".join((fields[indexes[0] - 1], *(f"[{index}]" for index in indexes[1:]))) if indexes else "request"
     is_key = bool(where and where["key"])
     in_map = _INSIDE_MAP in path
-    encoded = b"" if is_key or in_map or not indexes or not payload else _encoded_at(payload, indexes)
+    has_no_value = is_key or in_map or not indexes or not payload or field in SECRETS
+    encoded = b"" if has_no_value else _encoded_at(payload, indexes)
     if bounds := _OUT_OF_BOUNDS.match(said):
         return _out_of_bounds(field, bounds, encoded)
     part = "a key of " if is_key else "a value of " if in_map else ""

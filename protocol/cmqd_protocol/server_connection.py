@@ -41,9 +41,9 @@ from cmqd_protocol.messages import (
     Cancel,
     ClientHello,
     Error,
+    Push,
     Request,
     ServerHello,
-    TransactionCheck,
     Welcome,
     client_hello_decoder,
     encoder,
@@ -222,7 +222,7 @@ class ServerConnection(Endpoint[Authenticated | Request | Cancel | RequestRefuse
         out.append(header(size))
         out.append(payload)
 
-    def push(self, message: TransactionCheck) -> None:
+    def push(self, message: Push) -> None:
         """Queue a message that is not the reply to a request.
 
         Raises:

@@ -16,6 +16,7 @@ import msgspec
 
 from cmqd_segment.attributes import QueueAttributes, SubscriptionAttributes, TopicAttributes
 from cmqd_types.messages import Headers
+from cmqd_types.totals import QueueTotals, SubscriptionTotals, TopicTotals
 
 
 class CheckpointPart(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -91,6 +92,8 @@ class QueueSlice(CheckpointPart, frozen=True, tag=2):
     redrive: Redrive | None = None
     far_delays: list[bytes] = []
     """(due time in ms, position) pairs of delayed messages that are in no bucket yet; stale positions are ignored."""
+    totals: QueueTotals | None = None
+    """Counts since the queue was made; None = an older version wrote the slice, and they begin at 0."""
 
 
 class LeasesSlice(CheckpointPart, frozen=True, tag=3):
@@ -152,6 +155,8 @@ class TopicSlice(CheckpointPart, frozen=True, tag=9):
     step_starts: bytes
     step_ends: bytes
     """The time index, as a queue's."""
+    totals: TopicTotals | None = None
+    """As in ``QueueSlice``."""
 
 
 class SubscriptionSlice(CheckpointPart, frozen=True, tag=10):
@@ -174,6 +179,15 @@ class SubscriptionSlice(CheckpointPart, frozen=True, tag=10):
     dropped: int
     last_error: str
     last_error_ms: int
+    failed: int = 0
+    """Number of attempts that failed since the subscription was made; each attempt for a message counts."""
+    drops_known_from: int | None = None
+    """Position from which all drops are known; null = written by a version that kept no drops."""
+    drops_begun_ms: int = 0
+    """Time of the first drop in ``drops``."""
+    drops: list[tuple[str, bytes]] = []
+    """(reason, positions as a bitmap) of dropped messages, and of messages dropped before ``drops_begun_ms``."""
+    older_drops: list[tuple[str, bytes]] = []
 
 
 class RetriesSlice(CheckpointPart, frozen=True, tag=11):
@@ -183,6 +197,11 @@ class RetriesSlice(CheckpointPart, frozen=True, tag=11):
     subscription_id: int
     retries: list[tuple[int, int, int]]
     """(position, failed attempts, time of the next attempt in ms)"""
+    errors: list[str] = []
+    """The different reasons of the last failures in this part."""
+    failures: list[tuple[int, int]] = []
+    """For each of ``retries``: the number of its reason in ``errors``, and the time of the failure; empty = written by
+    a version that did not keep them."""
 
 
 class ScheduleSlice(CheckpointPart, frozen=True, tag=12):
@@ -220,6 +239,17 @@ class SessionsSlice(CheckpointPart, frozen=True, tag=5):
     """(account, session, last use in ms, highest sequence, packed answers; see ``cmqd.core.facts.sessions``)."""
 
 
+class GoneTotalsSlice(CheckpointPart, frozen=True, tag=13):
+    """A part of the totals of the queues, topics and subscriptions that were deleted, added up for each account.
+
+    Made after the slices of all queues and topics: every deletion up to its LSN is in it, also the deletion of a queue
+    that has no slice because it went while the checkpoint was taken.
+    """
+
+    lsn: int
+    accounts: list[tuple[str, QueueTotals, TopicTotals, SubscriptionTotals]]
+
+
 class CheckpointEnd(CheckpointPart, frozen=True, tag=6):
     """The last part."""
 
@@ -241,5 +271,6 @@ AnyPart: TypeAlias = (
     | RetriesSlice
     | ScheduleSlice
     | SessionsSlice
+    | GoneTotalsSlice
     | CheckpointEnd
 )

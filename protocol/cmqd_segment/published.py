@@ -7,7 +7,7 @@ cutting, joining and counting sets are single operations for any number of messa
 from collections.abc import Iterator, Sequence
 from itertools import compress, repeat
 
-from cmqd_segment.records import MessagesPublished, ranges, unpack_runs
+from cmqd_segment.records import MessagesPublished, PublishedMessage, ranges, unpack_runs
 
 _DIGITS = bytes(byte & 1 for byte in range(256))
 """Turns the digits "0" and "1" into bytes that are false and true."""
@@ -132,6 +132,34 @@ def waiting_positions(record: MessagesPublished) -> Iterator[tuple[int, list[int
     sets = record.message_sets
     chosen = {number: list(compress(positions, _digits(unpack_set(sets[number])))) for number in set(taken)}
     return zip(record.waiting, [chosen[number] for number in taken], strict=True)
+
+
+def published_message(record: MessagesPublished, position: int) -> PublishedMessage:
+    """Return the message at a position of the topic, with the subscriptions that the publish was for.
+
+    The record must have the position.
+    """
+    message = position - record.first_position
+    labels = record.labels
+    copies: list[tuple[str, int, int]] = []
+    copy_id = record.first_copy_id
+    counts = copy_counts(record)
+    for place, (queue_id, count) in enumerate(zip(record.copies[::2], counts, strict=False)):
+        messages = queue_set(record, place)
+        if messages >> message & 1:
+            # Copies are numbered queue by queue, and within a queue in the order of the messages.
+            own_id = copy_id + (messages & (1 << message) - 1).bit_count()
+            copies.append((record.subscriptions[place] if record.subscriptions else "", queue_id, own_id))
+        copy_id += count
+    return PublishedMessage(
+        position=position,
+        message_id=message_ids_of(record)[message],
+        enqueue_ms=record.enqueue_ms,
+        size=record.sizes[message],
+        labels=None if labels is None else labels[0] if len(labels) == 1 else labels[message],
+        copies=copies,
+        waiting=[subscription_id for subscription_id, messages in waiting_sets(record) if messages >> message & 1],
+    )
 
 
 def id_stretches(record: MessagesPublished) -> list[tuple[int, int, int]]:

@@ -201,6 +201,14 @@ class ClockOffset(Record, frozen=True, tag=11):
     """The longest delay that a send could have at that time."""
 
 
+class TotalsReset(Record, frozen=True, tag=68):
+    """All totals of the broker begin at 0 from here on: rows were lost, and the totals would be lower than before the
+    loss. A reader of totals takes 0 for a new beginning, and any other lower value for a count from 0 to that value.
+    """
+
+    reset_ms: int
+
+
 class MessagesSent(Record, frozen=True, tag=16):
     """A batch stored under contiguous positions and message ids. Its bodies follow the bodies of the earlier
     ``MessagesSent`` records in the row's data.
@@ -465,7 +473,8 @@ class DeliveriesFailed(Record, frozen=True, tag=50):
 
 
 class DeliveriesDropped(Record, frozen=True, tag=51):
-    """A subscriber does not get these messages of the topic: ``retries`` used up, or ``damaged`` in the log."""
+    """A subscriber does not get these messages of the topic: ``retries`` used up, ``damaged`` in the log, or dropped by
+    an ``operator``."""
 
     topic_id: int
     subscription_id: int
@@ -570,6 +579,7 @@ AnyRecord: TypeAlias = (
     | RedriveStarted
     | RedriveEnded
     | ClockOffset
+    | TotalsReset
     | MessagesSent
     | MessagesReceived
     | MessagesDeleted
@@ -586,6 +596,21 @@ AnyRecord: TypeAlias = (
     | TopicRecord
     | ScheduleRecord
 )
+
+
+class PublishedMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A message of a topic without its body: the subscriptions that the message was published for."""
+
+    position: int
+    message_id: int
+    enqueue_ms: int
+    size: int
+    """Bytes of the body."""
+    labels: Labels | None
+    copies: list[tuple[str, int, int]]
+    """(name of the subscription, id of the queue, id of the copy) of each copy that the publish stored in a queue."""
+    waiting: list[int]
+    """Ids of the other subscriptions: they waited for a delivery when the publish was answered."""
 
 
 class StoredMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -4,13 +4,17 @@ The structs encode to msgpack arrays, so the order of the fields is part of the 
 Fields are only ever appended, with a default.
 """
 
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 
 Headers: TypeAlias = dict[str, str]
 Labels: TypeAlias = list[str] | str
 """The tags of a published message, or its routing key."""
+
+
+REDRIVE: Final = "redrive"
+"""The ``reason`` of an origin: the message left a dead-letter queue by a redrive."""
 
 
 class Origin(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -31,7 +31,7 @@ class SubscriptionInfo(msgspec.Struct, frozen=True, array_like=True, gc=False, k
     counts: dict[str, int]
     """``waiting``, ``in_retry``, ``dropped``; with a URL as endpoint also ``delivered``."""
     facts: dict[str, Any]
-    """``created_ms``, ``modified_ms``, ``blocked``, ``last_error``, ``last_error_ms``, ``next_attempt_ms``."""
+    """``id``, ``created_ms``, ``modified_ms``, ``blocked``, ``last_error``, ``last_error_ms``, ``next_attempt_ms``."""
     created: bool = False
     """True if the request created the subscription."""
     secret: str | None = None

@@ -55,6 +55,23 @@ def report_of(scratch: Path, *arguments: str) -> dict[str, Any]:
             {"publishes_per_second", "copies_per_second", "server_cpu_us_per_copy", "disk_bytes_per_copy"},
         ),
         (
+            "gateway --connections 4 --idle 20 --seconds 0.5 --warm-up 0.2 --rounds 1",
+            {
+                "requests_per_second",
+                "http_cpu_us_per_request",
+                "broker_cpu_us_per_request",
+                "requests_per_second_two",
+                "http_rss_kib_per_idle_connection",
+                "native_us_alone",
+                "native_us_idle_gateway",
+                "native_us_flooded_gateway",
+            },
+        ),
+        (
+            "metrics --queues 250 --connections 4 --rate 200 --seconds 0.5 --warm-up 0.2 --rounds 1",
+            {"metrics_p50_ms", "metrics_max_ms", "metrics_bytes", "alone_p99_ms"},
+        ),
+        (
             "push --endpoints 4 --rate 200 --seconds 0.6 --warm-up 0.3 --rounds 1",
             {"pushes_per_second", "healthy_ratio", "server_cpu_us_per_push", "backlog_growth_per_second"},
         ),

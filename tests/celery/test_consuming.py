@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from cmqd_client import Client, QueueInfo
+from cmqd_client import Client, QueueInfo, connect
 from cmqd_client.errors import InvalidArgument
 from cmqd_kombu import envelope
 from cmqd_kombu.consuming import Consumer, Consuming, Delivery
 from cmqd_kombu.options import Options
 from cmqd_kombu.routing import Routing
+from cmqd_protocol import messages as wire
 from support.local_server import LocalServer
 
 
@@ -356,6 +357,32 @@ async def test_an_eta_is_kept_through_every_exchange(server: LocalServer, client
             {**message, "properties": {"delivery_tag": "a"}}, "shop", "orders.new", mandatory=True
         )
     assert (await client.queue("one").attributes()).delayed == 0
+
+
+@pytest.mark.parametrize(
+    ("longest_ms", "hours", "delays"),
+    [
+        (None, [5, 4, 6], [5, 1, 4, 1, 1]),
+        (86_400_000, [5, 25, 26, 23], [5, 25, 1, 1, 23]),
+    ],
+    ids=["an hour", "a day"],
+)
+async def test_a_late_task_waits_for_as_long_as_the_server_allows(
+    longest_ms: int | None, hours: list[int], delays: list[int]
+) -> None:
+    settings = {} if longest_ms is None else {"max_delay_ms": longest_ms}
+    async with LocalServer(**settings) as server, connect(server.url, patience=300, request_timeout=300) as client:
+        channel = Channel(client)
+        now = server.broker.clock.now()
+        for number in hours:
+            eta = now + timedelta(hours=number)
+            message: dict[str, Any] = {"body": "x", "content-type": "text/plain", "content-encoding": "utf-8"}
+            parts = {"headers": {"eta": eta.isoformat()}, "properties": {"delivery_tag": str(number)}}
+            await channel.routing.publish({**message, **parts}, "", "orders", mandatory=True)
+        asked = [round(request.delay_ms / 3_600_000) for request in server.link.of(wire.SendMessages)]
+        assert (await client.queue("orders").attributes()).delayed == len(hours)
+
+    assert asked == delays
 
 
 @pytest.mark.parametrize(("eta_in_broker", "expected"), [(True, (0, 1)), (False, (1, 0))])

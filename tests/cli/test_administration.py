@@ -209,25 +209,60 @@ def test_accounts_and_keys_are_managed(cmq_at: Cmq) -> None:
     assert created["account"] == "kitchen"
     assert created["secret_key"]
     assert [one["name"] for one in cmq_at("account", "list", "--output", "json").json] == ["admin", "kitchen"]
-    assert "secret key" in cmq_at("account", "key", "create", "--account", "kitchen").out
+    assert "secret key" in cmq_at("key", "create", "--account", "kitchen").out
 
-    keys = cmq_at("account", "key", "list", "--account", "kitchen", "--output", "json").json
+    keys = cmq_at("key", "list", "--account", "kitchen", "--output", "json").json
     assert len(keys) == 2
     assert all("secret_key" not in key for key in keys)
     secret_id = created["secret_id"]
-    assert cmq_at("account", "key", "disable", secret_id, "--account", "kitchen").code == 0
-    assert [line.split()[2] for line in cmq_at("account", "key", "list", "--account", "kitchen").out.splitlines()] == [
+    assert cmq_at("key", "disable", secret_id, "--account", "kitchen").code == 0
+    assert [line.split()[2] for line in cmq_at("key", "list", "--account", "kitchen").out.splitlines()] == [
         "account",
         "no",
         "yes",
     ]
-    assert cmq_at("account", "key", "enable", secret_id, "--account", "kitchen").code == 0
-    deleted = cmq_at("account", "key", "delete", secret_id, "--account", "kitchen", "--output", "json")
+    assert cmq_at("key", "enable", secret_id, "--account", "kitchen").code == 0
+    deleted = cmq_at("key", "delete", secret_id, "--account", "kitchen", "--output", "json")
     assert deleted.json == {"deleted": secret_id}
-    assert cmq_at("account", "key", "delete", secret_id, "--account", "kitchen").code == ExitCode.NOT_FOUND
-    assert cmq_at("account", "key", "list", "--account", "nobody").code == ExitCode.NOT_FOUND
+    assert cmq_at("key", "delete", secret_id, "--account", "kitchen").code == ExitCode.NOT_FOUND
+    assert cmq_at("key", "list", "--account", "nobody").code == ExitCode.NOT_FOUND
     assert cmq_at("account", "delete", "kitchen", "--output", "json").json == {"deleted": "kitchen"}
     assert cmq_at("account", "delete", "kitchen").code == ExitCode.NOT_FOUND
+
+
+def test_keys_have_roles_and_names(cmq_at: Cmq, tmp_path: Path) -> None:
+    created = cmq_at("key", "create", "--role", "consume", "--queues", "orders-*", "--output", "json").json
+    assert (created["roles"], created["names"]) == (["consume"], ["orders-*"])
+    secret_id = created["secret_id"]
+
+    assert cmq_at("key", "set", secret_id, "--role", "send", "--role", "read").code == 0
+    listed = {key["secret_id"]: key for key in cmq_at("key", "list", "--output", "json").json}
+    assert (listed[secret_id]["roles"], listed[secret_id]["names"]) == (["send", "read"], ["orders-*"])
+    assert cmq_at("key", "set", secret_id, "--names", "*").code == 0
+    table = cmq_at("key", "list").out
+    assert "send, read" in table
+    assert "orders-*" not in table
+    assert cmq_at("key", "set", secret_id).code == ExitCode.USAGE
+    assert cmq_at("key", "set", "AKIDabsent", "--role", "send").code == ExitCode.NOT_FOUND
+    assert "not a role" in cmq_at("key", "create", "--role", "root").err
+
+
+def test_a_key_pair_is_imported_from_a_file_of_its_owner(cmq_at: Cmq, tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    file.write_text("AKIDold:kept-by-a-program-0123456789\n")
+    file.chmod(0o644)
+    refused = cmq_at("key", "import", str(file))
+    assert (refused.code, "chmod 600" in refused.err) == (ExitCode.REFUSED, True)
+    file.chmod(0o600)
+
+    ran = cmq_at("key", "import", str(file), "--role", "send", "--queues", "orders")
+
+    assert (ran.code, "AKIDold imported" in ran.out + ran.err) == (0, True)
+    assert "kept-by-a-program" not in ran.out + ran.err
+    [key] = [key for key in cmq_at("key", "list", "--output", "json").json if key["secret_id"] == "AKIDold"]
+    assert (key["roles"], key["names"]) == (["send"], ["orders"])
+    file.write_text("AKIDold:another-secret-0123456789\n")
+    assert "exists already" in cmq_at("key", "import", str(file)).err
 
 
 def test_the_queues_of_all_accounts_are_listed(cmq_at: Cmq) -> None:

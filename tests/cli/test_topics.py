@@ -198,6 +198,44 @@ def test_what_waits_is_tried_again_or_dropped(cmq_at: Cmq, hook: ThreadedServer)
     assert cmq_at("sub", "drop", "shop", "hook", "--yes").err == "0 messages dropped\n"
 
 
+def test_one_message_is_shown_retried_and_dropped(cmq_at: Cmq, hook: ThreadedServer) -> None:
+    document = cmq_at("sub", "peek", "shop", "hook", "--max", "2", "--bodies", "--output", "json").json
+    first, second = document["messages"]
+    assert (first["state"], first["attempts"], first["last_error"]) == ("in_retry", 1, "answered 500\n\x1b[2J")
+    assert (second["body"], second["body_encoding"], second["headers"]) == ("x", "utf-8", {})
+    assert document["next_start"] is not None
+    shown = cmq_at("sub", "peek", "shop", "hook")
+    assert shown.out.split()[:2] == ["id", "state"]
+    assert first["id"] in shown.out
+    assert "answered 500 \\x1b[2J" in shown.out
+    assert "body" not in cmq_at("sub", "peek", "shop", "hook", "--output", "json").json["messages"][0]
+    more = cmq_at("sub", "peek", "shop", "hook", "--max", "1", "--bodies")
+    assert "--start" in more.err
+
+    retried = cmq_at("sub", "retry", "shop", "hook", "--message", first["id"])
+    assert retried.err == f"message {first['id']} is retried\n"
+    dropped = cmq_at("sub", "drop", "shop", "hook", "--message", second["id"], "--output", "json")
+    assert dropped.json == {"dropped": 1}
+    again = cmq_at("sub", "drop", "shop", "hook", "--message", second["id"])
+    assert again.code == ExitCode.NOT_FOUND
+    assert "does not wait for subscription 'hook'" in again.err
+    assert cmq_at("sub", "retry", "shop", "hook", "--message", "7").code == ExitCode.USAGE
+    assert cmq_at("sub", "peek", "shop", "all").err == "no message waits for 'all'\n"
+
+
+def test_the_deliveries_of_a_message_are_shown(cmq_at: Cmq, hook: ThreadedServer) -> None:
+    message_id = cmq_at("sub", "peek", "shop", "hook", "--output", "json").json["messages"][0]["id"]
+
+    shown = cmq_at("topic", "deliveries", "shop", message_id).out
+    assert shown.splitlines()[0].split() == ["id", message_id]
+    assert "delivered" in shown
+    assert "in_retry" in shown
+    document = cmq_at("topic", "deliveries", "shop", message_id, "--output", "json").json
+    states = {one["subscription"]: one["state"] for one in document["deliveries"]}
+    assert states == {"all": "delivered", "hook": "in_retry"}
+    assert cmq_at("topic", "deliveries", "shop", "Msg-00000000000fffff").code == ExitCode.NOT_FOUND
+
+
 # ---------------------------------------------------------------------- publish
 
 

@@ -343,14 +343,14 @@ async def test_an_answer_that_arrived_while_the_loop_stood_still_counts() -> Non
     server = ThreadedServer()
     try:
         connection = await Connection.open(server.local.url)
-        send = connection.request(wire.SendMessages(connection.next_request_id(), "orders", [b"x"]), timeout=0.5)
+        send = connection.request(wire.SendMessages(connection.next_request_id(), "orders", [b"x"]), timeout=1.5)
         await asyncio.sleep(0)
         await asyncio.sleep(0)
 
         # The request is written; this loop stands still until the answer is in its socket and the time limit is over.
         eventually_elsewhere(lambda: server.local.link.answered)
         server.do(lambda: None)
-        time.sleep(0.5)
+        time.sleep(1.5)
 
         await send
         await connection.close()

@@ -142,6 +142,29 @@ async def test_a_retry_chooses_its_pause(client: Client, server: LocalServer, ca
     assert [request.visibility_timeout_ms for request in server.link.of(wire.ChangeVisibility)] == [7_200_000]
     (record,) = [record for record in caplog.records if "failed at receive 1" in record.getMessage()]
     assert record.exc_info is None
+    facts: Any = record
+    assert (facts.event, facts.queue, facts.receive_count, facts.pause) == ("handler_failed", "orders", 1, 7200)
+    assert facts.message_id.startswith("Msg-")
+    assert facts.why == "Retry('the shop is closed')"
+
+
+async def test_a_handler_may_settle_its_message_by_process(client: Client, server: LocalServer) -> None:
+    await server.put("orders", b"a", b"b", b"c")
+    workers: list[asyncio.Task[Any] | None] = []
+
+    async def handle(message: ConsumedMessage) -> None:
+        workers.append(asyncio.current_task())
+        async with message.process():
+            if message.body == b"a" and message.receive_count == 1:
+                raise Retry(after=7200)
+
+    async with running(client, handle, concurrency=1) as consumer:
+        await eventually(lambda: consumer.statistics().deleted == 2)
+        server.advance(7200)
+        await eventually(lambda: consumer.statistics().deleted == 3)
+
+    assert len(workers) == 4
+    assert len(set(workers)) == 1, "the worker outlives the end of process()"
 
 
 async def test_what_is_left_of_a_message_that_the_handler_deletes_itself(client: Client, server: LocalServer) -> None:
@@ -405,6 +428,9 @@ async def test_a_message_that_cannot_be_rejected_is_delivered_again_until_it_can
         assert len(errors) == 1
         assert "could not be settled (dead_letter)" in errors[0]
         assert text in errors[0]
+        (facts,) = [vars(record) for record in caplog.records if vars(record).get("event") == "not_settled"]
+        assert (facts["queue"], facts["action"]) == ("orders", "dead_letter")
+        assert text in facts["why"]
 
         if error == "NoDeadLetterQueue":
             await orders.set_attributes(dead_letter_queue="dead", dead_letter_max_receives=100)
@@ -724,7 +750,6 @@ async def test_a_second_signal_cancels_the_handlers_and_their_messages_are_activ
     await begun.wait()
     for _ in range(2):
         os.kill(os.getpid(), signal.SIGINT)
-        await asyncio.sleep(0.01)
     await task
 
     assert await server.bodies("orders") == [b"a"]
@@ -969,7 +994,7 @@ async def test_a_run_ends_at_its_cancellation_after_its_client_was_closed(server
     await server.put("orders", b"x")
     begun = asyncio.Event()
     client = connect(server.url, patience=0.05)
-    await client.open()
+    await client.open(patience=300)
 
     @client.queue("orders").consumer()
     async def handle(message: ConsumedMessage) -> None:

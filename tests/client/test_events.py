@@ -1,5 +1,6 @@
 """Reports of a client about its connections and calls: events, logs, state and counters."""
 
+import ast
 import asyncio
 import logging
 import re
@@ -19,6 +20,9 @@ from support.eventually import eventually
 from support.local_server import LocalServer
 
 ROOT = Path(__file__).parents[2]
+
+LOG_METHODS = {"debug": "DEBUG", "info": "INFO", "warning": "WARNING", "error": "ERROR", "exception": "ERROR"}
+"""Levels by the method of a logger; ``log`` is for the events of connections."""
 
 
 async def test_the_life_of_a_connection_is_told_in_order(server: LocalServer) -> None:
@@ -117,6 +121,33 @@ def test_the_guide_has_all_events_with_their_levels_and_fields() -> None:
     assert documented == {
         (kind.name, logging.getLevelName(kind.level), kind.__struct_fields__) for kind in Event.__subclasses__()
     }
+
+
+def logged_events() -> set[tuple[str, str]]:
+    """Return level and event of all log records in the code of the client; an event "" has no name."""
+    found: set[tuple[str, str]] = set()
+    for path in (ROOT / "client/cmqd_client").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.Call(func=ast.Attribute(value=ast.Name(id="_log"), attr=level)) if level in LOG_METHODS:
+                    extra = next((keyword.value for keyword in node.keywords if keyword.arg == "extra"), None)
+                case _:
+                    continue
+            match extra:
+                case (
+                    ast.Dict(values=[ast.Constant(value=str(name)), *_])
+                    | ast.Call(args=[ast.Constant(value=str(name)), *_])
+                ):
+                    found.add((LOG_METHODS[level], name))
+                case _:
+                    found.add((LOG_METHODS[level], ""))
+    return found
+
+
+def test_each_log_record_has_an_event_of_the_guide() -> None:
+    guide = (ROOT / "docs/client.md").read_text()
+
+    assert logged_events() == set(re.findall(r"^\| ([A-Z]+) \| `(\w+)` \|", guide, flags=re.MULTILINE))
 
 
 async def test_a_hook_that_raises_disturbs_nothing(server: LocalServer, caplog: pytest.LogCaptureFixture) -> None:

@@ -10,6 +10,7 @@ from cmqd_client import Client, connect
 from cmqd_client.errors import ConnectionLost, OutcomeUnknown, QueueNotFound, RequestTimeout, ServerUnreachable
 from cmqd_protocol import messages as wire
 from support.eventually import eventually
+from support.impatient import impatient
 from support.local_server import LocalServer
 
 
@@ -17,7 +18,7 @@ async def _down(client: Client, server: LocalServer) -> None:
     await server.link.stop()
     channel = client._channel  # pyright: ignore[reportPrivateUsage]
     assert channel is not None
-    await eventually(lambda: channel.connection_id is None)
+    await eventually(lambda: not channel.connections())
 
 
 async def test_a_call_is_repeated_for_as_long_as_its_patience_lasts(server: LocalServer) -> None:
@@ -33,13 +34,13 @@ async def test_a_call_is_repeated_for_as_long_as_its_patience_lasts(server: Loca
 
 async def test_the_error_says_how_long_the_client_waited(server: LocalServer) -> None:
     server.link.ignore(wire.GetServerStatus, 1000)
-    async with connect(server.url, patience=0.6, request_timeout=0.2) as client:
-        with pytest.raises(RequestTimeout, match=r"waited 0\.\d s, [12] attempts?\)") as caught:
+    async with impatient(server.url, patience=0.6, request_timeout=0.2) as client:
+        with pytest.raises(RequestTimeout, match=r"waited \d+\.\d s, \d attempts?\)") as caught:
             await client.status()
 
     error = caught.value
     assert error.waited is not None
-    assert error.waited >= 0.2
+    assert round(error.waited, 3) >= 0.2
     assert error.attempts == len(server.link.of(wire.GetServerStatus))
 
 
@@ -51,26 +52,26 @@ async def test_a_refusal_needs_no_wait_and_names_none(client: Client) -> None:
 
 
 async def test_a_wait_for_a_connection_counts(server: LocalServer) -> None:
-    async with connect(server.url, patience=0.3) as client:
+    async with impatient(server.url, patience=0.3) as client:
         await _down(client, server)
-        with pytest.raises(ServerUnreachable, match=r"no connection within 0\.\d+ s") as caught:
+        with pytest.raises(ServerUnreachable, match=r"no connection within \d+(\.\d+)? s") as caught:
             await client.queue("orders").send(b"x")
         assert caught.value.waited is not None
-        # The loop's timers are rounded to its clock's resolution, and may fire that much early.
+        # The loop's timers are rounded to its clock's resolution, and may fire that much early: here and below.
         assert round(caught.value.waited, 3) >= 0.3
         with pytest.raises(ServerUnreachable) as caught:
             await client.queue("orders").receive(wait=0.1)
         assert caught.value.waited is not None
-        assert caught.value.waited >= 0.4
+        assert round(caught.value.waited, 3) >= 0.4
 
 
 async def test_a_handle_can_wait_without_limit(server: LocalServer) -> None:
-    async with connect(server.url, patience=0.2) as client:
+    async with impatient(server.url, patience=0.2) as client:
         await _down(client, server)
         sending = asyncio.create_task(client.queue("orders", patience=None).send(b"late"))
-        impatient = client.queue("orders")
+        ordinary = client.queue("orders")
         with pytest.raises(ServerUnreachable):
-            await impatient.send(b"never")
+            await ordinary.send(b"never")
         assert not sending.done()
 
         await server.link.start()

@@ -43,8 +43,8 @@ async def test_every_operation_of_a_queue_works(broker: RunningBroker) -> None:
         assert (again.id, again.receive_count) == (second.id, 1)
         assert (await queue.delete_batch([again, third, 1], check=False)).failures[0].receipt_handle == 1
 
-        info = await queue.set_attributes(delay=1.5)
-        assert (info.active, info.in_flight, info.delay) == (0, 0, 1.5)
+        info = await queue.set_attributes(delay=90.5)
+        assert (info.active, info.in_flight, info.delay) == (0, 0, 90.5)
         assert info.create_time is not None
         with pytest.raises(QueueDiffers):
             await client.ensure_queue("orders", delay=2)

@@ -22,6 +22,7 @@ from cmqd_client.errors import (
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from support.eventually import eventually
+from support.impatient import impatient
 from support.local_server import LocalServer
 
 TOO_MANY = wire.error(
@@ -38,7 +39,7 @@ async def _drop(client: Client, server: LocalServer) -> None:
 async def _until_down(client: Client) -> None:
     channel = client._channel  # pyright: ignore[reportPrivateUsage]
     assert channel is not None
-    await eventually(lambda: channel.connection_id is None)
+    await eventually(lambda: not channel.connections())
 
 
 async def test_a_send_whose_answer_was_lost_is_repeated_and_stored_once(client: Client, server: LocalServer) -> None:
@@ -57,19 +58,19 @@ async def test_a_send_whose_answer_was_lost_is_repeated_and_stored_once(client: 
 async def test_too_many_connections_are_told_to_the_caller_and_tried_again_at_the_suggested_pace(
     server: LocalServer,
 ) -> None:
-    server.link.refusal = TOO_MANY
+    server.link.refusal = msgspec.structs.replace(TOO_MANY, retry_after_ms=8000)
 
     with pytest.raises(TooManyConnections, match="its limit of 5 connections") as caught:
-        async with connect(server.url, patience=0.5, retries=0):
+        async with connect(server.url, patience=1.5, retries=0):
             pass
 
     assert caught.value.retryable
-    assert caught.value.retry_after == 1
+    assert caught.value.retry_after == 8
     assert server.link.connections_made == 1, "the next attempt waits for as long as the server suggested"
 
 
 async def test_a_send_with_too_many_connections_was_not_sent(server: LocalServer) -> None:
-    async with connect(server.url, patience=2, retries=0) as client:
+    async with impatient(server.url, patience=2, retries=0) as client:
         server.link.refusal = TOO_MANY
         await _drop(client, server)
 
@@ -299,7 +300,7 @@ async def test_a_bug_in_connecting_reaches_those_who_wait(monkeypatch: pytest.Mo
 
 
 async def test_a_server_that_is_gone_for_good_is_reported_as_unreachable(server: LocalServer) -> None:
-    async with connect(server.url, patience=1) as client:
+    async with impatient(server.url, patience=1) as client:
         await server.link.stop()
         await _until_down(client)
         with pytest.raises(ServerUnreachable):

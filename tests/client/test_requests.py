@@ -2,13 +2,15 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 
 import pytest
 
-from cmqd_client import Client, Message, Reply, connect
+from cmqd_client import Client, Message, connect
 from cmqd_client.errors import ClientClosed, NoReply, QueueNotFound
 from cmqd_client.outgoing import CORRELATION_ID, REPLY_TO
 from cmqd_protocol import messages as wire
+from support.eventually import eventually
 from support.local_server import LocalServer
 
 
@@ -30,12 +32,39 @@ async def reply_queues(server: LocalServer) -> list[str]:
     return [name for name in (await server.admin.queues()).names if name.startswith("reply-")]
 
 
+class TurnedTimeouts:
+    """The time limits of requests, which a test ends."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+        self._limits: list[asyncio.Timeout] = []
+
+    def begin(self, seconds: float) -> asyncio.Timeout:
+        """Begin a limit, in place of ``asyncio.timeout``."""
+        self.seconds.append(seconds)
+        self._limits.append(asyncio.timeout(None))
+        return self._limits[-1]
+
+    def end(self) -> None:
+        """End the limit of the last request."""
+        self._limits[-1].reschedule(asyncio.get_running_loop().time())
+
+
+@pytest.fixture
+def timeouts(monkeypatch: pytest.MonkeyPatch) -> TurnedTimeouts:
+    """The time limits of the test's requests."""
+    limits = TurnedTimeouts()
+    replaced = SimpleNamespace(**(vars(asyncio) | {"timeout": limits.begin}))
+    monkeypatch.setattr("cmqd_client.requests.asyncio", replaced)
+    return limits
+
+
 async def test_a_request_gets_its_reply(client: Client, server: LocalServer) -> None:
     responder = asyncio.create_task(respond(server, echo))
 
     reply = await client.request("orders", b"hello", headers={"k": "v"})
 
-    assert reply == Reply(b"re: hello", {"by": "echo"})
+    assert (reply.body, reply.headers) == (b"re: hello", {"by": "echo"})
     await responder
     (queue,) = await reply_queues(server)
     assert queue.startswith("reply-")
@@ -77,16 +106,48 @@ async def test_replies_find_their_requests_in_any_order(client: Client, server: 
     assert len(await reply_queues(server)) == 1
 
 
-async def test_without_a_reply_in_time_it_is_said_what_is_known(client: Client, server: LocalServer) -> None:
-    with pytest.raises(NoReply, match=r"'orders' gave no reply within 0.2 s; the request was sent, and may be"):
-        await client.request("orders", b"hello", timeout=0.2)
+async def sent(client: Client, counted: int) -> None:
+    """Wait until the client's calls have sent so many messages."""
+    await eventually(lambda: client.statistics().messages_sent == counted)
 
+
+async def test_without_a_reply_in_time_it_is_said_what_is_known(
+    client: Client, server: LocalServer, timeouts: TurnedTimeouts
+) -> None:
+    asking = asyncio.create_task(client.request("orders", b"hello", timeout=0.2))
+    await sent(client, 1)
+    timeouts.end()
+    with pytest.raises(
+        NoReply, match=r"'orders' gave no reply within 0.2 s; the request was sent, and may be"
+    ) as caught:
+        await asking
+
+    assert timeouts.seconds == [0.2]
+    assert caught.value.request_id == server.link.of(wire.SendMessages)[-1].request_id
     assert await server.bodies("orders") == [b"hello"]
 
 
-async def test_a_reply_that_comes_too_late_is_dropped(client: Client, server: LocalServer) -> None:
+async def test_without_an_answer_to_its_send_a_request_may_have_been_sent(
+    client: Client, server: LocalServer, timeouts: TurnedTimeouts
+) -> None:
+    server.link.ignore(wire.SendMessages)
+    asking = asyncio.create_task(client.request("orders", b"hello"))
+    await server.link.wait_handled(wire.SendMessages)
+    timeouts.end()
+    with pytest.raises(NoReply, match="the request may have been sent or not") as caught:
+        await asking
+
+    assert caught.value.request_id is None
+
+
+async def test_a_reply_that_comes_too_late_is_dropped(
+    client: Client, server: LocalServer, timeouts: TurnedTimeouts
+) -> None:
+    early = asyncio.create_task(client.request("orders", b"early"))
+    await sent(client, 1)
+    timeouts.end()
     with pytest.raises(NoReply):
-        await client.request("orders", b"early", timeout=0.2)
+        await early
 
     responder = asyncio.create_task(respond(server, echo, count=2))
     reply = await client.request("orders", b"second")
@@ -167,6 +228,23 @@ async def test_a_lost_connection_loses_no_reply(client: Client, server: LocalSer
 
     server.link.connection.drop()
     await echo(message)
+
+    assert (await asked).body == b"re: hello"
+
+
+async def test_a_reply_that_is_lost_with_its_connection_comes_again_after_a_second(
+    client: Client, server: LocalServer
+) -> None:
+    server.link.lose_answer(wire.ReceiveMessages)
+    asked = asyncio.create_task(client.request("orders", b"hello"))
+    (message,) = await server.admin.queue("orders").receive(wait=30)
+    await echo(message)
+    await server.link.wait_handled(wire.ReceiveMessages, 2)
+    (name,) = await reply_queues(server)
+    assert (await server.info(name)).in_flight == 1
+    assert not asked.done()
+
+    server.advance(1)
 
     assert (await asked).body == b"re: hello"
 

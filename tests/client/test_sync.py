@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -24,6 +23,7 @@ from cmqd_client.errors import ClientClosed, InvalidArgument, PoisonMessage, Que
 from cmqd_client.events import ClientState, Event
 from cmqd_client.portal import Portal
 from cmqd_client.sync import Client, Consumer, connect
+from support.eventually import eventually_elsewhere
 
 COMMIT, ROLLBACK = TransactionStatus.COMMIT, TransactionStatus.ROLLBACK
 
@@ -463,17 +463,19 @@ def test_a_checker_runs_in_a_worker_thread(client: Client, broker: LocalBroker) 
 # ------------------------------------------------------------------ consumers
 
 
+def deleted(consumer: Consumer[Any]) -> int:
+    """Return the messages that a consumer has deleted; 0 before it begins."""
+    try:
+        return consumer.statistics().deleted
+    except RuntimeError:
+        return 0
+
+
 def run_until_handled(client: Client, consumer: Consumer[Any], count: int) -> ConsumerStatistics:
     """Run a consumer in a thread until it has deleted so many messages; return its statistics."""
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(client.run, consumer)
-        while not running.done():
-            try:
-                if consumer.statistics().deleted >= count:
-                    break
-            except RuntimeError:  # it has not begun yet
-                pass
-            time.sleep(0.001)
+        eventually_elsewhere(lambda: running.done() or deleted(consumer) >= count)
         consumer.stop()
         running.result()
     return consumer.statistics()
@@ -603,8 +605,7 @@ def test_a_body_whose_lease_is_lost_sees_it_and_its_end_is_not_used(client: Clie
         message = next(iter(stream))
         with message.process():
             orders.clear()  # the handle is invalid from here on, which the next extension finds
-            while message.lost is None:
-                time.sleep(0.001)
+            eventually_elsewhere(lambda: message.lost is not None)
             raise ZeroDivisionError  # goes no further, as any Exception of the body
         assert stream.statistics().lost == 1
 

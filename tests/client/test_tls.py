@@ -42,5 +42,5 @@ async def test_a_certificate_that_nobody_vouches_for_is_refused(tls_server: Loca
 
 async def test_a_tls_port_is_told_from_a_plain_one(tls_server: LocalServer) -> None:
     with pytest.raises(MalformedFrame, match="TLS connections only"):
-        async with connect(tls_server.direct_url, patience=1):
+        async with connect(tls_server.direct_url, patience=30):
             pass

@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 
 from cmqd_client import Client, ContentFormat, FilterType, RetryStrategy, Topic, connect
+from cmqd_client.deliveries import DeliveryState
 from cmqd_client.errors import (
     InvalidArgument,
+    MessageNotPublished,
+    MessageNotWaiting,
     MessageTooLarge,
     OutcomeUnknown,
     PushUnavailable,
@@ -390,6 +393,68 @@ async def test_what_waits_is_tried_again_or_dropped(client: Client, server: Loca
     assert (await hook.info()).dropped == 3
 
 
+async def test_messages_that_wait_are_shown_retried_and_dropped_one_by_one(client: Client, server: LocalServer) -> None:
+    topic = await client.create_topic("shop")
+    hook = await topic.subscribe("hook", url="http://shop.example")
+    sent = await topic.publish_batch([b"a", b"b", b"c"], tags=["red"], headers={"k": "v"})
+    await eventually(lambda: len(server.pushes) == 3)
+    await server.end_pushes("answered 500", count=2)
+
+    page = await hook.peek(2)
+    assert [(one.id, one.state, one.attempts, one.last_error) for one in page] == [
+        (sent[0].id, DeliveryState.IN_RETRY, 1, "answered 500"),
+        (sent[1].id, DeliveryState.IN_RETRY, 1, "answered 500"),
+    ]
+    first = page.messages[0]
+    assert (first.body, first.headers, first.size, first.tags, first.routing_key) == (
+        b"a",
+        {"k": "v"},
+        1,
+        ["red"],
+        None,
+    )
+    assert first.next_attempt_time is not None
+    assert first.last_error_time is not None
+    assert first.publish_time <= first.last_error_time < first.next_attempt_time
+    assert page.next_start is not None
+    (rest,) = await hook.peek(start=page.next_start, bodies=False)
+    assert (rest.id, rest.state, rest.body, rest.headers, rest.size) == (sent[2].id, "under_way", None, None, 1)
+
+    assert (await hook.retry(sent[0].id)).messages == 1
+    await hook.drop(sent[1].id)
+    with pytest.raises(MessageNotWaiting, match=sent[1].id):
+        await hook.drop(sent[1].id)
+    with pytest.raises(MessageNotWaiting):
+        await hook.retry(sent[1].id)
+    with pytest.raises(ValueError, match="not a message id"):
+        await hook.retry("7")
+    assert [one.id for one in await hook.peek(bodies=False)] == [sent[0].id, sent[2].id]
+    await eventually(lambda: len(server.pushes) == 2)
+
+
+async def test_the_deliveries_of_a_message_are_reported(client: Client, server: LocalServer) -> None:
+    topic = await client.create_topic("shop", filter_type="routing")
+    await client.ensure_queue("orders")
+    await topic.subscribe("to-orders", queue="orders", binding_keys=["#"])
+    await topic.subscribe("hook", url="http://shop.example", binding_keys=["a.*"])
+    await topic.subscribe("other", url="http://other.example", binding_keys=["b.*"])
+    sent = await topic.publish(b"abc", routing_key="a.b")
+    await eventually(lambda: server.pushes)
+    await server.end_pushes("answered 500")
+    (copy,) = await client.queue("orders").receive()
+
+    report = await topic.deliveries(sent.id)
+
+    assert (report.id, report.size, report.tags, report.routing_key, len(report)) == (sent.id, 3, [], "a.b", 2)
+    queue, hook = report
+    assert (queue.subscription, queue.state, queue.endpoint) == ("to-orders", DeliveryState.DELIVERED, "orders")
+    assert (queue.copy_id, queue.delivered_time, queue.attempts) == (copy.id, report.publish_time, 0)
+    assert (hook.subscription, hook.state, hook.attempts) == ("hook", DeliveryState.IN_RETRY, 1)
+    assert (hook.last_error, hook.copy_id, hook.drop_reason) == ("answered 500", None, None)
+    with pytest.raises(MessageNotPublished, match=copy.id):
+        await topic.deliveries(copy.id)
+
+
 async def test_subscriptions_are_listed_and_ended(client: Client, server: LocalServer) -> None:
     await server.admin.ensure_topic("shop")
     for name in ("bbb", "aaa", "ccc"):
@@ -477,6 +542,14 @@ async def _drop(topic: Topic) -> object:
     return await topic.subscription("hook").drop_waiting()
 
 
+async def _retry_one(topic: Topic) -> object:
+    return await topic.subscription("hook").retry("Msg-0000000000000001")
+
+
+async def _drop_one(topic: Topic) -> object:
+    return await topic.subscription("hook").drop("Msg-0000000000000001")
+
+
 async def _rotate(topic: Topic) -> object:
     return await topic.subscription("hook").rotate_secret()
 
@@ -488,6 +561,8 @@ async def _rotate(topic: Topic) -> object:
         (wire.Unsubscribe, _unsubscribe),
         (wire.RetryDeliveries, _retry),
         (wire.DropDeliveries, _drop),
+        (wire.RetryDelivery, _retry_one),
+        (wire.DropDelivery, _drop_one),
         (wire.RotateSecret, _rotate),
     ],
 )

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from cmqd_client import Client, Outgoing, TransactionCheck, TransactionStatus, connect
+from cmqd.testing import LocalBroker
+from cmqd_client import Client, Outgoing, TransactionCheck, TransactionStatus, connect, sync
 from cmqd_client.errors import QueueNotFound
 from cmqd_client.tracing import Tracing
 from cmqd_protocol import messages as wire
@@ -99,6 +100,29 @@ async def test_the_work_on_a_message_is_a_child_of_its_send(server: LocalServer,
     assert process.attributes["messaging.message.id"] == message.id
     assert process.attributes["messaging.message.body.size"] == 3
     assert process.status.status_code.name == "ERROR"
+
+
+def test_the_span_of_the_work_is_current_in_a_body_of_the_synchronous_client(spans: Any) -> None:
+    with LocalBroker() as broker, sync.connect(broker.url) as client:
+        orders, archive = client.create_queue("orders"), client.create_queue("archive")
+        orders.send_batch([b"one", b"two"])
+        inside: list[int] = []
+        for message in orders.consume():
+            with message.process():
+                inside.append(get_current_span().get_span_context().span_id)
+                archive.send(message.body)
+                if len(inside) == 2:
+                    raise ZeroDivisionError
+            assert not get_current_span().get_span_context().is_valid
+            if len(inside) == 2:
+                break
+
+    finished = spans.get_finished_spans()
+    works = [span for span in finished if span.name == "process orders"]
+    assert [work.context.span_id for work in works] == inside
+    assert [span.parent.span_id for span in finished if span.name == "send archive"] == inside
+    assert [work.status.status_code.name for work in works] == ["UNSET", "ERROR"]
+    assert [len(work.events) for work in works] == [0, 1], "the error is recorded once"
 
 
 async def test_an_error_is_recorded_and_an_empty_receive_is_no_span(server: LocalServer, spans: Any) -> None:

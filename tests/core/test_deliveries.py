@@ -4,7 +4,7 @@ import pytest
 
 from cmqd.core.facts.deliveries import Retry
 from cmqd.core.facts.retry_schedule import BACKOFF, EXPONENTIAL_DECAY, gap_ms
-from support.subscriber import DAY_MS, JITTER_MS, START_MS, Subscriber, exhausted
+from support.subscriber import DAY_MS, JITTER_MS, START_MS, Subscriber, exhausted, scheduled
 
 # ---------------------------------------------------------------------- exponential decay
 
@@ -25,7 +25,7 @@ def test_a_message_is_retried_176_times_within_a_day_to_the_second():
     assert len(gaps) == 176
     assert subscriber.now_ms - START_MS == 86_015_000 < DAY_MS
     assert list(subscriber.deliveries.exhausted) == [0]
-    assert subscriber.deliveries.retries == {0: Retry(177, 0)}
+    assert scheduled(subscriber.deliveries) == {0: Retry(177, 0)}
 
 
 def test_the_gap_runs_from_the_start_of_the_attempt():
@@ -35,7 +35,7 @@ def test_the_gap_runs_from_the_start_of_the_attempt():
 
     subscriber.fail(0)
 
-    assert subscriber.deliveries.retries == {0: Retry(1, START_MS + 1000)}
+    assert scheduled(subscriber.deliveries) == {0: Retry(1, START_MS + 1000)}
     assert subscriber.due_in_ms == 700
 
 
@@ -275,7 +275,7 @@ def test_an_exhausted_message_gets_one_more_attempt(asked_by: str):
     subscriber.fail(0)
     assert subscriber.due_in_ms is None
     assert subscriber.start() == []
-    assert subscriber.deliveries.retries == {0: Retry(178, 0)}
+    assert scheduled(subscriber.deliveries) == {0: Retry(178, 0)}
 
     subscriber.deliveries.published()
     subscriber.start()
@@ -336,7 +336,7 @@ def test_retry_now_helps_one_attempt_only():
 
     subscriber.fail(0)
 
-    assert subscriber.deliveries.retries == {0: Retry(3, subscriber.now_ms + 4000)}
+    assert scheduled(subscriber.deliveries) == {0: Retry(3, subscriber.now_ms + 4000)}
     subscriber.pass_ms(2000)
     assert subscriber.start() == []
     subscriber.pass_ms(2000)
@@ -370,7 +370,7 @@ def test_backoff_tries_three_times_more_each_after_the_jitter_from_the_end_of_th
         assert subscriber.begin() == [(0, attempt)]
         subscriber.pass_ms(took_ms)
         subscriber.fail(0, jitter_ms=jitter_ms)
-        assert subscriber.deliveries.retries == {0: Retry(attempt, subscriber.now_ms + jitter_ms)}
+        assert scheduled(subscriber.deliveries) == {0: Retry(attempt, subscriber.now_ms + jitter_ms)}
         subscriber.wait()
 
     assert subscriber.begin() == [(0, 4)]
@@ -543,7 +543,7 @@ def test_after_backoff_a_subscriber_whose_message_failed_twice_is_blocked():
     subscriber.wait()
     assert subscriber.begin() == [(0, 3), (1, 1)]
     subscriber.fail(0)
-    assert subscriber.deliveries.retries[0] == Retry(3, subscriber.now_ms + gap_ms(3))
+    assert scheduled(subscriber.deliveries)[0] == Retry(3, subscriber.now_ms + gap_ms(3))
 
 
 def test_after_backoff_dropped_all_that_failed_a_blocked_subscriber_probes():

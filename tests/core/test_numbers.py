@@ -1,7 +1,7 @@
 """Counters that never give out a number twice."""
 
 from cmqd.core.facts.numbers import BLOCK, JUMP, Numbers
-from cmqd_segment.records import NumbersReserved
+from cmqd_segment.records import NumbersReserved, TotalsReset
 from support.core_builders import Rig
 
 
@@ -51,8 +51,9 @@ def test_numbers_leap_when_part_of_the_log_was_lost():
     rig.create()
     until = rig.broker.facts.numbers.message_id_until
 
-    (record,) = rig.broker.recovered(lost=True)
+    record, reset = rig.broker.recovered(lost=True)
 
+    assert type(reset) is TotalsReset
     assert record == NumbersReserved(until + JUMP, until + JUMP, 1025 + JUMP)
     assert rig.broker.facts.numbers.next_message_id == until + JUMP
 

@@ -44,6 +44,7 @@ def test_a_subscription_to_a_queue_has_these_attributes():
     }
     assert made.counts == {"waiting": 0, "in_retry": 0, "dropped": 0}
     assert made.facts == {
+        "id": rig.broker.subscription_info(ACCOUNT, "news", made.subscription).facts["id"],
         "created_ms": START_MS,
         "modified_ms": START_MS,
         "blocked": False,

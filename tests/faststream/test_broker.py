@@ -3,13 +3,13 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from faststream import AckPolicy, BaseMiddleware, FastStream
 from faststream.exceptions import AckMessage, NackMessage, RejectMessage, SetupError
 
-from cmqd_client import Client, Message, QueueAttributes, connect
+from cmqd_client import Client, ConsumedMessage, Message, QueueAttributes, connect
 from cmqd_client.errors import QueueDiffers, QueueNotFound
 from cmqd_faststream import CmqBroker, CmqMessage, CmqResponse, CmqRouter, Delivery
 from cmqd_faststream.annotations import CmqMessage as MessageArgument
@@ -408,6 +408,87 @@ async def test_the_reply_to_a_client_that_is_gone_is_dropped(server: LocalServer
 
 
 # ---------------------------------------------------------------------- batches, order, iteration
+
+
+async def test_a_batch_handler_is_cancelled_once_the_leases_of_all_messages_are_lost(server: LocalServer) -> None:
+    broker = broker_of(server, lease=6)
+    begun: list[list[Delivery]] = []
+    ends: list[str] = []
+
+    @broker.subscriber("shop", batch=True, max_records=2)
+    async def handle(orders: list[int], message: MessageArgument) -> None:
+        begun.append(cast("list[Delivery]", message.raw_message))
+        if len(begun) == 2:
+            ends.append(f"handled {orders}")
+            return
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError as cancelled:
+            ends.append(str(cancelled))
+            raise
+
+    await server.admin.create_queue("shop")
+    await server.put("shop", b"1", b"2")
+    async with running(broker):
+        await eventually(lambda: begun)
+        first, second = [cast("ConsumedMessage[bytes]", delivery.message) for delivery in begun[0]]
+        # The next extension of a lease finds that its receipt handle is invalid.
+        await server.admin.queue("shop").delete(first.receipt_handle)
+        await eventually(lambda: first.lost is not None)
+        assert not ends, "a message is left to the handler"
+        await server.admin.queue("shop").delete(second.receipt_handle)
+        await eventually(lambda: ends)
+        assert ends == [first.lost]
+
+        await broker.publish(3, "shop")
+        await eventually(lambda: len(ends) == 2)
+        await until_counts(server, "shop", (0, 0))
+
+    assert ends[1] == "handled [3]"
+
+
+async def test_a_batch_of_which_a_lease_is_lost_settles_the_rest(server: LocalServer) -> None:
+    broker = broker_of(server, lease=6)
+    gate = asyncio.Event()
+    begun: list[list[Delivery]] = []
+
+    @broker.subscriber("shop", batch=True, max_records=2)
+    async def handle(orders: list[int], message: MessageArgument) -> None:
+        begun.append(cast("list[Delivery]", message.raw_message))
+        await gate.wait()
+
+    await server.admin.create_queue("shop")
+    await server.put("shop", b"1", b"2")
+    async with running(broker):
+        await eventually(lambda: begun)
+        first = cast("ConsumedMessage[bytes]", begun[0][0].message)
+        await server.admin.queue("shop").release(first.receipt_handle)
+        (again,) = await server.admin.queue("shop").receive(1, wait=0, visibility_timeout=3600)
+        await eventually(lambda: first.lost is not None)
+        gate.set()
+        await until_counts(server, "shop", (0, 1))
+
+    assert again.body == b"1"
+    await again.delete()  # no other end of the batch touched it
+
+
+async def test_a_batch_handler_that_awaits_a_cancelled_task_is_run_again(server: LocalServer) -> None:
+    broker = broker_of(server)
+    batches: list[list[int]] = []
+
+    @broker.subscriber("shop", batch=True)
+    async def handle(orders: list[int]) -> None:
+        batches.append(orders)
+        if len(batches) == 1:
+            raise asyncio.CancelledError
+
+    async with running(broker):
+        await broker.publish(1, "shop")
+        await server.link.wait_handled(wire.ChangeVisibility)
+        server.advance(5)
+        await until_counts(server, "shop", (0, 0))
+
+    assert batches == [[1], [1]]
 
 
 async def test_a_batch_has_what_is_there(server: LocalServer) -> None:

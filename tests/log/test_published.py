@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from cmqd_segment.records import MessagesPublished, MessagesSent, StoredMessage, pack_runs
+from cmqd_segment.published import pack_set
+from cmqd_segment.records import MessagesPublished, MessagesSent, PublishedMessage, StoredMessage, pack_runs
 from cmqd_types.messages import CopyOf, Labels
 from support.log_rig import NOW_MS, LogRig, OpenRig, Place, body
 
@@ -299,3 +300,82 @@ async def test_late_copies_are_messages_that_were_sent(open_rig: OpenRig) -> Non
     assert [message.copy_of for message in messages] == copies_of
     assert [message.copy_of for message in (await rig.page(14, [1, 1]))[0]] == copies_of[1:]
     assert len((await rig.page(14, [0, 2], 80 + 40))[0]) == 1
+
+
+# ---------------------------------------------------------------------- the subscriptions of a message
+
+
+async def test_a_published_message_is_read_with_its_subscriptions(open_rig: OpenRig) -> None:
+    rig = await open_rig()
+    publish(rig, 0, 3, labels=[["a"]])
+    publish(rig, 3, 4, queues=QUEUES[:2])
+    await rig.commit()
+
+    first = await rig.published(TOPIC, 1, 7)
+    later = await rig.published(TOPIC, 4, 7)
+
+    assert first == PublishedMessage(
+        position=1,
+        message_id=101,
+        enqueue_ms=NOW_MS,
+        size=len(body(TOPIC, 1)),
+        labels=["a"],
+        copies=[("for-11", 11, 5001), ("for-12", 12, 5004), ("for-13", 13, 5007)],
+        waiting=[77],
+    )
+    assert later is not None
+    assert (later.position, later.labels) == (4, None)
+    assert later.copies == [("for-11", 11, 5301), ("for-12", 12, 5305)]
+
+
+async def test_a_read_of_a_published_message_finds_the_first_of_its_range(open_rig: OpenRig) -> None:
+    rig = await open_rig()
+    for first in range(0, 12, 3):
+        publish(rig, first, 3)
+        await rig.commit()
+    await rig.log.seal_now()
+    publish(rig, 12, 3)
+    await rig.commit()
+
+    for position in range(15):
+        message = await rig.published(TOPIC, position, 15)
+        assert message is not None
+        assert (message.position, message.message_id) == (position, 100 + position)
+    assert await rig.published(TOPIC, 15, 1000) is None
+    assert await rig.published(TOPIC, 3, 3) is None
+    assert await rig.published(TOPIC + 1, 0, 15) is None
+
+
+async def test_each_message_of_a_mixed_publish_has_its_own_subscriptions(open_rig: OpenRig) -> None:
+    rig = await open_rig()
+    record = MessagesPublished(
+        *(TOPIC, 0, 100, NOW_MS, [2, 2, 2], [11, 0, 12, 0], 50, [77, 78]),
+        labels=[["a"], [], ["b"]],
+        topic="topic",
+        subscriptions=["s", "u"],
+        message_sets=[pack_set(0b101), pack_set(0b110), pack_set(0b010)],
+        taken=[0, 1, 2, 1],
+        message_ids=[0, 1, 1, 2],
+    )
+    rig.log.append([record], [b"m0", b"m1", b"m2"], NOW_MS)
+    await rig.commit()
+
+    found = [await rig.published(TOPIC, position, 3) for position in range(3)]
+
+    assert [(one.message_id, one.labels, one.copies, one.waiting) for one in found if one is not None] == [
+        (100, ["a"], [("s", 11, 50)], []),
+        (102, [], [("u", 12, 52)], [77, 78]),
+        (103, ["b"], [("s", 11, 51), ("u", 12, 53)], [78]),
+    ]
+
+
+async def test_a_read_of_a_published_message_waits_until_its_lsn_is_durable(open_rig: OpenRig) -> None:
+    rig = await open_rig()
+    lsn = publish(rig, 0, 1)
+    read_id = rig.ask_published(TOPIC, 0, 1, lsn)
+    await rig.commit()
+    await rig.until(lambda: read_id in rig.published_messages)
+
+    message = rig.published_messages[read_id]
+    assert message is not None
+    assert message.message_id == 100

@@ -25,6 +25,7 @@ from cmqd_segment.records import (
     StoredMessage,
     Subscribed,
     TopicCreated,
+    TotalsReset,
     pack_runs,
     unpack_runs,
 )
@@ -151,6 +152,7 @@ class DiskRules(MessageRules):
             while broker.facts.promises.sessions.expire(self.now_ms, 100):
                 pass
         assert self.lasting(recovered) == self.lasting(self.broker)
+        self.check_totals(recovered)
         for queue in recovered.queues.values():
             check_lease_buckets(queue)
             same = self.broker.queues[queue.queue_id].index
@@ -241,13 +243,13 @@ class DiskRules(MessageRules):
         recovered = self.broker_from(parts or [], self.log.records())
         self.check_same(recovered)
         reserved = recovered.recovered(lost=lost)
-        assert all(isinstance(record, NumbersReserved) for record in reserved)
-        assert bool(reserved) == lost
+        assert [type(record) for record in reserved] == ([NumbersReserved, TotalsReset] if lost else [])
         self.check_numbers(recovered, self.log.records())
         self.broker = recovered
         if reserved:
             self.log.append(reserved)
             self.note_row()
+            self.forget_totals()
         for queue in self.queues:
             queue.restart()
             queue.use(self.now_ms)

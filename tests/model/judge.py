@@ -6,9 +6,11 @@ examples in every run.
 """
 
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
+import msgspec
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine
@@ -90,6 +92,11 @@ sizes = st.sampled_from([1, 2, 30, 300, 1024])
 MARKS: list[Headers | None] = [None, {}, {"k": "v"}, {"name": "w" * 100, "other": "é"}]
 
 
+def nonzero(totals: msgspec.Struct) -> Counter[str]:
+    """The totals that are not 0, by name."""
+    return +Counter(msgspec.structs.asdict(totals))
+
+
 def has_queues(machine: "Judge") -> bool:
     return bool(machine.queues)
 
@@ -116,6 +123,8 @@ class Judge(RuleBasedStateMachine):
     log: NaiveLog
     queues: list[NaiveQueue]
     gone_queues: list[NaiveQueue]
+    gone_totals: dict[str, Counter[str]]
+    """Totals of deleted queues by account."""
     sessions: NaiveSessions
     peeks: dict[int, NaivePeek]
     reads: list[PageRead]
@@ -240,6 +249,7 @@ class Judge(RuleBasedStateMachine):
             del self.rewinds[waiter_id]
         self.queues.remove(queue)
         self.gone_queues.append(queue)
+        self.gone_totals.setdefault(queue.account, Counter()).update(queue.totals)
         self.rebind()
 
     def rebind(self) -> None:
@@ -321,6 +331,7 @@ class Judge(RuleBasedStateMachine):
             reason = "redrive" if record.redriven else queue.is_dead(message, self.now_ms)
             assert reason, "moved too early"
             row.moved[queue.name, message.message_id] = message, reason, queue
+            queue.totals["redriven" if record.redriven else "dead_lettered"] += 1
             self.note_moved(queue, message, record.redriven)
 
     def judge_dead_lettered(self, record: MessagesDeadLettered, row: NaiveRow) -> None:
@@ -334,6 +345,7 @@ class Judge(RuleBasedStateMachine):
             assert message.state is State.IN_FLIGHT
             assert message.rejected_by, "moved though nobody rejected it"
             message.was_rejected = True
+            queue.totals["dead_lettered"] += 1
             row.moved[queue.name, message.message_id] = message, "rejected", queue
 
     def note_moved(self, queue: NaiveQueue, message: NaiveMessage, redriven: bool) -> None:
@@ -379,6 +391,21 @@ class Judge(RuleBasedStateMachine):
         if reason != "redrive":
             assert target.name == source.attributes["dead_letter_queue"]
             assert target.takes_dead_letters(), "moved while what the dead-letter queue held is not consumed"
+
+    def forget_totals(self) -> None:
+        """Part of the log was lost: all totals begin at 0 again."""
+        self.gone_totals.clear()
+        for queue in self.queues:
+            queue.totals.clear()
+
+    def check_totals(self, broker: Broker) -> None:
+        """The totals of a broker equal the model's own."""
+        for queue in self.queues:
+            assert nonzero(broker.queues[queue.queue_id].index.totals) == +queue.totals
+        gone = broker.facts.gone_totals.by_account
+        found = {account: its for account, one in gone.items() if (its := nonzero(one.queues))}
+        expected = {account: +its for account, its in self.gone_totals.items()}
+        assert found == {account: its for account, its in expected.items() if its}
 
     def note_row(self) -> None:
         """Note the live messages after this row, for crashes behind the row."""

@@ -66,6 +66,7 @@ class BrokerMachine(DiskRules):
         self.log = NaiveLog()
         self.queues = []
         self.gone_queues = []
+        self.gone_totals = {}
         self.sessions = NaiveSessions(self.limits)
         self.peeks = {}
         self.reads = []
@@ -97,6 +98,7 @@ class BrokerMachine(DiskRules):
         check_broker(self.broker)
         assert sorted(self.broker.queues) == sorted(queue.queue_id for queue in self.queues)
         self.always()
+        self.check_totals(self.broker)
         self.go_on_using()
         if not self.is_quiet():
             return

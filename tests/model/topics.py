@@ -1,22 +1,27 @@
 # pyright: reportPrivateUsage=false
 """The rules of topics: who gets what is published, when it is tried again, and what is pending in between."""
 
+from collections import Counter
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
-from model.judge import which
+from model.judge import nonzero, which
 from model.machine import BrokerMachine
 
+from cmqd.core.broker import Broker
 from cmqd.core.errors import (
     BatchTooLarge,
+    MessageNotPublished,
+    MessageNotWaiting,
     SequenceTooOld,
     SubscriptionExists,
     TooManyRemembered,
     TooManySubscriptions,
     TopicInUse,
 )
-from cmqd.core.outcome import Outcome, PageRead, Published, PublishRequest, Push, PushResult
+from cmqd.core.outcome import Outcome, PageRead, Published, PublishRequest, Push, PushResult, Waiting
 from cmqd_segment.records import (
     AnyRecord,
     DeliveriesCleared,
@@ -31,6 +36,7 @@ from cmqd_segment.records import (
     pack_runs,
     unpack_runs,
 )
+from cmqd_types.deliveries import DeliveriesPeeked, MessageDeliveries, PendingMessage
 from cmqd_types.messages import CopyOf, Headers, Labels
 from support.naive_broker import STEP_GRAIN_MS, NaiveQueue, NaiveRow, fields_of
 from support.naive_topics import NaivePublished, NaiveSubscription, NaiveTopic
@@ -64,6 +70,12 @@ class TopicsMachine(BrokerMachine):
         self.late: tuple[Any, list[Any]] | None = None
         self.publishing: tuple[NaiveTopic, dict[int, Any], dict[int, bool], list[int]] | None = None
         """Being posted, oldest first."""
+        self.gone_topic_totals = Counter[str]()
+        """Of deleted topics and subscriptions."""
+        self.answers: dict[int, Any] = {}
+        """Of requests that read the log, by waiter; None = not yet."""
+        self.dropping: tuple[int, int] | None = None
+        """Subscription and position of a message that is being dropped by hand."""
         self.ended: dict[tuple[int, int], tuple[str | None, int]] = {}
         """Results just told: (error, started) by subscription and position."""
 
@@ -137,6 +149,7 @@ class TopicsMachine(BrokerMachine):
             if what == "unsubscribe":
                 outcome = self.broker.unsubscribe(topic.account, topic.name, one.name, self.now_ms)
                 topic.subscriptions.remove(one)
+                self.gone_topic_totals.update(one.totals())
                 self.done(outcome)
             elif what == "set":
                 filters = self.filters(topic, number // 64)
@@ -198,6 +211,7 @@ class TopicsMachine(BrokerMachine):
             return
         assert not topic.subscriptions
         self.topics.remove(topic)
+        self.gone_topic_totals.update(topic.totals)
         self.done(outcome)
 
     @precondition(lambda self: bool(self.subscriptions()))
@@ -214,6 +228,156 @@ class TopicsMachine(BrokerMachine):
             assert outcome.reply <= len(hurried), "those whose bodies are being read are under way"
             one.hurried |= hurried
         self.done(outcome)
+
+    # ------------------------------------------------------------------ single messages
+
+    def note_published(
+        self,
+        topic: NaiveTopic,
+        ids: list[int],
+        first: int,
+        copies: dict[str, tuple[int, int, list[int]]],
+        waiting: dict[int, list[int]],
+    ) -> None:
+        """For whom each message of a publish is."""
+        for at, message_id in enumerate(ids):
+            names = {name for name, (_, _, taken) in copies.items() if at in taken}
+            waits = [subscription_id for subscription_id, left in waiting.items() if at in left]
+            topic.published[message_id] = first + at, self.now_ms, names, waits
+
+    def answered(self, call: Callable[[int], Outcome[Any]]) -> Any:
+        """The answer to a request that reads the log, with its reads answered at once."""
+        self.waiter_id += 1
+        waiter_id = self.waiter_id
+        try:
+            outcome = call(waiter_id)
+        except (MessageNotPublished, MessageNotWaiting) as refusal:
+            return refusal
+        if not isinstance(outcome.reply, Waiting):
+            return self.done(outcome)
+        self.answers[waiter_id] = None
+        while self.answers[waiter_id] is None:
+            reads = len(self.reads)
+            self.done(outcome)
+            if outcome.published_reads:
+                (read,) = outcome.published_reads
+                outcome = self.broker.published_read(read.read_id, self.log.published(read), self.now_ms)
+            elif len(self.reads) > reads:
+                page = self.reads.pop()
+                self.topic_page_arrives(page, *self.log.page(page))
+        return self.answers.pop(waiter_id)
+
+    def judge_woken(self, waiter_id: int, reply: Any) -> bool:
+        if waiter_id not in self.answers:
+            return super().judge_woken(waiter_id, reply)
+        self.answers[waiter_id] = reply
+        return True
+
+    @precondition(lambda self: bool(self.subscriptions()))
+    @rule(what=st.sampled_from(["retry", "drop", "report", "peek"]), number=which, pick=which)
+    def ask_about_a_message(self, what: str, number: int, pick: int) -> None:
+        found = self.subscriptions()
+        one = found[number % len(found)]
+        topic = one.topic
+        if what == "peek":
+            self.peek_at_deliveries(one, pick)
+            return
+        if not topic.published:
+            return
+        message_id = list(topic.published)[pick % len(topic.published)]
+        position = topic.published[message_id][0]
+        is_readable = (topic.topic_id, position) not in self.log.damaged
+        broker, account = self.broker, topic.account
+        if what == "report":
+            answer = self.answered(
+                lambda waiter_id: broker.message_deliveries(account, topic.name, waiter_id, message_id)
+            )
+            if is_readable:
+                self.judge_report(topic, message_id, answer)
+            else:
+                assert isinstance(answer, MessageNotPublished)
+            return
+        waits = position in one.pending and is_readable
+        deliveries = broker.subscriptions[one.subscription_id].deliveries
+        if what == "retry":
+            starts = position not in deliveries.under_way
+            answer = self.answered(
+                lambda waiter_id: broker.retry_delivery(account, topic.name, one.name, waiter_id, message_id)
+            )
+            if waits and starts:
+                one.hurried.add(position)
+        else:
+            self.dropping = one.subscription_id, position
+            answer = self.answered(
+                lambda waiter_id: broker.drop_delivery(account, topic.name, one.name, waiter_id, message_id)
+            )
+            self.dropping = None
+            assert not waits or one.ended[position] == "operator"
+        if waits:
+            assert answer == 1
+        else:
+            assert isinstance(answer, MessageNotWaiting)
+
+    def pending_state(self, one: NaiveSubscription, position: int) -> str:
+        delivery = one.pending[position]
+        if position in self.broker.subscriptions[one.subscription_id].deliveries.under_way:
+            return "under_way"
+        if not delivery.attempts:
+            return "waiting"
+        return "in_retry" if delivery.next_ms else "out_of_retries"
+
+    def judge_report(self, topic: NaiveTopic, message_id: int, report: MessageDeliveries) -> None:
+        position, enqueue_ms, names, waits = topic.published[message_id]
+        assert (report.message_id, report.publish_ms) == (message_id, enqueue_ms)
+        is_over = enqueue_ms <= self.now_ms - LIFE_MS or position < self.broker.topics[topic.topic_id].floor
+        copies, others = report.deliveries[: len(names)], report.deliveries[len(names) :]
+        assert {copy.subscription for copy in copies} == names
+        assert all(copy.state == "delivered" and copy.copy_id is not None for copy in copies)
+        assert len(others) == len(waits)
+        for subscription_id, told in zip(waits, others, strict=True):
+            one = self.subscription(subscription_id)
+            if one is None:
+                assert (told.subscription, told.state) == (None, "unknown")
+                continue
+            assert told.subscription == one.name
+            ended = one.ended.get(position)
+            if is_over:
+                assert told.state == "unknown" or (told.state, told.drop_reason) == ("dropped", ended)
+            elif ended is None:
+                assert told.state == self.pending_state(one, position)
+                assert told.attempts == one.pending[position].attempts
+            elif ended == "delivered":
+                assert told.state == "delivered"
+            else:
+                assert (told.state, told.drop_reason) == ("dropped", ended)
+
+    def peek_at_deliveries(self, one: NaiveSubscription, pick: int) -> None:
+        """Pages of up to three messages, from the first that waits to the last."""
+        topic, broker = one.topic, self.broker
+        shown: list[PendingMessage] = []
+        start: int | None = 0
+        while start is not None:
+            page: DeliveriesPeeked = self.answered(
+                lambda waiter_id, start=start: broker.peek_deliveries(
+                    topic.account, topic.name, one.name, waiter_id, start, 1 + pick % 3, True, self.now_ms
+                )
+            )
+            shown += page.messages
+            start = page.next_start
+        wanted = {
+            each.message.message_id: position
+            for position, each in sorted(one.pending.items())
+            if each.message.enqueue_ms > self.now_ms - LIFE_MS
+        }
+        for message in shown:
+            position = wanted.pop(message.message_id)
+            delivery = one.pending[position]
+            assert (message.body, message.headers or None) == (delivery.message.body, delivery.message.headers)
+            assert (message.labels or []) == delivery.message.labels
+            assert message.state == self.pending_state(one, position)
+            assert message.attempts == delivery.attempts
+            assert message.next_attempt_ms == (delivery.next_ms if message.state == "in_retry" else None)
+        assert all((topic.topic_id, position) in self.log.damaged for position in wanted.values()), "one was left out"
 
     # ------------------------------------------------------------------ publishing
 
@@ -299,6 +463,7 @@ class TopicsMachine(BrokerMachine):
         waiting = {one: messages_taken(record, len(copies) + place) for place, one in enumerate(record.waiting)}
         assert len(waiting) == len(record.waiting)
         copy_id = record.first_copy_id
+        self.note_published(topic, ids, record.first_position, copies, waiting)
         for one in topic.subscriptions:
             wanted = matching[one.subscription_id]
             queue_id, first, taken = copies.pop(one.name, (0, 0, []))
@@ -319,6 +484,7 @@ class TopicsMachine(BrokerMachine):
                 copy_ids = list(range(copy_id, copy_id + len(taken)))
                 copy_id += len(taken)
                 assert not set(copy_ids) & self.message_ids, "a message id was used twice"
+                one.copied += len(taken)
                 bodies, marks, labels = zip(*(messages[ids[at]] for at in taken), strict=True)
                 self.take_copies(target, copy_ids, list(bodies), list(marks))
                 assert record.topic == topic.name
@@ -332,6 +498,7 @@ class TopicsMachine(BrokerMachine):
         assert not copies, "copies for a subscription that is not there"
         assert not waiting, "it waits for a subscription that is not there"
         topic.next_position += len(ids)
+        topic.totals.update(published=len(ids), published_bytes=sum(len(messages[one][0]) for one in ids))
         return ids
 
     def taken_by(self, queue: NaiveQueue, wanted: list[int], sizes: list[int], strategy: str) -> list[int]:
@@ -351,7 +518,7 @@ class TopicsMachine(BrokerMachine):
         attributes = queue.attributes
         assert all(len(body) <= attributes["max_message_bytes"] for body in bodies)
         assert len(queue.messages) + len(bodies) <= attributes["max_backlog"], "a copy in a full queue"
-        queue.send(ids, bodies, marks, [0] * len(ids), self.now_ms)
+        queue.send(ids, bodies, marks, [0] * len(ids), self.now_ms, are_copies=True)
 
     # ------------------------------------------------------------------ records
 
@@ -402,7 +569,7 @@ class TopicsMachine(BrokerMachine):
                 assert one is not None
                 assert record.floor == one.topic.next_position
                 for position in sorted(one.pending):
-                    one.drop(position)
+                    one.drop(position, "operator")
             case TopicMessagesExpired():
                 topic = next(topic for topic in self.topics if topic.topic_id == record.topic_id)
                 topic.expire(record.floor, self.now_ms - LIFE_MS)
@@ -438,8 +605,10 @@ class TopicsMachine(BrokerMachine):
         assert one is not None
         positions = unpack_runs(record.positions)
         for position in positions:
-            delivery = one.drop(position)
-            if record.reason == "retries":
+            delivery = one.drop(position, record.reason)
+            if record.reason == "operator":
+                assert self.dropping == (one.subscription_id, position)
+            elif record.reason == "retries":
                 assert delivery.attempts >= 4
                 assert one.strategy == "backoff"
             else:
@@ -518,6 +687,24 @@ class TopicsMachine(BrokerMachine):
         self.pushes.clear()
         for one in self.subscriptions():
             one.restart()
+
+    def forget_totals(self) -> None:
+        super().forget_totals()
+        self.gone_topic_totals.clear()
+        for topic in self.topics:
+            topic.totals.clear()
+            for one in topic.subscriptions:
+                one.forget_totals()
+
+    def check_totals(self, broker: Broker) -> None:
+        super().check_totals(broker)
+        for topic in self.topics:
+            assert nonzero(broker.topics[topic.topic_id].totals) == +topic.totals
+            for one in topic.subscriptions:
+                assert nonzero(broker.subscriptions[one.subscription_id].deliveries.totals()) == +one.totals()
+        gone = broker.facts.gone_totals.by_account.get("admin")
+        found = nonzero(gone.topics) + nonzero(gone.subscriptions) if gone is not None else Counter[str]()
+        assert found == +self.gone_topic_totals
 
     def always(self) -> None:
         super().always()

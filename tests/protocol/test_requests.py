@@ -16,6 +16,7 @@ from cmqd_protocol.messages import (
     GetServerStatus,
     MessagesReceived,
     MessagesSent,
+    Push,
     ReceiveMessages,
     SendMessages,
     TransactionCheck,
@@ -36,7 +37,7 @@ def said_by(server: ServerConnection) -> list[AnyReply]:
     while stream:
         stop = 4 + int.from_bytes(stream[:4], "big")
         reply = reply_decoder.decode(stream[4:stop])
-        assert not isinstance(reply, TransactionCheck)
+        assert not isinstance(reply, Push)
         replies.append(reply)
         stream = stream[stop:]
     return replies

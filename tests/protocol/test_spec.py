@@ -29,9 +29,12 @@ from cmqd_protocol.errors import RETRYABLE, ErrorCode
 from cmqd_protocol.features import FEATURES_FACT, FIELD_FEATURES, MAX_WAITING_REQUESTS_FACT, Feature
 from cmqd_protocol.messages import MESSAGE_TYPES, REQUEST_TYPES, operation_name
 from cmqd_segment.attributes import QueueAttributes, SubscriptionAttributes, TopicAttributes
+from cmqd_types.deliveries import DeliveryReport, PendingMessage
 from cmqd_types.messages import CopyOf, HalfMessage, Origin, PeekedMessage, ReceivedMessage
+from cmqd_types.metrics import Histogram, QueueMetrics, ServerMetrics, SubscriptionMetrics, TopicMetrics
 from cmqd_types.schedules import ScheduleSummary
 from cmqd_types.topics import SubscriptionSummary
+from cmqd_types.totals import QueueTotals, SubscriptionTotals, TopicTotals
 from support.vectors import load
 
 SPEC = (Path(__file__).parents[2] / "protocol" / "SPEC.md").read_text(encoding="utf-8")
@@ -79,13 +82,27 @@ def test_every_request_names_its_reply(opcode: int) -> None:
         messages.TransactionFailure,
         HalfMessage,
         SubscriptionSummary,
+        PendingMessage,
+        DeliveryReport,
         ScheduleSummary,
         messages.KeyInfo,
+        QueueMetrics,
+        SubscriptionMetrics,
+        TopicMetrics,
+        Histogram,
+        QueueTotals,
+        TopicTotals,
+        SubscriptionTotals,
     ],
 )
 def test_every_field_inside_a_reply_is_described(struct: Any) -> None:
     for index, name in enumerate(struct.__struct_fields__):
         assert re.search(rf"\b{index} `{name}`|^\| {index} \| {name} \|", SPEC, flags=re.MULTILINE), name
+
+
+@pytest.mark.parametrize("name", ServerMetrics.__struct_fields__)
+def test_every_figure_of_the_server_is_listed(name: str) -> None:
+    assert f"`{name}`" in SPEC.partition("The figures of `server` are")[2].partition("\n\n")[0]
 
 
 def test_every_error_code_is_in_the_table_with_its_name_and_whether_to_retry() -> None:

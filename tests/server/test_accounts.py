@@ -1,6 +1,7 @@
 """Accounts and keys: on disk before answered, private, never without a key."""
 
 import asyncio
+import hashlib
 import json
 import stat
 import tomllib
@@ -23,8 +24,10 @@ from cmqd.server.accounts import (
     PermissionDenied,
     write_context,
 )
-from cmqd.server.accounts_file import COPY_NAME, FILE_NAME, AccountsFile, AccountsFileError, SubscriptionSecret
+from cmqd.server.accounts_file import COPY_NAME, FILE_NAME, AccountsFile, AccountsFileError, Key, SubscriptionSecret
+from cmqd_client.address import parse_address
 from cmqd_protocol import messages as wire
+from cmqd_types.keys import Role
 from support.server_invariants import check_accounts
 from support.server_rig import ServerRig, code_of
 
@@ -99,7 +102,7 @@ def test_a_file_of_a_newer_version_or_a_damaged_one_is_refused(tmp_path: Path) -
     open_accounts(tmp_path, 5)
     path = tmp_path / FILE_NAME
     whole = path.read_bytes()
-    path.write_bytes(whole.replace(b'"version": 2', b'"version": 3'))
+    path.write_bytes(whole.replace(b'"version": 2', b'"version": 4'))
     with pytest.raises(AccountsFileError, match="newer"):
         open_accounts(tmp_path, 6)
     path.write_text("{")
@@ -511,3 +514,237 @@ async def test_no_secret_is_shown_in_a_log(tmp_path: Path) -> None:
 
     assert first not in shown
     assert document["secret"] not in shown
+
+
+def restricted(accounts: Accounts, *roles: str) -> Key:
+    """A key with these roles for some names, added to the file."""
+    return asyncio.run(accounts.create_role_key("admin", None, roles or ("send",), ["orders-*"], 7))
+
+
+def test_a_restricted_key_is_the_same_after_a_restart(tmp_path: Path) -> None:
+    accounts, _ = open_accounts(tmp_path, 5)
+    key = restricted(accounts, "send", "read")
+
+    again, _ = open_accounts(tmp_path, 6)
+
+    assert again.find_key(key.secret_id) == key
+    assert (key.roles, key.names) == ((Role.SEND, Role.READ), ("orders-*",))
+    check_accounts(again)
+
+
+def read_as_before_roles(path: Path) -> dict[str, Any]:
+    """Read a file by the rules of the servers that know no roles: they take versions 1 and 2, and ignore new fields."""
+    document = json.loads(path.read_text())
+    if document["version"] > 2:
+        raise AccountsFileError(f"has version {document['version']} and this cmqd knows up to 2: use a newer cmqd")
+    content = path.read_text().partition('"content": ')[2].rpartition("}")[0]
+    assert hashlib.sha256(content.encode()).hexdigest() == document["sha256"]
+    keys: list[dict[str, Any]] = document["content"]["keys"]
+    return {key["secret_id"]: key["account"] for key in keys}
+
+
+def test_a_server_without_roles_refuses_a_file_with_a_restricted_key_and_opens_any_other(tmp_path: Path) -> None:
+    accounts, _ = open_accounts(tmp_path, 5)
+    root = accounts.first_key("admin")
+    for path in (tmp_path / FILE_NAME, tmp_path / COPY_NAME):
+        assert read_as_before_roles(path) == {root.secret_id: "admin"}
+
+    key = restricted(accounts)
+
+    for path in (tmp_path / FILE_NAME, tmp_path / COPY_NAME):
+        with pytest.raises(AccountsFileError, match="version 3"):
+            read_as_before_roles(path)
+    asyncio.run(accounts.set_key_enabled("admin", None, key.secret_id, False))
+    with pytest.raises(AccountsFileError, match="version 3"):
+        read_as_before_roles(tmp_path / FILE_NAME)
+    asyncio.run(accounts.delete_key("admin", None, key.secret_id))
+    assert read_as_before_roles(tmp_path / FILE_NAME) == {root.secret_id: "admin"}
+    open_accounts(tmp_path, 6)
+
+
+def test_the_version_of_a_file_with_a_restricted_key_cannot_be_lowered(tmp_path: Path) -> None:
+    accounts, _ = open_accounts(tmp_path, 5)
+    restricted(accounts)
+    path = tmp_path / FILE_NAME
+    path.write_bytes(path.read_bytes().replace(b'"version": 3', b'"version": 2'))
+
+    with pytest.raises(AccountsFileError, match="does not match its checksum"):
+        open_accounts(tmp_path, 6)
+
+
+def test_keys_of_a_file_without_roles_may_do_everything_in_their_account(tmp_path: Path) -> None:
+    accounts, _ = open_accounts(tmp_path, 5)
+    content = content_of(tmp_path)
+    for key in content["keys"]:
+        del key["roles"], key["names"]
+    inner = json.dumps(content)
+    digest = hashlib.sha256(inner.encode()).hexdigest()
+    (tmp_path / FILE_NAME).write_text(f'{{"version": 2, "sha256": "{digest}", "content": {inner}}}')
+
+    again, _ = open_accounts(tmp_path, 6)
+
+    assert again.first_key("admin") == accounts.first_key("admin")
+    assert again.permissions_of(again.first_key("admin").secret_id) is None
+
+
+@pytest.mark.parametrize(
+    ("damage", "text"),
+    [
+        ({"roles": []}, "at least one role"),
+        ({"names": ["a b"]}, "name pattern"),
+        ({"roles": ["gateway"], "account": "other"}, "has role gateway"),
+    ],
+)
+async def test_a_file_edited_by_hand_into_impossible_roles_is_faulty(
+    tmp_path: Path, damage: dict[str, Any], text: str
+) -> None:
+    accounts, _ = open_accounts(tmp_path, 5)
+    await accounts.create_account("admin", "other", 6)
+    document = accounts.document
+    assert document.faults() == []
+    key = msgspec.structs.replace(accounts_file.new_key("admin", 7), **damage)
+
+    faults = msgspec.structs.replace(document, keys=[*document.keys, key]).faults()
+
+    assert len(faults) == 1
+    assert text in faults[0]
+
+
+async def test_the_last_enabled_key_with_role_admin_is_neither_restricted_nor_disabled_nor_deleted(
+    tmp_path: Path,
+) -> None:
+    accounts, _ = open_accounts(tmp_path, 5)
+    first = accounts.first_key("admin")
+    sender = await accounts.create_role_key("admin", None, ["manage", "send"], ["*"], 6)
+    for change in (
+        accounts.set_key_roles("admin", None, first.secret_id, ["manage", "send", "consume", "read"], ["*"]),
+        accounts.set_key_enabled("admin", None, first.secret_id, False),
+        accounts.delete_key("admin", None, first.secret_id),
+    ):
+        with pytest.raises(LastKey, match="last enabled key with role admin"):
+            await change
+    assert accounts.find_key(first.secret_id) == first
+
+    await accounts.set_key_roles("admin", None, first.secret_id, ["admin"], ["*"])
+    await accounts.set_key_enabled("admin", None, sender.secret_id, False)
+    await accounts.delete_key("admin", None, sender.secret_id)
+    second = await accounts.create_role_key("admin", None, ["admin"], ["*"], 7)
+    await accounts.set_key_roles("admin", None, first.secret_id, ["send"], ["*"])
+    with pytest.raises(LastKey):
+        await accounts.set_key_roles("admin", None, second.secret_id, ["send"], ["*"])
+    assert accounts.first_key("admin").secret_id == second.secret_id
+    open_accounts(tmp_path, 8)
+
+
+async def test_only_keys_of_admin_are_gateways(tmp_path: Path) -> None:
+    rig = await ServerRig.make(tmp_path)
+    admin = await rig.client()
+    await admin.ask(wire.CreateAccount, "other")
+    other = await rig.client(rig.accounts.first_key("other"))
+    own_key = rig.accounts.first_key("other").secret_id
+
+    assert code_of(await other.ask(wire.CreateRoleKey, ["gateway"], ["*"])) == "invalid_argument"
+    assert code_of(await other.ask(wire.CreateRoleKey, ["gateway"], ["*"], "admin")) == "permission_denied"
+    assert code_of(await other.ask(wire.ImportKey, "X", "0123456789abcdef", ["gateway"], ["*"])) == "invalid_argument"
+    refused = await other.ask(wire.SetKeyRoles, own_key, ["admin", "gateway"], ["*"])
+    assert code_of(refused) == "invalid_argument"
+    assert code_of(await admin.ask(wire.CreateRoleKey, ["gateway"], ["*"], "other")) == "invalid_argument"
+    made = await admin.expect(wire.KeyList, wire.CreateRoleKey, ["gateway"], ["*"])
+    assert made.keys[0].roles == ("gateway",)
+    rig.close()
+
+
+async def test_a_key_with_role_admin_manages_the_keys_of_its_account_alone(tmp_path: Path) -> None:
+    rig = await ServerRig.make(tmp_path)
+    admin = await rig.client()
+    await admin.ask(wire.CreateAccount, "other")
+    keys_key = await rig.accounts.create_role_key("other", None, ["admin"], ["*"], 6)
+    client = await rig.client(keys_key)
+
+    made = await client.expect(wire.KeyList, wire.CreateRoleKey, ["send"], ["orders-*"])
+    listed = await client.expect(wire.KeyList, wire.ListKeys)
+
+    assert (made.keys[0].account, made.keys[0].names) == ("other", ("orders-*",))
+    assert made.keys[0].secret_key
+    assert [key.roles for key in listed.keys][1:] == [("admin",), ("send",)]
+    assert code_of(await client.ask(wire.CreateRoleKey, ["send"], ["*"], "admin")) == "permission_denied"
+    assert code_of(await client.ask(wire.ListAccounts)) == "permission_denied"
+    rig.close()
+
+
+async def test_a_key_that_loses_its_role_admin_does_not_give_it_back(tmp_path: Path) -> None:
+    rig = await ServerRig.make(tmp_path)
+    admin = await rig.client()
+    stolen = await rig.accounts.create_role_key("admin", None, ["admin"], ["*"], 6)
+    thief = await rig.client(stolen)
+    admin.begin(wire.SetKeyRoles(admin.next_id(), stolen.secret_id, ["send"], ["*"]))
+    late = thief.begin(wire.SetKeyRoles(thief.next_id(), stolen.secret_id, ["admin"], ["*"]))
+    await admin.settle()
+    await thief.settle()
+
+    assert code_of(thief.replies[late]) == "permission_denied"
+    key = rig.accounts.find_key(stolen.secret_id)
+    assert key is not None
+    assert key.roles == (Role.SEND,)
+    rig.close()
+
+
+SECRET = "kept-by-a-program-0123456789"
+
+
+async def test_an_imported_key_logs_in_and_importing_it_again_changes_nothing(tmp_path: Path) -> None:
+    rig = await ServerRig.make(tmp_path)
+    admin = await rig.client()
+    first = await admin.expect(wire.KeyList, wire.ImportKey, "AKIDold", SECRET, ["send"], ["orders"])
+    reply = await admin.expect(wire.KeyList, wire.ImportKey, "AKIDold", SECRET, ["send"], ["orders"])
+    assert first.keys[0].secret_key is reply.keys[0].secret_key is None
+    key = rig.accounts.find_key("AKIDold")
+    assert key is not None
+    assert (await rig.client(key)).opened
+    assert len(rig.accounts.list_keys("admin", None)) == 2
+    assert SECRET not in repr(key) + repr(reply) + repr(wire.ImportKey(1, "a", SECRET, [], []))
+    for secret, roles, names in (
+        (SECRET + "x", ["send"], ["orders"]),
+        (SECRET, ["read"], ["orders"]),
+        (SECRET, ["send"], ["*"]),
+    ):
+        refused = await admin.ask(wire.ImportKey, "AKIDold", secret, roles, names)
+        assert code_of(refused) == "key_exists"
+        assert secret not in repr(refused)
+    assert rig.accounts.find_key("AKIDold") == key
+    rig.close()
+
+
+@pytest.mark.parametrize(
+    ("secret_id", "secret_key", "field"),
+    [
+        ("", SECRET, "secret_id"),
+        ("a b", SECRET, "secret_id"),
+        ("x" * 129, SECRET, "secret_id"),
+        ("ok", "short", "secret_key"),
+        ("ok", "fifteen-letters", "secret_key"),
+        ("ok", "with space 0123456789", "secret_key"),
+        ("ok", "x" * 129, "secret_key"),
+        ("ok", "ä" * 20, "secret_key"),
+    ],
+)
+async def test_pairs_of_another_form_are_not_imported_and_no_error_shows_a_secret(
+    tmp_path: Path, secret_id: str, secret_key: str, field: str
+) -> None:
+    accounts, _ = open_accounts(tmp_path, 5)
+
+    with pytest.raises(InvalidArgument) as refused:
+        await accounts.import_key("admin", None, secret_id, secret_key, ["send"], ["*"], 6)
+
+    assert refused.value.details["field"] == field
+    assert secret_key not in refused.value.text + repr(refused.value.details)
+    assert len(accounts.document.keys) == 1
+
+
+def test_the_context_quotes_an_imported_secret(tmp_path: Path) -> None:
+    accounts, _ = open_accounts(tmp_path, 5)
+    key = msgspec.structs.replace(accounts.first_key("admin"), secret_key="a/b@c:d?e#f%41gh")
+
+    context = tomllib.loads(write_context(tmp_path, key, "127.0.0.1", 99, tls=False).read_text())
+
+    assert parse_address(context["contexts"]["admin"]["url"]).secret_key == key.secret_key

@@ -211,11 +211,11 @@ def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path) -> None:
 
 
 def test_a_newer_file_is_left_alone(file: AccountsFile, capsys: pytest.CaptureFixture[str]) -> None:
-    content = encode(read(file)).replace(b'"version": 2', b'"version": 3')
+    content = encode(read(file)).replace(b'"version": 2', b'"version": 4')
     file.path.write_bytes(content)
 
     assert [run(file, "check"), run(file, "repair"), run(file, "new-key", "admin")] == [4, 4, 4]
 
     assert "use a newer cmqd" in capsys.readouterr().out
     assert file.path.read_bytes() == content
-    assert json.loads(content)["version"] == 3
+    assert json.loads(content)["version"] == 4

@@ -3,7 +3,7 @@
 import pytest
 
 from cmqd.server.reply_gate import Outgoing, ReplyGate
-from cmqd_protocol.messages import Done, TransactionCheck
+from cmqd_protocol.messages import Done, Push, TransactionCheck
 
 
 class Pushed:
@@ -21,7 +21,7 @@ class Asker:
         self.answers: list[tuple[int, str | None]] = []
 
     def answer(self, reply: Outgoing, queue: str | None = None) -> None:
-        assert not isinstance(reply, TransactionCheck)
+        assert not isinstance(reply, Push)
         self.answers.append((reply.request_id, queue))
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from cmqd.server.client import Client
+from cmqd.server.permissions import Permissions
 from cmqd.server.reply_gate import Outgoing
 from cmqd_protocol import messages as wire
 from support.server_rig import ServerRig, code_of
@@ -18,10 +19,12 @@ class Face:
         key = rig.accounts.find_key(secret_id)
         assert key is not None
         self.account, self.secret_id, self.peer = key.account, key.secret_id, "[::1]:80"
+        self.permissions = rig.accounts.permissions_of(secret_id)
         self.waiting: dict[int, int] | None = None
         self.checked_queues: set[str] | None = None
         self.unread_receives = 0
         self.is_held = self.is_slow = self.is_gone = False
+        self.is_private = True
         self.ended: str | None = None
         server = self._server = rig.server
         self._behind: deque[wire.Request] = deque()
@@ -52,6 +55,10 @@ class Face:
             self._replies[getattr(reply, "request_id", 0)].set_result(reply)
         elif queue and isinstance(reply, wire.MessagesReceived):
             self._server.client_events.give_back(self.account, queue, reply.messages)
+
+    def use_permissions(self, permissions: Permissions | None) -> None:
+        self.permissions = permissions
+        self._server.client_events.permissions_changed(self)
 
     def hold(self) -> None:
         self.is_held = True

@@ -50,6 +50,7 @@ def test_a_table_of_the_file_may_group_settings(tmp_path: Path) -> None:
         ("listen", "localhost:99999", "0 to 65535"),
         ("listen", "::1", "brackets"),
         ("listen", ":5680", "host is missing"),
+        ("http", ":5681", "host is missing"),
         ("advertise", "::1", "brackets"),
         ("advertise", "mq.example.com:0", "1 to 65535"),
         ("region", "Île", "ASCII"),

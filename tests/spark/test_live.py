@@ -10,7 +10,7 @@ import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -153,7 +153,9 @@ def test_a_stream_follows_the_broker(spark: "SparkSession", tmp_path: Path):
                 assert load.error is None
                 assert query.exception() is None
                 query.awaitTermination(1)
-            progress: Any = query.lastProgress
+            # The batch is reported after the function of the batch has returned.
+            while (progress := cast("Any", query.lastProgress)) is None:
+                query.awaitTermination(1)
         finally:
             query.stop()
 

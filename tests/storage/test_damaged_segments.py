@@ -203,3 +203,22 @@ async def test_a_segment_half_sealed_when_the_broker_died_is_sealed_at_the_next_
     await eventually(rig.log.closed_segments)
 
     assert len((await rig.page(1, [0, 50]))[0]) == 50
+
+
+async def test_a_spoilt_row_is_passed_over_by_a_read_of_published_messages(
+    open_process: OpenProcess, folder: Path
+) -> None:
+    rig = await open_process()
+    for position in range(3):
+        record = MessagesPublished(9, position, 1 + position, NOW_MS, [2], [11, position], 50)
+        rig.log.append([record], [b"%02d" % position], NOW_MS)
+        await rig.commit()
+    await rig.checkpoint()
+    await rig.log.close()
+    spoil(folder / "segments" / "00000001.db", "meta", 2)
+
+    again = await open_process()
+    found = [await again.published(9, position, 3) for position in range(3)]
+
+    assert [None if one is None else one.position for one in found] == [0, 2, 2]
+    await again.until(lambda: again.states and again.states[-1].damaged_rows == 1)

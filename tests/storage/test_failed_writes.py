@@ -51,11 +51,11 @@ async def test_a_batch_is_not_reported_before_its_commit_returned(start: StartBr
     loop = asyncio.get_running_loop()
     committed = asyncio.Event()
 
-    def insert_and_wait(rows: object) -> int:
-        size = raw_insert(rows)  # pyright: ignore[reportArgumentType]
+    def insert_and_wait(rows: object) -> object:
+        done = raw_insert(rows)  # pyright: ignore[reportArgumentType]
         loop.call_soon_threadsafe(committed.set)
         asyncio.run_coroutine_threadsafe(may_return.wait(), loop).result()
-        return size
+        return done
 
     writer.active._insert = insert_and_wait  # pyright: ignore[reportAttributeAccessIssue, reportPrivateUsage]
     rig.send(1, 0, 1)

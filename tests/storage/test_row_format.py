@@ -103,6 +103,7 @@ def one_of_each() -> list[records.AnyRecord]:
         records.ScheduleFired(1, NOW_MS, NOW_MS + 1, NOW_MS + 60_000, 1 << 62),
         records.ScheduleFired(1, NOW_MS, NOW_MS + 1, 0, 0, "queue 'q' does not exist; create it first"),
         records.SchedulePlanned(1, NOW_MS, NOW_MS + 5),
+        records.TotalsReset(NOW_MS),
     ]
 
 

@@ -16,6 +16,7 @@ from cmqd.core.outcome import (
     Outcome,
     PageRead,
     Published,
+    PublishedRead,
     PublishRequest,
     Push,
     PushResult,
@@ -24,10 +25,12 @@ from cmqd.core.outcome import (
 )
 from cmqd.core.runtime.queue import QueueRuntime
 from cmqd_segment.checkpoint import AnyPart, CheckpointHeader
+from cmqd_segment.published import published_message
 from cmqd_segment.records import (
     AnyRecord,
     MessagesPublished,
     MessagesSent,
+    PublishedMessage,
     QueueAttributesSet,
     Runs,
     StoredMessage,
@@ -130,6 +133,16 @@ class NaiveLog:
         """(LSN of its row, record), in order."""
         return [(lsn, record) for lsn, row in enumerate(self.rows, 1) for record in row]
 
+    def published(self, read: PublishedRead) -> PublishedMessage | None:
+        """The answer to a read of a published message."""
+        for _, record in self.records():
+            if isinstance(record, MessagesPublished) and record.topic_id == read.topic_id:
+                for position in range(record.first_position, record.first_position + len(record.sizes)):
+                    is_readable = (read.topic_id, position) not in self.damaged
+                    if read.start <= position < read.stop and is_readable:
+                        return published_message(record, position)
+        return None
+
     def page(self, read: PageRead, at_most: int | None = None) -> tuple[list[StoredMessage], Runs]:
         """The answer to a read: a prefix that fits (at least a position), and its missing positions."""
         found: list[StoredMessage] = []
@@ -164,6 +177,8 @@ class Rig:
         """Sent to producers, oldest first."""
         self.pushes: list[Push] = []
         """Being posted, oldest first."""
+        self.published_reads: list[PublishedRead] = []
+        self.published_reads_asked = 0
         self._waiter_id = 0
 
     def done(self, outcome: Outcome[T]) -> T:
@@ -173,6 +188,8 @@ class Rig:
         self.reads.extend(outcome.reads)
         self.checks.extend(outcome.checks)
         self.pushes.extend(outcome.pushes)
+        self.published_reads.extend(outcome.published_reads)
+        self.published_reads_asked += len(outcome.published_reads)
         return outcome.reply
 
     # ------------------------------------------------------------------ operations
@@ -290,6 +307,11 @@ class Rig:
             raise reply
         return reply
 
+    def ask(self, call: Callable[[int], Outcome[Any]]) -> Any:
+        """Call an operation with the id of a waiter; return its reply, with reads answered, or raise its refusal."""
+        waiter_id = self._new_waiter()
+        return self._settled(waiter_id, self.done(call(waiter_id)))
+
     def wait(
         self,
         name: str = "q",
@@ -372,12 +394,20 @@ class Rig:
         messages, missing = self.log.page(read, at_most)
         return self.done(self.broker.pages_read(read.read_id, messages, missing, self.now_ms))
 
+    def answer_published(self) -> None:
+        """Read the oldest wanted message of a topic."""
+        read = self.published_reads.pop(0)
+        self.done(self.broker.published_read(read.read_id, self.log.published(read), self.now_ms))
+
     def answer_reads(self, until: Callable[[], bool] = lambda: False) -> None:
         """Read pages in the order of their requests, until no page is wanted."""
         for _ in range(10_000):
-            if not self.reads or until():
+            if until() or not (self.reads or self.published_reads):
                 return
-            self.answer(self.reads[0])
+            if self.published_reads:
+                self.answer_published()
+            else:
+                self.answer(self.reads[0])
         raise AssertionError("page-ins without end")
 
     def tick(self) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Collection
 from typing import Any
 
+from msgspec.structs import astuple
 from pyroaring import BitMap64
 
 from cmqd.core.broker import Broker
@@ -23,7 +24,20 @@ def facts(broker: Broker) -> dict[str, Any]:
             broker.facts.numbers.lease_until,
             broker.facts.numbers.queue_id_until,
         ),
+        "gone totals": {
+            account: (astuple(totals.queues), astuple(totals.topics), astuple(totals.subscriptions))
+            for account, totals in sorted(broker.facts.gone_totals.by_account.items())
+        },
         "clock offset": broker.facts.clock_offset_ms,
+    }
+
+
+def without_totals(found: dict[str, Any]) -> dict[str, Any]:
+    """Facts without their running totals, which begin at 0 after a loss."""
+    return {
+        name: without_totals(fact) if isinstance(fact, dict) else fact  # pyright: ignore[reportUnknownArgumentType]
+        for name, fact in found.items()
+        if name not in ("totals", "gone totals")
     }
 
 
@@ -51,6 +65,7 @@ def topic_facts(topic: Topic) -> dict[str, Any]:
         "next position": topic.next_position,
         "last enqueue": topic.last_enqueue_ms,
         "dedup ids": [] if known is None else known.entries(),
+        "totals": astuple(topic.totals),
         "subscriptions": {one: subscription_facts(each) for one, each in sorted(topic.subscriptions.items())},
     }
 
@@ -64,11 +79,14 @@ def subscription_facts(subscription: Subscription) -> dict[str, Any]:
         "created": subscription.created_ms,
         "modified": subscription.modified_ms,
         "waiting": list(deliveries.waiting),
-        "retries": {position: (one.attempts, one.next_ms) for position, one in sorted(deliveries.retries.items())},
+        "retries": {
+            position: (one.attempts, one.next_ms, one.error, one.failed_ms)
+            for position, one in sorted(deliveries.retries.items())
+        },
+        "drops": (deliveries.drops.known_from, deliveries.drops.packed()),
         "exhausted": list(deliveries.exhausted),
         "blocked": deliveries.blocked,
-        "delivered": deliveries.delivered,
-        "dropped": deliveries.dropped,
+        "totals": astuple(deliveries.totals()),
         "last error": (deliveries.last_error, deliveries.last_error_ms),
     }
 
@@ -107,6 +125,7 @@ def queue_facts(queue: Queue) -> dict[str, Any]:
             if (kept := [position for position in BitMap64.deserialize(positions) if position in index.live])
         ],
         "redrive": index.redrive,
+        "totals": astuple(index.totals),
         "history": {position: index.history.get(position) for position in index.live},
     }
 

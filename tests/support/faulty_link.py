@@ -147,7 +147,7 @@ class LinkConnection(asyncio.Protocol):
                 self.to_client(piece)
                 self._link.answered.append(request_id)
 
-    def answer(self, message: wire.AnyReply | wire.TransactionCheck) -> None:
+    def answer(self, message: wire.AnyReply | wire.Push) -> None:
         """Send a message of the link's own to the client."""
         self.to_client(frame(wire.encoder.encode(message)))
 
@@ -185,7 +185,7 @@ def _ignore(_: LinkConnection, __: object) -> None:
 
 def _request_id(piece: bytes) -> int:
     message = wire.reply_decoder.decode(piece[HEADER_BYTES:])
-    return 0 if isinstance(message, wire.TransactionCheck) else message.request_id
+    return 0 if isinstance(message, wire.Push) else message.request_id
 
 
 class FaultyLink:

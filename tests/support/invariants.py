@@ -164,8 +164,9 @@ def check_deliveries(deliveries: Deliveries) -> None:
         [position for position, retry in deliveries.retries.items() if not retry.next_ms]
     )
     assert deliveries._unsent == deliveries.waiting - under_way
-    assert deliveries._hurried <= deliveries._failed
+    assert deliveries._hurried <= deliveries._failed | deliveries._unsent
     assert not deliveries._hurried & under_way
+    assert deliveries._picked <= set(deliveries.under_way)
     entries = set(deliveries._heap)
     for position, retry in deliveries.retries.items():
         assert retry.attempts >= 1

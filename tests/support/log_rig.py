@@ -24,7 +24,7 @@ from cmqd.storage.process_log import StorageProcessLog
 from cmqd.storage.service import StorageService
 from cmqd.storage.settings import StorageSettings
 from cmqd_segment.checkpoint import AnyPart, CheckpointEnd, CheckpointHeader
-from cmqd_segment.records import AnyRecord, MessagesDeleted, MessagesSent, Runs, StoredMessage
+from cmqd_segment.records import AnyRecord, MessagesDeleted, MessagesSent, PublishedMessage, Runs, StoredMessage
 
 T = TypeVar("T")
 
@@ -67,6 +67,7 @@ class LogRig:
         self.rows: list[RecoveredRow] = []
         self.durable: list[int] = []
         self.pages: dict[int, tuple[list[StoredMessage], Runs]] = {}
+        self.published_messages: dict[int, PublishedMessage | None] = {}
         self.states: list[LogState] = []
         self.fatal: list[LogFailed] = []
         self.checkpoints_wanted = 0
@@ -75,6 +76,7 @@ class LogRig:
         self._changed = asyncio.Event()
         log.on_durable = self._note(self._on_durable)
         log.on_page = self._on_page
+        log.on_published = self._on_published
         log.on_fatal = self._note(self.fatal.append)
         log.on_state = self._note(self.states.append)
         log.on_checkpoint_done = self._note(self.checkpoints_done.append)
@@ -95,6 +97,11 @@ class LogRig:
     def _on_page(self, read_id: int, messages: list[StoredMessage], missing: Runs) -> None:
         assert read_id not in self.pages, "a page was answered twice"
         self.pages[read_id] = (messages, missing)
+        self._changed.set()
+
+    def _on_published(self, read_id: int, message: PublishedMessage | None) -> None:
+        assert read_id not in self.published_messages, "a read was answered twice"
+        self.published_messages[read_id] = message
         self._changed.set()
 
     def _on_wanted(self) -> None:
@@ -140,6 +147,16 @@ class LogRig:
         self._reads += 1
         self.log.read_page(self._reads, queue_id, positions, max_bytes, min_lsn)
         return self._reads
+
+    def ask_published(self, topic_id: int, start: int, stop: int, min_lsn: int = 0) -> int:
+        self._reads += 1
+        self.log.read_published(self._reads, topic_id, start, stop, min_lsn)
+        return self._reads
+
+    async def published(self, topic_id: int, start: int, stop: int) -> PublishedMessage | None:
+        read_id = self.ask_published(topic_id, start, stop)
+        await self.until(lambda: read_id in self.published_messages)
+        return self.published_messages[read_id]
 
     async def page(
         self, queue_id: int, positions: Runs, max_bytes: int = 1 << 20, min_lsn: int = 0

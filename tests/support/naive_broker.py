@@ -5,7 +5,7 @@ a reply, the tick within a bucket at which a lease ends), the model checks that 
 choice over.
 """
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -177,6 +177,8 @@ class NaiveQueue:
     """Latest time of a sure use; later uses are possible."""
     used_until_ms: int = 0
     """Time after which the queue was surely not used."""
+    totals: Counter[str] = field(default_factory=Counter[str])
+    """What happened to messages since the queue was made, by the names of ``QueueTotals``."""
 
     # ------------------------------------------------------------------ looking
 
@@ -233,8 +235,19 @@ class NaiveQueue:
     # ------------------------------------------------------------------ changing
 
     def send(
-        self, ids: Iterable[int], bodies: list[bytes], headers: list[Headers | None], delays: list[int], now_ms: int
+        self,
+        ids: Iterable[int],
+        bodies: list[bytes],
+        headers: list[Headers | None],
+        delays: list[int],
+        now_ms: int,
+        *,
+        are_copies: bool = False,
     ) -> None:
+        if are_copies:
+            self.totals["copied"] += len(bodies)
+        else:
+            self._count_sent(bodies)
         enqueue_ms = self.last_enqueue_ms = max(now_ms, self.last_enqueue_ms)
         for message_id, body, its_headers, delay_ms in zip(ids, bodies, headers, delays, strict=True):
             state = State.ACTIVE
@@ -253,6 +266,10 @@ class NaiveQueue:
             )
             self._add(message)
 
+    def _count_sent(self, bodies: list[bytes]) -> None:
+        self.totals["sent"] += len(bodies)
+        self.totals["sent_bytes"] += sum(len(body) for body in bodies)
+
     def _add(self, message: NaiveMessage) -> None:
         assert message.position == self.next_position
         self.messages[message.position] = self.by_id[message.message_id] = message
@@ -261,6 +278,8 @@ class NaiveQueue:
     def send_half(
         self, ids: Iterable[int], bodies: list[bytes], headers: list[Headers | None], first_check_ms: int, now_ms: int
     ) -> None:
+        self._count_sent(bodies)
+        self.totals["half_sent"] += len(bodies)
         enqueue_ms = self.last_enqueue_ms = max(now_ms, self.last_enqueue_ms)
         for message_id, body, its_headers in zip(ids, bodies, headers, strict=True):
             message = NaiveMessage(self.next_position, message_id, body, its_headers or None, enqueue_ms, 0, State.HALF)
@@ -271,6 +290,8 @@ class NaiveQueue:
 
     def take_copy(self, message_id: int, of: NaiveMessage, origin: Origin | None, now_ms: int) -> NaiveMessage:
         """Messages were committed, dead-lettered or redriven into this queue."""
+        if origin is not None:
+            self.totals["redriven_here" if origin.reason == "redrive" else "dead_letters"] += 1
         enqueue_ms = self.last_enqueue_ms = max(now_ms, self.last_enqueue_ms)
         message = NaiveMessage(
             *(self.next_position, message_id, of.body, of.headers, enqueue_ms, 0, State.ACTIVE),
@@ -287,10 +308,12 @@ class NaiveQueue:
         assert message.state is State.HALF
         assert message.message_id not in self.decided, "decided twice"
         self.decided[message.message_id] = committed
+        self.totals["committed" if committed else "rolled_back"] += 1
         return message
 
     def rewind(self, positions: Collection[int], now_ms: int) -> None:
         """Deleted messages are back."""
+        self.totals["rewound"] += len(positions)
         for message in [self.deleted[position] for position in positions]:
             del self.deleted[message.position]
             message.come_back()
@@ -350,6 +373,8 @@ class NaiveQueue:
             assert one.receipt_handle not in self.handles, "a handle was used twice"
             message.state = State.IN_FLIGHT
             message.before = message.receive_count, message.first_receive_ms
+            self.totals["received"] += 1
+            self.totals["redelivered"] += message.receive_count > 0
             message.receive_count += 1
             message.first_receive_ms = message.first_receive_ms or now_ms
             message.handle = one.receipt_handle
@@ -417,10 +442,12 @@ class NaiveQueue:
         assert message.deadline_ms <= now_ms, "a lease ended too early"
         assert not message.rejected_by, "a lease ended while its message was moving"
         message.come_back()
+        self.totals["timed_out"] += 1
         return message
 
     def delete(self, messages: list[NaiveMessage]) -> None:
         """Messages were rejected by their consumer."""
+        self.totals["deleted"] += len(messages)
         for message in messages:
             del self.messages[message.position]
             if self.attributes["rewind_ms"]:
@@ -428,6 +455,7 @@ class NaiveQueue:
         self.deleted = dict(sorted(self.deleted.items()))
 
     def release(self, messages: list[NaiveMessage], counted: bool) -> None:
+        self.totals["released"] += len(messages)
         for message in messages:
             message.come_back()
             if not counted:
@@ -445,6 +473,7 @@ class NaiveQueue:
     def pass_floor(self, floor: int, now_ms: int | None) -> None:
         """Messages below are gone: expired by ``now_ms``, or cleared (None)."""
         gone = [message for message in self.messages.values() if message.position < floor]
+        self.totals["cleared" if now_ms is None else "expired"] += len(gone)
         if now_ms is not None:
             assert all(self.is_expired(message, now_ms) for message in gone), "expired too early"
             assert not any(message.rejected_by for message in gone), "expired while it was moving"

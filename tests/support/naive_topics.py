@@ -1,6 +1,7 @@
 """Topics and subscriptions, the naive way: for each subscription a list of the messages that it has not had."""
 
 import re
+from collections import Counter
 from dataclasses import dataclass, field
 
 from cmqd_types.messages import Headers, Labels
@@ -49,10 +50,15 @@ class NaiveSubscription:
     pending: dict[int, NaiveDelivery] = field(default_factory=dict[int, NaiveDelivery])
     """By position, ascending."""
     delivered: int = 0
+    copied: int = 0
+    """Copies that went to the queue at their publish."""
+    failed: int = 0
     dropped: int = 0
     blocked: bool = False
     hurried: set[int] = field(default_factory=set[int])
     """Due at once, whatever their times say."""
+    ended: dict[int, str] = field(default_factory=dict[int, str])
+    """``delivered``, ``expired`` or the reason of the drop, of each message that waited and waits no more."""
     going: set[int] = field(default_factory=set[int])
     """Positions that are being posted, wanted or not."""
 
@@ -75,6 +81,14 @@ class NaiveSubscription:
             return False
         return not self.pending or (self.strategy == "exponential_decay" and not self.blocked)
 
+    def totals(self) -> Counter[str]:
+        """By the names of ``SubscriptionTotals``."""
+        return Counter(delivered=self.delivered + self.copied, failed=self.failed, dropped=self.dropped)
+
+    def forget_totals(self) -> None:
+        """Part of the log was lost."""
+        self.delivered = self.copied = self.failed = self.dropped = 0
+
     def counts(self) -> dict[str, int]:
         tried = sum(one.attempts > 0 for one in self.pending.values())
         counts = {"waiting": len(self.pending) - tried, "in_retry": tried, "dropped": self.dropped}
@@ -82,6 +96,7 @@ class NaiveSubscription:
 
     def fail(self, position: int, attempts: int, next_ms: int, started_ms: int, now_ms: int) -> None:
         """An attempt failed, and the broker says when the next one comes."""
+        self.failed += 1
         delivery = self.pending[position]
         assert attempts == delivery.attempts + 1, "an attempt was lost, or counted twice"
         if self.strategy == "backoff":
@@ -96,13 +111,15 @@ class NaiveSubscription:
         self.blocked |= attempts >= 2
 
     def deliver(self, position: int) -> None:
+        self.ended[position] = "delivered"
         del self.pending[position]
         self.hurried.discard(position)
         self.delivered += 1
         self.blocked = False
 
-    def drop(self, position: int) -> NaiveDelivery:
+    def drop(self, position: int, reason: str) -> NaiveDelivery:
         self.hurried.discard(position)
+        self.ended[position] = reason
         self.dropped += 1
         dropped = self.pending.pop(position)
         self.blocked &= bool(self.pending)
@@ -143,6 +160,13 @@ class NaiveTopic:
     is_routing: bool
     subscriptions: list[NaiveSubscription] = field(default_factory=list[NaiveSubscription])
     next_position: int = 0
+    totals: Counter[str] = field(default_factory=Counter[str])
+    """By the names of ``TopicTotals``."""
+
+    published: dict[int, tuple[int, int, set[str], list[int]]] = field(
+        default_factory=dict[int, tuple[int, int, set[str], list[int]]]
+    )
+    """By message id: position, time, subscriptions with a copy, and subscriptions for which the message waited."""
 
     def retained(self) -> set[int]:
         return {position for one in self.subscriptions for position in one.pending}
@@ -151,7 +175,7 @@ class NaiveTopic:
         """All below ``floor`` goes; nothing that was published after ``latest_ms`` may."""
         for subscription in self.subscriptions:
             for position in [position for position in subscription.pending if position < floor]:
-                gone = subscription.drop(position)
+                gone = subscription.drop(position, "expired")
                 assert gone.message.enqueue_ms <= latest_ms, "it went before its life was over"
 
 

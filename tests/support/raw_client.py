@@ -12,7 +12,7 @@ from typing import Any, Self, TypeVar
 from cmqd_client.address import parse_address
 from cmqd_protocol.client_connection import ClientConnection
 from cmqd_protocol.events import ConnectionEnded, Opened
-from cmqd_protocol.messages import AnyReply, Request, TransactionCheck
+from cmqd_protocol.messages import AnyReply, Push, Request
 
 R = TypeVar("R")
 
@@ -83,6 +83,6 @@ class RawClient:
                     self.opened = event
                 elif isinstance(event, ConnectionEnded):
                     self.ended = event
-                elif not isinstance(event, TransactionCheck):
+                elif not isinstance(event, Push):
                     self.replies[event.request_id] = event
             self._write()

@@ -52,9 +52,10 @@ class FakeTransport(asyncio.Transport):
         self.stuck = False
         self.writes = 0
         """Number of writes."""
+        self.extra: dict[str, Any] = {"peername": ("127.0.0.1", 1)}
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return ("127.0.0.1", 1) if name == "peername" else default
+        return self.extra.get(name, default)
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         self._high = 64 * 1024 if high is None else high
@@ -144,6 +145,8 @@ class RigClient:
     replies: dict[int, AnyReply] = field(default_factory=dict[int, AnyReply])
     checks: list[TransactionCheck] = field(default_factory=list[TransactionCheck])
     """The checks received, oldest first."""
+    key_changes: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    """Id and change of each change of a key, oldest first."""
     _last_id: int = 0
 
     def begin(self, request: Request) -> int:
@@ -179,6 +182,8 @@ class RigClient:
                 self.ended = event
             elif isinstance(event, TransactionCheck):
                 self.checks.append(event)
+            elif isinstance(event, wire.KeyChanged):
+                self.key_changes.append((event.secret_id, event.change))
             else:
                 self.replies[event.request_id] = event
 

@@ -2,7 +2,7 @@
 
 from pyroaring import BitMap64
 
-from cmqd.core.facts.deliveries import Deliveries
+from cmqd.core.facts.deliveries import Deliveries, Retry
 from cmqd.core.facts.retry_schedule import EXPONENTIAL_DECAY, next_attempt_ms
 from cmqd_segment.records import DeliveriesDropped, DeliveriesFailed, MessagesDelivered, runs_of
 from support.invariants import check_deliveries
@@ -38,6 +38,7 @@ def facts(deliveries: Deliveries) -> dict[str, object]:
         "blocked": deliveries.blocked,
         "totals": (deliveries.delivered, deliveries.dropped),
         "last error": (deliveries.last_error, deliveries.last_error_ms),
+        "drops": deliveries.drops.packed(),
     }
 
 
@@ -139,23 +140,30 @@ class Subscriber:
         return restarted
 
 
+def scheduled(deliveries: Deliveries) -> dict[int, Retry]:
+    """Attempts and next times of the messages in retry, without the reasons of the failures."""
+    return {position: Retry(retry.attempts, retry.next_ms) for position, retry in deliveries.retries.items()}
+
+
 def reloaded(deliveries: Deliveries, size: int = 2) -> Deliveries:
     """Through a checkpoint."""
     waiting = BitMap64.deserialize(deliveries.waiting.serialize())
     parts = list(deliveries.retry_parts(size))
-    assert all(1 <= len(part) <= size for part in parts)
+    assert all(1 <= len(retries) == len(failures) <= size for retries, _, failures in parts)
 
     loaded = Deliveries(deliveries.strategy, paused=deliveries.paused, max_known=deliveries.max_known)
     loaded.load(
         waiting,
         blocked=deliveries.blocked,
         delivered=deliveries.delivered,
+        failed=deliveries.failed,
         dropped=deliveries.dropped,
         last_error=deliveries.last_error,
         last_error_ms=deliveries.last_error_ms,
     )
     for part in parts:
         loaded.load_retries(part)
+    loaded.drops.load(deliveries.drops.known_from, *deliveries.drops.packed())
     check_deliveries(loaded)
     return loaded
 

@@ -1,5 +1,6 @@
 """The accounts file of a real server: damage, loss, hand edits and power failures."""
 
+import asyncio
 import hashlib
 import json
 import random
@@ -11,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from cmqd.server.accounts_file import Document
 from cmqd_client import connect
-from cmqd_client.errors import AccountNotEmpty
+from cmqd_client.errors import AccountNotEmpty, CmqError
 from support.crash.disk import Unsynced, disk_after
 from support.crash.trace import AnyEvent, read_trace
 from support.crash.tracing import start_traced
@@ -244,6 +246,12 @@ async def work():
         print(f"account-{number}", time.monotonic_ns(), flush=True)
     await accounts.delete_account("admin", "account-1", lambda: None, lambda _: None, lambda: asyncio.sleep(0))
     print("-account-1", time.monotonic_ns(), flush=True)
+    await accounts.import_key("admin", None, "AKIDold", "0123456789abcdef", ["send"], ["*"], 6)
+    print("AKIDold=send", time.monotonic_ns(), flush=True)
+    await accounts.set_key_roles("admin", None, "AKIDold", ["consume"], ["orders-*"])
+    print("AKIDold=consume", time.monotonic_ns(), flush=True)
+    await accounts.set_key_roles("admin", None, "AKIDold", ["admin", "manage", "send", "consume", "read"], ["*"])
+    print("AKIDold=admin+manage+send+consume+read", time.monotonic_ns(), flush=True)
 
 asyncio.run(work())
 """
@@ -255,7 +263,8 @@ def test_a_power_failure_at_any_moment_leaves_a_whole_file_and_a_whole_copy(tmp_
     states: list[set[str]] = []
     for name, _ in acknowledged:
         before = states[-1] if states else set[str]()
-        states.append(before - {name[1:]} if name.startswith("-") else before | {name})
+        replaced = {other for other in before if other.partition("=")[0] == name.partition("=")[0]}
+        states.append(before - {name[1:]} if name.startswith("-") else before - replaced | {name})
     from cmqd.server.accounts_file import AccountsFile
 
     chance = random.Random(1)
@@ -270,13 +279,51 @@ def test_a_power_failure_at_any_moment_leaves_a_whole_file_and_a_whole_copy(tmp_
             disk_after(events[:cut], unsynced, chance).write_to(rebuilt)
             document = AccountsFile(rebuilt).read()
             assert document is not None
-            at = states.index(set(document.accounts))
+            at = states.index(_state_of(document))
             assert at in {steps - 1, steps}, "as answered last, or one change further"
             for path in rebuilt.glob("accounts.json.1"):
                 # The copy follows the file by at most one change.
-                assert states.index(set(AccountsFile.decode(path.read_bytes()).document.accounts)) in {at - 1, at}
+                assert states.index(_state_of(AccountsFile.decode(path.read_bytes()).document)) in {at - 1, at}
             checked += 1
     assert checked > 50
+
+
+def _state_of(document: Document) -> set[str]:
+    """Accounts, and roles of imported keys, in the words of the traced program."""
+    imported = [key for key in document.keys if key.secret_id == "AKIDold"]
+    return {*document.accounts, *(f"AKIDold={'+'.join(key.roles)}" for key in imported)}
+
+
+async def test_roles_that_were_answered_are_there_after_kills(tmp_path: Path) -> None:
+    """Each kill comes while changes are requested: the roles are as answered last, or as in the request under way."""
+    words = ("send", "consume", "read", "manage")
+    with RunningServer(tmp_path) as server:
+        async with connect(server.url) as client:
+            secret_id = (await client.accounts.create_key(roles=["send"], names=["orders-*"])).secret_id
+        answered = "send"
+        for kill in range(5):
+            changes = 0
+            client = connect(server.url, patience=1, retries=0)
+            await client.open()
+            killer = asyncio.get_running_loop().call_later(0.01 * (kill + 1), server.process.kill)
+            under_way = answered
+            try:
+                while True:
+                    under_way = words[changes % len(words)]
+                    await client.accounts.set_key_roles(secret_id, roles=[under_way], names=["orders-*"])
+                    answered = under_way
+                    changes += 1
+            except CmqError:
+                pass
+            killer.cancel()
+            await client.close()
+            server.process.wait()
+            server.start()
+            async with connect(server.url) as again:
+                [key] = [key for key in await again.accounts.keys() if key.secret_id == secret_id]
+            assert key.roles in ((answered,), (under_way,))
+            assert key.names == ("orders-*",)
+            answered = key.roles[0]
 
 
 def _run_traced(tmp_path: Path) -> tuple[list[tuple[str, int]], list[AnyEvent]]:

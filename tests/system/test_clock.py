@@ -3,6 +3,7 @@
 import asyncio
 import json
 import time
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -55,7 +56,7 @@ async def lived(data: Path, now_ms: int, offset_ms: int = 0) -> None:
     await log.close(10)
 
 
-async def facts(client: Client) -> tuple[dict[str, Any], dict[str, int]]:
+async def facts(client: Client) -> tuple[Mapping[str, Any], dict[str, int]]:
     """The status, and the counts of the queue."""
     info = await client.queue("jobs").attributes()
     counts = {"active": info.active, "in_flight": info.in_flight, "rewindable": info.rewindable}
@@ -88,7 +89,7 @@ async def rewind_and_send(url: str) -> dict[str, int]:
     return counts
 
 
-async def status_of(url: str) -> dict[str, Any]:
+async def status_of(url: str) -> Mapping[str, Any]:
     async with connect(url) as client:
         status = await client.status()
     assert abs(status["time_ms"] - wall_ms()) < SLACK_MS, "the wall clock is right to the outside"

@@ -27,8 +27,12 @@ def commands(page: Path) -> list[str]:
     return [text for text in blocks_to_run(page, "sh") if not text.startswith("make ")]
 
 
-SHELL_PAGES = [page for page in PAGES if commands(page) and page.name != "replay.md"]
-"""Replay and reconcile need Spark: tests/spark/test_documents.py."""
+ELSEWHERE = {
+    "json-api.md": "tests/gateway/test_rest_docs.py, with a gateway",
+    "replay.md": "tests/spark/test_documents.py, with Spark",
+}
+"""Pages with commands that other tests run."""
+SHELL_PAGES = [page for page in PAGES if commands(page) and page.name not in ELSEWHERE]
 
 
 @pytest.mark.parametrize("page", SHELL_PAGES, ids=lambda page: page.name)
@@ -131,21 +135,41 @@ async def test_the_programs_of_the_client_page_run(tmp_path: Path, capsys: pytes
 
 
 async def test_the_programs_of_the_topics_page_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    publishing, verifying = blocks_to_run(ROOT / "docs/topics.md", "python")
+    publishing, looking, verifying = blocks_to_run(ROOT / "docs/topics.md", "python")
     with RunningBroker(tmp_path, "--durability", "os") as broker:
         async with connect(broker.url) as client:
             await client.create_queue("orders")
             await run_block(publishing, {"client": client})
             copies = await client.queue("orders").receive(16)
+            published = capsys.readouterr().out.split()
+            partner = await client.topic("shop").subscribe("partner", queue="orders")
+            await partner.pause()
+            sent = await client.topic("shop").publish(b"order 9 was paid", tags=["paid"])
+            await run_block(looking, {"client": client})
+            waiting, *deliveries = capsys.readouterr().out.splitlines()
     names: dict[str, Any] = {}
     await run_block(verifying, names)
 
-    message_id, matched, secret = capsys.readouterr().out.split()
+    assert waiting.split() == [sent.id, "waiting", "0", "None", "None"]
+    (copy,) = (delivery.split() for delivery in deliveries if delivery.startswith("billing"))
+    assert (copy[1], copy[2][:4], copy[3]) == ("delivered", "Msg-", "None")
+    assert "partner waiting None None" in deliveries
+    message_id, matched, secret = published
     assert (message_id[:4], matched, secret[:6]) == ("Msg-", "1", "whsec_")
     assert [copy.body for copy in copies] == [b"order 1 was paid"]
     # tests/server/test_webhooks.py verifies real signatures; here: a request without a valid one.
     headers = {"webhook-id": "1", "webhook-timestamp": "0", "webhook-signature": "v1,AAAA"}
     assert not cast(bool, names["is_genuine"](secret, headers, b""))
+
+
+async def test_the_program_of_the_security_page_runs(tmp_path: Path) -> None:
+    (program,) = blocks_to_run(ROOT / "docs/security.md", "python")
+    with RunningBroker(tmp_path, "--durability", "os") as broker:
+        async with connect(broker.url) as client:
+            await run_block(program, {"client": client})
+            keys = list(await client.accounts.keys())
+
+    assert [(list(key.roles), list(key.names)) for key in keys[1:]] == [(["consume", "read"], ["orders-*"])]
 
 
 async def test_the_program_of_the_schedules_page_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

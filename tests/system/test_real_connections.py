@@ -9,7 +9,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ def last_error(data: bytes) -> Error:
     return msgspec.msgpack.decode(payload, type=Error)
 
 
-async def status_until(client: Client, is_wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+async def status_until(client: Client, is_wanted: Callable[[Mapping[str, Any]], bool]) -> Mapping[str, Any]:
     """Poll the status of the server until it is as expected."""
     while not is_wanted(status := await client.status()):  # noqa: ASYNC110 - a process acts meanwhile
         await asyncio.sleep(0.01)

@@ -160,3 +160,44 @@ async def test_a_subscription_whose_secret_is_lost_gets_a_new_one_and_the_log_sa
                 assert signatures(last) == [signature(last, told)]
                 assert replaced not in server.log
                 assert told not in server.log
+
+
+async def test_dropped_messages_and_errors_survive_every_kill_nine(tmp_path: Path) -> None:
+    dropped: list[str] = []
+    with RunningServer(tmp_path, LOOPBACK) as server:
+        async with connect(server.url) as client:
+            topic = await client.create_topic("news")
+            await client.create_queue("copies")
+            await topic.subscribe("copies", queue="copies")
+            # Too small for the messages: their first attempt fails with the publish, the later ones after seconds.
+            await client.create_queue("small", max_message_bytes=1024)
+            await topic.subscribe("small", queue="small")
+            await topic.subscribe("paused", url="http://127.0.0.1:9/y")
+            await topic.subscription("paused").pause()
+            bodies = [b"%2d" % number * 600 for number in range(12)]
+            ids = [sent.id for sent in await topic.publish_batch(bodies)]
+        for round_number in range(4):
+            async with connect(server.url) as client:
+                topic = client.topic("news")
+                for name in ("small", "paused"):
+                    await topic.subscription(name).drop(ids[round_number])
+                dropped.append(ids[round_number])
+                await topic.subscription("small").retry(ids[11])
+            server.kill()
+            server.start()
+            async with connect(server.url) as client:
+                topic = client.topic("news")
+                waiting = list(await topic.subscription("small").peek())
+                assert [message.id for message in waiting] == [one for one in ids if one not in dropped]
+                assert [message.body for message in waiting] == bodies[len(dropped) :]
+                assert all(
+                    message.attempts >= 1 and "takes up to 1024" in str(message.last_error) for message in waiting
+                )
+                for message_id in ids:
+                    reports = {one.subscription: one for one in await topic.deliveries(message_id)}
+                    assert (reports["copies"].state, reports["copies"].endpoint) == ("delivered", "copies")
+                    told = {name: (reports[name].state, reports[name].drop_reason) for name in ("small", "paused")}
+                    if message_id in dropped:
+                        assert told == dict.fromkeys(("small", "paused"), ("dropped", "operator"))
+                    else:
+                        assert told == {"small": ("in_retry", None), "paused": ("waiting", None)}

@@ -239,8 +239,8 @@ async def test_prefetched_tasks_are_received_ahead(broker: CmqBroker, server: Lo
 
 
 async def test_the_lease_of_a_running_task_is_kept(server: LocalServer) -> None:
-    """The lease is a second, and the task lasts until it was extended twice."""
-    broker = CmqBroker(server.url, lease=1)
+    """The lease is short, and the task lasts until it was extended twice."""
+    broker = CmqBroker(server.url, lease=3)
     runs: list[int] = []
 
     @broker.task

@@ -44,7 +44,7 @@ from cmqd_client import (
     connect,
     sync,
 )
-from cmqd_client.results import DecisionResult, Done, UndecidedPage
+from cmqd_client.results import DecisionResult, Done, Listing, UndecidedPage
 from cmqd_client.subscription import DeliveriesDone, RotatedSecret, SubscriptionPage
 from cmqd_client.topic import TopicPage
 from cmqd_types.topics import SubscriptionSummary
@@ -151,7 +151,7 @@ async def check() -> None:
         assert_type(await queue.rewind(datetime.now().astimezone(), strict=True), Rewound)
         assert_type(await queue.rewind(1_700_000_000.5), Rewound)
         await queue.rewind("now")  # pyright: ignore[reportArgumentType]
-        assert_type(await queue.dead_letter_sources(), list[str])
+        assert_type(await queue.dead_letter_sources(), Listing[str])
         assert_type(await queue.redrive("orders", max_per_second=10), Redrive)
         assert_type(await queue.redrive_status(), Redrive)
         assert_type(await queue.cancel_redrive(), Redrive)

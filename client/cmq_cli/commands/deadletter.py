@@ -75,7 +75,7 @@ async def sources(
     """List the queues that use a dead-letter queue."""
     async with session.client() as client:
         names = await client.queue(dead_letter_queue).dead_letter_sources()
-    document = {"dead_letter_queue": dead_letter_queue, "sources": names}
+    document = {"dead_letter_queue": dead_letter_queue, "sources": list(names)}
     if names:
         session.output.listing(document, ["name"], [[name] for name in names])
     else:

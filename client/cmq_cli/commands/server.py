@@ -29,7 +29,7 @@ async def status(*, session: CurrentSession) -> None:
     async with session.client() as client:
         status = await client.status()
     if session.output.json:
-        session.output.document(status)
+        session.output.document(dict(status))
     else:
         _show(session.output, status)
 

@@ -1,17 +1,30 @@
 """``cmq sub``: deliveries of topics to queues and URLs."""
 
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 from cyclopts import App, Parameter
 
 from cmq_cli.exitcodes import CommandFailed, ExitCode
 from cmq_cli.nouns import as_document, created_remark, delete_each, differences_shown, existing, show_details, table_of
-from cmq_cli.options import FIRST_PAGE, CurrentSession, Ensure, Flag, Paging, Repeated, SubscriptionName, TopicName, Yes
+from cmq_cli.options import (
+    FIRST_PAGE,
+    CurrentSession,
+    Ensure,
+    Flag,
+    MaxMessages,
+    Paging,
+    Repeated,
+    SubscriptionName,
+    TopicName,
+    Yes,
+)
+from cmq_cli.output import encode_body
 from cmq_cli.session import Seconds
-from cmq_cli.values import counted, show_time
+from cmq_cli.values import counted, printable, show_time
 from cmqd_client import Client, ContentFormat, RetryStrategy
+from cmqd_client.deliveries import PendingMessage
 
 app = App(name="sub", help="Subscriptions: deliver the messages of a topic to a queue, or post them to a URL.")
 
@@ -21,6 +34,13 @@ _FIELDS = (
     *("waiting", "in_retry", "delivered", "dropped", "blocked", "last_error", "last_error_time", "next_attempt_time"),
     *("create_time", "modify_time"),
 )
+_PENDING_COLUMNS = (
+    *("id", "state", "publish_time", "size", "attempts", "next_attempt_time", "tags", "routing_key"),
+    "last_error",
+)
+MAX_PAGE = 256
+"""Maximum number of messages in a reply of the server."""
+OneMessage: TypeAlias = Annotated[str | None, Parameter(help="Only this message: the id of its publish, Msg-...")]
 _SHOWN_ONCE = "the secret is shown only now; keep it"
 
 
@@ -144,18 +164,92 @@ async def resume(topic: TopicName, name: SubscriptionName, /, *, session: Curren
 
 
 @app.command
-async def retry(topic: TopicName, name: SubscriptionName, /, *, session: CurrentSession) -> None:
-    """Retry all failed deliveries at once; a delivery without retries left is tried once more."""
+async def peek(
+    topic: TopicName,
+    name: SubscriptionName,
+    /,
+    *,
+    max_messages: MaxMessages = 10,
+    start: int = 0,
+    bodies: Flag = False,
+    session: CurrentSession,
+) -> None:
+    """Show messages that the subscription has not had, in the order of their publishes.
+
+    Parameters
+    ----------
+    start
+        Position to begin at: 0, or the position that an earlier peek printed.
+    bodies
+        Show bodies and headers too.
+    """
+    shown: list[PendingMessage] = []
+    next_start: int | None = start
     async with session.client() as client:
-        count = (await client.topic(topic).subscription(name).retry_now()).messages
-    session.output.result({"retried": count}, f"{count:,} messages are retried")
+        subscription = client.topic(topic).subscription(name)
+        while next_start is not None and len(shown) < max_messages:
+            most = min(max_messages - len(shown), MAX_PAGE)
+            page = await subscription.peek(most, start=next_start, bodies=bodies)
+            shown += page
+            next_start = page.next_start
+    columns, rows = table_of(shown, _PENDING_COLUMNS)
+    if bodies:
+        columns.append("body")
+        for row, message in zip(rows, shown, strict=True):
+            text, encoding = encode_body(message.body or b"")
+            row.append(f"(base64) {text}" if encoding == "base64" else printable(text))
+    document = {"topic": topic, "name": name, "next_start": next_start, "messages": list(map(_document, shown))}
+    session.output.listing(document, columns, rows)
+    if not shown:
+        session.output.remark(f"no message waits for {name!r}")
+    elif next_start is not None:
+        session.output.remark(f"more messages follow; list them with --start {next_start}")
+
+
+def _document(message: PendingMessage) -> dict[str, Any]:
+    document = msgspec.structs.asdict(message)
+    if message.body is None:
+        del document["body"], document["headers"]
+    else:
+        document["body"], document["body_encoding"] = encode_body(message.body)
+    return document
 
 
 @app.command
-async def drop(topic: TopicName, name: SubscriptionName, /, *, yes: Yes = False, session: CurrentSession) -> ExitCode:
-    """Drop all waiting deliveries of a subscription, retries included; other subscriptions keep theirs."""
+async def retry(
+    topic: TopicName, name: SubscriptionName, /, *, message: OneMessage = None, session: CurrentSession
+) -> None:
+    """Retry all failed deliveries at once, or one message; a delivery without retries left is tried once more."""
     async with session.client() as client:
         subscription = client.topic(topic).subscription(name)
+        done = await (subscription.retry_now() if message is None else subscription.retry(message))
+    count = done.messages
+    remark = f"{count:,} messages are retried"
+    if message is not None:
+        remark = f"message {message} is retried" if count else f"message {message} waits for its turn"
+    session.output.result({"retried": count}, remark)
+
+
+@app.command
+async def drop(
+    topic: TopicName,
+    name: SubscriptionName,
+    /,
+    *,
+    message: OneMessage = None,
+    yes: Yes = False,
+    session: CurrentSession,
+) -> ExitCode:
+    """Drop all waiting deliveries of a subscription, retries included, or one message.
+
+    Other subscriptions keep theirs.
+    """
+    async with session.client() as client:
+        subscription = client.topic(topic).subscription(name)
+        if message is not None:
+            await subscription.drop(message)
+            session.output.result({"dropped": 1}, f"message {message} dropped")
+            return ExitCode.OK
         if not yes:
             info = await subscription.info()
             question = f"Drop {counted(info.waiting + info.in_retry, 'message')} of {topic} for {name}?"

@@ -16,6 +16,12 @@ app = App(name="topic", help="Create, list, show, change and delete topics.")
 _COLUMNS = ("name", "filter_type", "subscriptions", "retained", "oldest_message_time")
 _FIELDS = (*_COLUMNS, "max_message_bytes", "lifecycle", "create_time", "modify_time", "id", "region", "address")
 
+_REPORT_FIELDS = ("id", "publish_time", "size", "tags", "routing_key")
+_DELIVERY_COLUMNS = (
+    *("subscription", "state", "endpoint", "attempts", "delivered_time", "copy_id", "next_attempt_time"),
+    *("last_error", "drop_reason"),
+)
+
 
 @app.command
 async def create(
@@ -66,6 +72,23 @@ async def info(name: TopicName, /, *, session: CurrentSession) -> None:
     """Show the attributes and counts of a topic."""
     async with session.client() as client:
         show_details(session.output, await client.topic(name).attributes(), _FIELDS)
+
+
+@app.command
+async def deliveries(
+    name: TopicName,
+    message: Annotated[str, Parameter(help="Id of the published message, Msg-...")],
+    /,
+    *,
+    session: CurrentSession,
+) -> None:
+    """Show the subscriptions that have had a published message, and the others."""
+    async with session.client() as client:
+        report = await client.topic(name).deliveries(message)
+    output = session.output
+    if not output.json:
+        show_details(output, report, _REPORT_FIELDS)
+    output.listing(as_document(report), *table_of(report, _DELIVERY_COLUMNS))
 
 
 @app.command(name="set")

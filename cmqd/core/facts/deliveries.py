@@ -25,24 +25,40 @@ Two strategies (spec 3.5), which may be exchanged at any time:
 This module knows positions in the topic and times; it does not know topics, queues or URLs.
 """
 
-from collections.abc import Iterable, Iterator
-from heapq import heappop, heappush
+from collections.abc import Iterator
+from heapq import heappop, heappush, merge
 from itertools import islice
+from typing import TypeAlias
 
 import msgspec
 from pyroaring import BitMap64
 
+from cmqd.core.facts.drops import Drops
 from cmqd.core.facts.retry_schedule import BACKOFF, EXPONENTIAL_DECAY
-from cmqd_segment.records import DeliveriesDropped, DeliveriesFailed, MessagesDelivered, ranges, unpack_runs
+from cmqd_segment.records import (
+    DeliveriesCleared,
+    DeliveriesDropped,
+    DeliveriesFailed,
+    MessagesDelivered,
+    ranges,
+    unpack_runs,
+)
+from cmqd_types.totals import SubscriptionTotals
 
 DAMAGED = "damaged"
 """Reason of a drop: the body cannot be read."""
+OPERATOR = "operator"
+"""Reason of a drop: an operator dropped the message, alone or with all others of the subscription."""
 BLOCKED_FROM = 2
 """Consecutive failures of one message that block its subscription."""
 MAX_KNOWN = 100_000
-"""Limit of messages in retry. At the limit no new message is tried; a message in retry costs about 300 bytes."""
+"""Limit of messages in retry. At the limit no new message is tried; a message in retry costs about 350 bytes."""
 _HEAP_SLACK = 1024
 """Stale entries that the heap may always hold: a short heap would be cleaned up again and again."""
+
+
+RetryPart: TypeAlias = tuple[list[tuple[int, int, int]], list[str], list[tuple[int, int]]]
+"""(retries, errors, failures) of a ``RetriesSlice``."""
 
 
 class Retry(msgspec.Struct, frozen=True, gc=False):
@@ -52,6 +68,10 @@ class Retry(msgspec.Struct, frozen=True, gc=False):
     """Attempts that failed."""
     next_ms: int
     """Time at which the next attempt is due; 0 = the retries are used up."""
+    error: str = ""
+    """Reason of the last failure; the messages of a record share the text. Empty in a checkpoint of an older
+    version."""
+    failed_ms: int = 0
 
 
 class Deliveries:
@@ -59,20 +79,24 @@ class Deliveries:
 
     Invariants: an undelivered message is either in ``waiting`` or in ``retries``. ``exhausted`` holds the messages of
     ``retries`` with next time 0. Every other message of ``retries`` is under way, hurried, or in the heap with its
-    time. Under backoff at most one attempt is started while none is under way.
+    time. A hurried message that was never tried is in ``_unsent`` too. Under backoff at most one attempt is started
+    while none is under way.
     """
 
     __slots__ = (
         "_failed",
         "_heap",
         "_hurried",
+        "_picked",
         "_probes",
         "_probes_owed",
         "_unsent",
         "blocked",
         "delivered",
         "dropped",
+        "drops",
         "exhausted",
+        "failed",
         "last_error",
         "last_error_ms",
         "max_known",
@@ -101,8 +125,12 @@ class Deliveries:
         follow from the facts alone; only ``exponential_decay`` holds messages up for it.
         """
         self.delivered = 0
+        """Messages that the target took, and copies that went to the queue at their publish."""
+        self.failed = 0
+        """Attempts that failed."""
         self.dropped = 0
         """Includes expired messages."""
+        self.drops = Drops()
         self.last_error = ""
         self.last_error_ms = 0
 
@@ -119,11 +147,14 @@ class Deliveries:
         """(time, position) of scheduled retries; a stale entry is removed when it comes to the top, because removing
         it at once would mean a search of the heap."""
         self._hurried = BitMap64()
-        """Messages of ``retries`` that are due at once, whatever their time says; never a message under way."""
+        """Messages that are due at once: of ``retries``, whatever their time says, and messages never tried that an
+        operator picked. Never a message under way."""
         self._probes_owed = 0
         """Retries started while blocked, less probes started."""
         self._probes: set[int] = set()
         """Messages under way that were started as probes."""
+        self._picked: set[int] = set()
+        """Messages under way that were never tried before, and were hurried."""
 
     # ------------------------------------------------------------------ facts
 
@@ -155,11 +186,13 @@ class Deliveries:
         for position, attempts, next_ms in facts:
             self.under_way.pop(position, None)
             self._probes.discard(position)
+            self._picked.discard(position)
+            self.failed += 1
             if not self.is_pending(position):
                 continue
             self.waiting.discard(position)
             self._unsent.discard(position)
-            self._note(position, Retry(attempts, next_ms))
+            self._note(position, Retry(attempts, next_ms, record.error, record.failed_ms))
             if attempts >= BLOCKED_FROM:
                 self.blocked = True
         self.last_error = record.error
@@ -170,15 +203,25 @@ class Deliveries:
 
         An operator's drop does not end attempts under way: their requests still hold their slots until they answer.
         """
+        dropped = BitMap64()
         for start, stop in ranges(record.positions):
+            dropped.add_range(start, stop)
             self.dropped += self._forget(start, stop)
             if record.reason == "retries":
                 self._end(start, stop)
+        self.drops.note(record.reason, dropped, record.dropped_ms)
         if record.reason == DAMAGED:
             self.last_error = "the message is damaged in the log"
             self.last_error_ms = record.dropped_ms
         if not self.pending_count:
             self._unblock()
+
+    def apply_cleared(self, record: DeliveriesCleared) -> None:
+        """Remove all messages below the floor of the record, because an operator dropped them."""
+        cleared = self.pending()
+        cleared.remove_range(record.floor, 1 << 63)
+        self.drops.note(OPERATOR, cleared, record.cleared_ms)
+        self.apply_floor(record.floor)
 
     def apply_floor(self, floor: int) -> int:
         """Remove the expired messages, all below ``floor``, and return their count."""
@@ -219,8 +262,11 @@ class Deliveries:
         if self.retries:
             for position in _within(self._failed, start, stop):
                 del self.retries[position]
-            for positions in (self._failed, self.exhausted, self._hurried):
+            for positions in (self._failed, self.exhausted):
                 positions.remove_range(start, stop)
+        # Without the condition of the retries: a hurried message may be a message that was never tried.
+        if self._hurried:
+            self._hurried.remove_range(start, stop)
         return count
 
     def _end(self, start: int, stop: int) -> None:
@@ -232,8 +278,17 @@ class Deliveries:
         for position in ended:
             del self.under_way[position]
             self._probes.discard(position)
+            self._picked.discard(position)
 
     # ------------------------------------------------------------------ counts
+
+    def totals(self) -> SubscriptionTotals:
+        """Return the counts since the subscription was made."""
+        return SubscriptionTotals(self.delivered, self.failed, self.dropped)
+
+    def reset_totals(self) -> None:
+        """Let the counts begin at 0 again."""
+        self.delivered = self.failed = self.dropped = 0
 
     @property
     def waiting_count(self) -> int:
@@ -259,10 +314,31 @@ class Deliveries:
         firsts = [positions.min() for positions in (self.waiting, self._failed) if positions]
         return min(firsts, default=None)
 
+    def last_pending(self) -> int | None:
+        """Return the position of the newest undelivered message."""
+        lasts = [positions.max() for positions in (self.waiting, self._failed) if positions]
+        return max(lasts, default=None)
+
     @property
     def held_up(self) -> bool:
         """True if new messages wait because the subscription is blocked; backoff ignores the block."""
         return self.blocked and self.strategy != BACKOFF
+
+    def state_of(self, position: int) -> str | None:
+        """Return the state of a message, one of ``cmqd_types.deliveries``; None if it is not undelivered."""
+        retry = self.retries.get(position)
+        if retry is None and position not in self.waiting:
+            return None
+        if position in self.under_way:
+            return "under_way"
+        if retry is None:
+            return "waiting"
+        return "in_retry" if retry.next_ms else "out_of_retries"
+
+    def pending_from(self, start: int, most: int) -> list[int]:
+        """Return up to ``most`` undelivered messages from position ``start`` on, ascending."""
+        both = [positions.iter_equal_or_larger(start) for positions in (self.waiting, self._failed) if positions]
+        return list(islice(merge(*both), most))
 
     def is_pending(self, position: int) -> bool:
         """True if the message is undelivered."""
@@ -294,9 +370,11 @@ class Deliveries:
             if retry is None:
                 self._unsent.remove(position)
                 attempt = 1
+                if position in self._hurried:
+                    self._picked.add(position)
             else:
-                self._hurried.discard(position)
                 attempt = retry.attempts + 1
+            self._hurried.discard(position)
             self.under_way[position] = attempt
             started.append((position, attempt))
         return started
@@ -320,7 +398,10 @@ class Deliveries:
             self._unsent.add(position)
             if position in self._probes:
                 self._probes_owed += self.blocked
+            if position in self._picked:
+                self._hurried.add(position)
         self._probes.discard(position)
+        self._picked.discard(position)
 
     def upcoming(self, most: int) -> list[int]:
         """Return the oldest messages never tried and not under way: likely the next to start."""
@@ -336,6 +417,23 @@ class Deliveries:
         hurried = self._failed - BitMap64(self.under_way)
         self._hurried |= hurried
         return len(hurried)
+
+    def hurry(self, position: int) -> bool:
+        """Make an undelivered message due at once; return False if its turn comes without hurry or not yet.
+
+        A message under way is left as it is, because its attempt is the hurried one already. Under backoff a message
+        behind the oldest waits for its turn all the same: order is the promise of that strategy.
+        """
+        if position in self.under_way or position in self._hurried:
+            return True
+        if position not in self.retries:
+            # Never tried: its failure must find memory, as for every new message, together with the messages that
+            # were hurried and have not started.
+            known = len(self.retries) + len(self.under_way) + len(self._hurried)
+            if position not in self._unsent or known >= self.max_known:
+                return False
+        self._hurried.add(position)
+        return True
 
     def published(self) -> None:
         """Give exhausted messages one more attempt, because the topic had another publish. A restart forgets the
@@ -389,7 +487,8 @@ class Deliveries:
             return probe
         position = self._next_retry(now_ms)
         if position is not None:
-            if self.blocked and self._may_try_new():
+            # A hurried message that was never tried is a probe itself.
+            if self.blocked and position in self.retries and self._may_try_new():
                 self._probes_owed += 1
             return position
         return self._unsent.min() if not self.blocked and self._may_try_new() else None
@@ -441,18 +540,19 @@ class Deliveries:
 
     # ------------------------------------------------------------------ checkpoint
 
-    def retry_parts(self, size: int) -> Iterator[list[tuple[int, int, int]]]:
-        """Return (position, attempts, next time or 0) of ``retries`` as it is now, ``size`` entries at a time."""
+    def retry_parts(self, size: int) -> Iterator[RetryPart]:
+        """Return (position, attempts, next time or 0) of ``retries`` as it is now, ``size`` entries at a time, with the
+        failures beside them."""
         entries = list(self.retries.items())
-        return (
-            [(position, retry.attempts, retry.next_ms) for position, retry in entries[at : at + size]]
-            for at in range(0, len(entries), size)
-        )
+        return (_retry_part(entries[at : at + size]) for at in range(0, len(entries), size))
 
-    def load_retries(self, part: Iterable[tuple[int, int, int]]) -> None:
+    def load_retries(self, part: RetryPart) -> None:
         """Restore a part made by :meth:`retry_parts`; ``exhausted`` follows from it."""
-        for position, attempts, next_ms in part:
-            self._note(position, Retry(attempts, next_ms))
+        retries, errors, failures = part
+        for place, (position, attempts, next_ms) in enumerate(retries):
+            # A checkpoint of an older version has no failures.
+            number, failed_ms = failures[place] if failures else (-1, 0)
+            self._note(position, Retry(attempts, next_ms, errors[number] if number >= 0 else "", failed_ms))
 
     def load(
         self,
@@ -460,6 +560,7 @@ class Deliveries:
         *,
         blocked: bool,
         delivered: int,
+        failed: int,
         dropped: int,
         last_error: str,
         last_error_ms: int,
@@ -469,9 +570,16 @@ class Deliveries:
         self._unsent = waiting.copy()
         self.blocked = blocked
         self.delivered = delivered
+        self.failed = failed
         self.dropped = dropped
         self.last_error = last_error
         self.last_error_ms = last_error_ms
+
+
+def _retry_part(entries: list[tuple[int, Retry]]) -> RetryPart:
+    numbers: dict[str, int] = {}
+    failures = [(numbers.setdefault(retry.error, len(numbers)), retry.failed_ms) for _, retry in entries]
+    return [(position, retry.attempts, retry.next_ms) for position, retry in entries], list(numbers), failures
 
 
 def _within(positions: BitMap64, start: int, stop: int) -> list[int]:

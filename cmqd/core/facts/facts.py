@@ -1,5 +1,6 @@
 """All facts of a broker: numbers, promises, queues, topics and schedules."""
 
+from cmqd.core.facts.gone_totals import GoneTotals
 from cmqd.core.facts.numbers import Numbers
 from cmqd.core.facts.promised_memory import Promises
 from cmqd.core.facts.queues import DELAY_BUCKET_MS, QueueTable
@@ -7,6 +8,7 @@ from cmqd.core.facts.schedules import ScheduleTable
 from cmqd.core.facts.topics import TopicTable
 from cmqd.core.limits import Limits
 from cmqd_segment.records import ClockOffset
+from cmqd_types.totals import QueueTotals, TopicTotals
 
 
 class Facts:
@@ -16,8 +18,9 @@ class Facts:
         self.limits = limits
         self.numbers = Numbers()
         self.promises = Promises(limits)
-        self.queues = QueueTable(limits, self.promises)
-        self.topics = TopicTable(limits, self.promises, self.queues)
+        self.gone_totals = GoneTotals()
+        self.queues = QueueTable(limits, self.promises, self.gone_totals)
+        self.topics = TopicTable(limits, self.promises, self.queues, self.gone_totals)
         self.schedules = ScheduleTable(self.promises.memory)
         self.clock_offset_ms = 0
         """Wall clock less broker time, as the log records it. No rule examines it: the next start does."""
@@ -28,6 +31,19 @@ class Facts:
         """
         topic = self.topics.by_id.get(queue_id)
         return self.queues.live_in(queue_id, first, stop) if topic is None else topic.live_in(first, stop)
+
+    def apply_totals_reset(self, lsn: int = 0) -> None:
+        """Let all totals begin at 0; a slice with an LSN of ``lsn`` or above was made after the reset."""
+        for queue in self.queues.by_id.values():
+            if not lsn or lsn > queue.slice_lsn:
+                queue.index.totals = QueueTotals()
+        for topic in self.topics.by_id.values():
+            if not lsn or lsn > topic.slice_lsn:
+                topic.totals = TopicTotals()
+            for subscription in topic.subscriptions.values():
+                if not lsn or lsn > subscription.slice_lsn:
+                    subscription.deliveries.reset_totals()
+        self.gone_totals.reset(lsn)
 
     def apply_clock_offset(self, record: ClockOffset, lsn: int = 0) -> None:
         """Note the offset of the wall clock; if broker time stepped back, bring down the times that lie beyond it."""

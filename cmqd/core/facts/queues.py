@@ -12,6 +12,7 @@ from pyroaring import BitMap64
 from cmqd.core.errors import QueueNotFound
 from cmqd.core.facts.deadlines import DeadlineBuckets
 from cmqd.core.facts.delay_timers import DelayTimers
+from cmqd.core.facts.gone_totals import GoneTotals
 from cmqd.core.facts.promised_memory import Promises
 from cmqd.core.facts.queue import Queue
 from cmqd.core.facts.topic import Subscription
@@ -42,8 +43,9 @@ CHECK_BUCKET_MS = 100
 class QueueTable:
     """The queues of all accounts."""
 
-    def __init__(self, limits: Limits, promises: Promises) -> None:
+    def __init__(self, limits: Limits, promises: Promises, gone_totals: GoneTotals) -> None:
         self._limits = limits
+        self._gone_totals = gone_totals
         self._promises = promises
         self._sessions = promises.sessions
         self.by_id: dict[int, Queue] = {}
@@ -51,6 +53,8 @@ class QueueTable:
         """By account and name."""
         self.folded: dict[str, dict[str, Queue]] = {}
         """By account and case-folded name."""
+        self.revision: int = 0
+        """Raised whenever a queue comes or goes."""
         self.leases = DeadlineBuckets(LEASE_BUCKET_MS)
         """(first lease, count) pairs by deadline."""
         self.delays = DelayTimers(DELAY_BUCKET_MS)
@@ -98,6 +102,7 @@ class QueueTable:
     def add(self, queue: Queue) -> None:
         """Enter a queue under its id and name."""
         self.by_id[queue.queue_id] = queue
+        self.revision += 1
         self.names.setdefault(queue.account, {})[queue.name] = queue
         self.folded.setdefault(queue.account, {})[folded(queue.name)] = queue
         self._set_target(queue, queue)
@@ -118,9 +123,11 @@ class QueueTable:
         self.add(queue)
         return queue
 
-    def apply_deleted(self, record: QueueDeletedRecord) -> None:
-        """Remove a queue with its messages."""
+    def apply_deleted(self, record: QueueDeletedRecord, lsn: int = 0) -> None:
+        """Remove a queue with its messages; the account keeps the totals of the queue."""
         queue = self.by_id.pop(record.queue_id)
+        self.revision += 1
+        self._gone_totals.add(queue.account, lsn, queue.index.totals)
         self.bind(queue, None)
         del self.names[queue.account][queue.name]
         del self.folded[queue.account][folded(queue.name)]
@@ -147,7 +154,7 @@ class QueueTable:
 
     def apply_floor(self, queue: Queue, record: QueueCleared | MessagesExpired) -> None:
         """Remove every message below a position."""
-        queue.index.apply_floor(record.floor)
+        queue.index.apply_cut(record)
         if not queue.index.delays.scheduled_count:
             self.delays.drop_far(queue.queue_id)
 

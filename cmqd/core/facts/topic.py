@@ -15,6 +15,7 @@ from cmqd.core.facts.deliveries import Deliveries
 from cmqd.core.facts.queue import Queue
 from cmqd_fold.time_steps import TimeSteps
 from cmqd_segment.attributes import SubscriptionAttributes, TopicAttributes
+from cmqd_types.totals import TopicTotals
 
 EXACTLY_BEHIND = 32
 """Subscriptions with undelivered messages up to which the retained messages are counted exactly."""
@@ -99,6 +100,7 @@ class Subscription:
         """Return the read-only facts for the owner; times in ms."""
         deliveries = self.deliveries
         return {
+            "id": self.subscription_id,
             "created_ms": self.created_ms,
             "modified_ms": self.modified_ms,
             "blocked": deliveries.held_up,
@@ -135,6 +137,7 @@ class Topic:
         "steps",
         "subscriptions",
         "topic_id",
+        "totals",
     )
 
     def __init__(self, account: str, name: str, topic_id: int, attributes: TopicAttributes, created_ms: int) -> None:
@@ -159,6 +162,7 @@ class Topic:
         self.routes: int = 0
         """Raised by each change after which a message takes another way to a subscription."""
         self._dedup_ids: DedupIds | None = None
+        self.totals = TopicTotals()
 
     @property
     def is_routing(self) -> bool:

@@ -6,12 +6,13 @@ alike, and the methods plan nothing.
 
 from cmqd.core.errors import SubscriptionNotFound, TopicNotFound
 from cmqd.core.facts.dedup import DedupIds
+from cmqd.core.facts.gone_totals import GoneTotals
 from cmqd.core.facts.promised_memory import Promises
 from cmqd.core.facts.queues import QueueTable
 from cmqd.core.facts.topic import Subscription, Topic
 from cmqd.core.limits import Limits
 from cmqd.core.names import folded
-from cmqd_segment.published import message_ids_of, waiting_positions
+from cmqd_segment.published import copy_counts, message_ids_of, waiting_positions
 from cmqd_segment.records import (
     DeliveriesCleared,
     DeliveriesDropped,
@@ -32,8 +33,9 @@ from cmqd_segment.records import (
 class TopicTable:
     """The topics of all accounts and their subscriptions."""
 
-    def __init__(self, limits: Limits, promises: Promises, queues: QueueTable) -> None:
+    def __init__(self, limits: Limits, promises: Promises, queues: QueueTable, gone_totals: GoneTotals) -> None:
         self._limits = limits
+        self._gone_totals = gone_totals
         self._promises = promises
         self._queues = queues
         self.by_id: dict[int, Topic] = {}
@@ -41,6 +43,8 @@ class TopicTable:
         """By account and name."""
         self.folded: dict[str, dict[str, Topic]] = {}
         """By account and case-folded name."""
+        self.names_revision: int = 0
+        """Raised whenever a topic comes or goes."""
         self.subscriptions: dict[int, Subscription] = {}
         """Of all topics, by id."""
         self.push_count: int = 0
@@ -71,6 +75,7 @@ class TopicTable:
     def add(self, topic: Topic) -> None:
         """Enter a topic under its id and name."""
         self.by_id[topic.topic_id] = topic
+        self.names_revision += 1
         self.names.setdefault(topic.account, {})[topic.name] = topic
         self.folded.setdefault(topic.account, {})[folded(topic.name)] = topic
 
@@ -89,7 +94,8 @@ class TopicTable:
         subscription.flows = subscription.may_flow()
         topic.filters_changed()
 
-    def _remove_subscription(self, subscription: Subscription) -> None:
+    def _remove_subscription(self, subscription: Subscription, lsn: int) -> None:
+        self._gone_totals.add(subscription.account, lsn, subscription.deliveries.totals())
         topic = subscription.topic
         subscription_id = subscription.subscription_id
         del self.subscriptions[subscription_id]
@@ -113,16 +119,18 @@ class TopicTable:
         self.add(topic)
         return topic
 
-    def apply(self, topic: Topic, record: TopicRecord) -> None:
-        """Apply any record about a topic but its creation and publishes."""
+    def apply(self, topic: Topic, record: TopicRecord, lsn: int = 0) -> None:
+        """Apply any record about a topic but its creation and publishes. ``lsn``: of the record in recovery, else 0."""
         match record:
             case TopicAttributesSet():
                 topic.attributes, topic.modified_ms = record.attributes, record.modified_ms
                 topic.filters_changed()
             case TopicDeleted():
                 for subscription in list(topic.subscriptions.values()):
-                    self._remove_subscription(subscription)
+                    self._remove_subscription(subscription, lsn)
+                self._gone_totals.add(topic.account, lsn, topic.totals)
                 del self.by_id[topic.topic_id]
+                self.names_revision += 1
                 del self.names[topic.account][topic.name]
                 del self.folded[topic.account][folded(topic.name)]
                 if topic.known_dedup_ids is not None:
@@ -139,7 +147,7 @@ class TopicTable:
                     )
                 )
             case Unsubscribed():
-                self._remove_subscription(topic.subscriptions[record.subscription_id])
+                self._remove_subscription(topic.subscriptions[record.subscription_id], lsn)
             case SubscriptionAttributesSet():
                 subscription = topic.subscriptions[record.subscription_id]
                 subscription.attributes, subscription.modified_ms = record.attributes, record.modified_ms
@@ -154,7 +162,7 @@ class TopicTable:
             case DeliveriesDropped():
                 topic.subscriptions[record.subscription_id].deliveries.apply_dropped(record)
             case DeliveriesCleared():
-                topic.subscriptions[record.subscription_id].deliveries.apply_floor(record.floor)
+                topic.subscriptions[record.subscription_id].deliveries.apply_cleared(record)
             case TopicMessagesExpired():
                 topic.floor = record.floor
                 topic.steps.drop_below(record.floor)
@@ -171,6 +179,11 @@ class TopicTable:
         stop = first + len(record.sizes)
         topic.next_position = stop
         topic.last_enqueue_ms = record.enqueue_ms
+        totals = topic.totals
+        totals.published += stop - first
+        totals.published_bytes += sum(record.sizes)
+        if record.copies:
+            self._count_copies(topic, record, lsn)
         waiting = waiting_positions(record) if record.taken else ((number, None) for number in record.waiting)
         for subscription_id, positions in waiting if record.waiting else ():
             subscription = topic.subscriptions.get(subscription_id)
@@ -192,6 +205,15 @@ class TopicTable:
         if record.numbered:
             self._queues.note_numbered(topic.account, record.numbered, record.enqueue_ms, lsn)
         return begins_step
+
+    def _count_copies(self, topic: Topic, record: MessagesPublished, lsn: int) -> None:
+        """Count the copies in queues as delivered by their subscriptions, which the record names."""
+        by_name = topic.folded
+        for name, count in zip(record.subscriptions, copy_counts(record), strict=False):
+            subscription = by_name.get(folded(name))
+            # In recovery as above. A subscription that is gone took its counts with it.
+            if subscription is not None and (not lsn or lsn > subscription.slice_lsn):
+                subscription.deliveries.delivered += count
 
     def _forget_steps(self, topic: Topic) -> None:
         firsts = [one.deliveries.first_pending() for one in topic.subscriptions.values()]

@@ -24,7 +24,7 @@ from cmqd.core.runtime.pages import Reading
 from cmqd.core.runtime.runtime import Runtime
 from cmqd_fold.activations import GRAIN_MS
 from cmqd_segment.records import MessagesMoved, Runs, StoredMessage, pack_runs, unpack_runs
-from cmqd_types.messages import Origin
+from cmqd_types.messages import REDRIVE, Origin
 
 NO_ORIGIN = "(no origin)"
 
@@ -205,6 +205,6 @@ class Moves:
         attributes = queue.index.attributes
         reason = "age" if attributes.dead_letter_after_ms else "receives"
         if self._runtime[queue.queue_id].redriving is not None:
-            reason = "redrive"
+            reason = REDRIVE
         count, _ = queue.index.history.get(message.position)
         return Origin(queue.name, message.message_id, message.enqueue_ms, count, reason)

@@ -1,6 +1,6 @@
 """Queues: create, ensure, list, attributes, clear, delete."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pyroaring import BitMap64
@@ -18,7 +18,7 @@ from cmqd.core.errors import (
 from cmqd.core.facts.facts import Facts
 from cmqd.core.facts.queue import Queue
 from cmqd.core.limits import check_each, check_range, checked_attributes
-from cmqd.core.names import check_queue_name, folded
+from cmqd.core.names import check_queue_name, every_name, folded
 from cmqd.core.operations.checks import Checks
 from cmqd.core.operations.dead_letter_search import DeadLetterSearch
 from cmqd.core.operations.floors import Floors
@@ -122,18 +122,23 @@ class QueueAdmin:
             raise QueueDiffers(name, difference)
         return Outcome(self._info(queue))
 
-    def list_names(self, account: str, search: str, offset: int, limit: int) -> tuple[int, list[tuple[int, str]]]:
-        """Return the number of queues with ``search`` in their name, and a page of (id, name) in order of name."""
+    def list_names(
+        self, account: str, search: str, offset: int, limit: int, *, shows: Callable[[str], bool] = every_name
+    ) -> tuple[int, list[tuple[int, str]]]:
+        """Return the number of queues with ``search`` in their name, and a page of (id, name) in order of name.
+        ``shows`` selects the names that the caller may see.
+        """
         check_range("offset", offset, 0, 1 << 31)
         check_range("limit", limit, 1, self._limits.max_list)
-        names = sorted(name for name in self._queues.names.get(account, ()) if search in name)
+        names = sorted(name for name in self._queues.names.get(account, ()) if search in name and shows(name))
         page = names[offset : offset + limit]
         return len(names), [(self._queues.names[account][name].queue_id, name) for name in page]
 
     def list_all(
-        self, search: str, after: tuple[str, str], limit: int
+        self, search: str, after: tuple[str, str], limit: int, *, shows: Callable[[str], bool] = every_name
     ) -> tuple[list[tuple[str, int, str]], tuple[str, str] | None]:
-        """List queues of all accounts with ``search`` in their name, behind ``after`` (account, name).
+        """List queues of all accounts with ``search`` in their name, behind ``after`` (account, name). ``shows``
+        selects the names that the caller may see.
 
         Returns (account, id, name) of at most ``limit`` queues by account and name, and the next ``after``, None at the
         end. A call examines a bounded number of names, because a search without a match would hold up the loop.
@@ -148,7 +153,7 @@ class QueueAdmin:
             names = self._queues.names[account]
             examined += len(names)
             behind = after_name if account == after_account else ""
-            for name in sorted(name for name in names if name > behind and search in name):
+            for name in sorted(name for name in names if name > behind and search in name and shows(name)):
                 if len(page) == limit:
                     last_account, _, last_name = page[-1]
                     return page, (last_account, last_name)

@@ -41,6 +41,7 @@ class Receive:
         self._deciding = runtime.deciding
         self._rejecting = runtime.rejecting
         self._pages = runtime.pages
+        self._lookups = runtime.lookups
         self._lane = runtime.pages.receives
         self._serving = serving
 
@@ -220,8 +221,8 @@ class Receive:
         return wait_ms, visibility_timeout_ms
 
     def cancel_receive(self, waiter_id: int) -> bool:
-        """Cancel a waiting receive, peek or rewind, or the answer to decisions about half messages or to moves to the
-        dead-letter queue.
+        """Cancel a waiting receive, peek, rewind or look-up, or the answer to decisions about half messages or to moves
+        to the dead-letter queue.
 
         Decisions and moves are carried out all the same. Returns False if the request was answered already (or never
         waited).
@@ -233,7 +234,9 @@ class Receive:
             if self._deciding.pop(waiter_id, None) is not None or self._rejecting.pop(waiter_id, None) is not None:
                 return True
             # Rare, so the pages under way are searched; an index by waiter would cost every peek and rewind.
-            for lane in (self._pages.rewinds, self._pages.peeks):
+            if self._lookups.cancel(waiter_id):
+                return True
+            for lane in (self._pages.rewinds, self._pages.peeks, self._pages.delivery_peeks):
                 for read_id, _, request in lane.requests():
                     if request.waiter_id == waiter_id:
                         self._pages.take(read_id)

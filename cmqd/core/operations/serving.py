@@ -72,7 +72,8 @@ class Serving:
         Returns None if no message can be received, or if the first body must be read first.
         """
         index = queue.index
-        window = self._runtime[queue.queue_id].window
+        runtime = self._runtime[queue.queue_id]
+        window = runtime.window
         in_window = window.messages
         retention_ms = index.attributes.retention_ms
         # Every turn of the loop passes at least one expired message. Usually the head is in memory and alive, and a
@@ -87,7 +88,7 @@ class Serving:
             self._expire_head(queue, records, now_ms)
             if first in index.active:
                 # A message in front of the expired head is moving to the dead-letter queue and holds the floor. The row
-                # that moves it comes soon, and serves the line.
+                # of this move comes soon, and serves the line.
                 return None
         else:
             return None
@@ -130,6 +131,7 @@ class Serving:
         # Bodies that were handed out are not kept. After a lost lease they are read from the log again, which is rare;
         # kept, they would take the memory from messages that were never received.
         messages = self._budget.take(index.queue_id, window, positions)
+        runtime.received_bytes += sum([len(message.body) for message in messages])
         received = [
             ReceivedMessage(
                 message_id=message.message_id,
@@ -237,8 +239,8 @@ class Serving:
                 if index.active_count and index.in_flight_count < self._max_in_flight:
                     self.want_page(queue, effects.reads)
                 break
-            # The messages are dealt out in the order of the line. A receive at the end of the group may get fewer than
-            # it asked for, as it would if it stood alone; a receive that gets none stays in line, at its place.
+            # The messages are dealt out in the order of the line. The last receive of the group may get fewer messages
+            # than requested, like a receive that is alone in line. A receive without messages keeps its position.
             start = 0
             for waiter in waiters:
                 line.remove(waiter.waiter_id)
@@ -255,8 +257,8 @@ class Serving:
                 self.answer_overdue(queue, effects)
                 # The receives were in line until now, and kept the queue in use.
                 runtime.used_ms = now_ms
-        # After the line is served: the line has moved the head, and a page read for the old head would hold messages
-        # that are gone.
+        # After the line is served: serving the line has moved the head, and a page read for the former head would hold
+        # messages that were handed out.
         if runtime.window.cold and index.active_count:
             self.read_ahead(queue, effects.reads)
 

@@ -1,6 +1,6 @@
 """Topics and subscriptions: create, ensure, list, attributes, subscribe, unsubscribe, delete."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeGuard, cast
 
 import msgspec
@@ -28,7 +28,7 @@ from cmqd.core.limits import (
     check_range,
 )
 from cmqd.core.matching import check_binding_keys, check_tags
-from cmqd.core.names import check_name, cut_topic_name, folded
+from cmqd.core.names import check_name, cut_topic_name, every_name, folded
 from cmqd.core.operations.deliver import Deliver
 from cmqd.core.outcome import Outcome
 from cmqd.core.runtime.runtime import Runtime
@@ -108,12 +108,16 @@ class TopicAdmin:
             raise TopicDiffers(name, difference)
         return Outcome(self._info(topic))
 
-    def list_topics(self, account: str, search: str, offset: int, limit: int) -> tuple[int, list[tuple[int, str]]]:
-        """Return the number of topics with ``search`` in their name, and a page of (id, name) in order of name."""
+    def list_topics(
+        self, account: str, search: str, offset: int, limit: int, *, shows: Callable[[str], bool] = every_name
+    ) -> tuple[int, list[tuple[int, str]]]:
+        """Return the number of topics with ``search`` in their name, and a page of (id, name) in order of name.
+        ``shows`` selects the names that the caller may see.
+        """
         check_range("offset", offset, 0, 1 << 31)
         check_range("limit", limit, 1, self._limits.max_list)
         names = self._topics.names.get(account, {})
-        found = sorted(name for name in names if search in name)
+        found = sorted(name for name in names if search in name and shows(name))
         return len(found), [(names[name].topic_id, name) for name in found[offset : offset + limit]]
 
     def topic_info(self, account: str, name: str) -> TopicInfo:

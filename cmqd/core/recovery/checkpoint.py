@@ -45,6 +45,7 @@ CHUNKS_A_PART = 64
 SESSIONS_A_PART = 64
 HALVES_A_PART = 8192
 RETRIES_A_PART = 8192
+ACCOUNTS_A_PART = 256
 """Sizes of parts: a part is made in about 2 ms at most, so that the loop can serve clients in between."""
 
 
@@ -102,6 +103,12 @@ class Checkpoint:
             if schedule is not None:
                 parts += 1
                 yield self._facts.schedules.slice(schedule, last_lsn())
+        # After all queues and topics: a queue that went before its slice was made is known to this slice alone.
+        # The accounts are copied as the keys of sessions are below.
+        accounts = list(self._facts.gone_totals.by_account)
+        for start in range(0, len(accounts), ACCOUNTS_A_PART):
+            parts += 1
+            yield self._facts.gone_totals.slice(accounts[start : start + ACCOUNTS_A_PART], last_lsn())
         # Sessions last: their slices then have all answers of the queues' slices, and replay can take a session as it
         # is. The keys are copied for the same reason as the ids: a session that ends is left out, and a session that
         # begins is in the log.
@@ -165,6 +172,8 @@ class Checkpoint:
             # moves of later rows, which replay would count a second time.
             redrive=None if index.redrive is None else msgspec.structs.replace(index.redrive),
             far_delays=[pairs.tobytes() for pairs in far_delays],
+            # A copy for the same reason as the redrive's.
+            totals=msgspec.structs.replace(index.totals),
         )
         yield from halves
         for entries in dedup_ids:
@@ -210,6 +219,7 @@ class Checkpoint:
             step_positions=step_positions,
             step_starts=step_starts,
             step_ends=step_ends,
+            totals=msgspec.structs.replace(topic.totals),
         )
         for entries in dedup_ids:
             yield DedupSlice(topic.topic_id, entries)
@@ -223,7 +233,7 @@ class Checkpoint:
                 retries = subscription.deliveries.retry_parts(RETRIES_A_PART)
                 yield _subscription_slice(subscription, last_lsn())
                 for some in retries:
-                    yield RetriesSlice(topic.topic_id, subscription_id, some)
+                    yield RetriesSlice(topic.topic_id, subscription_id, *some)
 
     def _halves(self, queue: Queue) -> Iterator[HalvesSlice]:
         """Return the parts of the half messages as of now, even if the parts are taken from the iterator later."""
@@ -241,6 +251,7 @@ class Checkpoint:
 
 def _subscription_slice(subscription: Subscription, lsn: int) -> SubscriptionSlice:
     deliveries = subscription.deliveries
+    begun_ms, drops, older_drops = deliveries.drops.packed()
     return SubscriptionSlice(
         lsn=lsn,
         topic_id=subscription.topic.topic_id,
@@ -256,6 +267,11 @@ def _subscription_slice(subscription: Subscription, lsn: int) -> SubscriptionSli
         dropped=deliveries.dropped,
         last_error=deliveries.last_error,
         last_error_ms=deliveries.last_error_ms,
+        failed=deliveries.failed,
+        drops_known_from=deliveries.drops.known_from,
+        drops_begun_ms=begun_ms,
+        drops=drops,
+        older_drops=older_drops,
     )
 
 

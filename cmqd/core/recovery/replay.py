@@ -45,6 +45,7 @@ from cmqd_segment.records import (
     TopicDeleted,
     TopicMessagesExpired,
     TopicRecord,
+    TotalsReset,
     TransactionsChecked,
     TransactionsEnded,
     Unsubscribed,
@@ -91,6 +92,9 @@ class Replay:
             return
         if isinstance(record, ClockOffset):
             self._facts.apply_clock_offset(record, lsn)
+            return
+        if isinstance(record, TotalsReset):
+            self._facts.apply_totals_reset(lsn)
             return
         if isinstance(record, TopicRecord):
             self._replay_topic(record, lsn)
@@ -183,9 +187,9 @@ class Replay:
                 self.records_not_applied += 1
         elif lsn > topic.slice_lsn and not self._is_covered(topic, record, lsn):
             if self._salvage is not None:
-                self._salvage_topic(topic, record)
+                self._salvage_topic(topic, record, lsn)
             else:
-                self._topics.apply(topic, record)
+                self._topics.apply(topic, record, lsn)
 
     def _is_covered(self, topic: Topic, record: TopicRecord, lsn: int) -> bool:
         """Return whether a record of a subscription is in the checkpoint already.
@@ -204,7 +208,7 @@ class Replay:
             return lsn <= subscription.slice_lsn
         return lsn <= self._restore.end_lsn and not isinstance(record, Subscribed)
 
-    def _salvage_topic(self, topic: Topic, record: TopicRecord) -> None:
+    def _salvage_topic(self, topic: Topic, record: TopicRecord, lsn: int) -> None:
         """Apply a record behind a gap in the log, if the record can be true for the known facts of the topic."""
         # First the facts that the record presumes, then the record. A name that is taken, or a position that is not
         # counted as used, would make the record contradict the tables.
@@ -213,7 +217,7 @@ class Replay:
                 namesake = topic.folded.get(folded(record.name))
                 if namesake is not None:
                     # The name was free when the record was made, so the namesake was removed in a gap.
-                    self._topics.apply(topic, Unsubscribed(topic.topic_id, namesake.subscription_id))
+                    self._topics.apply(topic, Unsubscribed(topic.topic_id, namesake.subscription_id), lsn)
             case DeliveriesCleared():
                 topic.next_position = max(topic.next_position, record.floor)
             case MessagesDelivered() | DeliveriesFailed() | DeliveriesDropped():
@@ -224,7 +228,7 @@ class Replay:
             case _:
                 pass
         if _fits(topic, record):
-            self._topics.apply(topic, record)
+            self._topics.apply(topic, record, lsn)
         else:
             self.records_not_applied += 1
 
@@ -235,7 +239,7 @@ class Replay:
                 # The topic was deleted before its slice was made, and a newer topic took the name.
                 return
             if self._salvage is not None:
-                self._topics.apply(namesake, TopicDeleted(namesake.topic_id))
+                self._topics.apply(namesake, TopicDeleted(namesake.topic_id), lsn)
         self._topics.apply_created(record)
 
     def _replay_copies(self, record: MessagesPublished, lsn: int) -> None:
@@ -263,7 +267,7 @@ class Replay:
                 return
             if self._salvage is not None:
                 # The name was free when the record was made, so the namesake was deleted in a gap.
-                self._queues.apply_deleted(QueueDeletedRecord(namesake.queue_id))
+                self._queues.apply_deleted(QueueDeletedRecord(namesake.queue_id), lsn)
         self._queues.apply_created(record)
 
     def _apply(self, queue: Queue, record: AnyRecord, lsn: int) -> None:
@@ -278,7 +282,7 @@ class Replay:
             case QueueAttributesSet():
                 self._queues.apply_attributes(queue, record)
             case QueueDeletedRecord():
-                self._queues.apply_deleted(record)
+                self._queues.apply_deleted(record, lsn)
             case _:
                 queue.index.apply(record)
 
@@ -303,6 +307,7 @@ class Replay:
             records.append(record)
             # Only after a loss: a whole log has the records that end these messages.
             self._end_nameless(records)
+            self._reset_totals(records)
         # After the jump, which reserves: the next numbers begin where all reservations end.
         self._numbers.skip_reserved()
         queues = self._queues
@@ -324,6 +329,9 @@ class Replay:
             subscription.flows = subscription.may_flow()
             # A publish may have come after retries were exhausted and before the restart; a publish revives retries.
             subscription.deliveries.published()
+            # A checkpoint without drops: for the messages so far, a drop cannot be told from a delivery.
+            if subscription.deliveries.drops.known_from is None:
+                subscription.deliveries.drops.known_from = subscription.topic.next_position
         return records
 
     def _end_nameless(self, records: list[AnyRecord]) -> None:
@@ -341,6 +349,16 @@ class Replay:
                 ended = TransactionsEnded(queue_id, pack_runs(nameless), False, index.last_enqueue_ms)
                 index.apply_ended(ended)
                 records.append(ended)
+
+    def _reset_totals(self, records: list[AnyRecord]) -> None:
+        """Let all totals begin at 0: without the lost rows they are lower than before.
+
+        By a record, so that a second start from this log comes to the same totals.
+        """
+        # Recovery has no clock; the latest time that a queue knows is near enough for a reader of the log.
+        at_ms = max((queue.index.last_enqueue_ms for queue in self._queues.by_id.values()), default=0)
+        self._facts.apply_totals_reset()
+        records.append(TotalsReset(at_ms))
 
     def _mend_bindings(self, records: list[AnyRecord]) -> None:
         """Mend dead-letter settings after a loss.

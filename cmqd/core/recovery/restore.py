@@ -11,6 +11,7 @@ does not have.
 
 from array import array
 
+import msgspec
 from pyroaring import BitMap64
 
 from cmqd.core.facts.dedup import DedupIds
@@ -23,6 +24,7 @@ from cmqd_segment.checkpoint import (
     CheckpointEnd,
     CheckpointHeader,
     DedupSlice,
+    GoneTotalsSlice,
     HalvesSlice,
     HistorySlice,
     LeasesSlice,
@@ -73,7 +75,9 @@ class Restore:
                 self._load_subscription(part)
             case RetriesSlice():
                 # A KeyError here is damage: the writer makes the slice of a subscription before its retries.
-                self._topics.subscriptions[part.subscription_id].deliveries.load_retries(part.retries)
+                self._topics.subscriptions[part.subscription_id].deliveries.load_retries(
+                    (part.retries, part.errors, part.failures)
+                )
             case DedupSlice():
                 queue = self._queues.by_id.get(part.queue_id)
                 # Queues and topics share their ids, so a single table of ids tells where the dedup ids belong.
@@ -90,6 +94,8 @@ class Restore:
                 self._promises.memory.recount(account, dedup_ids)
             case ScheduleSlice():
                 self._facts.schedules.load(part)
+            case GoneTotalsSlice():
+                self._facts.gone_totals.load(part)
             case SessionsSlice():
                 # Slices of sessions are written last and hold all answers of the queues, so a session is taken as the
                 # slice has it.
@@ -106,6 +112,8 @@ class Restore:
         topic.floor = part.floor
         topic.last_enqueue_ms = part.last_enqueue_ms
         topic.steps.load(part.step_positions, part.step_starts, part.step_ends)
+        if part.totals is not None:
+            topic.totals = msgspec.structs.replace(part.totals)
         # Records up to this LSN are in the slice. Applied again, they would count messages twice.
         topic.slice_lsn = part.lsn
         # In the table at once: the slices of its subscriptions and dedup ids follow.
@@ -124,10 +132,12 @@ class Restore:
             BitMap64.deserialize(part.waiting) if part.waiting else BitMap64(),
             blocked=part.blocked,
             delivered=part.delivered,
+            failed=part.failed,
             dropped=part.dropped,
             last_error=part.last_error,
             last_error_ms=part.last_error_ms,
         )
+        subscription.deliveries.drops.load(part.drops_known_from, part.drops_begun_ms, part.drops, part.older_drops)
         # Entered in the tables, which bind the subscription to its queue: queues were loaded before. Whether messages
         # flow is decided at the end of recovery, because the retries follow in later parts.
         self._topics.add_subscription(subscription)

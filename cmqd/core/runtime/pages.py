@@ -15,6 +15,7 @@ owners in line. The answer of the log goes to the owner of the lane (``Broker.pa
 | ``checks`` | half messages with a check to send | 1 per queue | |
 | ``deliveries`` | messages of topics | 32 | subscriptions wait in line |
 | ``peeks`` | browsing | 1 per peek | |
+| ``delivery_peeks`` | browsing the messages of a subscription | 1 per peek | |
 
 Lanes have bounds of their own, because the storage reads pages in the order of the requests: a receive that waits for a
 page has few pages of moves and deliveries before it.
@@ -25,7 +26,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from cmqd.core.limits import Limits
 from cmqd.core.outcome import Effects, PageRead
-from cmqd.core.runtime.pending import PendingPeek, PendingRewind
+from cmqd.core.runtime.pending import PendingDeliveriesPeek, PendingPeek, PendingRewind
 from cmqd_segment.records import Runs, StoredMessage, pack_runs
 
 R = TypeVar("R")
@@ -123,6 +124,7 @@ class Pages:
         self.checks = Lane[None](self)
         self.deliveries = Lane[list[int]](self, MAX_DELIVERY_READS)
         self.peeks = Lane[PendingPeek](self)
+        self.delivery_peeks = Lane[PendingDeliveriesPeek](self)
 
     def take(self, read_id: int) -> Reading[Any] | None:
         """Remove a page from the table: it arrived, or its request was cancelled. None if it is not under way."""

@@ -20,6 +20,21 @@ class PendingPeek(msgspec.Struct, gc=False):
     """Start position of the next peek if this peek shows no message."""
 
 
+class PendingDeliveriesPeek(msgspec.Struct, gc=False):
+    """A peek at the messages of a subscription that waits for bodies."""
+
+    waiter_id: int
+    topic: str
+    name: str
+    """Name of the subscription."""
+    subscription_id: int
+    positions: list[int]
+    found: dict[int, StoredMessage]
+    with_bodies: bool
+    go_on: int | None = None
+    """Start position of the next peek if the page does not reach the end of ``positions``."""
+
+
 class PendingRewind(msgspec.Struct, gc=False):
     """A binary search for the first message sent at or after the time of a rewind."""
 

@@ -29,6 +29,7 @@ class QueueRuntime:
         "_unmovable",
         "has_checkers",
         "line",
+        "received_bytes",
         "redriving",
         "soon_wanted",
         "used_ms",
@@ -47,6 +48,8 @@ class QueueRuntime:
         """Set while a redrive is under way."""
         self.has_checkers = False
         """A connected client answers checks of half messages of the queue."""
+        self.received_bytes = 0
+        """Bytes of bodies that were received since the start."""
         self.used_ms = 0
         """Time of the last use, see :mod:`cmqd.core.operations.auto_delete`; 0 = not used since the start."""
         self.waited_until_ms = 0

@@ -8,6 +8,7 @@ from cmqd.core.facts.facts import Facts
 from cmqd.core.facts.topic import Topic
 from cmqd.core.runtime.agenda import Agenda
 from cmqd.core.runtime.bodies import TopicBodies
+from cmqd.core.runtime.lookups import Lookups
 from cmqd.core.runtime.pages import Pages
 from cmqd.core.runtime.pending import PendingCommits, PendingDeadLetters, PendingDecisions, PendingRejections
 from cmqd.core.runtime.push_slots import PushSlots
@@ -43,6 +44,7 @@ class Runtime:
         """By topic id."""
         self.agenda = Agenda(limits, facts.queues)
         self.pages = Pages(limits)
+        self.lookups = Lookups(self.pages)
         self.budget = WindowBudget(limits.window_bytes)
         self.topic_bodies = TopicBodies(limits.topic_bodies_bytes)
         self.waiters: dict[int, Waiter] = {}

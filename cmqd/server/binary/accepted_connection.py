@@ -20,6 +20,7 @@ Rules:
 """
 
 import asyncio
+import socket
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -41,14 +42,16 @@ from cmqd.server.counters import Counters
 from cmqd.server.fairness import REQUEST_COST
 from cmqd.server.held_reply_memory import body_bytes
 from cmqd.server.io_batch import IoBatch
+from cmqd.server.listening import is_loopback
 from cmqd.server.log_lines import get_logger
 from cmqd.server.memory_budget import LEAST_BYTES, MemoryBudget
+from cmqd.server.permissions import Permissions
 from cmqd.server.reply_gate import Outgoing
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.events import Authenticated, ConnectionEnded, RequestRefused
 from cmqd_protocol.frames import HEADER_BYTES
 from cmqd_protocol.limits import MIN_HEARTBEAT_MS
-from cmqd_protocol.messages import Cancel, MessagesReceived, Request, TransactionCheck, error
+from cmqd_protocol.messages import PUSH_TYPES, Cancel, Error, MessagesReceived, Request, error
 from cmqd_protocol.server_connection import CONNECTION_RETRY_MS, ServerConnection
 
 _log = get_logger()
@@ -76,6 +79,8 @@ class Shared:
     counters: Counters
     make_wire: Callable[[int], ServerConnection]
     """Makes the protocol object of a connection that begins at the time given."""
+    permissions_of: Callable[[str], Permissions | None]
+    """Returns the permissions of an enabled key, None for an unrestricted key."""
     on_made: Callable[["AcceptedConnection"], None]
     on_login_failed: Callable[[str, str, ConnectionEnded], None]
     """Called with the peer, the key id that the client named, and the reason of the close."""
@@ -122,6 +127,7 @@ class AcceptedConnection(asyncio.Protocol):
         "checked_queues",
         "credit",
         "is_held",
+        "permissions",
         "secret_id",
         "unread_receives",
         "waiting",
@@ -160,6 +166,8 @@ class AcceptedConnection(asyncio.Protocol):
         self.account = ""
         """Empty until the connection has authenticated."""
         self.secret_id = ""
+        self.permissions: Permissions | None = None
+        """None = unrestricted. Set together with ``secret_id``, before the first request is dispatched."""
         self.waiting: dict[int, int] | None = None
         """Waiter ids by request id; kept by ``WaitingRequests``."""
         self.checked_queues: set[str] | None = None
@@ -185,6 +193,20 @@ class AcceptedConnection(asyncio.Protocol):
         host, port = address[:2]
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
+    @property
+    def is_private(self) -> bool:
+        """See ``Client``."""
+        transport = self._transport
+        if transport is None:
+            return False
+        if transport.get_extra_info("ssl_object") is not None:
+            return True
+        peer: Any = transport.get_extra_info("peername")
+        connected: Any = transport.get_extra_info("socket")
+        if connected is not None and connected.family == socket.AF_UNIX:
+            return True
+        return bool(peer) and is_loopback(peer[0])
+
     # ------------------------------------------------------------------ the transport's calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -199,6 +221,7 @@ class AcceptedConnection(asyncio.Protocol):
         """Take the bytes of a read. The hot path begins here."""
         shared = self._shared
         size = len(data)
+        shared.counters.bytes_in += size
         has_time = shared.io_batch.take_input(size)
         if not has_time or size > PIECE_BYTES or self._deferred or self.is_held:
             self._defer().add(data)
@@ -409,6 +432,8 @@ class AcceptedConnection(asyncio.Protocol):
             if queue is not None:
                 self._give_back(reply, queue)
             return
+        if type(reply) is Error:
+            self._shared.counters.count_error(reply.name)
         self._replies.append((reply, queue))
         if not self._dirty:
             self._dirty = True
@@ -440,11 +465,14 @@ class AcceptedConnection(asyncio.Protocol):
         wire = self._wire
         replies = self._replies
         is_open = wire.ended is None
-        if is_open and len(replies) == 1 and self._cancelled is None and type(replies[0][0]) is not TransactionCheck:
+        if is_open and len(replies) == 1 and self._cancelled is None and type(replies[0][0]) not in PUSH_TYPES:
             # The usual case of ``_write_all``: a client that waits for the answer to every request.
             reply, queue = replies.pop()
             encodable: Any = reply
-            transport.write(wire.reply_to_send(encodable, self._shared.time_ms))
+            shared = self._shared
+            data = wire.reply_to_send(encodable, shared.time_ms)
+            shared.counters.bytes_out += len(data)
+            transport.write(data)
             if queue is not None:
                 self.unread_receives -= 1
                 if transport.get_write_buffer_size():
@@ -467,11 +495,13 @@ class AcceptedConnection(asyncio.Protocol):
         while replies and self._slow is None and wire.ended is None:
             encoded = encode_replies(wire, replies, now_ms)
             self.unread_receives -= encoded.with_messages
+            self._shared.counters.bytes_out += sum(map(len, encoded.data))
             transport.writelines(encoded.data)
             if encoded.with_messages and transport.get_write_buffer_size():
                 self._wait_for_socket(transport, *encoded.last)
         data = wire.data_to_send(now_ms)
         if data:
+            self._shared.counters.bytes_out += sum(map(len, data))
             transport.writelines(data)
 
     def _wait_for_socket(self, transport: asyncio.Transport, reply: Outgoing, queue: str | None) -> None:
@@ -538,10 +568,12 @@ class AcceptedConnection(asyncio.Protocol):
         if isinstance(event, Authenticated):
             self.account = event.account
             self.secret_id = event.secret_id
+            self.permissions = self._shared.permissions_of(event.secret_id)
             self._shared.connections.authenticated(self)
             _log.debug("connection_authenticated", peer=self.peer, account=event.account, product=event.product)
         elif isinstance(event, RequestRefused):
             self._shared.counters.refusals += 1
+            self._shared.counters.count_error(event.reply.name)
         elif isinstance(event, ConnectionEnded):
             if event.code == ErrorCode.AUTHENTICATION_FAILED:
                 self._shared.counters.authentications_failed += 1
@@ -601,6 +633,12 @@ class AcceptedConnection(asyncio.Protocol):
             self._close_slow(transport)
         elif slow_ms >= SLOW_AFTER_MS:
             self._park_waiting()
+
+    def use_permissions(self, permissions: Permissions | None) -> None:
+        """See ``Client``. Requests that were taken up earlier and wait may be refused now."""
+        self.permissions = permissions
+        if permissions is not None:
+            self._shared.events.permissions_changed(self)
 
     def go_on(self) -> None:
         """Read from the connection again after the storage has caught up."""

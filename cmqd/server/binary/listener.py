@@ -69,6 +69,8 @@ class Listener:
         self._connections = connections
         self._last_connection_id = 0
         self._server: asyncio.Server | None = None
+        self._private: asyncio.Server | None = None
+        """A second listening socket, see ``start_private``."""
         self._tls_port: TlsPort | None = None
         now_ms = local_ms()
         self._connection_timer: ConnectionTimer[AcceptedConnection] = ConnectionTimer(now_ms)
@@ -83,6 +85,7 @@ class Listener:
             budget=budget,
             counters=counters,
             make_wire=self._make_wire,
+            permissions_of=accounts.permissions_of,
             on_made=self._made,
             connections=connections,
             on_login_failed=audit.login_failed,
@@ -116,6 +119,16 @@ class Listener:
         bound: tuple[str, int] = self._server.sockets[0].getsockname()[:2]
         return bound
 
+    async def start_private(self) -> tuple[str, int]:
+        """Listen at a free port of loopback too, without TLS, for processes that the server starts; return the address.
+
+        Raises:
+            OSError: no address can be had.
+        """
+        self._private = await self._loop.create_server(self.make_connection, "127.0.0.1", 0, backlog=BACKLOG)
+        bound: tuple[str, int] = self._private.sockets[0].getsockname()[:2]
+        return bound
+
     @property
     def uses_tls(self) -> bool:
         """True if connections are made with TLS."""
@@ -143,8 +156,9 @@ class Listener:
 
     def stop_accepting(self) -> None:
         """Close the listening sockets; connections stay."""
-        if self._server is not None:
-            self._server.close()
+        for server in (self._server, self._private):
+            if server is not None:
+                server.close()
         if self._tls_port is not None:
             self._tls_port.close()
 

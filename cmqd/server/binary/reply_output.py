@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from cmqd.server.reply_gate import Outgoing
 from cmqd_protocol.errors import ErrorCode
-from cmqd_protocol.messages import TransactionCheck, error
+from cmqd_protocol.messages import PUSH_TYPES, Push, error
 from cmqd_protocol.server_connection import ServerConnection
 
 BYTES_PER_WRITE: Final = 64 * 1024
@@ -58,11 +58,11 @@ def encode_replies(wire: ServerConnection, replies: list[ReplyOfQueue], now_ms: 
     try:
         for reply, queue in replies:
             done += 1
-            if type(reply) is TransactionCheck:
-                wire.push(reply)
+            encodable: Any = reply
+            if type(reply) in PUSH_TYPES:
+                wire.push(encodable)
                 data += wire.data_to_send(now_ms)
                 continue
-            encodable: Any = reply
             encoded = wire.reply_to_send(encodable, now_ms)
             data.append(encoded)
             size += len(encoded)
@@ -85,7 +85,7 @@ def without_cancelled(
     kept: list[ReplyOfQueue] = []
     returned: list[tuple[Outgoing, str]] = []
     for reply, queue in replies:
-        if not isinstance(reply, TransactionCheck) and reply.request_id in cancelled:
+        if not isinstance(reply, Push) and reply.request_id in cancelled:
             cancelled.discard(reply.request_id)
             if queue is not None:
                 returned.append((reply, queue))

@@ -9,11 +9,13 @@ from cmqd.core.broker import Broker
 from cmqd.log.errors import LogFailed
 from cmqd.server.accounts import AccountNotEmpty, Accounts
 from cmqd.server.answering import Answering
+from cmqd.server.authorization import names_shown_to
 from cmqd.server.client import Client
 from cmqd.server.counters import Counters
 from cmqd.server.log_lines import get_logger
 from cmqd.server.operations import ACCOUNT_CHANGES, ACCOUNT_LOOKUPS, Location, Operation, call_of
 from cmqd.server.part import part
+from cmqd.server.permissions import Permissions
 from cmqd.server.refusals import error_reply
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
@@ -34,6 +36,10 @@ class AccountOperations:
     accounts: Accounts
     revoke: Callable[[str], None]
     """Closes the connections that authenticated by a key."""
+    use_permissions: Callable[[str, Callable[[str], Permissions | None]], Coroutine[Any, Any, None]]
+    """Gives the connections that authenticated by a key its changed permissions."""
+    key_changed: Callable[[str, str], None]
+    """Tells the gateways of a change of a key, after the change is on disk."""
     counters: Counters
     now_ms: Callable[[], int]
     schedule: Callable[[], None]
@@ -54,6 +60,21 @@ class AccountOperations:
             )
             if not request.enabled:
                 self.revoke(request.secret_id)
+            self.key_changed(request.secret_id, "enabled" if request.enabled else "disabled")
+            return wire.Done(request.request_id)
+
+        self._when_written(client, request, change)
+
+    def set_key_roles(self, client: Client, request: wire.SetKeyRoles) -> None:
+        """Replace the roles and names of a key; its open connections have the new permissions at once."""
+
+        async def change() -> wire.AnyReply:
+            key = await self.accounts.set_key_roles(
+                *(client.account, request.account, request.secret_id, request.roles, request.names),
+                with_key=client.secret_id,
+            )
+            await self.use_permissions(key.secret_id, self.accounts.permissions_of)
+            self.key_changed(key.secret_id, "roles_changed")
             return wire.Done(request.request_id)
 
         self._when_written(client, request, change)
@@ -65,7 +86,7 @@ class AccountOperations:
             await self.accounts.delete_key(
                 client.account, request.account, request.secret_id, with_key=client.secret_id
             )
-            self.revoke(request.secret_id)
+            self.revoke_deleted(request.secret_id)
             return wire.Done(request.request_id)
 
         self._when_written(client, request, change)
@@ -90,10 +111,21 @@ class AccountOperations:
                 raise LogFailed(reply.text)
 
         async def change() -> wire.AnyReply:
+            revoked: list[str] = []
+
+            def revoke(secret_id: str) -> None:
+                revoked.append(secret_id)
+                self.revoke_deleted(secret_id)
+
             try:
                 await self.accounts.delete_account(
-                    client.account, account, refuse_held, self.revoke, wait_until_durable, with_key=client.secret_id
+                    client.account, account, refuse_held, revoke, wait_until_durable, with_key=client.secret_id
                 )
+            except (domain.DomainError, OSError):
+                # The account stays, and its keys are valid again.
+                for secret_id in revoked:
+                    self.key_changed(secret_id, "enabled")
+                raise
             except LogFailed as failure:
                 return error(request.request_id, ErrorCode.OUTCOME_UNKNOWN, str(failure))
             return wire.Done(request.request_id)
@@ -104,7 +136,8 @@ class AccountOperations:
         """List the queues of all accounts, for ``admin``."""
         self.accounts.must_be_admin(client.account, "list the queues of all accounts")
         after = (request.after_account, request.after_queue)
-        queues, next_after = self.broker.list_all_queues(request.search, after, request.limit)
+        shows = names_shown_to(client)
+        queues, next_after = self.broker.list_all_queues(request.search, after, request.limit, shows=shows)
         self.answering.answer_lookup(client, wire.AllQueues(request.request_id, queues, next_after))
 
     def _change(self, operation: Operation, location: Location) -> Callable[[Client, Any], None]:
@@ -113,6 +146,8 @@ class AccountOperations:
         def handle(client: Client, request: Any) -> None:
             async def change() -> wire.AnyReply:
                 result = await call(client.account, request, self.now_ms(), with_key=client.secret_id)
+                # Gateways remember unknown ids too.
+                self.key_changed(result.secret_id, "created")
                 return operation.reply(request.request_id, result, location)
 
             self._when_written(client, request, change)
@@ -131,6 +166,11 @@ class AccountOperations:
             self._when_written(client, request, look_up)
 
         return handle
+
+    def revoke_deleted(self, secret_id: str) -> None:
+        """Close the connections of a deleted key, and tell the gateways."""
+        self.revoke(secret_id)
+        self.key_changed(secret_id, "deleted")
 
     def _when_written(self, client: Client, request: wire.Request, work: Work) -> None:
         """Answer when the accounts file is written."""

@@ -107,6 +107,8 @@ class Publishes:
         for (client, request_id), result in zip(group.askers, results, strict=True):
             if isinstance(result, Published):
                 self.counters.published += len(result.message_ids)
+                if 0 in result.matched:
+                    self.counters.unmatched += result.matched.count(0)
                 reply = wire.MessagesPublished(request_id, list(result.message_ids), list(result.matched))
                 self.gate.hold(lsn, client, reply)
             else:

@@ -11,6 +11,7 @@ from cmqd.server.part import part
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error
+from cmqd_types.keys import Role
 
 
 @part
@@ -24,8 +25,12 @@ class ServerRequests:
     spawn: Callable[[Coroutine[Any, Any, None]], None]
 
     def get_status(self, client: Client, request: wire.GetServerStatus) -> None:
-        """Answer with the status, at once: the status must be readable while the storage hangs."""
-        client.answer(wire.ServerStatus(request.request_id, self.status_of(client.account)))
+        """Answer with the status, at once: the status must be readable while the storage hangs. A key without the role
+        ``read`` gets the part for every account.
+        """
+        permissions = client.permissions
+        may_read = permissions is None or Role.READ in permissions.roles
+        client.answer(wire.ServerStatus(request.request_id, self.status_of(client.account if may_read else "")))
 
     def seal_segments(self, client: Client, request: wire.SealSegments) -> None:
         """Close and seal the active segment, for ``admin``."""

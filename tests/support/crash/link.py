@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from cmqd_protocol.client_connection import ClientConnection
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.events import ConnectionEnded, Opened
-from cmqd_protocol.messages import AnyReply, Error, Request, TransactionCheck
+from cmqd_protocol.messages import AnyReply, Error, KeyChanged, Request, TransactionCheck
 from support.crash.history import Check, History, Operation, Outcome
 
 _UNKNOWN_ERRORS = frozenset({ErrorCode.OUTCOME_UNKNOWN, ErrorCode.INTERNAL_ERROR})
@@ -94,7 +94,7 @@ class Link(asyncio.Protocol):
                 self._lose(event.text)
             elif isinstance(event, TransactionCheck):
                 self._checked(event)
-            else:
+            elif not isinstance(event, KeyChanged):
                 waiting = self._waiting.pop(event.request_id)
                 if not waiting.done():
                     waiting.set_result(event)

@@ -1,0 +1,83 @@
+"""Actions that publish: a message, or a batch that shares its tags or routing key."""
+
+from collections.abc import Sequence
+from typing import Annotated, Final
+
+from cmqd_client import Published
+from cmqd_client.errors import PermissionDenied
+from cmqd_gateway.cmq.actions.filters import check_key, check_tags
+from cmqd_gateway.cmq.bodies import Body, check_bodies
+from cmqd_gateway.cmq.call import Call, Fields, action
+from cmqd_gateway.cmq.errors import Reason, Refusal
+from cmqd_gateway.cmq.parameters import ActionRequest, Items
+
+MAX_TAGS: Final = 10
+"""CMQ's documents contradict one another: a message has 5 tags or 10 tags; the broker takes 10."""
+
+Tags = Annotated[list[str], Items(1, MAX_TAGS, Reason.TOO_MANY_TAGS)]
+
+
+class PublishMessage(ActionRequest, frozen=True):
+    """Parameters of PublishMessage."""
+
+    topic_name: str
+    msg_body: Body
+    msg_tag: Tags | None = None
+    routing_key: str | None = None
+    """CMQ's Python SDK sends an empty key with every publish."""
+
+
+class BatchPublishMessage(ActionRequest, frozen=True):
+    """Parameters of BatchPublishMessage."""
+
+    topic_name: str
+    msg_body: Annotated[list[Body], Items()]
+    msg_tag: Tags | None = None
+    routing_key: str | None = None
+
+
+async def publish_message(call: Call, request: PublishMessage) -> Fields:
+    """Publish a message; a repeat of the same request is published once."""
+    bodies = [request.msg_body]
+    published = await _publish(call, request.topic_name, bodies, request.msg_tag, request.routing_key)
+    return {"msgId": published[0].id}
+
+
+async def batch_publish_message(call: Call, request: BatchPublishMessage) -> Fields:
+    """Publish messages in one step: all are published, or none is."""
+    published = await _publish(call, request.topic_name, request.msg_body, request.msg_tag, request.routing_key)
+    return {"msgList": [{"msgId": message.id} for message in published]}
+
+
+async def _publish(
+    call: Call, topic_name: str, bodies: Sequence[bytes], tags: Sequence[str] | None, routing_key: str | None
+) -> list[Published]:
+    check_bodies(bodies)
+    different = check_tags("msgTag", tags or ())
+    key = check_key("routingKey", routing_key) if routing_key else None
+    if different and key is not None:
+        raise Refusal(Reason.PARAMETERS_ERROR, "give msgTag (topics that filter by tags) or routingKey, not both")
+    topic = call.client.topic(topic_name)
+    published = await topic.publish_batch(
+        bodies, tags=different or None, routing_key=key, dedup_ids=call.dedup_ids(len(bodies))
+    )
+    # All messages of the request have the same tags or key. ``matched`` of a repeated request is None.
+    if any(message.matched == 0 for message in published):
+        raise await _nothing_matched(call, topic_name)
+    return published
+
+
+async def _nothing_matched(call: Call, topic_name: str) -> Refusal:
+    """Return the refusal of a publish that no subscription got, and that was therefore not kept."""
+    try:
+        has_subscriptions = (await call.client.topic(topic_name).attributes()).subscriptions > 0
+    except PermissionDenied:
+        # The key may publish, and not read attributes.
+        has_subscriptions = True
+    return Refusal(Reason.NOTHING_MATCHES if has_subscriptions else Reason.NO_SUBSCRIPTION)
+
+
+ACTIONS: Final = [
+    action("PublishMessage", PublishMessage, publish_message),
+    action("BatchPublishMessage", BatchPublishMessage, batch_publish_message),
+]

@@ -1,0 +1,231 @@
+"""Actions on subscriptions: subscribe and unsubscribe, list, read and change attributes, clear filter tags.
+
+CMQ's SDKs spell some names in two ways (``protocol`` and ``protocal``, ``filterTag`` and ``filterTags``, ``bindingKey``
+and, in PHP, ``bindindKey``). Requests take both, and answers have both.
+"""
+
+import asyncio
+import re
+from typing import Annotated, Any, Final
+
+from cmqd_client import SubscriptionInfo
+from cmqd_client.errors import SubscriptionNotFound
+from cmqd_client.subscription import ContentFormat, RetryStrategy, SubscriptionAttributes
+from cmqd_gateway.cmq.actions.filters import check_key, check_tags
+from cmqd_gateway.cmq.call import Call, Fields, action
+from cmqd_gateway.cmq.errors import Reason, Refusal
+from cmqd_gateway.cmq.identifiers import subscription_id
+from cmqd_gateway.cmq.numbers import bounded, seconds
+from cmqd_gateway.cmq.parameters import ActionRequest, Items, Whole
+
+MAX_FILTER_TAGS: Final = 5
+MAX_BINDING_KEYS: Final = 5
+QUEUE: Final = "queue"
+URL_PROTOCOLS: Final = ("http", "https")
+
+STRATEGIES: Final = {
+    "BACKOFF_RETRY": RetryStrategy.BACKOFF,
+    "EXPONENTIAL_DECAY_RETRY": RetryStrategy.EXPONENTIAL_DECAY,
+}
+CONTENT_FORMATS: Final = {"JSON": ContentFormat.JSON, "SIMPLIFIED": ContentFormat.SIMPLIFIED}
+
+_BLANKS = re.compile(r"\s")
+Tags = Annotated[list[str], Items(1, MAX_FILTER_TAGS, Reason.TOO_MANY_FILTER_TAGS)]
+Keys = Annotated[list[str], Items(1, MAX_BINDING_KEYS, Reason.TOO_MANY_BINDING_KEYS)]
+
+
+class SubscriptionRequest(ActionRequest, frozen=True):
+    """A request about a subscription without further parameters."""
+
+    topic_name: str
+    subscription_name: str
+
+
+class SetSubscriptionAttributes(ActionRequest, frozen=True):
+    """Parameters of SetSubscriptionAttributes."""
+
+    topic_name: str
+    subscription_name: str
+    notify_strategy: str | None = None
+    notify_content_format: str | None = None
+    filter_tag: Tags | None = None
+    filter_tags: Tags | None = None
+    binding_key: Keys | None = None
+    bindind_key: Keys | None = None
+
+
+class Subscribe(SetSubscriptionAttributes, frozen=True, kw_only=True):
+    """Parameters of Subscribe."""
+
+    protocol: str | None = None
+    protocal: str | None = None
+    endpoint: str
+
+
+def subscription_attributes(request: SetSubscriptionAttributes) -> SubscriptionAttributes:
+    """Return the attributes that a request names.
+
+    Raises:
+        Refusal: the strategy or the format is unknown, or a tag or key is not legal.
+    """
+    attributes: SubscriptionAttributes = {}
+    if request.notify_strategy is not None:
+        strategy = STRATEGIES.get(request.notify_strategy)
+        if strategy is None:
+            raise _unknown(Reason.STRATEGY_UNKNOWN, "notifyStrategy", request.notify_strategy, STRATEGIES)
+        attributes["strategy"] = strategy
+    if request.notify_content_format is not None:
+        content_format = CONTENT_FORMATS.get(request.notify_content_format)
+        if content_format is None:
+            given = request.notify_content_format
+            raise _unknown(Reason.CONTENT_FORMAT_UNKNOWN, "notifyContentFormat", given, CONTENT_FORMATS)
+        attributes["content_format"] = content_format
+    tags = request.filter_tag if request.filter_tag is not None else request.filter_tags
+    if tags is not None:
+        attributes["filter_tags"] = check_tags("filterTag", tags)
+    keys = request.binding_key if request.binding_key is not None else request.bindind_key
+    if keys is not None:
+        attributes["binding_keys"] = [check_key("bindingKey", key) for key in keys]
+    if tags and keys:
+        raise Refusal(
+            Reason.PARAMETERS_ERROR,
+            "give filterTag (topics that filter by tags) or bindingKey (routing keys), not both",
+        )
+    return attributes
+
+
+def _unknown(reason: Reason, name: str, value: str, known: dict[str, Any]) -> Refusal:
+    return Refusal(reason, f"{name} is {value[:80]!r}; it must be {' or '.join(known)}")
+
+
+def endpoint(request: Subscribe) -> dict[str, str]:
+    """Return the endpoint as an argument of the client: a queue or a URL.
+
+    Raises:
+        Refusal: the protocol is missing or unknown, or the endpoint does not fit the protocol.
+    """
+    protocol, target = request.protocol or request.protocal, request.endpoint
+    if protocol is None:
+        raise Refusal(Reason.MISSING_PARAMETER, "protocol")
+    if protocol == QUEUE:
+        if "://" in target:
+            raise Refusal(
+                Reason.ENDPOINT_FORMAT, "protocol is queue, so endpoint must be the name of a queue, not a URL"
+            )
+        return {"queue": target}
+    if protocol not in URL_PROTOCOLS:
+        raise Refusal(Reason.PROTOCOL_UNKNOWN, f"protocol is {protocol[:80]!r}; it must be http, https or queue")
+    if _BLANKS.search(target):
+        raise Refusal(Reason.URL_WITH_BLANKS, "endpoint has a blank; write it as %20")
+    if not target.lower().startswith(f"{protocol}://"):
+        raise Refusal(Reason.ENDPOINT_FORMAT, f"protocol is {protocol}, so endpoint must begin with {protocol}://")
+    return {"url": target}
+
+
+def subscription_fields(info: SubscriptionInfo, topic_owner: str) -> Fields:
+    """Return a subscription's attributes and counts as fields of an answer."""
+    strategies = {strategy: name for name, strategy in STRATEGIES.items()}
+    formats = {content_format: name for name, content_format in CONTENT_FORMATS.items()}
+    return {
+        "topicOwner": topic_owner,
+        "topicName": info.topic,
+        "subscriptionName": info.name,
+        "subscriptionId": subscription_id(info.id),
+        "msgCount": bounded(info.waiting + info.in_retry),
+        "protocol": info.protocol,
+        "protocal": info.protocol,
+        "endpoint": info.endpoint,
+        "notifyStrategy": strategies.get(RetryStrategy(info.strategy), info.strategy),
+        "notifyContentFormat": formats.get(ContentFormat(info.content_format), info.content_format),
+        "createTime": seconds(info.create_time),
+        "lastModifyTime": seconds(info.modify_time),
+        "bindingKey": info.binding_keys,
+        "bindindKey": info.binding_keys,
+        "filterTag": info.filter_tags,
+        "filterTags": info.filter_tags,
+        "lastError": info.last_error or "",
+    }
+
+
+async def subscribe(call: Call, request: Subscribe) -> Fields:
+    """Subscribe a queue or a URL to a topic.
+
+    The answer has the id; of a subscription to a URL also ``secret``, the key of the signatures, which is shown once.
+    """
+    target = endpoint(request)
+    topic = call.client.topic(request.topic_name)
+    info = await topic.subscribe_info(
+        request.subscription_name,
+        queue=target.get("queue"),
+        url=target.get("url"),
+        **subscription_attributes(request),
+    )
+    fields = {"subscriptionId": subscription_id(info.id)}
+    return fields if info.secret is None else fields | {"secret": info.secret}
+
+
+async def unsubscribe(call: Call, request: SubscriptionRequest) -> Fields:
+    """End a subscription and drop its waiting messages."""
+    await call.client.topic(request.topic_name).subscription(request.subscription_name).unsubscribe()
+    return {}
+
+
+async def set_subscription_attributes(call: Call, request: SetSubscriptionAttributes) -> Fields:
+    """Change the named attributes in one step; protocol and endpoint cannot be changed."""
+    attributes = subscription_attributes(request)
+    await call.client.topic(request.topic_name).subscription(request.subscription_name).set(**attributes)
+    return {}
+
+
+async def get_subscription_attributes(call: Call, request: SubscriptionRequest) -> Fields:
+    """Return the attributes and counts of a subscription."""
+    info = await call.client.topic(request.topic_name).subscription(request.subscription_name).info()
+    return subscription_fields(info, call.client.account or "")
+
+
+async def clear_subscription_filter_tags(call: Call, request: SubscriptionRequest) -> Fields:
+    """Remove the filter tags of a subscription, so that the subscription gets every message of its topic."""
+    await call.client.topic(request.topic_name).subscription(request.subscription_name).set(filter_tags=[])
+    return {}
+
+
+class ListSubscriptionByTopic(ActionRequest, frozen=True):
+    """Parameters of ListSubscriptionByTopic."""
+
+    topic_name: str
+    search_word: str = ""
+    offset: Annotated[int, Whole(0, 1_000)] = 0
+    limit: Annotated[int, Whole(0, 100)] = 20
+
+
+async def list_subscription_by_topic(call: Call, request: ListSubscriptionByTopic) -> Fields:
+    """List a page of the subscriptions of a topic, by name; ``totalCount`` counts all that match."""
+    topic = call.client.topic(request.topic_name)
+    page = await topic.subscriptions(search=request.search_word, offset=request.offset, limit=max(1, request.limit))
+
+    async def listed(name: str) -> dict[str, Any] | None:
+        try:
+            info = await topic.subscription(name).info()
+        except SubscriptionNotFound:
+            return None  # unsubscribed after the page was read
+        return {
+            "subscriptionId": subscription_id(info.id),
+            "subscriptionName": name,
+            "protocol": info.protocol,
+            "protocal": info.protocol,
+            "endpoint": info.endpoint,
+        }
+
+    # The broker's list has no ids. The requests are pipelined: one way to the broker and back for all.
+    entries = await asyncio.gather(*(listed(summary.name) for summary in page.subscriptions[: request.limit]))
+    return {"totalCount": page.total, "subscriptionList": [entry for entry in entries if entry is not None]}
+
+
+ACTIONS: Final = [
+    action("Subscribe", Subscribe, subscribe),
+    action("Unsubscribe", SubscriptionRequest, unsubscribe),
+    action("SetSubscriptionAttributes", SetSubscriptionAttributes, set_subscription_attributes),
+    action("GetSubscriptionAttributes", SubscriptionRequest, get_subscription_attributes),
+    action("ListSubscriptionByTopic", ListSubscriptionByTopic, list_subscription_by_topic),
+    action("ClearSubscriptionFilterTags", SubscriptionRequest, clear_subscription_filter_tags),
+]

@@ -1,0 +1,172 @@
+"""The endpoint ``/v2/index.php``: from an HTTP request to an action and back.
+
+    body ─► form ─► action? ─► signature of the key ─► rate ─► typed request ─► the action ─► JSON
+
+Every outcome of API 2.0 is HTTP status 200, because SDKs take another status for a fault of the network.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping
+from itertools import count
+from secrets import token_hex
+from typing import Any, Final
+
+import msgspec
+from aiohttp import web
+
+from cmqd_client.errors import ClientClosed, CmqError
+from cmqd_gateway.broker_connections import TooManyKeysInUse
+from cmqd_gateway.caller import Caller
+from cmqd_gateway.cmq.actions import TABLE
+from cmqd_gateway.cmq.call import Action, Call, Fields
+from cmqd_gateway.cmq.errors import DATA_ACTIONS, Reason, Refusal, translate
+from cmqd_gateway.cmq.parameters import Form, parse_form, text_of, whole_of
+from cmqd_gateway.cmq.repeats import DeleteAnswers
+from cmqd_gateway.cmq.signature import SIGNATURE, is_signed, signed_hosts
+from cmqd_gateway.gateway import Gateway
+from cmqd_gateway.key_secrets import KeySecret, TooManyUnknownIds
+from cmqd_gateway.log_lines import get_logger
+from cmqd_gateway.request_bodies import BodyRefused
+
+PATH: Final = "/v2/index.php"
+_THREAD_BYTES: Final = 262_144
+"""Size from which a signature is checked in a thread; the hash of 1 MiB takes about a millisecond."""
+
+_log = get_logger()
+
+
+def routes(gateway: Gateway) -> Iterable[web.AbstractRouteDef]:
+    """Return the routes of API 2.0."""
+    return [web.route("*", PATH, Endpoint(gateway).handle)]
+
+
+class Endpoint:
+    """Handles the requests of API 2.0."""
+
+    def __init__(self, gateway: Gateway, wall_clock: Callable[[], float] = time.time) -> None:
+        self._gateway = gateway
+        self._wall_clock = wall_clock
+        self._deletes = DeleteAnswers(gateway.now)
+        self._request_ids = (f"{prefix}{number:08x}" for prefix in [token_hex(8)] for number in count(1))
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        """Handle a request; cancelled when its connection is lost."""
+        request_id = next(self._request_ids)
+        call_undo: list[Call] = []
+        try:
+            fields = await self._run(request, call_undo)
+        except Refusal as refusal:
+            return _response(request_id, refusal.code, refusal.message, refusal.fields)
+        except Exception as bug:
+            _log.error("request_failed", request_id=request_id, error=type(bug).__name__, exc_info=bug)
+            refusal = Refusal(Reason.INTERNAL_ERROR, "the gateway failed at this request; its log has the reason")
+            return _response(request_id, refusal.code, refusal.message, {})
+        response = _response(request_id, 0, "", fields)
+        undo = call_undo[0].undo
+        if undo is not None:
+            # Written here and not by aiohttp, because messages that cannot be handed over go back to their queue.
+            await self._gateway.write_or(request, response, undo)
+        return response
+
+    # ------------------------------------------------------------------ inside
+
+    async def _run(self, request: web.Request, calls: list[Call]) -> Fields:
+        form = await self._form(request)
+        chosen = self._action(form)
+        key = await self._authenticated(request, form)
+        if not self._gateway.rates.take(key.secret_id):
+            reason = Reason.THROTTLED if chosen.name in DATA_ACTIONS else Reason.CONTROL_THROTTLED
+            raise Refusal(reason, "the key makes more requests per second than the gateway allows")
+        typed = chosen.reader.read(form)
+        try:
+            async with self._gateway.connections.client(key) as client:
+                call = Call(Caller(key.secret_id, client), form, whole_of(form, "Nonce"), self._deletes)
+                calls.append(call)
+                return await chosen.run(call, typed)
+        except ClientClosed:
+            if chosen.name in _RECEIVES and self._gateway.is_draining:
+                raise Refusal(Reason.NO_MESSAGE, "the gateway is shutting down") from None
+            raise Refusal(Reason.INTERNAL_ERROR, "the gateway is shutting down; send the request again") from None
+        except TooManyKeysInUse:
+            raise Refusal(Reason.THROTTLED, "all connections of the gateway to the broker are in use") from None
+        except CmqError as error:
+            raise translate(error, chosen.name) from error
+
+    async def _form(self, request: web.Request) -> Form:
+        if request.method not in ("GET", "POST"):
+            raise Refusal(Reason.HTTP_METHOD, f"the method is {request.method}; it must be GET or POST")
+        try:
+            body = await self._gateway.bodies.read(request)
+        except BodyRefused as refusal:
+            raise Refusal(Reason.UNREADABLE_REQUEST, str(refusal)) from None
+        query = request.rel_url.raw_query_string.encode()
+        return parse_form(query, body)
+
+    def _action(self, form: Form) -> Action:
+        name = text_of(form, "Action")
+        if not name:
+            raise Refusal(Reason.MISSING_PARAMETERS, "Action")
+        chosen = TABLE.get(name.lower())
+        if chosen is None:
+            raise Refusal(Reason.ACTION_UNKNOWN, repr(name[:64]))
+        return chosen
+
+    async def _authenticated(self, request: web.Request, form: Form) -> KeySecret:
+        """Return the key that signed the request.
+
+        Raises:
+            Refusal: the signature is wrong, the key unknown or disabled, or the time stamp too old or too new.
+        """
+        if form.get("Token"):
+            raise Refusal(
+                Reason.AUTHENTICATION_FAILED,
+                "temporary keys (Token) are not supported; sign with a key pair of the broker",
+            )
+        secret_id = text_of(form, "SecretId")
+        if not secret_id:
+            raise Refusal(Reason.MISSING_PARAMETERS, "SecretId")
+        timestamp, nonce = whole_of(form, "Timestamp"), whole_of(form, "Nonce")
+        if not form.get(SIGNATURE):
+            raise Refusal(Reason.MISSING_PARAMETERS, SIGNATURE)
+        if nonce < 1:
+            raise Refusal(Reason.OUT_OF_RANGE, "Nonce must be a positive whole number")
+        difference = timestamp - int(self._wall_clock())
+        if abs(difference) > self._gateway.settings.timestamp_window_seconds:
+            direction = "behind" if difference < 0 else "ahead of"
+            raise Refusal(
+                Reason.AUTHENTICATION_FAILED, f"Timestamp is {abs(difference)} s {direction} the clock of the gateway"
+            )
+        try:
+            key = await self._gateway.secrets.find(secret_id)
+        except TooManyUnknownIds:
+            raise Refusal(Reason.THROTTLED, "too many unknown keys were asked for; try again") from None
+        except CmqError as error:
+            raise Refusal(Reason.INTERNAL_ERROR, f"the gateway cannot ask the broker for keys: {error.text}") from error
+        if key is None:
+            raise Refusal(Reason.SECRET_ID_UNKNOWN)
+        if not await self._is_signed(request, form, key):
+            raise Refusal(Reason.AUTHENTICATION_FAILED, "the signature is wrong")
+        if not key.enabled:
+            raise Refusal(Reason.SECRET_ID_STATUS, "the key is disabled")
+        return key
+
+    async def _is_signed(self, request: web.Request, form: Form, key: KeySecret) -> bool:
+        port = self._gateway.port_of(request)
+        default_port = 443 if request.scheme == "https" else 80
+        hosts = signed_hosts(request.headers.get("Host", ""), self._gateway.settings.public_names, (port, default_port))
+
+        def check() -> bool:
+            return is_signed(form, key.secret_key, method=request.method, hosts=hosts, path=PATH)
+
+        if sum(map(len, form.values())) < _THREAD_BYTES:
+            return check()
+        return await asyncio.to_thread(check)
+
+
+_RECEIVES: Final = frozenset({"ReceiveMessage", "BatchReceiveMessage"})
+
+
+def _response(request_id: str, code: int, message: str, fields: Mapping[str, Any]) -> web.Response:
+    answer = {"code": code, "message": message, "requestId": request_id, **fields}
+    return web.Response(body=msgspec.json.encode(answer), content_type="application/json", charset="utf-8")

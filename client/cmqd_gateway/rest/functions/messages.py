@@ -1,0 +1,306 @@
+"""Messages of a queue: send, receive and peek; delete, release and reject received messages."""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Literal
+
+from cmqd_client import BatchResult, Message, Outgoing
+from cmqd_client import CopyOf as ClientCopyOf
+from cmqd_client import Origin as ClientOrigin
+from cmqd_gateway.rest import values
+from cmqd_gateway.rest.operation import Call
+from cmqd_gateway.rest.problems import invalid, problem_of
+from cmqd_gateway.rest.types import (
+    ChangeVisibilities,
+    ChangeVisibility,
+    CopyOf,
+    HandleRequest,
+    HandleResult,
+    HandleResults,
+    HandlesRequest,
+    NewHalfMessage,
+    NewMessage,
+    Nothing,
+    Origin,
+    PeekedMessage,
+    PeekedMessages,
+    PeekQuery,
+    ReceivedMessage,
+    ReceivedMessages,
+    ReceiveMessages,
+    Reject,
+    Rejects,
+    Release,
+    Releases,
+    SendMessage,
+    SendMessages,
+    Sent,
+    SentBatch,
+    VisibilityChanged,
+)
+
+
+async def send_message(call: Call[Nothing, SendMessage]) -> Sent:
+    """Send a message. When the reply comes, the message is on disk.
+
+    With an `Idempotency-Key`, or a `dedup_id`, a repeat within 5 minutes stores nothing and returns the id of the first
+    message, also for another body: send the same key for the same message only.
+    """
+    body = call.body
+    sent = await call.client.queue(call.names["queue"]).send(
+        body_of(body.body, body.encoding, "body"),
+        delay=body.delay,
+        at=_moment(body.at, [body.delay]),
+        headers=body.headers or None,
+        dedup_id=call.dedup_id(body.dedup_id),
+    )
+    return Sent(id=sent.id)
+
+
+async def send_messages(call: Call[Nothing, SendMessages]) -> SentBatch:
+    """Send up to 256 messages in one step: all are stored, contiguous and in this order, or no message is.
+
+    With an `Idempotency-Key` KEY, the dedup ids of the messages are `KEY:0`, `KEY:1` and so on.
+    """
+    body = call.body
+    batch = await call.client.queue(call.names["queue"]).send_batch(
+        [
+            Outgoing(
+                body_of(message.body, message.encoding, f"messages[{index}].body"),
+                message.headers or None,
+                message.delay,
+            )
+            for index, message in enumerate(body.messages)
+        ],
+        at=_moment(body.at, [message.delay for message in body.messages]),
+        dedup_ids=call.dedup_ids([message.dedup_id for message in body.messages]),
+        after=body.after,
+    )
+    return SentBatch(results=[Sent(id=message_id) for message_id in batch.ids])
+
+
+async def receive_messages(call: Call[Nothing, ReceiveMessages]) -> ReceivedMessages:
+    """Receive messages; wait for the first message if the queue has no active message.
+
+    The wait ends with the HTTP connection. Messages of a reply that cannot be written are active again at once, and the
+    receive is not counted. Delete each message after processing, or the broker delivers the message again when its
+    visibility timeout ends.
+    """
+    body = call.body
+    received = await call.client.queue(call.names["queue"]).receive(
+        body.max_messages, wait=body.wait, visibility_timeout=body.visibility_timeout
+    )
+    return ReceivedMessages(messages=[_received(message) for message in received])
+
+
+async def release_unsent(call: Call[Nothing, ReceiveMessages], reply: ReceivedMessages) -> None:
+    """Return messages to their queue, uncounted: the connection was gone before the reply was written."""
+    handles = [int(message.receipt_handle) for message in reply.messages]
+    if handles:
+        await call.client.queue(call.names["queue"]).release_batch(handles, count_receive=False, check=False)
+
+
+async def peek_messages(call: Call[PeekQuery, Nothing]) -> PeekedMessages:
+    """Return messages in the order of sending, without receiving them: counts, order and visibility stay."""
+    query = call.query
+    page = await call.client.queue(call.names["queue"]).peek(
+        query.max_messages, start=page_start(query.start), states=query.states
+    )
+    messages: list[PeekedMessage] = []
+    for message in page:
+        text, encoding = values.json_body(message.body)
+        messages.append(
+            PeekedMessage(
+                id=message.id,
+                state=message.state,
+                body=text,
+                encoding=encoding,
+                headers=message.headers,
+                enqueue_time=message.enqueue_time,
+                visible_time=message.visible_time,
+                receive_count=message.receive_count,
+                origin=_origin(message.origin),
+                copy_of=_copy_of(message.copy_of),
+            )
+        )
+    return PeekedMessages(messages=messages, next_start=page_end(page.next_start))
+
+
+# ---------------------------------------------------------------- received messages
+
+
+async def delete_message(call: Call[Nothing, HandleRequest]) -> None:
+    """Delete a received message after processing; the broker never delivers the message again."""
+    await call.client.queue(call.names["queue"]).delete(_handle(call.body.receipt_handle))
+
+
+async def delete_messages(call: Call[Nothing, HandlesRequest]) -> HandleResults:
+    """Delete received messages, each independently: a failed entry does not affect the other entries."""
+    handles = _handles(call.body.receipt_handles)
+    return _results(handles, await call.client.queue(call.names["queue"]).delete_batch(handles, check=False))
+
+
+async def change_visibility(call: Call[Nothing, ChangeVisibility]) -> VisibilityChanged:
+    """Set how long, from now, a received message stays hidden. With 0 the message is active at once."""
+    body = call.body
+    queue = call.client.queue(call.names["queue"])
+    changed = await queue.change_visibility(_handle(body.receipt_handle), body.timeout)
+    return VisibilityChanged(next_visible_time=changed.next_visible_time)
+
+
+async def change_visibilities(call: Call[Nothing, ChangeVisibilities]) -> HandleResults:
+    """Set how long, from now, received messages stay hidden, each independently."""
+    body = call.body
+    handles = _handles(body.receipt_handles)
+    queue = call.client.queue(call.names["queue"])
+    return _results(handles, await queue.change_visibility_batch(handles, body.timeout, check=False))
+
+
+async def release_message(call: Call[Nothing, Release]) -> None:
+    """Make a received message active again at once, in its old position by send time."""
+    body = call.body
+    queue = call.client.queue(call.names["queue"])
+    await queue.release(_handle(body.receipt_handle), count_receive=body.count_receive)
+
+
+async def release_messages(call: Call[Nothing, Releases]) -> HandleResults:
+    """Make received messages active again at once, each independently."""
+    body = call.body
+    handles = _handles(body.receipt_handles)
+    queue = call.client.queue(call.names["queue"])
+    return _results(handles, await queue.release_batch(handles, count_receive=body.count_receive, check=False))
+
+
+async def dead_letter_message(call: Call[Nothing, Reject]) -> None:
+    """Move a received message to the dead-letter queue of its queue, with a reason."""
+    body = call.body
+    await call.client.queue(call.names["queue"]).dead_letter(_handle(body.receipt_handle), body.reason)
+
+
+async def dead_letter_messages(call: Call[Nothing, Rejects]) -> HandleResults:
+    """Move received messages to the dead-letter queue of their queue, each independently."""
+    body = call.body
+    handles = _handles(body.receipt_handles)
+    queue = call.client.queue(call.names["queue"])
+    return _results(handles, await queue.dead_letter_batch(handles, body.reason, check=False))
+
+
+# ---------------------------------------------------------------- conversions
+
+
+def body_of(text: str, encoding: Literal["utf-8", "base64"], field: str) -> bytes:
+    """Return the bytes of a body.
+
+    Raises:
+        ProblemError: the text is not base64, although the request says so.
+    """
+    try:
+        return values.body_bytes(text, encoding)
+    except values.BodyError as problem:
+        raise invalid(field, f"{field}: {problem}") from None
+
+
+def outgoing(messages: Sequence[NewMessage | NewHalfMessage]) -> list[Outgoing[bytes]]:
+    """Return the messages of a batch, without delays and dedup ids."""
+    return [
+        Outgoing(body_of(message.body, message.encoding, f"messages[{index}].body"), message.headers or None)
+        for index, message in enumerate(messages)
+    ]
+
+
+def page_start(start: str) -> int:
+    """Return the number of a ``start``.
+
+    Raises:
+        ProblemError: the number has more than 64 bits.
+    """
+    return _number(start, "start")
+
+
+def page_end(next_start: int | None) -> str | None:
+    """Return a ``next_start``."""
+    return None if next_start is None else str(next_start)
+
+
+def _number(text: str, field: str) -> int:
+    number = int(text)
+    if number > values.MAX_HANDLE:
+        raise invalid(field, f"{field} must be at most {values.MAX_HANDLE}, not {text}", value=text)
+    return number
+
+
+def _handle(text: str) -> int:
+    return _number(text, "receipt_handle")
+
+
+def _handles(texts: Sequence[str]) -> list[int]:
+    return [_number(text, f"receipt_handles[{index}]") for index, text in enumerate(texts)]
+
+
+def _moment(at: datetime | None, delays: Iterable[float | None]) -> datetime | None:
+    """Return the time at which messages become active.
+
+    Raises:
+        ProblemError: a delay stands beside the time, or the time lies before 1970.
+    """
+    if at is None:
+        return None
+    if any(delay is not None for delay in delays):
+        raise invalid("at", "a message has at or delay, not both")
+    if at.year < 1970:
+        raise invalid("at", "at must not lie before 1970", value=at.isoformat())
+    return at
+
+
+def _results(handles: list[int], result: BatchResult) -> HandleResults:
+    """Return a result per entry. A handle that is named twice has the same result twice."""
+    problems = {failure.receipt_handle: problem_of(failure.error) for failure in result.failures}
+    results = [HandleResult(receipt_handle=str(handle), problem=problems.get(handle)) for handle in handles]
+    return HandleResults(
+        results=results,
+        failed=sum(entry.problem is not None for entry in results),
+        next_visible_time=result.next_visible_time,
+    )
+
+
+def _received(message: Message) -> ReceivedMessage:
+    text, encoding = values.json_body(message.raw_body)
+    return ReceivedMessage(
+        id=message.id,
+        receipt_handle=str(message.receipt_handle),
+        body=text,
+        encoding=encoding,
+        headers=message.headers,
+        receive_count=message.receive_count,
+        enqueue_time=message.enqueue_time,
+        first_receive_time=message.first_receive_time,
+        next_visible_time=message.next_visible_time,
+        origin=_origin(message.origin),
+        copy_of=_copy_of(message.copy_of),
+    )
+
+
+def _origin(origin: ClientOrigin | None) -> Origin | None:
+    if origin is None:
+        return None
+    return Origin(
+        queue=origin.queue,
+        id=origin.id,
+        enqueue_time=origin.enqueue_time,
+        receive_count=origin.receive_count,
+        reason=origin.reason,
+        rejection=origin.rejection,
+    )
+
+
+def _copy_of(copied: ClientCopyOf | None) -> CopyOf | None:
+    if copied is None:
+        return None
+    return CopyOf(
+        topic=copied.topic,
+        subscription=copied.subscription,
+        id=copied.id,
+        publish_time=copied.publish_time,
+        tags=copied.tags,
+        routing_key=copied.routing_key,
+    )

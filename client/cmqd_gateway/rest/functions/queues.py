@@ -1,0 +1,155 @@
+"""Queues: attributes, lists, rewind, dead letters."""
+
+from typing import Any
+
+import msgspec
+
+from cmqd_client import QueueInfo as ClientQueueInfo
+from cmqd_client import Redrive as ClientRedrive
+from cmqd_client.results import NamePage
+from cmqd_gateway.rest.operation import Call
+from cmqd_gateway.rest.problems import invalid
+from cmqd_gateway.rest.types import (
+    ListQuery,
+    NameList,
+    Nothing,
+    QueueAttributes,
+    QueueCounts,
+    QueueInfo,
+    QueueNames,
+    Redrive,
+    Rewind,
+    Rewound,
+    StartRedrive,
+)
+
+
+async def list_queues(call: Call[ListQuery, Nothing]) -> NameList:
+    """List queues of the account, by name."""
+    query = call.query
+    page = await call.client.queues(search=query.search, offset=query.offset, limit=query.limit)
+    return name_list(page, query.offset)
+
+
+async def create_queue(call: Call[Nothing, QueueAttributes]) -> QueueInfo:
+    """Create a queue. If a queue of this name exists, the request fails: to accept an equal queue, use PUT.
+
+    A name has 1 to 64 ASCII letters, digits, `-` and `_`, and does not differ only in case from the name of another
+    queue.
+    """
+    return queue_info(await call.client.create_queue_info(call.names["queue"], **set_fields(call.body)))
+
+
+async def ensure_queue(call: Call[Nothing, QueueAttributes]) -> QueueInfo:
+    """Create a queue, or check that the existing queue has the given attributes. Safe to repeat.
+
+    Attributes that the request omits are not compared. 201 = the queue was created, 200 = it existed.
+    """
+    return queue_info(await call.client.ensure_queue_info(call.names["queue"], **set_fields(call.body)))
+
+
+async def get_queue(call: Call[Nothing, Nothing]) -> QueueInfo:
+    """Return the attributes and the exact counts of a queue."""
+    return queue_info(await call.client.queue(call.names["queue"]).attributes())
+
+
+async def set_queue(call: Call[Nothing, QueueAttributes]) -> QueueInfo:
+    """Change the given attributes in one step, all or none; other attributes stay."""
+    return queue_info(await call.client.queue(call.names["queue"]).set_attributes(**set_fields(call.body)))
+
+
+async def delete_queue(call: Call[Nothing, Nothing]) -> None:
+    """Delete a queue with all its messages. A queue that serves as a dead-letter queue cannot be deleted."""
+    await call.client.delete_queue(call.names["queue"])
+
+
+async def clear_queue(call: Call[Nothing, Nothing]) -> None:
+    """Drop every message sent before this request, in every state, in one step; receipt handles become invalid."""
+    await call.client.queue(call.names["queue"]).clear()
+
+
+async def rewind_queue(call: Call[Nothing, Rewind]) -> Rewound:
+    """Make deleted messages active again that were sent at or after a time. Needs a rewind window (`rewind`)."""
+    body = call.body
+    if (body.time is None) == (body.ago is None):
+        raise invalid("time", "a rewind has exactly one of the fields time and ago")
+    if body.ago is not None and body.ago < 0:
+        raise invalid("ago", f"ago must not be negative, not {body.ago:g}", value=body.ago)
+    rewound = await call.client.queue(call.names["queue"]).rewind(body.time, ago=body.ago, strict=body.strict)
+    return Rewound(messages=rewound.messages, time=rewound.time, clamped=rewound.clamped)
+
+
+async def list_dead_letter_sources(call: Call[Nothing, Nothing]) -> QueueNames:
+    """List the queues that use this queue as their dead-letter queue."""
+    return QueueNames(names=list(await call.client.queue(call.names["queue"]).dead_letter_sources()))
+
+
+async def start_redrive(call: Call[Nothing, StartRedrive]) -> Redrive:
+    """Start to move the messages of a dead-letter queue back to their origins, or all of them to a target.
+
+    The broker continues by itself, also after a restart.
+    """
+    body = call.body
+    queue = call.client.queue(call.names["queue"])
+    return _redrive(await queue.redrive(body.target, max_per_second=body.max_per_second))
+
+
+async def get_redrive(call: Call[Nothing, Nothing]) -> Redrive:
+    """Return the progress of the current redrive, or the result of the last redrive."""
+    return _redrive(await call.client.queue(call.names["queue"]).redrive_status())
+
+
+async def cancel_redrive(call: Call[Nothing, Nothing]) -> Redrive:
+    """End the current redrive; messages already moved stay moved."""
+    return _redrive(await call.client.queue(call.names["queue"]).cancel_redrive())
+
+
+def name_list(page: NamePage, offset: int) -> NameList:
+    """Convert a page of names."""
+    return NameList(names=page.names, total=page.total, next_offset=next_offset(offset, len(page.names), page.total))
+
+
+def next_offset(offset: int, count: int, total: int) -> int | None:
+    """Return the offset of the next page, or None at the end."""
+    return offset + count if count and offset + count < total else None
+
+
+def set_fields(attributes: msgspec.Struct) -> Any:
+    """Return the fields that a request has, as arguments of a call of the client."""
+    return {name: value for name, value in msgspec.structs.asdict(attributes).items() if value is not msgspec.UNSET}
+
+
+def queue_info(info: ClientQueueInfo) -> QueueInfo:
+    """Convert the attributes, counts and facts of a queue."""
+    return QueueInfo(
+        name=info.name,
+        id=str(info.id),
+        created=info.created,
+        attributes=QueueAttributes(**info.attributes()),  # pyright: ignore[reportArgumentType]
+        counts=QueueCounts(
+            active=info.active,
+            in_flight=info.in_flight,
+            delayed=info.delayed,
+            half=info.half,
+            rewindable=info.rewindable,
+        ),
+        dead_letter_sources=info.dead_letter_sources,
+        oldest_message_time=info.oldest_message_time,
+        create_time=info.create_time,
+        modify_time=info.modify_time,
+        region=info.region,
+    )
+
+
+def _redrive(status: ClientRedrive) -> Redrive:
+    return Redrive(
+        queue=status.queue,
+        target=status.target,
+        max_per_second=status.max_per_second,
+        start_time=status.start_time,
+        end_time=status.end_time,
+        reason=status.reason,
+        moved=status.moved,
+        remaining=status.remaining,
+        missing_origins=status.missing_origins,
+    )

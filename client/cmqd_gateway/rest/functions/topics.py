@@ -1,0 +1,350 @@
+"""Topics and subscriptions."""
+
+import re
+from typing import Any
+
+import msgspec
+
+from cmqd_client import Subscription
+from cmqd_client import SubscriptionInfo as ClientSubscriptionInfo
+from cmqd_client import TopicInfo as ClientTopicInfo
+from cmqd_client.deliveries import Delivery
+from cmqd_client.deliveries import PendingMessage as ClientPendingMessage
+from cmqd_gateway.rest import values
+from cmqd_gateway.rest.functions.messages import body_of, page_end, page_start
+from cmqd_gateway.rest.functions.queues import name_list, next_offset, set_fields
+from cmqd_gateway.rest.operation import Call
+from cmqd_gateway.rest.problems import invalid
+from cmqd_gateway.rest.types import (
+    Deliveries,
+    ListQuery,
+    MessageDeliveries,
+    MessageDelivery,
+    NameList,
+    NewSubscription,
+    Nothing,
+    PendingMessage,
+    PendingMessages,
+    PendingQuery,
+    Published,
+    PublishedBatch,
+    PublishMessage,
+    PublishMessages,
+    RotatedSecret,
+    RotateSecret,
+    SubscriptionChanges,
+    SubscriptionInfo,
+    SubscriptionList,
+    SubscriptionSummary,
+    TopicAttributes,
+    TopicChanges,
+    TopicInfo,
+)
+
+MESSAGE_ID = re.compile("Msg-[0-9a-f]{16}")
+
+
+async def list_topics(call: Call[ListQuery, Nothing]) -> NameList:
+    """List topics of the account, by name."""
+    query = call.query
+    page = await call.client.topics(search=query.search, offset=query.offset, limit=query.limit)
+    return name_list(page, query.offset)
+
+
+async def create_topic(call: Call[Nothing, TopicAttributes]) -> TopicInfo:
+    """Create a topic. If a topic of this name exists, the request fails: to accept an equal topic, use PUT.
+
+    A name has 3 to 64 ASCII letters, digits, `-` and `_`. The broker cuts a longer name; `name` of the reply is the
+    name in use.
+    """
+    return _topic_info(await call.client.create_topic_info(call.names["topic"], **set_fields(call.body)))
+
+
+async def ensure_topic(call: Call[Nothing, TopicAttributes]) -> TopicInfo:
+    """Create a topic, or check that the existing topic has the given attributes. Safe to repeat."""
+    return _topic_info(await call.client.ensure_topic_info(call.names["topic"], **set_fields(call.body)))
+
+
+async def get_topic(call: Call[Nothing, Nothing]) -> TopicInfo:
+    """Return the attributes and the counts of a topic."""
+    return _topic_info(await call.client.topic(call.names["topic"]).attributes())
+
+
+async def set_topic(call: Call[Nothing, TopicChanges]) -> TopicInfo:
+    """Change the limit for bodies, the only attribute of a topic that can be changed."""
+    topic = call.client.topic(call.names["topic"])
+    return _topic_info(await topic.set_attributes(max_message_bytes=call.body.max_message_bytes))
+
+
+async def delete_topic(call: Call[Nothing, Nothing]) -> None:
+    """Delete a topic that has no subscriptions."""
+    await call.client.delete_topic(call.names["topic"])
+
+
+async def publish_message(call: Call[Nothing, PublishMessage]) -> Published:
+    """Publish a message to every subscription that matches now.
+
+    When the reply comes, the message and its copies in queues are on disk. A message that matches no subscription is
+    discarded, which is not an error: `matched` is 0.
+    """
+    body = call.body
+    _check_labels(body, "")
+    published = await call.client.topic(call.names["topic"]).publish(
+        body_of(body.body, body.encoding, "body"),
+        tags=body.tags,
+        routing_key=body.routing_key,
+        headers=body.headers or None,
+        dedup_id=call.dedup_id(body.dedup_id),
+    )
+    return Published(id=published.id, matched=published.matched)
+
+
+async def publish_messages(call: Call[Nothing, PublishMessages]) -> PublishedBatch:
+    """Publish up to 256 messages in one step: all are published with all their copies, or none is.
+
+    With an `Idempotency-Key` KEY, the dedup ids of the messages are `KEY:0`, `KEY:1` and so on.
+    """
+    messages = call.body.messages
+    for index, message in enumerate(messages):
+        _check_labels(message, f"messages[{index}].")
+    has_tags = any(message.tags for message in messages)
+    has_keys = any(message.routing_key is not None for message in messages)
+    if has_tags and has_keys:
+        raise invalid("messages", "a batch has tags (tag topic) or routing keys (routing topic), not both")
+    published = await call.client.topic(call.names["topic"]).publish_batch(
+        [body_of(message.body, message.encoding, f"messages[{index}].body") for index, message in enumerate(messages)],
+        tags=[message.tags or [] for message in messages] if has_tags else None,
+        routing_keys=[message.routing_key or "" for message in messages] if has_keys else None,
+        headers=[message.headers or None for message in messages],
+        dedup_ids=call.dedup_ids([message.dedup_id for message in messages]),
+        after=call.body.after,
+    )
+    return PublishedBatch(results=[Published(id=entry.id, matched=entry.matched) for entry in published])
+
+
+# ---------------------------------------------------------------- subscriptions
+
+
+async def list_subscriptions(call: Call[ListQuery, Nothing]) -> SubscriptionList:
+    """List the subscriptions of a topic, by name."""
+    query = call.query
+    topic = call.client.topic(call.names["topic"])
+    page = await topic.subscriptions(search=query.search, offset=query.offset, limit=query.limit)
+    subscriptions = [
+        SubscriptionSummary(
+            name=summary.name,
+            protocol=summary.protocol,
+            endpoint=summary.endpoint,
+            paused=summary.paused,
+            waiting=summary.waiting,
+            in_retry=summary.in_retry,
+            last_error=summary.last_error,
+        )
+        for summary in page
+    ]
+    return SubscriptionList(
+        subscriptions=subscriptions,
+        total=page.total,
+        next_offset=next_offset(query.offset, len(subscriptions), page.total),
+    )
+
+
+async def create_subscription(call: Call[Nothing, NewSubscription]) -> SubscriptionInfo:
+    """Subscribe a queue or a URL to the messages published from now on.
+
+    Requests to a URL are signed (Standard Webhooks) with the `secret` of the reply, which is shown only once.
+    """
+    return await _subscribe(call, ensure=False)
+
+
+async def ensure_subscription(call: Call[Nothing, NewSubscription]) -> SubscriptionInfo:
+    """Subscribe, or check that the existing subscription has the given attributes. Safe to repeat."""
+    return await _subscribe(call, ensure=True)
+
+
+async def get_subscription(call: Call[Nothing, Nothing]) -> SubscriptionInfo:
+    """Return the attributes, counts and the last error of a subscription."""
+    return _subscription_info(await _subscription(call).info())
+
+
+async def set_subscription(call: Call[Nothing, SubscriptionChanges]) -> SubscriptionInfo:
+    """Change a subscription in one step; pause or resume its deliveries. Tags and keys are for later publishes."""
+    return _subscription_info(await _subscription(call).set(**_given(call.body)))
+
+
+async def delete_subscription(call: Call[Nothing, Nothing]) -> None:
+    """End a subscription and drop its waiting messages; copies already in the queue stay there."""
+    await _subscription(call).unsubscribe()
+
+
+async def retry_deliveries(call: Call[Nothing, Nothing]) -> Deliveries:
+    """Retry all failed messages of a subscription at once; messages out of retries get another attempt."""
+    return Deliveries(messages=(await _subscription(call).retry_now()).messages)
+
+
+async def drop_deliveries(call: Call[Nothing, Nothing]) -> Deliveries:
+    """Drop all messages that wait or are in retry for a subscription."""
+    return Deliveries(messages=(await _subscription(call).drop_waiting()).messages)
+
+
+async def peek_deliveries(call: Call[PendingQuery, Nothing]) -> PendingMessages:
+    """Return messages that a subscription has not had, in the order of their publishes; nothing changes."""
+    query = call.query
+    page = await _subscription(call).peek(query.max_messages, start=page_start(query.start), bodies=query.bodies)
+    messages = [_pending_message(message) for message in page]
+    return PendingMessages(messages=messages, next_start=page_end(page.next_start))
+
+
+async def retry_delivery(call: Call[Nothing, Nothing]) -> Deliveries:
+    """Retry a message of a subscription at once, also if it was never tried or is out of retries.
+
+    `messages` is 0 if the message was never tried and waits for its turn, because the broker has no room to remember
+    another failure.
+    """
+    return Deliveries(messages=(await _subscription(call).retry(_message_id(call))).messages)
+
+
+async def drop_delivery(call: Call[Nothing, Nothing]) -> None:
+    """Drop a message for a subscription; an attempt under way may still deliver the message."""
+    await _subscription(call).drop(_message_id(call))
+
+
+async def get_message_deliveries(call: Call[Nothing, Nothing]) -> MessageDeliveries:
+    """Report the subscriptions that have had a published message, and the others.
+
+    Known for at least as long as a subscription waits for the message, and after that for as long as the log of the
+    broker holds the publish.
+    """
+    report = await call.client.topic(call.names["topic"]).deliveries(_message_id(call))
+    return MessageDeliveries(
+        id=report.id,
+        publish_time=report.publish_time,
+        size=report.size,
+        tags=report.tags,
+        routing_key=report.routing_key,
+        deliveries=[_message_delivery(delivery) for delivery in report],
+    )
+
+
+async def rotate_secret(call: Call[Nothing, RotateSecret]) -> RotatedSecret:
+    """Make a new secret for the signatures of requests to a URL. The reply shows it, and no other reply does."""
+    rotated = await _subscription(call).rotate_secret(overlap=call.body.overlap)
+    return RotatedSecret(secret=rotated.secret, overlap_until=rotated.overlap_until)
+
+
+# ---------------------------------------------------------------- conversions
+
+
+def _message_id(call: Call[Any, Any]) -> str:
+    text = call.names["message"]
+    if not MESSAGE_ID.fullmatch(text):
+        shown = text[:100]
+        raise invalid("message", f"{shown!r} is no message id; an id looks like Msg-0000000000000001", value=shown)
+    return text
+
+
+def _pending_message(message: ClientPendingMessage) -> PendingMessage:
+    text = encoding = None
+    if message.body is not None:
+        text, encoding = values.json_body(message.body)
+    return PendingMessage(
+        id=message.id,
+        state=str(message.state),
+        publish_time=message.publish_time,
+        size=message.size,
+        attempts=message.attempts,
+        next_attempt_time=message.next_attempt_time,
+        last_error=message.last_error,
+        last_error_time=message.last_error_time,
+        tags=message.tags,
+        routing_key=message.routing_key,
+        body=text,
+        encoding=encoding,
+        headers=message.headers,
+    )
+
+
+def _message_delivery(delivery: Delivery) -> MessageDelivery:
+    return MessageDelivery(
+        subscription=delivery.subscription,
+        state=str(delivery.state),
+        endpoint=delivery.endpoint,
+        attempts=delivery.attempts,
+        next_attempt_time=delivery.next_attempt_time,
+        last_error=delivery.last_error,
+        last_error_time=delivery.last_error_time,
+        delivered_time=delivery.delivered_time,
+        copy_id=delivery.copy_id,
+        drop_reason=delivery.drop_reason,
+    )
+
+
+def _subscription(call: Call[Any, Any]) -> Subscription:
+    return call.client.topic(call.names["topic"]).subscription(call.names["subscription"])
+
+
+async def _subscribe(call: Call[Nothing, NewSubscription], *, ensure: bool) -> SubscriptionInfo:
+    body = call.body
+    if (body.queue is None) == (body.url is None):
+        raise invalid("queue", "a subscription has exactly one of the fields queue and url")
+    if body.url is not None and not body.url.lower().startswith(("http://", "https://")):
+        raise invalid("url", f"url must begin with http:// or https://, not {body.url[:100]!r}")
+    if body.filter_tags and body.binding_keys:
+        raise invalid(
+            "filter_tags", "a subscription has filter_tags (tag topic) or binding_keys (routing topic), not both"
+        )
+    topic = call.client.topic(call.names["topic"])
+    return _subscription_info(await topic.subscribe_info(call.names["subscription"], ensure=ensure, **_given(body)))
+
+
+def _given(body: NewSubscription | SubscriptionChanges) -> dict[str, Any]:
+    return {name: value for name, value in msgspec.structs.asdict(body).items() if value is not None}
+
+
+def _check_labels(message: PublishMessage, before: str) -> None:
+    if message.tags and message.routing_key is not None:
+        raise invalid(
+            f"{before}tags", f"{before}tags (tag topic) and {before}routing_key (routing topic) exclude each other"
+        )
+
+
+def _topic_info(info: ClientTopicInfo) -> TopicInfo:
+    return TopicInfo(
+        name=info.name,
+        id=str(info.id),
+        created=info.created,
+        attributes=TopicAttributes(filter_type=info.filter_type.value, max_message_bytes=info.max_message_bytes),
+        lifecycle=info.lifecycle,
+        retained=info.retained,
+        subscriptions=info.subscriptions,
+        oldest_message_time=info.oldest_message_time,
+        create_time=info.create_time,
+        modify_time=info.modify_time,
+        region=info.region,
+    )
+
+
+def _subscription_info(info: ClientSubscriptionInfo) -> SubscriptionInfo:
+    return SubscriptionInfo(
+        topic=info.topic,
+        name=info.name,
+        created=info.created,
+        secret=info.secret,
+        protocol=info.protocol,
+        endpoint=info.endpoint,
+        strategy=str(info.strategy),
+        content_format=str(info.content_format),
+        filter_tags=info.filter_tags,
+        binding_keys=info.binding_keys,
+        paused=info.paused,
+        waiting=info.waiting,
+        in_retry=info.in_retry,
+        delivered=info.delivered,
+        dropped=info.dropped,
+        blocked=info.blocked,
+        last_error=info.last_error,
+        last_error_time=info.last_error_time,
+        next_attempt_time=info.next_attempt_time,
+        create_time=info.create_time,
+        modify_time=info.modify_time,
+    )

@@ -1,0 +1,100 @@
+"""An operation of the JSON API: the row of the table, and the call that its function gets."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Generic, Literal, TypeVar
+
+from msgspec import Struct
+
+from cmqd_client import Client
+from cmqd_gateway.rest.problems import invalid
+
+QueryT = TypeVar("QueryT", bound=Struct)
+BodyT = TypeVar("BodyT", bound=Struct)
+ReplyT = TypeVar("ReplyT", bound="Struct | None")
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[QueryT, BodyT]):
+    """A request that has been read: everything that the function of an operation needs."""
+
+    client: Client
+    """A client of the broker with the key of the caller, so the broker decides what the caller may do."""
+    names: Mapping[str, str]
+    """The parameters of the path."""
+    query: QueryT
+    body: BodyT
+    idempotency_key: str | None
+
+    def dedup_id(self, own: str | None) -> str | None:
+        """Return the dedup id of a single message: its own, or the idempotency key.
+
+        Raises:
+            ProblemError: the request has both.
+        """
+        self._check_one_name(own)
+        return self.idempotency_key if own is None else own
+
+    def dedup_ids(self, own: list[str | None]) -> list[str | None]:
+        """Return the dedup ids of a batch: their own, or the idempotency key with the index of each message.
+
+        Raises:
+            ProblemError: the request has both, or the key leaves no room for the index.
+        """
+        key = self.idempotency_key
+        if key is None:
+            return own
+        for dedup_id in own:
+            self._check_one_name(dedup_id)
+        ids: list[str | None] = [f"{key}:{index}" for index in range(len(own))]
+        if own and len(f"{key}:{len(own) - 1}") > MAX_DEDUP_ID_BYTES:
+            room = MAX_DEDUP_ID_BYTES - len(f":{len(own) - 1}")
+            raise invalid(
+                "Idempotency-Key",
+                f"the header Idempotency-Key has {len(key)} characters; for this batch it has at most {room}, because "
+                f"the dedup id of a message is the key with the index of the message",
+                limit=room,
+            )
+        return ids
+
+    def _check_one_name(self, own: str | None) -> None:
+        if own is not None and self.idempotency_key is not None:
+            raise invalid("dedup_id", "a request has the header Idempotency-Key or the field dedup_id, not both")
+
+
+MAX_DEDUP_ID_BYTES = 64
+"""Longest dedup id of the protocol."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation(Generic[QueryT, BodyT, ReplyT]):
+    """A row of the table of operations."""
+
+    name: str
+    """``operationId`` in the OpenAPI document."""
+    method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
+    path: str
+    """Below ``/api/v1``, with parameters in braces."""
+    tag: str
+    """Heading in the OpenAPI document."""
+    summary: str
+    run: Callable[[Call[QueryT, BodyT]], Awaitable[ReplyT]]
+    """Executes the request. The docstring of the function is the description in the OpenAPI document."""
+    query: type[QueryT]
+    body: type[BodyT]
+    reply: type[ReplyT] | None
+    """None = the reply has no body."""
+    problems: tuple[str, ...] = ()
+    """Names of the errors of this operation, beside the errors of every operation."""
+    statuses: tuple[int, ...] = (200,)
+    """Statuses of success. With 201 and 200, 201 says that the request created the thing."""
+    idempotency: bool = False
+    """True if the header ``Idempotency-Key`` names the messages of the request."""
+    unsent: Callable[[Call[QueryT, BodyT], ReplyT], Awaitable[None]] | None = None
+    """Function that takes back a reply after the loss of its connection."""
+
+    def status(self, reply: ReplyT) -> int:
+        """Return the status of a successful reply."""
+        if len(self.statuses) == 1:
+            return self.statuses[0]
+        return 201 if getattr(reply, "created", False) else 200

@@ -1,0 +1,240 @@
+"""The routes of the JSON API: from an HTTP request to an operation and back.
+
+    key of the header ─► rate ─► path, query, body ─► the operation's function ─► JSON, or problem+json
+
+The key comes first: a stranger cannot make the gateway read a body.
+"""
+
+import math
+import re
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import msgspec
+from aiohttp import web
+
+from cmqd_client import Client
+from cmqd_client.errors import ClientClosed, CmqError
+from cmqd_gateway.broker_connections import TooManyKeysInUse
+from cmqd_gateway.caller import NotAuthenticated, key_of_authorization
+from cmqd_gateway.gateway import Gateway
+from cmqd_gateway.key_secrets import KeySecret, TooManyUnknownIds
+from cmqd_gateway.log_lines import get_logger
+from cmqd_gateway.request_bodies import BodyRefused
+from cmqd_gateway.rest import openapi
+from cmqd_gateway.rest.operation import Call, Operation
+from cmqd_gateway.rest.page import CONTENT_SECURITY_POLICY, PageFile, page_files
+from cmqd_gateway.rest.problems import (
+    CONTENT_TYPE,
+    Problem,
+    ProblemError,
+    gateway_problem,
+    of_code,
+    problem_of,
+)
+from cmqd_gateway.rest.reading import read_body, read_idempotency_key, read_query
+from cmqd_gateway.rest.table import BASE, OPERATIONS
+from cmqd_protocol.errors import ErrorCode
+
+_log = get_logger()
+
+_HEADERS: Final[Mapping[str, str]] = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+"""Of every answer of the API: a cache or a browser must not keep messages, and must not guess their type."""
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def routes(gateway: Gateway) -> Iterable[web.AbstractRouteDef]:
+    """Return the routes of the JSON API and of its page."""
+    for path, file in page_files().items():
+        yield web.get(f"{BASE}/{path}", _file_handler(file))
+    yield web.get(f"{BASE}/openapi.json", _serve_document)
+    for operation in OPERATIONS:
+        handler = _OperationHandler(gateway, operation).handle
+        if operation.method == "GET":
+            yield web.get(BASE + operation.path, handler)
+        else:
+            yield web.route(operation.method, BASE + operation.path, handler)
+    yield web.get(BASE, _serve_redirect)
+    # Last: aiohttp takes the first route that matches.
+    yield web.route("*", BASE, _serve_refusal)
+    yield web.route("*", BASE + "/{path:.*}", _serve_refusal)
+
+
+class _OperationHandler:
+    """Handles the requests of an operation; cancelled when the connection of a request is lost."""
+
+    def __init__(self, gateway: Gateway, operation: Operation[Any, Any, Any]) -> None:
+        self._gateway = gateway
+        self._operation = operation
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        operation = self._operation
+        try:
+            _check_site(request)
+            key = await self._key(request)
+            call, reply = await self._run(request, key)
+        except ProblemError as refusal:
+            return _problem_response(request, refusal.problem, refusal.headers)
+        except CmqError as error:
+            return _problem_response(request, problem_of(error), {})
+        except Exception as bug:
+            _log.error("request_failed", operation=operation.name, error=type(bug).__name__, exc_info=bug)
+            problem = of_code(ErrorCode.INTERNAL_ERROR, "the gateway failed at this request; its log has the reason")
+            return _problem_response(request, problem.problem, {})
+        status = operation.status(reply)
+        if reply is None:
+            return web.Response(status=status, headers=_HEADERS)
+        response = _json_response(status, msgspec.json.encode(reply), "application/json", {})
+        unsent = operation.unsent
+        if unsent is not None:
+            # Written here and not by aiohttp, because messages that cannot be handed over go back to their queue.
+            await self._gateway.write_or(request, response, lambda: self._take_back(unsent, key, call, reply))
+        return response
+
+    async def _key(self, request: web.Request) -> KeySecret:
+        """Return the key of a request.
+
+        Raises:
+            ProblemError: there is no such key, or it makes too many requests.
+        """
+        gateway = self._gateway
+        if len(request.headers.getall("Authorization", [])) > 1:
+            raise gateway_problem("unauthorized", "the header Authorization is given twice", field="Authorization")
+        try:
+            key = await key_of_authorization(gateway.secrets, request.headers.get("Authorization"))
+        except NotAuthenticated as refusal:
+            raise gateway_problem("unauthorized", str(refusal), field="Authorization") from None
+        except TooManyUnknownIds:
+            text = "the gateway asks the broker for too many unknown keys; try again"
+            raise of_code(ErrorCode.TOO_MANY_REQUESTS, text) from None
+        if not gateway.rates.take(key.secret_id):
+            raise of_code(ErrorCode.TOO_MANY_REQUESTS, "the key makes more requests per second than the gateway allows")
+        return key
+
+    async def _run(self, request: web.Request, key: KeySecret) -> "tuple[Call[Any, Any], Any]":
+        operation = self._operation
+        query = read_query(list(request.query.items()), operation.query)
+        idempotency_key = None
+        if operation.idempotency:
+            idempotency_key = read_idempotency_key(request.headers.getall("Idempotency-Key", []))
+        body = await self._body(request)
+        async with self._client(key) as client:
+            call: Call[Any, Any] = Call(client, dict(request.match_info), query, body, idempotency_key)
+            try:
+                return call, await operation.run(call)
+            except ClientClosed:
+                text = "the gateway is shutting down; the request was not executed"
+                raise of_code(ErrorCode.SHUTTING_DOWN, text) from None
+
+    async def _body(self, request: web.Request) -> Any:
+        try:
+            raw = await self._gateway.bodies.read(request)
+        except BodyRefused as refusal:
+            raise gateway_problem("request_too_large", str(refusal)) from None
+        encoding = request.headers.get("Content-Encoding", "identity").strip().lower()
+        if raw and encoding != "identity":
+            raise gateway_problem(
+                "unsupported_media_type",
+                f"the header Content-Encoding is {encoding[:50]}; send the body as it is",
+                field="Content-Encoding",
+            )
+        has_type = "Content-Type" in request.headers
+        return read_body(
+            request.content_type if has_type else None, request.charset if has_type else None, raw, self._operation.body
+        )
+
+    @asynccontextmanager
+    async def _client(self, key: KeySecret) -> AsyncGenerator[Client]:
+        try:
+            async with self._gateway.connections.client(key) as client:
+                yield client
+        except TooManyKeysInUse:
+            text = "all connections of the gateway to the broker are in use"
+            raise of_code(ErrorCode.TOO_MANY_CONNECTIONS, text) from None
+
+    async def _take_back(
+        self, unsent: Callable[[Any, Any], Awaitable[None]], key: KeySecret, call: Call[Any, Any], reply: Any
+    ) -> None:
+        """Take back a reply that was not written, with a client of its own: the request's may be closed by now."""
+        async with self._client(key) as client:
+            await unsent(Call(client, call.names, call.query, call.body, call.idempotency_key), reply)
+
+
+def _check_site(request: web.Request) -> None:
+    """Refuse a request that a page of another site made a browser send: the browser may add its stored basic auth.
+
+    Raises:
+        ProblemError: the request comes from a page of another origin.
+    """
+    if request.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
+        raise gateway_problem("cross_site_request", "pages of other sites cannot use this API", field="Sec-Fetch-Site")
+
+
+# ---------------------------------------------------------------- answers
+
+
+def _json_response(status: int, body: bytes, content_type: str, headers: Mapping[str, str]) -> web.Response:
+    return web.Response(status=status, body=body, content_type=content_type, headers={**_HEADERS, **headers})
+
+
+def _problem_response(request: web.Request, problem: Problem, headers: Mapping[str, str]) -> web.Response:
+    more: dict[str, str] = dict(headers)
+    if problem.retry_after is not None and problem.status in (429, 503):
+        more["Retry-After"] = str(max(1, math.ceil(problem.retry_after)))
+    if problem.status == 401:
+        # A browser would ask for a password and keep it, so it is not offered basic auth; the page asks by itself.
+        is_browser = "Sec-Fetch-Site" in request.headers
+        more["WWW-Authenticate"] = 'Bearer realm="cmqd"' + (
+            "" if is_browser else ', Basic realm="cmqd", charset="UTF-8"'
+        )
+    return _json_response(problem.status, msgspec.json.encode(problem), CONTENT_TYPE, more)
+
+
+async def _serve_document(request: web.Request) -> web.StreamResponse:
+    return _json_response(200, openapi.document(), "application/json", {})
+
+
+async def _serve_redirect(request: web.Request) -> web.StreamResponse:
+    # A relative reference: a proxy may serve the gateway under another path.
+    return web.Response(status=308, headers={**_HEADERS, "Location": "v1/"})
+
+
+def _file_handler(file: PageFile) -> Handler:
+    caching = f"public, max-age={file.max_age_seconds}, immutable" if file.max_age_seconds else "no-cache"
+    headers = {
+        "Cache-Control": caching,
+        "Content-Security-Policy": CONTENT_SECURITY_POLICY,
+        "Cross-Origin-Opener-Policy": "same-origin",
+        "Referrer-Policy": "no-referrer",
+        "X-Content-Type-Options": "nosniff",
+    }
+
+    async def serve(request: web.Request) -> web.StreamResponse:
+        return web.Response(body=file.content, content_type=file.content_type, charset="utf-8", headers=headers)
+
+    return serve
+
+
+_PATHS: Final = [
+    (re.compile(re.sub(r"\{\w+\}", "[^/]+", operation.path)), operation.method) for operation in OPERATIONS
+]
+
+
+async def _serve_refusal(request: web.Request) -> web.StreamResponse:
+    """Answer a path, or a method of a path, that the table does not have."""
+    path = "/" + request.match_info.get("path", "")
+    methods = [method for pattern, method in _PATHS if pattern.fullmatch(path)]
+    if methods:
+        allowed = ", ".join(methods)
+        refusal = gateway_problem(
+            "method_not_allowed",
+            f"{request.method[:20]} is no method of this path; it has {allowed}",
+            headers={"Allow": allowed},
+        )
+    else:
+        refusal = gateway_problem(
+            "path_not_found", f"the API has no path {request.path[:200]}; see {BASE}/openapi.json"
+        )
+    return _problem_response(request, refusal.problem, refusal.headers)

@@ -1,0 +1,217 @@
+"""The server of a gateway: its HTTP application, its listeners and its end.
+
+    async with GatewayServer(Gateway(settings, source, make_client)) as server: ...
+
+On leaving, the gateway accepts no more connections, ends long polls without messages, lets other requests finish, and
+closes its connections to the broker.
+"""
+
+import asyncio
+import logging
+import os
+import ssl
+from collections.abc import Awaitable, Callable, Iterable
+from types import TracebackType
+from typing import Any, Final, Self
+
+from aiohttp import web
+
+from cmqd_gateway.cmq import endpoint
+from cmqd_gateway.connection_guard import CHECK_SECONDS
+from cmqd_gateway.gateway import Gateway
+from cmqd_gateway.log_lines import get_logger
+from cmqd_gateway.monitoring import routes as monitoring_routes
+from cmqd_gateway.rest import routes as rest_routes
+from cmqd_gateway.settings import Settings, split_address
+
+DRAIN_SECONDS: Final = 5.0
+"""Time for requests in progress at the end."""
+LINGERING_SECONDS: Final = 5.0
+"""Time for which the rest of a refused body is read and dropped."""
+BACKLOG: Final = 1_024
+
+_log = get_logger()
+
+
+class GatewayServer:
+    """Listens for a gateway; see the module."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        """Keep the gateway; :meth:`start` listens."""
+        self.gateway: Gateway = gateway
+        self.addresses: list[tuple[str, int]] = []
+        """Hosts and ports on which the gateway listens, HTTP first."""
+        self._servers: list[asyncio.Server] = []
+        self.metrics_address: tuple[str, int] | None = None
+        """Host and port of the listener for metrics alone, if there is one."""
+        self._runners: list[web.AppRunner] = []
+        self._checker: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Listen.
+
+        Raises:
+            OSError, ssl.SSLError: an address or the TLS files cannot be used.
+        """
+        settings = self.gateway.settings
+        try:
+            runner = await self._run(_api_routes(self.gateway))
+            if settings.listen:
+                self.addresses.append(await self._listen(runner, "listen", settings.listen, None))
+            if settings.listen_https:
+                tls = _tls_context(settings)
+                self.addresses.append(await self._listen(runner, "listen_https", settings.listen_https, tls))
+            if settings.metrics_listen:
+                runner = await self._run(monitoring_routes.routes(self.gateway, with_metrics=True))
+                self.metrics_address = await self._listen(runner, "metrics_listen", settings.metrics_listen, None)
+        except BaseException:
+            await self.close()
+            raise
+        self._checker = asyncio.create_task(self._check())
+
+    async def close(self) -> None:
+        """End; harmless when repeated. See the module."""
+        self.gateway.is_draining = True
+        for server in self._servers:
+            server.close()
+        if self._checker is not None:
+            self._checker.cancel()
+        # The clients first: that ends the long polls, which would otherwise hold their connections for 30 s. Other
+        # requests have a second for the answer of the broker, and then the whole time to write theirs.
+        await self.gateway.close()
+        runners, self._runners = self._runners, []
+        for runner in runners:
+            if runner.server is not None:
+                # Idle connections close at once; the shutdown would wait for the whole time for their next request.
+                runner.server.pre_shutdown()
+                await runner.server.shutdown(DRAIN_SECONDS)
+            await runner.cleanup()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # ------------------------------------------------------------------ inside
+
+    async def _run(self, routes: Iterable[web.AbstractRouteDef]) -> web.AppRunner:
+        settings = self.gateway.settings
+        runner = web.AppRunner(
+            _application(self.gateway, routes),
+            handle_signals=False,
+            handler_cancellation=True,
+            access_log=None,
+            logger=_silent_logger(),
+            keepalive_timeout=settings.keep_alive_seconds,
+            lingering_time=LINGERING_SECONDS,
+            max_line_size=settings.max_head_bytes,
+            max_field_size=settings.max_head_bytes,
+            # A compressed body would cost more memory than its bytes; SDKs send none.
+            auto_decompress=False,
+        )
+        self._runners.append(runner)
+        await runner.setup()
+        return runner
+
+    async def _listen(
+        self, runner: web.AppRunner, name: str, address: str, tls: ssl.SSLContext | None
+    ) -> tuple[str, int]:
+        host, port = split_address(name, address)
+        make_inner = runner.server
+        assert make_inner is not None
+        server = await asyncio.get_running_loop().create_server(
+            lambda: self.gateway.guards.make(make_inner()),
+            host,
+            port,
+            ssl=tls,
+            backlog=BACKLOG,
+            reuse_port=True if self.gateway.settings.reuse_port else None,
+        )
+        self._servers.append(server)
+        bound = server.sockets[0].getsockname()
+        return str(bound[0]), int(bound[1])
+
+    async def _check(self) -> None:
+        while True:
+            await asyncio.sleep(CHECK_SECONDS)
+            self.gateway.guards.close_slow()
+            self.gateway.connections.close_idle()
+            self.gateway.secrets.drop_unconfirmed()
+
+
+def _api_routes(gateway: Gateway) -> Iterable[web.AbstractRouteDef]:
+    yield from endpoint.routes(gateway)
+    yield from rest_routes.routes(gateway)
+    yield from monitoring_routes.routes(gateway, with_metrics=not gateway.settings.metrics_listen)
+
+
+def _application(gateway: Gateway, routes: Iterable[web.AbstractRouteDef]) -> web.Application:
+    @web.middleware
+    async def in_request(
+        request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        transport = request.transport
+        gateway.guards.begin_request(transport)
+        try:
+            response = await handler(request)
+        except (web.HTTPException, ConnectionError):
+            # A lost connection is no fault: aiohttp ends the connection.
+            raise
+        except Exception as bug:
+            _log.error("request_failed", path=request.path, error=type(bug).__name__, exc_info=bug)
+            raise web.HTTPInternalServerError from None
+        else:
+            if gateway.is_draining:
+                response.force_close()
+            return response
+        finally:
+            gateway.guards.end_request(transport)
+
+    application = web.Application(middlewares=[in_request], client_max_size=gateway.settings.max_request_bytes)
+    application.add_routes(routes)
+    return application
+
+
+def _silent_logger() -> logging.Logger:
+    """Return a logger for aiohttp that writes no line.
+
+    aiohttp logs a traceback for each malformed request, with bytes of it, so any stranger could fill the log. Bugs of
+    handlers are logged by the middleware.
+    """
+    logger = logging.Logger("cmqd.gateway.http", logging.CRITICAL + 1)
+    logger.propagate = False
+    return logger
+
+
+def _tls_context(settings: Settings) -> ssl.SSLContext:
+    """Return the TLS context of the settings, which is that of the broker's own port.
+
+    Raises:
+        OSError, ssl.SSLError: certificate or key cannot be used.
+    """
+    assert settings.tls_certificate is not None
+    assert settings.tls_key is not None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(settings.tls_certificate, settings.tls_key)
+    return context
+
+
+def ready_facts(server: GatewayServer) -> dict[str, Any]:
+    """Return the content of the ready file."""
+    host, port = server.addresses[0]
+    return {
+        "host": host,
+        "port": port,
+        "addresses": [_printed(*address) for address in server.addresses],
+        "metrics_address": None if server.metrics_address is None else _printed(*server.metrics_address),
+        "pid": os.getpid(),
+    }
+
+
+def _printed(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,137 @@
+"""Settings of the gateway in a frozen table: meaning, default and range; each setting is a flag of ``cmqd-gateway``."""
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
+
+from cyclopts import Group, Parameter, validators
+
+from cmqd_gateway.log_lines import LogFormat, LogLevel
+
+_NETWORK = Group("Network", sort_key=1)
+_LIMITS = Group("Limits", sort_key=2)
+_CMQ = Group("CMQ's API 2.0", sort_key=3)
+_MONITORING = Group("Monitoring", sort_key=4)
+_LOGS = Group("Logs", sort_key=5)
+
+
+def _range(group: Group, low: float, high: float, text: str) -> Parameter:
+    return Parameter(group=group, validator=validators.Number(gte=low, lte=high), help=f"{text} ({low:g} to {high:g})")
+
+
+def _text(group: Group, text: str) -> Parameter:
+    return Parameter(group=group, help=text)
+
+
+Seconds: TypeAlias = float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The effective settings of a gateway; see the module."""
+
+    listen: Annotated[str, _text(_NETWORK, "address and port for HTTP; port 0 picks a free port; '' = no HTTP")] = (
+        "127.0.0.1:5681"
+    )
+    listen_https: Annotated[str, _text(_NETWORK, "address and port for HTTPS; '' = no HTTPS")] = ""
+    tls_certificate: Annotated[
+        Path | None, _text(_NETWORK, "PEM file with the certificate chain, for --listen-https")
+    ] = None
+    tls_key: Annotated[Path | None, _text(_NETWORK, "PEM file with the private key of --tls-certificate")] = None
+    reuse_port: Annotated[bool, _text(_NETWORK, "let several gateways of this machine share the port")] = False
+    ready_file: Annotated[
+        Path | None, _text(_NETWORK, "file for one JSON line (host, port, pid ...), written when the gateway listens")
+    ] = None
+    public_names: Annotated[
+        tuple[str, ...],
+        _text(_NETWORK, "names (host or host:port) under which clients know the gateway, beside the Host header"),
+    ] = ()
+
+    # All requests of a key are pipelined in a single connection; the operating system allows many more connections.
+    gateway_connections: Annotated[int, _range(_LIMITS, 1, 100_000, "connections to the broker, over all keys")] = 1_000
+    key_idle_seconds: Annotated[
+        Seconds, _range(_LIMITS, 1, 86_400, "time without requests after which the connection of a key is closed")
+    ] = 60.0
+    broker_patience_seconds: Annotated[
+        Seconds, _range(_LIMITS, 0.1, 60, "time for a request to the broker, beyond the wait of a receive")
+    ] = 5.0
+    max_connections: Annotated[int, _range(_LIMITS, 1, 1_000_000, "open HTTP connections")] = 20_000
+    # The pools of CMQ's SDKs keep an idle connection for up to 5 minutes. If the gateway closed the connection first, a
+    # request could be under way at the same moment, and the SDK would report a network error.
+    keep_alive_seconds: Annotated[
+        Seconds, _range(_LIMITS, 1, 86_400, "time after which an idle HTTP connection is closed")
+    ] = 600.0
+    slow_client_seconds: Annotated[
+        Seconds,
+        _range(_LIMITS, 0.1, 3_600, "time for a request's head, for its body, and for taking bytes of an answer"),
+    ] = 30.0
+    max_request_bytes: Annotated[int, _range(_LIMITS, 65_536, 64 << 20, "body of a request")] = 4 << 20
+    max_head_bytes: Annotated[int, _range(_LIMITS, 4_096, 1 << 20, "a line or field of a request's head")] = 16_384
+    body_memory_bytes: Annotated[
+        int, _range(_LIMITS, 4 << 20, 64 << 30, "bodies of requests that are being read, all connections together")
+    ] = 256 << 20
+    max_requests_per_second_per_key: Annotated[
+        int, _range(_LIMITS, 0, 10_000_000, "requests of a key, with a burst of one second; 0 = unlimited")
+    ] = 0
+
+    timestamp_window_seconds: Annotated[
+        int, _range(_CMQ, 1, 86_400, "largest difference of a request's Timestamp from the gateway's clock")
+    ] = 300
+
+    metrics_listen: Annotated[
+        str, _text(_MONITORING, "address and port for /metrics alone; '' = on the listeners of the APIs")
+    ] = ""
+    metrics_key_file: Annotated[
+        Path | None,
+        _text(
+            _MONITORING,
+            "file of mode 0600 with a line SECRET_ID:SECRET_KEY, a key with the role read, for all requests of"
+            " /metrics; without it a request needs a key of its own",
+        ),
+    ] = None
+    metrics_top: Annotated[
+        int, _range(_MONITORING, 0, 10_000, "most queues, topics and subscriptions with metrics of their own")
+    ] = 100
+    # Within a second: after this time a key without its former role reads no more figures.
+    metrics_cache_seconds: Annotated[
+        Seconds, _range(_MONITORING, 0, 60, "time for which requests share the figures of a key")
+    ] = 1.0
+
+    log_format: Annotated[LogFormat, _text(_LOGS, "form of the log lines")] = LogFormat.CONSOLE
+    log_level: Annotated[LogLevel, _text(_LOGS, "the least severe line that is written")] = LogLevel.INFO
+
+    def __post_init__(self) -> None:
+        """Refuse contradictory settings.
+
+        Raises:
+            ValueError: there is no listener, or HTTPS lacks its files.
+        """
+        if not self.listen and not self.listen_https:
+            raise ValueError("listen and listen_https are both empty; the gateway needs at least one address")
+        for name in ("listen", "listen_https", "metrics_listen"):
+            address = getattr(self, name)
+            if address:
+                split_address(name, address)
+        if bool(self.listen_https) != bool(self.tls_certificate and self.tls_key):
+            raise ValueError("listen_https, tls_certificate and tls_key must be given together")
+
+
+def split_address(name: str, address: str) -> tuple[str, int]:
+    """Return host and port of an address of the setting ``name``.
+
+    Raises:
+        ValueError: the address is no ``host:port``.
+    """
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
+        raise ValueError(f"{name} is {address!r}; it must be host:port, for IPv6 [address]:port")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def shown(settings: Settings) -> dict[str, Any]:
+    """Return the settings that differ from their defaults, for the log."""
+    return {
+        field.name: str(value) if isinstance(value, Path) else value
+        for field in dataclasses.fields(settings)
+        if (value := getattr(settings, field.name)) != field.default
+    }

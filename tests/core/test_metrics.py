@@ -1,0 +1,188 @@
+"""Metrics of the core: pages in order of name, and totals of accounts that never sink."""
+
+import pytest
+from msgspec.structs import asdict
+
+from cmqd.core.broker import Broker
+from cmqd.core.errors import InvalidArgument
+from cmqd.core.operations.metrics import COUNTED_A_STEP, ENTRIES_A_PAGE, EXAMINED_A_PAGE
+from cmqd_types.totals import QueueTotals
+from support.core_builders import ACCOUNT, Rig
+
+
+def counted(broker: Broker, account: str | None = None) -> QueueTotals:
+    """The totals of all queues after a whole round of steps."""
+    for _ in broker.count_totals():
+        pass
+    return broker.account_totals(account).queues
+
+
+def test_a_queue_shows_its_states_its_oldest_message_and_its_waiting_receives():
+    rig = Rig()
+    rig.create(rewind_ms=60_000)
+    sent_ms = rig.now_ms
+    rig.send(b"12", b"3", b"456")
+    rig.delete(*rig.handles(most=1))
+    rig.handles(most=1)
+    rig.advance(1000)
+    rig.send(b"later", delay_ms=50_000)
+    rig.create("empty")
+    rig.wait("empty", wait_ms=5000)
+
+    (empty, queue), after = rig.broker.queue_metrics(ACCOUNT, ("", ""), 10)
+
+    assert after is None
+    assert (empty.queue, empty.waiting_receives, empty.oldest_message_ms) == ("empty", 1, None)
+    assert (queue.active, queue.in_flight, queue.delayed, queue.half, queue.rewindable) == (1, 1, 1, 0, 1)
+    assert queue.oldest_message_ms is not None
+    assert sent_ms - 100 <= queue.oldest_message_ms <= sent_ms
+    assert queue.received_bytes == 3
+    assert queue.totals.deleted == 1
+
+
+def test_a_page_is_as_of_now_although_its_reply_waits_for_the_disk():
+    rig = Rig()
+    rig.create()
+    (queue,), _ = rig.broker.queue_metrics(ACCOUNT, ("", ""), 10)
+
+    rig.send(b"1")
+
+    assert queue.totals == QueueTotals()
+
+
+def test_pages_go_on_behind_a_name_also_if_queues_come_and_go_between_them():
+    rig = Rig()
+    for number in range(10):
+        rig.create(f"q{number}")
+    seen: list[str] = []
+    after: tuple[str, str] | None = ("", "")
+    while after is not None:
+        page, after = rig.broker.queue_metrics(None, after, 3)
+        seen += [queue.queue for queue in page]
+        if len(seen) == 3:
+            rig.delete_queue("q2")
+            rig.delete_queue("q5")
+            rig.create("q31")
+
+    assert seen == ["q0", "q1", "q2", "q3", "q31", "q4", "q6", "q7", "q8", "q9"]
+
+
+def test_pages_of_one_account_have_no_queue_of_another_and_an_unknown_account_has_none():
+    rig = Rig()
+    rig.create("own")
+    rig.done(rig.broker.create_queue("other", "theirs", {}, rig.now_ms))
+
+    assert [queue.queue for queue in rig.broker.queue_metrics("other", ("", ""), 10)[0]] == ["theirs"]
+    assert [queue.queue for queue in rig.broker.queue_metrics(ACCOUNT, ("admin", "a"), 10)[0]] == ["own"]
+    assert rig.broker.queue_metrics(ACCOUNT, ("b", ""), 10) == ([], None)
+    assert rig.broker.queue_metrics("nobody", ("", ""), 10) == ([], None)
+    assert [queue.account for queue in rig.broker.queue_metrics(None, ("", ""), 10)[0]] == ["admin", "other"]
+
+
+def test_a_page_has_a_bounded_number_of_entries_whatever_the_limit_is():
+    rig = Rig()
+    for number in range(ENTRIES_A_PAGE + 1):
+        rig.create(f"q{number}")
+    page, after = rig.broker.queue_metrics(ACCOUNT, ("", ""), 1000)
+    rest, end = rig.broker.queue_metrics(ACCOUNT, after or ("", ""), 1000)
+
+    assert (len(page), len(rest), end) == (ENTRIES_A_PAGE, 1, None)
+    for limit in (0, 1001):
+        with pytest.raises(InvalidArgument, match="limit"):
+            rig.broker.queue_metrics(ACCOUNT, ("", ""), limit)
+
+
+def test_a_topic_comes_with_all_its_subscriptions_and_a_page_ends_before_a_topic_that_is_too_much():
+    rig = Rig()
+    for topic in ("aaa", "bbb", "ccc"):
+        rig.create_topic(topic)
+        for number in range(ENTRIES_A_PAGE // 2):
+            rig.subscribe(f"https://a.example/{number}", topic=topic, name=f"sub{number}")
+    rig.publish(b"1", topic="bbb")
+    published_ms = rig.now_ms
+
+    pages = [rig.broker.topic_metrics(ACCOUNT, ("", ""), 1000)]
+    while pages[-1][1] is not None:
+        pages.append(rig.broker.topic_metrics(ACCOUNT, pages[-1][1], 1000))
+
+    assert [[topic.topic for topic in page] for page, _ in pages] == [["aaa"], ["bbb"], ["ccc"]]
+    bbb = pages[1][0][0]
+    assert bbb.retained == bbb.totals.published == 1
+    assert {(one.waiting, one.in_retry) for one in bbb.subscriptions} == {(1, 0)}
+    oldest_ms = bbb.subscriptions[0].oldest_message_ms
+    assert oldest_ms is not None
+    assert published_ms - 100 <= oldest_ms <= published_ms
+    assert [len(page) for page, _ in pages] == [1, 1, 1]
+    assert rig.broker.count_objects(ACCOUNT) == rig.broker.count_objects(None) == (0, 3, 3 * (ENTRIES_A_PAGE // 2))
+
+
+def test_totals_of_an_account_keep_those_of_deleted_queues():
+    rig = Rig()
+    rig.create()
+    rig.create("other")
+    rig.send(b"1", b"2")
+    rig.send(b"3", name="other")
+    assert counted(rig.broker).sent == 3
+
+    rig.delete_queue()
+    assert rig.broker.account_totals(None).queues.sent == 3, "the deletion alone, without a round of steps"
+    rig.create()
+    rig.send(b"4")
+
+    assert counted(rig.broker).sent == counted(rig.broker, ACCOUNT).sent == 4
+    assert counted(rig.broker, "other").sent == 0
+    assert counted(rig.crash().broker).sent == 4
+
+
+def test_totals_of_an_account_never_sink_whatever_is_deleted_between_two_steps():
+    rig = Rig()
+    names = [f"q{number}" for number in range(2 * COUNTED_A_STEP + 1)]
+    for name in names:
+        rig.create(name)
+        rig.send(b"1", name=name)
+    highest = counted(rig.broker).sent
+    assert highest == len(names)
+    for deleted in (names[0], names[-1], names[COUNTED_A_STEP]):
+        steps = iter(rig.broker.count_totals())
+        next(steps)
+        rig.send(b"2", name=deleted)
+        rig.delete_queue(deleted)
+        for _ in steps:
+            assert rig.broker.account_totals(None).queues.sent >= highest
+        found = rig.broker.account_totals(None).queues.sent
+        assert found >= highest
+        highest = found
+
+    assert counted(rig.broker).sent == len(names) + 3
+
+
+def test_totals_of_topics_and_subscriptions_are_added_up_too():
+    rig = Rig()
+    rig.create_topic()
+    rig.subscribe("reader")
+    rig.subscribe("https://a.example/", name="web")
+    rig.publish(b"12")
+    rig.settle()
+    rig.end_push(rig.pushes[0], "down")
+    for _ in rig.broker.count_totals():
+        pass
+    before = rig.broker.account_totals(ACCOUNT)
+    rig.done(rig.broker.unsubscribe(ACCOUNT, "news", "web", rig.now_ms))
+
+    found = rig.broker.account_totals(ACCOUNT)
+
+    assert asdict(found.topics) == asdict(before.topics) == {"published": 1, "published_bytes": 2}
+    assert asdict(found.subscriptions) == {"delivered": 1, "failed": 1, "dropped": 0}
+
+
+def test_a_call_examines_a_bounded_number_of_names_and_goes_on_behind_them():
+    rig = Rig()
+    for number in range(EXAMINED_A_PAGE + 1):
+        rig.create(f"q{number:05d}")
+
+    page, after = rig.broker.queue_metrics(ACCOUNT, ("", ""), 1000, lambda name: name == f"q{EXAMINED_A_PAGE:05d}")
+    assert page == []
+    assert after is not None
+    page, end = rig.broker.queue_metrics(ACCOUNT, after, 1000, lambda name: name == f"q{EXAMINED_A_PAGE:05d}")
+
+    assert ([queue.queue for queue in page], end) == ([f"q{EXAMINED_A_PAGE:05d}"], None)

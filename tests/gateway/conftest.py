@@ -1,0 +1,46 @@
+"""The gateway's tests run on asyncio in debug mode and on uvloop, with a broker and a gateway per test."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping
+
+import pytest
+import uvloop
+
+from support.cmq_calls import CmqCalls
+from support.gateway_rig import GatewayRig
+from support.local_server import LocalServer
+from support.rest_calls import RestCalls
+
+
+def _debug_loop() -> asyncio.AbstractEventLoop:
+    loop = asyncio.new_event_loop()
+    loop.set_debug(True)
+    return loop
+
+
+def pytest_asyncio_loop_factories(
+    config: pytest.Config, item: pytest.Item
+) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    return {"asyncio": _debug_loop, "uvloop": uvloop.new_event_loop}
+
+
+@pytest.fixture
+async def rig() -> AsyncGenerator[GatewayRig]:
+    async with GatewayRig() as rig:
+        yield rig
+
+
+@pytest.fixture
+def calls(rig: GatewayRig) -> CmqCalls:
+    return CmqCalls(rig)
+
+
+@pytest.fixture
+def server(rig: GatewayRig) -> LocalServer:
+    """The broker behind the gateway, past the gateway."""
+    return rig.server
+
+
+@pytest.fixture
+def rest(rig: GatewayRig) -> RestCalls:
+    return RestCalls(rig)

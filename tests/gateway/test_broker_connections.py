@@ -1,0 +1,142 @@
+"""Connections to the broker: a client per key, opened once, closed when idle, bounded in number."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from cmqd_client import Client, connect
+from cmqd_client.address import parse_address
+from cmqd_client.errors import CmqError, ServerUnreachable
+from cmqd_client.events import ClientState
+from cmqd_gateway.broker_connections import BrokerConnections, TooManyKeysInUse
+from cmqd_gateway.key_secrets import KeySecret
+from support.eventually import eventually
+from support.gateway_rig import RigClock
+from support.local_server import LocalServer
+
+
+class Rig:
+    def __init__(self, server: LocalServer, limit: int = 10) -> None:
+        self.clock = RigClock()
+        self.clock.hold()
+        self.server = server
+        self.clients: list[Client] = []
+        self.patience = 300.0
+        self.connections = BrokerConnections(self.make_client, limit, 60.0, self.clock)
+        own = parse_address(server.url)
+        self.own = KeySecret(own.secret_id, own.secret_key)
+
+    def make_client(self, key: KeySecret) -> Client:
+        own = parse_address(self.server.url)
+        url = f"cmq://{key.secret_id}:{key.secret_key}@{own.host}:{own.port}"
+        client = connect(url, patience=self.patience, request_timeout=300, connect_timeout=300, tracing=False)
+        self.clients.append(client)
+        return client
+
+    async def another_key(self, account: str) -> KeySecret:
+        made = await self.server.admin.accounts.create(account)
+        assert made.secret_key is not None
+        return KeySecret(made.secret_id, made.secret_key)
+
+    async def use(self, key: KeySecret) -> Client:
+        async with self.connections.client(key) as client:
+            await client.queues()
+        return client
+
+
+@pytest.fixture
+async def server() -> Any:
+    async with LocalServer() as server:
+        yield server
+
+
+async def closed(client: Client) -> None:
+    await eventually(lambda: client.state is ClientState.CLOSED)
+
+
+async def test_requests_of_a_key_share_a_connection(server: LocalServer):
+    rig = Rig(server)
+
+    clients = await asyncio.gather(*(rig.use(rig.own) for _ in range(20)))
+
+    assert len(set(clients)) == len(rig.clients) == len(rig.connections) == 1
+    await rig.connections.close()
+
+
+async def test_an_idle_client_is_closed_and_a_used_one_is_not(server: LocalServer):
+    rig = Rig(server)
+    other = await rig.another_key("shop")
+    idle = await rig.use(rig.own)
+    async with rig.connections.client(other) as used:
+        rig.clock.advance(60)
+        rig.connections.close_idle()
+        await closed(idle)
+        assert (await used.queues()).total == 0
+        assert len(rig.connections) == 1
+    rig.clock.advance(59)
+    rig.connections.close_idle()
+    assert len(rig.connections) == 1
+    rig.clock.advance(1)
+    rig.connections.close_idle()
+    assert len(rig.connections) == 0
+    await rig.connections.close()
+
+
+async def test_the_client_that_was_idle_for_longest_makes_room(server: LocalServer):
+    rig = Rig(server, limit=2)
+    first, second = rig.own, await rig.another_key("shop")
+    third = await rig.another_key("mill")
+    old = await rig.use(first)
+    rig.clock.advance(1)
+    recent = await rig.use(second)
+
+    await rig.use(third)
+
+    await closed(old)
+    assert recent.state is ClientState.CONNECTED
+    async with rig.connections.client(second), rig.connections.client(third):
+        with pytest.raises(TooManyKeysInUse):
+            await rig.use(first)
+    assert (await rig.use(first)).state is ClientState.CONNECTED
+    await rig.connections.close()
+
+
+async def test_a_key_with_another_secret_has_another_client(server: LocalServer):
+    rig = Rig(server)
+    async with rig.connections.client(rig.own) as former:
+        with pytest.raises(CmqError):
+            await rig.use(KeySecret(rig.own.secret_id, "another"))
+        # The request that began with the former secret finishes.
+        assert (await former.queues()).total == 1
+    await closed(former)
+    assert len(rig.connections) == 0
+    assert await rig.use(rig.own) is not former
+    await rig.connections.close()
+
+
+async def test_a_failed_opening_fails_all_that_wait_and_is_tried_again(server: LocalServer):
+    rig = Rig(server)
+    rig.patience = 0.05
+    await server.link.stop()
+
+    results = await asyncio.gather(*(rig.use(rig.own) for _ in range(5)), return_exceptions=True)
+
+    assert all(isinstance(result, ServerUnreachable) for result in results)
+    assert len(rig.clients) == 1
+    assert len(rig.connections) == 0
+    await server.link.start()
+    rig.patience = 300.0
+    await rig.use(rig.own)
+    await rig.connections.close()
+
+
+async def test_a_request_that_is_cancelled_while_the_client_opens_leaves_the_others(server: LocalServer):
+    rig = Rig(server)
+    first = asyncio.create_task(rig.use(rig.own))
+    second = asyncio.create_task(rig.use(rig.own))
+    await asyncio.sleep(0)
+    first.cancel()
+
+    assert (await second).state is ClientState.CONNECTED
+    await rig.connections.close()

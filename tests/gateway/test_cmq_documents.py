@@ -1,0 +1,38 @@
+"""The actions of CMQ's API 2.0 are complete, and every action has a test."""
+
+import pytest
+
+from cmqd_bench import cmq_tables
+from cmqd_gateway.cmq.actions import ACTIONS, TABLE
+from cmqd_gateway.cmq.errors import DATA_ACTIONS, FAILURES
+
+OF_CMQ = (
+    *("CreateQueue", "ListQueue", "GetQueueAttributes", "SetQueueAttributes", "DeleteQueue", "RewindQueue"),
+    *("SendMessage", "BatchSendMessage", "ReceiveMessage", "BatchReceiveMessage", "DeleteMessage"),
+    *("BatchDeleteMessage", "CreateTopic", "SetTopicAttributes", "GetTopicAttributes", "ListTopic", "DeleteTopic"),
+    *("Subscribe", "Unsubscribe", "SetSubscriptionAttributes", "GetSubscriptionAttributes"),
+    *("ListSubscriptionByTopic", "ClearSubscriptionFilterTags", "PublishMessage", "BatchPublishMessage"),
+    *("QueryQueueRoute", "QueryTopicRoute"),
+)
+"""The actions of API 2.0 in CMQ's documents and SDKs."""
+
+
+@pytest.mark.parametrize("name", OF_CMQ)
+def test_each_action_of_cmq_is_served(name: str) -> None:
+    assert TABLE[name.lower()].name == name
+
+
+@pytest.mark.parametrize("name", [action.name for action in ACTIONS])
+def test_each_action_has_tests_of_its_success_and_of_its_errors(name: str) -> None:
+    tests = cmq_tables.tests_of(name, cmq_tables.strings_of_tests())
+
+    assert "`cmq_every_error`" in tests
+    assert len(tests) > 1 or name.startswith("Query")  # the two that always fail
+
+
+def test_tables_about_actions_name_actions_that_exist() -> None:
+    names = {action.name for action in ACTIONS}
+
+    assert FAILURES.keys() <= names
+    assert len(TABLE) == len(ACTIONS) == len(names)
+    assert names >= DATA_ACTIONS

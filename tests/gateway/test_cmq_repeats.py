@@ -1,0 +1,244 @@
+"""Requests that an SDK sends again after a dropped connection, and requests that only look like repeats."""
+
+import asyncio
+import random
+import time
+from typing import Any
+
+import pytest
+
+from cmqd_gateway.cmq.repeats import ANSWER_SECONDS, DeleteAnswers, dedup_ids, request_digest
+from cmqd_protocol.messages import DeleteMessages, SendMessages
+from support.cmq_requests import PATH, encoded
+from support.gateway_rig import GatewayRig
+
+SEND = {"Action": "SendMessage", "queueName": "orders", "msgBody": "one"}
+
+
+def without_request_id(answer: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in answer.items() if name != "requestId"}
+
+
+async def test_a_send_that_comes_again_is_stored_once_and_answered_with_the_first_id(rig: GatewayRig):
+    form = rig.sign(SEND)
+
+    first, second = await rig.post(form), await rig.post(form)
+
+    assert without_request_id(first) == without_request_id(second)
+    assert first["requestId"] != second["requestId"]
+    assert await rig.server.bodies("orders") == [b"one"]
+
+
+async def test_a_batch_that_comes_again_is_stored_once(rig: GatewayRig):
+    # Equal bodies are different messages of the batch.
+    batch = {"Action": "BatchSendMessage", "queueName": "orders", "msgBody.1": "a", "msgBody.2": "a", "msgBody.3": "b"}
+    form = rig.sign(batch)
+
+    first, second = await rig.post(form), await rig.post(form)
+
+    assert without_request_id(first) == without_request_id(second)
+    assert len({message["msgId"] for message in first["msgList"]}) == 3
+    assert await rig.server.bodies("orders") == [b"a", b"a", b"b"]
+
+
+async def test_a_send_whose_client_left_before_the_answer_is_stored_once(rig: GatewayRig):
+    form = rig.sign(SEND)
+    await rig.call("ListQueue")  # the connection to the broker is open
+    rig.server.link.hold()
+    _, writer = await rig.open_raw()
+    body = encoded(form)
+    head = f"POST {PATH} HTTP/1.1\r\nHost: {rig.host}\r\nContent-Length: {len(body)}\r\n\r\n"
+    writer.write(head.encode() + body)
+    while await rig.server.bodies("orders") != [b"one"]:
+        pass
+    writer.transport.abort()
+    await rig.handlers_ended()
+    rig.server.link.let_go()
+
+    repeat = await rig.post(form)
+
+    assert repeat["code"] == 0
+    assert await rig.server.bodies("orders") == [b"one"]
+
+
+async def test_a_send_whose_answer_the_broker_could_not_give_is_stored_once(rig: GatewayRig):
+    rig.server.link.lose_answer(SendMessages)
+
+    answer = await rig.post(rig.sign(SEND))
+
+    assert answer["code"] == 0
+    assert await rig.server.bodies("orders") == [b"one"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"msgBody": "two"},
+        {"queueName": "others"},
+        {"delaySeconds": 0},
+        {"RequestClient": "SDK_Python_1.3"},
+        {"SignatureMethod": "HmacSHA256"},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+async def test_any_other_parameter_makes_another_request(rig: GatewayRig, change: dict[str, Any]):
+    await rig.server.admin.create_queue("others")
+    common = {"Nonce": 1 << 40, "Timestamp": int(time.time())}
+
+    first = await rig.post(rig.sign(SEND | common))
+    second = await rig.post(rig.sign(SEND | common | change))
+
+    assert first["code"] == second["code"] == 0
+    assert first["msgId"] != second["msgId"]
+    assert len(await rig.server.bodies("orders") + await rig.server.bodies("others")) == 2
+
+
+async def test_a_value_that_the_signature_does_not_cover_makes_another_request(rig: GatewayRig):
+    common = {"Nonce": 1 << 40, "Timestamp": int(time.time())}
+    first = rig.sign(SEND | common | {"msgBody": "@one"}, leave_out_at=True)
+    second = rig.sign(SEND | common | {"msgBody": "@two"}, leave_out_at=True)
+    assert first["Signature"] == second["Signature"]
+
+    await rig.post(first)
+    await rig.post(second)
+
+    assert await rig.server.bodies("orders") == [b"@one", b"@two"]
+
+
+async def test_a_request_with_a_nonce_of_16_bits_is_never_taken_for_a_repeat(rig: GatewayRig):
+    common = {"Timestamp": int(time.time())}
+
+    for nonce in (65_535, 65_535, 65_536, 65_536):
+        assert (await rig.post(rig.sign(SEND | common | {"Nonce": nonce})))["code"] == 0
+
+    assert await rig.server.bodies("orders") == [b"one", b"one", b"one"]
+
+
+@pytest.mark.asyncio(loop_factories=["uvloop"])
+async def test_10000_messages_of_one_second_with_nonces_of_16_bits_are_all_stored(rig: GatewayRig):
+    timestamp = int(time.time())
+    draw = random.Random(15)
+    nonces = [draw.randint(1, 65_535) for _ in range(10_000)]
+    assert len(set(nonces)) < 10_000, "no pair of nonce and time stamp comes twice"
+
+    async def send(numbers: range) -> None:
+        """Send messages over a connection of their own, pipelined."""
+        reader, writer = await rig.open_raw()
+        for start in range(numbers.start, numbers.stop, 50):
+            for number in range(start, start + 50):
+                form = rig.sign(SEND | {"msgBody": number, "Timestamp": timestamp, "Nonce": nonces[number]})
+                body = encoded(form)
+                head = f"POST {PATH} HTTP/1.1\r\nHost: {rig.host}\r\nContent-Length: {len(body)}\r\n\r\n"
+                writer.write(head.encode() + body)
+            for _ in range(50):
+                head_lines = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+                length = int(head_lines.partition("content-length: ")[2].partition("\r\n")[0])
+                assert b'"code":0,' in await reader.readexactly(length)
+        writer.close()
+
+    await asyncio.gather(*(send(range(start, start + 1_250)) for start in range(0, 10_000, 1_250)))
+
+    assert (await rig.server.info("orders")).active == 10_000
+    assert sorted(int(body) for body in await rig.server.bodies("orders")) == list(range(10_000))
+
+
+async def test_a_delete_that_comes_again_is_answered_like_the_first(rig: GatewayRig):
+    await rig.server.put("orders", b"a")
+    handle = (await rig.call("ReceiveMessage", queueName="orders"))["receiptHandle"]
+    form = rig.sign({"Action": "DeleteMessage", "queueName": "orders", "receiptHandle": handle, "Nonce": 7})
+
+    answers = [await rig.post(form) for _ in range(3)]
+    another = await rig.call("DeleteMessage", queueName="orders", receiptHandle=handle)
+    rig.clock.advance(ANSWER_SECONDS + 1)
+    late = await rig.post(form)
+
+    assert [answer["code"] for answer in answers] == [0, 0, 0]
+    assert another["code"] == 4430
+    assert late["code"] == 4430
+
+
+async def test_a_batch_of_deletes_that_comes_again_is_answered_like_the_first(rig: GatewayRig):
+    await rig.server.put("orders", b"a")
+    handle = (await rig.call("ReceiveMessage", queueName="orders"))["receiptHandle"]
+    parameters = {
+        "Action": "BatchDeleteMessage", "queueName": "orders", "receiptHandle.1": handle, "receiptHandle.2": "77",
+    }  # fmt: skip
+    form = rig.sign(parameters)
+
+    first, second = await rig.post(form), await rig.post(form)
+
+    assert first["code"] == 6010
+    assert without_request_id(first) == without_request_id(second)
+
+
+async def test_a_delete_whose_client_left_before_the_answer_is_answered_to_its_repeat(rig: GatewayRig):
+    await rig.server.put("orders", b"a")
+    handle = (await rig.call("ReceiveMessage", queueName="orders"))["receiptHandle"]
+    form = rig.sign({"Action": "DeleteMessage", "queueName": "orders", "receiptHandle": handle})
+    rig.server.link.hold()
+    _, writer = await rig.open_raw()
+    body = encoded(form)
+    head = f"POST {PATH} HTTP/1.1\r\nHost: {rig.host}\r\nContent-Length: {len(body)}\r\n\r\n"
+    writer.write(head.encode() + body)
+    while (await rig.server.info("orders")).in_flight:
+        pass
+    writer.transport.abort()
+    await rig.handlers_ended()
+    repeat = asyncio.create_task(rig.post(form))
+    rig.server.link.let_go()
+
+    assert (await repeat)["code"] == 0
+
+
+async def test_a_delete_that_failed_is_tried_again(rig: GatewayRig):
+    rig.retries = 0
+    await rig.server.put("orders", b"a")
+    handle = (await rig.call("ReceiveMessage", queueName="orders"))["receiptHandle"]
+    form = rig.sign({"Action": "DeleteMessage", "queueName": "orders", "receiptHandle": handle})
+    rig.server.link.drop_request(DeleteMessages)
+
+    first = await rig.post(form)
+    second = await rig.post(form)
+
+    assert (first["code"], second["code"]) in {(6000, 0), (0, 0)}
+    assert (await rig.server.info("orders")).in_flight == 0
+
+
+# ---------------------------------------------------------------------- the parts
+
+
+def test_a_digest_tells_apart_what_joined_text_would_not():
+    forms = [
+        {"a": b"1", "b": b"2"},
+        {"a": b"1b", "": b"2"},
+        {"a": b"12", "b": b""},
+        {"a": b"", "1": b"b2"},
+        {"b": b"2", "a": b"1x"},
+        {},
+    ]
+    digests = {request_digest(key, form) for form in forms for key in ("id", "ida", "i")}
+
+    assert len(digests) == 3 * len(forms)
+
+
+def test_dedup_ids_have_at_most_64_bytes():
+    digest = request_digest("id" * 64, {"a": b"x" * 100_000})
+
+    ids = dedup_ids(digest, 65_536, 16)
+
+    assert len(set(ids)) == 16
+    assert all(dedup_id is not None and dedup_id.isascii() and len(dedup_id) <= 64 for dedup_id in ids)
+    assert dedup_ids(digest, 65_535, 2) == [None, None]
+
+
+async def test_remembered_answers_are_bounded(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("cmqd_gateway.cmq.repeats.MAX_ANSWERS", 10)
+    answers = DeleteAnswers()
+
+    async def delete() -> dict[str, Any]:
+        return {}
+
+    for number in range(100):
+        await answers.answer(str(number), delete)
+
+    assert len(answers) == 10

@@ -1,0 +1,189 @@
+"""The command ``cmqd-gateway`` as a process before a real broker: its key, its end, changes of keys, a lost broker."""
+
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cmqd_client import sync
+from cmqd_gateway.__main__ import broker_address, read_key
+from support.cmq_requests import PATH, encoded, signed
+from support.environment import plain_environment
+from support.eventually import eventually_elsewhere
+from support.running_gateway import RunningGateway
+from support.running_server import RunningServer
+
+pytestmark = pytest.mark.system
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RunningServer]:
+    with RunningServer(tmp_path) as server:
+        yield server
+
+
+def call(gateway: RunningGateway, action: str, secret_id: str = "", secret_key: str = "", **more: Any) -> Any:
+    """Call an action over a connection of its own, with the admin's key unless another is given."""
+    host = f"{gateway.ready['host']}:{gateway.ready['port']}"
+    pair = (secret_id, secret_key) if secret_id else (gateway.secret_id, gateway.secret_key)
+    form = signed({"Action": action} | more, *pair, host=host)
+    connection = http.client.HTTPConnection(host)
+    try:
+        connection.request("POST", PATH, encoded(form))
+        return json.loads(connection.getresponse().read())
+    finally:
+        connection.close()
+
+
+def test_changes_of_keys_hold_at_once(server: RunningServer, tmp_path: Path):
+    with RunningGateway(tmp_path, server) as gateway, sync.connect(server.url) as admin:
+        unknown = call(gateway, "ListQueue", "imported-id", "imported-secret-key")
+        admin.accounts.import_key("imported-id", "imported-secret-key", roles=["read"])
+        known = call(gateway, "ListQueue", "imported-id", "imported-secret-key")
+        forbidden = call(gateway, "CreateQueue", "imported-id", "imported-secret-key", queueName="orders")
+        admin.accounts.set_key_roles("imported-id", roles=["read", "manage"])
+        allowed = call(gateway, "CreateQueue", "imported-id", "imported-secret-key", queueName="orders")
+        admin.accounts.set_key_enabled("imported-id", False)
+        disabled = call(gateway, "ListQueue", "imported-id", "imported-secret-key")
+        admin.accounts.set_key_enabled("imported-id", True)
+        enabled = call(gateway, "ListQueue", "imported-id", "imported-secret-key")
+        admin.accounts.delete_key("imported-id")
+        deleted = call(gateway, "ListQueue", "imported-id", "imported-secret-key")
+
+        answers = [unknown, known, forbidden, allowed, disabled, enabled, deleted]
+        assert [answer["code"] for answer in answers] == [4100, 0, 4000, 0, 4100, 0, 4100]
+        for secret in ("imported-secret-key", gateway.secret_key, gateway.own_key.partition(":")[2]):
+            assert secret not in gateway.log
+            assert secret not in server.log
+
+
+def test_a_gateway_whose_broker_is_gone_refuses_and_serves_again(server: RunningServer, tmp_path: Path):
+    with RunningGateway(tmp_path, server, "--broker-patience-seconds", "0.5") as gateway:
+        assert call(gateway, "CreateQueue", queueName="orders")["code"] == 0
+        port = server.port
+        server.kill()
+        refused = call(gateway, "ListQueue")
+        server.start("--listen", f"127.0.0.1:{port}")
+        eventually_elsewhere(lambda: call(gateway, "ListQueue")["code"] == 0)
+
+    assert refused["code"] == 6000
+
+
+def test_sigterm_ends_polls_without_messages_and_the_process_with_code_0(server: RunningServer, tmp_path: Path):
+    answers: list[Any] = []
+    with RunningGateway(tmp_path, server) as gateway, sync.connect(server.url) as admin:
+        admin.create_queue("orders")
+        poll = threading.Thread(
+            target=lambda: answers.append(call(gateway, "ReceiveMessage", queueName="orders", pollingWaitSeconds=30))
+        )
+        poll.start()
+        eventually_elsewhere(lambda: admin.status()["waiting_receives"] == 1)
+        gateway.process.send_signal(signal.SIGTERM)
+        poll.join()
+        assert gateway.process.wait() == 0
+
+    assert answers[0]["code"] == 7000
+    assert [event in gateway.log for event in ("gateway_ready", "gateway_draining", "gateway_ended")] == [True] * 3
+
+
+def command(server: RunningServer, *flags: str) -> list[str]:
+    return [
+        sys.executable, "-m", "cmqd_gateway", "--broker", f"cmq://{server.host}:{server.port}",
+        "--listen", "127.0.0.1:0", *flags,
+    ]  # fmt: skip
+
+
+def test_the_key_comes_through_a_pipe_whose_end_ends_the_gateway(server: RunningServer, tmp_path: Path):
+    with sync.connect(server.url) as admin:
+        own = admin.accounts.create_key(roles=["gateway"])
+    ready, log = tmp_path / "ready.json", tmp_path / "gateway.log"
+    reading, writing = os.pipe()
+    with log.open("wb") as stream:
+        process = subprocess.Popen(
+            command(server, "--key-fd", str(reading), "--parent-fd", str(reading), "--ready-file", str(ready)),
+            pass_fds=[reading], stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, env=plain_environment(),
+        )  # fmt: skip
+    try:
+        os.close(reading)
+        os.write(writing, f"{own.secret_id}:{own.secret_key}\n".encode())
+        eventually_elsewhere(lambda: ready.exists() or process.poll() is not None)
+        eventually_elsewhere(lambda: "broker_connected" in log.read_text() or process.poll() is not None)
+        arguments = Path(f"/proc/{process.pid}/cmdline").read_bytes()
+        os.close(writing)
+        assert process.wait() == 0, log.read_text()
+    finally:
+        process.kill()
+        process.wait()
+
+    assert own.secret_key is not None
+    assert own.secret_key.encode() not in arguments
+
+
+def test_a_key_without_the_role_is_refused_with_a_reason(server: RunningServer, tmp_path: Path):
+    with sync.connect(server.url) as admin:
+        made = admin.accounts.create_key()
+    key_file = tmp_path / "key"
+    key_file.touch(mode=0o600)
+    key_file.write_text(f"{made.secret_id}:{made.secret_key}")
+    flags = command(server, "--key-file", str(key_file))
+
+    ended = subprocess.run(flags, env=plain_environment(), capture_output=True, text=True, check=False)
+
+    assert ended.returncode == 4
+    assert "broker_refuses_gateway" in ended.stderr
+    assert made.secret_key is not None
+    assert made.secret_key not in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        ([], "own key is missing"),
+        (["--key-file", "missing"], "No such file"),
+        (["--key-file", "open"], "must be 0600"),
+        (["--key-file", "malformed"], "own key is malformed"),
+        (["--key-file", "right", "--broker", "cmq://id:key@127.0.0.1"], "has a key"),
+        (["--key-file", "right", "--broker", "http://127.0.0.1"], "must start with cmq://"),
+        (["--key-file", "right", "--listen", ""], "at least one address"),
+        (["--key-file", "right", "--listen", "here"], "must be host:port"),
+        (["--key-file", "right", "--listen-https", "127.0.0.1:0"], "must be given together"),
+        (["--key-file", "right", "--gateway-connections", "0"], "Must be >= 1"),
+    ],
+)
+def test_wrong_flags_are_refused(tmp_path: Path, flags: list[str], text: str):
+    for name, mode, content in (("open", 0o644, "a:b"), ("malformed", 0o600, "ab"), ("right", 0o600, "a:b")):
+        (tmp_path / name).touch(mode=mode)
+        (tmp_path / name).write_text(content)
+
+    ended = subprocess.run(
+        [sys.executable, "-m", "cmqd_gateway", *flags],
+        env=plain_environment(), capture_output=True, text=True, check=False, cwd=tmp_path,
+    )  # fmt: skip
+
+    assert ended.returncode != 0
+    assert text in ended.stdout + ended.stderr
+
+
+def test_the_key_is_read_up_to_the_end_of_its_line():
+    reading, writing = os.pipe()
+    os.write(writing, b"id:se:cret\nrest")
+
+    assert read_key(reading, None) == "id:se:cret"
+    assert os.read(reading, 10) == b"rest"
+    os.close(reading)
+    os.close(writing)
+
+
+def test_a_key_with_characters_of_urls_stays_as_it_is():
+    address = broker_address("cmq://host:5680,other?region=r", "i@d:k/e:y")
+
+    assert (address.secret_id, address.secret_key, address.region) == ("i@d", "k/e:y", "r")
+    assert address.others == (("other", 5680),)

@@ -1,0 +1,273 @@
+"""``/metrics``, ``/healthz`` and ``/readyz``: who may read what, on which listener, and the form of the answers."""
+
+import asyncio
+from typing import Any
+
+import aiohttp
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from cmqd_client import Client, connect
+from cmqd_client.errors import ConnectionLost
+from cmqd_gateway.key_secrets import KeySecret
+from cmqd_gateway.monitoring.figures import FigureCache, Figures, read_figures
+from support.gateway_rig import GatewayRig, RigClock
+
+Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+def samples_of(text: str) -> Samples:
+    """The values of an answer by name and labels."""
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def labels(**named: str) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted(named.items()))
+
+
+async def get(rig: GatewayRig, path: str, key: KeySecret | None = None, at: str = "") -> tuple[int, str]:
+    headers = {} if key is None else {"Authorization": f"Bearer {key.secret_id}:{key.secret_key}"}
+    async with rig.session.get(f"http://{at or rig.host}{path}", headers=headers) as response:
+        return response.status, await response.text()
+
+
+async def metrics(rig: GatewayRig, key: KeySecret) -> Samples:
+    status, text = await get(rig, "/metrics", key)
+    assert status == 200, text
+    return samples_of(text)
+
+
+async def native(rig: GatewayRig) -> Client:
+    client = connect(rig.server.url, tracing=False)
+    await client.open()
+    return client
+
+
+async def role_key(rig: GatewayRig, client: Client, *roles: Any, account: str | None = None) -> KeySecret:
+    made = await client.accounts.create_key(account=account, roles=roles or None)
+    assert made.secret_key is not None
+    return rig.add_key(made.secret_id, made.secret_key)
+
+
+async def test_admin_reads_queues_topics_totals_and_the_broker() -> None:
+    async with GatewayRig() as rig:
+        client = await native(rig)
+        await client.create_queue("parcels")
+        topic = await client.create_topic("news")
+        await topic.subscribe("to-orders", queue="orders")
+        await topic.publish(b"12")
+        await client.queue("orders").send(b"345")
+        for message in await client.queue("orders").receive(10):
+            await message.delete()
+
+        found = await metrics(rig, rig.own_key)
+
+        orders = labels(account="admin", queue="orders")
+        assert found["cmqd_queue_messages_sent_total", orders] == 1
+        assert found["cmqd_queue_messages_sent_bytes_total", orders] == 3
+        assert found["cmqd_queue_messages_copied_total", orders] == 1
+        assert found["cmqd_queue_messages_deleted_total", orders] == 2
+        assert found["cmqd_queue_messages_received_bytes_total", orders] == 5
+        assert found["cmqd_queue_messages", labels(account="admin", queue="parcels", state="active")] == 0
+        assert found["cmqd_messages_sent_total", ()] == 1
+        assert found["cmqd_queues", ()] == 2
+        assert found["cmqd_topic_messages_published_total", labels(account="admin", topic="news")] == 1
+        by = labels(account="admin", topic="news", subscription="to-orders")
+        assert found["cmqd_subscription_deliveries_total", by] == 1
+        assert found["cmqd_commit_duration_seconds_count", ()] == found["cmqd_commit_records_count", ()] > 0
+        assert found["cmqd_commit_duration_seconds_bucket", labels(le="+Inf")] > 0
+        assert found["cmqd_process_resident_memory_bytes", labels(process="loop")] > 1_000_000
+        assert found["cmqd_gateway_keys", ()] == 1
+        await client.close()
+
+
+async def test_the_age_of_the_oldest_message_is_in_seconds_and_0_without_a_message() -> None:
+    async with GatewayRig(metrics_cache_seconds=0) as rig:
+        client = await native(rig)
+        queue = client.queue("orders")
+        assert (await metrics(rig, rig.own_key))["cmqd_oldest_message_age_seconds", ()] == 0
+        await queue.send(b"1")
+        rig.server.advance(90)
+
+        found = await metrics(rig, rig.own_key)
+
+        age = found["cmqd_queue_oldest_message_age_seconds", labels(account="admin", queue="orders")]
+        assert 89 <= age <= 95
+        assert found["cmqd_oldest_message_age_seconds", ()] == age
+        await client.close()
+
+
+async def test_another_account_reads_its_own_names_and_nothing_of_the_broker() -> None:
+    async with GatewayRig() as rig:
+        client = await native(rig)
+        made = await client.accounts.create("other")
+        assert made.secret_key is not None
+        key = rig.add_key(made.secret_id, made.secret_key)
+
+        found = await metrics(rig, key)
+
+        assert found["cmqd_queues", ()] == 0
+        assert not [name for name, _ in found if name.startswith(("cmqd_queue_", "cmqd_commit", "cmqd_process"))]
+        await client.close()
+
+
+async def test_a_request_without_a_key_or_with_a_wrong_one_or_without_the_role_is_refused() -> None:
+    async with GatewayRig() as rig:
+        client = await native(rig)
+        sender = await role_key(rig, client, "send")
+
+        assert (await get(rig, "/metrics"))[0] == 401
+        assert (await get(rig, "/metrics", KeySecret(rig.own_key.secret_id, "wrong")))[0] == 401
+        status, text = await get(rig, "/metrics", sender)
+        assert status == 403
+        assert "role read" in text
+        reader = await role_key(rig, client, "read")
+        assert (await get(rig, "/metrics", reader))[0] == 200
+        await client.close()
+
+
+async def test_with_a_key_of_its_own_the_gateway_shows_metrics_to_all_who_reach_the_listener() -> None:
+    async with GatewayRig() as rig:
+        rig.gateway.metrics_key = rig.own_key
+
+        status, text = await get(rig, "/metrics")
+
+        assert status == 200
+        assert samples_of(text)["cmqd_queues", ()] == 1
+
+
+async def test_a_listener_for_metrics_alone_has_them_alone_and_both_have_the_health() -> None:
+    async with GatewayRig(metrics_listen="127.0.0.1:0") as rig:
+        assert rig.http_server.metrics_address is not None
+        host, port = rig.http_server.metrics_address
+        own = f"{host}:{port}"
+
+        assert (await get(rig, "/metrics", rig.own_key))[0] == 404
+        assert (await get(rig, "/metrics", rig.own_key, own))[0] == 200
+        assert (await get(rig, "/v2/index.php", at=own))[0] == 404
+        assert (await get(rig, "/api/v1/queues", rig.own_key, own))[0] == 404
+        for at in ("", own):
+            assert await get(rig, "/healthz", at=at) == (200, "ok\n")
+            assert await get(rig, "/readyz", at=at) == (200, "ready\n")
+
+
+async def test_only_the_busiest_queues_have_metrics_of_their_own_and_totals_count_all() -> None:
+    async with GatewayRig(metrics_top=2) as rig:
+        client = await native(rig)
+        for number in range(5):
+            queue = await client.create_queue(f"queue-{number}")
+            for _ in range(number):
+                await queue.send(b"x")
+
+        found = await metrics(rig, rig.own_key)
+
+        shown = {dict(its)["queue"] for name, its in found if name == "cmqd_queue_messages_sent_total"}
+        assert shown == {"queue-3", "queue-4"}
+        assert found["cmqd_messages_sent_total", ()] == found["cmqd_messages", labels(state="active")] == 10
+        assert found["cmqd_queues", ()] == 6
+        await client.close()
+
+
+async def test_all_pages_are_read() -> None:
+    async with GatewayRig(metrics_top=1000) as rig:
+        client = await native(rig)
+        names = {f"queue-{number:03}" for number in range(450)}
+        await asyncio.gather(*(client.create_queue(name) for name in names))
+
+        figures = await read_figures(client, 1000)
+
+        assert {queue.queue for queue in figures.queues} == names | {"orders"}
+        assert figures.metrics.queues == 451
+        await client.close()
+
+
+async def test_requests_within_the_time_of_the_cache_share_a_reading_also_while_it_is_under_way() -> None:
+    clock = RigClock()
+    clock.hold()
+    opened = 0
+    async with GatewayRig() as rig:
+        client = await native(rig)
+        cache = FigureCache(10, 1.0, clock)
+
+        class Opening:
+            async def __aenter__(self) -> Client:
+                nonlocal opened
+                opened += 1
+                return client
+
+            async def __aexit__(self, *_: object) -> None:
+                pass
+
+        first, second = await asyncio.gather(cache.get("key", Opening), cache.get("key", Opening))
+        assert first is second is await cache.get("key", Opening)
+        assert opened == 1
+        await cache.get("another key", Opening)
+        assert opened == 2
+        clock.advance(1.0)
+        assert await cache.get("key", Opening) is not first
+        assert opened == 3
+        await client.close()
+
+
+async def test_a_request_that_is_given_up_leaves_the_reading_to_the_others() -> None:
+    async with GatewayRig() as rig:
+        client = await native(rig)
+        cache = FigureCache(10, 1.0, rig.clock)
+        may_open = asyncio.Event()
+
+        class Opening:
+            async def __aenter__(self) -> Client:
+                await may_open.wait()
+                return client
+
+            async def __aexit__(self, *_: object) -> None:
+                pass
+
+        tasks = [asyncio.create_task(cache.get("key", Opening)) for _ in range(2)]
+        await asyncio.sleep(0)
+        tasks[0].cancel()
+        may_open.set()
+
+        assert isinstance(await tasks[1], Figures)
+        await client.close()
+
+
+async def test_the_gateway_is_ready_while_the_broker_answers_and_it_does_not_end() -> None:
+    async with GatewayRig() as rig:
+        asked = 0
+        failure: Exception | None = None
+
+        async def probe() -> None:
+            nonlocal asked
+            asked += 1
+            if failure is not None:
+                raise failure
+
+        rig.gateway.probe = probe
+        assert (await get(rig, "/readyz"))[0] == 200
+        failure = ConnectionLost("the broker at a secret address is gone")
+        status, text = await get(rig, "/readyz")
+        assert (status, text) == (503, "the broker does not answer\n")
+        assert (await get(rig, "/healthz"))[0] == 200
+        assert asked == 2
+        rig.gateway.is_draining = True
+        assert (await get(rig, "/readyz"))[0] == 503
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
+async def test_other_methods_are_refused(method: str) -> None:
+    async with GatewayRig() as rig, rig.session.request(method, f"http://{rig.host}/metrics") as response:
+        assert response.status == 405
+
+
+async def test_the_answer_is_of_the_content_type_of_prometheus_and_is_not_kept() -> None:
+    async with GatewayRig() as rig:
+        headers = {"Authorization": aiohttp.encode_basic_auth(rig.own_key.secret_id, rig.own_key.secret_key)}
+        async with rig.session.get(f"http://{rig.host}/metrics", headers=headers) as response:
+            assert response.status == 200
+            assert response.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+            assert response.headers["Cache-Control"] == "no-store"

@@ -1,0 +1,212 @@
+"""The life of the HTTP gateway as a child process: its key, its end, its restarts; the child is a small program."""
+
+import asyncio
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from cmqd import __main__ as command
+from cmqd.exit_codes import ExitCode
+from cmqd.server import http_gateway
+from cmqd.server.accounts_file import Key, new_key
+from cmqd.server.http_gateway import HttpGateway, broker_url, command_of, needs_private_listener
+from cmqd.settings import Settings
+from support.eventually import eventually
+
+READS_KEY = (
+    "import os,sys; sys.stdin = None; line = os.read(int(sys.argv[1]), 1000); open(sys.argv[2], 'wb').write(line)"
+)
+"""A child that writes the line of its pipe into a file, and ends."""
+WAITS_FOR_THE_PIPE = READS_KEY + "; os.read(int(sys.argv[1]), 1)"
+"""A child that ends with the other end of its pipe."""
+IGNORES_SIGTERM = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + WAITS_FOR_THE_PIPE
+
+
+class Rig:
+    """A gateway with keys that are noted, and with pauses that pass at once."""
+
+    def __init__(self, tmp_path: Path, program: str, runs: int) -> None:
+        self.file = tmp_path / "line"
+        self.lent: list[Key] = []
+        self.taken_back: list[str] = []
+        self.pauses: list[float] = []
+        self.now_s = 0.0
+        self.over = asyncio.Event()
+        self._runs = runs
+        self._program = program
+        self.gateway = HttpGateway(
+            command=self._command,
+            lend=self._lend,
+            take_back=self.taken_back.append,
+            sleep=self._sleep,
+            now_s=lambda: self.now_s,
+        )
+
+    def _command(self, descriptor: int) -> Sequence[str]:
+        return [sys.executable, "-S", "-c", self._program, str(descriptor), str(self.file)]
+
+    def _lend(self) -> Key:
+        self.lent.append(new_key("admin", 1))
+        return self.lent[-1]
+
+    async def _sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        if len(self.pauses) >= self._runs:
+            self.over.set()
+            await asyncio.Event().wait()
+
+
+async def wait_for_line(rig: Rig) -> None:
+    await eventually(lambda: rig.file.exists() and rig.file.read_bytes().endswith(b"\n"))
+
+
+async def test_a_child_gets_its_key_through_the_pipe_and_each_child_another_key(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, READS_KEY, 2)
+    rig.gateway.start()
+    await rig.over.wait()
+    await rig.gateway.stop(10)
+
+    first, second = rig.lent
+    assert rig.file.read_bytes() == f"{second.secret_id}:{second.secret_key}\n".encode()
+    assert first.secret_id != second.secret_id
+    assert rig.taken_back == [first.secret_id, second.secret_id]
+
+
+async def test_a_child_that_ends_is_started_again_after_growing_pauses(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, "raise SystemExit(3)", 9)
+    rig.gateway.start()
+    await rig.over.wait()
+    await rig.gateway.stop(10)
+
+    assert rig.pauses == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0]
+    assert len(rig.taken_back) == len(rig.lent) == 9
+
+
+async def test_after_a_steady_life_the_pauses_begin_anew(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, "raise SystemExit(3)", 3)
+    lend = rig.gateway.lend
+
+    def lend_and_live_long() -> Key:
+        key = lend()
+        if len(rig.lent) == 3:
+            rig.now_s += http_gateway.STEADY_S
+        return key
+
+    rig.gateway.lend = lend_and_live_long
+    rig.gateway.start()
+    await rig.over.wait()
+    await rig.gateway.stop(10)
+
+    assert rig.pauses == [0.5, 1.0, 0.5]
+
+
+async def test_a_child_that_cannot_be_started_is_tried_again_and_its_key_is_taken_back(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, "", 2)
+    rig.gateway.command = lambda descriptor: [str(tmp_path / "absent")]
+    open_before = len(os.listdir("/proc/self/fd"))
+    rig.gateway.start()
+    await rig.over.wait()
+    await rig.gateway.stop(10)
+
+    assert rig.pauses == [0.5, 1.0]
+    assert rig.taken_back == [key.secret_id for key in rig.lent]
+    assert len(os.listdir("/proc/self/fd")) == open_before
+
+
+async def test_stop_ends_the_child_and_its_key_and_starts_no_other(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, WAITS_FOR_THE_PIPE, 1)
+    rig.gateway.start()
+    await wait_for_line(rig)
+    process_id = rig.gateway.process_id
+    assert process_id is not None
+
+    await rig.gateway.stop(60)
+
+    assert rig.gateway.process_id is None
+    assert not Path(f"/proc/{process_id}").exists()
+    assert rig.taken_back == [rig.lent[0].secret_id]
+    assert rig.pauses == []
+
+
+async def test_a_child_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, IGNORES_SIGTERM, 1)
+    rig.gateway.start()
+    await wait_for_line(rig)
+    process_id = rig.gateway.process_id
+
+    await rig.gateway.stop(0.1)
+
+    assert not Path(f"/proc/{process_id}").exists()
+    assert len(rig.taken_back) == 1
+
+
+async def test_stop_during_a_pause_and_without_a_start(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, "raise SystemExit(3)", 1)
+    await rig.gateway.stop(1)
+    rig = Rig(tmp_path, "raise SystemExit(3)", 1)
+    rig.gateway.start()
+    await rig.over.wait()
+    await rig.gateway.stop(10)
+
+    assert len(rig.lent) == 1
+
+
+@pytest.mark.parametrize(
+    ("host", "tls", "needs"),
+    [
+        ("127.0.0.1", False, False),
+        ("::1", False, False),
+        ("0.0.0.0", False, False),
+        ("::", False, False),
+        ("192.0.2.7", False, True),
+        ("127.0.0.1", True, True),
+    ],
+)
+def test_a_private_listener_is_needed_where_the_broker_would_not_give_secrets(
+    host: str, tls: bool, needs: bool
+) -> None:
+    assert needs_private_listener(host, tls=tls) is needs
+
+
+def test_the_url_of_the_broker_is_an_address_of_this_machine() -> None:
+    assert broker_url("0.0.0.0", 5, "local") == "cmq://127.0.0.1:5?region=local"
+    assert broker_url("::1", 5, "north") == "cmq://[::1]:5?region=north"
+
+
+def test_the_command_line_has_no_key(tmp_path: Path) -> None:
+    settings = Settings(http="127.0.0.1:5681", ready_file=tmp_path / "ready.json")
+
+    arguments = command_of(settings, "cmq://127.0.0.1:5680", 7)
+
+    assert arguments[1:] == [
+        *("-m", "cmqd_gateway", "--broker", "cmq://127.0.0.1:5680", "--listen", "127.0.0.1:5681"),
+        *("--key-fd", "7", "--parent-fd", "7", "--log-format", "console", "--log-level", "info"),
+        *("--ready-file", str(tmp_path / "ready.json.http")),
+    ]
+
+
+def test_an_address_without_a_port_gets_the_usual_port() -> None:
+    assert Settings(http="127.0.0.1").http_address == "127.0.0.1:5681"
+    assert Settings(http="[::1]:0").http_address == "[::1]:0"
+    assert Settings().http_address == ""
+
+
+def test_without_the_extra_the_refusal_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = importlib.util.find_spec
+
+    def without_aiohttp(name: str) -> object:
+        return None if name == "aiohttp" else found(name)
+
+    monkeypatch.setattr(importlib.util, "find_spec", without_aiohttp)
+
+    code = command.main(["serve", "--data", str(tmp_path / "data"), "--http", "127.0.0.1:0"])
+
+    assert code == ExitCode.USAGE
+    assert "aiohttp is not installed; --http needs: pip install 'cmqd[gateway]'" in capsys.readouterr().err
+    assert not (tmp_path / "data").exists()

@@ -1,0 +1,161 @@
+"""``cmqd serve --http``: the gateway as a child process of a real broker, through kills of both."""
+
+import asyncio
+import base64
+import http.client
+import json
+import os
+import signal
+import ssl
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cmqd_client import connect
+from cmqd_client.accounts import AccessKey
+from support.eventually import eventually
+from support.running_server import RunningServer
+
+pytestmark = pytest.mark.system
+
+HTTP = ("--http", "127.0.0.1:0")
+CERTIFICATE = Path(__file__).parents[1] / "support" / "tls" / "certificate.pem"
+
+
+def ready_of(server: RunningServer) -> dict[str, Any]:
+    """Return the ready file of the running gateway; empty before it listens."""
+    file = server.ready_file.with_name(f"{server.ready_file.name}.http")
+    return json.loads(file.read_text()) if file.exists() else {}
+
+
+async def gateway_of(server: RunningServer, *, other_than: int = 0) -> dict[str, Any]:
+    await eventually(lambda: ready_of(server).get("pid", other_than) != other_than)
+    return ready_of(server)
+
+
+def is_alive(process_id: int) -> bool:
+    try:
+        return Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def status_of(ready: dict[str, Any]) -> int:
+    connection = http.client.HTTPConnection(ready["host"], ready["port"], timeout=60)
+    try:
+        connection.request("GET", "/")
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+async def test_the_gateway_starts_with_the_broker_and_ends_with_it(tmp_path: Path) -> None:
+    with RunningServer(tmp_path, *HTTP) as server:
+        ready = await gateway_of(server)
+        assert status_of(ready) > 0
+        server.stop()
+
+        assert not is_alive(ready["pid"])
+    assert "gateway_ended" in server.log
+
+
+async def test_no_argument_variable_or_file_has_the_key_and_no_list_shows_it(tmp_path: Path) -> None:
+    with RunningServer(tmp_path, *HTTP) as server:
+        ready = await gateway_of(server)
+        async with connect(server.url) as client:
+            keys = await client.accounts.keys()
+        accounts = json.loads((server.data / "accounts.json").read_text())
+        process = Path(f"/proc/{ready['pid']}")
+        arguments = process.joinpath("cmdline").read_bytes()
+        inspected = [arguments, *(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())]
+
+        assert b"cmqd_gateway" in arguments
+        assert len(keys) == len(accounts["content"]["keys"]) == 1
+        assert accounts["version"] == 2
+        assert not any(b"gateway" in content for content in inspected if content.startswith(b'{"version"'))
+        secret = str(accounts["content"]["keys"][0]["secret_key"]).encode()
+        assert secret not in server.log.encode()
+        own_ids = {word for content in inspected[:1] for word in content.split(b"\0") if word.startswith(b"AKID")}
+        assert own_ids == set()
+
+
+async def test_a_gateway_that_is_killed_is_started_again_with_another_key(tmp_path: Path) -> None:
+    with RunningServer(tmp_path, *HTTP) as server:
+        first = await gateway_of(server)
+        os.kill(first["pid"], signal.SIGKILL)
+        second = await gateway_of(server, other_than=first["pid"])
+
+        assert status_of(second) > 0
+        assert "http_gateway_ended" in server.log
+        assert "signal 9" in server.log
+
+
+async def test_the_gateway_of_a_killed_broker_ends(tmp_path: Path) -> None:
+    with RunningServer(tmp_path, *HTTP) as server:
+        ready = await gateway_of(server)
+        server.process.kill()
+        server.process.wait()
+
+        await eventually(lambda: not is_alive(ready["pid"]))
+
+
+async def test_a_gateway_that_cannot_listen_does_not_hold_up_the_broker(tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    with RunningServer(tmp_path) as other, RunningServer(tmp_path / "b", "--http", f"127.0.0.1:{other.port}") as server:
+        async with connect(server.url) as client:
+            await client.create_queue("orders")
+        await eventually(lambda: "http_gateway_ended" in server.log)
+
+
+def test_without_the_setting_there_is_no_gateway(tmp_path: Path) -> None:
+    with RunningServer(tmp_path) as server:
+        children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text().split()
+        lines = [Path(f"/proc/{child}/cmdline").read_bytes() for child in children]
+
+        assert not any(b"cmqd_gateway" in line for line in lines)
+    assert "http_gateway" not in server.log
+
+
+async def http_send(ready: dict[str, Any], key: AccessKey, secret_key: str | None = None) -> int:
+    """Send a message over HTTP with a key; return the status."""
+    return await asyncio.to_thread(_http_send, ready, key, secret_key)
+
+
+def _http_send(ready: dict[str, Any], key: AccessKey, secret_key: str | None) -> int:
+    pair = base64.b64encode(f"{key.secret_id}:{secret_key or key.secret_key}".encode()).decode()
+    connection = http.client.HTTPConnection(ready["host"], ready["port"], timeout=60)
+    try:
+        headers = {"Authorization": f"Basic {pair}", "Content-Type": "application/json"}
+        connection.request("POST", "/api/v1/queues/orders/messages", b'{"body": "x"}', headers)
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+async def test_requests_over_http_have_the_permissions_of_their_key(tmp_path: Path, tls: bool) -> None:
+    """With TLS the certificate of the broker is for another name, and the gateway uses the private port."""
+    flags = ("--tls-certificate", str(CERTIFICATE), "--tls-key", str(CERTIFICATE.with_name("key.pem")))
+    with RunningServer(tmp_path, *HTTP, *(flags if tls else ())) as server:
+        ready = await gateway_of(server)
+        context = ssl.create_default_context(cafile=str(CERTIFICATE)) if tls else None
+        async with connect(server.url, tls=context) as admin:
+            await admin.create_queue("orders")
+            key = await admin.accounts.create_key(roles=["send"], names=["orders"])
+            imported = await admin.accounts.import_key("AKIDold", "kept-by-a-program-0123456789", roles=["consume"])
+
+            assert await http_send(ready, key) < 300
+            assert await http_send(ready, key, "another-secret-0123456789") == 401
+            assert await http_send(ready, imported, "kept-by-a-program-0123456789") == 403
+            await admin.accounts.set_key_roles(key.secret_id, roles=["consume"])
+            assert await http_send(ready, key) == 403
+            await admin.accounts.set_key_roles(key.secret_id, roles=["send"])
+            assert await http_send(ready, key) < 300
+            await admin.accounts.set_key_enabled(key.secret_id, False)
+            assert await http_send(ready, key) in (401, 503)
+            while await http_send(ready, key) != 401:
+                pass
+            assert (await admin.queue("orders").attributes()).active == 2
+    assert str(key.secret_key) not in server.log
+    assert "secret_read" in server.log
