@@ -149,6 +149,31 @@ def test_no_more_than_so_many_pages_are_read_at_once():
     assert len(rig.pushes) == 70
 
 
+def test_a_delivery_beside_a_page_under_way_changes_the_route_of_publishes():
+    rig = a_rig(Limits(topic_bodies_bytes=5000))
+    rig.create("q")
+    rig.subscribe("q")
+    # The paused subscription keeps the body of the second message in memory; the first body is too large for that.
+    rig.subscribe(URL, paused=True)
+    rig.delete_queue("q")
+    rig.publish(b"x" * 10_000)
+    rig.settle()
+    rig.settle(1000)
+    rig.publish(b"2")
+    assert info(rig, "to-q").facts["blocked"]
+    rig.create("q")
+
+    # The retry and its probe start together: the copy of the probe is stored at once, the retry waits for its page.
+    rig.advance(2000)
+    assert rig.bodies("q") == [b"2"]
+    assert rig.reads
+    check_broker(rig.broker)
+    rig.settle()
+
+    assert rig.bodies("q") == [b"x" * 10_000]
+    check_recovery(rig)
+
+
 @pytest.mark.parametrize("what", ["unsubscribed", "dropped", "expired", "paused", "not pushing"])
 def test_a_page_arrives_for_what_is_not_wanted_any_more(what: str):
     rig = a_rig(Limits(topic_bodies_bytes=0))
