@@ -6,11 +6,10 @@ from typing import cast
 HEAD_END = b"\r\n\r\n"
 LENGTH = b"\r\ncontent-length:"
 CLOSES = b"\r\nconnection: close"
-OK = b"200"
 
 
 class HttpFailed(Exception):
-    """The server answered with a status other than 200, or closed the connection; the text holds the answer."""
+    """The server answered with a status other than 2xx, or closed the connection; the text holds the answer."""
 
 
 class HttpCaller:
@@ -81,7 +80,7 @@ class _Connection(asyncio.Protocol):
         answer, self._answer = self._answer, None
         if answer is None or answer.done():
             return
-        if head.split(b" ", 2)[1] == OK:
+        if head.split(b" ", 2)[1].startswith(b"2"):
             answer.set_result(data[body_start : body_start + length])
         else:
             answer.set_exception(HttpFailed(data[:2_000].decode(errors="replace")))

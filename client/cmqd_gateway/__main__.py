@@ -8,6 +8,7 @@ the machine can read it.
 import asyncio
 import contextlib
 import ctypes
+import gc
 import os
 import resource
 import signal
@@ -82,6 +83,7 @@ def serve(
         print(f"cmqd-gateway: {refusal}", file=sys.stderr)
         return USAGE
     _hide_memory()
+    _tune_collector()
     raise_descriptor_limit()
     configure_logs(settings.log_format, settings.log_level)
     return uvloop.run(_run(settings, address, metrics_key, parent_fd))
@@ -219,6 +221,17 @@ def _watch_parent(descriptor: int, on_end: Callable[[], object]) -> None:
                 on_end()
 
     loop.add_reader(descriptor, readable)
+
+
+def _tune_collector() -> None:
+    """Run the garbage collector for every 20,000 new objects, not for every 700.
+
+    The defaults look at the objects of requests in progress several times in each turn of the loop. With 64 requests at
+    once that took a tenth of the CPU, and found no garbage.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 50, 100)
 
 
 def _hide_memory() -> None:

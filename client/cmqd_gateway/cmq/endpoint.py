@@ -7,7 +7,7 @@ Every outcome of API 2.0 is HTTP status 200, because SDKs take another status fo
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import count
 from secrets import token_hex
 from typing import Any, Final
@@ -152,16 +152,21 @@ class Endpoint:
         return key
 
     async def _is_signed(self, request: web.Request, form: Form, key: KeySecret) -> bool:
-        port = self._gateway.port_of(request)
-        default_port = 443 if request.scheme == "https" else 80
-        hosts = signed_hosts(request.headers.get("Host", ""), self._gateway.settings.public_names, (port, default_port))
-
-        def check() -> bool:
-            return is_signed(form, key.secret_key, method=request.method, hosts=hosts, path=PATH)
-
+        hosts = self._hosts(request)
         if sum(map(len, form.values())) < _THREAD_BYTES:
-            return check()
-        return await asyncio.to_thread(check)
+            return is_signed(form, key.secret_key, method=request.method, hosts=hosts, path=PATH)
+        return await asyncio.to_thread(
+            is_signed, form, key.secret_key, method=request.method, hosts=list(hosts), path=PATH
+        )
+
+    def _hosts(self, request: web.Request) -> Iterator[str]:
+        """Yield the hosts that the client may have signed. Almost all clients sign the first, the Host header."""
+        host = request.headers.get("Host", "")
+        yield host
+        ports = (self._gateway.port_of(request), 443 if request.scheme == "https" else 80)
+        for name in signed_hosts(host, self._gateway.settings.public_names, ports):
+            if name != host:
+                yield name
 
 
 _RECEIVES: Final = frozenset({"ReceiveMessage", "BatchReceiveMessage"})

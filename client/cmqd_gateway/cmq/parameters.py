@@ -24,7 +24,7 @@ MAX_BATCH: Final = 16
 _MALFORMED_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 _INDEX = re.compile(r"0|[1-9][0-9]{0,8}")
 _NAME = re.compile(r"[A-Za-z0-9_-]*")
-_WHOLE = re.compile(r"-?[0-9]{1,20}")
+_WHOLE = re.compile(rb"-?[0-9]{1,20}")
 
 Form = dict[str, bytes]
 """Decoded parameters: names, and values as bytes, in the order of the request."""
@@ -80,26 +80,25 @@ def parse_form(*parts: bytes) -> Form:
     if sum(part.count(b"&") for part in parts) >= MAX_PARAMETERS:
         raise Refusal(Reason.KEY_FORMAT, f"the request has more than {MAX_PARAMETERS} parameters")
     for part in parts:
-        for piece in part.split(b"&"):
+        # A separator is neither "+" nor " ", so a single call decodes the spaces of all parameters.
+        for piece in part.replace(b"+", b" ").split(b"&"):
             if not piece:
                 continue
             raw_name, _, raw_value = piece.partition(b"=")
             if len(raw_name) > 3 * MAX_NAME_BYTES:
                 raise Refusal(Reason.KEY_FORMAT, f"the name of a parameter is longer than {MAX_NAME_BYTES} bytes")
             try:
-                name = _unquoted(raw_name).decode()
+                name = (_unquoted(raw_name) if b"%" in raw_name else raw_name).decode()
             except UnicodeDecodeError:
                 raise Refusal(Reason.KEY_FORMAT, "the name of a parameter is not UTF-8") from None
             if name in form:
                 raise Refusal(Reason.NOT_REPEATABLE, f"the parameter {name!r} is given twice")
-            form[name] = _unquoted(raw_value)
+            form[name] = _unquoted(raw_value) if b"%" in raw_value else raw_value
     return form
 
 
 def _unquoted(raw: bytes) -> bytes:
-    raw = raw.replace(b"+", b" ")
-    if b"%" not in raw:
-        return raw
+    """Decode the escapes of a name or value."""
     if _MALFORMED_ESCAPE.search(raw):
         return unquote_to_bytes(raw)
     # A form of 1 MiB may consist of escapes alone. Decoding quoted-printable, which has the same escapes after "=", is
@@ -186,6 +185,9 @@ class RequestReader:
     def _collect_lists(self, form: Form) -> dict[str, dict[int, bytes]]:
         lists: dict[str, dict[int, bytes]] = {}
         for key, value in form.items():
+            if "." not in key and key not in self._list_names:
+                # Most parameters of most requests.
+                continue
             name, dot, index = key.partition(".")
             if dot and name in self._single_names:
                 raise Refusal(Reason.NOT_REPEATABLE, f"the parameter {name} is not a list, but the request has {key!r}")
@@ -249,10 +251,9 @@ def _to_bytes(name: str, value: bytes) -> bytes:
 
 
 def _to_whole(name: str, value: bytes) -> int:
-    text = _to_text(name, value)
-    if not _WHOLE.fullmatch(text):
-        raise Refusal(Reason.WRONG_TYPE, f"{name} is {text[:40]!r}; it must be a whole number")
-    return int(text)
+    if not _WHOLE.fullmatch(value):
+        raise Refusal(Reason.WRONG_TYPE, f"{name} is {_to_text(name, value)[:40]!r}; it must be a whole number")
+    return int(value)
 
 
 _CONVERTERS: Final[Mapping[Any, Callable[[str, bytes], Any]]] = {str: _to_text, bytes: _to_bytes, int: _to_whole}

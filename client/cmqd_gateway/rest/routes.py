@@ -42,6 +42,9 @@ _log = get_logger()
 _HEADERS: Final[Mapping[str, str]] = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 """Of every answer of the API: a cache or a browser must not keep messages, and must not guess their type."""
 
+_FREQUENT: Final = ("send_message", "receive_messages", "delete_message")
+"""Operations with most of the requests."""
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -50,7 +53,8 @@ def routes(gateway: Gateway) -> Iterable[web.AbstractRouteDef]:
     for path, file in page_files().items():
         yield web.get(f"{BASE}/{path}", _file_handler(file))
     yield web.get(f"{BASE}/openapi.json", _serve_document)
-    for operation in OPERATIONS:
+    # aiohttp tries the paths below /queues one after the other, so the paths of most requests come first.
+    for operation in sorted(OPERATIONS, key=lambda operation: operation.name not in _FREQUENT):
         handler = _OperationHandler(gateway, operation).handle
         if operation.method == "GET":
             yield web.get(BASE + operation.path, handler)
