@@ -1,6 +1,7 @@
 """The gateway: an HTTP server that is a client of the broker. CMQ's API 2.0, a JSON API, metrics and health.
 
     server ─────────── the application, its listeners and its end
+      ├── tls_port           sockets of HTTPS up to the end of the TLS handshake; the certificate in use
       ├── connection_guard   limits of an HTTP connection: slow heads, slow readers, the number of connections
       ├── cmq/               API 2.0: signature, parameters, actions, errors
       ├── key_secrets        secrets of keys, for a second at most

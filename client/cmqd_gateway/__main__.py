@@ -1,4 +1,4 @@
-"""The command ``cmqd-gateway``: settings from flags, then the gateway until SIGTERM.
+"""The command ``cmqd-gateway``: settings from flags, then the gateway until SIGTERM. SIGHUP reads the TLS files again.
 
 The gateway's own key, of the role ``gateway``, comes through a file descriptor (``--key-fd``) or a file of mode 0600
 (``--key-file``), as a line ``SECRET_ID:SECRET_KEY``: never as an argument or in the environment, where other users of
@@ -31,6 +31,7 @@ from cmqd_gateway.broker_keys import BrokerKeys
 from cmqd_gateway.gateway import Gateway
 from cmqd_gateway.key_secrets import KeySecret
 from cmqd_gateway.log_lines import configure_logs, get_logger
+from cmqd_gateway.reload import Reload
 from cmqd_gateway.server import GatewayServer, ready_facts
 from cmqd_gateway.settings import Settings, shown
 
@@ -72,7 +73,8 @@ def serve(
         broker: URL of the broker without a key: cmq://host:port[,host:port][?region=..&tls=1].
         key_fd: descriptor with the gateway's own key, a line SECRET_ID:SECRET_KEY; read up to the end of the line.
         key_file: file with the same line, readable by its owner alone.
-        parent_fd: pipe of a parent process: its end ends the gateway. May be the descriptor of the key.
+        parent_fd: pipe of a parent process: its end ends the gateway, its lines are settings to reload. May be the
+            descriptor of the key.
         settings: the settings.
     """
     settings = settings or Settings()
@@ -166,14 +168,16 @@ async def _run(settings: Settings, address: Address, metrics_key: KeySecret | No
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
-    if parent_fd is not None:
-        _watch_parent(parent_fd, stopped.set)
     own_key = KeySecret(address.secret_id, address.secret_key)
     keys = BrokerKeys(client_of(address, settings, own_key))
     gateway = Gateway(settings, keys, partial(client_of, address, settings))
     gateway.metrics_key = metrics_key
     gateway.probe = keys.probe
     server = GatewayServer(gateway)
+    reload = Reload(server, settings)
+    loop.add_signal_handler(signal.SIGHUP, reload.begin)
+    if parent_fd is not None:
+        _watch_parent(parent_fd, reload.begin, stopped.set)
     # The gateway listens before the broker answers, and refuses requests until then. Therefore broker and gateway can
     # start in any order.
     opening = asyncio.create_task(keys.open(gateway.secrets.forget))
@@ -209,16 +213,23 @@ def _failure(opening: "asyncio.Task[None]") -> BaseException | None:
     return None if not opening.done() or opening.cancelled() else opening.exception()
 
 
-def _watch_parent(descriptor: int, on_end: Callable[[], object]) -> None:
-    """Call ``on_end`` when the other end of a pipe is closed."""
+def _watch_parent(descriptor: int, on_line: Callable[[bytes], object], on_end: Callable[[], object]) -> None:
+    """Call ``on_line`` for each line of a pipe, and ``on_end`` when the other end of the pipe is closed."""
     loop = asyncio.get_running_loop()
     os.set_blocking(descriptor, False)
+    incomplete = b""
 
     def readable() -> None:
+        nonlocal incomplete
         with contextlib.suppress(BlockingIOError):
-            if not os.read(descriptor, 4_096):
+            received = os.read(descriptor, 4_096)
+            if not received:
                 loop.remove_reader(descriptor)
                 on_end()
+                return
+            *lines, incomplete = (incomplete + received).split(b"\n")
+            for line in lines:
+                on_line(line)
 
     loop.add_reader(descriptor, readable)
 

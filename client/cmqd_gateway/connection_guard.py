@@ -16,11 +16,21 @@ CHECK_SECONDS: Final = 1.0
 class ConnectionGuard(asyncio.Protocol):
     """Passes the events of a connection on to aiohttp's protocol; see the module."""
 
-    __slots__ = ("_guards", "_inner", "_is_refused", "head_since", "in_request", "stuck_since", "transport")
+    __slots__ = (
+        "_guards",
+        "_has_seat",
+        "_inner",
+        "_is_refused",
+        "head_since",
+        "in_request",
+        "stuck_since",
+        "transport",
+    )
 
-    def __init__(self, guards: "ConnectionGuards", inner: asyncio.Protocol) -> None:
+    def __init__(self, guards: "ConnectionGuards", inner: asyncio.Protocol, *, has_seat: bool) -> None:
         self._guards = guards
         self._inner = inner
+        self._has_seat = has_seat
         self._is_refused = False
         self.transport: asyncio.Transport | None = None
         self.head_since: float | None = None
@@ -34,6 +44,8 @@ class ConnectionGuard(asyncio.Protocol):
         """Handle the asyncio event: a client connected."""
         # Not checked by isinstance: the transports of uvloop are no subclasses.
         self.transport = cast("asyncio.Transport", transport)
+        if self._has_seat:
+            self._guards.release()
         if not self._guards.add(self):
             self._is_refused = True
             self.transport.abort()
@@ -87,14 +99,28 @@ class ConnectionGuards:
         self.refused: int = 0
         """Connections that were closed because there were too many."""
         self.closed_as_slow: int = 0
+        self.arriving: int = 0
+        """Seats of sockets in the TLS handshake: they count among the connections."""
 
     def __len__(self) -> int:
         """Return the number of open connections."""
         return len(self._guards)
 
+    def reserve(self) -> bool:
+        """Take a seat for a socket before its TLS handshake; False if there are too many connections."""
+        if len(self._guards) + self.arriving >= self._max_connections:
+            self.refused += 1
+            return False
+        self.arriving += 1
+        return True
+
+    def release(self) -> None:
+        """Give a seat back: the handshake ended."""
+        self.arriving -= 1
+
     def add(self, guard: ConnectionGuard) -> bool:
         """Register a connection; False if there are too many."""
-        if len(self._guards) >= self._max_connections:
+        if len(self._guards) + self.arriving >= self._max_connections:
             self.refused += 1
             return False
         assert guard.transport is not None
@@ -116,9 +142,12 @@ class ConnectionGuards:
         """Number of connections with a part of a head."""
         return sum(guard.head_since is not None for guard in self._guards.values())
 
-    def make(self, inner: asyncio.Protocol) -> ConnectionGuard:
-        """Return a guard for a new connection, before the protocol that serves it."""
-        return ConnectionGuard(self, inner)
+    def make(self, inner: asyncio.Protocol, *, has_seat: bool = False) -> ConnectionGuard:
+        """Return a guard for a new connection, before the protocol that serves it.
+
+        ``has_seat``: the connection takes the place of a seat of :meth:`reserve`.
+        """
+        return ConnectionGuard(self, inner, has_seat=has_seat)
 
     def begin_request(self, transport: asyncio.BaseTransport | None) -> None:
         """Note that a handler begins: the head is complete. The handler limits the time of the body."""

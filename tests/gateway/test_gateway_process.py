@@ -15,6 +15,7 @@ import pytest
 
 from cmqd_client import sync
 from cmqd_gateway.__main__ import broker_address, read_key
+from support.certificates import make_certificate, shown_certificate
 from support.cmq_requests import PATH, encoded, signed
 from support.environment import plain_environment
 from support.eventually import eventually_elsewhere
@@ -92,6 +93,20 @@ def test_sigterm_ends_polls_without_messages_and_the_process_with_code_0(server:
 
     assert answers[0]["code"] == 7000
     assert [event in gateway.log for event in ("gateway_ready", "gateway_draining", "gateway_ended")] == [True] * 3
+
+
+def test_sighup_reads_the_tls_files_again(server: RunningServer, tmp_path: Path):
+    first = make_certificate(tmp_path, "first")
+    flags = ("--tls-certificate", str(tmp_path / "certificate.pem"), "--tls-key", str(tmp_path / "key.pem"))
+    with RunningGateway(tmp_path, server, "--listen-https", "127.0.0.1:0", *flags) as gateway:
+        host, _, port = gateway.ready["addresses"][1].rpartition(":")
+        assert shown_certificate(host, int(port)) == first
+        second = make_certificate(tmp_path, "second")
+
+        gateway.process.send_signal(signal.SIGHUP)
+        eventually_elsewhere(lambda: "reloaded" in gateway.log)
+
+        assert shown_certificate(host, int(port)) == second
 
 
 def command(server: RunningServer, *flags: str) -> list[str]:
