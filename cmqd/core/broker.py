@@ -120,8 +120,8 @@ class Broker:
         # Metrics
         self.queue_metrics = parts.metrics.queue_page
         self.topic_metrics = parts.metrics.topic_page
-        self.count_totals = parts.metrics.steps
-        self.account_totals = parts.metrics.totals
+        self.check_metrics_limit = parts.metrics.check_limit
+        self.add_up_totals = parts.metrics.totals
         self.count_objects = parts.metrics.objects
 
         # Time and recovery

@@ -73,6 +73,7 @@ from cmqd.server.push.pusher import Pusher
 from cmqd.server.reclaim import Reclaim
 from cmqd.server.reply_gate import ReplyGate
 from cmqd.server.request_admission import Admission
+from cmqd.server.sliced_work import SlicedWork
 from cmqd.server.status import LoopStatus, PublicStatus, Status, StorageProcessStatus, public_reply
 from cmqd.server.storage_watch import StorageWatch
 from cmqd.server.transaction_checkers import TransactionCheckers
@@ -426,7 +427,7 @@ class Server:
             server_metrics=self.metrics,
             now_ms=now_ms,
             schedule=schedule,
-            spawn=spawn,
+            work=SlicedWork(spawn, answering.broke),
         )
         others: dict[type[wire.Request], Handler] = {
             wire.PeekMessages: peeks.handle,

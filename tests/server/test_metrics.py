@@ -1,5 +1,9 @@
 """Requests for metrics: whose figures a client may read, the wait for the disk, and the figures of the server."""
 
+import asyncio
+from collections.abc import Generator
+from typing import Any
+
 import pytest
 
 from cmqd_protocol import messages as wire
@@ -128,24 +132,139 @@ async def test_a_checkpoint_is_counted_with_its_time(rig: ServerRig) -> None:
     assert (found.checkpoints_total, found.checkpoint_ms) == (1, rig.server.clock.now_ms())
 
 
-async def test_totals_of_a_thousand_queues_are_added_up_in_steps_between_which_others_are_served(
-    rig: ServerRig,
+class Slices:
+    """Counts the slices of the core that requests for metrics take."""
+
+    def __init__(self, rig: ServerRig, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        broker = rig.server.broker
+        read, add_up = broker.queue_metrics, broker.add_up_totals
+
+        def queue_metrics(*arguments: Any) -> Any:
+            self.count += 1
+            return read(*arguments)
+
+        def add_up_totals(account: str | None) -> Generator[None, None, Any]:
+            steps = add_up(account)
+            while True:
+                self.count += 1
+                try:
+                    next(steps)
+                except StopIteration as end:
+                    return end.value
+                yield
+
+        monkeypatch.setattr(broker, "queue_metrics", queue_metrics)
+        monkeypatch.setattr(broker, "add_up_totals", add_up_totals)
+
+
+def make_queues(rig: ServerRig, count: int, account: str = "admin") -> None:
+    for number in range(count):
+        rig.server.broker.create_queue(account, f"q{number:05}", {}, 1)
+
+
+async def test_many_requests_at_once_take_one_slice_a_turn_and_others_are_served_in_between(
+    rig: ServerRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_queues(rig, 1000)
+    scraper, sender = await rig.client(), await rig.client()
+    slices = Slices(rig, monkeypatch)
+    page_ids = [scraper.begin(wire.GetQueueMetrics(scraper.next_id())) for _ in range(32)]
+    totals_ids = [scraper.begin(wire.GetMetrics(scraper.next_id())) for _ in range(32)]
+    assert slices.count == 0, "no slice runs where requests are dispatched"
+    sent_id = sender.begin(wire.SendMessages(sender.next_id(), "q00000", [b"1"]))
+
+    turns = 0
+    while sent_id not in sender.replies:
+        await asyncio.sleep(0)
+        turns += 1
+        sender.read()
+        assert slices.count <= turns < 10
+
+    await scraper.settle()
+    assert all(len(scraper.replies[request_id].queues) == 1000 for request_id in page_ids)  # pyright: ignore
+    assert all(isinstance(scraper.replies[request_id], wire.Metrics) for request_id in totals_ids)
+
+
+async def test_requests_for_totals_that_wait_share_an_adding_up_and_later_ones_get_the_next(
+    rig: ServerRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_queues(rig, 1000)
+    admin, sender = await rig.client(), await rig.client()
+    slices = Slices(rig, monkeypatch)
+    await admin.expect(wire.Metrics, wire.GetMetrics)
+    slices_of_one, slices.count = slices.count, 0
+
+    waiting = [admin.begin(wire.GetMetrics(admin.next_id())) for _ in range(64)]
+    await asyncio.sleep(0)
+    assert slices.count == 1
+    sent_id = sender.begin(wire.SendMessages(sender.next_id(), "q00000", [b"1"]))
+    while sent_id not in sender.replies:
+        await asyncio.sleep(0)
+        sender.read()
+    late = [admin.begin(wire.GetMetrics(admin.next_id())) for _ in range(64)]
+    await admin.settle()
+
+    assert slices.count == 2 * slices_of_one
+    assert all(isinstance(admin.replies[request_id], wire.Metrics) for request_id in waiting)
+    sent = {admin.replies[request_id].queue_totals.sent for request_id in late}  # pyright: ignore
+    assert sent == {1}, "a request sees the sends that were answered before it"
+
+
+async def test_requests_of_a_client_that_has_left_cost_no_further_slice(
+    rig: ServerRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_queues(rig, 1000)
+    client = await rig.client()
+    slices = Slices(rig, monkeypatch)
+    for _ in range(32):
+        client.begin(wire.GetQueueMetrics(client.next_id()))
+    client.begin(wire.GetMetrics(client.next_id()))
+    await asyncio.sleep(0)
+    assert slices.count == 1
+
+    client.transport.lose()
+    await rig.turn()
+
+    assert slices.count == 1
+
+
+async def test_a_client_that_does_not_read_gets_its_pages_when_it_reads(
+    rig: ServerRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_queues(rig, 1000)
+    client = await rig.client()
+    client.transport.set_write_buffer_limits(64 * 1024)
+    client.transport.stuck = True
+    slices = Slices(rig, monkeypatch)
+    page_ids = [client.begin(wire.GetQueueMetrics(client.next_id())) for _ in range(16)]
+    await rig.turn()
+    pages_made = slices.count / 5
+    assert 1 <= pages_made < 8
+
+    client.transport.stuck = False
+    for _ in page_ids:
+        client.read()
+        await rig.turn()
+    client.read()
+
+    assert all(isinstance(client.replies[request_id], wire.QueueMetricsPage) for request_id in page_ids)
+
+
+async def test_the_totals_of_an_account_examine_the_queues_of_that_account_alone(
+    rig: ServerRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     admin = await rig.client()
-    for number in range(1000):
-        rig.server.broker.create_queue("admin", f"q{number}", {}, 1)
-    other = await rig.client()
-    totals_id = admin.begin(wire.GetMetrics(admin.next_id()))
+    other = await other_client(rig, admin)
+    make_queues(rig, 2000)
+    make_queues(rig, 1, "other")
+    slices = Slices(rig, monkeypatch)
 
-    status_id = other.begin(wire.GetServerStatus(other.next_id()))
-    await rig.turn()
-    other.read()
+    assert (await other.expect(wire.Metrics, wire.GetMetrics)).queues == 1
+    of_other, slices.count = slices.count, 0
+    assert (await admin.expect(wire.Metrics, wire.GetMetrics)).queues == 2001
 
-    assert status_id in other.replies
-    await admin.settle()
-    reply = admin.replies[totals_id]
-    assert isinstance(reply, wire.Metrics)
-    assert reply.queues == 1000
+    assert of_other < slices.count
 
 
 async def test_a_key_reads_the_figures_of_the_names_that_its_patterns_match(rig: ServerRig) -> None:
@@ -163,24 +282,14 @@ async def test_a_key_reads_the_figures_of_the_names_that_its_patterns_match(rig:
     assert "adds up the figures of all names" in getattr(refusal, "text", "")
 
 
-async def test_a_page_of_a_thousand_queues_is_read_in_slices_between_which_others_are_served(rig: ServerRig) -> None:
+async def test_pages_go_on_behind_each_other(rig: ServerRig) -> None:
     admin = await rig.client()
-    for number in range(1100):
-        rig.server.broker.create_queue("admin", f"q{number:04}", {}, 1)
-    other = await rig.client()
-    page_id = admin.begin(wire.GetQueueMetrics(admin.next_id()))
+    make_queues(rig, 1100)
 
-    status_id = other.begin(wire.GetServerStatus(other.next_id()))
-    await rig.turn()
-    other.read()
-
-    assert status_id in other.replies
-    await admin.settle()
-    page = admin.replies[page_id]
-    assert isinstance(page, wire.QueueMetricsPage)
-    assert [queue.queue for queue in page.queues] == [f"q{number:04}" for number in range(1000)]
-    assert page.next == ("admin", "q0999")
-    rest = await admin.expect(wire.QueueMetricsPage, wire.GetQueueMetrics, False, "admin", "q0999")
+    page = await admin.expect(wire.QueueMetricsPage, wire.GetQueueMetrics)
+    assert [queue.queue for queue in page.queues] == [f"q{number:05}" for number in range(1000)]
+    assert page.next == ("admin", "q00999")
+    rest = await admin.expect(wire.QueueMetricsPage, wire.GetQueueMetrics, False, "admin", "q00999")
     assert (len(rest.queues), rest.next) == (100, None)
 
 

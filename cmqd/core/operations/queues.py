@@ -63,6 +63,7 @@ class QueueAdmin:
         self._runtime = runtime.queues
         self._agenda = runtime.agenda
         self._budget = runtime.budget
+        self._counted = runtime.counted
         self._pages = runtime.pages
         self._floors = floors
         self._serving = serving
@@ -325,6 +326,7 @@ class QueueAdmin:
         effects.woken.extend(woken)
         self._rebind(queue, None, effects.records)
         self._queues.apply_deleted(record)
+        self._counted.forget(queue.queue_id)
         self._checks.forget(queue)
         self._agenda.forget(queue.queue_id)
         self._budget.clear(queue.queue_id, self._runtime.pop(queue.queue_id).window)

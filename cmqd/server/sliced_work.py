@@ -1,0 +1,63 @@
+"""Long look-ups in slices: one slice in a turn of the loop, over all requests.
+
+Clients pipeline requests by the thousand. With a task for each request, a turn of the loop would carry out a slice of
+every request, and all other clients would wait for all slices. Here accounts take turns, a slice each, and the requests
+of an account are carried out in the order of their arrival: a flood of one account delays that account alone.
+"""
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any
+
+
+class SlicedWork:
+    """Carries out generators; each ``yield`` ends a slice."""
+
+    def __init__(
+        self, spawn: Callable[[Coroutine[Any, Any, None]], None], broke: Callable[[Exception, str], None]
+    ) -> None:
+        """Make a worker without work.
+
+        Args:
+            spawn: runs a coroutine as a task; called for work that arrives at an idle worker.
+            broke: takes an exception of a slice, which is a bug, and the name of its generator.
+        """
+        self._spawn = spawn
+        self._broke = broke
+        self._lines: OrderedDict[str, deque[Generator[None]]] = OrderedDict()
+        """Work by account; the account at the front has the next turn."""
+        self._is_running = False
+
+    def __len__(self) -> int:
+        """Return the number of pieces of work that are not finished."""
+        return sum(map(len, self._lines.values()))
+
+    def add(self, account: str, work: Generator[None]) -> None:
+        """Carry out work behind the earlier work of the account. No part of the work runs in this call."""
+        line = self._lines.get(account)
+        if line is None:
+            line = self._lines[account] = deque()
+        line.append(work)
+        if not self._is_running:
+            self._is_running = True
+            self._spawn(self._run())
+
+    async def _run(self) -> None:
+        lines = self._lines
+        try:
+            while lines:
+                account, line = next(iter(lines.items()))
+                try:
+                    next(line[0])
+                except StopIteration:
+                    line.popleft()
+                except Exception as bug:
+                    self._broke(bug, line.popleft().__name__)
+                if line:
+                    lines.move_to_end(account)
+                else:
+                    del lines[account]
+                await asyncio.sleep(0)
+        finally:
+            self._is_running = False
