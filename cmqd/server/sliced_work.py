@@ -21,7 +21,7 @@ class SlicedWork:
 
         Args:
             spawn: runs a coroutine as a task; called for work that arrives at an idle worker.
-            broke: takes an exception of a slice, which is a bug, and the name of its generator.
+            broke: takes an exception of a slice, which is a bug, and the place of the bug.
         """
         self._spawn = spawn
         self._broke = broke
@@ -53,7 +53,8 @@ class SlicedWork:
                 except StopIteration:
                     line.popleft()
                 except Exception as bug:
-                    self._broke(bug, line.popleft().__name__)
+                    line.popleft()
+                    self._broke(bug, "a slice")
                 if line:
                     lines.move_to_end(account)
                 else:

@@ -67,7 +67,7 @@ async def test_a_bug_in_a_slice_is_reported_and_ends_its_own_work_alone() -> Non
 
     await rig.finish()
 
-    assert rig.bugs == [("a bug", "broken")]
+    assert rig.bugs == [("a bug", "a slice")]
     assert rig.done == ["a0", "a1"]
 
 
