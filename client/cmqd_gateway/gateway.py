@@ -17,6 +17,7 @@ from cmqd_gateway.monitoring.figures import FigureCache
 from cmqd_gateway.rates import KeyRates
 from cmqd_gateway.request_bodies import RequestBodies
 from cmqd_gateway.settings import Settings
+from cmqd_gateway.turns import HashThreads
 
 
 class Gateway:
@@ -50,6 +51,8 @@ class Gateway:
             settings.max_request_bytes, settings.body_memory_bytes, settings.slow_client_seconds
         )
         """Reads the bodies of requests."""
+        self.hashes: HashThreads = HashThreads()
+        """Threads for the signatures of large requests."""
         self.rates: KeyRates = KeyRates(settings.max_requests_per_second_per_key, now)
         """Rates of keys."""
         self.guards: ConnectionGuards = ConnectionGuards(settings.max_connections, settings.slow_client_seconds, now)

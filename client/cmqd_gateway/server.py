@@ -201,6 +201,7 @@ def _application(gateway: Gateway, routes: Iterable[web.AbstractRouteDef]) -> we
                 response.force_close()
             return response
         finally:
+            gateway.bodies.release(request)
             gateway.guards.end_request(transport)
 
     application = web.Application(middlewares=[in_request], client_max_size=gateway.settings.max_request_bytes)

@@ -7,6 +7,7 @@ from typing import Annotated, Any, TypeAlias
 from cyclopts import Group, Parameter, validators
 
 from cmqd_gateway.log_lines import LogFormat, LogLevel
+from cmqd_gateway.request_bodies import large_bodies
 
 _NETWORK = Group("Network", sort_key=1)
 _LIMITS = Group("Limits", sort_key=2)
@@ -68,7 +69,8 @@ class Settings:
     max_request_bytes: Annotated[int, _range(_LIMITS, 65_536, 64 << 20, "body of a request")] = 4 << 20
     max_head_bytes: Annotated[int, _range(_LIMITS, 4_096, 1 << 20, "a line or field of a request's head")] = 16_384
     body_memory_bytes: Annotated[
-        int, _range(_LIMITS, 4 << 20, 64 << 30, "bodies of requests that are being read, all connections together")
+        int,
+        _range(_LIMITS, 4 << 20, 64 << 30, "bodies of all requests in progress; bodies over 64 KiB have 3/4 of it"),
     ] = 256 << 20
     max_requests_per_second_per_key: Annotated[
         int, _range(_LIMITS, 0, 10_000_000, "requests of a key, with a burst of one second; 0 = unlimited")
@@ -104,7 +106,7 @@ class Settings:
         """Refuse contradictory settings.
 
         Raises:
-            ValueError: there is no listener, or HTTPS lacks its files.
+            ValueError: there is no listener, or HTTPS lacks its files, or a limit contradicts another.
         """
         if not self.listen and not self.listen_https:
             raise ValueError("listen and listen_https are both empty; the gateway needs at least one address")
@@ -114,6 +116,11 @@ class Settings:
                 split_address(name, address)
         if bool(self.listen_https) != bool(self.tls_certificate and self.tls_key):
             raise ValueError("listen_https, tls_certificate and tls_key must be given together")
+        if self.max_request_bytes > large_bodies(self.body_memory_bytes):
+            raise ValueError(
+                f"max_request_bytes is {self.max_request_bytes}, but large bodies may use 3/4 of body_memory_bytes,"
+                f" {large_bodies(self.body_memory_bytes)} bytes in all"
+            )
 
 
 def split_address(name: str, address: str) -> tuple[str, int]:

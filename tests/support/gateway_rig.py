@@ -36,9 +36,13 @@ class KeyTable:
         self.keys: dict[str, KeySecret] = {}
         self.questions: list[str] = []
         self.failure: CmqError | None = None
+        self.answers = asyncio.Event()
+        """A test clears it to hold the answers back, as a broker does that is away."""
+        self.answers.set()
 
     async def fetch(self, secret_id: str) -> KeySecret | None:
         self.questions.append(secret_id)
+        await self.answers.wait()
         if self.failure is not None:
             raise self.failure
         return self.keys.get(secret_id)

@@ -5,9 +5,9 @@
 Every outcome of API 2.0 is HTTP status 200, because SDKs take another status for a fault of the network.
 """
 
-import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from itertools import count
 from secrets import token_hex
 from typing import Any, Final
@@ -21,17 +21,19 @@ from cmqd_gateway.caller import Caller
 from cmqd_gateway.cmq.actions import TABLE
 from cmqd_gateway.cmq.call import Action, Call, Fields
 from cmqd_gateway.cmq.errors import DATA_ACTIONS, Reason, Refusal, translate
-from cmqd_gateway.cmq.parameters import Form, parse_form, text_of, whole_of
+from cmqd_gateway.cmq.parameters import Form, form_steps, text_of, whole_of
 from cmqd_gateway.cmq.repeats import DeleteAnswers
 from cmqd_gateway.cmq.signature import SIGNATURE, is_signed, signed_hosts
 from cmqd_gateway.gateway import Gateway
 from cmqd_gateway.key_secrets import KeySecret, TooManyUnknownIds
 from cmqd_gateway.log_lines import get_logger
 from cmqd_gateway.request_bodies import BodyRefused
+from cmqd_gateway.turns import in_turns
 
 PATH: Final = "/v2/index.php"
-_THREAD_BYTES: Final = 262_144
-"""Size from which a signature is checked in a thread; the hash of 1 MiB takes about a millisecond."""
+_THREAD_BYTES: Final = 131_072
+"""Size from which a signature is checked in a thread. The hash of 1 MiB takes about a millisecond, and a form with a
+wrong signature is hashed for all possible hosts."""
 
 _log = get_logger()
 
@@ -99,9 +101,10 @@ class Endpoint:
         try:
             body = await self._gateway.bodies.read(request)
         except BodyRefused as refusal:
-            raise Refusal(Reason.UNREADABLE_REQUEST, str(refusal)) from None
+            reason = Reason.THROTTLED if refusal.can_be_repeated else Reason.UNREADABLE_REQUEST
+            raise Refusal(reason, str(refusal)) from None
         query = request.rel_url.raw_query_string.encode()
-        return parse_form(query, body)
+        return await in_turns(form_steps(query, body))
 
     def _action(self, form: Form) -> Action:
         name = text_of(form, "Action")
@@ -155,8 +158,8 @@ class Endpoint:
         hosts = self._hosts(request)
         if sum(map(len, form.values())) < _THREAD_BYTES:
             return is_signed(form, key.secret_key, method=request.method, hosts=hosts, path=PATH)
-        return await asyncio.to_thread(
-            is_signed, form, key.secret_key, method=request.method, hosts=list(hosts), path=PATH
+        return await self._gateway.hashes.run(
+            partial(is_signed, form, key.secret_key, method=request.method, hosts=list(hosts), path=PATH)
         )
 
     def _hosts(self, request: web.Request) -> Iterator[str]:

@@ -8,19 +8,22 @@ from 1 on. Annotations have the ranges, with the reason of the refusal.
 import binascii
 import re
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from typing import Annotated, Any, Final, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
-from urllib.parse import unquote_to_bytes
 
 import msgspec
 
 from cmqd_gateway.cmq.errors import Reason, Refusal
+from cmqd_gateway.turns import at_once
 
 MAX_PARAMETERS: Final = 256
 """Parameters of a request, known or not. The largest known request has about 30."""
 MAX_NAME_BYTES: Final = 128
 MAX_BATCH: Final = 16
 
+_SLICE: Final = 16_384
+"""Bytes that are decoded at once: 1.7 ms for percent signs alone, 0.2 ms for escapes."""
+_BLANKS: Final = bytes.maketrans(b"+", b" ")
 _MALFORMED_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 _INDEX = re.compile(r"0|[1-9][0-9]{0,8}")
 _NAME = re.compile(r"[A-Za-z0-9_-]*")
@@ -76,12 +79,22 @@ def parse_form(*parts: bytes) -> Form:
     Raises:
         Refusal: there are too many parameters, a name is given twice or is malformed.
     """
+    return at_once(form_steps(*parts))
+
+
+def form_steps(*parts: bytes) -> Generator[None, None, Form]:
+    """Decode like :func:`parse_form`, in pieces of about a millisecond with a yield behind each piece.
+
+    A form of 4 MiB takes up to half a second, and its sender may be a stranger.
+    """
     form: Form = {}
     if sum(part.count(b"&") for part in parts) >= MAX_PARAMETERS:
         raise Refusal(Reason.KEY_FORMAT, f"the request has more than {MAX_PARAMETERS} parameters")
+    since_yield = 0
     for part in parts:
         # A separator is neither "+" nor " ", so a single call decodes the spaces of all parameters.
-        for piece in part.replace(b"+", b" ").split(b"&"):
+        spaced = part.replace(b"+", b" ") if len(part) <= _SLICE else part.translate(_BLANKS)
+        for piece in spaced.split(b"&"):
             if not piece:
                 continue
             raw_name, _, raw_value = piece.partition(b"=")
@@ -93,14 +106,39 @@ def parse_form(*parts: bytes) -> Form:
                 raise Refusal(Reason.KEY_FORMAT, "the name of a parameter is not UTF-8") from None
             if name in form:
                 raise Refusal(Reason.NOT_REPEATABLE, f"the parameter {name!r} is given twice")
-            form[name] = _unquoted(raw_value) if b"%" in raw_value else raw_value
+            if b"%" not in raw_value:
+                form[name] = raw_value
+            elif len(raw_value) <= _SLICE:
+                form[name] = _unquoted(raw_value)
+                since_yield += len(raw_value)
+                if since_yield > _SLICE:
+                    since_yield = 0
+                    yield
+            else:
+                form[name] = yield from _unquote_steps(raw_value)
     return form
+
+
+def _unquote_steps(raw: bytes) -> Generator[None, None, bytes]:
+    decoded: list[bytes] = []
+    start = 0
+    while start < len(raw):
+        end = start + _SLICE
+        # No escape is cut: an escape has no second percent sign, so a cut before the sign is safe.
+        if raw[end - 1 : end] == b"%":
+            end -= 1
+        elif raw[end - 2 : end - 1] == b"%":
+            end -= 2
+        decoded.append(_unquoted(raw[start:end]))
+        start = end
+        yield
+    return b"".join(decoded)
 
 
 def _unquoted(raw: bytes) -> bytes:
     """Decode the escapes of a name or value."""
-    if _MALFORMED_ESCAPE.search(raw):
-        return unquote_to_bytes(raw)
+    # A percent sign without two digits stands for itself.
+    raw = _MALFORMED_ESCAPE.sub(b"%25", raw)
     # A form of 1 MiB may consist of escapes alone. Decoding quoted-printable, which has the same escapes after "=", is
     # compiled code and takes a hundredth of the time of urllib.
     return binascii.a2b_qp(raw.replace(b"=", b"=3D").replace(b"%", b"="))

@@ -136,6 +136,8 @@ class _OperationHandler:
         try:
             raw = await self._gateway.bodies.read(request)
         except BodyRefused as refusal:
+            if refusal.can_be_repeated:
+                raise of_code(ErrorCode.TOO_MANY_REQUESTS, str(refusal)) from None
             raise gateway_problem("request_too_large", str(refusal)) from None
         encoding = request.headers.get("Content-Encoding", "identity").strip().lower()
         if raw and encoding != "identity":
