@@ -135,7 +135,7 @@ class Settings:
         "or the name of the machine",
     )
     tls_certificate: Path | None = _setting(
-        None, "network", "PEM file with the certificate chain; together with tls_key it turns TLS on"
+        None, "network", "PEM file with the certificate chain; together with tls_key, the certificate turns TLS on"
     )
     tls_key: Path | None = _setting(None, "network", "PEM file with the private key of tls_certificate")
     # The least that the wire allows fits every legal request and reply of messages; more leaves room for long lists.
@@ -202,7 +202,7 @@ class Settings:
     # CMQ's limit by default. The retention of a queue is a limit of its own, so 15 days is as long as a delay can be.
     max_delay_ms: int = _setting(
         3_600_000, "limits",
-        "longest delay of a send, which must also be shorter than the retention of its queue; CMQ allows one hour",
+        "longest delay of a send; a delay must also be shorter than the retention of its queue; CMQ allows one hour",
         low=3_600_000, high=15 * 86_400_000,
     )  # fmt: skip
 
@@ -247,12 +247,12 @@ class Settings:
     )  # fmt: skip
     # A full reply of receive fits; further messages for a slow reader wait in the queue, not in a buffer.
     slow_reader_bytes: int = _setting(
-        _MIB, "memory", "unread bytes of one connection at which the server stops reading from it (any number, if they "
-        "are received messages)",
+        _MIB, "memory", "unread bytes of a connection at which the server stops reading its requests (any number, if "
+        "all bytes are received messages)",
         low=4 * _KIB, high=1 << 30,
     )  # fmt: skip
     max_unread_bytes: int = _setting(
-        64 * _MIB, "memory", "unread bytes of one connection at which it is closed", low=64 * _KIB, high=1 << 32
+        64 * _MIB, "memory", "unread bytes at which the server closes the connection", low=64 * _KIB, high=1 << 32
     )
     max_unread_receives: int = _setting(
         64, "memory",
@@ -264,7 +264,7 @@ class Settings:
 
     # Sealing is 120 ms of work at this size, and a folder of 10 million small messages is some 50 files.
     segment_bytes: int = _setting(
-        128 * _MIB, "disk", "size at which a segment of the log is retired and the next one begins",
+        128 * _MIB, "disk", "size at which a segment of the log is retired and the next segment begins",
         low=_MIB, high=1 << 34,
     )  # fmt: skip
     segment_age_ms: int = _setting(
