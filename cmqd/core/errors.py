@@ -17,6 +17,7 @@
 The edge maps each class to a wire code by its name, in a table.
 """
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 
@@ -24,10 +25,12 @@ class DomainError(Exception):
     """Root of the core's refusals.
 
     ``details`` holds the values for a program to read (``field``, ``value``, ``limit`` ...). ``retry_after_ms`` is set
-    where the same request may succeed later.
+    where the same request may succeed later. ``named`` holds the names of queues in the text that the request may not
+    contain; each stands in quotes there. The edge hides a name that the caller may not see.
     """
 
     retry_after_ms: int | None = None
+    named: Sequence[str] = ()
 
     def __init__(self, text: str, **details: Any) -> None:
         super().__init__(text)
@@ -48,8 +51,11 @@ class InvalidArgument(DomainError):
     limit makes no sentences.
     """
 
-    def __init__(self, text: str, *, field: str, value: object, limit: str, **details: Any) -> None:
+    def __init__(
+        self, text: str, *, field: str, value: object, limit: str, named: Sequence[str] = (), **details: Any
+    ) -> None:
         super().__init__(text, field=field, value=shown(value), limit=limit, **details)
+        self.named = named
 
 
 class QueueNotFound(DomainError):
@@ -104,6 +110,7 @@ class MessageTooLarge(DomainError):
             value=size,
             limit=limit,
         )
+        self.named = (name,)
 
 
 class BatchTooLarge(DomainError):
@@ -171,6 +178,7 @@ class BacklogFull(DomainError):
             value=held,
             limit=limit,
         )
+        self.named = (queue,)
 
 
 class SequenceTooOld(DomainError):
@@ -206,6 +214,7 @@ class DeadLetterQueueInUse(DomainError):
         super().__init__(
             f"queue {name!r} is the dead-letter queue of {shown}; change that first", queue=name, sources=sources
         )
+        self.named = sources
 
 
 class ReceiptHandleInvalid(DomainError):
@@ -238,6 +247,7 @@ class DeadLettersNotTaken(DomainError):
             queue=queue,
             dead_letter_queue=target,
         )
+        self.named = (target,)
 
 
 class BodyUnreadable(DomainError):

@@ -19,13 +19,14 @@ from cmqd.core.broker import Broker
 from cmqd.log.errors import LogFailed
 from cmqd.server.accounts import Accounts
 from cmqd.server.answering import Answering
-from cmqd.server.authorization import Authorization, names_shown_to, shown_to
+from cmqd.server.authorization import Authorization
 from cmqd.server.client import Client
 from cmqd.server.collecting import Collector
 from cmqd.server.counters import Counters
 from cmqd.server.operations import CHANGES, CREATIONS, LOOKUPS, Location, Operation, call_of
 from cmqd.server.part import part
 from cmqd.server.request_admission import Admission
+from cmqd.server.shown_names import names_shown_to, shown_to
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error

@@ -207,7 +207,7 @@ class Server:
             schedule=schedule,
         )
         audit = Audit(accounts.account_of)
-        authorization = Authorization(audit=audit)
+        authorization = Authorization(audit=audit, facts=broker.facts)
         self.client_events = ClientEvents(
             broker=broker,
             answering=self.answering,

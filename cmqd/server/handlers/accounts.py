@@ -9,7 +9,6 @@ from cmqd.core.broker import Broker
 from cmqd.log.errors import LogFailed
 from cmqd.server.accounts import AccountNotEmpty, Accounts
 from cmqd.server.answering import Answering
-from cmqd.server.authorization import names_shown_to
 from cmqd.server.client import Client
 from cmqd.server.counters import Counters
 from cmqd.server.log_lines import get_logger
@@ -17,6 +16,7 @@ from cmqd.server.operations import ACCOUNT_CHANGES, ACCOUNT_LOOKUPS, Location, O
 from cmqd.server.part import part
 from cmqd.server.permissions import Permissions
 from cmqd.server.refusals import error_reply
+from cmqd.server.shown_names import names_shown_to
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error

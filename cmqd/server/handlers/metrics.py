@@ -8,9 +8,9 @@ from cmqd.core.broker import Broker
 from cmqd.server.accounts import Accounts
 from cmqd.server.accounts_file import ADMIN
 from cmqd.server.answering import Answering
-from cmqd.server.authorization import names_shown_to
 from cmqd.server.client import Client
 from cmqd.server.part import part
+from cmqd.server.shown_names import names_shown_to
 from cmqd.server.sliced_work import SlicedWork
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
