@@ -172,7 +172,7 @@ async def _run(settings: Settings, address: Address, metrics_key: KeySecret | No
     keys = BrokerKeys(client_of(address, settings, own_key))
     gateway = Gateway(settings, keys, partial(client_of, address, settings))
     gateway.metrics_key = metrics_key
-    gateway.probe = keys.probe
+    gateway.readiness.probe = keys.probe
     server = GatewayServer(gateway)
     reload = Reload(server, settings)
     loop.add_signal_handler(signal.SIGHUP, reload.begin)

@@ -40,7 +40,7 @@ class BrokerKeys:
         await self._client.close()
 
     async def probe(self) -> None:
-        """Ask the broker for its status, an operation for every key.
+        """Ask the broker for its status, which every key may read and which waits for no disk.
 
         Raises:
             CmqError: the broker did not answer, or the connection was never open.

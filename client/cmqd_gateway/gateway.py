@@ -14,6 +14,7 @@ from cmqd_gateway.broker_connections import BrokerConnections, MakeClient
 from cmqd_gateway.connection_guard import ConnectionGuards
 from cmqd_gateway.key_secrets import KeySecret, KeySecrets, KeySource
 from cmqd_gateway.monitoring.figures import FigureCache
+from cmqd_gateway.monitoring.readiness import Readiness
 from cmqd_gateway.rates import KeyRates
 from cmqd_gateway.request_bodies import RequestBodies
 from cmqd_gateway.settings import Settings
@@ -61,8 +62,8 @@ class Gateway:
         """The figures of ``/metrics``."""
         self.metrics_key: KeySecret | None = None
         """The key that reads the figures; None = the key of the request."""
-        self.probe: Callable[[], Awaitable[object]] | None = None
-        """Checks with the gateway's own key that the broker answers; raises CmqError if the broker does not."""
+        self.readiness: Readiness = Readiness(now)
+        """The readiness of the broker; its probe uses the gateway's own key."""
         self.is_draining = False
         """True while the gateway is ending: no more connections are accepted, and answers close their connections."""
         self._undoing: set[asyncio.Task[object]] = set()
@@ -72,6 +73,7 @@ class Gateway:
         self.is_draining = True
         while self._undoing:
             await asyncio.wait(self._undoing)
+        await self.readiness.close()
         await self.figures.close()
         await self.connections.close()
         await self.secrets.close()

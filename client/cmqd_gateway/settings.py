@@ -88,7 +88,7 @@ class Settings:
         _text(
             _MONITORING,
             "file of mode 0600 with a line SECRET_ID:SECRET_KEY, a key with the role read, for all requests of"
-            " /metrics; without it a request needs a key of its own",
+            " /metrics; needs metrics_listen; without the file a request needs a key of its own",
         ),
     ] = None
     metrics_top: Annotated[
@@ -106,7 +106,8 @@ class Settings:
         """Refuse contradictory settings.
 
         Raises:
-            ValueError: there is no listener, or HTTPS lacks its files, or a limit contradicts another.
+            ValueError: there is no listener, or HTTPS lacks its files, or a limit contradicts another, or ``/metrics``
+                without a key has no listener of its own.
         """
         if not self.listen and not self.listen_https:
             raise ValueError("listen and listen_https are both empty; the gateway needs at least one address")
@@ -114,6 +115,11 @@ class Settings:
             address = getattr(self, name)
             if address:
                 split_address(name, address)
+        if self.metrics_key_file is not None and not self.metrics_listen:
+            raise ValueError(
+                "metrics_key_file needs metrics_listen: with a key of the gateway, all clients that reach the listener"
+                " read /metrics without a key, and the listeners of the APIs may be public"
+            )
         if bool(self.listen_https) != bool(self.tls_certificate and self.tls_key):
             raise ValueError("listen_https, tls_certificate and tls_key must be given together")
         if self.max_request_bytes > large_bodies(self.body_memory_bytes):

@@ -1,6 +1,8 @@
 """``/metrics``, ``/healthz`` and ``/readyz``: who may read what, on which listener, and the form of the answers."""
 
 import asyncio
+import logging
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -10,7 +12,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from cmqd_client import Client, connect
 from cmqd_client.errors import ConnectionLost
 from cmqd_gateway.key_secrets import KeySecret
+from cmqd_gateway.monitoring import readiness
 from cmqd_gateway.monitoring.figures import FigureCache, Figures, read_figures
+from cmqd_gateway.monitoring.readiness import KEPT_SECONDS
+from cmqd_gateway.settings import Settings
 from support.gateway_rig import GatewayRig, RigClock
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
@@ -131,12 +136,15 @@ async def test_a_request_without_a_key_or_with_a_wrong_one_or_without_the_role_i
 
 
 async def test_with_a_key_of_its_own_the_gateway_shows_metrics_to_all_who_reach_the_listener() -> None:
-    async with GatewayRig() as rig:
+    async with GatewayRig(metrics_listen="127.0.0.1:0", metrics_key_file=Path("metrics.key")) as rig:
         rig.gateway.metrics_key = rig.own_key
+        assert rig.http_server.metrics_address is not None
+        host, port = rig.http_server.metrics_address
 
-        status, text = await get(rig, "/metrics")
+        status, text = await get(rig, "/metrics", at=f"{host}:{port}")
 
         assert status == 200
+        assert (await get(rig, "/metrics"))[0] == 404
         assert samples_of(text)["cmqd_queues", ()] == 1
 
 
@@ -236,26 +244,95 @@ async def test_a_request_that_is_given_up_leaves_the_reading_to_the_others() -> 
         await client.close()
 
 
+def test_a_key_for_all_requests_of_metrics_needs_a_listener_for_metrics_alone() -> None:
+    with pytest.raises(ValueError, match="metrics_key_file needs metrics_listen"):
+        Settings(metrics_key_file=Path("metrics.key"))
+
+
+class ProbedBroker:
+    """A broker that counts the probes, and answers or fails or hangs."""
+
+    def __init__(self, rig: GatewayRig) -> None:
+        self.asked = 0
+        self.failure: Exception | None = None
+        self.answers = asyncio.Event()
+        self.answers.set()
+        self.probed = asyncio.Event()
+        rig.gateway.readiness.probe = self.probe
+
+    async def probe(self) -> None:
+        self.asked += 1
+        self.probed.set()
+        await self.answers.wait()
+        if self.failure is not None:
+            raise self.failure
+
+
+NOT_READY = (503, "the broker does not answer\n")
+
+
 async def test_the_gateway_is_ready_while_the_broker_answers_and_it_does_not_end() -> None:
     async with GatewayRig() as rig:
-        asked = 0
-        failure: Exception | None = None
-
-        async def probe() -> None:
-            nonlocal asked
-            asked += 1
-            if failure is not None:
-                raise failure
-
-        rig.gateway.probe = probe
+        broker = ProbedBroker(rig)
         assert (await get(rig, "/readyz"))[0] == 200
-        failure = ConnectionLost("the broker at a secret address is gone")
-        status, text = await get(rig, "/readyz")
-        assert (status, text) == (503, "the broker does not answer\n")
+        broker.failure = ConnectionLost("the broker at a secret address is gone")
+        rig.clock.advance(KEPT_SECONDS)
+        assert await get(rig, "/readyz") == NOT_READY
         assert (await get(rig, "/healthz"))[0] == 200
-        assert asked == 2
+        assert broker.asked == 2
         rig.gateway.is_draining = True
         assert (await get(rig, "/readyz"))[0] == 503
+
+
+async def test_strangers_cause_one_probe_a_second_and_a_line_for_each_change(caplog: pytest.LogCaptureFixture) -> None:
+    async with GatewayRig() as rig:
+        rig.clock.hold()
+        broker = ProbedBroker(rig)
+        broker.answers.clear()
+        asking = [asyncio.create_task(get(rig, "/readyz")) for _ in range(20)]
+        await broker.probed.wait()
+        asking[0].cancel()
+        broker.answers.set()
+        assert {await each for each in asking[1:]} == {(200, "ready\n")}
+        for _ in range(20):
+            assert (await get(rig, "/readyz"))[0] == 200
+        assert broker.asked == 1
+
+        with caplog.at_level(logging.INFO):
+            for failure in (None, ConnectionLost("gone"), ConnectionLost("gone"), None, None):
+                broker.failure = failure
+                rig.clock.advance(KEPT_SECONDS)
+                for _ in range(5):
+                    assert (await get(rig, "/readyz"))[0] == (503 if failure else 200)
+
+        assert broker.asked == 6
+        lines = [record.getMessage() for record in caplog.records if "ready" in record.getMessage()]
+        assert [("not_ready" in line, "ready_again" in line) for line in lines] == [(True, False), (False, True)]
+
+
+async def test_other_requests_are_authenticated_and_answered_while_a_probe_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(readiness, "PROBE_SECONDS", 3600)
+    async with GatewayRig() as rig:
+        broker = ProbedBroker(rig)
+        broker.answers.clear()
+        asking = asyncio.create_task(get(rig, "/readyz"))
+        await broker.probed.wait()
+
+        assert (await get(rig, "/metrics", rig.own_key))[0] == 200
+        assert not asking.done()
+
+        broker.answers.set()
+        assert (await asking)[0] == 200
+
+
+async def test_a_probe_without_an_answer_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readiness, "PROBE_SECONDS", 0.01)
+    async with GatewayRig() as rig:
+        ProbedBroker(rig).answers.clear()
+
+        assert await get(rig, "/readyz") == NOT_READY
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])

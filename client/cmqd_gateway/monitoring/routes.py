@@ -2,8 +2,8 @@
 
 ``/metrics`` is read with the key of its request. The key needs the role ``read`` and the pattern ``*``; a key of
 ``admin`` sees all accounts and the broker, any other key its own account. With the setting ``metrics_key_file`` the
-gateway reads with the key of the file, and requests need no key. With ``metrics_listen`` the route exists on the
-listener for metrics alone.
+gateway reads with the key of the file, and requests need no key; the settings refuse such a key without
+``metrics_listen``. With ``metrics_listen`` the route exists on the listener for metrics alone.
 
 ``/healthz`` says that this process lives. ``/readyz`` says that the gateway accepts requests and that the broker
 answers. Both routes reveal no more, and need no key.
@@ -12,7 +12,6 @@ answers. Both routes reveal no more, and need no key.
 import asyncio
 from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import Final
 
 from aiohttp import web
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -24,9 +23,6 @@ from cmqd_gateway.gateway import Gateway
 from cmqd_gateway.key_secrets import KeySecret, TooManyUnknownIds
 from cmqd_gateway.log_lines import get_logger
 from cmqd_gateway.monitoring.collector import CONTENT_TYPE, exposition
-
-PROBE_SECONDS: Final = 2.0
-"""Time in which the broker must answer the question of ``/readyz``."""
 
 _log = get_logger()
 
@@ -50,17 +46,11 @@ class _Monitoring:
 
     async def readyz(self, request: web.Request) -> web.Response:
         """Answer 200 if the gateway accepts requests and the broker answers, else 503 with the reason."""
-        gateway = self._gateway
-        if gateway.is_draining:
+        if self._gateway.is_draining:
             return _text(503, "the gateway is shutting down")
-        if gateway.probe is not None:
-            try:
-                async with asyncio.timeout(PROBE_SECONDS):
-                    await gateway.probe()
-            except (TimeoutError, CmqError) as failure:
-                # Without the text of the error, which may name hosts and keys: strangers may ask.
-                _log.warning("not_ready", reason=str(failure) or type(failure).__name__)
-                return _text(503, "the broker does not answer")
+        if not await self._gateway.readiness.is_ready():
+            # Without the text of the error, which may name hosts and keys: strangers may ask.
+            return _text(503, "the broker does not answer")
         return _text(200, "ready")
 
     async def metrics(self, request: web.Request) -> web.Response:
