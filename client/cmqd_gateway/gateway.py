@@ -30,6 +30,7 @@ class Gateway:
         source: KeySource,
         make_client: MakeClient,
         now: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
     ) -> None:
         """Make the parts.
 
@@ -38,9 +39,12 @@ class Gateway:
             source: the origin of secrets.
             make_client: makes the native client of a key.
             now: the clock of all parts, in seconds.
+            wall_clock: the time of day, in seconds since 1970.
         """
         self.now: Callable[[], float] = now
         """The clock."""
+        self.wall_clock: Callable[[], float] = wall_clock
+        """The time of day, for the time stamps of requests."""
         self.settings: Settings = settings
         self.secrets: KeySecrets = KeySecrets(source, now)
         """Secrets of keys; forget a key here when the broker reports a change."""

@@ -2,12 +2,19 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
 from cyclopts import Group, Parameter, validators
 
 from cmqd_gateway.log_lines import LogFormat, LogLevel
 from cmqd_gateway.request_bodies import large_bodies
+
+DEDUP_SECONDS: Final = 300
+"""Time for which a broker remembers the dedup id of a send."""
+MAX_VALID_SECONDS: Final = DEDUP_SECONDS - 20
+"""Longest time for which a request may be valid, from its arrival when it is stamped ahead to its last repeat. The 20 s
+are for the way of the repeat from the check of its Timestamp to the broker: the question for the key, the connection
+and the request, of ``broker_patience_seconds`` each."""
 
 _NETWORK = Group("Network", sort_key=1)
 _LIMITS = Group("Limits", sort_key=2)
@@ -76,9 +83,13 @@ class Settings:
         int, _range(_LIMITS, 0, 10_000_000, "requests of a key, with a burst of one second; 0 = unlimited")
     ] = 0
 
-    timestamp_window_seconds: Annotated[
-        int, _range(_CMQ, 1, 86_400, "largest difference of a request's Timestamp from the gateway's clock")
-    ] = 300
+    # An SDK stamps a request before its connection is open, so the time behind includes waits of the client.
+    timestamp_behind_seconds: Annotated[
+        int, _range(_CMQ, 1, 86_400, "largest age of a request's Timestamp, by the gateway's clock")
+    ] = 220
+    timestamp_ahead_seconds: Annotated[
+        int, _range(_CMQ, 0, 86_400, "largest time of a request's Timestamp ahead of the gateway's clock")
+    ] = 60
 
     metrics_listen: Annotated[
         str, _text(_MONITORING, "address and port for /metrics alone; '' = on the listeners of the APIs")
@@ -122,6 +133,13 @@ class Settings:
             )
         if bool(self.listen_https) != bool(self.tls_certificate and self.tls_key):
             raise ValueError("listen_https, tls_certificate and tls_key must be given together")
+        valid_seconds = self.timestamp_behind_seconds + self.timestamp_ahead_seconds
+        if valid_seconds > MAX_VALID_SECONDS:
+            raise ValueError(
+                f"timestamp_behind_seconds and timestamp_ahead_seconds are {valid_seconds} together; the limit is"
+                f" {MAX_VALID_SECONDS}: the broker remembers a send for {DEDUP_SECONDS} s, and a captured request that"
+                " is valid for longer could be stored a second time"
+            )
         if self.max_request_bytes > large_bodies(self.body_memory_bytes):
             raise ValueError(
                 f"max_request_bytes is {self.max_request_bytes}, but large bodies may use 3/4 of body_memory_bytes,"

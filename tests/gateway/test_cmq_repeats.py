@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from cmqd.core.limits import Limits
 from cmqd_gateway.cmq.repeats import ANSWER_SECONDS, DeleteAnswers, dedup_ids, request_digest
+from cmqd_gateway.settings import DEDUP_SECONDS, MAX_VALID_SECONDS, Settings
 from cmqd_protocol.messages import DeleteMessages, SendMessages
 from support.cmq_requests import PATH, encoded
 from support.gateway_rig import GatewayRig
@@ -103,6 +105,34 @@ async def test_a_value_that_the_signature_does_not_cover_makes_another_request(r
     await rig.post(second)
 
     assert await rig.server.bodies("orders") == [b"@one", b"@two"]
+
+
+async def test_a_captured_send_is_stored_once_for_as_long_as_it_is_valid(rig: GatewayRig):
+    # The worst case: a client whose clock is as far ahead as the gateway accepts, so its request is valid for longest.
+    form = rig.sign(SEND | {"Timestamp": int(time.time()) + rig.settings.timestamp_ahead_seconds - 10})
+    first = await rig.post(form)
+    answers: list[Any] = []
+    for _ in range(35):
+        rig.wall_offset += 10
+        rig.server.advance(10)
+        answers.append(await rig.post(form))
+
+    assert first["code"] == 0
+    assert {answer["code"] for answer in answers} == {0, 4100}
+    assert {answer["msgId"] for answer in answers if not answer["code"]} == {first["msgId"]}
+    assert await rig.server.bodies("orders") == [b"one"]
+
+
+@pytest.mark.parametrize(("behind", "ahead"), [(240, 60), (300, 0), (1, 280), (86_400, 60)])
+def test_a_window_longer_than_the_memory_of_sends_is_refused(behind: int, ahead: int):
+    with pytest.raises(ValueError, match=f"are {behind + ahead} together; the limit is 280: the broker remembers"):
+        Settings(timestamp_behind_seconds=behind, timestamp_ahead_seconds=ahead)
+
+
+def test_the_limit_of_the_window_is_below_the_memory_of_the_broker():
+    assert Limits().dedup_life_ms == DEDUP_SECONDS * 1000
+    assert MAX_VALID_SECONDS < DEDUP_SECONDS
+    assert Settings(timestamp_behind_seconds=270, timestamp_ahead_seconds=10).timestamp_behind_seconds == 270
 
 
 async def test_a_request_with_a_nonce_of_16_bits_is_never_taken_for_a_repeat(rig: GatewayRig):

@@ -92,15 +92,16 @@ async def test_temporary_keys_are_refused_with_a_text(rig: GatewayRig):
     assert "temporary keys (Token) are not supported" in answer["message"]
 
 
-@pytest.mark.parametrize("sign", [1, -1])
-async def test_a_time_stamp_outside_the_window_is_refused(rig: GatewayRig, sign: int):
-    window = rig.settings.timestamp_window_seconds
+@pytest.mark.parametrize(("sign", "direction"), [(1, "ahead of"), (-1, "behind")])
+async def test_a_time_stamp_outside_the_window_is_refused(rig: GatewayRig, sign: int, direction: str):
+    settings = rig.settings
+    limit = settings.timestamp_ahead_seconds if sign > 0 else settings.timestamp_behind_seconds
 
-    far = await rig.post(rig.sign(RECEIVE | {"Timestamp": int(time.time()) + sign * (window + 60)}))
-    near = await rig.post(rig.sign(RECEIVE | {"Timestamp": int(time.time()) + sign * (window - 60)}))
+    far = await rig.post(rig.sign(RECEIVE | {"Timestamp": int(time.time()) + sign * (limit + 40)}))
+    near = await rig.post(rig.sign(RECEIVE | {"Timestamp": int(time.time()) + sign * (limit - 40)}))
 
     assert short(far) == (4100, "(10030)")
-    assert ("ahead of" if sign > 0 else "behind") in far["message"]
+    assert f"s {direction} the clock of the gateway; the gateway accepts 220 s behind to 60 s ahead" in far["message"]
     assert short(near) == (7000, "(10200)")
 
 

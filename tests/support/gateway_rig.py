@@ -78,6 +78,8 @@ class GatewayRig:
         self.patience = 300.0
         self.clock = RigClock()
         """The gateway's clock."""
+        self.wall_offset = 0.0
+        """Seconds by which the gateway's time of day is ahead of the machine's."""
         self.gateway: Gateway
         self.http_server: GatewayServer
         self.session: aiohttp.ClientSession
@@ -100,7 +102,9 @@ class GatewayRig:
                 tracing=False,
             )
 
-        self.gateway = Gateway(self.settings, self.table, make_client, self.clock)
+        self.gateway = Gateway(
+            self.settings, self.table, make_client, self.clock, lambda: time.time() + self.wall_offset
+        )
         self.http_server = GatewayServer(self.gateway)
         await self.http_server.start()
         # Without a time limit: a machine with much to do is slow, and the suite has a limit of its own.

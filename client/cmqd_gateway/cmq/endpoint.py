@@ -5,8 +5,7 @@
 Every outcome of API 2.0 is HTTP status 200, because SDKs take another status for a fault of the network.
 """
 
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from itertools import count
 from secrets import token_hex
@@ -46,9 +45,8 @@ def routes(gateway: Gateway) -> Iterable[web.AbstractRouteDef]:
 class Endpoint:
     """Handles the requests of API 2.0."""
 
-    def __init__(self, gateway: Gateway, wall_clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self._wall_clock = wall_clock
         self._deletes = DeleteAnswers(gateway.now)
         self._request_ids = (f"{prefix}{number:08x}" for prefix in [token_hex(8)] for number in count(1))
 
@@ -134,11 +132,15 @@ class Endpoint:
             raise Refusal(Reason.MISSING_PARAMETERS, SIGNATURE)
         if nonce < 1:
             raise Refusal(Reason.OUT_OF_RANGE, "Nonce must be a positive whole number")
-        difference = timestamp - int(self._wall_clock())
-        if abs(difference) > self._gateway.settings.timestamp_window_seconds:
-            direction = "behind" if difference < 0 else "ahead of"
+        # Not of whole seconds: a second more of validity could outlast the broker's memory of the send.
+        ahead = timestamp - self._gateway.wall_clock()
+        settings = self._gateway.settings
+        if not -settings.timestamp_behind_seconds <= ahead <= settings.timestamp_ahead_seconds:
+            direction = "behind" if ahead < 0 else "ahead of"
             raise Refusal(
-                Reason.AUTHENTICATION_FAILED, f"Timestamp is {abs(difference)} s {direction} the clock of the gateway"
+                Reason.AUTHENTICATION_FAILED,
+                f"Timestamp is {abs(ahead):.0f} s {direction} the clock of the gateway; the gateway accepts"
+                f" {settings.timestamp_behind_seconds} s behind to {settings.timestamp_ahead_seconds} s ahead",
             )
         try:
             key = await self._gateway.secrets.find(secret_id)
