@@ -89,7 +89,6 @@ def test_a_broker_under_load_with_a_following_reader_loses_nothing(tmp_path: Pat
         (run,) = figures["tail"]["rounds"][variant]
         assert (run["messages"] > 0, run["refused"]) == (True, 0)
     reader = figures["tail"]["rounds"]["tail"][0]["reader"]
-    assert reader["messages"] > 0
     assert reader["messages_at_the_end"] == reader["messages_sent"] >= 3 * 3200, "each send was answered"
     told = "\n".join(lines_of(figures))
     assert "tail: 3,200 messages/s" in told
