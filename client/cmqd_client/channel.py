@@ -436,6 +436,12 @@ class Channel:
         connection = self._pick()
         return None if connection is None else connection.account
 
+    @property
+    def max_waiting_requests(self) -> int | None:
+        """Requests of a connection that may wait for their replies, as the server told it; None = not connected."""
+        connection = self._pick()
+        return None if connection is None else connection.facts.max_waiting_requests
+
     def _pick(self) -> Connection | None:
         """Return a connection that is up, in turn; None if all links are down."""
         links = self._links

@@ -427,6 +427,13 @@ class Client(Synchronous[AsyncClient]):
         """Name of the account of the key, as told by the server; None = not connected."""
         return self.asynchronous.account
 
+    @property
+    def max_waiting_requests(self) -> int | None:
+        """Requests of a connection that may wait for their replies, waiting receives included, as told by the server;
+        the server refuses further requests as ``TooManyRequests``. None = not connected, or the server did not tell.
+        """
+        return self.asynchronous.max_waiting_requests
+
     def statistics(self) -> ClientStatistics:
         """Return a snapshot of the counters of this client.
 

@@ -5,7 +5,8 @@
       ├── connection_guard   limits of an HTTP connection: slow heads, slow readers, the number of connections
       ├── cmq/               API 2.0: signature, parameters, actions, errors
       ├── key_secrets        secrets of keys, for a second at most
-      └── broker_connections a client of the native protocol per key
+      ├── broker_connections clients of the native protocol per key, and clients of their own for long polls
+      └── hand_over          the messages of an answer that is not written go back to their queue
 
 The gateway connects to the broker with the key of each caller, so the broker itself enforces account, role, name
 patterns and limits. Decision 0150 has the reasons.

@@ -15,9 +15,9 @@ _BEARER: Final = "bearer "
 
 
 class Caller(msgspec.Struct, frozen=True):
-    """An authenticated request: the id of its key, and the client of the broker with this key."""
+    """An authenticated request: its key, and the client of the broker with this key."""
 
-    secret_id: str
+    key: KeySecret
     client: Client
 
 

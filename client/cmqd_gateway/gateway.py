@@ -2,16 +2,15 @@
 
 import asyncio
 import contextlib
-import select
-import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Final
 
 from aiohttp import web
 
 from cmqd_gateway.broker_connections import BrokerConnections, MakeClient
 from cmqd_gateway.connection_guard import ConnectionGuards
+from cmqd_gateway.hand_over import HandOver, TakeBack
 from cmqd_gateway.key_secrets import KeySecret, KeySecrets, KeySource
 from cmqd_gateway.monitoring.figures import FigureCache
 from cmqd_gateway.monitoring.readiness import Readiness
@@ -19,6 +18,9 @@ from cmqd_gateway.rates import KeyRates
 from cmqd_gateway.request_bodies import RequestBodies
 from cmqd_gateway.settings import Settings
 from cmqd_gateway.turns import HashThreads
+
+HANDLERS_SECONDS: Final = 1.0
+"""Time for cancelled handlers to end: far more than the few turns of the loop that they take."""
 
 
 class Gateway:
@@ -71,10 +73,26 @@ class Gateway:
         self.is_draining = False
         """True while the gateway is ending: no more connections are accepted, and answers close their connections."""
         self._undoing: set[asyncio.Task[object]] = set()
+        self._hand_overs: set[HandOver] = set()
+        """The requests in progress that may hold messages."""
+        self._no_hand_overs = asyncio.Event()
+        self._no_hand_overs.set()
+
+    async def end_polls(self) -> None:
+        """End the long polls, and answer further polls as ended. Other requests are served."""
+        self.is_draining = True
+        await self.connections.end_polls()
 
     async def close(self) -> None:
-        """Undo the lost answers, then close the connections to the broker; the close ends the long polls."""
+        """Take back the messages of answers that were not written, then close the connections to the broker.
+
+        To be called when no HTTP connection is open: a request would fail, and its messages would not come back.
+        """
         self.is_draining = True
+        # Cancelled handlers end in one of the next turns of the loop.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(HANDLERS_SECONDS):
+                await self._no_hand_overs.wait()
         while self._undoing:
             await asyncio.wait(self._undoing)
         await self.readiness.close()
@@ -88,51 +106,32 @@ class Gateway:
         name = None if transport is None else transport.get_extra_info("sockname")
         return int(name[1]) if name else 0
 
-    async def write_or(
-        self, request: web.BaseRequest, response: web.Response, undo: Callable[[], Awaitable[object]]
-    ) -> None:
-        """Write an answer that must not be lost; without a connection for it, call ``undo``.
+    def hand_over(self) -> HandOver:
+        """Return the context of a request that may receive messages: see :mod:`cmqd_gateway.hand_over`."""
+        return HandOver(self)
 
-        The undoing goes on when the handler is cancelled, as it is when its connection is lost.
+    def begun(self, hand_over: HandOver) -> None:
+        """Note that a request begins; for ``HandOver``."""
+        self._hand_overs.add(hand_over)
+        self._no_hand_overs.clear()
 
-        Raises:
-            ConnectionResetError: the connection is lost.
+    def ended(self, hand_over: HandOver) -> None:
+        """Note that a request ended; for ``HandOver``."""
+        self._hand_overs.discard(hand_over)
+        if not self._hand_overs:
+            self._no_hand_overs.set()
+
+    def undo_later(self, key: KeySecret, take_back: TakeBack) -> None:
+        """Take back messages that were not handed over, in a task of its own: the request may be cancelled. The end of
+        the gateway waits for the task.
         """
-        try:
-            if _is_gone(request.transport):
-                raise ConnectionResetError("the client has gone")
-            await response.prepare(request)
-            await response.write_eof()
-        except BaseException:
-            self.undo_later(undo)
-            raise
-
-    def undo_later(self, undo: Callable[[], Awaitable[object]]) -> None:
-        """Call ``undo`` in a task of its own; the end of the gateway waits for the task."""
 
         async def undoing() -> None:
             with contextlib.suppress(Exception):
                 # Without success the messages come back when their visibility timeout ends.
-                await undo()
+                async with self.connections.client(key) as client:
+                    await take_back(client)
 
         task: asyncio.Task[object] = asyncio.create_task(undoing())
         self._undoing.add(task)
         task.add_done_callback(self._undoing.discard)
-
-
-def _is_gone(transport: asyncio.BaseTransport | None) -> bool:
-    """Return True if the connection is lost, or the client has closed its side.
-
-    The loop may not have handled the close yet: messages written now would be out until their visibility timeout ends.
-    """
-    if transport is None or transport.is_closing():
-        return True
-    connection: socket.socket | None = transport.get_extra_info("socket")
-    if connection is None or connection.fileno() < 0:
-        return True
-    poll = select.poll()
-    poll.register(connection.fileno(), _HANGUP)
-    return bool(poll.poll(0))
-
-
-_HANGUP: Final[int] = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR

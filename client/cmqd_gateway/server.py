@@ -99,9 +99,9 @@ class GatewayServer:
             await self._tls_port.close()
         if self._checker is not None:
             self._checker.cancel()
-        # The clients first: that ends the long polls, which would otherwise hold their connections for 30 s. Other
-        # requests have a second for the answer of the broker, and then the whole time to write theirs.
-        await self.gateway.close()
+        # The long polls first: they would hold their connections for 30 s. Other requests have the whole time for the
+        # answer of the broker and for the write of theirs.
+        await self.gateway.end_polls()
         runners, self._runners = self._runners, []
         for runner in runners:
             if runner.server is not None:
@@ -109,6 +109,8 @@ class GatewayServer:
                 runner.server.pre_shutdown()
                 await runner.server.shutdown(DRAIN_SECONDS)
             await runner.cleanup()
+        # Last: messages of answers that were not written go back to their queues over these connections.
+        await self.gateway.close()
 
     async def __aenter__(self) -> Self:
         await self.start()

@@ -1,15 +1,17 @@
 """Connections to the broker: a client per key, opened once, closed when idle, bounded in number."""
 
 import asyncio
+from collections import Counter
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
 
 from cmqd_client import Client, connect
 from cmqd_client.address import parse_address
-from cmqd_client.errors import CmqError, ServerUnreachable
+from cmqd_client.errors import ClientClosed, CmqError, ServerUnreachable
 from cmqd_client.events import ClientState
-from cmqd_gateway.broker_connections import BrokerConnections, TooManyKeysInUse
+from cmqd_gateway.broker_connections import BrokerConnections, TooManyKeysInUse, TooManyPolls
 from cmqd_gateway.key_secrets import KeySecret
 from support.eventually import eventually
 from support.gateway_rig import RigClock
@@ -38,6 +40,10 @@ class Rig:
         made = await self.server.admin.accounts.create(account)
         assert made.secret_key is not None
         return KeySecret(made.secret_id, made.secret_key)
+
+    async def poll(self, stack: AsyncExitStack, key: KeySecret) -> Client:
+        """Begin a poll that ends with the stack."""
+        return await stack.enter_async_context(self.connections.polling(key))
 
     async def use(self, key: KeySecret) -> Client:
         async with self.connections.client(key) as client:
@@ -140,3 +146,134 @@ async def test_a_request_that_is_cancelled_while_the_client_opens_leaves_the_oth
 
     assert (await second).state is ClientState.CONNECTED
     await rig.connections.close()
+
+
+# ---------------------------------------------------------------- polls
+
+
+@pytest.fixture
+async def narrow_server() -> Any:
+    """A broker that refuses the fifth unanswered request in a connection."""
+    async with LocalServer(max_requests_per_connection=4) as server:
+        yield server
+
+
+async def test_polls_use_more_clients_as_they_grow_in_number_and_leave_the_requests_client_alone(
+    narrow_server: LocalServer,
+):
+    rig = Rig(narrow_server, limit=20)
+    shared = await rig.use(rig.own)
+    async with AsyncExitStack() as stack:
+        # At once: the limit of the broker is not known before the first of the clients is open.
+        clients = await asyncio.gather(*(rig.poll(stack, rig.own) for _ in range(8)))
+
+        assert sorted(Counter(clients).values()) == [2, 3, 3]
+        assert shared not in clients
+        assert await rig.use(rig.own) is shared
+        assert (len(rig.connections), rig.connections.keys) == (4, 1)
+    # The next polls gather in the first client, so the others become idle.
+    async with rig.connections.polling(rig.own) as first, rig.connections.polling(rig.own) as second:
+        assert first is second
+        rig.clock.advance(60)
+        rig.connections.close_idle()
+        assert len(rig.connections) == 1
+    await rig.connections.close()
+
+
+async def test_polls_have_at_most_half_of_the_connections_and_refuse_no_other_request(narrow_server: LocalServer):
+    rig = Rig(narrow_server, limit=4)
+    other = await rig.another_key("shop")
+    async with AsyncExitStack() as stack:
+        for _ in range(6):
+            await rig.poll(stack, rig.own)
+        for key in (rig.own, other):
+            with pytest.raises(TooManyPolls):
+                await rig.poll(stack, key)
+            await rig.use(key)
+        assert len(rig.connections) == 4
+    # The idle clients of the one key make room for the polls of the other.
+    async with rig.connections.polling(other):
+        assert len(rig.connections) == 4
+    await rig.connections.close()
+
+
+async def test_a_poll_finds_no_room_if_all_connections_are_in_use_by_requests(server: LocalServer):
+    rig = Rig(server, limit=2)
+    other = await rig.another_key("shop")
+    async with rig.connections.client(rig.own), rig.connections.client(other):
+        with pytest.raises(TooManyPolls):
+            await rig.poll(AsyncExitStack(), rig.own)
+    async with rig.connections.polling(rig.own):
+        assert len(rig.connections) == 2
+    await rig.connections.close()
+
+
+async def test_the_polls_of_a_former_secret_end_over_their_client_and_new_polls_have_another(server: LocalServer):
+    rig = Rig(server)
+    async with rig.connections.polling(rig.own) as former:
+        with pytest.raises(CmqError):
+            await rig.poll(AsyncExitStack(), KeySecret(rig.own.secret_id, "another"))
+        async with rig.connections.polling(rig.own) as later:
+            assert later is not former
+        assert (await former.queues()).total == 1
+    await closed(former)
+    assert later.state is ClientState.CONNECTED
+    await rig.connections.close()
+
+
+async def test_clients_that_were_replaced_count_while_requests_use_them(server: LocalServer):
+    rig = Rig(server, limit=2)
+    other = await rig.another_key("shop")
+    changed = KeySecret(rig.own.secret_id, "another")
+    async with rig.connections.client(rig.own), rig.connections.client(other):
+        with pytest.raises(TooManyKeysInUse):
+            await rig.use(changed)
+        assert len(rig.connections) == len(rig.clients) == 2
+    await rig.connections.close()
+
+
+# ---------------------------------------------------------------- the end
+
+
+async def test_polls_end_before_other_requests(server: LocalServer):
+    rig = Rig(server)
+    async with rig.connections.client(rig.own) as shared:
+        async with rig.connections.polling(rig.own) as client:
+            poll = asyncio.create_task(client.queue("orders").receive(wait=30))
+            while not await server.status("waiting_receives"):
+                pass
+            await rig.connections.end_polls()
+            with pytest.raises(ClientClosed):
+                await poll
+        with pytest.raises(ClientClosed):
+            await rig.poll(AsyncExitStack(), rig.own)
+        assert (await shared.queues()).total == 1
+    other = await rig.another_key("shop")
+    await rig.use(other)
+    await rig.connections.close()
+
+
+async def test_after_the_end_no_client_is_opened(server: LocalServer):
+    rig = Rig(server)
+    await rig.use(rig.own)
+    await rig.connections.close()
+
+    with pytest.raises(ClientClosed):
+        await rig.use(rig.own)
+
+    assert len(rig.clients) == 1
+    assert len(rig.connections) == 0
+
+
+async def test_requests_that_wait_for_a_client_get_an_error_at_the_end_and_are_not_cancelled(server: LocalServer):
+    rig = Rig(server)
+    await server.link.stop()
+    waiting = asyncio.create_task(rig.use(rig.own))
+    polling = asyncio.create_task(rig.poll(AsyncExitStack(), rig.own))
+    await asyncio.sleep(0)
+
+    await rig.connections.close()
+
+    for task in (waiting, polling):
+        with pytest.raises(ClientClosed):
+            await task

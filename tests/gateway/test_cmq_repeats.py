@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from cmqd.core.limits import Limits
+from cmqd_client.events import ClientState
 from cmqd_gateway.cmq.repeats import ANSWER_SECONDS, DeleteAnswers, dedup_ids, request_digest
 from cmqd_gateway.settings import DEDUP_SECONDS, MAX_VALID_SECONDS, Settings
 from cmqd_protocol.messages import DeleteMessages, SendMessages
@@ -272,3 +273,26 @@ async def test_remembered_answers_are_bounded(monkeypatch: pytest.MonkeyPatch):
         await answers.answer(str(number), delete)
 
     assert len(answers) == 10
+
+
+async def test_a_delete_whose_client_left_keeps_its_connection_to_the_broker_until_it_is_answered():
+    async with GatewayRig(key_idle_seconds=1) as rig:
+        await rig.server.put("orders", b"one")
+        received = await rig.call("ReceiveMessage", queueName="orders", pollingWaitSeconds=0)
+        form = rig.sign({"Action": "DeleteMessage", "queueName": "orders", "receiptHandle": received["receiptHandle"]})
+        rig.server.link.hold()
+        _, writer = await rig.open_raw()
+        body = encoded(form)
+        head = f"POST {PATH} HTTP/1.1\r\nHost: {rig.host}\r\nContent-Length: {len(body)}\r\n\r\n"
+        writer.write(head.encode() + body)
+        while (await rig.server.info("orders")).in_flight:
+            pass
+        writer.transport.abort()
+        await rig.handlers_ended()
+
+        rig.clock.advance(2)
+        rig.gateway.connections.close_idle()
+        assert rig.clients[0].state is ClientState.CONNECTED
+        rig.server.link.let_go()
+
+        assert (await rig.post(form))["code"] == 0

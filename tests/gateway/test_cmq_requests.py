@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from cmqd_client.errors import ServerUnreachable
+from cmqd_gateway.key_secrets import KeySecret
 from support.cmq_requests import encoded, signed
 from support.gateway_rig import GatewayRig
 
@@ -17,6 +18,13 @@ NO_MESSAGE = (7000, "(10200)no message")
 def short(answer: dict[str, Any]) -> tuple[int, str]:
     """Return the code and the module code of an answer."""
     return answer["code"], answer["message"].partition(")")[0] + ")"
+
+
+async def another_key(rig: GatewayRig, account: str) -> KeySecret:
+    """Return the key of a new account."""
+    made = await rig.server.admin.accounts.create(account)
+    assert made.secret_key is not None
+    return rig.add_key(made.secret_id, made.secret_key)
 
 
 @pytest.mark.parametrize("name", ["ReceiveMessage", "receivemessage", "RECEIVEMESSAGE", "rECEIVEmESSAGE"])
@@ -201,20 +209,42 @@ async def test_a_key_over_its_rate_gets_the_codes_of_cmq():
     assert later["code"] == 7000
 
 
-async def test_a_broker_with_too_many_keys_throttles():
-    async with GatewayRig(gateway_connections=1) as rig:
-        made = await rig.server.admin.accounts.create("shop")
-        assert made.secret_key is not None
-        other = rig.add_key(made.secret_id, made.secret_key)
+async def test_with_all_connections_in_use_a_key_without_one_is_throttled():
+    async with GatewayRig(gateway_connections=2) as rig:
+        keys = [await another_key(rig, account) for account in ("shop", "mill")]
+        rig.server.link.hold()
+        held = [asyncio.create_task(rig.post(rig.sign({"Action": "ListQueue"}, key=key))) for key in keys]
+        while len(rig.server.link.held) != 2:
+            await rig.server.status("waiting_receives")
+
+        refused = await rig.call("ListQueue")
+        rig.server.link.let_go()
+        served = [await answer for answer in held]
+        # The other keys' connections are idle now, and the older makes room.
+        later = await rig.call("ListQueue")
+
+    assert short(refused) == (4420, "(10250)")
+    assert [answer["code"] for answer in served] == [0, 0]
+    assert later["code"] == 0
+
+
+async def test_with_all_connections_for_polls_in_use_polls_are_throttled_and_other_requests_served():
+    async with GatewayRig(gateway_connections=2) as rig:
+        other = await another_key(rig, "shop")
+        await rig.server.put("orders", b"a")
+        received = await rig.post(rig.sign(RECEIVE))
         polling = asyncio.create_task(rig.call("ReceiveMessage", queueName="orders", pollingWaitSeconds=30))
         while not await rig.server.status("waiting_receives"):
             pass
 
-        refused = await rig.post(rig.sign(RECEIVE, key=other))
-        await rig.server.put("orders", b"a")
-        assert (await polling)["code"] == 0
-        # The first key's connection is idle now and makes room.
-        served = await rig.post(rig.sign({"Action": "ListQueue"}, key=other))
+        refused = await rig.post(rig.sign(RECEIVE | {"pollingWaitSeconds": 1}, key=other))
+        created = await rig.post(rig.sign({"Action": "CreateQueue", "queueName": "orders"}, key=other))
+        without_wait = await rig.post(rig.sign(RECEIVE, key=other))
+        deleted = await rig.call("DeleteMessage", queueName="orders", receiptHandle=received["receiptHandle"])
+        sent = await rig.call("SendMessage", queueName="orders", msgBody="b")
 
+        assert (await polling)["msgBody"] == "b"
     assert short(refused) == (4420, "(10250)")
-    assert served["code"] == 0
+    assert "poll again" in refused["message"]
+    assert short(without_wait) == (7000, "(10200)")
+    assert created["code"] == deleted["code"] == sent["code"] == 0

@@ -18,7 +18,7 @@ from typing import Any, Self, cast
 import aiohttp
 import yarl
 
-from cmqd_client import connect
+from cmqd_client import Client, connect
 from cmqd_client.address import parse_address
 from cmqd_client.errors import CmqError
 from cmqd_gateway.gateway import Gateway
@@ -68,14 +68,17 @@ class RigClock:
 class GatewayRig:
     """See the module."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, *, broker: Mapping[str, Any] | None = None, **settings: Any) -> None:
+        """Make a rig with settings of the gateway, and with settings of the broker."""
         settings.setdefault("listen", "127.0.0.1:0")
         self.settings = Settings(**settings)
-        self.server = LocalServer()
+        self.server = LocalServer(**(broker or {}))
         self.table = KeyTable()
         self.retries: int | None = 1
         """Repeats of a request that the broker refused for now, as an argument of ``connect``."""
         self.patience = 300.0
+        self.clients: list[Client] = []
+        """The gateway's clients of the broker, closed clients too."""
         self.clock = RigClock()
         """The gateway's clock."""
         self.wall_offset = 0.0
@@ -90,10 +93,10 @@ class GatewayRig:
         self.own_key = KeySecret(address.secret_id, address.secret_key)
         self.table.keys[self.own_key.secret_id] = self.own_key
 
-        def make_client(key: KeySecret) -> Any:
+        def make_client(key: KeySecret) -> Client:
             own = parse_address(self.server.url)
             url = f"cmq://{key.secret_id}:{key.secret_key}@{own.host}:{own.port}"
-            return connect(
+            client = connect(
                 url,
                 patience=self.patience,
                 retries=self.retries,
@@ -101,6 +104,8 @@ class GatewayRig:
                 connect_timeout=300,
                 tracing=False,
             )
+            self.clients.append(client)
+            return client
 
         self.gateway = Gateway(
             self.settings, self.table, make_client, self.clock, lambda: time.time() + self.wall_offset

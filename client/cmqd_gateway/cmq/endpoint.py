@@ -15,7 +15,7 @@ import msgspec
 from aiohttp import web
 
 from cmqd_client.errors import ClientClosed, CmqError
-from cmqd_gateway.broker_connections import TooManyKeysInUse
+from cmqd_gateway.broker_connections import TooManyKeysInUse, TooManyPolls
 from cmqd_gateway.caller import Caller
 from cmqd_gateway.cmq.actions import TABLE
 from cmqd_gateway.cmq.call import Action, Call, Fields
@@ -24,6 +24,7 @@ from cmqd_gateway.cmq.parameters import Form, form_steps, text_of, whole_of
 from cmqd_gateway.cmq.repeats import DeleteAnswers
 from cmqd_gateway.cmq.signature import SIGNATURE, is_signed, signed_hosts
 from cmqd_gateway.gateway import Gateway
+from cmqd_gateway.hand_over import HandOver
 from cmqd_gateway.key_secrets import KeySecret, TooManyUnknownIds
 from cmqd_gateway.log_lines import get_logger
 from cmqd_gateway.request_bodies import BodyRefused
@@ -53,25 +54,22 @@ class Endpoint:
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Handle a request; cancelled when its connection is lost."""
         request_id = next(self._request_ids)
-        call_undo: list[Call] = []
-        try:
-            fields = await self._run(request, call_undo)
-        except Refusal as refusal:
-            return _response(request_id, refusal.code, refusal.message, refusal.fields)
-        except Exception as bug:
-            _log.error("request_failed", request_id=request_id, error=type(bug).__name__, exc_info=bug)
-            refusal = Refusal(Reason.INTERNAL_ERROR, "the gateway failed at this request; its log has the reason")
-            return _response(request_id, refusal.code, refusal.message, {})
-        response = _response(request_id, 0, "", fields)
-        undo = call_undo[0].undo
-        if undo is not None:
-            # Written here and not by aiohttp, because messages that cannot be handed over go back to their queue.
-            await self._gateway.write_or(request, response, undo)
-        return response
+        with self._gateway.hand_over() as hand_over:
+            try:
+                response = _response(request_id, 0, "", await self._run(request, hand_over))
+            except Refusal as refusal:
+                return _response(request_id, refusal.code, refusal.message, refusal.fields)
+            except Exception as bug:
+                _log.error("request_failed", request_id=request_id, error=type(bug).__name__, exc_info=bug)
+                refusal = Refusal(Reason.INTERNAL_ERROR, "the gateway failed at this request; its log has the reason")
+                return _response(request_id, refusal.code, refusal.message, {})
+            if hand_over.has_messages:
+                await hand_over.write(request, response)
+            return response
 
     # ------------------------------------------------------------------ inside
 
-    async def _run(self, request: web.Request, calls: list[Call]) -> Fields:
+    async def _run(self, request: web.Request, hand_over: HandOver) -> Fields:
         form = await self._form(request)
         chosen = self._action(form)
         key = await self._authenticated(request, form)
@@ -79,17 +77,18 @@ class Endpoint:
             reason = Reason.THROTTLED if chosen.name in DATA_ACTIONS else Reason.CONTROL_THROTTLED
             raise Refusal(reason, "the key makes more requests per second than the gateway allows")
         typed = chosen.reader.read(form)
+        connections = self._gateway.connections
+        open_client = connections.polling if chosen.waits(typed) else connections.client
         try:
-            async with self._gateway.connections.client(key) as client:
-                call = Call(Caller(key.secret_id, client), form, whole_of(form, "Nonce"), self._deletes)
-                calls.append(call)
+            async with open_client(key) as client:
+                call = Call(Caller(key, client), form, self._deletes, hand_over, connections.client)
                 return await chosen.run(call, typed)
         except ClientClosed:
             if chosen.name in _RECEIVES and self._gateway.is_draining:
                 raise Refusal(Reason.NO_MESSAGE, "the gateway is shutting down") from None
             raise Refusal(Reason.INTERNAL_ERROR, "the gateway is shutting down; send the request again") from None
-        except TooManyKeysInUse:
-            raise Refusal(Reason.THROTTLED, "all connections of the gateway to the broker are in use") from None
+        except (TooManyKeysInUse, TooManyPolls) as full:
+            raise Refusal(Reason.THROTTLED, str(full)) from None
         except CmqError as error:
             raise translate(error, chosen.name) from error
 

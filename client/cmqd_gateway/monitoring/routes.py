@@ -87,7 +87,7 @@ def _reader_of(key: KeySecret) -> str:
 def _own_figures(gateway: Gateway) -> Iterator[Metric]:
     yield GaugeMetricFamily("cmqd_gateway_http_connections", "HTTP connections.", value=len(gateway.guards))
     yield GaugeMetricFamily(
-        "cmqd_gateway_keys", "Keys with a connection to the broker.", value=len(gateway.connections)
+        "cmqd_gateway_keys", "Keys with a connection to the broker.", value=gateway.connections.keys
     )
 
 

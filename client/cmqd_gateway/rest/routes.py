@@ -7,18 +7,18 @@ The key comes first: a stranger cannot make the gateway read a body.
 
 import math
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, Final
 
 import msgspec
 from aiohttp import web
 
-from cmqd_client import Client
 from cmqd_client.errors import ClientClosed, CmqError
-from cmqd_gateway.broker_connections import TooManyKeysInUse
+from cmqd_gateway.broker_connections import TooManyKeysInUse, TooManyPolls
 from cmqd_gateway.caller import NotAuthenticated, key_of_authorization
 from cmqd_gateway.gateway import Gateway
+from cmqd_gateway.hand_over import HandOver
 from cmqd_gateway.key_secrets import KeySecret, TooManyUnknownIds
 from cmqd_gateway.log_lines import get_logger
 from cmqd_gateway.request_bodies import BodyRefused
@@ -75,27 +75,28 @@ class _OperationHandler:
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         operation = self._operation
-        try:
-            _check_site(request)
-            key = await self._key(request)
-            call, reply = await self._run(request, key)
-        except ProblemError as refusal:
-            return _problem_response(request, refusal.problem, refusal.headers)
-        except CmqError as error:
-            return _problem_response(request, problem_of(error), {})
-        except Exception as bug:
-            _log.error("request_failed", operation=operation.name, error=type(bug).__name__, exc_info=bug)
-            problem = of_code(ErrorCode.INTERNAL_ERROR, "the gateway failed at this request; its log has the reason")
-            return _problem_response(request, problem.problem, {})
-        status = operation.status(reply)
+        with self._gateway.hand_over() as hand_over:
+            try:
+                _check_site(request)
+                key = await self._key(request)
+                response = self._response(await self._run(request, key, hand_over))
+            except ProblemError as refusal:
+                return _problem_response(request, refusal.problem, refusal.headers)
+            except CmqError as error:
+                return _problem_response(request, problem_of(error), {})
+            except Exception as bug:
+                _log.error("request_failed", operation=operation.name, error=type(bug).__name__, exc_info=bug)
+                text = "the gateway failed at this request; its log has the reason"
+                return _problem_response(request, of_code(ErrorCode.INTERNAL_ERROR, text).problem, {})
+            if hand_over.has_messages:
+                await hand_over.write(request, response)
+            return response
+
+    def _response(self, reply: Any) -> web.Response:
+        status = self._operation.status(reply)
         if reply is None:
             return web.Response(status=status, headers=_HEADERS)
-        response = _json_response(status, msgspec.json.encode(reply), "application/json", {})
-        unsent = operation.unsent
-        if unsent is not None:
-            # Written here and not by aiohttp, because messages that cannot be handed over go back to their queue.
-            await self._gateway.write_or(request, response, lambda: self._take_back(unsent, key, call, reply))
-        return response
+        return _json_response(status, msgspec.json.encode(reply), "application/json", {})
 
     async def _key(self, request: web.Request) -> KeySecret:
         """Return the key of a request.
@@ -117,20 +118,25 @@ class _OperationHandler:
             raise of_code(ErrorCode.TOO_MANY_REQUESTS, "the key makes more requests per second than the gateway allows")
         return key
 
-    async def _run(self, request: web.Request, key: KeySecret) -> "tuple[Call[Any, Any], Any]":
+    async def _run(self, request: web.Request, key: KeySecret, hand_over: HandOver) -> Any:
         operation = self._operation
         query = read_query(list(request.query.items()), operation.query)
         idempotency_key = None
         if operation.idempotency:
             idempotency_key = read_idempotency_key(request.headers.getall("Idempotency-Key", []))
         body = await self._body(request)
-        async with self._client(key) as client:
-            call: Call[Any, Any] = Call(client, dict(request.match_info), query, body, idempotency_key)
-            try:
-                return call, await operation.run(call)
-            except ClientClosed:
-                text = "the gateway is shutting down; the request was not executed"
-                raise of_code(ErrorCode.SHUTTING_DOWN, text) from None
+        is_poll = operation.waits is not None and operation.waits(body)
+        connections = self._gateway.connections
+        try:
+            async with (connections.polling if is_poll else connections.client)(key) as client:
+                received = partial(hand_over.received, key)
+                call: Call[Any, Any] = Call(client, dict(request.match_info), query, body, idempotency_key, received)
+                return await operation.run(call)
+        except ClientClosed:
+            text = "the gateway is shutting down; the request was not executed"
+            raise of_code(ErrorCode.SHUTTING_DOWN, text) from None
+        except (TooManyKeysInUse, TooManyPolls) as full:
+            raise of_code(ErrorCode.TOO_MANY_CONNECTIONS, str(full)) from None
 
     async def _body(self, request: web.Request) -> Any:
         try:
@@ -150,22 +156,6 @@ class _OperationHandler:
         return read_body(
             request.content_type if has_type else None, request.charset if has_type else None, raw, self._operation.body
         )
-
-    @asynccontextmanager
-    async def _client(self, key: KeySecret) -> AsyncGenerator[Client]:
-        try:
-            async with self._gateway.connections.client(key) as client:
-                yield client
-        except TooManyKeysInUse:
-            text = "all connections of the gateway to the broker are in use"
-            raise of_code(ErrorCode.TOO_MANY_CONNECTIONS, text) from None
-
-    async def _take_back(
-        self, unsent: Callable[[Any, Any], Awaitable[None]], key: KeySecret, call: Call[Any, Any], reply: Any
-    ) -> None:
-        """Take back a reply that was not written, with a client of its own: the request's may be closed by now."""
-        async with self._client(key) as client:
-            await unsent(Call(client, call.names, call.query, call.body, call.idempotency_key), reply)
 
 
 def _check_site(request: web.Request) -> None:

@@ -264,7 +264,7 @@ OPERATIONS: tuple[Operation[Any, Any, Any], ...] = (
             "queue_deleted",
             "too_many_in_flight",
         ),
-        unsent=messages.release_unsent,
+        waits=messages.may_wait,
     ),
     Operation(
         name="delete_message",
