@@ -3,18 +3,21 @@
 import asyncio
 import random
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cmqd.core.facts.dedup import DedupIds
 from cmqd.core.limits import Limits
 from cmqd_client.events import ClientState
-from cmqd_gateway.cmq.repeats import ANSWER_SECONDS, DeleteAnswers, dedup_ids, request_digest
+from cmqd_gateway.cmq.repeats import ANSWER_SECONDS, ID_CHARACTERS, DeleteAnswers, dedup_ids, request_digest
 from cmqd_gateway.settings import DEDUP_SECONDS, MAX_VALID_SECONDS, Settings
 from cmqd_protocol.messages import DeleteMessages, SendMessages
 from support.cmq_requests import PATH, encoded
 from support.gateway_rig import GatewayRig
 
+DOCS = Path(__file__).parents[2] / "docs" / "gateway.md"
 SEND = {"Action": "SendMessage", "queueName": "orders", "msgBody": "one"}
 
 
@@ -252,13 +255,37 @@ def test_a_digest_tells_apart_what_joined_text_would_not():
     assert len(digests) == 3 * len(forms)
 
 
+def test_dedup_ids_tell_apart_requests_and_places_in_a_batch():
+    requests = [request_digest("id", {"a": str(number).encode()}) for number in range(1_000)]
+
+    ids = [dedup_id for digest in requests for dedup_id in dedup_ids(digest, 65_536, 16)]
+
+    assert len(set(ids)) == 16_000
+
+
+def test_the_documented_rate_of_sends_follows_from_the_memory_of_an_id():
+    (dedup_id,) = dedup_ids(request_digest("id", {}), 65_536, 1)
+    assert dedup_id is not None
+    limits = Limits(budget_bytes=512 * 1024 * 1024)
+    table = DedupIds(limits)
+    table.note(dedup_id, 1, 0)
+    text = " ".join(DOCS.read_text(encoding="utf-8").split())
+
+    assert f"at {table.size_bytes} bytes for API 2.0" in text
+    for gigabytes in (1, 2, 4):
+        # A quarter of the memory is the budget, and an account may hold half of the budget for the life of an id.
+        held_bytes = gigabytes * 1024**3 // 4 // 2
+        rate = held_bytes // table.size_bytes * 1_000 // limits.dedup_life_ms
+        assert f"| {gigabytes} GiB | {rate:,} |" in text
+
+
 def test_dedup_ids_have_at_most_64_bytes():
     digest = request_digest("id" * 64, {"a": b"x" * 100_000})
 
     ids = dedup_ids(digest, 65_536, 16)
 
     assert len(set(ids)) == 16
-    assert all(dedup_id is not None and dedup_id.isascii() and len(dedup_id) <= 64 for dedup_id in ids)
+    assert all(dedup_id is not None and dedup_id.isascii() and len(dedup_id) == ID_CHARACTERS for dedup_id in ids)
     assert dedup_ids(digest, 65_535, 2) == [None, None]
 
 

@@ -170,7 +170,7 @@ def test_the_rules_use_exported_names() -> None:
 def test_there_is_a_rule_for_everything_that_must_wake_an_operator() -> None:
     alerts = set(re.findall(r"alert: (\w+)", RULES.read_text(encoding="utf-8")))
 
-    for subject in ("OldestMessage", "Disk", "DeadLettersGrow", "PushesFail", "LoopLag"):
+    for subject in ("OldestMessage", "Disk", "DeadLettersGrow", "PushesFail", "LoopLag", "PromisedMemory"):
         assert any(subject in alert for alert in alerts), subject
 
 

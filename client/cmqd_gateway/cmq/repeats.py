@@ -13,6 +13,7 @@ handle invalid.
 import asyncio
 import base64
 import hashlib
+import string
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Mapping
@@ -22,6 +23,12 @@ import msgspec
 
 SMALL_NONCE: Final = 65_535
 """A nonce up to here is drawn from too few numbers for an identity."""
+ID_CHARACTERS: Final = 22
+"""Characters of a dedup id: 126 bits of the digest, and a character for the place in the batch. The broker keeps
+every id in memory for five minutes, at some 170 bytes and the id itself, and refuses the sends of an account that is
+over its share of memory: each further character lowers the rate at which an account can send."""
+_PLACES: Final = string.ascii_letters + string.digits + "-_"
+"""A character for each place in a batch; a batch of API 2.0 has at most 16 messages."""
 ANSWER_SECONDS: Final = 60.0
 """Time for which the answer of a delete is remembered."""
 MAX_ANSWERS: Final = 100_000
@@ -35,10 +42,11 @@ def request_digest(secret_id: str, form: Mapping[str, bytes]) -> str:
 
 
 def dedup_ids(digest: str, nonce: int, count: int) -> list[str | None]:
-    """Return the dedup ids for the messages of a request: at most 64 bytes each, None for a nonce of 16 bits."""
+    """Return the dedup ids for the messages of a request: ``ID_CHARACTERS`` each, None for a nonce of 16 bits."""
     if nonce <= SMALL_NONCE:
         return [None] * count
-    return [f"cmq:{digest}:{index}" for index in range(count)]
+    identity = digest[: ID_CHARACTERS - 1]
+    return [identity + _PLACES[place] for place in range(count)]
 
 
 class _Answer(msgspec.Struct):
