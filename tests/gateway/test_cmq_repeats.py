@@ -11,7 +11,14 @@ import pytest
 from cmqd.core.facts.dedup import DedupIds
 from cmqd.core.limits import Limits
 from cmqd_client.events import ClientState
-from cmqd_gateway.cmq.repeats import ANSWER_SECONDS, ID_CHARACTERS, DeleteAnswers, dedup_ids, request_digest
+from cmqd_gateway.cmq.repeats import (
+    ANSWER_BYTES,
+    ANSWER_SECONDS,
+    ID_CHARACTERS,
+    DeleteAnswers,
+    dedup_ids,
+    request_digest,
+)
 from cmqd_gateway.settings import DEDUP_SECONDS, MAX_VALID_SECONDS, Settings
 from cmqd_protocol.messages import DeleteMessages, SendMessages
 from support.cmq_requests import PATH, encoded
@@ -289,17 +296,89 @@ def test_dedup_ids_have_at_most_64_bytes():
     assert dedup_ids(digest, 65_535, 2) == [None, None]
 
 
+async def no_failures() -> dict[str, Any]:
+    return {}
+
+
 async def test_remembered_answers_are_bounded(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("cmqd_gateway.cmq.repeats.MAX_ANSWERS", 10)
+    monkeypatch.setattr("cmqd_gateway.cmq.repeats.MAX_BYTES", 200 * ANSWER_BYTES)
     answers = DeleteAnswers()
 
-    async def delete() -> dict[str, Any]:
+    async def some_failures() -> dict[str, Any]:
+        return {"code": 6010, "errorList": ["x" * ANSWER_BYTES]}
+
+    for number in range(1_000):
+        await answers.answer(f"key {number % 3}", str(number), no_failures if number % 2 else some_failures)
+        assert answers.bytes_in_use <= 200 * ANSWER_BYTES
+
+    assert 60 <= len(answers) <= 150
+
+
+async def test_a_busy_key_does_not_push_out_the_answers_of_others(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("cmqd_gateway.cmq.repeats.MAX_BYTES", 200 * ANSWER_BYTES)
+    answers = DeleteAnswers(Counter())
+    executed: list[str] = []
+
+    async def delete(secret_id: str, name: str) -> None:
+        async def execute() -> dict[str, Any]:
+            executed.append(name)
+            return {}
+
+        await answers.answer(secret_id, name, execute)
+
+    for number in range(20):
+        await delete("calm", f"calm {number}")
+    for number in range(1_000):
+        await delete("busy", f"busy {number}")
+    executed.clear()
+
+    for number in range(20):
+        await delete("calm", f"calm {number}")
+    await delete("busy", "busy 999")
+    await delete("busy", "busy 900")
+    await delete("busy", "busy 0")
+
+    assert executed == ["busy 0"]
+
+
+async def test_expired_answers_are_forgotten_also_of_keys_without_requests():
+    now = Counter()
+    answers = DeleteAnswers(now)
+    for number in range(100):
+        await answers.answer(f"key {number % 7}", f"old {number}", no_failures)
+
+    now.seconds = ANSWER_SECONDS
+    for number in range(40):
+        await answers.answer("another", f"new {number}", no_failures)
+
+    assert len(answers) == 40
+    assert answers.bytes_in_use == 40 * ANSWER_BYTES
+
+
+async def test_an_answer_is_remembered_for_a_minute_from_its_decision():
+    now, executed = Counter(), list[float]()
+    answers = DeleteAnswers(now)
+
+    async def execute() -> dict[str, Any]:
+        executed.append(now.seconds)
         return {}
 
-    for number in range(100):
-        await answers.answer(str(number), delete)
+    for seconds in (0.0, 59.0, 60.0, 119.0, 121.0):
+        now.seconds = seconds
+        await answers.answer("key", "digest", execute)
 
-    assert len(answers) == 10
+    assert executed == [0.0, 60.0, 121.0]
+    assert len(answers) == 1
+
+
+class Counter:
+    """A clock."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
 
 
 async def test_a_delete_whose_client_left_keeps_its_connection_to_the_broker_until_it_is_answered():

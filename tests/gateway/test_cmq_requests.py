@@ -5,10 +5,11 @@ import time
 from typing import Any
 
 import pytest
+import yarl
 
 from cmqd_client.errors import ServerUnreachable
 from cmqd_gateway.key_secrets import KeySecret
-from support.cmq_requests import encoded, signed
+from support.cmq_requests import PATH, encoded, signed
 from support.gateway_rig import GatewayRig
 
 RECEIVE = {"Action": "ReceiveMessage", "queueName": "orders", "pollingWaitSeconds": 0}
@@ -43,6 +44,19 @@ async def test_both_signatures_and_both_treatments_of_at_signs_are_accepted(rig:
     assert (await rig.post(by_get, method="GET"))["code"] == 0
     left_out = rig.sign(base, method="GET", leave_out_at=True)
     assert short(await rig.post(left_out, method="GET")) == (4100, "(10030)")
+
+
+@pytest.mark.parametrize("action", ["ReceiveMessage", "Nonsense"])
+async def test_no_cache_keeps_an_answer(rig: GatewayRig, action: str):
+    await rig.server.put("orders", b"kept")
+    form = rig.sign({"Action": action, "queueName": "orders"}, method="GET")
+
+    async with rig.session.get(yarl.URL(f"http://{rig.host}{PATH}?{encoded(form).decode()}", encoded=True)) as response:
+        answer = await response.json()
+
+    assert answer["code"] == (0 if action == "ReceiveMessage" else 4000)
+    assert response.headers["Cache-Control"] == "no-store"
+    assert response.headers["Content-Type"] == "application/json; charset=utf-8"
 
 
 async def test_parameters_of_no_action_are_ignored(rig: GatewayRig):

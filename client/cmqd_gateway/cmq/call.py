@@ -62,7 +62,7 @@ class Call:
             async with self._open_client(self.caller.key) as client:
                 return await delete(client)
 
-        return await self._deletes.answer(self._digest(), delete_with_client)
+        return await self._deletes.answer(self.caller.key.secret_id, self._digest(), delete_with_client)
 
 
 class Action(msgspec.Struct, frozen=True):

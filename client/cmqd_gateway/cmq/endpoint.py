@@ -173,9 +173,11 @@ class Endpoint:
                 yield name
 
 
+_HEADERS: Final = {"Content-Type": "application/json; charset=utf-8", "Cache-Control": "no-store"}
+"""Of every answer: a cache must not keep messages, not even of a receive by GET."""
 _RECEIVES: Final = frozenset({"ReceiveMessage", "BatchReceiveMessage"})
 
 
 def _response(request_id: str, code: int, message: str, fields: Mapping[str, Any]) -> web.Response:
     answer = {"code": code, "message": message, "requestId": request_id, **fields}
-    return web.Response(body=msgspec.json.encode(answer), content_type="application/json", charset="utf-8")
+    return web.Response(body=msgspec.json.encode(answer), headers=_HEADERS)
