@@ -20,6 +20,13 @@ from cmqd_bench.processes import family
 
 START_SECONDS = 60.0
 STOP_SECONDS = 15.0
+MOTO = """
+import logging, sys
+from moto.server import main
+logging.getLogger("werkzeug").setLevel(logging.ERROR)
+main(["-H", "127.0.0.1", "-p", sys.argv[1]])
+"""
+"""A program that runs moto's server without its log line per request."""
 
 
 class HttpServerFailed(Exception):
@@ -74,13 +81,13 @@ async def gateways(broker: Broker, count: int, own_key: str) -> AsyncGenerator[l
 
 @asynccontextmanager
 async def moto(python: str, folder: Path) -> AsyncGenerator[HttpServer]:
-    """Run moto's server with an interpreter that has moto installed."""
+    """Run moto's SQS server with an interpreter that has moto installed."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = int(probe.getsockname()[1])
     log_file = folder / "moto.log"
     with log_file.open("ab") as log:
         process = subprocess.Popen(
-            [python, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
+            [python, "-c", MOTO, str(port)],
             stdin=subprocess.DEVNULL, stdout=log, stderr=log,
         )  # fmt: skip
     try:

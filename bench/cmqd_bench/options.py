@@ -74,7 +74,7 @@ class Options:
             case "metrics":
                 return 2 * (self.warm_up + self.seconds) + self.queues / 500
             case "gateway":
-                return 6 * (self.warm_up + self.seconds + 1.0)
+                return 40 * (self.warm_up + self.seconds) + 15.0
             case _:
                 return self.warm_up + self.seconds + 1.0
 
@@ -157,7 +157,8 @@ DEFAULTS: Mapping[str, Mapping[str, object]] = {
     "transactions": {"batch": 1, "connections": 64},
     "deadletter": {"connections": 64},
     "fanout": {"batch": 1, "connections": 64},
-    "gateway": {"batch": 1, "connections": 64},
+    # Turns of these seconds, see the scenario.
+    "gateway": {"batch": 1, "connections": 64, "seconds": 2.0, "warm_up": 0.5},
     "metrics": {"batch": 1, "rate": 1_000.0},
     # Long enough for the time-outs of hanging requests (15 s) and the retries after a time-out.
     "push": {"batch": 1, "connections": 4, "rate": 2_400.0, "seconds": 20.0, "warm_up": 2.0},

@@ -186,7 +186,7 @@ async def _run(settings: Settings, address: Address, metrics_key: KeySecret | No
         await server.start()
         facts = ready_facts(server)
         if settings.ready_file is not None:
-            settings.ready_file.write_bytes(msgspec.json.encode(facts) + b"\n")
+            _write_ready_file(settings.ready_file, msgspec.json.encode(facts) + b"\n")
         _log.info(
             "gateway_ready", addresses=facts["addresses"], broker=f"{address.host}:{address.port}", **shown(settings)
         )
@@ -206,6 +206,13 @@ async def _run(settings: Settings, address: Address, metrics_key: KeySecret | No
         return REFUSED
     _log.info("gateway_ended")
     return 0
+
+
+def _write_ready_file(path: Path, content: bytes) -> None:
+    """Write the file beside and rename it, so that a reader of the file sees all of it."""
+    beside = path.with_name(path.name + ".new")
+    beside.write_bytes(content)
+    beside.rename(path)
 
 
 def _failure(opening: "asyncio.Task[None]") -> BaseException | None:

@@ -55,19 +55,6 @@ def report_of(scratch: Path, *arguments: str) -> dict[str, Any]:
             {"publishes_per_second", "copies_per_second", "server_cpu_us_per_copy", "disk_bytes_per_copy"},
         ),
         (
-            "gateway --connections 4 --idle 20 --seconds 0.5 --warm-up 0.2 --rounds 1",
-            {
-                "requests_per_second",
-                "http_cpu_us_per_request",
-                "broker_cpu_us_per_request",
-                "requests_per_second_two",
-                "http_rss_kib_per_idle_connection",
-                "native_us_alone",
-                "native_us_idle_gateway",
-                "native_us_flooded_gateway",
-            },
-        ),
-        (
             "metrics --queues 250 --connections 4 --rate 200 --seconds 0.5 --warm-up 0.2 --rounds 1",
             {"metrics_p50_ms", "metrics_max_ms", "metrics_bytes", "alone_p99_ms"},
         ),
@@ -88,6 +75,20 @@ def test_a_scenario_reports_its_keys_and_leaves_nothing_behind(command: str, own
     assert all(isinstance(report[key], int | float) for key in own_keys)
     assert report["conditions"]["cores"] >= 1
     assert len(report["rounds"]) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_load_over_http_does_its_cycles(tmp_path: Path):
+    load = "--connections 4 --idle 20 --seconds 0.2 --warm-up 0.1 --rounds 1"
+
+    report = report_of(tmp_path, *f"gateway {load}".split())
+
+    assert set(report) >= ALWAYS | {"http_rss_kib_per_idle_connection", "native_ratio_idle", "native_ratio_flooded"}
+    loads = report["loads"]
+    assert list(loads) == ["api_2_0", "json_api", "api_2_0_two_gateways", "json_api_two_gateways"]
+    assert all(load["requests_per_second"] > 0 for load in loads.values())
+    assert report["idle_connections_lost"] == 0
+    assert all(report[f"native_messages_{which}"] > 0 for which in ("alone", "idle", "flooded"))
     assert list(tmp_path.iterdir()) == []
 
 
