@@ -121,12 +121,16 @@ class Settings:
     listen: str = _setting(
         f"127.0.0.1:{DEFAULT_PORT}", "network", "address and port; port 0 picks a free one, [::1]:5680 for IPv6"
     )
-    # A gateway with further settings, or on a different machine, is the command cmqd-gateway with its own key.
     http: str = _setting(
         "",
         "network",
-        "address and port of an HTTP gateway that the broker runs as a child process; none: no gateway. Needs the "
-        "extra gateway",
+        "address and port of an HTTP gateway that the broker runs as a child process, HTTPS if TLS is on; none: no "
+        "gateway. Needs the extra gateway",
+    )
+    # The gateway's own settings stand in a file of their own, because the broker knows neither their names nor their
+    # ranges: the gateway checks them.
+    http_config: Path | None = _setting(
+        None, "network", "TOML file with further settings of the gateway, named as the flags of cmqd-gateway"
     )
     advertise: str = _setting(
         "",
@@ -313,6 +317,11 @@ class Settings:
             return ""
         host, port = parse_address(self.http, DEFAULT_HTTP_PORT)
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    @property
+    def uses_tls(self) -> bool:
+        """True if clients connect with TLS."""
+        return self.tls_certificate is not None
 
     @property
     def durability_text(self) -> str:
@@ -563,7 +572,7 @@ def _parse_number(info: SettingInfo, text: str) -> int | None:
 
 def _check_together(settings: Settings, sources: Mapping[str, str]) -> None:
     def refuse(name: str, allowed: str) -> SettingError:
-        return SettingError(name, getattr(settings, name), allowed, sources.get(name, "default"))
+        return SettingError(name, settings.as_table()[name], allowed, sources.get(name, "default"))
 
     try:
         parse_address(settings.listen)
@@ -574,6 +583,8 @@ def _check_together(settings: Settings, sources: Mapping[str, str]) -> None:
             parse_address(settings.http, DEFAULT_HTTP_PORT)
         except ValueError as error:
             raise refuse("http", str(error)) from error
+    elif settings.http_config is not None:
+        raise refuse("http_config", "only together with http")
     if settings.advertise:
         try:
             _, port = parse_address(settings.advertise)

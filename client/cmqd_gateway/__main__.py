@@ -23,7 +23,7 @@ from typing import Annotated, Final
 
 import msgspec
 import uvloop
-from cyclopts import App, Parameter
+from cyclopts import App, CycloptsError, Parameter
 
 from cmqd_client import Client, connect
 from cmqd_client.address import Address, parse_address
@@ -33,7 +33,8 @@ from cmqd_gateway.key_secrets import KeySecret
 from cmqd_gateway.log_lines import configure_logs, get_logger
 from cmqd_gateway.reload import Reload
 from cmqd_gateway.server import GatewayServer, ready_facts
-from cmqd_gateway.settings import Settings, shown
+from cmqd_gateway.settings import Settings, SettingsError, is_loopback, shown, split_address
+from cmqd_gateway.tls_port import tls_context
 
 USAGE: Final = 2
 CANNOT_OPEN: Final = 3
@@ -54,7 +55,11 @@ app = App(
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns its exit code."""
-    result = app(arguments, result_action="return_value")
+    try:
+        result = app(arguments, result_action="return_value", exit_on_error=False, print_error=False)
+    except (CycloptsError, SettingsError) as refusal:
+        print(f"cmqd-gateway: {refusal}", file=sys.stderr)
+        return USAGE
     return result if isinstance(result, int) else 0
 
 
@@ -65,6 +70,7 @@ def serve(
     key_fd: int | None = None,
     key_file: Path | None = None,
     parent_fd: int | None = None,
+    check: Annotated[bool, Parameter(negative="")] = False,
     settings: Annotated[Settings | None, Parameter(name="*")] = None,
 ) -> int:
     """Run the gateway until SIGTERM or SIGINT; then it ends long polls and lets other requests finish.
@@ -75,15 +81,20 @@ def serve(
         key_file: file with the same line, readable by its owner alone.
         parent_fd: pipe of a parent process: its end ends the gateway, its lines are settings to reload. May be the
             descriptor of the key.
+        check: check the settings, the key and the files that the settings name, and end.
         settings: the settings.
     """
     settings = settings or Settings()
     try:
         address = broker_address(broker, read_key(key_fd, key_file))
         metrics_key = None if settings.metrics_key_file is None else key_of(read_key(None, settings.metrics_key_file))
+        if check and settings.tls_certificate is not None and settings.tls_key is not None:
+            tls_context(settings.tls_certificate, settings.tls_key)
     except (OSError, ValueError) as refusal:
         print(f"cmqd-gateway: {refusal}", file=sys.stderr)
         return USAGE
+    if check:
+        return 0
     _hide_memory()
     _tune_collector()
     raise_descriptor_limit()
@@ -190,6 +201,7 @@ async def _run(settings: Settings, address: Address, metrics_key: KeySecret | No
         _log.info(
             "gateway_ready", addresses=facts["addresses"], broker=f"{address.host}:{address.port}", **shown(settings)
         )
+        warn_of_plain_http(settings)
         await stopped.wait()
         _log.info("gateway_draining", connections=len(gateway.guards))
         await server.close()
@@ -206,6 +218,19 @@ async def _run(settings: Settings, address: Address, metrics_key: KeySecret | No
         return REFUSED
     _log.info("gateway_ended")
     return 0
+
+
+def warn_of_plain_http(settings: Settings) -> None:
+    """Write a warning for each address without TLS that other machines can use."""
+    for name in ("listen", "metrics_listen"):
+        address = getattr(settings, name)
+        if address and not is_loopback(split_address(name, address)[0]):
+            _log.warning(
+                "listening_without_tls",
+                setting=name,
+                address=address,
+                text="secrets of the JSON API, of /metrics and message bodies cross the network in the clear",
+            )
 
 
 def _write_ready_file(path: Path, content: bytes) -> None:

@@ -64,4 +64,4 @@ class Reload:
                 is_taken = await self._server.reload_tls(certificate, key)
             if is_taken:
                 self._certificate, self._key = certificate, key
-            _log.info("reloaded", log_level=str(self._level), tls_files=is_taken)
+            _log.info("gateway_reloaded", log_level=str(self._level), tls_files=is_taken)

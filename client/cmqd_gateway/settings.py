@@ -1,6 +1,7 @@
 """Settings of the gateway in a frozen table: meaning, default and range; each setting is a flag of ``cmqd-gateway``."""
 
 import dataclasses
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeAlias
 
@@ -24,7 +25,7 @@ _LOGS = Group("Logs", sort_key=5)
 
 
 def _range(group: Group, low: float, high: float, text: str) -> Parameter:
-    return Parameter(group=group, validator=validators.Number(gte=low, lte=high), help=f"{text} ({low:g} to {high:g})")
+    return Parameter(group=group, validator=validators.Number(gte=low, lte=high), help=f"{text} ({low} to {high})")
 
 
 def _text(group: Group, text: str) -> Parameter:
@@ -32,6 +33,10 @@ def _text(group: Group, text: str) -> Parameter:
 
 
 Seconds: TypeAlias = float
+
+
+class SettingsError(ValueError):
+    """Settings contradict each other, or a text is malformed; the gateway does not start."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -74,7 +79,12 @@ class Settings:
     ] = 600.0
     slow_client_seconds: Annotated[
         Seconds,
-        _range(_LIMITS, 0.1, 3_600, "time for a request's head, for its body, and for taking bytes of an answer"),
+        _range(
+            _LIMITS,
+            0.1,
+            3_600,
+            "time for a TLS handshake, a request's head, its body, and for taking bytes of an answer",
+        ),
     ] = 30.0
     max_request_bytes: Annotated[int, _range(_LIMITS, 65_536, 64 << 20, "body of a request")] = 4 << 20
     max_head_bytes: Annotated[int, _range(_LIMITS, 4_096, 1 << 20, "a line or field of a request's head")] = 16_384
@@ -120,31 +130,31 @@ class Settings:
         """Refuse contradictory settings.
 
         Raises:
-            ValueError: there is no listener, or HTTPS lacks its files, or a limit contradicts another, or ``/metrics``
-                without a key has no listener of its own.
+            SettingsError: there is no listener, or HTTPS lacks its files, or a limit contradicts another, or
+                ``/metrics`` without a key has no listener of its own.
         """
         if not self.listen and not self.listen_https:
-            raise ValueError("listen and listen_https are both empty; the gateway needs at least one address")
+            raise SettingsError("listen and listen_https are both empty; the gateway needs at least one address")
         for name in ("listen", "listen_https", "metrics_listen"):
             address = getattr(self, name)
             if address:
                 split_address(name, address)
         if self.metrics_key_file is not None and not self.metrics_listen:
-            raise ValueError(
+            raise SettingsError(
                 "metrics_key_file needs metrics_listen: with a key of the gateway, all clients that reach the listener"
                 " read /metrics without a key, and the listeners of the APIs may be public"
             )
         if bool(self.listen_https) != bool(self.tls_certificate and self.tls_key):
-            raise ValueError("listen_https, tls_certificate and tls_key must be given together")
+            raise SettingsError("listen_https, tls_certificate and tls_key must be given together")
         valid_seconds = self.timestamp_behind_seconds + self.timestamp_ahead_seconds
         if valid_seconds > MAX_VALID_SECONDS:
-            raise ValueError(
+            raise SettingsError(
                 f"timestamp_behind_seconds and timestamp_ahead_seconds are {valid_seconds} together; the limit is"
                 f" {MAX_VALID_SECONDS}: the broker remembers a send for {DEDUP_SECONDS} s, and a captured request that"
                 " is valid for longer could be stored a second time"
             )
         if self.max_request_bytes > large_bodies(self.body_memory_bytes):
-            raise ValueError(
+            raise SettingsError(
                 f"max_request_bytes is {self.max_request_bytes}, but large bodies may use 3/4 of body_memory_bytes,"
                 f" {large_bodies(self.body_memory_bytes)} bytes in all"
             )
@@ -154,12 +164,20 @@ def split_address(name: str, address: str) -> tuple[str, int]:
     """Return host and port of an address of the setting ``name``.
 
     Raises:
-        ValueError: the address is no ``host:port``.
+        SettingsError: the address is no ``host:port``.
     """
     host, colon, port = address.rpartition(":")
     if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
-        raise ValueError(f"{name} is {address!r}; it must be host:port, for IPv6 [address]:port")
+        raise SettingsError(f"{name} is {address!r}; it must be host:port, for IPv6 [address]:port")
     return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """Return True for an address of this machine that no other machine can use."""
+    try:
+        return ip_address(host.partition("%")[0]).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def shown(settings: Settings) -> dict[str, Any]:

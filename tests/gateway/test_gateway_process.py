@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from cmqd_client import sync
-from cmqd_gateway.__main__ import broker_address, read_key
+from cmqd_gateway.__main__ import broker_address, main, read_key, warn_of_plain_http
+from cmqd_gateway.settings import Settings
 from support.certificates import make_certificate, shown_certificate
 from support.cmq_requests import PATH, encoded, signed
 from support.environment import plain_environment
@@ -203,3 +204,35 @@ def test_a_key_with_characters_of_urls_stays_as_it_is():
 
     assert (address.secret_id, address.secret_key, address.region) == ("i@d", "k/e:y", "r")
     assert address.others == (("other", 5680),)
+
+
+def test_plain_http_that_other_machines_can_use_is_a_warning(caplog: pytest.LogCaptureFixture):
+    warn_of_plain_http(Settings(listen="127.0.0.1:80", metrics_listen="[::1]:9100"))
+    warn_of_plain_http(Settings(listen="localhost:80"))
+    warn_of_plain_http(
+        Settings(listen="", listen_https="0.0.0.0:443", tls_certificate=Path("chain.pem"), tls_key=Path("key.pem"))
+    )
+    assert caplog.records == []
+
+    warn_of_plain_http(Settings(listen="0.0.0.0:80", metrics_listen="192.0.2.7:9100"))
+
+    assert [("listening_without_tls" in record.message, record.levelname) for record in caplog.records] == (
+        [(True, "WARNING")] * 2
+    )
+    assert "'0.0.0.0:80'" in caplog.text
+    assert "'192.0.2.7:9100'" in caplog.text
+
+
+def test_the_check_reads_key_and_files_and_ends(tmp_path: Path):
+    key = tmp_path / "key"
+    key.touch(mode=0o600)
+    key.write_text("a:b")
+    make_certificate(tmp_path, "first")
+    flags = ["--check", "--key-file", str(key), "--listen-https", "127.0.0.1:0"]
+    flags += ["--tls-key", str(tmp_path / "key.pem"), "--tls-certificate"]
+    metrics = ["--metrics-listen", "127.0.0.1:0", "--metrics-key-file"]
+
+    assert main([*flags, str(tmp_path / "certificate.pem")]) == 0
+    assert main([*flags, str(tmp_path / "key.pem")]) == 2
+    assert main([*flags, str(tmp_path / "certificate.pem"), *metrics, str(key)]) == 0
+    assert main([*flags, str(tmp_path / "certificate.pem"), *metrics, str(tmp_path / "absent")]) == 2
