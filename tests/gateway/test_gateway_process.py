@@ -62,6 +62,8 @@ def test_changes_of_keys_hold_at_once(server: RunningServer, tmp_path: Path):
 
         answers = [unknown, known, forbidden, allowed, disabled, enabled, deleted]
         assert [answer["code"] for answer in answers] == [4100, 0, 4000, 0, 4100, 0, 4100]
+        # A disabled key looks like an unknown key once the broker no longer gives out its secret.
+        assert [answer["message"][:7] for answer in (unknown, disabled, deleted)] == ["(10270)"] * 3
         for secret in ("imported-secret-key", gateway.secret_key, gateway.own_key.partition(":")[2]):
             assert secret not in gateway.log
             assert secret not in server.log
