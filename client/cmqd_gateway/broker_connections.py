@@ -112,6 +112,11 @@ class BrokerConnections:
         return len(self._open)
 
     @property
+    def for_polls(self) -> int:
+        """Number of clients for receives that wait."""
+        return sum(entry.for_polls for entry in self._open)
+
+    @property
     def keys(self) -> int:
         """Number of keys with a client."""
         return len({entry.key.secret_id for entry in self._open})
@@ -211,7 +216,7 @@ class BrokerConnections:
     def _add(self, key: KeySecret, *, for_polls: bool) -> _KeyClient:
         if self._closed or (for_polls and self._polls_ended):
             raise ClientClosed("the gateway is shutting down")
-        if for_polls and sum(entry.for_polls for entry in self._open) >= self._poll_limit:
+        if for_polls and self.for_polls >= self._poll_limit:
             self._make_room((entry for entry in self._open if entry.for_polls), TooManyPolls)
         elif len(self._open) >= self._limit:
             self._make_room(self._open, TooManyPolls if for_polls else TooManyKeysInUse)

@@ -77,7 +77,7 @@ def some_figures(queues: int = 1) -> Figures:
 def exported() -> set[str]:
     """The names of all samples, and those of the gateway itself."""
     names = {sample.name for family in families(some_figures()) for sample in family.samples}
-    return names | {"cmqd_gateway_http_connections", "cmqd_gateway_keys"}
+    return names | {"cmqd_gateway_http_connections", "cmqd_gateway_keys", "cmqd_gateway_broker_connections"}
 
 
 def expressions() -> Iterator[str]:

@@ -89,6 +89,13 @@ def _own_figures(gateway: Gateway) -> Iterator[Metric]:
     yield GaugeMetricFamily(
         "cmqd_gateway_keys", "Keys with a connection to the broker.", value=gateway.connections.keys
     )
+    connections = GaugeMetricFamily(
+        "cmqd_gateway_broker_connections", "Connections to the broker, for long polls or for requests.", labels=["use"]
+    )
+    polling = gateway.connections.for_polls
+    connections.add_metric(["polls"], polling)
+    connections.add_metric(["requests"], len(gateway.connections) - polling)
+    yield connections
 
 
 def _text(status: int, text: str, headers: dict[str, str] | None = None) -> web.Response:
