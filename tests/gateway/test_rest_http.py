@@ -211,6 +211,17 @@ async def test_a_large_message_goes_through(rest: RestCalls):
     assert (message.body == text, message.encoding) == (True, "base64")
 
 
+async def test_a_list_that_is_far_too_long_is_refused(rest: RestCalls):
+    raw = b'{"receipt_handles": [%s]}' % b",".join([b'"1"'] * 1_000_000)
+
+    answer = await rest.send(
+        "POST", "/queues/orders/delete/batch", raw, rest.bearer() | {"Content-Type": "application/json"}
+    )
+
+    assert (answer.status, answer.problem().name) == (400, "invalid_argument")
+    assert "more than 257 strings" in answer.problem().detail
+
+
 async def test_a_body_over_the_limit_is_refused(rest: RestCalls):
     limit = rest.rig.settings.max_request_bytes
     answer = await rest.answer("send_message", queue="orders", body={"body": "x" * limit})

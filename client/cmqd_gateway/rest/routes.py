@@ -33,8 +33,9 @@ from cmqd_gateway.rest.problems import (
     of_code,
     problem_of,
 )
-from cmqd_gateway.rest.reading import read_body, read_idempotency_key, read_query
+from cmqd_gateway.rest.reading import count_steps, read_body, read_idempotency_key, read_query
 from cmqd_gateway.rest.table import BASE, OPERATIONS
+from cmqd_gateway.turns import in_turns
 from cmqd_protocol.errors import ErrorCode
 
 _log = get_logger()
@@ -152,6 +153,8 @@ class _OperationHandler:
                 f"the header Content-Encoding is {encoding[:50]}; send the body as it is",
                 field="Content-Encoding",
             )
+        if request.content_type == "application/json":
+            await in_turns(count_steps(raw, self._operation.body))
         has_type = "Content-Type" in request.headers
         return read_body(
             request.content_type if has_type else None, request.charset if has_type else None, raw, self._operation.body
