@@ -21,8 +21,10 @@ _MAX_SHOWN = 100
 _MAX_EXPLAINED_BYTES = 65_536
 """Largest wrong body that is read a second time to show its wrong value. 4 MiB of short elements would hold the event
 loop for tens of milliseconds."""
-_UNCOUNTED_BYTES = 8_192
-"""Largest body whose strings are not counted: decoding it takes less than a millisecond, whatever it has."""
+_UNCOUNTED_BYTES = 16_384
+"""Largest body whose strings are not counted: decoding it takes about a millisecond, whatever it has."""
+_FEW_STRINGS = 4_096
+"""So many strings are decoded for any type, because the decoder's refusal names the field with too many entries."""
 _COUNTED_AT_ONCE = 262_144
 _MAX_HEADERS = 32
 """Headers of a message; more are refused by the broker."""
@@ -82,7 +84,7 @@ def count_steps(raw: bytes, kind: type[Any]) -> Generator[None, None, None]:
         # Escaped quotes, also across the start of the slice. A quote behind a string that ends with an escaped
         # backslash counts too, but the quote at a start of a string never does: at least one per string remains.
         delimiters -= raw.count(b'\\"', max(start - 1, 0), end)
-        if delimiters > 2 * limit:
+        if delimiters > 2 * max(limit, _FEW_STRINGS):
             raise invalid(
                 None,
                 f"the body of the request has more than {limit} strings, the names of fields included; this operation"
