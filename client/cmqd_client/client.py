@@ -26,8 +26,10 @@ from cmqd_client.metrics import (
     Metrics,
     QueueMetricsPage,
     TopicMetricsPage,
+    TopMetrics,
     ask_metrics,
     ask_queues,
+    ask_top,
     ask_topics,
 )
 from cmqd_client.queue import Queue
@@ -634,6 +636,18 @@ class Client:
     ) -> TopicMetricsPage:
         """Return a page of the metrics of topics, each with its subscriptions; as :meth:`queue_metrics`."""
         return await ask_topics(self._require(), all_accounts, after, limit)
+
+    async def top_metrics(self, limit: int = 100) -> TopMetrics:
+        """Return sums over all queues, topics and subscriptions of the account (for ``admin``, of all accounts), and
+        the metrics of those with the most messages, then of those with the most traffic. Safe to cancel.
+
+        Args:
+            limit: most queues, most topics and most subscriptions, 0-1,000.
+
+        Raises:
+            UnknownOperation: the server is older than this operation.
+        """
+        return await ask_top(self._require(), limit)
 
     async def seal_segments(self) -> SegmentsSealed:
         """Have the server seal the current segment of the log, so that readers of the log find all earlier changes in

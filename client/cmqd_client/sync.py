@@ -42,7 +42,7 @@ from cmqd_client.half_messages import Checker, LocalBatchTransaction, LocalTrans
 from cmqd_client.intake import MessageT
 from cmqd_client.key_changes import KeyWatch, OnKeyChange
 from cmqd_client.message_ids import MessageId
-from cmqd_client.metrics import Metrics, QueueMetricsPage, TopicMetricsPage
+from cmqd_client.metrics import Metrics, QueueMetricsPage, TopicMetricsPage, TopMetrics
 from cmqd_client.outgoing import Outgoing
 from cmqd_client.portal import NOTHING, Portal, Synchronous, in_threads, in_worker_thread, plain_handler, processing
 from cmqd_client.queue import ConsumedMessage as AsyncConsumedMessage
@@ -811,6 +811,18 @@ class Client(Synchronous[AsyncClient]):
         return self.portal.call(
             lambda: self.asynchronous.topic_metrics(all_accounts=all_accounts, after=after, limit=limit)
         )
+
+    def top_metrics(self, limit: int = 100) -> TopMetrics:
+        """Return sums over all queues, topics and subscriptions of the account (for ``admin``, of all accounts), and
+        the metrics of those with the most messages, then of those with the most traffic. Safe to cancel.
+
+        Args:
+            limit: most queues, most topics and most subscriptions, 0-1,000.
+
+        Raises:
+            UnknownOperation: the server is older than this operation.
+        """
+        return self.portal.call(lambda: self.asynchronous.top_metrics(limit))
 
     def seal_segments(self) -> SegmentsSealed:
         """Have the server seal the current segment of the log, so that readers of the log find all earlier changes in

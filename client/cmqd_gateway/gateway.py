@@ -12,6 +12,7 @@ from cmqd_gateway.broker_connections import BrokerConnections, MakeClient
 from cmqd_gateway.connection_guard import ConnectionGuards
 from cmqd_gateway.hand_over import HandOver, TakeBack
 from cmqd_gateway.key_secrets import KeySecret, KeySecrets, KeySource
+from cmqd_gateway.monitoring.collector import exposition
 from cmqd_gateway.monitoring.figures import FigureCache
 from cmqd_gateway.monitoring.readiness import Readiness
 from cmqd_gateway.rates import KeyRates
@@ -64,8 +65,8 @@ class Gateway:
         """Rates of keys."""
         self.guards: ConnectionGuards = ConnectionGuards(settings.max_connections, settings.slow_client_seconds, now)
         """The HTTP connections."""
-        self.figures: FigureCache = FigureCache(settings.metrics_top, settings.metrics_cache_seconds, now)
-        """The figures of ``/metrics``."""
+        self.figures: FigureCache = FigureCache(settings.metrics_top, settings.metrics_cache_seconds, exposition, now)
+        """The figures of ``/metrics`` as text."""
         self.metrics_key: KeySecret | None = None
         """The key that reads the figures; None = the key of the request."""
         self.readiness: Readiness = Readiness(now)

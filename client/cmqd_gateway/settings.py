@@ -116,7 +116,7 @@ class Settings:
         ),
     ] = None
     metrics_top: Annotated[
-        int, _range(_MONITORING, 0, 10_000, "most queues, topics and subscriptions with metrics of their own")
+        int, _range(_MONITORING, 0, 1_000, "most queues, topics and subscriptions with metrics of their own")
     ] = 100
     # Within a second: after this time a key without its former role reads no more figures.
     metrics_cache_seconds: Annotated[

@@ -120,7 +120,9 @@ class Broker:
         # Metrics
         self.queue_metrics = parts.metrics.queue_page
         self.topic_metrics = parts.metrics.topic_page
+        self.top_metrics = parts.top_metrics.top
         self.check_metrics_limit = parts.metrics.check_limit
+        self.check_top_limit = parts.top_metrics.check_limit
         self.add_up_totals = parts.metrics.totals
         self.count_objects = parts.metrics.objects
 

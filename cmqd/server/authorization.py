@@ -232,6 +232,7 @@ NEEDS: Final[Mapping[type[wire.Request], Needs]] = {
     wire.GetMetrics: Needs(Role.READ, _no_name, _always, "adds up the figures of all names"),
     wire.GetQueueMetrics: Needs(Role.READ, _no_name),
     wire.GetTopicMetrics: Needs(Role.READ, _no_name),
+    wire.GetTopMetrics: Needs(Role.READ, _no_name, _always, "adds up the figures of all names"),
 }
 """The role and the names of every operation; a test compares the table with the operations and with SPEC.md."""
 

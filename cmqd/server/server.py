@@ -457,6 +457,7 @@ class Server:
             wire.GetMetrics: metrics.totals,
             wire.GetQueueMetrics: metrics.queues,
             wire.GetTopicMetrics: metrics.topics,
+            wire.GetTopMetrics: metrics.top,
             wire.SealSegments: server_requests.seal_segments,
         }
         return plain | account_operations.handlers(self._location) | others

@@ -1,7 +1,9 @@
 """``/metrics``, ``/healthz`` and ``/readyz``: who may read what, on which listener, and the form of the answers."""
 
 import asyncio
+import contextlib
 import logging
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,8 @@ from cmqd_client import Client, connect
 from cmqd_client.errors import ConnectionLost
 from cmqd_gateway.key_secrets import KeySecret
 from cmqd_gateway.monitoring import readiness
-from cmqd_gateway.monitoring.figures import FigureCache, Figures, read_figures
+from cmqd_gateway.monitoring.collector import exposition
+from cmqd_gateway.monitoring.figures import FigureCache, read_figures
 from cmqd_gateway.monitoring.readiness import KEPT_SECONDS
 from cmqd_gateway.settings import Settings
 from support.gateway_rig import GatewayRig, RigClock
@@ -190,7 +193,7 @@ async def test_all_pages_are_read() -> None:
 
         figures = await read_figures(client, 1000)
 
-        assert {queue.queue for queue in figures.queues} == names | {"orders"}
+        assert {queue.queue for queue in figures.top.queues} == names | {"orders"}
         assert figures.metrics.queues == 451
         await client.close()
 
@@ -201,7 +204,7 @@ async def test_requests_within_the_time_of_the_cache_share_a_reading_also_while_
     opened = 0
     async with GatewayRig() as rig:
         client = await native(rig)
-        cache = FigureCache(10, 1.0, clock)
+        cache = FigureCache(10, 1.0, exposition, clock)
 
         class Opening:
             async def __aenter__(self) -> Client:
@@ -223,10 +226,45 @@ async def test_requests_within_the_time_of_the_cache_share_a_reading_also_while_
         await client.close()
 
 
+async def test_a_failed_reading_is_used_as_long_as_a_text_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    async with GatewayRig() as rig:
+        cache = FigureCache(10, 1.0, exposition, rig.clock)
+        rig.clock.hold()
+        opened = 0
+
+        @contextlib.asynccontextmanager
+        async def gone() -> AsyncGenerator[Client]:
+            nonlocal opened
+            opened += 1
+            raise ConnectionLost("the broker is away")
+            yield
+
+        for _ in range(5):
+            with pytest.raises(ConnectionLost):
+                await cache.get("key", gone)
+        assert opened == 1
+        assert len([record for record in caplog.records if "metrics_not_read" in record.getMessage()]) == 1
+
+        rig.clock.advance(1.0)
+        with pytest.raises(ConnectionLost):
+            await cache.get("key", gone)
+        assert opened == 2
+
+
+async def test_strangers_write_no_line_to_the_log_while_the_broker_is_away(caplog: pytest.LogCaptureFixture) -> None:
+    async with GatewayRig() as rig:
+        rig.table.failure = ConnectionLost("the broker is away")
+
+        for number in range(5):
+            assert (await get(rig, "/metrics", KeySecret(f"AKIDstranger{number}", "x")))[0] == 503
+
+        assert caplog.records == []
+
+
 async def test_a_request_that_is_given_up_leaves_the_reading_to_the_others() -> None:
     async with GatewayRig() as rig:
         client = await native(rig)
-        cache = FigureCache(10, 1.0, rig.clock)
+        cache = FigureCache(10, 1.0, exposition, rig.clock)
         may_open = asyncio.Event()
 
         class Opening:
@@ -242,7 +280,7 @@ async def test_a_request_that_is_given_up_leaves_the_reading_to_the_others() -> 
         tasks[0].cancel()
         may_open.set()
 
-        assert isinstance(await tasks[1], Figures)
+        assert b"cmqd_queues 1.0" in await tasks[1]
         await client.close()
 
 

@@ -27,7 +27,7 @@ ROLE_OF: dict[str, str] = {
         "read": "peek_messages list_queues get_queue_attributes list_dead_letter_sources get_redrive list_topics"
         " get_topic_attributes list_subscriptions get_subscription peek_deliveries get_message_deliveries"
         " list_half_messages list_schedules get_schedule"
-        " get_metrics get_queue_metrics get_topic_metrics",
+        " get_metrics get_queue_metrics get_topic_metrics get_top_metrics",
         "manage": "create_queue ensure_queue set_queue_attributes delete_queue clear_queue rewind_queue start_redrive"
         " cancel_redrive create_topic ensure_topic set_topic_attributes delete_topic subscribe ensure_subscription"
         " set_subscription_attributes unsubscribe retry_deliveries drop_deliveries retry_delivery drop_delivery"
@@ -112,6 +112,7 @@ REQUESTS: dict[str, tuple[tuple[Any, ...], list[str]]] = {
     "get_metrics": ((), []),
     "get_queue_metrics": ((), []),
     "get_topic_metrics": ((), []),
+    "get_top_metrics": ((), []),
 }
 """Of each operation: the fields of a request, and the names that the patterns must match."""
 

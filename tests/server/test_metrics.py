@@ -67,7 +67,39 @@ async def test_topics_come_with_their_subscriptions(rig: ServerRig) -> None:
     assert [(one.subscription, one.totals.delivered) for one in topic.subscriptions] == [("reader", 1)]
 
 
-@pytest.mark.parametrize("request_type", [wire.GetMetrics, wire.GetQueueMetrics, wire.GetTopicMetrics])
+async def test_the_largest_queues_come_with_sums_over_all(rig: ServerRig) -> None:
+    admin = await rig.client()
+    other = await other_client(rig, admin)
+    for client, name, count in ((admin, "orders", 2), (admin, "parcels", 1), (other, "jobs", 3)):
+        await client.expect(wire.QueueInfo, wire.CreateQueue, name, {})
+        for _ in range(count):
+            await client.send(name, b"12")
+
+    own = await other.expect(wire.TopMetrics, wire.GetTopMetrics)
+    assert (own.sums.active, [queue.queue for queue in own.queues]) == (3, ["jobs"])
+    everything = await admin.expect(wire.TopMetrics, wire.GetTopMetrics, 2)
+    assert (everything.sums.active, [queue.queue for queue in everything.queues]) == (6, ["jobs", "orders"])
+    assert code_of(await admin.ask(wire.GetTopMetrics, 1001)) == "invalid_argument"
+    reader = await rig.client(await rig.accounts.create_role_key("admin", None, ["read"], ["orders"], 1))
+    assert code_of(await reader.ask(wire.GetTopMetrics)) == "permission_denied"
+
+
+async def test_requests_for_different_numbers_of_queues_share_nothing(rig: ServerRig) -> None:
+    make_queues(rig, 300)
+    admin = await rig.client()
+    asked = {admin.begin(wire.GetTopMetrics(admin.next_id(), limit)): limit for limit in (0, 1, 250, 1, 250) * 20}
+
+    await admin.settle()
+
+    for request_id, limit in asked.items():
+        reply = admin.replies[request_id]
+        assert isinstance(reply, wire.TopMetrics)
+        assert len(reply.queues) == limit
+
+
+@pytest.mark.parametrize(
+    "request_type", [wire.GetMetrics, wire.GetQueueMetrics, wire.GetTopicMetrics, wire.GetTopMetrics]
+)
 async def test_no_figure_leaves_before_the_records_that_it_counts_are_durable(
     rig: ServerRig, request_type: type[wire.Request]
 ) -> None:

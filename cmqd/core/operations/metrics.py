@@ -9,7 +9,7 @@ call would hold the loop. Pages show different moments: a sum over pages could l
 between, and be lower than the sum before.
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 
 import msgspec
 
@@ -84,7 +84,7 @@ class Metrics:
                 return page, after
             after = (queue.account, queue.name)
             if shows(queue.name):
-                page.append(self._of_queue(queue))
+                page.append(self.of_queue(queue))
         return page, None
 
     def topic_page(
@@ -104,11 +104,12 @@ class Metrics:
                 return page, after
             after = (topic.account, topic.name)
             if shows(topic.name):
-                page.append(_of_topic(topic))
+                page.append(topic_metrics(topic, [subscription_metrics(one) for one in topic.subscriptions.values()]))
                 entries += 1 + len(topic.subscriptions)
         return page, None
 
-    def _of_queue(self, queue: Queue) -> QueueMetrics:
+    def of_queue(self, queue: Queue) -> QueueMetrics:
+        """Return the metrics of a queue."""
         index = queue.index
         oldest = index.oldest_unconsumed()
         runtime = self._runtime.get(queue.queue_id)
@@ -185,25 +186,49 @@ class Metrics:
         return len(self._queues.names.get(account, ())), len(topics), subscriptions
 
 
-def _of_topic(topic: Topic) -> TopicMetrics:
-    subscriptions = [_of_subscription(one) for one in topic.subscriptions.values()]
-    lacking = [one for one in topic.subscriptions.values() if one.deliveries.pending_count]
-    # A union of many scattered sets takes milliseconds, so the bound of the counts and positions stands for it.
-    firsts = [first for one in lacking if (first := one.deliveries.first_pending()) is not None]
-    retained = min(
-        sum(one.deliveries.pending_count for one in lacking), topic.next_position - min(firsts) if firsts else 0
-    )
+class Retained:
+    """Counts the messages that a subscription of a topic lacks; an upper bound if several subscriptions lack messages.
+
+    A union of many scattered sets takes milliseconds, so the bound of the counts and positions stands for the union.
+    """
+
+    def __init__(self, topic: Topic) -> None:
+        self._next_position = topic.next_position
+        self._first = topic.next_position
+        self._pending = 0
+
+    def add(self, pending: int, first: int | None) -> None:
+        """Add a subscription with the number of its undelivered messages and the position of the first of them."""
+        self._pending += pending
+        if first is not None and first < self._first:
+            self._first = first
+
+    @property
+    def count(self) -> int:
+        """The retained messages."""
+        return min(self._pending, self._next_position - self._first)
+
+
+def topic_metrics(topic: Topic, subscriptions: Sequence[SubscriptionMetrics] = ()) -> TopicMetrics:
+    """Return the metrics of a topic, with these metrics of subscriptions."""
+    retained = Retained(topic)
+    for subscription in topic.subscriptions.values():
+        deliveries = subscription.deliveries
+        pending = deliveries.pending_count
+        if pending:
+            retained.add(pending, deliveries.first_pending())
     return TopicMetrics(
         topic.account,
         topic.name,
         topic.topic_id,
-        retained,
+        retained.count,
         msgspec.structs.replace(topic.totals),
-        subscriptions,
+        list(subscriptions),
     )
 
 
-def _of_subscription(subscription: Subscription) -> SubscriptionMetrics:
+def subscription_metrics(subscription: Subscription) -> SubscriptionMetrics:
+    """Return the metrics of a subscription."""
     deliveries = subscription.deliveries
     first = deliveries.first_pending()
     return SubscriptionMetrics(

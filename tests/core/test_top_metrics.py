@@ -1,0 +1,153 @@
+"""The largest queues, topics and subscriptions, and sums over all: as a sort of the pages of all would give them."""
+
+from collections.abc import Generator
+
+import pytest
+
+from cmqd.core.broker import Broker
+from cmqd.core.errors import InvalidArgument
+from cmqd.core.operations.top_metrics import RANKED_A_STEP, SHOWN_A_STEP, Top
+from cmqd_types.metrics import MetricSums, TopicMetrics
+from support.core_builders import ACCOUNT, Rig
+
+
+def end_of(steps: Generator[None, None, Top]) -> Top:
+    try:
+        while True:
+            next(steps)
+    except StopIteration as end:
+        return end.value
+
+
+def top_of(broker: Broker, limit: int = 100, account: str | None = None) -> Top:
+    return end_of(broker.top_metrics(account, limit))
+
+
+def a_mix() -> Rig:
+    """Queues in all states, of two accounts, and a topic with subscriptions."""
+    rig = Rig()
+    rig.create("empty")
+    rig.create("busy", rewind_ms=60_000)
+    rig.send(b"1", b"2", b"3", b"4", name="busy")
+    rig.delete(*rig.handles(most=1, name="busy"), name="busy")
+    rig.handles(most=1, name="busy")
+    rig.advance(1000)
+    rig.create("late")
+    rig.send(b"5", b"6", name="late", delay_ms=50_000)
+    rig.create("pay", transactional=True)
+    rig.send_half(b"7", name="pay")
+    rig.wait("empty", wait_ms=5000)
+    rig.done(rig.broker.create_queue("other", "theirs", {}, rig.now_ms))
+    rig.create_topic()
+    rig.create_topic("quiet")
+    rig.subscribe("https://a.example/", name="web")
+    rig.subscribe("https://b.example/", name="slow")
+    rig.publish(b"8")
+    return rig
+
+
+def test_sums_and_figures_are_those_of_all_pages():
+    rig = a_mix()
+    queues, _ = rig.broker.queue_metrics(None, ("", ""), 1000)
+    topics, _ = rig.broker.topic_metrics(None, ("", ""), 1000)
+
+    top = top_of(rig.broker)
+
+    assert sorted(top.queues, key=lambda queue: (queue.account, queue.queue)) == queues
+    assert [queue.queue for queue in top.queues] == ["busy", "late", "pay", "empty", "theirs"]
+    subscriptions = [one for topic in topics for one in topic.subscriptions]
+    assert [one.subscription for one in top.subscriptions] == subscriptions
+    assert [(one.account, one.topic) for one in top.subscriptions] == [(ACCOUNT, "news")] * 2
+    assert [(topic.topic, topic.retained, topic.subscriptions) for topic in top.topics] == [
+        ("news", 1, []),
+        ("quiet", 0, []),
+    ]
+    assert top.sums == MetricSums(
+        *(
+            sum(getattr(queue, state) for queue in queues)
+            for state in ("active", "in_flight", "delayed", "half", "rewindable", "damaged", "waiting_receives")
+        ),
+        min(queue.oldest_message_ms for queue in queues if queue.oldest_message_ms is not None),
+        sum(one.waiting + one.in_retry for one in subscriptions),
+        min(one.oldest_message_ms for one in subscriptions if one.oldest_message_ms is not None),
+    )
+    sums = top.sums
+    assert (sums.active, sums.in_flight, sums.delayed, sums.half, sums.rewindable) == (2, 1, 2, 1, 1)
+    assert (sums.waiting_receives, sums.undelivered) == (1, 2)
+
+
+def test_an_account_has_its_own_sums_and_queues_alone():
+    rig = a_mix()
+
+    top = top_of(rig.broker, account="other")
+
+    assert top.sums == MetricSums()
+    assert [queue.queue for queue in top.queues] == ["theirs"]
+    assert (top.topics, top.subscriptions) == ([], [])
+    assert top_of(rig.broker, account="nobody") == Top(MetricSums(), [], [], [])
+
+
+def test_the_largest_are_shown_and_equal_queues_keep_their_rank():
+    rig = Rig()
+    for number in range(12):
+        rig.create(f"q{number:02}")
+    for number, count in ((3, 5), (7, 9), (8, 5), (1, 1)):
+        rig.send(*[b"x"] * count, name=f"q{number:02}")
+
+    assert [queue.queue for queue in top_of(rig.broker, 6).queues] == ["q07", "q03", "q08", "q01", "q00", "q02"]
+    top = top_of(rig.broker, 0)
+    assert (top.queues, top.sums.active) == ([], 20)
+
+
+@pytest.mark.parametrize("limit", [-1, 1001])
+def test_a_limit_out_of_range_is_refused(limit: int):
+    with pytest.raises(InvalidArgument, match="limit"):
+        Rig().broker.check_top_limit(limit)
+
+
+def test_queues_may_come_and_go_between_the_steps():
+    rig = Rig()
+    names = [f"q{number:05}" for number in range(2 * RANKED_A_STEP + 1)]
+    for name in names:
+        rig.create(name)
+        rig.send(b"1", name=name)
+    rig.create_topic()
+    rig.subscribe("https://a.example/", name="web")
+    steps = rig.broker.top_metrics(None, 1000)
+    next(steps)
+    rig.delete_queue(names[0])
+    rig.delete_queue(names[-1])
+    rig.create("later")
+    for _ in range(3):
+        next(steps)
+    rig.done(rig.broker.unsubscribe(ACCOUNT, "news", "web", rig.now_ms))
+    top = end_of(steps)
+
+    shown = [queue.queue for queue in top.queues]
+    assert shown == names[1:-1]
+    assert top.sums.active == len(names) - 1, "the first queue was counted before its deletion"
+    assert top.sums.undelivered == 0
+    assert top.subscriptions == []
+    assert [type(topic) for topic in top.topics] == [TopicMetrics]
+
+
+def test_a_step_examines_a_bounded_number_of_queues(monkeypatch: pytest.MonkeyPatch):
+    rig = Rig()
+    for number in range(1000):
+        rig.create(f"q{number:05}")
+    of_queue, shown = rig.broker.parts.metrics.of_queue, 0
+    metrics = rig.broker.parts.metrics
+
+    def counted(queue: object) -> object:
+        nonlocal shown
+        shown += 1
+        return of_queue(queue)  # pyright: ignore[reportArgumentType]
+
+    monkeypatch.setattr(metrics, "of_queue", counted)
+    steps: list[int] = []
+    for _ in rig.broker.top_metrics(None, 1000):
+        steps.append(shown)
+        shown = 0
+
+    assert len(steps) >= 1000 / RANKED_A_STEP + 1000 / SHOWN_A_STEP
+    assert max(steps) == SHOWN_A_STEP
