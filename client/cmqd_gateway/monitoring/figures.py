@@ -93,7 +93,7 @@ class FigureCache:
         task = self._reading.get(key)
         if task is None:
             task = self._reading[key] = asyncio.create_task(self._read_anew(key, open_client))
-            # The exception is for the requests that wait. Read here, because all these requests may have been cancelled.
+            # The exception is for the requests that wait. Read here, because these requests may have been cancelled.
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
         # Shielded: the reading goes on for other requests, and for the cache, when this request is cancelled.
         return await asyncio.shield(task)
