@@ -62,16 +62,16 @@ def test_sums_and_figures_are_those_of_all_pages():
         ("news", 1, []),
         ("quiet", 0, []),
     ]
-    assert top.sums == MetricSums(
-        *(
-            sum(getattr(queue, state) for queue in queues)
-            for state in ("active", "in_flight", "delayed", "half", "rewindable", "damaged", "waiting_receives")
-        ),
-        min(queue.oldest_message_ms for queue in queues if queue.oldest_message_ms is not None),
-        sum(one.waiting + one.in_retry for one in subscriptions),
-        min(one.oldest_message_ms for one in subscriptions if one.oldest_message_ms is not None),
-    )
     sums = top.sums
+    for state in ("active", "in_flight", "delayed", "half", "rewindable", "damaged", "waiting_receives"):
+        assert getattr(sums, state) == sum(getattr(queue, state) for queue in queues), state
+    assert sums.oldest_message_ms == min(
+        queue.oldest_message_ms for queue in queues if queue.oldest_message_ms is not None
+    )
+    assert sums.undelivered == sum(one.waiting + one.in_retry for one in subscriptions)
+    assert sums.oldest_undelivered_ms == min(
+        one.oldest_message_ms for one in subscriptions if one.oldest_message_ms is not None
+    )
     assert (sums.active, sums.in_flight, sums.delayed, sums.half, sums.rewindable) == (2, 1, 2, 1, 1)
     assert (sums.waiting_receives, sums.undelivered) == (1, 2)
 

@@ -1,7 +1,7 @@
 """The figures behind ``/metrics``: read from the broker, made into text, and kept for some seconds.
 
 Requests for metrics at the same time share a reading, and requests within ``cache_seconds`` share its text. A reading
-is two requests at once, whose work the broker does in steps: the totals, and the largest queues with sums over all.
+is two requests at once: the totals, and the largest queues with sums over all. The broker does the work in steps.
 """
 
 import asyncio

@@ -56,7 +56,7 @@ class MetricsRequests:
     schedule: Callable[[], None]
     work: SlicedWork
     _waiting: dict[Shared, list[Asker]] = dataclasses.field(default_factory=dict[Shared, list[Asker]], init=False)
-    """The requests that share figures whose reading has not begun."""
+    """Requests by the figures that they share, until the reading of these figures begins."""
 
     def totals(self, client: Client, request: wire.GetMetrics) -> None:
         """Add up the totals in steps and answer."""
