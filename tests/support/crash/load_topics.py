@@ -1,15 +1,15 @@
-"""Workers about topics, and the endpoints that get what is pushed.
+"""Workers about topics, and the endpoints that get the pushes.
 
 One topic with several subscriptions:
 
-    apples, pears     queues, by filter tags; both get what has both tags
-    strict            a queue for everything, which for times refuses large bodies: those come later
-    fickle            a queue for everything, which is deleted and created again: what comes while it is not there waits
-    healthy           a URL for everything, which always answers 200
-    flaky             a URL for apples, which now and then fails, hangs, or drops the connection
-    down              a URL for plums, which fails until it is repaired
+    apples, pears     queues, by filter tags; both get messages with both tags
+    strict            a queue for all messages; refuses large bodies at times, so large bodies come later
+    fickle            a queue for all messages; deleted and created again, and messages wait while it does not exist
+    healthy           a URL for all messages that always answers 200
+    flaky             a URL for apples that now and then fails, hangs, or drops the connection
+    down              a URL for plums that fails until its repair
 
-The tags of a message stand in its body, so that whoever repeats it knows them.
+The tags of a message stand in its body, so that a worker that repeats the message knows the tags.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ _HUNG_SECONDS = 2.0
 
 
 def published_bodies(chance: random.Random, name: str, numbers: "count[int]", size: int) -> list[bytes]:
-    """As those that are sent, with the tags between the number and the rest."""
+    """Bodies of sends, with the tags between the number and the rest."""
     bodies: list[bytes] = []
     for body in new_bodies(chance, name, numbers, size):
         sender, number, rest = body.split(b"/", 2)
@@ -92,7 +92,7 @@ class DedupPublisher(DedupProducer):
 
 @dataclass
 class Publisher:
-    """Plain publishes, each once; with headers at times."""
+    """Plain publishes without repeats; with headers at times."""
 
     name: str
     seed: int
@@ -113,7 +113,7 @@ class Publisher:
 
 @dataclass
 class Troublemaker:
-    """Has two queues refuse copies for times: one its large ones, one all, since it is not there."""
+    """Makes two queues refuse copies at times: ``strict`` large copies, ``fickle`` all, because it does not exist."""
 
     seed: int
 
@@ -151,7 +151,7 @@ class Watcher:
 
 @dataclass
 class Endpoints:
-    """The URLs of the subscriptions, which record all that comes to them and answer as their names say."""
+    """The URLs of the subscriptions; they record all requests and answer as their names say."""
 
     history: History
     seed: int
@@ -168,7 +168,7 @@ class Endpoints:
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         called_ns = time.monotonic_ns()
         name = request.path.removeprefix("/")
-        # The receiver has read it, and has just put it there.
+        # The receiver has read the request, and has just stored it.
         body = self.receiver.received[-1].body
         status = self._status_for(name)
 
@@ -224,9 +224,9 @@ async def create_topic(session: Session, endpoints: Endpoints) -> None:
 
 
 async def deliver_all(session: Session, endpoints: Endpoints, *, seconds: float) -> None:
-    """Repair what is broken and have everything that is pending delivered; the last counts are in the history.
+    """Repair the endpoints and wait until all pending messages are delivered; the last counts are in the history.
 
-    Gives up after ``seconds``: then the counts in the history tell what was left.
+    Gives up after ``seconds``: then the counts in the history show the messages that are left.
     """
     endpoints.is_repaired = True
     await session.create_queue(FICKLE, {})
@@ -245,7 +245,7 @@ async def deliver_all(session: Session, endpoints: Endpoints, *, seconds: float)
 
 
 def _published_body(request: web.BaseRequest, body: bytes) -> bytes:
-    """What was published, out of either format."""
+    """The published body, out of either format."""
     if not body.startswith(b"{"):
         return body
     text: str = json.loads(body)["msgBody"]
@@ -255,7 +255,7 @@ def _published_body(request: web.BaseRequest, body: bytes) -> bytes:
 
 
 def is_signed(request: web.BaseRequest, body: bytes, secret: str) -> bool:
-    """Whether one of the signatures is that of Standard Webhooks, with this secret."""
+    """True if a signature is that of Standard Webhooks, with this secret."""
     key = base64.b64decode(secret.removeprefix("whsec_"))
     headers = request.headers
     signed = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + body
@@ -269,7 +269,7 @@ def pushes_of(history: History, name: str) -> Sequence[Pushed]:
 
 
 def late_copies(history: History) -> int:
-    """How many copies surely came to their queues after the answer to the publish."""
+    """The number of copies that certainly came to their queues after the answer to the publish."""
     answered_ns = {
         body: publish.answered_ns for publish in history.of_kind(Publish) if publish.done for body in publish.bodies
     }

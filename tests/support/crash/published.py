@@ -1,4 +1,4 @@
-"""What was published, arranged by message: the attempts to publish it, and what became of it at each subscriber."""
+"""Publishes, arranged by message: the attempts of a publish, and its deliveries to every subscriber."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,19 +9,19 @@ from support.crash.places import Message, MessageKey
 
 @dataclass(slots=True, eq=False)
 class PublishedMessage:
-    """One body of one logical publish."""
+    """A body of a logical publish."""
 
     body: bytes
     tags: frozenset[str]
     subscriptions: Sequence[Subscribe]
-    """Those that it matches."""
+    """The matching subscriptions."""
     attempts: list[Publish] = field(default_factory=list[Publish])
     ids: set[int] = field(default_factory=set[int])
-    """As answers and pushes tell them: no more than one, if all is well."""
+    """From answers and pushes: no more than one, if all is well."""
     copies: list[Message] = field(default_factory=list[Message])
     """For the queues among the subscribers."""
     pushes: dict[str, list[Pushed]] = field(default_factory=dict[str, list[Pushed]])
-    """By subscription, in the order in which they began; of those that it matches."""
+    """By matching subscription, in the order of their begin."""
 
     @property
     def acknowledged(self) -> bool:

@@ -23,7 +23,7 @@ from support.crash.link import Link, now
 
 
 class TopicSession(Link):
-    """The part of a session that asks for what concerns topics."""
+    """The requests of a session about topics."""
 
     async def create_topic(self, topic: str) -> recorded.CreateTopic:
         request = CreateTopic(self.next_request_id(), topic, {})
@@ -67,7 +67,7 @@ class TopicSession(Link):
         sequence: int = 0,
         dedup_ids: Sequence[str] = (),
     ) -> recorded.Publish:
-        """``tags``: one entry for each body."""
+        """``tags``: an entry per body."""
         asked = recorded.Publish(
             **now(topic),
             bodies=tuple(bodies),
@@ -113,5 +113,5 @@ class TopicSession(Link):
 
 
 def wire_headers(headers: Sequence[Mapping[str, str] | None]) -> list[Headers | None] | None:
-    """As a request has them; none at all are not sent."""
+    """Headers or tags of a request; an empty value is not sent."""
     return [None if one is None else dict(one) for one in headers] or None

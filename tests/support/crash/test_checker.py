@@ -1,4 +1,4 @@
-"""The history checker: a good history passes, and every rule finds what breaks it."""
+"""The history checker: a good history passes, and every rule finds a bad history."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The checker's rules about topics: good histories pass, bad ones are found."""
+"""The checker's rules about topics: good histories pass, bad histories are found."""
 
 import pytest
 
@@ -231,7 +231,7 @@ def test_a_wrong_number_of_matches_is_found() -> None:
 
 FAILING = (publish(0, b"a"), *copied(100))
 HEARD = send(1_000, b"x", ids=(50,)), send(2_500, b"y", ids=(51,)), send(5_000, b"z", ids=(52,))
-"""The broker answers: it has noted all failures of a while before."""
+"""The broker answers: the failures of a while before are noted."""
 
 
 def failures(*times: int) -> list[Pushed]:

@@ -1,7 +1,7 @@
-"""Rules about topics: every subscriber that matches gets a publish, nobody else does, and failures are not forgotten.
+"""Rules about topics: every matching subscriber gets a publish, no other subscriber does, and failures are remembered.
 
-Copies in queues are messages like any other and keep all the rules of those; what is added here holds for the publish
-as a whole and for pushes.
+Copies in queues are ordinary messages and keep all rules of messages; the rules here hold for the publish as a whole
+and for pushes.
 """
 
 from bisect import bisect_left
@@ -13,12 +13,12 @@ from support.crash.history import GetSubscription, GetTopic, History, Publish, P
 from support.crash.ledger import Ledger, Rule, Violation
 
 NOTICED_NS = 500_000_000
-"""So long after its answer a broker that answers others has taken note of it."""
+"""Time after a failed push until a broker that answers requests has noted the failure."""
 PENDING_COUNTS = ("waiting", "in_retry")
 
 
 def check_publishes_kept(ledger: Ledger) -> Iterator[Violation]:
-    """After a drain. What was seen anywhere counts like what was acknowledged: it was stored for all or for none."""
+    """After a drain. A message seen anywhere counts like an acknowledged message: it was stored for all or for none."""
     for message in ledger.published:
         if not message.stored:
             continue
@@ -36,7 +36,7 @@ def check_publish_batches_whole(ledger: Ledger) -> Iterator[Violation]:
     """After a drain. Messages that were always published together are stored together, or none of them is."""
     batches: dict[tuple[int, ...], list[bool]] = defaultdict(list)
     for message in ledger.published:
-        # What only ever stood in queues that were deleted leaves no trace.
+        # Messages that only ever stood in deleted queues leave no trace.
         if message.pushes or not all(map(ledger.maybe_purged, message.copies)):
             batches[tuple(id(attempt) for attempt in message.attempts)].append(message.stored)
     for stored in batches.values():
@@ -63,7 +63,7 @@ def check_pushed_only(ledger: Ledger) -> Iterator[Violation]:
 
 
 def check_published_once(ledger: Ledger) -> Iterator[Violation]:
-    """Under one id, which is nobody else's, and with the number of subscriptions that there were."""
+    """Under one id that no other message has, and with the number of subscriptions that there were."""
     owners: dict[int, str] = {}
     for copy in ledger.messages.values():
         owners.update(dict.fromkeys(copy.ids | {place.message_id for place in copy.places}, str(copy)))
@@ -84,10 +84,10 @@ def check_published_once(ledger: Ledger) -> Iterator[Violation]:
 
 
 def check_failures_kept(ledger: Ledger) -> Iterator[Violation]:
-    """The pause before an attempt grows with those that failed, over crashes too: 1, 2, 4 ... seconds.
+    """The pause before an attempt grows with the failures, over crashes too: 1, 2, 4 ... seconds.
 
-    Counted are failures of which the broker surely knew: it answered somebody who asked a while later. One that a
-    crash cut off may be repeated at once; ``retry now`` hurries what it finds.
+    Only failures that the broker certainly knew are counted: the broker answered a request a while later. A push that a
+    crash cut off may be repeated at once; ``retry now`` hurries failed pushes.
     """
     hurried_ns: dict[str, int] = {}
     for retry in ledger.history.of_kind(RetryNow):
@@ -115,7 +115,7 @@ def check_failures_kept(ledger: Ledger) -> Iterator[Violation]:
 
 
 def _noticed(history: History, heard_ns: Sequence[tuple[int, int]], push: Pushed) -> bool:
-    """Whether somebody asked well after the push was answered, and had his answer in the same life of the broker."""
+    """True if a request a while after the answer to the push got its answer in the same life of the broker."""
     end = bisect_left(history.breaks_ns, push.answered_ns)
     until_ns = history.breaks_ns[end] if end < len(history.breaks_ns) else float("inf")
     first = bisect_left(heard_ns, (push.answered_ns + NOTICED_NS, 0))
@@ -123,10 +123,10 @@ def _noticed(history: History, heard_ns: Sequence[tuple[int, int]], push: Pushed
 
 
 def check_in_retry_kept(ledger: Ledger) -> Iterator[Violation]:
-    """A message that failed stays in the count of those until it is delivered.
+    """A failed message stays in the count of failed messages until its delivery.
 
-    Subscriptions to URLs alone are checked: the endpoints record each delivery, while a copy to a queue has no time at
-    which it was surely noted.
+    Only subscriptions to URLs are checked: the endpoints record every delivery, while a copy to a queue has no time at
+    which it was certainly noted.
     """
     told: dict[str, list[GetSubscription]] = defaultdict(list)
     urls = {one.subscription for one in ledger.history.of_kind(Subscribe) if one.is_push}
@@ -139,7 +139,7 @@ def check_in_retry_kept(ledger: Ledger) -> Iterator[Violation]:
         most: GetSubscription | None = None
         for one in counted:
             if most is not None:
-                # One that was delivered just before the first count may not have been noted when that was made.
+                # A message that was delivered just before the first count may not have been noted at that count.
                 first = bisect_left(times, most.called_ns - 2_000_000_000)
                 gone = bisect_left(times, one.answered_ns) - first
                 if one.counts["in_retry"] < most.counts["in_retry"] - gone:
@@ -152,7 +152,7 @@ def check_in_retry_kept(ledger: Ledger) -> Iterator[Violation]:
 
 
 def check_topics_empty(ledger: Ledger) -> Iterator[Violation]:
-    """After a drain: nothing is retained, nothing is pending, nothing was given up."""
+    """After a drain: no message is retained, pending or given up."""
     topics = {told.queue: told for told in ledger.history.of_kind(GetTopic) if told.done}
     for topic, told in topics.items():
         if told.retained:
