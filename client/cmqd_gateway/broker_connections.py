@@ -16,10 +16,10 @@ replaced; requests in progress finish over the former clients, which count until
 """
 
 import asyncio
-import contextlib
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable
-from typing import Final, TypeAlias
+from collections.abc import Callable, Coroutine, Iterable
+from types import TracebackType
+from typing import Any, Final, TypeAlias
 
 from cmqd_client import Client
 from cmqd_client.errors import ClientClosed
@@ -67,6 +67,32 @@ class _KeyClient:
         self.opening: asyncio.Task[None] | None = None
         self.is_replaced = False
         """True once no further request gets this client; the last request that uses it closes it."""
+
+
+class _Use:
+    """A context manager with the client of a request. A class, because a generator takes more CPU than the whole search
+    for the client."""
+
+    __slots__ = ("_entry", "_find", "_key", "_release")
+
+    def __init__(
+        self,
+        find: Callable[[KeySecret], Coroutine[Any, Any, _KeyClient]],
+        release: Callable[[_KeyClient], None],
+        key: KeySecret,
+    ) -> None:
+        self._find = find
+        self._release = release
+        self._key = key
+
+    async def __aenter__(self) -> Client:
+        self._entry = await self._find(self._key)
+        return self._entry.client
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._release(self._entry)
 
 
 class BrokerConnections:
@@ -121,8 +147,7 @@ class BrokerConnections:
         """Number of keys with a client."""
         return len({entry.key.secret_id for entry in self._open})
 
-    @contextlib.asynccontextmanager
-    async def client(self, key: KeySecret) -> AsyncGenerator[Client]:
+    def client(self, key: KeySecret) -> "_Use":
         """Return the open client of a key for the length of a request that does not wait for messages.
 
         Raises:
@@ -130,21 +155,9 @@ class BrokerConnections:
             ClientClosed: the pool is closed.
             CmqError: the broker cannot be reached, or refuses the key.
         """
-        entry = self._shared.get(key.secret_id)
-        if entry is not None and entry.key.secret_key != key.secret_key:
-            self._replace(entry)
-            entry = None
-        if entry is None:
-            entry = self._add(key, for_polls=False)
-        entry.uses += 1
-        try:
-            await self._opened(entry)
-            yield entry.client
-        finally:
-            self._release(entry)
+        return _Use(self._shared_client, self._release, key)
 
-    @contextlib.asynccontextmanager
-    async def polling(self, key: KeySecret) -> AsyncGenerator[Client]:
+    def polling(self, key: KeySecret) -> "_Use":
         """Return an open client of a key for the length of a receive that waits.
 
         Raises:
@@ -152,11 +165,7 @@ class BrokerConnections:
             ClientClosed: the polls are ended.
             CmqError: the broker cannot be reached, or refuses the key.
         """
-        entry = await self._polling_client(key)
-        try:
-            yield entry.client
-        finally:
-            self._release(entry)
+        return _Use(self._polling_client, self._release, key)
 
     def close_idle(self) -> None:
         """Close the clients without requests for the set time; to be called about once a second."""
@@ -180,6 +189,22 @@ class BrokerConnections:
         await self._close_all(list(self._open))
 
     # ------------------------------------------------------------------ inside
+
+    async def _shared_client(self, key: KeySecret) -> _KeyClient:
+        """Return the open client of a key; the request counts as one of its uses already."""
+        entry = self._shared.get(key.secret_id)
+        if entry is not None and entry.key.secret_key != key.secret_key:
+            self._replace(entry)
+            entry = None
+        if entry is None:
+            entry = self._add(key, for_polls=False)
+        entry.uses += 1
+        try:
+            await self._opened(entry)
+        except BaseException:
+            self._release(entry)
+            raise
+        return entry
 
     async def _polling_client(self, key: KeySecret) -> _KeyClient:
         """Return an open client with room for a poll; the poll counts as one of its uses already."""

@@ -88,7 +88,7 @@ def form_steps(*parts: bytes) -> Generator[None, None, Form]:
     A form of 4 MiB takes up to half a second, and its sender may be a stranger.
     """
     form: Form = {}
-    if sum(part.count(b"&") for part in parts) >= MAX_PARAMETERS:
+    if sum([part.count(b"&") for part in parts]) >= MAX_PARAMETERS:
         raise Refusal(Reason.KEY_FORMAT, f"the request has more than {MAX_PARAMETERS} parameters")
     since_yield = 0
     for part in parts:
