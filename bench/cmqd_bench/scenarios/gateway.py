@@ -17,6 +17,8 @@ memory per connection.
 At the end the native cycle (batch 1) runs on, while its CPU per message in the broker is measured in turns: without a
 gateway, beside an idle gateway, and beside a gateway that a further process floods with requests with wrong signatures.
 The broker must do no work for these requests.
+
+Last, ``--flood SECONDS``: the memory of a gateway each second while strangers flood it in six ways (``http_flood``).
 """
 
 import asyncio
@@ -29,6 +31,7 @@ from typing import Any
 import cmqd_client
 from cmqd_bench.broker import Broker
 from cmqd_bench.http_caller import HttpCaller
+from cmqd_bench.http_flood import flood_memory
 from cmqd_bench.http_load import (
     PATH,
     CmqRequests,
@@ -251,6 +254,9 @@ async def run(options: Options, broker: Broker) -> Round:
         async with gateways(broker, 1, own_key) as servers:
             extra |= await _idle(options, servers[0])
         extra |= await _native(session, options, own_key, address.secret_id)
+        if options.flood:
+            async with gateways(broker, 1, own_key) as servers:
+                extra |= await flood_memory(servers[0], broker.pids, options.flood, address.secret_id)
         main = costs[MAIN]
         return Round(
             messages=main.messages,
