@@ -8,7 +8,7 @@ from typing import Final
 
 from aiohttp import web
 
-from cmqd_gateway.broker_connections import BrokerConnections, MakeClient
+from cmqd_gateway.broker_connections import BrokerConnections, MakeClient, TooManyKeysInUse
 from cmqd_gateway.connection_guard import ConnectionGuards
 from cmqd_gateway.hand_over import HandOver, TakeBack
 from cmqd_gateway.key_secrets import KeySecret, KeySecrets, KeySource
@@ -22,6 +22,10 @@ from cmqd_gateway.turns import HashThreads
 
 HANDLERS_SECONDS: Final = 1.0
 """Time for cancelled handlers to end: far more than the few turns of the loop that they take."""
+
+UNDO_ATTEMPTS: Final = 50
+UNDO_PAUSE_SECONDS: Final = 0.1
+"""Attempts to take messages back while all connections to the broker are in use, and the pause between them: 5 s."""
 
 
 class Gateway:
@@ -128,10 +132,16 @@ class Gateway:
         """
 
         async def undoing() -> None:
+            # Without success the messages come back when their visibility timeout ends.
             with contextlib.suppress(Exception):
-                # Without success the messages come back when their visibility timeout ends.
-                async with self.connections.client(key) as client:
-                    await take_back(client)
+                for _ in range(UNDO_ATTEMPTS):
+                    try:
+                        async with self.connections.client(key) as client:
+                            await take_back(client)
+                        return
+                    except TooManyKeysInUse:
+                        # The loss of a load balancer ends the polls of more keys than there are connections.
+                        await asyncio.sleep(UNDO_PAUSE_SECONDS)
 
         task: asyncio.Task[object] = asyncio.create_task(undoing())
         self._undoing.add(task)

@@ -173,7 +173,7 @@ def test_a_key_without_the_role_is_refused_with_a_reason(server: RunningServer, 
         (["--key-file", "right", "--listen", ""], "at least one address"),
         (["--key-file", "right", "--listen", "here"], "must be host:port"),
         (["--key-file", "right", "--listen-https", "127.0.0.1:0"], "must be given together"),
-        (["--key-file", "right", "--gateway-connections", "0"], "Must be >= 1"),
+        (["--key-file", "right", "--gateway-connections", "1"], "Must be >= 2"),
         (["--key-file", "right", "--body-memory-bytes", "5000000"], "3/4 of body_memory_bytes"),
     ],
 )

@@ -3,12 +3,14 @@
 import asyncio
 import socket
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Any
 
 import pytest
 from aiohttp import web
 
-from cmqd_client import Message, Queue
+from cmqd_client import Client, Message, Queue
+from cmqd_gateway.key_secrets import KeySecret
 from cmqd_gateway.server import DRAIN_SECONDS
 from support.cmq_requests import PATH, encoded
 from support.eventually import eventually
@@ -155,6 +157,42 @@ async def test_messages_come_back_uncounted_also_if_the_client_of_their_receive_
     received = await rig.call("ReceiveMessage", queueName="orders")
 
     assert (received["msgBody"], received["dequeueCount"]) == ("kept", 1)
+
+
+async def test_messages_come_back_uncounted_also_if_all_connections_are_in_use_at_first(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    async with GatewayRig(gateway_connections=2) as rig, AsyncExitStack() as others:
+        made = [await rig.server.admin.accounts.create(account) for account in ("shop", "mill")]
+        keys = [KeySecret(key.secret_id, key.secret_key or "") for key in made]
+        connections = rig.gateway.connections
+        prepare, client = web.Response.prepare, connections.client
+        asked: list[KeySecret] = []
+
+        def asked_client(key: KeySecret) -> AbstractAsyncContextManager[Client]:
+            asked.append(key)
+            return client(key)
+
+        async def lose(response: web.Response, request: web.BaseRequest) -> None:
+            monkeypatch.setattr(web.Response, "prepare", prepare)
+            for key in keys:
+                await others.enter_async_context(client(key))
+            raise ConnectionResetError("lost by the test")
+
+        monkeypatch.setattr(web.Response, "prepare", lose)
+        monkeypatch.setattr(connections, "client", asked_client)
+        await rig.server.put("orders", b"kept")
+        _, writer = await rig.open_raw()
+        writer.write(request_bytes(rig, poll_form(rig)))
+        await eventually(lambda: rig.own_key in asked)
+        writer.close()
+        await others.aclose()
+        while not (await rig.server.info("orders")).active:
+            pass
+
+        received = await rig.call("ReceiveMessage", queueName="orders")
+
+        assert (received["msgBody"], received["dequeueCount"]) == ("kept", 1)
 
 
 @pytest.mark.parametrize("function", ["actions.messages._message_fields", "endpoint.msgspec.json.encode"])
