@@ -299,6 +299,15 @@ async def test_closing_does_not_wait_for_ever(server: LocalServer, monkeypatch: 
         await send
 
 
+async def test_a_client_knows_the_servers_limit_of_waiting_requests() -> None:
+    async with LocalServer(max_requests_per_connection=7) as server:
+        client = connect(server.url, patience=300, request_timeout=300, connect_timeout=300)
+        assert client.max_waiting_requests is None
+        async with client:
+            assert client.max_waiting_requests == 7
+        assert client.max_waiting_requests is None
+
+
 async def test_heartbeats_keep_an_idle_connection_alive() -> None:
     async with LocalServer(heartbeat_ms=1000) as server:
         connection = await Connection.open(server.url, heartbeat=1)
