@@ -45,7 +45,7 @@ class TooManyPolls(Exception):
 
     def __init__(self) -> None:
         super().__init__(
-            "all connections of the gateway for waiting receives are in use; poll again, or without a wait"
+            "all connections of the gateway for waiting receives are in use; poll again, or with a wait of 0"
         )
 
 
