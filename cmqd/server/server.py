@@ -427,7 +427,7 @@ class Server:
             server_metrics=self.metrics,
             now_ms=now_ms,
             schedule=schedule,
-            work=SlicedWork(spawn, answering.broke),
+            work=SlicedWork(spawn, answering.broke, lambda: self.io_batch.has_work),
         )
         others: dict[type[wire.Request], Handler] = {
             wire.PeekMessages: peeks.handle,

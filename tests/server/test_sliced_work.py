@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Coroutine, Generator
 from typing import Any
 
-from cmqd.server.sliced_work import SlicedWork
+from cmqd.server.sliced_work import MAX_TURNS_LEFT_OUT, SlicedWork
 
 
 class Rig:
@@ -12,7 +12,8 @@ class Rig:
         self.done: list[str] = []
         self.bugs: list[tuple[str, str]] = []
         self.tasks: list[asyncio.Task[None]] = []
-        self.work = SlicedWork(self.spawn, lambda bug, name: self.bugs.append((str(bug), name)))
+        self.is_urgent = False
+        self.work = SlicedWork(self.spawn, lambda bug, name: self.bugs.append((str(bug), name)), lambda: self.is_urgent)
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         self.tasks.append(asyncio.get_running_loop().create_task(coroutine))
@@ -78,3 +79,21 @@ async def test_work_that_comes_after_a_pause_is_done_too() -> None:
         await rig.finish()
 
     assert rig.done == ["a0", "b0"]
+
+
+async def test_other_work_of_the_loop_comes_first_but_not_for_ever() -> None:
+    rig = Rig()
+    rig.work.add("shop", rig.slices("a", 3))
+    await asyncio.sleep(0)
+    assert rig.done == ["a0"]
+
+    rig.is_urgent = True
+    for _ in range(MAX_TURNS_LEFT_OUT):
+        await asyncio.sleep(0)
+    assert rig.done == ["a0"]
+    await asyncio.sleep(0)
+    assert rig.done == ["a0", "a1"], "a server that is never idle"
+
+    rig.is_urgent = False
+    await rig.finish()
+    assert rig.done == ["a0", "a1", "a2"]
