@@ -214,7 +214,7 @@ def test_packed_sessions_leave_out_what_is_gone():
 
 
 def test_a_delay_that_replay_saw_ending_does_not_come_back_with_the_next_checkpoint() -> None:
-    # Replay leaves the positions of ended delays in their buckets; what was received since is in flight, not delayed.
+    # Replay leaves the positions of ended delays in their buckets; messages received since are in flight, not delayed.
     first = Broker((1, 2, 3, 4))
     records: list[AnyRecord] = [*first.create_queue("a", "q", {}, 1000).records]
     records += alone.send(first, "a", "q", [b"a"], None, 50, 0, 0, 1000).records

@@ -1,4 +1,4 @@
-"""Checks of half messages: when, how often, and who is asked."""
+"""Checks of half messages: times, numbers and receivers of checks."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Dead-letter queues: which queue may be one, and by which policy messages come."""
+"""Dead-letter queues: the queues that may become dead-letter queues, and the policies by which messages come."""
 
 from typing import Any
 

@@ -186,11 +186,11 @@ def test_one_that_held_messages_takes_dead_letters_only_after_those_are_consumed
         assert again.bodies("dlq") == [b"after", b"1"]
 
 
-# ---------------------------------------------------------------------- while a page of it is read
+# ---------------------------------------------------------------------- while a page of the move is read
 
 
 def moving(count: int = 3, **attributes: Any) -> Rig:
-    """Messages whose page is asked for."""
+    """Messages with a requested page."""
     rig = by_receives(**attributes)
     rig.send(*[b"%d" % number for number in range(count)])
     rig.receive()

@@ -1,10 +1,10 @@
-"""Dead letters over a restart: nobody gets one receive more than is allowed."""
+"""Dead letters over a restart: no receive beyond the limit."""
 
 from support.core_builders import Rig
 
 
 def died_at_the_crash() -> Rig:
-    """A broker that has just started, with a message whose last lease had ended."""
+    """A broker after its start, with a message after the end of its last lease."""
     rig = Rig()
     rig.create("dead")
     rig.create(dead_letter_queue="dead", dead_letter_max_receives=1)

@@ -1,4 +1,4 @@
-"""Dedup ids (spec 2.3): a repeat gets the first id and stores nothing, for 5 minutes, restarts or not."""
+"""Dedup ids (spec 2.3): a repeat gets the first id and stores no message, for 5 minutes, also over restarts."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def send(
     sequence: int = 0,
     after: str | None = None,
 ) -> list[int]:
-    """(body, dedup id) each."""
+    """A send of (body, dedup id) pairs."""
     bodies, dedup_ids = [body for body, _ in named], [dedup_id for _, dedup_id in named]
     sent = alone.send(
         rig.broker, ACCOUNT, name, bodies, headers, delay_ms, session, sequence, rig.now_ms, dedup_ids, after
@@ -312,7 +312,7 @@ def test_the_table_by_itself():
     assert ids.entries() == [("b", 2, 50)]
 
 
-# ---------------------------------------------------------------------- after another message
+# ---------------------------------------------------------------------- behind a named message
 
 
 def test_a_send_after_a_message_that_is_not_stored_is_refused_and_stores_nothing():

@@ -1,4 +1,4 @@
-"""Deliveries to URLs: what is posted, how it went, and what an owner does."""
+"""Deliveries to URLs: pushes, their results, and requests of an owner."""
 
 import pytest
 
@@ -406,7 +406,7 @@ def test_results_that_come_together_are_one_row():
     assert len(rig.log.rows[-1]) == 2
 
 
-# ---------------------------------------------------------------------- what an owner does
+# ---------------------------------------------------------------------- requests of an owner
 
 
 def test_nothing_begins_while_a_subscription_is_paused():

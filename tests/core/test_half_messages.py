@@ -1,4 +1,4 @@
-"""Half messages: sending, retention, clearing, bodies in memory, and what operators see."""
+"""Half messages: sending, retention, clearing, bodies in memory, and lists for operators."""
 
 import pytest
 

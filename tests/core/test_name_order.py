@@ -1,4 +1,4 @@
-"""The order of names: the same as a sort, whatever comes and goes, and sorted once."""
+"""The order of names: equal to a sort after any changes, and sorted once."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Bodies in memory and bodies in the log: what a receiver must not notice."""
+"""Bodies in memory and bodies in the log: a receiver sees no difference."""
 
 import pytest
 

@@ -25,7 +25,7 @@ MESSAGES = 256
 
 
 def a_wide_rig(queues: int = QUEUES) -> Rig:
-    """With queues that each filter for three of ten tags."""
+    """A topic with queues that filter for three of ten tags."""
     rig = a_rig()
     for number in range(queues):
         tags = [f"t{(number + step) % 10}" for step in (0, 3, 4)]
@@ -265,7 +265,7 @@ def test_many_copies_are_received_from_the_log_and_in_order():
     assert rig.bodies("queue-5", MESSAGES) == expected(5)
 
 
-# ---------------------------------------------------------------------- who waits
+# ---------------------------------------------------------------------- waiting receives
 
 
 def waiting_at(rig: Rig, *names: str, most: int = 3, wait_ms: int = 1000) -> dict[str, int]:

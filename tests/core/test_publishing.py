@@ -1,4 +1,4 @@
-"""Publishing: labels, who gets what, one row for all copies."""
+"""Publishing: labels, matching subscriptions, a single row for all copies."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from cmqd_types.messages import Headers
 from support.core_builders import ACCOUNT, START_MS, counts
 from support.publishing import URL, a_rig, check_recovery, published, request
 
-# ---------------------------------------------------------------------- what may be published
+# ---------------------------------------------------------------------- legal publishes
 
 
 TEN = [f"t{number}" for number in range(10)]

@@ -1,4 +1,4 @@
-"""Queues as their owners see them (spec 1 and 2.1)."""
+"""Queues from the view of their owners (spec 1 and 2.1)."""
 
 import pytest
 

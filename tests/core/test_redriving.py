@@ -13,7 +13,7 @@ VISIBLE_MS = 1000
 
 
 def with_dead(count: int = 3, limits: Limits | None = None, sources: tuple[str, ...] = ("q",)) -> Rig:
-    """So many dead letters of each source, in turn."""
+    """This number of dead letters per source, in turn."""
     rig = Rig(limits)
     rig.create("dlq")
     for name in sources:
@@ -183,7 +183,7 @@ def test_what_cannot_be_started_is_refused():
         rig.redrive()
 
 
-# ---------------------------------------------------------------------- how fast
+# ---------------------------------------------------------------------- rates
 
 
 @pytest.mark.parametrize("rate", [1, 3, 15, 40])

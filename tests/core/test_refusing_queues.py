@@ -9,7 +9,7 @@ from support.publishing import URL, a_rig, check_recovery, request, together
 
 
 def waiting(rig: Rig, name: str) -> tuple[int, int]:
-    """How many messages wait for a subscription, and are in retry."""
+    """Counts of a subscription: messages that wait, and messages in retry."""
     found = rig.broker.subscription_info(ACCOUNT, "news", name, rig.now_ms).counts
     return found["waiting"], found["in_retry"]
 

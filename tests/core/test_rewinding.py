@@ -1,4 +1,4 @@
-"""Rewinding: what stays rewindable, and what comes back."""
+"""Rewinding: messages that stay rewindable, and messages that come back."""
 
 import random
 
@@ -16,7 +16,7 @@ from support.core_facts import facts, queue_facts
 from support.invariants import check_broker
 from support.rewinds import HOUR_MS, ask, consume, merged_in_replay, refused, rewindable
 
-# ---------------------------------------------------------------------- what stays rewindable
+# ---------------------------------------------------------------------- messages that stay rewindable
 
 
 def test_deleted_messages_stay_rewindable_while_their_production_time_is_within_the_window():
@@ -178,13 +178,13 @@ def test_dead_lettered_messages_are_not_rewindable():
     assert rig.rewind(START_MS).messages == 0
 
 
-# ---------------------------------------------------------------------- what comes back
+# ---------------------------------------------------------------------- messages that come back
 
 
 @pytest.mark.parametrize("cold", [False, True])
 @pytest.mark.parametrize("first", range(12))
 def test_every_message_produced_at_or_after_the_time_becomes_active_to_the_millisecond(first: int, cold: bool):
-    # Steps of 100 ms: the twelve stand in two of them.
+    # Steps of 100 ms: the twelve messages stand in two steps.
     rig = rewindable(*[b"%d" % number for number in range(12)], gap_ms=11)
     rig = rig.crash() if cold else rig
 
@@ -234,7 +234,7 @@ def test_they_stand_before_what_was_sent_after_them():
 
 @pytest.mark.parametrize("kept", [3, 1000])
 def test_what_is_in_memory_is_delivered_once_and_behind_what_comes_back(kept: int):
-    # The window holds the backlog of the newer ones; those that come back are in the log alone.
+    # The window holds the backlog of newer messages; the rewound messages are in the log alone.
     rig = rewindable(
         *[b"a%d" % number for number in range(10)], limits=Limits(page_messages=4, window_bytes=330 * kept)
     )

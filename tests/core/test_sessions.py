@@ -1,4 +1,4 @@
-"""Numbered sends: the last answers of each producer session (spec 2.3)."""
+"""Numbered sends: the last answers of every producer session (spec 2.3)."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Subscriptions: attributes, limits, names, ensure, lists; and their messages when they change or end."""
+"""Subscriptions: attributes, limits, names, ensure, lists; and their messages after a change or the end."""
 
 import pytest
 

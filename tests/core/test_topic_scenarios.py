@@ -1,4 +1,4 @@
-"""The table of who gets what and the five scenarios that must hold, as the specification (3.4, 3.6) tells them."""
+"""The matching table and the five scenarios of topics, as the specification (3.4, 3.6) states them."""
 
 from collections.abc import Callable, Sequence
 
@@ -14,7 +14,7 @@ FRUIT = ["apple", "imac", "iphone", "macbook"]
 
 
 def a_rig(subscribers: dict[str, list[str]], filter_type: str = "tag", strategy: str = "exponential_decay") -> Rig:
-    """Subscribers with their tags or keys, each with a URL of its own."""
+    """Subscribers with their tags or keys, with a URL per subscriber."""
     rig = Rig()
     rig.create_topic("news", filter_type=filter_type)
     for name, filters in subscribers.items():
@@ -24,13 +24,13 @@ def a_rig(subscribers: dict[str, list[str]], filter_type: str = "tag", strategy:
 
 
 def publish(rig: Rig, count: int, first: int = 0, labels: Labels | None = None) -> list[int]:
-    """So many messages, each a publish of its own; how many subscribers each matches."""
+    """Publish this number of messages singly; the number of matching subscribers per message."""
     replies = [rig.publish(b"%d" % number, labels=labels) for number in range(first, first + count)]
     return [matched or 0 for reply in replies for matched in reply.matched]
 
 
 def serve(rig: Rig, takes: Callable[[str, int], bool] = lambda name, number: True) -> dict[str, list[int]]:
-    """The endpoints answer all that is posted now; which messages each took, in order."""
+    """The endpoints answer all current pushes; the accepted messages per endpoint, in order."""
     topic = rig.broker.facts.topics.find(ACCOUNT, "news")
     taken: dict[str, list[int]] = {one.name: [] for one in topic.subscriptions.values()}
     rig.settle()
@@ -54,7 +54,7 @@ def waits_for(rig: Rig, name: str) -> int:
     return counts["waiting"] + counts["in_retry"]
 
 
-# ---------------------------------------------------------------------- who gets what
+# ---------------------------------------------------------------------- matching
 
 
 @pytest.mark.parametrize(

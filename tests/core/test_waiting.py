@@ -1,4 +1,4 @@
-"""Long polls: who is served when, and by what."""
+"""Long polls: the order of service, and the messages of the answers."""
 
 import pytest
 
