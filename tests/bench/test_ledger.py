@@ -8,7 +8,7 @@ def body(number: int) -> bytes:
 
 
 def a_ledger(*, sent: int = 0) -> Ledger:
-    """Books in which messages 0 .. ``sent`` - 1 were sent and answered; their ids are m0, m1 ..."""
+    """Books with messages 0 .. ``sent`` - 1, sent and answered; the ids are m0, m1 ..."""
     ledger = Ledger(body)
     numbers = range(sent)
     ledger.attempt(numbers)

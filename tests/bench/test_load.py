@@ -29,7 +29,7 @@ from cmqd_types.messages import ReceivedMessage
 
 @dataclass
 class FakeConnection:
-    """What the actors need of a LoadConnection; the test plays the server."""
+    """The part of a LoadConnection that the actors need; the test plays the server."""
 
     requests: list[Request | Cancel] = field(default_factory=list[Request | Cancel])
     on_reply: Callable[[bytes, int], Any] = lambda payload, opcode: None

@@ -1,4 +1,4 @@
-"""Each scenario for a moment against a real server: the shape of the report, never its figures."""
+"""Every scenario for a moment against a real server: the shape of the report, never its figures."""
 
 import json
 import subprocess
@@ -26,7 +26,7 @@ def bench(scratch: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def report_of(scratch: Path, *arguments: str) -> dict[str, Any]:
-    """The one object on standard output."""
+    """The single object on standard output."""
     ended = bench(scratch, *arguments, "--json")
     assert ended.returncode == 0, ended.stderr
     report: dict[str, Any] = json.loads(ended.stdout)

@@ -1,4 +1,4 @@
-"""Consumers against a server whose clock the test turns, behind a link that fails to order."""
+"""Consumers against a server with a clock that the test turns, behind a link that fails to order."""
 
 import asyncio
 import logging
@@ -41,7 +41,7 @@ def options(clock: TurnedClock | None = None, patience: float = inf, **limits: A
 
 
 def source(client: Client) -> Source[ConsumedMessage]:
-    """Return the queue ``orders`` as a consumer sees it."""
+    """Return the queue ``orders`` from the view of a consumer."""
     queue = client.queue("orders")
     return Source(
         channel=queue.channel,
@@ -412,9 +412,9 @@ async def test_a_message_that_cannot_be_rejected_is_delivered_again_until_it_can
     if error == "NoDeadLetterQueue":
         await orders.set_attributes(dead_letter_queue="", dead_letter_max_receives=0)
     if error == "BacklogFull":
-        server.link.answer(wire.DeadLetterMessages, full)  # a million messages would fill it in earnest
+        server.link.answer(wire.DeadLetterMessages, full)  # a really full queue would need a million messages
     elif error == "DeadLettersNotTaken":
-        # A dead-letter queue takes no more while it holds messages from before it became one.
+        # A dead-letter queue takes no dead letters while it holds messages from before its role.
         await orders.set_attributes(dead_letter_queue="", dead_letter_max_receives=0)
         await dead.send(b"first")
         await orders.set_attributes(dead_letter_queue="dead", dead_letter_max_receives=100)
@@ -849,7 +849,7 @@ async def test_a_loop_over_messages(client: Client, server: LocalServer) -> None
             bodies.append(message.body)
         if len(bodies) == 3:
             break
-    await client.close()  # settles what was processed
+    await client.close()  # settles the processed messages
 
     assert sorted(bodies) == [b"a", b"bad", b"c"]
     assert (await server.info("orders")).in_flight == 0

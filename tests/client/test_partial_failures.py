@@ -135,7 +135,7 @@ async def test_a_batch_of_too_many_messages_is_split_when_told_to(client: Client
     queue = client.queue("orders")
     bodies = [str(index).encode() for index in range(600)]
     with pytest.raises(InvalidArgument, match="at most 256") as caught:
-        await server.admin.queue("orders").send_batch(bodies)  # past the link, which does not read these requests
+        await server.admin.queue("orders").send_batch(bodies)  # not by the link: it cannot read these requests
     assert caught.value.__notes__ == ["send_batch(..., split=True) sends the batch in several steps."]
 
     sent = await queue.send_batch(bodies, split=True)

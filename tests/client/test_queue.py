@@ -1,4 +1,4 @@
-"""What a queue's handle does on a connection that behaves."""
+"""The handle of a queue on a connection without faults."""
 
 from datetime import UTC, datetime, timedelta
 

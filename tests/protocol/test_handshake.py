@@ -49,7 +49,7 @@ def counted_text(text: str) -> bytes:
 
 
 def by_the_book(vector: dict[str, Any]) -> bytes:
-    """The transcript as section 4 of SPEC.md writes it down, without the library."""
+    """The transcript as in section 4 of SPEC.md, without the library."""
     server, client = vector["server"], vector["client"]
     numbers = (server["max_frame_bytes"], server["heartbeat_ms"], client["max_frame_bytes"], client["heartbeat_ms"])
     return (

@@ -1,4 +1,4 @@
-"""State OPEN: requests one way, replies the other."""
+"""State OPEN: requests in one direction, replies in the other."""
 
 import msgspec
 import pytest
@@ -31,7 +31,7 @@ from support.connection_pair import ConnectionPair, byte_by_byte
 
 
 def said_by(server: ServerConnection) -> list[AnyReply]:
-    """What an open server has to say, decoded."""
+    """The events of an open server, decoded."""
     stream = b"".join(server.data_to_send(0))
     replies: list[AnyReply] = []
     while stream:
@@ -395,7 +395,7 @@ class TestMalformed:
 
 
 class TestShortCuts:
-    """``receive`` and ``reply_to_send`` do what their longer forms do, whatever comes."""
+    """``receive`` and ``reply_to_send`` do the same as their longer forms, for any input."""
 
     @pytest.mark.parametrize(
         "stream",

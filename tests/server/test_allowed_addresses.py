@@ -1,4 +1,4 @@
-"""Which addresses may be posted to, and the look-up of names."""
+"""Addresses that pushes may go to, and the look-up of names."""
 
 import asyncio
 import ipaddress
@@ -86,7 +86,7 @@ class Names:
         self.asked: list[str] = []
         self.held = threading.Event()
         self.held.set()
-        """Clear it to have names that begin with ``dead`` hang."""
+        """Clear the event to make look-ups of names that begin with ``dead`` hang."""
 
     def __call__(self, name: str) -> Sequence[str]:
         self.asked.append(name)

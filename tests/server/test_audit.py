@@ -1,4 +1,4 @@
-"""Failed log-ins and administration are in the log: who, what, from where, how it ended; in bounded numbers."""
+"""Failed log-ins and administration are in the log: key, request, peer and outcome; in bounded numbers."""
 
 from typing import Any
 

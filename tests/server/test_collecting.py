@@ -1,4 +1,4 @@
-"""Sends, receives and deletes of several clients within one I/O batch are decided in one call each."""
+"""Sends, receives and deletes of several clients within an I/O batch are decided in a single call per kind."""
 
 import asyncio
 from collections.abc import Callable
@@ -21,7 +21,7 @@ async def with_queue(rig: ServerRig, clients: int, **attributes: Any) -> list[Ri
 
 
 def note_calls(rig: ServerRig, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
-    """(operation, number of requests) of each call of the core."""
+    """(operation, number of requests) of the calls of the core."""
     calls: list[tuple[str, int]] = []
     for name in ("send_all", "receive_all", "delete_all"):
         real = getattr(rig.broker, name)

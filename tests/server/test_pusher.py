@@ -101,7 +101,7 @@ class Rig:
         return self.results
 
     async def error_of(self, url: str | None = None) -> str | None:
-        """How one push goes."""
+        """The result of a push."""
         before = len(self.results)
         position = self.push(url)
         (result,) = (await self.results_of(before + 1))[before:]
@@ -119,7 +119,7 @@ async def rig() -> AsyncIterator[Rig]:
             assert pusher.under_way == 0
 
 
-# ------------------------------------------------------------------ what arrives
+# ------------------------------------------------------------------ received requests
 
 
 async def test_json_arrives_byte_for_byte(rig: Rig) -> None:
@@ -289,7 +289,7 @@ async def test_the_status_decides_whatever_the_body_does(rig: Rig, monkeypatch: 
     assert await rig.error_of() == "status 503"
 
     assert len(rig.receiver.received) == 5
-    assert rig.receiver.connections == 5  # none of them could be used again
+    assert rig.receiver.connections == 5  # no connection could be used again
 
 
 async def test_the_time_is_over_while_a_body_is_awaited(rig: Rig) -> None:
@@ -364,7 +364,7 @@ async def test_addresses_that_are_refused_get_nothing(rig: Rig, host: str, error
 
 @pytest.mark.parametrize("host", ["here.test", "both.test", "[::ffff:127.0.0.1]"])
 async def test_what_is_allowed_is_connected_to_as_it_was_judged(rig: Rig, host: str) -> None:
-    """None of these names exists but in the table, so a second look-up would fail."""
+    """These names exist only in the table, so a second look-up would fail."""
     assert await rig.error_of(f"http://{host}:{rig.receiver.port}/hook") is None
 
     assert rig.receiver.received[0].headers["Host"] == f"{host}:{rig.receiver.port}"

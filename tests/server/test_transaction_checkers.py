@@ -1,4 +1,4 @@
-"""The table of who answers checks."""
+"""The table of checkers of transactions."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Half messages through the server: decisions, and checks pushed to those who registered."""
+"""Half messages through the server: decisions, and checks pushed to registered connections."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ async def a_checker(rig: ServerRig, queue: str = "pay") -> RigClient:
 
 
 async def later(rig: ServerRig, ms: int, *clients: RigClient) -> None:
-    """Time passes, what is due happens, and the clients read."""
+    """Time passes, due work happens, and the clients read."""
     rig.clock.advance(ms)
     for _ in range(4):
         await rig.tick()

@@ -1,4 +1,4 @@
-"""What is posted, byte for byte."""
+"""Pushes to URLs, byte for byte."""
 
 import base64
 import hashlib
@@ -27,7 +27,7 @@ def a_push(
 
 
 def expected_signature(secret: bytes, signed: bytes) -> str:
-    """HMAC-SHA256 as RFC 2104 writes it, without the module that the code under test uses."""
+    """HMAC-SHA256 as in RFC 2104, without the module of the code under test."""
     key = secret.ljust(64, b"\0")
     inner = hashlib.sha256(bytes(byte ^ 0x36 for byte in key) + signed).digest()
     outer = hashlib.sha256(bytes(byte ^ 0x5C for byte in key) + inner).digest()

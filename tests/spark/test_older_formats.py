@@ -1,4 +1,4 @@
-"""Folders that earlier versions wrote are read as they were by those versions."""
+"""Folders of earlier versions are read as by those versions."""
 
 from pathlib import Path
 

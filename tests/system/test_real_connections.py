@@ -36,7 +36,7 @@ TLS = Path(__file__).parents[1] / "support" / "tls"
 
 
 def last_error(data: bytes) -> Error:
-    """Decode the last frame of a server, which must be an error."""
+    """Decode the last frame of a server; it must be an error."""
     position, payload = 8, b""
     while position + 4 <= len(data):
         (size,) = struct.unpack_from(">I", data, position)
