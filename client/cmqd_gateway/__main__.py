@@ -95,7 +95,7 @@ def serve(
         return USAGE
     if check:
         return 0
-    _hide_memory()
+    hide_memory()
     _tune_collector()
     raise_descriptor_limit()
     configure_logs(settings.log_format, settings.log_level)
@@ -277,7 +277,7 @@ def _tune_collector() -> None:
     gc.set_threshold(20_000, 50, 100)
 
 
-def _hide_memory() -> None:
+def hide_memory() -> None:
     """Have the system write no core dump of this process: its memory holds secrets."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if sys.platform == "linux":

@@ -18,7 +18,7 @@ from typing import Any, Final, Self
 from aiohttp import web
 
 from cmqd_gateway.cmq import endpoint
-from cmqd_gateway.connection_guard import CHECK_SECONDS
+from cmqd_gateway.connection_guard import CHECK_SECONDS, MAX_HEAD_BYTES
 from cmqd_gateway.gateway import Gateway
 from cmqd_gateway.log_lines import get_logger
 from cmqd_gateway.monitoring import routes as monitoring_routes
@@ -31,6 +31,7 @@ DRAIN_SECONDS: Final = 5.0
 LINGERING_SECONDS: Final = 5.0
 """Time for which the rest of a refused body is read and dropped."""
 BACKLOG: Final = 1_024
+READ_BUFFER_BYTES: Final = 65_536
 
 _log = get_logger()
 
@@ -135,6 +136,8 @@ class GatewayServer:
             lingering_time=LINGERING_SECONDS,
             max_line_size=settings.max_head_bytes,
             max_field_size=settings.max_head_bytes,
+            # Each connection may hold twice as many bytes that no handler has asked for.
+            read_bufsize=READ_BUFFER_BYTES,
             # A compressed body would cost more memory than its bytes; SDKs send none.
             auto_decompress=False,
         )
@@ -188,9 +191,10 @@ def _application(gateway: Gateway, routes: Iterable[web.AbstractRouteDef]) -> we
     async def in_request(
         request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        transport = request.transport
-        gateway.guards.begin_request(transport)
         try:
+            if not gateway.guards.begin_request(request):
+                text = f"the head of the request has more than {MAX_HEAD_BYTES} bytes"
+                raise web.HTTPRequestHeaderFieldsTooLarge(text=text)
             response = await handler(request)
         except (web.HTTPException, ConnectionError):
             # A lost connection is no fault: aiohttp ends the connection.
@@ -204,7 +208,7 @@ def _application(gateway: Gateway, routes: Iterable[web.AbstractRouteDef]) -> we
             return response
         finally:
             gateway.bodies.release(request)
-            gateway.guards.end_request(transport)
+            gateway.guards.end_request(request)
 
     application = web.Application(middlewares=[in_request], client_max_size=gateway.settings.max_request_bytes)
     application.add_routes(routes)

@@ -3,6 +3,7 @@
 import http.client
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -189,6 +190,29 @@ def test_wrong_flags_are_refused(tmp_path: Path, flags: list[str], text: str):
 
     assert ended.returncode != 0
     assert text in ended.stdout + ended.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_the_gateway_writes_no_core_dump(server: RunningServer, tmp_path: Path):
+    with RunningGateway(tmp_path, server) as gateway:
+        limits = Path(f"/proc/{gateway.process.pid}/limits").read_text()
+
+    assert re.search(r"^Max core file size +0 +0 ", limits, re.MULTILINE)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a flag of Linux")
+def test_no_program_gets_a_core_dump_by_a_pipe():
+    # In a process of its own: the flag would hold for the tests too. 3 is PR_GET_DUMPABLE.
+    program = (
+        "import ctypes; from cmqd_gateway.__main__ import hide_memory; prctl = ctypes.CDLL(None).prctl;"
+        " before = prctl(3, 0, 0, 0, 0); hide_memory(); print(before, prctl(3, 0, 0, 0, 0))"
+    )
+
+    ended = subprocess.run(
+        [sys.executable, "-c", program], env=plain_environment(), capture_output=True, text=True, check=True
+    )
+
+    assert ended.stdout.split() == ["1", "0"]
 
 
 def test_the_key_is_read_up_to_the_end_of_its_line():
