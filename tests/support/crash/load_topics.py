@@ -8,6 +8,7 @@ One topic with several subscriptions:
     healthy           a URL for all messages that always answers 200
     flaky             a URL for apples that now and then fails, hangs, or drops the connection
     down              a URL for plums that fails until its repair
+    weeded            a URL for plums and quinces that fails until its repair; messages are dropped one by one
 
 The tags of a message stand in its body, so that a worker that repeats the message knows the tags.
 """
@@ -21,6 +22,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
+from zlib import crc32
 
 from aiohttp import web
 
@@ -34,14 +36,21 @@ from support.webhook_receiver import WebhookReceiver
 TOPIC = "fruit"
 APPLES, PEARS, STRICT, FICKLE = "apples", "pears", "strict", "fickle"
 TOPIC_QUEUES = (APPLES, PEARS, STRICT, FICKLE)
-HEALTHY, FLAKY, DOWN = "healthy", "flaky", "down"
-ENDPOINTS = (HEALTHY, FLAKY, DOWN)
-FILTERS = {APPLES: ("apple",), PEARS: ("pear", "quince"), FLAKY: ("apple",), DOWN: ("plum",)}
+HEALTHY, FLAKY, DOWN, WEEDED = "healthy", "flaky", "down", "weeded"
+ENDPOINTS = (HEALTHY, FLAKY, DOWN, WEEDED)
+FILTERS = {
+    APPLES: ("apple",),
+    PEARS: ("pear", "quince"),
+    FLAKY: ("apple",),
+    DOWN: ("plum",),
+    WEEDED: ("plum", "quince"),
+}
 PUSH_FLAGS = ("--push-allow-loopback", "--push-timeout-ms", "1000")
 
 SMALL, LARGE = 1_024, 1_048_576
 _TAGS = (("apple",), ("pear",), ("apple", "pear"), ("quince",), ("apple",), (), ("plum",))
 _SOME_ABOVE_SMALL = 1_500
+_PAGE = 64
 _HUNG_SECONDS = 2.0
 """Beyond the broker's patience."""
 
@@ -137,6 +146,52 @@ class Troublemaker:
 
 
 @dataclass
+class Weeder:
+    """Looks at the messages that wait for a subscription, and drops or retries them one by one.
+
+    A third of all messages is dropped, always the same third: the others must come at the end. A drop without an answer
+    is made again.
+    """
+
+    seed: int
+    pause_seconds: float = 0.02
+
+    def __post_init__(self) -> None:
+        self._chance = random.Random(self.seed)
+        self._weeds: dict[int, bytes] = {}
+        self._others: dict[int, bytes] = {}
+
+    async def work(self, session: Session) -> None:
+        # Side by side: a look takes as long as many drops, and a kill must find drops under way.
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._look(session))
+            group.create_task(self._weed(session))
+
+    async def _look(self, session: Session) -> None:
+        start = 0
+        while True:
+            page = await session.peek_deliveries(TOPIC, WEEDED, _PAGE, start)
+            start = page.next_start or 0
+            for message_id, body in page.messages:
+                (self._others if crc32(body) % 3 else self._weeds)[message_id] = body
+            await asyncio.sleep(self.pause_seconds)
+
+    async def _weed(self, session: Session) -> None:
+        chance = self._chance
+        while True:
+            if self._weeds and (not self._others or chance.random() < 0.8):
+                message_id = next(iter(self._weeds))
+                await session.drop_delivery(TOPIC, WEEDED, message_id, self._weeds[message_id])
+                # Dropped, or refused because an earlier drop without an answer was carried out.
+                self._weeds.pop(message_id, None)
+            elif self._others:
+                message_id = chance.choice(list(self._others))
+                await session.retry_delivery(TOPIC, WEEDED, message_id, self._others[message_id])
+            else:
+                await asyncio.sleep(self.pause_seconds)
+
+
+@dataclass
 class Watcher:
     """Asks how many messages are pending."""
 
@@ -201,7 +256,7 @@ class Endpoints:
         """0 = none is given."""
         if self.is_repaired or name == HEALTHY:
             return 200
-        if name == DOWN:
+        if name in (DOWN, WEEDED):
             return 503
         return self._chance.choices((200, 503, 302, 0), (0.7, 0.2, 0.05, 0.05))[0]
 
