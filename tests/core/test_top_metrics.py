@@ -6,6 +6,7 @@ import pytest
 
 from cmqd.core.broker import Broker
 from cmqd.core.errors import InvalidArgument
+from cmqd.core.facts.deliveries import Deliveries
 from cmqd.core.operations.top_metrics import RANKED_A_STEP, SHOWN_A_STEP, Top
 from cmqd_types.metrics import MetricSums, TopicMetrics
 from support.core_builders import ACCOUNT, Rig
@@ -151,3 +152,28 @@ def test_a_step_examines_a_bounded_number_of_queues(monkeypatch: pytest.MonkeyPa
 
     assert len(steps) >= 1000 / RANKED_A_STEP + 1000 / SHOWN_A_STEP
     assert max(steps) == SHOWN_A_STEP
+
+
+def test_the_subscriptions_of_a_topic_are_examined_once(monkeypatch: pytest.MonkeyPatch):
+    rig = Rig()
+    for topic in ("aaa", "bbb", "ccc"):
+        rig.create_topic(topic)
+        for number in range(100):
+            rig.subscribe(f"https://a.example/{number}", topic=topic, name=f"sub{number}")
+        rig.publish(b"1", topic=topic)
+    first_pending, examined = Deliveries.first_pending, 0
+
+    def counted(deliveries: Deliveries) -> int | None:
+        nonlocal examined
+        examined += 1
+        return first_pending(deliveries)
+
+    monkeypatch.setattr(Deliveries, "first_pending", counted)
+    steps: list[int] = []
+    for _ in rig.broker.top_metrics(None, 3):
+        steps.append(examined)
+        examined = 0
+
+    # And once more for each of the three subscriptions that are shown.
+    assert sum(steps) + examined == 303
+    assert max(steps) == 200

@@ -104,7 +104,7 @@ class Metrics:
                 return page, after
             after = (topic.account, topic.name)
             if shows(topic.name):
-                page.append(topic_metrics(topic, [subscription_metrics(one) for one in topic.subscriptions.values()]))
+                page.append(_with_subscriptions(topic))
                 entries += 1 + len(topic.subscriptions)
         return page, None
 
@@ -197,10 +197,10 @@ class Retained:
         self._first = topic.next_position
         self._pending = 0
 
-    def add(self, pending: int, first: int | None) -> None:
+    def add(self, pending: int, first: int) -> None:
         """Add a subscription with the number of its undelivered messages and the position of the first of them."""
         self._pending += pending
-        if first is not None and first < self._first:
+        if first < self._first:
             self._first = first
 
     @property
@@ -209,28 +209,38 @@ class Retained:
         return min(self._pending, self._next_position - self._first)
 
 
-def topic_metrics(topic: Topic, subscriptions: Sequence[SubscriptionMetrics] = ()) -> TopicMetrics:
-    """Return the metrics of a topic, with these metrics of subscriptions."""
-    retained = Retained(topic)
-    for subscription in topic.subscriptions.values():
-        deliveries = subscription.deliveries
-        pending = deliveries.pending_count
-        if pending:
-            retained.add(pending, deliveries.first_pending())
+def topic_metrics(topic: Topic, retained: int, subscriptions: Sequence[SubscriptionMetrics] = ()) -> TopicMetrics:
+    """Return the metrics of a topic with its retained messages, and with these metrics of subscriptions."""
     return TopicMetrics(
         topic.account,
         topic.name,
         topic.topic_id,
-        retained.count,
+        retained,
         msgspec.structs.replace(topic.totals),
         list(subscriptions),
     )
 
 
+def _with_subscriptions(topic: Topic) -> TopicMetrics:
+    retained = Retained(topic)
+    subscriptions: list[SubscriptionMetrics] = []
+    for subscription in topic.subscriptions.values():
+        deliveries = subscription.deliveries
+        first = deliveries.first_pending()
+        if first is not None:
+            retained.add(deliveries.pending_count, first)
+        subscriptions.append(_metrics_of(subscription, first))
+    return topic_metrics(topic, retained.count, subscriptions)
+
+
 def subscription_metrics(subscription: Subscription) -> SubscriptionMetrics:
     """Return the metrics of a subscription."""
+    return _metrics_of(subscription, subscription.deliveries.first_pending())
+
+
+def _metrics_of(subscription: Subscription, first: int | None) -> SubscriptionMetrics:
+    """Return the metrics of a subscription with its first undelivered position."""
     deliveries = subscription.deliveries
-    first = deliveries.first_pending()
     return SubscriptionMetrics(
         subscription.name,
         subscription.subscription_id,

@@ -12,6 +12,7 @@ from heapq import heappush, heapreplace
 from typing import NamedTuple, TypeAlias, TypeVar
 
 from cmqd.core.facts.facts import Facts
+from cmqd.core.facts.queue import Queue
 from cmqd.core.facts.topic import Subscription, Topic
 from cmqd.core.limits import check_range
 from cmqd.core.operations.metrics import Metrics, Retained, subscription_metrics, topic_metrics
@@ -71,24 +72,29 @@ class TopMetrics:
         top_queues, top_topics, top_subscriptions = _Largest(limit), _Largest(limit), _Largest(limit)
         yield from self._rank_queues(account, sums, top_queues)
         yield from self._rank_topics(account, sums, top_topics, top_subscriptions)
-        queues = yield from self._show(top_queues, self._queues.by_id, self._metrics.of_queue)
+        queues = yield from self._show(top_queues, self._queues.by_id, self._of_queue)
+        # With the retained messages of the rank: a topic has up to 500 subscriptions to examine.
         topics = yield from self._show(top_topics, self._topics.by_id, topic_metrics)
-        subscriptions = yield from self._show(top_subscriptions, self._topics.subscriptions, _shown)
+        subscriptions = yield from self._show(top_subscriptions, self._topics.subscriptions, _of_subscription)
         return Top(sums, queues, topics, subscriptions)
 
     @staticmethod
     def _show(
-        top: "_Largest", by_id: Mapping[int, _Ranked], of: Callable[[_Ranked], _Figures]
+        top: "_Largest", by_id: Mapping[int, _Ranked], of: Callable[[_Ranked, int], _Figures]
     ) -> Generator[None, None, list[_Figures]]:
         figures: list[_Figures] = []
-        for place, number in enumerate(top.ids(), 1):
+        for place, (messages, _, negated_id) in enumerate(top.ranks(), 1):
             # By id: the queue may be deleted since its rank was taken.
-            ranked = by_id.get(number)
+            ranked = by_id.get(-negated_id)
             if ranked is not None:
-                figures.append(of(ranked))
+                figures.append(of(ranked, messages))
             if place % SHOWN_A_STEP == 0:
                 yield
         return figures
+
+    def _of_queue(self, queue: Queue, messages: int) -> QueueMetrics:
+        del messages
+        return self._metrics.of_queue(queue)
 
     def _rank_queues(self, account: str | None, sums: MetricSums, top: "_Largest") -> Generator[None]:
         runtimes = self._runtime
@@ -134,7 +140,8 @@ class TopMetrics:
             yield
 
 
-def _shown(subscription: Subscription) -> TopSubscription:
+def _of_subscription(subscription: Subscription, messages: int) -> TopSubscription:
+    del messages
     topic = subscription.topic
     return TopSubscription(topic.account, topic.name, subscription_metrics(subscription))
 
@@ -145,12 +152,11 @@ def _rank_subscriptions(topic: Topic, sums: MetricSums, subscriptions: "_Largest
     for subscription in topic.subscriptions.values():
         deliveries = subscription.deliveries
         pending = deliveries.pending_count
-        if pending:
-            first = deliveries.first_pending()
+        first = deliveries.first_pending() if pending else None
+        if first is not None:
             retained.add(pending, first)
             sums.undelivered += pending
-            if first is not None:
-                sums.oldest_undelivered_ms = _earlier(sums.oldest_undelivered_ms, topic.steps.sent_at(first))
+            sums.oldest_undelivered_ms = _earlier(sums.oldest_undelivered_ms, topic.steps.sent_at(first))
         subscriptions.offer((pending, deliveries.failed + deliveries.delivered, -subscription.subscription_id))
     return retained.count
 
@@ -175,6 +181,6 @@ class _Largest:
         elif heap and rank > heap[0]:
             heapreplace(heap, rank)
 
-    def ids(self) -> list[int]:
-        """Return the ids of the largest ranks in descending order."""
-        return [-rank[2] for rank in sorted(self._heap, reverse=True)]
+    def ranks(self) -> list[Rank]:
+        """Return the largest ranks in descending order."""
+        return sorted(self._heap, reverse=True)
