@@ -1,6 +1,7 @@
 """The HTTPS port before HTTP begins: the number and the time of handshakes, plain clients, a new certificate."""
 
 import asyncio
+import json
 import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from cmqd_gateway.reload import Reload
 from support.certificates import make_certificate, shown_certificate, trusting_context
 from support.cmq_requests import PATH
 from support.eventually import eventually
@@ -139,3 +141,27 @@ async def test_the_end_of_the_gateway_closes_sockets_in_the_handshake(rig: Gatew
     assert await reader.read() == b""
     assert rig.gateway.guards.arriving == 0
     writer.close()
+
+
+async def test_a_reload_of_the_broker_without_tls_reads_the_files_of_the_gateway_again(rig: GatewayRig, tmp_path: Path):
+    """The HTTPS of a child whose own settings name the files."""
+    reload = Reload(rig.http_server, rig.settings)
+    second = make_certificate(tmp_path, "second")
+    reload.begin(b'{"log_level": "info"}')
+    await eventually_shown(rig, second)
+
+    (tmp_path / "other").mkdir()
+    third = make_certificate(tmp_path / "other", "third")
+    files = {"tls_certificate": f"{tmp_path}/other/certificate.pem", "tls_key": f"{tmp_path}/other/key.pem"}
+    reload.begin(json.dumps({"log_level": "info", **files}).encode())
+    await eventually_shown(rig, third)
+
+    # SIGHUP: the files of the last line, and not those of the start.
+    fourth = make_certificate(tmp_path / "other", "fourth")
+    reload.begin()
+    await eventually_shown(rig, fourth)
+
+
+async def eventually_shown(rig: GatewayRig, certificate: bytes) -> None:
+    while await asyncio.to_thread(shown_certificate, *address_of(rig)) != certificate:
+        pass
