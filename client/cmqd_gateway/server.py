@@ -108,7 +108,8 @@ class GatewayServer:
             if runner.server is not None:
                 # Idle connections close at once; the shutdown would wait for the whole time for their next request.
                 runner.server.pre_shutdown()
-                await runner.server.shutdown(DRAIN_SECONDS)
+                # aiohttp waits twice for so long: for the handler, and then for the end of its task.
+                await runner.server.shutdown(DRAIN_SECONDS / 2)
             await runner.cleanup()
         # Last: messages of answers that were not written go back to their queues over these connections.
         await self.gateway.close()

@@ -1,9 +1,10 @@
 """Connections to the broker: a client per key, opened once, closed when idle, bounded in number."""
 
 import asyncio
+import random
 from collections import Counter
 from contextlib import AsyncExitStack
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -174,7 +175,7 @@ async def test_polls_use_more_clients_as_they_grow_in_number_and_leave_the_reque
     # The next polls gather in the first client, so the others become idle.
     async with rig.connections.polling(rig.own) as first, rig.connections.polling(rig.own) as second:
         assert first is second
-        rig.clock.advance(60)
+        rig.clock.advance(61)
         rig.connections.close_idle()
         assert len(rig.connections) == 1
     await rig.connections.close()
@@ -277,3 +278,76 @@ async def test_requests_that_wait_for_a_client_get_an_error_at_the_end_and_are_n
     for task in (waiting, polling):
         with pytest.raises(ClientClosed):
             await task
+
+
+# ---------------------------------------------------------------- all at once
+
+
+class FakeClient:
+    """A client without a broker, whose opening takes some turns of the loop and may fail."""
+
+    def __init__(self, draw: random.Random) -> None:
+        self._draw = draw
+        self.max_waiting_requests: int | None = None
+        self.is_open = self.is_closed = False
+
+    async def open(self) -> None:
+        for _ in range(self._draw.randrange(4)):
+            await asyncio.sleep(0)
+        if self._draw.random() < 0.1:
+            raise ServerUnreachable("no broker")
+        self.is_open, self.max_waiting_requests = True, 8
+
+    async def close(self) -> None:
+        self.is_closed = True
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_the_limits_hold_and_no_client_is_closed_in_use_or_forgotten(seed: int):
+    draw = random.Random(seed)
+    clock = RigClock()
+    clock.hold()
+    made: list[FakeClient] = []
+
+    def make(key: KeySecret) -> Any:
+        made.append(FakeClient(draw))
+        return made[-1]
+
+    limit = 9
+    connections = BrokerConnections(make, limit, 60.0, clock)
+    outcomes: Counter[str] = Counter()
+
+    async def request(key: KeySecret, *, is_poll: bool) -> None:
+        try:
+            async with (connections.polling if is_poll else connections.client)(key) as client:
+                used = cast("FakeClient", client)
+                for _ in range(draw.randrange(30)):
+                    assert used.is_open
+                    assert not used.is_closed
+                    await asyncio.sleep(0)
+                outcomes["served"] += 1
+        except (TooManyKeysInUse, TooManyPolls, ServerUnreachable) as refusal:
+            outcomes[type(refusal).__name__] += 1
+
+    requests: list[asyncio.Task[None]] = []
+    for _ in range(3_000):
+        key = KeySecret(f"id-{draw.randrange(8)}", "changed" if draw.random() < 0.05 else "secret")
+        requests.append(asyncio.create_task(request(key, is_poll=draw.random() < 0.6)))
+        if draw.random() < 0.1:
+            draw.choice(requests[-10:]).cancel()
+        if draw.random() < 0.02:
+            clock.advance(61)
+            connections.close_idle()
+        if draw.random() < 0.5:
+            await asyncio.sleep(0)
+        assert len(connections) <= limit
+        assert connections.for_polls <= limit // 2
+    for result in await asyncio.gather(*requests, return_exceptions=True):
+        assert result is None or isinstance(result, asyncio.CancelledError), result
+    clock.advance(61)
+    connections.close_idle()
+    assert len(connections) == connections.keys == 0
+    await connections.close()
+
+    assert all(client.is_closed for client in made)
+    assert set(outcomes) == {"served", "TooManyKeysInUse", "TooManyPolls", "ServerUnreachable"}

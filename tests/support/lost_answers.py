@@ -27,7 +27,7 @@ def lose_next_answer(rig: GatewayRig, monkeypatch: pytest.MonkeyPatch) -> asynci
     async def lose(response: web.Response, request: web.BaseRequest) -> Any:
         monkeypatch.setattr(web.Response, "prepare", prepare)
         clients = list(rig.clients)
-        rig.clock.advance(rig.settings.key_idle_seconds)
+        rig.clock.advance(rig.settings.key_idle_seconds + 1)
         rig.gateway.connections.close_idle()
         await eventually(lambda: all(client.state is ClientState.CLOSED for client in clients))
         lost.set()
