@@ -23,7 +23,6 @@ MAX_BATCH: Final = 16
 
 _SLICE: Final = 16_384
 """Bytes that are decoded at once: 1.7 ms for percent signs alone, 0.2 ms for escapes."""
-_BLANKS: Final = bytes.maketrans(b"+", b" ")
 _MALFORMED_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 _INDEX = re.compile(r"0|[1-9][0-9]{0,8}")
 _NAME = re.compile(r"[A-Za-z0-9_-]*")
@@ -92,47 +91,64 @@ def form_steps(*parts: bytes) -> Generator[None, None, Form]:
         raise Refusal(Reason.KEY_FORMAT, f"the request has more than {MAX_PARAMETERS} parameters")
     since_yield = 0
     for part in parts:
+        is_large = len(part) > _SLICE
+        if is_large:
+            # Each look over, and each copy of, 4 MiB is a step of its own.
+            yield
         # A separator is neither "+" nor " ", so a single call decodes the spaces of all parameters.
-        spaced = part.replace(b"+", b" ") if len(part) <= _SLICE else part.translate(_BLANKS)
-        for piece in spaced.split(b"&"):
+        pieces = (part if is_large else part.replace(b"+", b" ")).split(b"&")
+        if is_large:
+            yield
+        for piece in pieces:
             if not piece:
                 continue
             raw_name, _, raw_value = piece.partition(b"=")
             if len(raw_name) > 3 * MAX_NAME_BYTES:
                 raise Refusal(Reason.KEY_FORMAT, f"the name of a parameter is longer than {MAX_NAME_BYTES} bytes")
+            if is_large:
+                raw_name = raw_name.replace(b"+", b" ")
             try:
                 name = (_unquoted(raw_name) if b"%" in raw_name else raw_name).decode()
             except UnicodeDecodeError:
                 raise Refusal(Reason.KEY_FORMAT, "the name of a parameter is not UTF-8") from None
             if name in form:
                 raise Refusal(Reason.NOT_REPEATABLE, f"the parameter {name!r} is given twice")
-            if b"%" not in raw_value:
-                form[name] = raw_value
-            elif len(raw_value) <= _SLICE:
-                form[name] = _unquoted(raw_value)
-                since_yield += len(raw_value)
+            if is_large:
+                form[name] = yield from _value_steps(raw_value)
+                since_yield += len(piece)
                 if since_yield > _SLICE:
                     since_yield = 0
                     yield
             else:
-                form[name] = yield from _unquote_steps(raw_value)
+                form[name] = _unquoted(raw_value) if b"%" in raw_value else raw_value
     return form
 
 
-def _unquote_steps(raw: bytes) -> Generator[None, None, bytes]:
+def _value_steps(raw: bytes) -> Generator[None, None, bytes]:
+    """Decode a value of a large form, in slices."""
+    if len(raw) <= _SLICE or (b"%" not in raw and b"+" not in raw):
+        return _value(raw)
+    yield
     decoded: list[bytes] = []
     start = 0
-    while start < len(raw):
+    while len(raw) - start > _SLICE:
         end = start + _SLICE
         # No escape is cut: an escape has no second percent sign, so a cut before the sign is safe.
         if raw[end - 1 : end] == b"%":
             end -= 1
         elif raw[end - 2 : end - 1] == b"%":
             end -= 2
-        decoded.append(_unquoted(raw[start:end]))
+        decoded.append(_value(raw[start:end]))
         start = end
         yield
+    decoded.append(_value(raw[start:]))
+    yield
     return b"".join(decoded)
+
+
+def _value(raw: bytes) -> bytes:
+    raw = raw.replace(b"+", b" ")
+    return _unquoted(raw) if b"%" in raw else raw
 
 
 def _unquoted(raw: bytes) -> bytes:
