@@ -1,4 +1,4 @@
-"""Connections to the broker: a client per key, opened once, closed when idle, bounded in number."""
+"""Connections to the broker: clients per key, opened once, closed when idle, bounded in number."""
 
 import asyncio
 import random
@@ -192,7 +192,7 @@ async def test_polls_have_at_most_half_of_the_connections_and_refuse_no_other_re
                 await rig.poll(stack, key)
             await rig.use(key)
         assert len(rig.connections) == 4
-    # The idle clients of the one key make room for the polls of the other.
+    # The idle clients of a key make room for the polls of another key.
     async with rig.connections.polling(other):
         assert len(rig.connections) == 4
     await rig.connections.close()
@@ -284,7 +284,7 @@ async def test_requests_that_wait_for_a_client_get_an_error_at_the_end_and_are_n
 
 
 class FakeClient:
-    """A client without a broker, whose opening takes some turns of the loop and may fail."""
+    """A client without a broker. The opening takes some turns of the loop, and may fail."""
 
     def __init__(self, draw: random.Random) -> None:
         self._draw = draw
