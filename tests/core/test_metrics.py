@@ -252,3 +252,21 @@ def test_the_totals_of_very_many_accounts_are_added_up_in_steps_too():
 
     assert in_between == 2
     assert totals.queues.sent == len(accounts)
+
+
+def test_a_deleted_topic_leaves_its_totals_to_its_account_and_the_pages():
+    rig = Rig()
+    for topic in ("aaa", "bbb"):
+        rig.create_topic(topic)
+        rig.subscribe("https://a.example/", topic=topic, name="web")
+        rig.publish(b"12", topic=topic)
+    before = totals_of(rig.broker)
+    assert [topic.topic for topic in rig.broker.topic_metrics(None, ("", ""), 10)[0]] == ["aaa", "bbb"]
+
+    rig.done(rig.broker.unsubscribe(ACCOUNT, "aaa", "web", rig.now_ms))
+    rig.done(rig.broker.delete_topic(ACCOUNT, "aaa"))
+
+    assert totals_of(rig.broker).topics == before.topics
+    assert before.topics.published == 2
+    assert [topic.topic for topic in rig.broker.topic_metrics(None, ("", ""), 10)[0]] == ["bbb"]
+    assert rig.broker.count_objects(None) == (0, 1, 1)

@@ -177,3 +177,22 @@ def test_the_subscriptions_of_a_topic_are_examined_once(monkeypatch: pytest.Monk
     # And once more for each of the three subscriptions that are shown.
     assert sum(steps) + examined == 303
     assert max(steps) == 200
+
+
+@pytest.mark.parametrize("order", ["abc", "acb", "bac", "bca", "cab", "cba"])
+def test_the_oldest_message_is_found_in_whatever_queue_it_is(order: str):
+    rig = Rig()
+    for name in order:
+        rig.create(name)
+        rig.send(b"1", b"2", name=name)
+        rig.advance(1000)
+        rig.send(b"3", name=name)
+        rig.advance(1000)
+    # The first queue has the oldest step, and no message of it any more.
+    rig.delete(*rig.handles(most=2, name=order[0]), name=order[0])
+
+    top = top_of(rig.broker)
+
+    times = [queue.oldest_message_ms for queue in top.queues if queue.oldest_message_ms is not None]
+    assert len(times) == 3
+    assert top.sums.oldest_message_ms == min(times)

@@ -98,10 +98,12 @@ class TopMetrics:
 
     def _rank_queues(self, account: str | None, sums: MetricSums, top: "_Largest") -> Generator[None]:
         runtimes = self._runtime
+        oldest_ms: int | None = None
         after = ("", "")
         while queues := self._queues.in_order.behind(account, after, RANKED_A_STEP):
             for queue in queues:
-                index, queue_id, totals = queue.index, queue.queue_id, queue.index.totals
+                index, queue_id = queue.index, queue.queue_id
+                totals = index.totals
                 damaged = len(index.damaged)
                 held = index.live_count - damaged
                 if held:
@@ -112,9 +114,12 @@ class TopMetrics:
                     sums.half += half
                     # A live message is in one state. The property would add up the other states once more.
                     sums.in_flight += held - active - delayed - half
-                    oldest = index.oldest_unconsumed()
-                    if oldest is not None:
-                        sums.oldest_message_ms = _earlier(sums.oldest_message_ms, index.steps.sent_at(oldest))
+                    first_ms = index.steps.first_start_ms()
+                    # The search costs as much as the rest of this loop, and most queues have no older message.
+                    if oldest_ms is None or first_ms is None or first_ms < oldest_ms:
+                        oldest = index.oldest_unconsumed()
+                        if oldest is not None:
+                            oldest_ms = sums.oldest_message_ms = _earlier(oldest_ms, index.steps.sent_at(oldest))
                 sums.damaged += damaged
                 sums.rewindable += index.rewindable_count
                 runtime = runtimes.get(queue_id)
