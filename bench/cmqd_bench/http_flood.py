@@ -1,12 +1,12 @@
-"""Memory of a gateway under a flood by strangers: resident memory each second, of a run of a minute.
+"""Memory of a gateway under a flood by strangers: resident memory, second by second.
 
-Strangers know a SecretId, because ids stand in every request, but no secret. Kinds of connections, equally many each:
+Strangers know a SecretId, because ids stand in every request, but no secret. Kinds of connections:
 
     signatures    small sends with a known id and a wrong signature
-    ids           small sends, each with another unknown id
+    ids           small sends with unknown ids, a new id per send
     forms         forms of 1 MiB with a known id and a wrong signature: the gateway hashes them for all possible hosts
-    slow          forms of 4 MiB of which the last byte never comes
-    heads         heads of many fields that never end
+    slow          forms of 4 MB without their last byte
+    heads         heads of many fields without an end
     keys          the JSON API with wrong pairs
 
 A sixth of the time the broker is stopped: requests wait for answers about their keys, with their bodies in memory.
@@ -70,7 +70,7 @@ def requests_of(secret_id: str) -> dict[str, Callable[[], bytes]]:
 async def flood_memory(
     server: HttpServer, broker_pids: Sequence[int], seconds: float, secret_id: str
 ) -> dict[str, Any]:
-    """Flood a gateway for some seconds; return its memory before, each second, and at the end without connections."""
+    """Flood a gateway for some seconds; return the gateway's memory before, meanwhile, and without connections."""
     before = rss_kib(server.pids)
     samples: list[int] = []
     async with _strangers(server, secret_id) as answered:
@@ -132,7 +132,7 @@ async def _stranger(server: HttpServer, kind: str, make: Callable[[], bytes], an
                         break
             finally:
                 writer.transport.abort()
-        # The gateway refused this connection: the next comes a moment later, as from a stranger elsewhere.
+        # The gateway refused this connection: the next connection comes a moment later.
         await asyncio.sleep(0.05)
 
 

@@ -58,6 +58,11 @@ UNITS = {
     "native_ratio_idle": "of the CPU a message without a gateway",
     "native_ratio_flooded": "of the CPU a message without a gateway",
     "flooded_gateway_cores": "of CPU, the flooded gateway",
+    "flood_seconds": "s, flood by strangers",
+    "flood_rss_before_mib": "MiB of the gateway before",
+    "flood_rss_max_mib": "MiB, largest",
+    "flood_rss_max_first_half_mib": "MiB, largest of the first half",
+    "flood_rss_after_mib": "MiB, without connections",
     "rss_kib_per_connection": "KiB of server memory",
     "loop_busy": "of one core",
     "other_cores": "used by other programs",
@@ -71,7 +76,9 @@ LOAD_HEADS = {
     "foreign_cores": "foreign",
 }
 """Heads of the table of HTTP loads: CPU per request, cores of the HTTP servers and of other programs."""
-NOT_SHOWN = frozenset({"scenario", "durability", "conditions", "options", "rounds", "latency_ms", "loads"})
+NOT_SHOWN = frozenset(
+    {"scenario", "durability", "conditions", "options", "rounds", "latency_ms", "loads", "flood_rss_mib"}
+)
 
 
 def report(options: Options, rounds: Sequence[Figures], conditions: Figures) -> dict[str, Any]:

@@ -18,7 +18,7 @@ LARGE = 2_500_000
 async def test_bodies_count_while_the_broker_does_not_answer_for_their_key():
     async with GatewayRig(body_memory_bytes=8 << 20) as rig:
         rig.table.answers.clear()
-        # A stranger: any id, and a signature of another secret.
+        # A stranger: any id, and a wrong signature.
         form = rig.sign({"Action": "SendMessage", "queueName": "orders", "filler": b"x" * LARGE}) | {"SecretId": b"any"}
         waiting = [asyncio.create_task(rig.post(form)) for _ in range(2)]
         await eventually(lambda: rig.gateway.bodies.bytes_in_use > 2 * LARGE)
