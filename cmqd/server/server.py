@@ -422,6 +422,7 @@ class Server:
         )
         metrics = MetricsRequests(
             broker=broker,
+            log=self.log,
             answering=answering,
             accounts=accounts,
             server_metrics=self.metrics,

@@ -1,17 +1,20 @@
 """Metrics of queues, topics and the server, for monitoring systems."""
 
 import dataclasses
+from collections import deque
 from collections.abc import Callable, Generator
 from typing import Final, TypeAlias, TypeVar
 
 from cmqd.core.broker import Broker
 from cmqd.core.facts.gone_totals import AccountTotals
 from cmqd.core.operations.top_metrics import Top
+from cmqd.log.interface import Log
 from cmqd.server.accounts import Accounts
 from cmqd.server.accounts_file import ADMIN
 from cmqd.server.answering import Answering
 from cmqd.server.client import Client
 from cmqd.server.part import part
+from cmqd.server.refusals import BUSY_RETRY_MS
 from cmqd.server.shown_names import names_shown_to
 from cmqd.server.sliced_work import SlicedWork
 from cmqd_protocol import messages as wire
@@ -37,6 +40,9 @@ ENTRIES_AT_ONCE: Final = 1_000
 """Queues in replies that are handed over in a slice: their encoding takes about 0.5 ms."""
 ENTRIES_OF_TOTALS: Final = 16
 """Queues that cost as much to encode as a reply with totals."""
+MAX_PAGES_AHEAD: Final = 16
+"""Pages that wait for the disk, of all clients: up to 0.5 MiB each. While the disk hangs, pipelined requests would fill
+the memory with pages."""
 HALTED: Final = "the broker stopped while the figures were read"
 
 
@@ -49,6 +55,7 @@ class MetricsRequests:
     """
 
     broker: Broker
+    log: Log
     answering: Answering
     accounts: Accounts
     server_metrics: Callable[[], ServerMetrics]
@@ -57,6 +64,8 @@ class MetricsRequests:
     work: SlicedWork
     _waiting: dict[Shared, list[Asker]] = dataclasses.field(default_factory=dict[Shared, list[Asker]], init=False)
     """Requests by the figures that they share, until the reading of these figures begins."""
+    _page_lsns: deque[int] = dataclasses.field(default_factory=deque[int], init=False)
+    """The LSN that each of the last pages waits for, ascending."""
 
     def totals(self, client: Client, request: wire.GetMetrics) -> None:
         """Add up the totals in steps and answer."""
@@ -191,6 +200,11 @@ class MetricsRequests:
                 # The memory of finished pages would grow with each further request of a client that does not read.
                 client.park(request)
                 return
+            if self._pages_ahead() >= MAX_PAGES_AHEAD:
+                text = f"{MAX_PAGES_AHEAD} pages of metrics wait for the disk; try again"
+                client.answer(error(request_id, ErrorCode.BUSY, text, retry_after_ms=BUSY_RETRY_MS))
+                self.schedule()
+                return
             entries: list[_T] = []
             behind: Name | None = after
             for _ in range(SLICES_A_PAGE):
@@ -203,9 +217,17 @@ class MetricsRequests:
                     break
                 yield
             self.answering.answer_lookup(client, make_reply(request_id, self.now_ms(), entries, behind))
+            self._page_lsns.append(self.log.last_lsn)
             self.schedule()
 
         self.work.add(client.account, page())
+
+    def _pages_ahead(self) -> int:
+        """Return the number of pages that wait for the disk."""
+        lsns, durable_lsn = self._page_lsns, self.log.durable_lsn
+        while lsns and lsns[0] <= durable_lsn:
+            lsns.popleft()
+        return len(lsns)
 
     def _account(self, client: Client, all_accounts: bool) -> str | None:
         """Return the account of a page, None for all accounts.
