@@ -25,7 +25,7 @@ SMALL_NONCE: Final = 65_535
 """A nonce up to here is drawn from too few numbers for an identity."""
 ID_CHARACTERS: Final = 22
 """Characters of a dedup id: 126 bits of the digest, and a character for the place in the batch. The broker keeps
-every id in memory for five minutes, at some 170 bytes and the id itself, and refuses the sends of an account that is
+every id in memory for five minutes, at some 140 bytes and the id itself, and refuses the sends of an account that is
 over its share of memory: each further character lowers the rate at which an account can send."""
 _PLACES: Final = string.ascii_letters + string.digits + "-_"
 """A character for each place in a batch; a batch of API 2.0 has at most 16 messages."""
