@@ -77,6 +77,8 @@ class Gateway:
         """The readiness of the broker; its probe uses the gateway's own key."""
         self.is_draining = False
         """True while the gateway is ending: no more connections are accepted, and answers close their connections."""
+        self.paused_refusals: int = 0
+        """Refusals of wrong keys that wait now."""
         self._undoing: set[asyncio.Task[object]] = set()
         self._hand_overs: set[HandOver] = set()
         """The requests in progress that may hold messages."""
@@ -104,6 +106,21 @@ class Gateway:
         await self.figures.close()
         await self.connections.close()
         await self.secrets.close()
+
+    async def pause_refusal(self, request: web.BaseRequest, refusal: Exception) -> None:
+        """Wait before the refusal of a wrong key, so that a connection gets few such refusals a second.
+
+        A program with a wrong secret in a tight loop, or a stranger, would otherwise take a core of the machine, which
+        native clients may share. A connection with pipelined requests gets its answers one after the other.
+        """
+        self.bodies.release(request)
+        # The frames of the error hold the form of the request.
+        refusal.__traceback__ = None
+        self.paused_refusals += 1
+        try:
+            await asyncio.sleep(self.settings.wrong_key_pause_seconds)
+        finally:
+            self.paused_refusals -= 1
 
     def port_of(self, request: web.BaseRequest) -> int:
         """Return the port of the listener that a request came to; 0 if the connection is lost."""

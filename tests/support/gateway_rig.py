@@ -71,6 +71,7 @@ class GatewayRig:
     def __init__(self, *, broker: Mapping[str, Any] | None = None, **settings: Any) -> None:
         """Make a rig with settings of the gateway, and with settings of the broker."""
         settings.setdefault("listen", "127.0.0.1:0")
+        settings.setdefault("wrong_key_pause_seconds", 0.0)
         self.settings = Settings(**settings)
         self.server = LocalServer(**(broker or {}))
         self.table = KeyTable()

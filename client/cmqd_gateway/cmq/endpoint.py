@@ -58,6 +58,8 @@ class Endpoint:
             try:
                 response = _response(request_id, 0, "", await self._run(request, hand_over))
             except Refusal as refusal:
+                if refusal.reason in _WRONG_KEY:
+                    await self._gateway.pause_refusal(request, refusal)
                 return _response(request_id, refusal.code, refusal.message, refusal.fields)
             except Exception as bug:
                 _log.error("request_failed", request_id=request_id, error=type(bug).__name__, exc_info=bug)
@@ -175,6 +177,7 @@ class Endpoint:
 
 _HEADERS: Final = {"Content-Type": "application/json; charset=utf-8", "Cache-Control": "no-store"}
 """Of every answer: a cache must not keep messages, not even of a receive by GET."""
+_WRONG_KEY: Final = frozenset({Reason.AUTHENTICATION_FAILED, Reason.SECRET_ID_UNKNOWN})
 _RECEIVES: Final = frozenset({"ReceiveMessage", "BatchReceiveMessage"})
 
 

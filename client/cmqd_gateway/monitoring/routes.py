@@ -60,6 +60,7 @@ class _Monitoring:
                 return _text(429, "the key is over its limit of requests")
             text = await gateway.figures.get(_reader_of(key), partial(gateway.connections.client, key))
         except NotAuthenticated as refusal:
+            await gateway.pause_refusal(request, refusal)
             headers = {"WWW-Authenticate": 'Bearer realm="cmqd"'}
             return _text(401, str(refusal), headers)
         except PermissionDenied as refusal:

@@ -82,6 +82,8 @@ class _OperationHandler:
                 key = await self._key(request)
                 response = self._response(await self._run(request, key, hand_over))
             except ProblemError as refusal:
+                if refusal.problem.status == 401:
+                    await self._gateway.pause_refusal(request, refusal)
                 return _problem_response(request, refusal.problem, refusal.headers)
             except CmqError as error:
                 return _problem_response(request, problem_of(error), {})
