@@ -43,13 +43,16 @@ class HttpServer:
 
 
 @asynccontextmanager
-async def gateways(broker: Broker, count: int, own_key: str) -> AsyncGenerator[list[HttpServer]]:
+async def gateways(
+    broker: Broker, count: int, own_key: str, flags: Sequence[str] = ()
+) -> AsyncGenerator[list[HttpServer]]:
     """Run ``count`` gateways before a running broker.
 
     Args:
         broker: the broker.
         count: number of processes.
         own_key: key with the role ``gateway``, as ``SECRET_ID:SECRET_KEY``.
+        flags: further flags of the command line.
     """
     python = [sys.executable] if broker.python is None else [broker.python, "-P"]
     processes: list[subprocess.Popen[bytes]] = []
@@ -61,7 +64,7 @@ async def gateways(broker: Broker, count: int, own_key: str) -> AsyncGenerator[l
             log_file = broker.folder / f"gateway-{number}.log"
             reading, writing = os.pipe()
             command = [*python, "-m", "cmqd_gateway", "--broker", f"cmq://{broker.ready.host}:{broker.ready.port}"]
-            command += ["--listen", "127.0.0.1:0", "--key-fd", str(reading), "--ready-file", str(ready_file)]
+            command += ["--listen", "127.0.0.1:0", "--key-fd", str(reading), "--ready-file", str(ready_file), *flags]
             with log_file.open("ab") as log:
                 process = subprocess.Popen(
                     command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=[reading]

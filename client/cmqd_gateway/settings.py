@@ -97,7 +97,7 @@ class Settings:
     ] = 0
     wrong_key_pause_seconds: Annotated[
         Seconds, _range(_LIMITS, 0, 60, "pause before the refusal of an unknown key, a wrong secret or signature")
-    ] = 0.1
+    ] = 0.5
 
     # An SDK stamps a request before its connection is open, so the time behind includes waits of the client.
     timestamp_behind_seconds: Annotated[

@@ -79,7 +79,7 @@ def test_a_scenario_reports_its_keys_and_leaves_nothing_behind(command: str, own
 
 
 def test_every_load_over_http_does_its_cycles(tmp_path: Path):
-    load = "--connections 4 --idle 20 --seconds 0.2 --warm-up 0.1 --flood 1.2 --rounds 1"
+    load = "--connections 4 --idle 20 --seconds 0.2 --warm-up 0.1 --flood 2 --rounds 1"
 
     report = report_of(tmp_path, *f"gateway {load}".split())
 
@@ -88,9 +88,9 @@ def test_every_load_over_http_does_its_cycles(tmp_path: Path):
     assert list(loads) == ["api_2_0", "json_api", "api_2_0_two_gateways", "json_api_two_gateways"]
     assert all(load["requests_per_second"] > 0 for load in loads.values())
     assert report["idle_connections_lost"] == 0
-    assert len(report["flood_rss_mib"]) > 2
+    assert report["flood_rss_mib"]
     assert all(mib > 0 for mib in report["flood_rss_mib"])
-    assert report["flood_answers"]["signatures"] > 0
+    assert sum(report["flood_answers"].values()) > 0
     assert all(report[f"native_messages_{which}"] > 0 for which in ("alone", "idle", "flooded"))
     assert list(tmp_path.iterdir()) == []
 

@@ -63,4 +63,4 @@ async def test_other_refusals_do_not_wait():
 
 
 def test_a_gateway_pauses_unless_it_is_told_otherwise():
-    assert Settings().wrong_key_pause_seconds == 0.1
+    assert Settings().wrong_key_pause_seconds == 0.5

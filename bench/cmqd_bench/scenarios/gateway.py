@@ -16,7 +16,8 @@ memory per connection.
 
 At the end the native cycle (batch 1) runs on, while its CPU per message in the broker is measured in turns: without a
 gateway, beside an idle gateway, and beside a gateway that a further process floods with requests with wrong signatures.
-The broker must do no work for these requests.
+The broker must do no work for these requests. A second gateway, ``unpaused``, refuses the flood without the pause
+before refusals of wrong keys, so the flood takes as much of the cores as it gets.
 
 Last, ``--flood SECONDS``: the memory of a gateway each second while strangers flood it in six ways (``http_flood``).
 """
@@ -58,6 +59,8 @@ NATIVE_TURNS = 4
 NATIVE_CONNECTIONS = 16
 SPARE_FILES = 200
 """Descriptors beside the connections: log files, pipes, libraries."""
+UNPAUSED = ("--wrong-key-pause-seconds", "0")
+"""Flags of a gateway that refuses wrong keys without its pause, so that a flood takes as much CPU as it gets."""
 MAIN = "api_2_0"
 """The load of the main figures."""
 
@@ -141,9 +144,9 @@ async def _native(session: Session, options: Options, own_key: str, secret_id: s
     """Return the broker's CPU per message of the native cycle at batch 1, in us, with and without a gateway."""
     queue = await session.create_queue("native")
     await cycle.load(session, replace(options, batch=1, connections=NATIVE_CONNECTIONS), queue)
-    cpu: dict[str, float] = {"alone": 0.0, "idle": 0.0, "flooded": 0.0}
+    cpu: dict[str, float] = {"alone": 0.0, "idle": 0.0, "flooded": 0.0, "unpaused": 0.0}
     messages: dict[str, int] = dict.fromkeys(cpu, 0)
-    flood_cpu = flood_seconds = 0.0
+    gateway_cpu: dict[str, float] = {"flooded": 0.0, "unpaused": 0.0}
 
     async def measure(which: str) -> None:
         await session.guard.sleep(options.warm_up)
@@ -152,30 +155,31 @@ async def _native(session: Session, options: Options, own_key: str, secret_id: s
         cpu[which] += session.broker.cpu_seconds() - before
         messages[which] += session.tally.deleted - deleted
 
-    async def flooded(server: HttpServer) -> None:
-        nonlocal flood_cpu, flood_seconds
+    async def flooded(which: str, server: HttpServer) -> None:
         async with flooding(server, options.connections, secret_id):
             before, started = cpu_seconds(server.pids), monotonic()
-            await measure("flooded")
-            flood_cpu += cpu_seconds(server.pids) - before
-            flood_seconds += monotonic() - started
+            await measure(which)
+            gateway_cpu[which] += (cpu_seconds(server.pids) - before) / (monotonic() - started)
 
     for turn in range(NATIVE_TURNS):
         await measure("alone")
         async with gateways(session.broker, 1, own_key) as (server,):
             if turn % 2:
-                await flooded(server)
+                await flooded("flooded", server)
                 await measure("idle")
             else:
                 await measure("idle")
-                await flooded(server)
+                await flooded("flooded", server)
+        async with gateways(session.broker, 1, own_key, UNPAUSED) as (server,):
+            await flooded("unpaused", server)
     per_message = {which: cpu[which] / max(messages[which], 1) * 1e6 for which in cpu}
     return {
         **{f"native_us_{which}": round(per_message[which], 1) for which in cpu},
         **{f"native_messages_{which}": messages[which] for which in cpu},
         "native_ratio_idle": round(per_message["idle"] / per_message["alone"], 3),
         "native_ratio_flooded": round(per_message["flooded"] / per_message["alone"], 3),
-        "flooded_gateway_cores": round(flood_cpu / flood_seconds, 2),
+        "native_ratio_unpaused": round(per_message["unpaused"] / per_message["alone"], 3),
+        **{f"{which}_gateway_cores": round(cores / NATIVE_TURNS, 2) for which, cores in gateway_cpu.items()},
     }
 
 
@@ -255,7 +259,7 @@ async def run(options: Options, broker: Broker) -> Round:
             extra |= await _idle(options, servers[0])
         extra |= await _native(session, options, own_key, address.secret_id)
         if options.flood:
-            async with gateways(broker, 1, own_key) as servers:
+            async with gateways(broker, 1, own_key, UNPAUSED) as servers:
                 extra |= await flood_memory(servers[0], broker.pids, options.flood, address.secret_id)
         main = costs[MAIN]
         return Round(
