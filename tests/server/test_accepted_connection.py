@@ -135,7 +135,7 @@ async def test_a_bad_request_of_one_connection_never_hurts_others(rig: ServerRig
     waiting = good.begin(wire.ReceiveMessages(good.next_id(), "jobs", 1, 5_000))
 
     bad.connection.data_received(frame(wire.encoder.encode([16, 1, "jobs", "not a list"])))
-    bad.connection.data_received(frame(wire.encoder.encode([150, 2])))
+    bad.connection.data_received(frame(wire.encoder.encode([190, 2])))
     await rig.turn()
     bad.machine._outstanding.update({1, 2})  # type: ignore[attr-defined]
     bad.read()
