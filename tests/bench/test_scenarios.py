@@ -96,7 +96,7 @@ def test_every_load_over_http_does_its_cycles(tmp_path: Path):
 
 
 @pytest.mark.parametrize("which", ["--subscribers 0", "--subscribers 3 --unmatched"])
-def test_what_nobody_gets_is_not_written(which: str, tmp_path: Path):
+def test_an_unmatched_message_is_not_written(which: str, tmp_path: Path):
     report = report_of(tmp_path, *f"fanout {which} --connections 4 --seconds 0.5 --warm-up 0.2 --rounds 1".split())
 
     assert report["publishes_per_second"] > 0

@@ -93,7 +93,7 @@ def test_a_queue_is_made_shown_changed_and_deleted(cmq_at: Cmq, server: Threaded
     assert cmq_at("queue", "info", "jobs").code == ExitCode.NOT_FOUND
 
 
-def test_what_exists_is_refused_or_accepted(cmq_at: Cmq) -> None:
+def test_an_existing_name_is_refused_or_accepted(cmq_at: Cmq) -> None:
     assert cmq_at("queue", "create", "orders").code == ExitCode.FAILED
     assert cmq_at("queue", "create", "orders", "--ensure").err == "queue 'orders' exists with the same attributes\n"
     assert cmq_at("queue", "create", "new", "--ensure", "--output", "json").json["created"] is True

@@ -55,14 +55,14 @@ async def _answered_receive(
     return receive
 
 
-async def test_it_knows_whom_it_talks_to(connection: Connection) -> None:
+async def test_the_connection_knows_its_server(connection: Connection) -> None:
     number = connection.connection_id
     assert (connection.account, connection.region, connection.server) == ("admin", "local", "cmqd")
     assert number > 0
     assert repr(connection) == f"<Connection {number} usable, 0 pending>"
 
 
-async def test_it_knows_what_the_server_said_of_itself(connection: Connection) -> None:
+async def test_the_connection_knows_the_facts_of_the_server(connection: Connection) -> None:
     assert connection.facts == ServerFacts(DEFAULT_MAX_WAITING_REQUESTS, frozenset(Feature) - {Feature.LONG_DELAYS})
 
 
@@ -258,7 +258,7 @@ async def test_a_time_out_around_a_receive_of_the_client_loses_nothing(client: C
     assert len(await client.queue("orders").receive()) == 1
 
 
-async def test_the_end_of_the_connection_fails_what_waits(connection: Connection, server: LocalServer) -> None:
+async def test_the_end_of_the_connection_fails_waiting_requests(connection: Connection, server: LocalServer) -> None:
     receive = _receive(connection)
     await server.link.wait_handled(wire.ReceiveMessages)
     server.link.connection.drop()
@@ -271,7 +271,7 @@ async def test_the_end_of_the_connection_fails_what_waits(connection: Connection
         _send(connection)
 
 
-async def test_closing_fails_receives_and_hands_back_what_was_on_its_way(server: LocalServer) -> None:
+async def test_closing_fails_receives_and_hands_back_messages_on_their_way(server: LocalServer) -> None:
     connection = await Connection.open(server.url)
     receive = await _answered_receive(connection, server, b"a")
 

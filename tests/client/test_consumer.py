@@ -856,7 +856,7 @@ async def test_a_loop_over_messages(client: Client, server: LocalServer) -> None
     assert await server.bodies("orders") == []
 
 
-async def test_leaving_the_loop_gives_back_what_was_not_taken(client: Client, server: LocalServer) -> None:
+async def test_leaving_the_loop_gives_back_messages_that_were_not_taken(client: Client, server: LocalServer) -> None:
     await server.put("orders", b"a", b"b", b"c")
 
     async for message in client.queue("orders").consume(prefetch=2):

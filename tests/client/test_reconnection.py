@@ -289,7 +289,7 @@ async def test_a_host_that_cannot_exist_is_unreachable() -> None:
             pass
 
 
-async def test_a_bug_in_connecting_reaches_those_who_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_bug_in_connecting_reaches_the_waiting_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     async def broken(*_: object, **__: object) -> None:
         raise RuntimeError("surprise")
 

@@ -48,7 +48,7 @@ def client(broker: LocalBroker) -> Iterator[Client]:
 # ------------------------------------------------------------------ completeness
 
 
-def test_the_module_is_what_the_generator_writes() -> None:
+def test_the_module_is_the_output_of_the_generator() -> None:
     assert sync_facade.FACADE.read_text() == sync_facade.facade(), "run: make docs"
 
 

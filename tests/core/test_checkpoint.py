@@ -206,7 +206,7 @@ def test_a_record_of_an_unknown_queue_above_the_checkpoint_is_an_error():
         recovered.broker.replay(MessagesSent(77, 0, 1, 1, [1]), 999)
 
 
-def test_packed_sessions_leave_out_what_is_gone():
+def test_packed_sessions_leave_out_ended_sessions():
     sessions = Sessions(Limits())
     sessions.note(ACCOUNT, 1, 1, 100, 1, 0)
 

@@ -426,7 +426,7 @@ def test_a_success_at_a_retry_lets_the_next_go_out_with_four_attempts_of_its_own
     assert subscriber.deliveries.is_pending(1)
 
 
-def test_nobody_minds_being_blocked_under_backoff():
+def test_a_block_has_no_effect_under_backoff():
     subscriber = Subscriber(3, BACKOFF)
     for _ in range(4):
         subscriber.start()

@@ -43,7 +43,7 @@ def test_a_crash_after_every_row_leaves_what_was_known_then():
     check_recovery(rig)
 
 
-def test_what_is_taken_up_after_a_crash_reaches_everybody():
+def test_pending_messages_reach_every_subscriber_after_a_crash():
     rig = a_rig()
     eventful(rig)
     for rows in range(rig.log.last_lsn + 1):
@@ -94,7 +94,7 @@ def test_a_checkpoint_holds_more_retries_than_fit_one_part():
 # ---------------------------------------------------------------------- rows that the log must keep
 
 
-def test_a_segment_is_live_as_long_as_somebody_waits_for_a_body_in_it():
+def test_a_segment_is_live_as_long_as_a_subscription_waits_for_a_body_in_it():
     rig = a_rig()
     topic = rig.broker.facts.topics.find(ACCOUNT, "news")
     queue = rig.create("q")

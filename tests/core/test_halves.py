@@ -25,7 +25,7 @@ def test_what_lies_below_a_floor_is_forgotten():
         assert halves.position_of(202) == (22 if floor < 25 else None)
 
 
-def test_checks_of_what_was_decided_are_forgotten():
+def test_checks_of_decided_messages_are_forgotten():
     halves = table()
 
     halves.end([20, 11], committed=True)

@@ -98,7 +98,7 @@ class TestTags:
             (["\N{SNOWMAN}"], ["\N{SNOWMAN}"], True),
         ],
     )
-    def test_who_receives(self, filters: list[str], message: list[str], received: bool):
+    def test_the_tags_that_match(self, filters: list[str], message: list[str], received: bool):
         assert match(tag_matcher(filters), message) == ((0,) if received else ())
 
     def test_one_copy_however_many_tags_are_common(self):
@@ -263,7 +263,7 @@ class TestKeys:
 
 @pytest.mark.parametrize("matcher_type", [lambda: Matcher(TagRules()), lambda: Matcher(KeyRules())])
 class TestChanges:
-    def test_nobody_gets_anything_of_an_empty_topic(self, matcher_type: Callable[[], Matcher[Any]]):
+    def test_an_empty_topic_matches_no_subscription(self, matcher_type: Callable[[], Matcher[Any]]):
         assert match(matcher_type(), "a") == ()
         assert len(matcher_type()) == 0
 
@@ -285,7 +285,7 @@ class TestChanges:
         assert match(matcher, "b") == (1, 5, 9)
         assert len(matcher) == 3
 
-    def test_one_who_is_not_there_cannot_be_removed(self, matcher_type: Callable[[], Matcher[Any]]):
+    def test_an_unknown_subscription_cannot_be_removed(self, matcher_type: Callable[[], Matcher[Any]]):
         matcher = matcher_type()
         matcher.set(1, ["a"])
 

@@ -99,7 +99,7 @@ def test_a_message_larger_than_the_limit_is_shown_alone():
     assert len(browse(rig.crash())) == 2
 
 
-def test_what_cannot_be_read_is_left_out():
+def test_unreadable_messages_are_left_out():
     rig = Rig()
     queue = rig.create()
     rig.send(b"1", b"2", b"3")

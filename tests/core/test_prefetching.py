@@ -32,7 +32,7 @@ def test_bodies_are_asked_for_two_seconds_ahead_and_not_earlier():
     assert asked_for(rig) == [[0, 1, 2, 3]]
 
 
-def test_who_waits_gets_a_delayed_message_when_it_is_due_without_another_read():
+def test_a_waiting_receive_gets_a_delayed_message_when_it_is_due_without_another_read():
     rig = later()
     waiter, _ = rig.wait(wait_ms=30_000)
     rig.advance(4500)

@@ -183,7 +183,7 @@ def test_a_whole_plan_is_made_anew_when_a_subscription_came_before_it_is_applied
     assert len(rig.bodies("late")) == 5
 
 
-def test_a_queue_that_fills_up_between_two_slices_takes_what_it_has_room_for():
+def test_a_queue_that_fills_up_between_two_slices_takes_as_many_as_fit():
     rig = a_wide_rig()
     rig.force("queue-2", max_backlog=20)
     plan = plan_of(rig, different())
@@ -444,7 +444,7 @@ def test_requests_of_one_plan_that_repeat_each_other_get_one_answer():
     check_recovery(rig)
 
 
-def test_a_dedup_id_behind_a_message_that_matched_nobody_gets_the_id_of_its_own_message():
+def test_a_dedup_id_behind_an_unmatched_message_gets_the_id_of_its_own_message():
     rig = a_wide_rig()
     labels: list[Any] = [["t0"], ["nobody"], ["t1"]]
     (first,) = together(rig, PublishRequest([b"1", b"2", b"3"], None, labels, 0, 0, ["a", "b", "c"]))

@@ -173,7 +173,7 @@ def test_what_is_sent_and_deleted_meanwhile_is_not_in_the_way():
     assert rig.bodies() == [b"4", b"5", b"6", b"7", b"8", b"new", b"newer"]
 
 
-def test_what_is_cleared_meanwhile_does_not_come_back():
+def test_a_message_cleared_meanwhile_does_not_come_back():
     rig = halfway()
     rig.clear()
     rig.send(b"new")

@@ -381,7 +381,7 @@ def test_a_rewind_survives_a_crash():
     assert again.rewind(START_MS).messages == 2
 
 
-def test_what_was_let_go_does_not_come_back_after_a_crash():
+def test_pruned_messages_do_not_come_back_after_a_crash():
     rig = rewindable(b"1", b"2", gap_ms=1000, rewind_ms=60_000)
     rig.set(rewind_ms=10_000)
     rig.settle(7000)
@@ -409,7 +409,7 @@ def test_segments_are_free_of_what_was_let_go_before_a_crash():
     assert [again.broker.live_in(queue_id, at, at + 1) for at in range(2)] == [0, 1]
 
 
-def test_a_checkpoint_keeps_what_is_rewindable():
+def test_a_checkpoint_keeps_rewindable_messages():
     rig = rewindable(*[b"%d" % number for number in range(6)])
     parts = rig.checkpoint()
     rig.rewind(START_MS + 4)

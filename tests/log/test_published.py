@@ -183,7 +183,7 @@ async def test_a_queue_that_is_named_twice_has_two_copies(open_rig: OpenRig) -> 
     assert missing == []
 
 
-async def test_what_is_published_for_no_queue_is_read_by_topic(open_rig: OpenRig) -> None:
+async def test_a_publish_without_queues_is_read_by_topic(open_rig: OpenRig) -> None:
     rig = await open_rig()
     publish(rig, 0, 2, ())
     await rig.commit()

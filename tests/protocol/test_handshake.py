@@ -131,7 +131,7 @@ class TestVectors:
                 assert ended.by_peer is by_peer
 
     @pytest.mark.parametrize("vector", PREAMBLES, ids=names(PREAMBLES))
-    def test_what_a_server_answers_to_the_first_bytes(self, vector: dict[str, Any]) -> None:
+    def test_the_answers_of_a_server_to_the_first_bytes(self, vector: dict[str, Any]) -> None:
         for pieces in ([bytes.fromhex(vector["client"])], list(byte_by_byte(bytes.fromhex(vector["client"])))):
             server = a_server()
 
@@ -322,7 +322,7 @@ class TestProof:
         assert pair.client.data_to_send(0) == []
 
     @pytest.mark.parametrize("byte", range(16))
-    def test_nobody_in_between_can_change_what_was_said_in_the_preambles(self, byte: int) -> None:
+    def test_an_attacker_in_between_cannot_change_the_preambles(self, byte: int) -> None:
         """For instance lower the version: the proofs cover all sixteen bytes."""
         hello = ServerHello("cmqd", "local", SERVER_NONCE, 4_194_304, 30_000)
         reply = ClientHello(SECRET_ID, CLIENT_NONCE, b"", 4_194_304, 30_000)

@@ -315,7 +315,7 @@ class TestReceives:
         rig.close()
 
 
-async def test_what_is_collected_when_the_server_drains_is_answered(rig: ServerRig) -> None:
+async def test_requests_collected_when_the_server_drains_are_answered(rig: ServerRig) -> None:
     one, two = await with_queue(rig, 2)
 
     sent = send(one, b"x", b"y")
@@ -349,7 +349,7 @@ async def test_what_is_collected_when_the_storage_fails_has_an_unknown_outcome(r
         assert reply.code == ErrorCode.OUTCOME_UNKNOWN
 
 
-async def test_what_is_collected_counts_as_pending(tmp_path: Path) -> None:
+async def test_collected_requests_count_as_pending(tmp_path: Path) -> None:
     rig = await ServerRig.make(tmp_path, busy_pending_bytes=64 * 1024)
     clients = [await rig.client() for _ in range(10)]
     for number, client in enumerate(clients):

@@ -218,7 +218,7 @@ async def test_a_nearly_full_disk_refuses_sends_and_nothing_else(rig: ServerRig)
     await client.send("jobs", b"y")
 
 
-async def test_after_a_failure_of_the_storage_everybody_learns_that_the_outcome_is_unknown(rig: ServerRig) -> None:
+async def test_after_a_failure_of_the_storage_every_request_gets_outcome_unknown(rig: ServerRig) -> None:
     client = await rig.client()
     await client.expect(wire.QueueInfo, wire.CreateQueue, "jobs", {})
     waiting = client.begin(wire.ReceiveMessages(client.next_id(), "jobs", 1, 5_000))

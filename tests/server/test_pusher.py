@@ -246,7 +246,7 @@ async def test_an_answer_that_is_none_is_a_failure_of_one_request(rig: Rig, beha
     assert await rig.error_of() is None
 
 
-async def test_nobody_listens(rig: Rig) -> None:
+async def test_a_url_without_a_server_is_a_failure(rig: Rig) -> None:
     url = rig.receiver.url("/hook")
     await rig.receiver.stop()
 
@@ -301,7 +301,7 @@ async def test_the_time_is_over_while_a_body_is_awaited(rig: Rig) -> None:
     assert await rig.error_of() == "status 500"
 
 
-async def test_a_certificate_that_nobody_trusts_is_a_failure(rig: Rig) -> None:
+async def test_an_untrusted_certificate_is_a_failure(rig: Rig) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(TLS / "certificate.pem", TLS / "key.pem")
     async with WebhookReceiver(tls=context) as receiver:
@@ -458,7 +458,7 @@ async def test_the_replaced_one_may_fail_too(rig: Rig) -> None:
 # ------------------------------------------------------------------ the end
 
 
-async def test_close_waits_for_what_is_under_way(rig: Rig) -> None:
+async def test_close_waits_for_the_work_under_way(rig: Rig) -> None:
     event = asyncio.Event()
     rig.receiver.always("/hook", answer_when(event))
     rig.push()

@@ -76,7 +76,7 @@ def test_a_dead_letter_knows_its_topic_and_tags_and_what_it_is_a_copy_of(tmp_pat
     assert [row["msg_id"] for row in read(tmp_path / "data", queue="dead", tags="blue")] == [moved[1]["msg_id"]]
 
 
-def test_what_was_redriven_keeps_its_topic_and_routing_key(tmp_path: Path):
+def test_a_redriven_message_keeps_its_topic_and_routing_key(tmp_path: Path):
     rig = Rig()
     rig.create("dead")
     rig.create("work", dead_letter_queue="dead", dead_letter_max_receives=1)

@@ -61,7 +61,7 @@ async def test_rows_arrive_in_order_under_the_names_of_their_places(server: Loca
     assert [name for request in requests for name in request.dedup_ids] == [f"x:{row}" for row in range(30)]
 
 
-async def test_without_rows_nobody_is_asked(server: LocalServer) -> None:
+async def test_without_rows_no_request_is_sent(server: LocalServer) -> None:
     await server.link.stop()
     assert await send(server, batches()) == Delivered()
     assert await send(server, batches(0, 0)) == Delivered()

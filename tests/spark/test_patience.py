@@ -67,7 +67,7 @@ def test_it_is_not_waited_for_without_end(tmp_path: Path, clock: Clock, monkeypa
     assert clock.now == pytest.approx(begun + SEALING_SECONDS, abs=1)
 
 
-def test_one_that_nobody_seals_is_given_up_soon(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch):
+def test_a_segment_that_is_never_sealed_is_given_up_soon(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch):
     begun = clock.now
     folder = live(tmp_path, SegmentState.ACTIVE, clock, begun + 30, monkeypatch)
 

@@ -260,7 +260,7 @@ def test_a_store_that_is_not_there(cache: Path, store: Store, folder: Path) -> N
         plan("http://127.0.0.1:9/data", cache)
 
 
-def test_the_cache_of_somebody_else_is_not_used(
+def test_the_cache_of_another_user_is_not_used(
     store: Store, folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     forget_names(folder)

@@ -15,7 +15,7 @@ BODY_BYTES = 100_000
 """Far more than a single read, so that the broker defers the input and reads in turns."""
 
 
-def test_what_was_sent_before_the_end_of_the_stream_is_carried_out(tmp_path: Path) -> None:
+def test_requests_before_the_end_of_the_stream_are_carried_out(tmp_path: Path) -> None:
     with RunningBroker(tmp_path) as broker, RawClient(broker.url) as client:
         client.ask(wire.QueueInfo, wire.CreateQueue, "orders", {"max_message_bytes": 1_048_576})
         with RawClient(broker.url) as leaving:

@@ -117,7 +117,7 @@ async def test_garbage_before_authentication_gets_the_door_and_others_notice_not
             assert status["rss_bytes"] - before < 16 << 20
 
 
-def test_who_does_not_authenticate_within_the_limit_is_put_out_with_the_reason(tmp_path: Path) -> None:
+def test_a_connection_without_authentication_in_time_is_closed_with_the_reason(tmp_path: Path) -> None:
     with RunningServer(tmp_path, "--authentication-timeout-ms", "400") as server:
         started = time.monotonic()
         with socket.create_connection((server.host, server.port)) as sock:

@@ -155,7 +155,7 @@ def test_a_failure_before_the_success_and_a_repeat_after_it_are_good() -> None:
     assert found(publish(0, b"a"), pushed(20, status=503), pushed(1_100), pushed(1_200), *copied(100)) == set()
 
 
-def test_who_does_not_match_need_not_get_it() -> None:
+def test_a_subscriber_that_does_not_match_need_not_get_the_message() -> None:
     assert found(publish(0, b"a", tags=BLUE, matched=1), *copied(100)) == set()
 
 
