@@ -12,6 +12,9 @@ from typing import Final
 
 from aiohttp import web
 
+TINY_BODY: Final = 4_096
+"""Bodies up to here do not count and are never refused: 80 MiB for 20,000 connections. Receives, deletes and most sends
+pass also while strangers fill the budget with slow bodies."""
 SMALL_BODY: Final = 65_536
 """Bodies up to here may use the whole budget, larger bodies three quarters of it: large bodies of strangers must not
 keep out the small requests of others."""
@@ -91,6 +94,8 @@ class RequestBodies:
         self.bytes_in_use -= request.pop(_HELD, 0)
 
     def _count(self, request: web.BaseRequest, size: int) -> None:
+        if size <= TINY_BODY:
+            return
         held = request.get(_HELD, 0)
         room = self._memory_bytes if size <= SMALL_BODY else large_bodies(self._memory_bytes)
         if self.bytes_in_use + size - held > room:

@@ -48,8 +48,13 @@ class HashThreads:
         and keeps its slot until then: otherwise the requests that clients give up would pile up in the threads.
         """
         await self._slots.acquire()
+        try:
+            work = asyncio.get_running_loop().run_in_executor(None, function)
+        except RuntimeError:
+            # The threads are shut down already.
+            self._slots.release()
+            raise
         self.at_work += 1
-        work = asyncio.get_running_loop().run_in_executor(None, function)
         work.add_done_callback(self._ended)
         return await asyncio.shield(work)
 

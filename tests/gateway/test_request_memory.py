@@ -52,6 +52,23 @@ async def test_small_requests_find_memory_beside_large_bodies():
         await asyncio.gather(*waiting)
 
 
+async def test_tiny_requests_pass_while_slow_bodies_fill_the_budget():
+    async with GatewayRig(body_memory_bytes=8 << 20) as rig:
+        connections = [await rig.open_raw() for _ in range(160)]
+        for _, writer in connections:
+            writer.write(b"POST /v2/index.php HTTP/1.1\r\nHost: x\r\nContent-Length: 60000\r\n\r\n" + b"a" * 59_000)
+        await eventually(lambda: rig.gateway.bodies.bytes_in_use > (8 << 20) - 60_000)
+
+        small = await rig.call("SendMessage", queueName="orders", msgBody="x" * 60_000)
+        tiny = await rig.call("SendMessage", queueName="orders", msgBody="tiny")
+
+        assert (small["code"], tiny["code"]) == (4420, 0)
+        assert rig.gateway.bodies.bytes_in_use <= 8 << 20
+        for _, writer in connections:
+            writer.transport.abort()
+        await eventually(lambda: rig.gateway.bodies.bytes_in_use == 0)
+
+
 async def test_the_body_of_a_client_that_left_counts_no_more(rig: GatewayRig):
     rig.table.answers.clear()
     form = encoded(rig.sign({"Action": "ListQueue", "filler": b"x" * LARGE}) | {"SecretId": b"any"})
