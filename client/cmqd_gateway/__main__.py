@@ -197,7 +197,7 @@ async def _run(settings: Settings, address: Address, metrics_key: KeySecret | No
         await server.start()
         facts = ready_facts(server)
         if settings.ready_file is not None:
-            _write_ready_file(settings.ready_file, msgspec.json.encode(facts) + b"\n")
+            write_ready_file(settings.ready_file, msgspec.json.encode(facts) + b"\n")
         _log.info(
             "gateway_ready", addresses=facts["addresses"], broker=f"{address.host}:{address.port}", **shown(settings)
         )
@@ -233,7 +233,7 @@ def warn_of_plain_http(settings: Settings) -> None:
             )
 
 
-def _write_ready_file(path: Path, content: bytes) -> None:
+def write_ready_file(path: Path, content: bytes) -> None:
     """Write the file beside and rename it, so that a reader of the file sees all of it."""
     beside = path.with_name(path.name + ".new")
     beside.write_bytes(content)

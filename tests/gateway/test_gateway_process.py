@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from cmqd_client import sync
-from cmqd_gateway.__main__ import broker_address, main, read_key, warn_of_plain_http
+from cmqd_gateway.__main__ import broker_address, main, read_key, warn_of_plain_http, write_ready_file
 from cmqd_gateway.settings import Settings
 from support.certificates import make_certificate, shown_certificate
 from support.cmq_requests import PATH, encoded, signed
@@ -262,3 +262,21 @@ def test_the_check_reads_key_and_files_and_ends(tmp_path: Path):
     assert main([*flags, str(tmp_path / "key.pem")]) == 2
     assert main([*flags, str(tmp_path / "certificate.pem"), *metrics, str(key)]) == 0
     assert main([*flags, str(tmp_path / "certificate.pem"), *metrics, str(tmp_path / "absent")]) == 2
+
+
+def test_the_ready_file_appears_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    ready = tmp_path / "ready.json"
+    renamed: list[tuple[bytes, bool]] = []
+    rename = Path.rename
+
+    def watched(path: Path, target: Path) -> Path:
+        renamed.append((path.read_bytes(), target.exists()))
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", watched)
+
+    write_ready_file(ready, b"{}\n")
+
+    assert renamed == [(b"{}\n", False)]
+    assert ready.read_bytes() == b"{}\n"
+    assert list(tmp_path.iterdir()) == [ready]
