@@ -295,7 +295,7 @@ def test_the_queues_of_all_accounts_are_listed(cmq_at: Cmq) -> None:
     assert cmq_at("account", "queues", "jobs-of").out.splitlines()[-1].split() == ["admin", "jobs-of-all"]
 
 
-def test_what_is_not_permitted_has_its_exit_code(cmq_at: Cmq, server: ThreadedServer) -> None:
+def test_a_request_that_is_not_permitted_has_its_exit_code(cmq_at: Cmq, server: ThreadedServer) -> None:
     server.do(server.local.link.refuse, wire.CreateAccount, ErrorCode.PERMISSION_DENIED, "only admin may")
     assert cmq_at("account", "create", "x").code == ExitCode.REFUSED
 

@@ -167,7 +167,7 @@ async def test_a_handler_may_settle_its_message_by_process(client: Client, serve
     assert len(set(workers)) == 1, "the worker outlives the end of process()"
 
 
-async def test_what_is_left_of_a_message_that_the_handler_deletes_itself(client: Client, server: LocalServer) -> None:
+async def test_a_message_that_the_handler_deletes_itself(client: Client, server: LocalServer) -> None:
     await server.put("orders", b"a", b"b", b"c")
 
     async def handle(message: ConsumedMessage) -> None:

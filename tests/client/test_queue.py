@@ -57,7 +57,7 @@ async def test_durations_are_seconds_or_timedelta_and_milliseconds_on_the_wire(
     assert (receive.wait_ms, receive.visibility_timeout_ms) == (0, 3_600_000)
 
 
-async def test_what_is_not_named_is_left_to_the_queue(client: Client, server: LocalServer) -> None:
+async def test_missing_arguments_are_left_to_the_queue(client: Client, server: LocalServer) -> None:
     queue = client.queue("orders")
 
     await queue.send(b"x")

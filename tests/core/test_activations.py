@@ -1,4 +1,4 @@
-"""Activations: the times at which messages became active, by the second, bounded, and found by age."""
+"""Times of activation of messages: by the second, bounded, and found by age."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Dead-letter queues: the queues that may become dead-letter queues, and the policies by which messages come."""
+"""Dead-letter queues: the conditions for a dead-letter queue, and the policies of its sources."""
 
 from typing import Any
 

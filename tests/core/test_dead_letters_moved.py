@@ -256,7 +256,7 @@ def test_full_meanwhile_they_stay_active():
     assert rig.bodies() == [b"0", b"1", b"2"]
 
 
-def test_what_cannot_be_read_is_damaged_and_does_not_hold_up_others():
+def test_an_unreadable_message_is_damaged_and_does_not_hold_up_others():
     rig = moving()
     rig.log.damaged.add((rig.queue().queue_id, 1))
     rig.settle()

@@ -34,7 +34,7 @@ def test_nothing_is_started_while_paused_and_due_retries_go_afterwards():
     assert subscriber.begin() == [(0, 2), (2, 1), (3, 1)]
 
 
-def test_what_is_given_back_is_as_if_never_started():
+def test_a_delivery_that_is_given_back_is_as_if_never_started():
     subscriber = Subscriber(4)
     subscriber.start(2)
 

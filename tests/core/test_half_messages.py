@@ -213,7 +213,7 @@ def test_bodies_of_half_messages_take_a_share_of_the_window():
     assert rig.counts()["active"] == 5
 
 
-def test_what_is_in_memory_or_not_can_be_rolled_back_together():
+def test_half_messages_in_memory_and_in_the_log_can_be_rolled_back_together():
     rig = transactional(Limits(window_bytes=8 * 1320))
     ids = [rig.send_half(bytes(1000))[0] for _ in range(5)]
 

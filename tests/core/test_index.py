@@ -104,7 +104,7 @@ def test_positions_from_a_start_are_found_over_holes_and_across_the_end():
     assert positions_from(index.delays.overflow, 0, 10) == []
 
 
-def test_what_is_not_active_cannot_be_damaged():
+def test_a_message_that_is_not_active_cannot_be_damaged():
     index = index_of(BATCH)
     index.apply_received(MessagesReceived(1, [0, 1], 1, START_MS, START_MS + 1000))
 

@@ -1,4 +1,4 @@
-"""Logs without rewind floors in their records: core and Spark replay such logs by the old rule, with equal results."""
+"""Logs without rewind floors in their records: core and Spark replay these logs by the old rule, with equal results."""
 
 import json
 import tarfile

@@ -161,7 +161,7 @@ def test_a_queue_deleted_before_its_second_comes_is_passed_over():
     assert not rig.reads
 
 
-def test_what_cannot_be_read_ahead_is_found_damaged_when_it_is_wanted():
+def test_a_body_that_cannot_be_read_ahead_is_found_damaged_at_its_receive():
     rig = later()
     rig.log.damaged.add((rig.queue().queue_id, 1))
     rig.advance(4500)

@@ -164,7 +164,7 @@ def test_a_target_that_is_none_is_refused(target: str):
     assert facts(rig.broker) == before
 
 
-def test_what_cannot_be_started_is_refused():
+def test_a_redrive_that_cannot_be_started_is_refused():
     rig = with_dead()
     for error, name, most in (
         (QueueNotFound, "nowhere", None),

@@ -30,7 +30,7 @@ def test_every_refusal_of_core_and_accounts_has_a_code() -> None:
     assert set(shared) == {ErrorCode.TOO_MANY_REQUESTS, ErrorCode.MESSAGES_DAMAGED}
 
 
-def test_what_may_be_retried_says_when() -> None:
+def test_every_retryable_error_says_when() -> None:
     for refusal, code in ERROR_CODES.items():
         assert (refusal.retry_after_ms is not None) == (code in RETRYABLE), refusal
 

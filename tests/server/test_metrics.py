@@ -1,4 +1,4 @@
-"""Requests for metrics: whose figures a client may read, the wait for the disk, and the figures of the server."""
+"""Requests for metrics: the figures that a client may read, the wait for the disk, and the figures of the server."""
 
 import asyncio
 from collections.abc import Generator

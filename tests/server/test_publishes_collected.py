@@ -104,7 +104,7 @@ class TestCollecting:
 
         assert [message.body for message in await client.receive("jobs")] == [b"%d" % number for number in range(6)]
 
-    async def test_what_others_do_does_not_wait(self, rig: ServerRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_requests_of_other_clients_do_not_wait(self, rig: ServerRig, monkeypatch: pytest.MonkeyPatch) -> None:
         one, two = await rig.client(), await rig.client()
         await a_topic(one)
         await to_queue(one, "jobs")

@@ -136,7 +136,7 @@ def test_one_queue_may_be_exported(folder: Path, tmp_path: Path, capfd: pytest.C
     assert "has no queue of this name" in capfd.readouterr().err
 
 
-def test_what_cannot_be_exported_says_why(
+def test_an_export_that_cannot_be_made_fails_with_the_reason(
     folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert export(tmp_path / "none", tmp_path / "out") == ExitCode.FAILED

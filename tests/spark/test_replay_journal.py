@@ -137,7 +137,7 @@ def test_a_journal_is_read_as_it_was_written(tmp_path: Path):
     assert file.stat().st_mode & 0o077 == 0
 
 
-def test_what_is_no_journal_is_refused(tmp_path: Path):
+def test_a_file_that_is_no_journal_is_refused(tmp_path: Path):
     file = tmp_path / "run.json"
     with pytest.raises(JournalError, match="does not exist"):
         read_journal(file)

@@ -30,7 +30,7 @@ async def test_without_fsync_an_emptied_wal_after_a_loss_of_power_is_told_and_th
 async def test_without_fsync_an_emptied_wal_in_the_same_boot_stops_the_start(
     open_process: OpenProcess, folder: Path
 ) -> None:
-    """No power was lost, so the page cache cannot have lost a write."""
+    """Without a power loss the page cache cannot have lost a write."""
     await crashed_after(await open_process(durability="os"), 10)
     active_wal(folder).write_bytes(b"")
 

@@ -36,7 +36,7 @@ TLS = Path(__file__).parents[1] / "support" / "tls"
 
 
 def last_error(data: bytes) -> Error:
-    """Decode the last frame of a server; it must be an error."""
+    """Decode the last frame of a server, an error."""
     position, payload = 8, b""
     while position + 4 <= len(data):
         (size,) = struct.unpack_from(">I", data, position)
@@ -46,7 +46,7 @@ def last_error(data: bytes) -> Error:
 
 
 async def status_until(client: Client, is_wanted: Callable[[Mapping[str, Any]], bool]) -> Mapping[str, Any]:
-    """Poll the status of the server until it is as expected."""
+    """Poll the status of the server until the status is as expected."""
     while not is_wanted(status := await client.status()):  # noqa: ASYNC110 - a process acts meanwhile
         await asyncio.sleep(0.01)
     return status

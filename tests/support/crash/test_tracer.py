@@ -192,7 +192,7 @@ def test_after_a_sync_of_all_nothing_is_dropped(tmp_path: Path) -> None:
         ("import os\nos.symlink('a', 'b')\n", "symlink"),
     ],
 )
-def test_what_cannot_be_followed_is_told(tmp_path: Path, source: str, what: str) -> None:
+def test_a_call_that_cannot_be_followed_is_an_event(tmp_path: Path, source: str, what: str) -> None:
     _, events = run_traced(tmp_path, source)
 
     assert any(isinstance(event, trace.Unfollowed) and what in event.what for event in events)
