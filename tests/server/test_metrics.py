@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cmqd.server.handlers.metrics import MAX_PAGES_AHEAD
+from cmqd.server.handlers.metrics import MAX_ENTRIES_AHEAD
 from cmqd_protocol import messages as wire
 from cmqd_types.metrics import Histogram, ServerMetrics
 from cmqd_types.totals import QueueTotals
@@ -347,19 +347,20 @@ async def test_a_page_ends_after_a_bounded_number_of_names_that_a_key_may_not_se
 
 
 async def test_pages_that_wait_for_the_disk_are_limited(rig: ServerRig) -> None:
-    make_queues(rig, 10)
+    make_queues(rig, 1000)
     client = await rig.client()
     rig.log.hold()
     client.begin(wire.SendMessages(client.next_id(), "q00000", [b"1"]))
-    page_ids = [client.begin(wire.GetQueueMetrics(client.next_id())) for _ in range(MAX_PAGES_AHEAD + 5)]
+    most = MAX_ENTRIES_AHEAD // 1000
+    page_ids = [client.begin(wire.GetQueueMetrics(client.next_id())) for _ in range(most + 5)]
     await client.settle()
     refused = [request_id for request_id in page_ids if request_id in client.replies]
     assert {code_of(client.replies[request_id]) for request_id in refused} == {"busy"}
-    assert refused == page_ids[MAX_PAGES_AHEAD:]
+    assert refused == page_ids[most:]
 
     rig.log.let_go()
     await client.settle()
 
-    for request_id in page_ids[:MAX_PAGES_AHEAD]:
+    for request_id in page_ids[:most]:
         assert isinstance(client.replies[request_id], wire.QueueMetricsPage)
-    assert len((await client.expect(wire.QueueMetricsPage, wire.GetQueueMetrics)).queues) == 10
+    assert len((await client.expect(wire.QueueMetricsPage, wire.GetQueueMetrics)).queues) == 1000

@@ -55,8 +55,7 @@ async def read_figures(client: Client, shown: int, now: Callable[[], float] = ti
     """
     begun = now()
     # Both at once: each reply waits for the disk.
-    asked = asyncio.gather(client.metrics(), client.top_metrics(shown))
-    metrics, top = await asked
+    metrics, top = await asyncio.gather(client.metrics(), client.top_metrics(shown))
     return Figures(metrics, top, now() - begun)
 
 

@@ -40,9 +40,9 @@ ENTRIES_AT_ONCE: Final = 1_000
 """Queues in replies that are handed over in a slice: their encoding takes about 0.5 ms."""
 ENTRIES_OF_TOTALS: Final = 16
 """Queues that cost as much to encode as a reply with totals."""
-MAX_PAGES_AHEAD: Final = 16
-"""Pages that wait for the disk, of all clients: up to 0.5 MiB each. While the disk hangs, pipelined requests would fill
-the memory with pages."""
+MAX_ENTRIES_AHEAD: Final = 16_000
+"""Queues, topics and subscriptions in pages that wait for the disk, of all clients: up to 10 MiB. While the disk hangs,
+pipelined requests would fill the memory with pages."""
 HALTED: Final = "the broker stopped while the figures were read"
 
 
@@ -64,8 +64,10 @@ class MetricsRequests:
     work: SlicedWork
     _waiting: dict[Shared, list[Asker]] = dataclasses.field(default_factory=dict[Shared, list[Asker]], init=False)
     """Requests by the figures that they share, until the reading of these figures begins."""
-    _page_lsns: deque[int] = dataclasses.field(default_factory=deque[int], init=False)
-    """The LSN that each of the last pages waits for, ascending."""
+    _pages: deque[tuple[int, int]] = dataclasses.field(default_factory=deque[tuple[int, int]], init=False)
+    """LSN that a page waits for, and entries of the page, in ascending order."""
+    _entries_ahead: int = dataclasses.field(default=0, init=False)
+    """Entries of ``_pages``."""
 
     def totals(self, client: Client, request: wire.GetMetrics) -> None:
         """Add up the totals in steps and answer."""
@@ -163,6 +165,7 @@ class MetricsRequests:
             lambda after, limit: self.broker.queue_metrics(account, after, limit, shows),
             after,
             wire.QueueMetricsPage,
+            len,
         )
 
     def topics(self, client: Client, request: wire.GetTopicMetrics) -> None:
@@ -175,6 +178,7 @@ class MetricsRequests:
             lambda after, limit: self.broker.topic_metrics(account, after, limit, shows),
             after,
             wire.TopicMetricsPage,
+            lambda topics: sum(1 + len(topic.subscriptions) for topic in topics),
         )
 
     def _add_page(
@@ -184,6 +188,7 @@ class MetricsRequests:
         read: ReadSlice[_T],
         after: Name,
         make_reply: Callable[[int, int, list[_T], Name | None], wire.AnyReply],
+        size_of: Callable[[list[_T]], int],
     ) -> None:
         """Join slices of the core to a page and answer.
 
@@ -200,8 +205,8 @@ class MetricsRequests:
                 # The memory of finished pages would grow with each further request of a client that does not read.
                 client.park(request)
                 return
-            if self._pages_ahead() >= MAX_PAGES_AHEAD:
-                text = f"{MAX_PAGES_AHEAD} pages of metrics wait for the disk; try again"
+            if not self._has_room():
+                text = f"pages of metrics with {self._entries_ahead} queues or topics wait for the disk; try again"
                 client.answer(error(request_id, ErrorCode.BUSY, text, retry_after_ms=BUSY_RETRY_MS))
                 self.schedule()
                 return
@@ -217,17 +222,18 @@ class MetricsRequests:
                     break
                 yield
             self.answering.answer_lookup(client, make_reply(request_id, self.now_ms(), entries, behind))
-            self._page_lsns.append(self.log.last_lsn)
+            self._pages.append((self.log.last_lsn, size_of(entries)))
+            self._entries_ahead += self._pages[-1][1]
             self.schedule()
 
         self.work.add(client.account, page())
 
-    def _pages_ahead(self) -> int:
-        """Return the number of pages that wait for the disk."""
-        lsns, durable_lsn = self._page_lsns, self.log.durable_lsn
-        while lsns and lsns[0] <= durable_lsn:
-            lsns.popleft()
-        return len(lsns)
+    def _has_room(self) -> bool:
+        """Return True if a further page may wait for the disk."""
+        pages, durable_lsn = self._pages, self.log.durable_lsn
+        while pages and pages[0][0] <= durable_lsn:
+            self._entries_ahead -= pages.popleft()[1]
+        return self._entries_ahead < MAX_ENTRIES_AHEAD
 
     def _account(self, client: Client, all_accounts: bool) -> str | None:
         """Return the account of a page, None for all accounts.
