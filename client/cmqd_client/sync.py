@@ -308,13 +308,13 @@ class Accounts(Synchronous[AsyncAccounts]):
         )
 
     def key_secret(self, secret_id: str) -> KeySecret:
-        """Read the secret of an enabled key of any account, to check signatures. Only for keys with role ``gateway``,
+        """Read the secret of a key of any account, to check signatures. Only for keys with role ``gateway``,
         over TLS, loopback or a Unix socket; the server limits the rate and logs the read.
 
         Keep a secret for a second at most, and forget the secret when :meth:`watch_keys` names its key.
 
         Raises:
-            KeyNotFound: there is no enabled key of this id.
+            KeyNotFound: there is no key of this id.
             PermissionDenied: the key has not the role, or other machines could read the connection.
             TooManyRequests: over the limit; the call was repeated until its patience ended.
         """

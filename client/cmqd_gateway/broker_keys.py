@@ -48,7 +48,7 @@ class BrokerKeys:
         await self._client.status()
 
     async def fetch(self, secret_id: str) -> KeySecret | None:
-        """Return the key, None if the broker has no enabled key of this id.
+        """Return the key, enabled or not; None if the broker has no key of this id.
 
         Raises:
             CmqError: the broker did not answer, or the gateway may not ask.
@@ -57,4 +57,4 @@ class BrokerKeys:
             secret = await self._client.accounts.key_secret(secret_id)
         except KeyNotFound:
             return None
-        return KeySecret(secret.secret_id, secret.secret_key)
+        return KeySecret(secret.secret_id, secret.secret_key, secret.enabled)

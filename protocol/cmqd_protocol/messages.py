@@ -858,10 +858,14 @@ class KeySecret(Reply, frozen=True, tag=218):
 
     secret_key: str
     account: str
+    enabled: bool = True
+    """False: no client may use the key. The secret proves that a request comes from the holder of the key."""
 
     def __repr__(self) -> str:
         """Without the secret, which must not reach a log by accident."""
-        return f"KeySecret(request_id={self.request_id}, secret_key=..., account={self.account!r})"
+        return (
+            f"KeySecret(request_id={self.request_id}, secret_key=..., account={self.account!r}, enabled={self.enabled})"
+        )
 
 
 class KeyChanged(WireMessage, frozen=True, tag=226):
