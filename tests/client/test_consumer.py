@@ -690,7 +690,7 @@ async def test_a_deleted_queue_ends_its_consumer_and_stops_the_others(client: Cl
 # ---------------------------------------------------------------------- stop
 
 
-async def test_sigterm_finishes_what_is_begun_and_gives_back_the_rest_uncounted(
+async def test_sigterm_finishes_begun_handlers_and_gives_back_the_rest_uncounted(
     client: Client, server: LocalServer
 ) -> None:
     await server.put("orders", b"a", b"b", b"c")

@@ -300,7 +300,7 @@ def test_a_claimed_message_is_the_programs_until_its_request_fails() -> None:
 # ---------------------------------------------------------------------- stop
 
 
-def test_a_stop_gives_back_what_is_not_begun_and_keeps_the_rest() -> None:
+def test_a_stop_gives_back_messages_not_begun_and_keeps_the_rest() -> None:
     core = consumption(prefetch=8)
     core.arrived(messages(1, 2, 3), 1, 0)
     lease = begun(core, 0)

@@ -170,7 +170,7 @@ async def test_half_messages_are_committed_checked_and_decided_by_hand(broker: R
         assert [one.body for one in await queue.peek(states=["active"])] == [b"a"]
 
 
-async def test_exactly_what_was_committed_locally_is_delivered_while_the_broker_is_killed(
+async def test_exactly_the_locally_committed_messages_are_delivered_while_the_broker_is_killed(
     broker: RunningBroker,
 ) -> None:
     database: set[str] = set()

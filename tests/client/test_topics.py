@@ -275,7 +275,7 @@ async def test_a_subscription_to_a_url_has_a_secret_once(client: Client, server:
     assert "whsec" not in repr(made)
 
 
-async def test_a_subscription_tells_what_it_has_not_delivered(client: Client, server: LocalServer) -> None:
+async def test_a_subscription_tells_its_undelivered_messages(client: Client, server: LocalServer) -> None:
     await client.create_topic("shop")
     server.link.answer(wire.GetSubscription, _subscription_info)
 

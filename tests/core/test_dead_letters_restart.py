@@ -14,7 +14,7 @@ def died_at_the_crash() -> Rig:
     return rig.crash()
 
 
-def test_a_receive_before_the_first_tick_does_not_get_what_had_its_last_receive():
+def test_a_receive_before_the_first_tick_does_not_get_a_message_after_its_last_receive():
     rig = died_at_the_crash()
 
     assert rig.receive() == []

@@ -107,7 +107,7 @@ def test_a_retry_that_had_no_probe_takes_one_along_though_it_was_given_back_ofte
     assert subscriber.start() == [0, 1]
 
 
-def test_giving_back_what_is_not_under_way_changes_nothing():
+def test_giving_back_a_position_not_under_way_changes_nothing():
     subscriber = Subscriber(2)
     subscriber.block()
     before = facts(subscriber.deliveries)
@@ -256,7 +256,7 @@ def test_after_a_restart_nothing_is_under_way_and_attempts_and_times_are_not_for
         assert deliveries.start(subscriber.now_ms + due_in_ms, 16) == under_way
 
 
-def test_a_checkpoint_under_way_is_not_changed_by_what_happens_meanwhile():
+def test_a_checkpoint_under_way_is_not_changed_by_later_events():
     subscriber = Subscriber(5)
     subscriber.start()
     subscriber.fail(*range(5))

@@ -36,7 +36,7 @@ def eventful(rig: Rig) -> None:
     unsubscribe(rig, "slow")
 
 
-def test_a_crash_after_every_row_leaves_what_was_known_then():
+def test_a_crash_after_any_row_leaves_the_facts_of_that_row():
     rig = a_rig()
     eventful(rig)
 

@@ -116,7 +116,7 @@ def test_without_room_bodies_are_read_when_they_are_due():
     assert rig.bodies(most=2) == [b"0", b"1"]
 
 
-def test_what_is_cleared_meanwhile_is_not_kept():
+def test_a_message_cleared_meanwhile_is_not_kept():
     rig = later(Limits(page_messages=2))
     rig.advance(4500)
     rig.clear()

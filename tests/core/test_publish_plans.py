@@ -72,7 +72,7 @@ def test_messages_that_go_different_ways_are_one_record_with_one_entry_for_each_
     check_recovery(rig)
 
 
-def test_the_copies_of_different_messages_say_what_they_are_copies_of_in_memory_and_in_the_log():
+def test_copies_name_their_published_messages_in_memory_and_in_the_log():
     rig = a_wide_rig()
     (reply,) = together(rig, different(30))
     assert isinstance(reply, Published)

@@ -216,7 +216,7 @@ def test_it_says_how_far_it_is():
 # ---------------------------------------------------------------------- cancelled
 
 
-def test_it_is_cancellable_and_what_was_moved_stays_moved():
+def test_a_redrive_can_be_cancelled_and_moved_messages_stay_moved():
     rig = with_dead(6)
     rig.redrive(max_per_second=2)
     rig.settle(1000)

@@ -238,7 +238,7 @@ def test_a_cancelled_rewind_does_nothing():
     assert rig.counts() == counts(rewindable=9)
 
 
-def test_what_leaves_the_window_meanwhile_does_not_come_back_then_or_after_a_crash():
+def test_messages_that_leave_the_window_meanwhile_do_not_come_back_then_or_after_a_crash():
     rig = halfway(rewind_ms=60_000)
     rig.advance(60_200)
     rig.answer_reads()

@@ -222,7 +222,7 @@ def test_they_come_in_order_of_production_whatever_the_order_of_deletion():
     assert rig.bodies() == [b"1", b"2", b"3", b"4", b"5"]
 
 
-def test_they_stand_before_what_was_sent_after_them():
+def test_rewound_messages_stand_before_later_sends():
     rig = rewindable(b"1", b"2", gap_ms=500)
     rig.send(b"3")
     rig.now_ms += 1
@@ -398,7 +398,7 @@ def test_pruned_messages_do_not_come_back_after_a_crash():
     assert again.rewind(START_MS).messages == 0
 
 
-def test_segments_are_free_of_what_was_let_go_before_a_crash():
+def test_segments_are_free_of_messages_pruned_before_a_crash():
     rig = rewindable(b"1", b"2", gap_ms=1000, rewind_ms=10_000)
     rig.settle(8500)
     queue_id = rig.queue().queue_id

@@ -234,7 +234,7 @@ def test_a_topic_that_does_not_exist_is_not_found(operation: str):
         calls[operation]()
 
 
-def test_refusals_name_what_they_are_about():
+def test_refusals_name_their_subject():
     rig = a_rig()
     rig.subscribe("q")
 

@@ -191,7 +191,7 @@ def test_garbage_is_survived(start: Callable[[], Machine]) -> None:
 
 
 @pytest.mark.parametrize("start", STARTS)
-def test_nothing_is_allocated_by_what_the_bytes_claim(start: Callable[[], Machine]) -> None:
+def test_lengths_in_the_bytes_allocate_no_memory(start: Callable[[], Machine]) -> None:
     chance = random.Random(start.__name__)
     for seed in [payload for payload in SEEDS for _ in range(2)]:
         stream = frame(mutated(chance, seed) + chance.choice(CLAIMS))

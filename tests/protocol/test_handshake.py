@@ -149,7 +149,7 @@ class TestVersions:
     def test_the_highest_in_common_is_chosen(self, highest: int, lowest: int, chosen: int) -> None:
         assert choose_version(highest, lowest) == chosen
 
-    def test_a_refused_client_learns_what_the_server_speaks(self) -> None:
+    def test_a_refused_client_learns_the_version_of_the_server(self) -> None:
         client = a_client()
 
         client.receive_data(encode_preamble(0, 3), 0)

@@ -84,7 +84,7 @@ def test_text_is_text_in_json(text: str) -> None:
 
 
 @pytest.mark.parametrize("raw", [b"\xff", b"\xc3", b"\xed\xa0\x80", b"\xc0\x80", bytes(range(256))])
-def test_what_is_not_utf_8_is_base64_in_json_and_marked(raw: bytes) -> None:
+def test_a_body_that_is_not_utf_8_is_base64_in_json_and_marked(raw: bytes) -> None:
     headers, body = request_of(a_push(raw), [SECRET], NOW_S, "r")
 
     assert base64.b64decode(json.loads(body)["msgBody"], validate=True) == raw

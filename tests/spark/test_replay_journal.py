@@ -81,7 +81,7 @@ def test_what_is_sent_once_is_stored_once_however_long_it_takes():
     assert (run.done, run.sent, run.sent_bytes, run.attempts) == (1, 100, 1000, 0)
 
 
-def test_what_is_sent_again_soon_is_stored_once():
+def test_a_slice_sent_again_soon_is_stored_once():
     run = journal()
     run.begin(NOW)
     run.begin(NOW + 100)

@@ -64,7 +64,7 @@ async def test_without_fsync_a_loss_with_the_power_is_told_and_the_start_goes_on
     assert 0 < len(rig.rows) < 20
 
 
-async def test_what_the_power_took_is_no_damage_at_the_next_start_either(
+async def test_rows_lost_in_a_power_failure_are_no_damage_at_the_next_start_either(
     open_process: OpenProcess, folder: Path
 ) -> None:
     await crashed_after(await open_process(durability="os"), 20)

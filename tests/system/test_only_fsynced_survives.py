@@ -35,9 +35,7 @@ UNSYNCED = (*Unsynced, Unsynced.SCRAMBLED)
 pytestmark = [pytest.mark.system, pytest.mark.timeout(1200 + 60 * FAILURES)]
 
 
-async def test_everything_acknowledged_survives_with_only_what_was_fsynced(
-    tmp_path: Path, endpoints: Endpoints
-) -> None:
+async def test_acknowledged_messages_survive_on_fsynced_data_alone(tmp_path: Path, endpoints: Endpoints) -> None:
     print(f"CMQD_POWER_SEED={SEED}")
     chance = random.Random(SEED)
     history = new_history()

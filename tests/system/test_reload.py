@@ -39,7 +39,7 @@ def shown_by(server: RunningServer) -> bytes | None:
     return shown_certificate(server.host, server.port)
 
 
-def test_sighup_reloads_the_log_level_and_names_what_needs_a_restart(tmp_path: Path) -> None:
+def test_sighup_reloads_the_log_level_and_names_settings_that_need_a_restart(tmp_path: Path) -> None:
     config = tmp_path / "cmqd.toml"
     config.write_text('log_level = "info"\nmax_connections = 100\n')
     with RunningServer(tmp_path, "--config", str(config), "--log-format", "json") as server:

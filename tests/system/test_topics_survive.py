@@ -79,7 +79,7 @@ async def test_topics_and_subscriptions_survive_kill_nine(tmp_path: Path) -> Non
 NAMES = ["red", "url"]
 
 
-async def test_what_is_posted_is_signed_with_the_same_secret_after_kill_nine(tmp_path: Path) -> None:
+async def test_pushes_are_signed_with_the_same_secret_after_kill_nine(tmp_path: Path) -> None:
     async with WebhookReceiver() as receiver:
         with RunningServer(tmp_path, LOOPBACK) as server:
             async with connect(server.url) as client:
