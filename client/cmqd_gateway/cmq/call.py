@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Any, TypeAlias, TypeVar, cast
 
 import msgspec
@@ -9,9 +10,10 @@ import msgspec
 from cmqd_client import Client
 from cmqd_gateway.caller import Caller
 from cmqd_gateway.cmq.parameters import ActionRequest, Form, RequestReader, whole_of
-from cmqd_gateway.cmq.repeats import DeleteAnswers, dedup_ids, request_digest
+from cmqd_gateway.cmq.repeats import SMALL_NONCE, DeleteAnswers, dedup_ids, request_digest
 from cmqd_gateway.hand_over import HandOver, TakeBack
 from cmqd_gateway.key_secrets import KeySecret
+from cmqd_gateway.turns import THREAD_BYTES, HashThreads
 
 R = TypeVar("R", bound=ActionRequest)
 Fields: TypeAlias = Mapping[str, Any]
@@ -22,10 +24,16 @@ OpenClient: TypeAlias = Callable[[KeySecret], AbstractAsyncContextManager[Client
 class Call:
     """A call of an action: the caller, the request, and the messages that go back if the answer is not written."""
 
-    __slots__ = ("_deletes", "_form", "_hand_over", "_nonce", "_open_client", "caller")
+    __slots__ = ("_deletes", "_form", "_hand_over", "_hashes", "_nonce", "_open_client", "caller")
 
     def __init__(
-        self, caller: Caller, form: Form, deletes: DeleteAnswers, hand_over: HandOver, open_client: OpenClient
+        self,
+        caller: Caller,
+        form: Form,
+        deletes: DeleteAnswers,
+        hand_over: HandOver,
+        open_client: OpenClient,
+        hashes: HashThreads,
     ) -> None:
         self.caller = caller
         self._form = form
@@ -33,19 +41,25 @@ class Call:
         self._deletes = deletes
         self._hand_over = hand_over
         self._open_client = open_client
+        self._hashes = hashes
 
     @property
     def client(self) -> Client:
         """The connection to the broker with the caller's key."""
         return self.caller.client
 
-    def dedup_ids(self, count: int) -> list[str | None]:
+    async def dedup_ids(self, count: int) -> list[str | None]:
         """Return the dedup ids for the messages of this request."""
-        return dedup_ids(self._digest(), self._nonce, count)
+        digest = "" if self._nonce <= SMALL_NONCE else await self._digest()
+        return dedup_ids(digest, self._nonce, count)
 
-    def _digest(self) -> str:
+    async def _digest(self) -> str:
         """Return the digest of the key and all parameters. Computed on demand: most actions need no digest."""
-        return request_digest(self.caller.key.secret_id, self._form)
+        digest = partial(request_digest, self.caller.key.secret_id, self._form)
+        if sum(map(len, self._form.values())) < THREAD_BYTES:
+            return digest()
+        # 4 MiB take up to 7 ms.
+        return await self._hashes.run(digest)
 
     def received(self, take_back: TakeBack) -> None:
         """Note that messages were received; ``take_back`` is called if their answer is not written."""
@@ -62,7 +76,7 @@ class Call:
             async with self._open_client(self.caller.key) as client:
                 return await delete(client)
 
-        return await self._deletes.answer(self.caller.key.secret_id, self._digest(), delete_with_client)
+        return await self._deletes.answer(self.caller.key.secret_id, await self._digest(), delete_with_client)
 
 
 class Action(msgspec.Struct, frozen=True):

@@ -5,7 +5,7 @@
 Every outcome of API 2.0 is HTTP status 200, because SDKs take another status for a fault of the network.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from itertools import count
 from secrets import token_hex
@@ -28,12 +28,9 @@ from cmqd_gateway.hand_over import HandOver
 from cmqd_gateway.key_secrets import KeySecret, TooManyUnknownIds
 from cmqd_gateway.log_lines import get_logger
 from cmqd_gateway.request_bodies import BodyRefused
-from cmqd_gateway.turns import in_turns
+from cmqd_gateway.turns import HASHED_AT_ONCE, THREAD_BYTES, in_turns
 
 PATH: Final = "/v2/index.php"
-_THREAD_BYTES: Final = 131_072
-"""Size from which a signature is checked in a thread. The hash of 1 MiB takes about a millisecond, and a form with a
-wrong signature is hashed for all possible hosts."""
 
 _log = get_logger()
 
@@ -83,7 +80,9 @@ class Endpoint:
         open_client = connections.polling if chosen.waits(typed) else connections.client
         try:
             async with open_client(key) as client:
-                call = Call(Caller(key, client), form, self._deletes, hand_over, connections.client)
+                call = Call(
+                    Caller(key, client), form, self._deletes, hand_over, connections.client, self._gateway.hashes
+                )
                 return await chosen.run(call, typed)
         except ClientClosed:
             if chosen.name in _RECEIVES and self._gateway.is_draining:
@@ -158,21 +157,21 @@ class Endpoint:
         return key
 
     async def _is_signed(self, request: web.Request, form: Form, key: KeySecret) -> bool:
-        hosts = self._hosts(request)
-        if sum(map(len, form.values())) < _THREAD_BYTES:
-            return is_signed(form, key.secret_key, method=request.method, hosts=hosts, path=PATH)
-        return await self._gateway.hashes.run(
-            partial(is_signed, form, key.secret_key, method=request.method, hosts=list(hosts), path=PATH)
-        )
-
-    def _hosts(self, request: web.Request) -> Iterator[str]:
-        """Yield the hosts that the client may have signed. Almost all clients sign the first, the Host header."""
+        check = partial(is_signed, form, key.secret_key, method=request.method, path=PATH)
+        size = sum(map(len, form.values()))
         host = request.headers.get("Host", "")
-        yield host
+        is_small = size < THREAD_BYTES
+        # Almost all clients sign the Host header.
+        if is_small and check(hosts=[host]):
+            return True
         ports = (self._gateway.port_of(request), 443 if request.scheme == "https" else 80)
-        for name in signed_hosts(host, self._gateway.settings.public_names, ports):
-            if name != host:
-                yield name
+        hosts = signed_hosts(host, self._gateway.settings.public_names, ports)
+        if is_small:
+            hosts.remove(host)
+        # A wrong signature is hashed for every host, with and without the values that begin with "@".
+        if is_small and 2 * size * len(hosts) <= HASHED_AT_ONCE:
+            return check(hosts=hosts)
+        return await self._gateway.hashes.run(partial(check, hosts=hosts))
 
 
 _HEADERS: Final = {"Content-Type": "application/json; charset=utf-8", "Cache-Control": "no-store"}
