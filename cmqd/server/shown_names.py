@@ -20,7 +20,7 @@ from cmqd.core.errors import DomainError
 from cmqd.core.names import every_name
 from cmqd.core.operations.moves import NO_ORIGIN
 from cmqd.server.client import Client
-from cmqd.server.permissions import Permissions
+from cmqd.server.permissions import MAX_NAMES_AT_ONCE, Permissions
 from cmqd_protocol import messages as wire
 from cmqd_types.deliveries import DeliveryReport, PendingMessage
 from cmqd_types.keys import Role
@@ -39,6 +39,12 @@ def names_shown_to(client: Client) -> Callable[[str], bool]:
     """Return the function that selects the names of a list for the key of a client."""
     permissions = client.permissions
     return every_name if permissions is None else permissions.allows_name
+
+
+def names_compared_at_once(client: Client) -> int:
+    """Return the number of names that a slice of a long look-up compares with the patterns of a client's key."""
+    permissions = client.permissions
+    return MAX_NAMES_AT_ONCE if permissions is None else permissions.names_at_once
 
 
 def shown_to(client: Client, reply: _R) -> _R:

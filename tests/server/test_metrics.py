@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from cmqd.server.binary.accepted_connection import AcceptedConnection
 from cmqd.server.handlers.metrics import MAX_ENTRIES_AHEAD
+from cmqd.server.permissions import Permissions
 from cmqd_protocol import messages as wire
 from cmqd_types.metrics import Histogram, ServerMetrics
 from cmqd_types.totals import QueueTotals
@@ -364,3 +366,78 @@ async def test_pages_that_wait_for_the_disk_are_limited(rig: ServerRig) -> None:
     for request_id in page_ids[:most]:
         assert isinstance(client.replies[request_id], wire.QueueMetricsPage)
     assert len((await client.expect(wire.QueueMetricsPage, wire.GetQueueMetrics)).queues) == 1000
+
+
+async def test_rankings_that_wait_for_the_disk_are_limited_together_with_pages(rig: ServerRig) -> None:
+    make_queues(rig, 1000)
+    client = await rig.client()
+    rig.log.hold()
+    client.begin(wire.SendMessages(client.next_id(), "q00000", [b"1"]))
+    for _ in range(MAX_ENTRIES_AHEAD // 1000 - 1):
+        client.begin(wire.GetQueueMetrics(client.next_id()))
+    # Requests with the same limit share a ranking; each limit has a ranking of its own.
+    taken, *others = (client.begin(wire.GetTopMetrics(client.next_id(), limit)) for limit in (1000, 999, 1, 1))
+    totals = client.begin(wire.GetTopMetrics(client.next_id(), 0))
+    await client.settle()
+    assert taken not in client.replies
+    assert totals not in client.replies
+    assert {code_of(client.replies[request_id]) for request_id in others} == {"busy"}
+
+    rig.log.let_go()
+    await client.settle()
+
+    assert isinstance(client.replies[taken], wire.TopMetrics)
+    assert isinstance(client.replies[totals], wire.TopMetrics)
+    assert len((await client.expect(wire.TopMetrics, wire.GetTopMetrics, 3)).queues) == 3
+
+
+async def test_a_slice_does_not_examine_all_requests_that_share_its_figures(
+    rig: ServerRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_queues(rig, 1000)
+    admin = await rig.client()
+    examined = 0
+    is_gone = AcceptedConnection.is_gone.fget
+    assert is_gone is not None
+
+    def counted(connection: AcceptedConnection) -> bool:
+        nonlocal examined
+        examined += 1
+        return is_gone(connection)
+
+    monkeypatch.setattr(AcceptedConnection, "is_gone", property(counted))
+    asked = [admin.begin(wire.GetMetrics(admin.next_id())) for _ in range(500)]
+    await admin.settle()
+
+    assert all(isinstance(admin.replies[request_id], wire.Metrics) for request_id in asked)
+    assert examined < 3 * len(asked)
+
+
+async def test_a_slice_compares_fewer_names_with_patterns_of_many_stars(
+    rig: ServerRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_queues(rig, 400)
+    patterns = [f"{'*q' * 10}*{number}" for number in range(49)]
+    reader = await rig.client(await rig.accounts.create_role_key("admin", None, ["read"], [*patterns, "q00399"], 1))
+    compared: list[int] = []
+    read = rig.server.broker.queue_metrics
+    allows_name = Permissions.allows_name
+
+    def queue_metrics(*arguments: Any) -> Any:
+        compared.append(0)
+        return read(*arguments)
+
+    def counted(permissions: Permissions, name: str) -> bool:
+        compared[-1] += 1
+        return allows_name(permissions, name)
+
+    monkeypatch.setattr(rig.server.broker, "queue_metrics", queue_metrics)
+    monkeypatch.setattr(Permissions, "allows_name", counted)
+    page = await reader.expect(wire.QueueMetricsPage, wire.GetQueueMetrics)
+    names = [queue.queue for queue in page.queues]
+    while page.next is not None:
+        page = await reader.expect(wire.QueueMetricsPage, wire.GetQueueMetrics, False, *page.next)
+        names += [queue.queue for queue in page.queues]
+
+    assert names == ["q00399"]
+    assert max(compared) <= 40

@@ -15,7 +15,7 @@ from cmqd.server.answering import Answering
 from cmqd.server.client import Client
 from cmqd.server.part import part
 from cmqd.server.refusals import BUSY_RETRY_MS
-from cmqd.server.shown_names import names_shown_to
+from cmqd.server.shown_names import names_compared_at_once, names_shown_to
 from cmqd.server.sliced_work import SlicedWork
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
@@ -41,8 +41,10 @@ ENTRIES_AT_ONCE: Final = 1_000
 ENTRIES_OF_TOTALS: Final = 16
 """Queues that cost as much to encode as a reply with totals."""
 MAX_ENTRIES_AHEAD: Final = 16_000
-"""Queues, topics and subscriptions in pages that wait for the disk, of all clients: up to 10 MiB. While the disk hangs,
-pipelined requests would fill the memory with pages."""
+"""Queues, topics and subscriptions in pages and rankings that wait for the disk, of all clients: up to 10 MiB. While
+the disk hangs, pipelined requests would fill the memory with pages, or with a ranking for each limit."""
+REFUSED_AT_ONCE: Final = 64
+"""Requests that a slice refuses."""
 HALTED: Final = "the broker stopped while the figures were read"
 
 
@@ -65,7 +67,7 @@ class MetricsRequests:
     _waiting: dict[Shared, list[Asker]] = dataclasses.field(default_factory=dict[Shared, list[Asker]], init=False)
     """Requests by the figures that they share, until the reading of these figures begins."""
     _pages: deque[tuple[int, int]] = dataclasses.field(default_factory=deque[tuple[int, int]], init=False)
-    """LSN that a page waits for, and entries of the page, in ascending order."""
+    """LSN that a page or ranking waits for, and its entries, in ascending order."""
     _entries_ahead: int = dataclasses.field(default=0, init=False)
     """Entries of ``_pages``."""
 
@@ -87,7 +89,7 @@ class MetricsRequests:
                 server,
             )
 
-        self._share(client, request, 0, self.broker.add_up_totals, reply_of)
+        self._share(client, request, 0, self.broker.add_up_totals, reply_of, lambda totals: 0)
 
     def top(self, client: Client, request: wire.GetTopMetrics) -> None:
         """Rank queues, topics and subscriptions in steps and answer."""
@@ -99,7 +101,10 @@ class MetricsRequests:
             now_ms = self.now_ms()
             return lambda request_id: wire.TopMetrics(request_id, now_ms, *top)
 
-        self._share(client, request, limit, lambda account: self.broker.top_metrics(account, limit), reply_of)
+        def size_of(top: Top) -> int:
+            return len(top.queues) + len(top.topics) + len(top.subscriptions)
+
+        self._share(client, request, limit, lambda account: self.broker.top_metrics(account, limit), reply_of, size_of)
 
     def _share(
         self,
@@ -108,6 +113,7 @@ class MetricsRequests:
         limit: int,
         begin: Callable[[str | None], Generator[None, None, _T]],
         reply_of: Callable[[str | None, _T], Callable[[int], wire.AnyReply]],
+        size_of: Callable[[_T], int],
     ) -> None:
         """Read figures in steps and answer all requests that waited for the same figures when the reading began.
 
@@ -126,15 +132,23 @@ class MetricsRequests:
 
         def read() -> Generator[None]:
             askers = self._waiting.pop(shared)
+            if limit and not self._has_room():
+                yield from self._refuse(askers)
+                return
             steps = begin(account)
             while True:
-                askers = self._still_there(askers)
+                if self.answering.is_halted:
+                    self._still_there(askers)
+                    return
+                # The last asker alone: with all askers, a slice would take as long as clients pipeline requests.
+                while askers and askers[-1][0].is_gone:
+                    askers.pop()
                 if not askers:
                     return
                 try:
                     next(steps)
                 except StopIteration as end:
-                    make_reply = reply_of(account, end.value)
+                    make_reply, size = reply_of(account, end.value), size_of(end.value)
                     break
                 yield
             for start in range(0, len(askers), at_once):
@@ -143,8 +157,23 @@ class MetricsRequests:
                 for client, request_id in self._still_there(askers[start : start + at_once]):
                     self.answering.answer_lookup(client, make_reply(request_id))
                 self.schedule()
+            if limit:
+                self._count_ahead(size)
 
         self.work.add(client.account, read())
+
+    def _refuse(self, askers: list[Asker]) -> Generator[None]:
+        """Refuse requests because pages wait for the disk, some in each slice."""
+        for start in range(0, len(askers), REFUSED_AT_ONCE):
+            if start:
+                yield
+            for client, request_id in self._still_there(askers[start : start + REFUSED_AT_ONCE]):
+                client.answer(self._busy(request_id))
+            self.schedule()
+
+    def _busy(self, request_id: int) -> wire.Error:
+        text = f"pages of metrics with {self._entries_ahead} queues or topics wait for the disk; try again"
+        return error(request_id, ErrorCode.BUSY, text, retry_after_ms=BUSY_RETRY_MS)
 
     def _still_there(self, askers: list[Asker]) -> list[Asker]:
         """Return the requests that can still be answered; after a failure of the broker they get an error instead."""
@@ -158,11 +187,12 @@ class MetricsRequests:
     def queues(self, client: Client, request: wire.GetQueueMetrics) -> None:
         """Answer with a page of queues."""
         account, shows = self._account(client, request.all_accounts), names_shown_to(client)
+        examined = names_compared_at_once(client)
         after = (request.after_account, request.after_queue)
         self._add_page(
             client,
             request,
-            lambda after, limit: self.broker.queue_metrics(account, after, limit, shows),
+            lambda after, limit: self.broker.queue_metrics(account, after, limit, shows, examined),
             after,
             wire.QueueMetricsPage,
             len,
@@ -171,11 +201,12 @@ class MetricsRequests:
     def topics(self, client: Client, request: wire.GetTopicMetrics) -> None:
         """Answer with a page of topics."""
         account, shows = self._account(client, request.all_accounts), names_shown_to(client)
+        examined = names_compared_at_once(client)
         after = (request.after_account, request.after_topic)
         self._add_page(
             client,
             request,
-            lambda after, limit: self.broker.topic_metrics(account, after, limit, shows),
+            lambda after, limit: self.broker.topic_metrics(account, after, limit, shows, examined),
             after,
             wire.TopicMetricsPage,
             lambda topics: sum(1 + len(topic.subscriptions) for topic in topics),
@@ -206,8 +237,7 @@ class MetricsRequests:
                 client.park(request)
                 return
             if not self._has_room():
-                text = f"pages of metrics with {self._entries_ahead} queues or topics wait for the disk; try again"
-                client.answer(error(request_id, ErrorCode.BUSY, text, retry_after_ms=BUSY_RETRY_MS))
+                client.answer(self._busy(request_id))
                 self.schedule()
                 return
             entries: list[_T] = []
@@ -222,14 +252,18 @@ class MetricsRequests:
                     break
                 yield
             self.answering.answer_lookup(client, make_reply(request_id, self.now_ms(), entries, behind))
-            self._pages.append((self.log.last_lsn, size_of(entries)))
-            self._entries_ahead += self._pages[-1][1]
+            self._count_ahead(size_of(entries))
             self.schedule()
 
         self.work.add(client.account, page())
 
+    def _count_ahead(self, size: int) -> None:
+        """Count the entries of a page or ranking that waits for the disk from now on."""
+        self._pages.append((self.log.last_lsn, size))
+        self._entries_ahead += size
+
     def _has_room(self) -> bool:
-        """Return True if a further page may wait for the disk."""
+        """Return True if a further page or ranking may wait for the disk."""
         pages, durable_lsn = self._pages, self.log.durable_lsn
         while pages and pages[0][0] <= durable_lsn:
             self._entries_ahead -= pages.popleft()[1]
