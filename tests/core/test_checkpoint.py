@@ -247,6 +247,7 @@ def send_under(rig: Rig, *dedup_ids: str) -> None:
 def test_half_messages_and_dedup_ids_are_cut_into_parts_that_show_one_moment(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("cmqd.core.recovery.checkpoint.HALVES_A_PART", 3)
     monkeypatch.setattr("cmqd.core.facts.dedup.CHUNK", 3)
+    monkeypatch.setattr("cmqd.core.facts.dedup.BLOCK", 3)
     rig = Rig(Limits(max_dedup_ids=10))
     rig.create(transactional=True)
     halves: list[int] = []

@@ -18,7 +18,8 @@ BLOCK: Final = 16
 Entry: TypeAlias = tuple[str, int, int]
 """(dedup id, message id, time of sending in ms)"""
 CHUNK: Final = 8192
-"""Entries of a chunk. A checkpoint takes references to all chunks at once and writes every chunk as a part."""
+"""Entries of a chunk, a multiple of ``BLOCK``. A checkpoint takes references to all chunks at once and
+writes every chunk as a part."""
 ENTRY_BYTES: Final = 138
 """Memory of an entry beside the characters of its id: text object, slot of the dictionary, arrays."""
 ENDED_A_NOTE: Final = 2
