@@ -48,7 +48,7 @@ class Options:
     queues: int = 10_000
     idle: int = 10_000
     """HTTP connections that stay idle."""
-    flood: float = 60.0
+    flood: float = 40.0
     """Seconds for which strangers flood a gateway; 0 = no flood."""
     moto: str | None = None
     """Interpreter that has moto with its server; None = no comparison."""

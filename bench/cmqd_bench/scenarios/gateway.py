@@ -2,22 +2,22 @@
 
 C kept-alive connections do the three requests in turn, with a single outstanding request per connection. A message is
 completed when its delete was answered. The loads are CMQ's API 2.0 with a signature per request and the JSON API, each
-with one gateway and with two that share the connections equally, and moto's server under the same load (``--moto
-PYTHON``, an interpreter that has moto with its server). moto's server closes each connection after its answer, so each
-of its requests has a connection of its own. (Served with kept-alive connections, by its patched server or by waitress,
-moto answers fewer requests.)
+with a gateway and with two gateways that share the connections equally, and moto's server under the same load (``--moto
+PYTHON``, an interpreter with moto and its server). moto's server closes each connection after its answer, so each of
+its requests has a connection of its own. (With kept-alive connections, by its patched server or by waitress, moto
+answers fewer requests.)
 
-All servers run for the whole time, and the loads take ``TURNS`` turns, each turn in the opposite order, so that other
-programs and a slow moment of the disk meet all loads alike. The CPU per request is given separately for gateways,
-broker and load. The main figures of the report are those of API 2.0 with one gateway.
+All servers run for the whole time, and the loads take ``TURNS`` turns, each turn in the opposite order: other programs
+and a slow moment of the disk then slow all loads alike. The CPU per request is given separately for gateways, broker
+and load. The main figures of the report are the figures of API 2.0 with a single gateway.
 
 ``--idle N`` connections are opened to a fresh gateway and stay idle after an answer; the report has the gateway's
 memory per connection.
 
 At the end the native cycle (batch 1) runs on, while its CPU per message in the broker is measured in turns: without a
 gateway, beside an idle gateway, and beside a gateway that a further process floods with requests with wrong signatures.
-The broker must do no work for these requests. A second gateway, ``unpaused``, refuses the flood without the pause
-before refusals of wrong keys, so the flood takes as much of the cores as it gets.
+The broker must do no work for these requests. A second gateway, ``unpaused``, refuses wrong keys without its pause, so
+the flood takes all the CPU that the machine gives.
 
 Last, ``--flood SECONDS``: the memory of a gateway each second while strangers flood it in six ways (``http_flood``).
 """
