@@ -1,4 +1,4 @@
-"""The HTTP load: the requests that it sends, and the reading of answers."""
+"""The HTTP load: its requests, and the reading of answers."""
 
 import asyncio
 import itertools

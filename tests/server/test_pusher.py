@@ -364,7 +364,7 @@ async def test_addresses_that_are_refused_get_nothing(rig: Rig, host: str, error
 
 @pytest.mark.parametrize("host", ["here.test", "both.test", "[::ffff:127.0.0.1]"])
 async def test_what_is_allowed_is_connected_to_as_it_was_judged(rig: Rig, host: str) -> None:
-    """These names exist only in the table, so a second look-up would fail."""
+    """Names exist only in the table, so a second look-up would fail."""
     assert await rig.error_of(f"http://{host}:{rig.receiver.port}/hook") is None
 
     assert rig.receiver.received[0].headers["Host"] == f"{host}:{rig.receiver.port}"

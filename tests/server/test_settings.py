@@ -1,4 +1,4 @@
-"""Settings: one table, three sources, every refusal names the setting, the value, the range and the source."""
+"""Settings: a table, three sources, and refusals that name setting, value, range and source."""
 
 import dataclasses
 import re

@@ -1,4 +1,4 @@
-"""Folders of earlier versions are read as by those versions."""
+"""Folders of earlier versions are read with the results of the earlier version."""
 
 from pathlib import Path
 

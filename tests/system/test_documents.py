@@ -83,7 +83,7 @@ def test_the_worker_of_the_readme_receives_and_deletes(tmp_path: Path) -> None:
 
 
 def test_the_programs_of_the_frameworks_page_are_declared() -> None:
-    """These blocks declare a broker and tasks; the example programs, which run, use the same declarations."""
+    """Blocks that declare a broker and tasks; the example programs run with the same declarations."""
     programs = blocks_to_run(ROOT / "docs/frameworks.md", "python")
 
     for program in programs:

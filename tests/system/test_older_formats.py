@@ -1,4 +1,4 @@
-"""Folders of earlier versions are opened, and answer as to those versions."""
+"""Folders of earlier versions are opened, with the answers of the earlier version."""
 
 import shutil
 from pathlib import Path

@@ -11,7 +11,7 @@ from support.crash.places import Message
 def check_sends_kept(ledger: Ledger) -> Iterator[Violation]:
     """After a drain. A message seen once counts like an acknowledged message: its lease was durable."""
     for message in ledger.messages.values():
-        # A half message need not be delivered; once delivered, it counts like other messages.
+        # A half message need not be delivered; a delivered half message counts like other messages.
         expected = bool(message.places) if message.is_half else message.stored
         if expected and not ledger.gone(message):
             received = message.received
@@ -20,7 +20,7 @@ def check_sends_kept(ledger: Ledger) -> Iterator[Violation]:
 
 
 def check_batches_whole(ledger: Ledger) -> Iterator[Violation]:
-    """After a drain. Messages that were always sent together are stored together, or none of them is."""
+    """After a drain. Messages that were always sent together are stored together, or all are missing."""
     batches: dict[tuple[int, ...], list[Message]] = defaultdict(list)
     for message in ledger.messages.values():
         batches[tuple(id(attempt) for attempt in message.attempts)].append(message)
