@@ -1,7 +1,9 @@
 """Memory and time of requests: the budget of bodies up to a request's end, and hashes in few threads."""
 
 import asyncio
+import gc
 import threading
+import tracemalloc
 from collections.abc import Generator, Iterable, Mapping
 from typing import Any
 
@@ -103,6 +105,36 @@ async def test_bodies_of_the_json_api_count_while_the_broker_works():
         assert (refused.status, refused.problem().name) == (429, "too_many_requests")
         assert [answer.status for answer in answers] == [201, 201]
         await eventually(lambda: rig.gateway.bodies.bytes_in_use == 0)
+
+
+@pytest.mark.parametrize(
+    ("path", "decoder"), [("cmq", "*/cmq/parameters.py"), ("rest", "*/rest/reading.py")], ids=["cmq", "rest"]
+)
+async def test_requests_that_the_broker_refuses_wait_for_no_garbage_collector(
+    rig: GatewayRig, rest: RestCalls, path: str, decoder: str
+):
+    form = rig.sign({"Action": "SendMessage", "queueName": "missing", "msgBody": "x" * 300_000})
+
+    async def refused() -> None:
+        if path == "cmq":
+            assert (await rig.post(form))["code"] == 4440
+        else:
+            await rest.refused("send_message", status=404, queue="missing", body={"body": "x" * 300_000})
+
+    await refused()
+    gc.collect()
+    gc.disable()
+    tracemalloc.start()
+    try:
+        for _ in range(5):
+            await refused()
+        await rig.handlers_ended()
+        kept = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(True, decoder)])
+    finally:
+        tracemalloc.stop()
+        gc.enable()
+
+    assert sum(trace.size for trace in kept.traces) < 300_000
 
 
 async def test_signatures_of_large_forms_wait_for_a_thread_and_leave_small_requests_alone(rig: GatewayRig):

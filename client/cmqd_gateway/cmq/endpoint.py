@@ -91,7 +91,9 @@ class Endpoint:
         except (TooManyKeysInUse, TooManyPolls) as full:
             raise Refusal(Reason.THROTTLED, str(full)) from None
         except CmqError as error:
-            raise translate(error, chosen.name) from error
+            # Without the traceback: its frames hold the form, and frames that hold their own error would keep the form
+            # until the garbage collector finds them, outside the budget of bodies.
+            raise translate(error, chosen.name) from error.with_traceback(None)
 
     async def _form(self, request: web.Request) -> Form:
         if request.method not in ("GET", "POST"):

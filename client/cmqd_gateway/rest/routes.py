@@ -86,7 +86,9 @@ class _OperationHandler:
                     await self._gateway.pause_refusal(request, refusal)
                 return _problem_response(request, refusal.problem, refusal.headers)
             except CmqError as error:
-                return _problem_response(request, problem_of(error), {})
+                # Without the traceback: its frames hold the body, and frames that hold their own error would keep the
+                # body until the garbage collector finds them, outside the budget of bodies.
+                return _problem_response(request, problem_of(error.with_traceback(None)), {})
             except Exception as bug:
                 _log.error("request_failed", operation=operation.name, error=type(bug).__name__, exc_info=bug)
                 text = "the gateway failed at this request; its log has the reason"
