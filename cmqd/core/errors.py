@@ -71,6 +71,7 @@ class QueueExists(DomainError):
     def __init__(self, name: str, existing: str) -> None:
         why = "already exists" if name == existing else f"differs only in case from {existing!r}"
         super().__init__(f"queue {name!r} {why}; use ensure, or another name", queue=name, existing=existing)
+        self.named = (existing,)
 
 
 class QueueDiffers(DomainError):
@@ -337,6 +338,7 @@ class TopicExists(DomainError):
     def __init__(self, name: str, existing: str) -> None:
         why = "already exists" if name == existing else f"differs only in case from {existing!r}"
         super().__init__(f"topic {name!r} {why}; use ensure, or another name", topic=name, existing=existing)
+        self.named = (existing,)
 
 
 class TopicDiffers(DomainError):
@@ -448,6 +450,7 @@ class ScheduleExists(DomainError):
     def __init__(self, name: str, existing: str) -> None:
         why = "already exists" if name == existing else f"differs only in case from {existing!r}"
         super().__init__(f"schedule {name!r} {why}; use ensure, or another name", schedule=name, existing=existing)
+        self.named = (existing,)
 
 
 class ScheduleDiffers(DomainError):

@@ -1,4 +1,4 @@
-"""The largest queues, topics and subscriptions, and sums over all: as a sort of the pages of all would give them."""
+"""The largest queues, topics and subscriptions, and sums over all queues: equal to a sort of all pages."""
 
 from collections.abc import Generator
 
@@ -174,7 +174,7 @@ def test_the_subscriptions_of_a_topic_are_examined_once(monkeypatch: pytest.Monk
         steps.append(examined)
         examined = 0
 
-    # And once more for each of the three subscriptions that are shown.
+    # A second look for each of the three subscriptions in the reply.
     assert sum(steps) + examined == 303
     assert max(steps) == 200
 
@@ -188,7 +188,7 @@ def test_the_oldest_message_is_found_in_whatever_queue_it_is(order: str):
         rig.advance(1000)
         rig.send(b"3", name=name)
         rig.advance(1000)
-    # The first queue has the oldest step, and no message of it any more.
+    # The first queue has the oldest step, and no message of that step any more.
     rig.delete(*rig.handles(most=2, name=order[0]), name=order[0])
 
     top = top_of(rig.broker)

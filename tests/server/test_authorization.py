@@ -413,6 +413,29 @@ async def test_deliveries_hide_endpoints_and_names_in_their_errors(tmp_path: Pat
     rig.close()
 
 
+async def test_the_name_that_differs_only_in_case_is_hidden(tmp_path: Path) -> None:
+    rig = await a_rig_with_names_of_others(tmp_path)
+    admin = await rig.client()
+    await a_queue(admin, "TEAM-late")
+    await admin.expect(wire.TopicInfo, wire.CreateTopic, "TEAM-late", {})
+    nightly: dict[str, Any] = {"queue": "team-orders", "cron": "0 3 * * *"}
+    await admin.expect(wire.ScheduleInfo, wire.CreateSchedule, "TEAM-late", nightly, b"x")
+    team = await rig.client(await a_key(rig, ["manage"], ["team-*"]))
+
+    refusals = [
+        await team.expect(wire.Error, wire.CreateQueue, "team-late", {}),
+        await team.expect(wire.Error, wire.EnsureQueue, "team-late", {}),
+        await team.expect(wire.Error, wire.CreateTopic, "team-late", {}),
+        await team.expect(wire.Error, wire.CreateSchedule, "team-late", nightly, b"x"),
+    ]
+
+    for refusal in refusals:
+        assert refusal.details is not None
+        assert refusal.details["existing"] == "(hidden)"
+        assert "'team-late' differs only in case from (hidden)" in refusal.text
+    rig.close()
+
+
 async def test_a_redrive_hides_its_target_and_the_origins(tmp_path: Path) -> None:
     rig = await a_rig_with_names_of_others(tmp_path)
     admin = await rig.client()
