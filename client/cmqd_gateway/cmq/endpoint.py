@@ -145,7 +145,7 @@ class Endpoint:
                 f" {settings.timestamp_behind_seconds} s behind to {settings.timestamp_ahead_seconds} s ahead",
             )
         try:
-            key = await self._gateway.secrets.find(secret_id)
+            key = await self._gateway.secrets.find(secret_id, request.remote)
         except TooManyUnknownIds:
             raise Refusal(Reason.THROTTLED, "too many unknown keys were asked for; try again") from None
         except CmqError as error:

@@ -54,7 +54,7 @@ class _Monitoring:
         gateway = self._gateway
         try:
             key = gateway.metrics_key or await key_of_authorization(
-                gateway.secrets, request.headers.get("Authorization")
+                gateway.secrets, request.headers.get("Authorization"), request.remote
             )
             if not gateway.rates.take(key.secret_id):
                 return _text(429, "the key is over its limit of requests")

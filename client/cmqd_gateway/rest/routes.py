@@ -113,7 +113,8 @@ class _OperationHandler:
         if len(request.headers.getall("Authorization", [])) > 1:
             raise gateway_problem("unauthorized", "the header Authorization is given twice", field="Authorization")
         try:
-            key = await key_of_authorization(gateway.secrets, request.headers.get("Authorization"))
+            authorization = request.headers.get("Authorization")
+            key = await key_of_authorization(gateway.secrets, authorization, request.remote)
         except NotAuthenticated as refusal:
             raise gateway_problem("unauthorized", str(refusal), field="Authorization") from None
         except TooManyUnknownIds:
