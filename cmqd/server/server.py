@@ -73,6 +73,7 @@ from cmqd.server.push.pusher import Pusher
 from cmqd.server.reclaim import Reclaim
 from cmqd.server.reply_gate import ReplyGate
 from cmqd.server.request_admission import Admission
+from cmqd.server.restricted_lookups import RestrictedLookups
 from cmqd.server.sliced_work import SlicedWork
 from cmqd.server.status import LoopStatus, PublicStatus, Status, StorageProcessStatus, public_reply
 from cmqd.server.storage_watch import StorageWatch
@@ -350,9 +351,13 @@ class Server:
     ) -> dict[type[wire.Request], Handler]:
         """Return the handlers of all requests that are not collected."""
         broker, answering, accounts = self.broker, self.answering, self.accounts
+        # One for all: a turn of the loop has a slice of one look-up, of all look-ups.
+        sliced_work = SlicedWork(spawn, answering.broke, lambda: self.io_batch.has_work)
+        restricted = RestrictedLookups(answering=answering, work=sliced_work, schedule=schedule)
         account_operations = AccountOperations(
             broker=broker,
             answering=answering,
+            restricted=restricted,
             accounts=accounts,
             revoke=self.connections.revoke,
             use_permissions=self.connections.use_permissions,
@@ -419,6 +424,7 @@ class Server:
             admission=self.admission,
             location=self._location,
             now_ms=now_ms,
+            restricted=restricted,
         )
         metrics = MetricsRequests(
             broker=broker,
@@ -428,7 +434,7 @@ class Server:
             server_metrics=self.metrics,
             now_ms=now_ms,
             schedule=schedule,
-            work=SlicedWork(spawn, answering.broke, lambda: self.io_batch.has_work),
+            work=sliced_work,
         )
         others: dict[type[wire.Request], Handler] = {
             wire.PeekMessages: peeks.handle,

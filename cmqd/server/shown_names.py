@@ -12,7 +12,8 @@ sent: a dead letter has the name of its queue of origin, because consumers of de
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeVar, cast
+from collections.abc import Set as AbstractSet
+from typing import Any, Final, Protocol, TypeVar, cast
 
 from msgspec.structs import replace
 
@@ -20,7 +21,7 @@ from cmqd.core.errors import DomainError
 from cmqd.core.names import every_name
 from cmqd.core.operations.moves import NO_ORIGIN
 from cmqd.server.client import Client
-from cmqd.server.permissions import MAX_NAMES_AT_ONCE, Permissions
+from cmqd.server.permissions import MAX_NAMES_AT_ONCE
 from cmqd_protocol import messages as wire
 from cmqd_types.deliveries import DeliveryReport, PendingMessage
 from cmqd_types.keys import Role
@@ -33,6 +34,19 @@ HIDDEN: Final = "(hidden)"
 _TARGET_FULL: Final = "target full: "
 _QUOTED_NAME: Final = re.compile(r"'([A-Za-z0-9_-]{1,64})'", re.ASCII)
 _R = TypeVar("_R")
+
+
+class Names(Protocol):
+    """The names that a key sees: its permissions, or the comparisons of a look-up in slices."""
+
+    @property
+    def roles(self) -> AbstractSet[Role]:
+        """The roles of the key."""
+        ...
+
+    def allows_name(self, name: str) -> bool:
+        """Return True if the key sees a name."""
+        ...
 
 
 def names_shown_to(client: Client) -> Callable[[str], bool]:
@@ -50,10 +64,13 @@ def names_compared_at_once(client: Client) -> int:
 def shown_to(client: Client, reply: _R) -> _R:
     """Return a reply without the names and URLs that the key of the client may not see."""
     permissions = client.permissions
-    if permissions is None:
-        return reply
+    return reply if permissions is None else shown_with(permissions, reply)
+
+
+def shown_with(names: Names, reply: _R) -> _R:
+    """Return a reply without the names and URLs that a key may not see."""
     change = _CHANGES.get(type(reply))
-    return reply if change is None else change(permissions, reply)
+    return reply if change is None else change(names, reply)
 
 
 def error_shown_to(client: Client, reply: wire.Error, named: Sequence[str]) -> wire.Error:
@@ -92,14 +109,14 @@ def _without(value: Any, hidden: Sequence[str]) -> Any:
 # ---------------------------------------------------------------------- kinds of replies
 
 
-def _name(permissions: Permissions, name: str) -> str:
-    return name if not name or permissions.allows_name(name) else HIDDEN
+def _name(seen: Names, name: str) -> str:
+    return name if not name or seen.allows_name(name) else HIDDEN
 
 
-def _endpoint(permissions: Permissions, endpoint: str) -> str:
+def _endpoint(seen: Names, endpoint: str) -> str:
     if "://" not in endpoint:
-        return _name(permissions, endpoint)
-    if Role.MANAGE in permissions.roles:
+        return _name(seen, endpoint)
+    if Role.MANAGE in seen.roles:
         return endpoint
     scheme, _, rest = endpoint.partition("://")
     # Everything behind the host can be a token. No URL of a subscription has a user or password before it.
@@ -107,85 +124,85 @@ def _endpoint(permissions: Permissions, endpoint: str) -> str:
     return f"{scheme}://{host}/{HIDDEN}"
 
 
-def _last_error(permissions: Permissions, text: str | None) -> str | None:
+def _last_error(seen: Names, text: str | None) -> str | None:
     """Return the reason of a failed delivery without names that the key may not see."""
     if text is None:
         return None
-    return _QUOTED_NAME.sub(lambda found: found[0] if permissions.allows_name(found[1]) else HIDDEN, text)
+    return _QUOTED_NAME.sub(lambda found: found[0] if seen.allows_name(found[1]) else HIDDEN, text)
 
 
-def _queue_info(permissions: Permissions, reply: wire.QueueInfo) -> wire.QueueInfo:
+def _queue_info(seen: Names, reply: wire.QueueInfo) -> wire.QueueInfo:
     target = reply.attributes["dead_letter_queue"]
-    attributes = {**reply.attributes, "dead_letter_queue": _name(permissions, target)}
-    sources = [name for name in reply.facts.get("dead_letter_sources", ()) if permissions.allows_name(name)]
+    attributes = {**reply.attributes, "dead_letter_queue": _name(seen, target)}
+    sources = [name for name in reply.facts.get("dead_letter_sources", ()) if seen.allows_name(name)]
     facts = {**reply.facts, "dead_letter_sources": sources} if "dead_letter_sources" in reply.facts else reply.facts
     return replace(reply, attributes=attributes, facts=facts)
 
 
-def _queue_list(permissions: Permissions, reply: wire.QueueList) -> wire.QueueList:
+def _queue_list(seen: Names, reply: wire.QueueList) -> wire.QueueList:
     # Of a list that was selected before, every name is left.
-    queues = [(queue_id, name) for queue_id, name in reply.queues if permissions.allows_name(name)]
+    queues = [(queue_id, name) for queue_id, name in reply.queues if seen.allows_name(name)]
     return replace(reply, total=reply.total - len(reply.queues) + len(queues), queues=queues)
 
 
-def _redrive_status(permissions: Permissions, reply: wire.RedriveStatus) -> wire.RedriveStatus:
+def _redrive_status(seen: Names, reply: wire.RedriveStatus) -> wire.RedriveStatus:
     reason = reply.reason
     if reason.startswith(_TARGET_FULL):
-        reason = _TARGET_FULL + _name(permissions, reason.removeprefix(_TARGET_FULL))
+        reason = _TARGET_FULL + _name(seen, reason.removeprefix(_TARGET_FULL))
     missing: dict[str, int] = {}
     for origin, count in reply.missing_origins.items():
-        shown = origin if origin == NO_ORIGIN else _name(permissions, origin)
+        shown = origin if origin == NO_ORIGIN else _name(seen, origin)
         missing[shown] = missing.get(shown, 0) + count
-    target = None if reply.target is None else _name(permissions, reply.target)
+    target = None if reply.target is None else _name(seen, reply.target)
     return replace(reply, target=target, reason=reason, missing_origins=missing)
 
 
-def _subscription_info(permissions: Permissions, reply: wire.SubscriptionInfo) -> wire.SubscriptionInfo:
-    endpoint = _endpoint(permissions, reply.attributes["endpoint"])
-    last_error = _last_error(permissions, reply.facts["last_error"])
+def _subscription_info(seen: Names, reply: wire.SubscriptionInfo) -> wire.SubscriptionInfo:
+    endpoint = _endpoint(seen, reply.attributes["endpoint"])
+    last_error = _last_error(seen, reply.facts["last_error"])
     attributes, facts = {**reply.attributes, "endpoint": endpoint}, {**reply.facts, "last_error": last_error}
     return replace(reply, attributes=attributes, facts=facts)
 
 
-def _subscription_list(permissions: Permissions, reply: wire.SubscriptionList) -> wire.SubscriptionList:
+def _subscription_list(seen: Names, reply: wire.SubscriptionList) -> wire.SubscriptionList:
     def shown(summary: SubscriptionSummary) -> SubscriptionSummary:
-        endpoint = _endpoint(permissions, summary.endpoint)
-        return replace(summary, endpoint=endpoint, last_error=_last_error(permissions, summary.last_error))
+        endpoint = _endpoint(seen, summary.endpoint)
+        return replace(summary, endpoint=endpoint, last_error=_last_error(seen, summary.last_error))
 
     return replace(reply, subscriptions=[shown(summary) for summary in reply.subscriptions])
 
 
-def _schedule_info(permissions: Permissions, reply: wire.ScheduleInfo) -> wire.ScheduleInfo:
-    queue = _name(permissions, reply.attributes["queue"])
-    last_error = _last_error(permissions, reply.facts["last_error"])
+def _schedule_info(seen: Names, reply: wire.ScheduleInfo) -> wire.ScheduleInfo:
+    queue = _name(seen, reply.attributes["queue"])
+    last_error = _last_error(seen, reply.facts["last_error"])
     attributes, facts = {**reply.attributes, "queue": queue}, {**reply.facts, "last_error": last_error}
     return replace(reply, attributes=attributes, facts=facts)
 
 
-def _schedule_list(permissions: Permissions, reply: wire.ScheduleList) -> wire.ScheduleList:
+def _schedule_list(seen: Names, reply: wire.ScheduleList) -> wire.ScheduleList:
     def shown(summary: ScheduleSummary) -> ScheduleSummary:
-        queue = _name(permissions, summary.queue)
-        return replace(summary, queue=queue, last_error=_last_error(permissions, summary.last_error))
+        queue = _name(seen, summary.queue)
+        return replace(summary, queue=queue, last_error=_last_error(seen, summary.last_error))
 
     return replace(reply, schedules=[shown(summary) for summary in reply.schedules])
 
 
-def _message_deliveries(permissions: Permissions, reply: wire.MessageDeliveries) -> wire.MessageDeliveries:
+def _message_deliveries(seen: Names, reply: wire.MessageDeliveries) -> wire.MessageDeliveries:
     def shown(report: DeliveryReport) -> DeliveryReport:
-        endpoint = None if report.endpoint is None else _endpoint(permissions, report.endpoint)
-        return replace(report, endpoint=endpoint, last_error=_last_error(permissions, report.last_error))
+        endpoint = None if report.endpoint is None else _endpoint(seen, report.endpoint)
+        return replace(report, endpoint=endpoint, last_error=_last_error(seen, report.last_error))
 
     return replace(reply, deliveries=[shown(report) for report in reply.deliveries])
 
 
-def _deliveries_peeked(permissions: Permissions, reply: wire.DeliveriesPeeked) -> wire.DeliveriesPeeked:
+def _deliveries_peeked(seen: Names, reply: wire.DeliveriesPeeked) -> wire.DeliveriesPeeked:
     def shown(message: PendingMessage) -> PendingMessage:
-        return replace(message, last_error=_last_error(permissions, message.last_error))
+        return replace(message, last_error=_last_error(seen, message.last_error))
 
     return replace(reply, messages=[shown(message) for message in reply.messages])
 
 
-_CHANGES: Final[dict[type, Callable[[Permissions, Any], Any]]] = {
+_CHANGES: Final[dict[type, Callable[[Names, Any], Any]]] = {
     wire.QueueInfo: _queue_info,
     wire.QueueList: _queue_list,
     wire.RedriveStatus: _redrive_status,
