@@ -40,6 +40,9 @@ from cmqd_types.keys import Role
 
 _log = get_logger()
 
+CHECK_WITHIN_S = 30
+"""Time limit of the check of ``http_config``, because the start of the broker waits for it: a file that the check reads
+may be a pipe, or lie on a network disk that hangs."""
 ROLES: Final = (Role.READ, Role.GATEWAY)
 """Roles of the lent key: secrets of callers, and metrics."""
 LIBRARIES: Final = ("aiohttp", "cyclopts", "prometheus_client", "structlog", "uvloop")
@@ -96,7 +99,8 @@ def checked_flags(settings: Settings) -> list[str]:
     A setting that the broker gives to its gateway itself, such as ``listen``, is refused too.
 
     Raises:
-        SettingError: the file cannot be read, or the gateway refuses its settings.
+        SettingError: the file cannot be read, or the gateway refuses its settings, or the check takes longer than
+            ``CHECK_WITHIN_S``.
     """
     path = settings.http_config
     if path is None:
@@ -109,7 +113,14 @@ def checked_flags(settings: Settings) -> list[str]:
         name = flag.partition("=")[0]
         if name in given:
             raise _refused(path, f"the broker itself gives the setting {name.removeprefix('--')} to its gateway")
-    ended = subprocess.run([*command, *flags, "--check"], input="id:key\n", capture_output=True, text=True, check=False)
+    check = [*command, *flags, "--check"]
+    try:
+        ended = subprocess.run(
+            check, input="id:key\n", capture_output=True, text=True, check=False, timeout=CHECK_WITHIN_S
+        )
+    except subprocess.TimeoutExpired as error:
+        reason = f"the gateway did not finish the check of its settings within {CHECK_WITHIN_S} seconds"
+        raise _refused(path, reason) from error
     if ended.returncode != 0:
         raise _refused(path, ended.stderr.strip())
     return flags

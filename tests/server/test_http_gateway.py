@@ -274,6 +274,24 @@ def test_a_file_of_settings_that_cannot_go_to_the_child_is_refused(
         checked_flags(Settings(http="127.0.0.1:0", http_config=path))
 
 
+def test_a_check_that_does_not_end_refuses_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "gateway.toml"
+    path.write_text("log-level = 'debug'")
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    # A child that waits for a writer of the pipe; there is none.
+    child = [sys.executable, "-c", f"open({str(pipe)!r})"]
+
+    def command_of(*given: object) -> list[str]:
+        return child
+
+    monkeypatch.setattr(http_gateway, "command_of", command_of)
+    monkeypatch.setattr(http_gateway, "CHECK_WITHIN_S", 0.1)
+
+    with pytest.raises(SettingError, match="did not finish the check of its settings within"):
+        checked_flags(Settings(http="127.0.0.1:0", http_config=path))
+
+
 def test_an_address_without_a_port_gets_the_usual_port() -> None:
     assert Settings(http="127.0.0.1").http_address == "127.0.0.1:5681"
     assert Settings(http="[::1]:0").http_address == "[::1]:0"

@@ -27,6 +27,9 @@ class CountedTotals:
         """Account, kind and values by id of the queue, topic or subscription."""
         self._sums: dict[str, dict[type[AnyTotals], list[int]]] = {}
         """By account and kind."""
+        self._present: dict[str, int] = {}
+        """Counted queues, topics and subscriptions by account. The sums of an account end with the last of these:
+        accounts come and go."""
 
     def count(self, number: int, account: str, totals: AnyTotals) -> None:
         """Count the totals of a queue, topic or subscription anew."""
@@ -39,6 +42,8 @@ class CountedTotals:
         if sums is None:
             sums = self._sums[account] = {each: [0] * len(each.__struct_fields__) for each in _KINDS}
         target = sums[kind]
+        if counted is None:
+            self._present[account] = self._present.get(account, 0) + 1
         before = (0,) * len(values) if counted is None else counted[2]
         for place, (value, earlier) in enumerate(zip(values, before, strict=True)):
             if value != earlier:
@@ -50,6 +55,11 @@ class CountedTotals:
         counted = self._counted.pop(number, None)
         if counted is not None:
             account, kind, values = counted
+            self._present[account] -= 1
+            if not self._present[account]:
+                # Without this entry all sums of the account are 0.
+                del self._present[account], self._sums[account]
+                return
             target = self._sums[account][kind]
             for place, value in enumerate(values):
                 target[place] -= value
