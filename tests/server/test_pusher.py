@@ -1,10 +1,13 @@
 """Pushes to a real receiver on loopback."""
 
 import asyncio
+import gc
 import json
+import socket
 import ssl
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -332,6 +335,41 @@ async def test_no_error_tells_a_secret(rig: Rig) -> None:
 
 
 # ------------------------------------------------------------------ where to
+
+
+@pytest.mark.parametrize("kind", ["no listener", "no name", "reset"])
+async def test_failed_pushes_leave_no_body_without_a_garbage_collection(rig: Rig, kind: str) -> None:
+    # Bound and not listening: no other process can take the port meanwhile.
+    unused = socket.socket()
+    unused.bind(("127.0.0.1", 0))
+    port = unused.getsockname()[1]
+    urls = {
+        "no listener": f"http://127.0.0.1:{port}/",
+        "no name": "http://missing.test/",
+        "reset": rig.receiver.url("/"),
+    }
+    rig.receiver.always("/", disconnect())
+
+    async def fail() -> None:
+        before = len(rig.results)
+        rig.push(urls[kind], bytes(500_000), content_format="simplified")
+        assert (await rig.results_of(before + 1))[before:][0].error is not None
+
+    await fail()
+    gc.collect()
+    gc.disable()
+    tracemalloc.start()
+    try:
+        for _ in range(4):
+            await fail()
+        rig.receiver.received.clear()
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+        gc.enable()
+        unused.close()
+
+    assert kept < 1_000_000
 
 
 @pytest.mark.parametrize(
