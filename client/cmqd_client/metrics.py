@@ -53,7 +53,8 @@ class TopicMetricsPage(msgspec.Struct, frozen=True):
 
 
 class TopMetrics(msgspec.Struct, frozen=True):
-    """Sums over all queues, topics and subscriptions, and those with the most messages, in descending order."""
+    """Sums over all queues, topics and subscriptions, and the metrics of the queues, topics and subscriptions with the
+    most messages, in descending order."""
 
     time: datetime
     """Broker time of the figures."""

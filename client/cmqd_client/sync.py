@@ -814,7 +814,8 @@ class Client(Synchronous[AsyncClient]):
 
     def top_metrics(self, limit: int = 100) -> TopMetrics:
         """Return sums over all queues, topics and subscriptions of the account (for ``admin``, of all accounts), and
-        the metrics of those with the most messages, then of those with the most traffic. Safe to cancel.
+        the metrics of the queues, topics and subscriptions with the most messages, then with the most traffic. Safe to
+        cancel.
 
         Args:
             limit: most queues, most topics and most subscriptions, 0-1,000.

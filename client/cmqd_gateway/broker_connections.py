@@ -12,7 +12,9 @@ end the sends and the deletes of the same key, and of other keys. Therefore poll
 and a poll is the request that is refused when that half is in use.
 
 A client without requests is closed after a minute. After a change of a key's secret the clients of the key are
-replaced; requests in progress finish over the former clients, which count until then.
+replaced; requests in progress finish over the former clients, which count until then. A request that was authenticated
+before the change and asks for a client after the change gets the new client, and so does the undo of such a request: a
+client with the former secret would replace the new client, and the broker would refuse the former secret.
 """
 
 import asyncio
@@ -193,7 +195,7 @@ class BrokerConnections:
     async def _shared_client(self, key: KeySecret) -> _KeyClient:
         """Return the open client of a key; the request counts as one of its uses already."""
         entry = self._shared.get(key.secret_id)
-        if entry is not None and entry.key.secret_key != key.secret_key:
+        if entry is not None and not self._serves(entry, key):
             self._replace(entry)
             entry = None
         if entry is None:
@@ -222,9 +224,19 @@ class BrokerConnections:
             # client. The last of them take another client.
             self._release(entry)
 
+    @staticmethod
+    def _serves(entry: _KeyClient, key: KeySecret) -> bool:
+        """Return True if a client has the secret of the key, or the secret that followed it."""
+        if entry.key.secret_key == key.secret_key:
+            if key.reading > entry.key.reading:
+                # The secret was confirmed: a secret of a reading between the two is a former secret now.
+                entry.key = key
+            return True
+        return key.is_former_of(entry.key)
+
     def _find_polling(self, key: KeySecret) -> _KeyClient | None:
         for entry in list(self._polling.get(key.secret_id, ())):
-            if entry.key.secret_key != key.secret_key:
+            if not self._serves(entry, key):
                 self._replace(entry)
             elif entry.uses < self._room(entry):
                 # The first with room: polls gather in few clients, and the others become idle and close.

@@ -12,6 +12,7 @@ from cmqd_gateway.broker_connections import BrokerConnections, MakeClient, TooMa
 from cmqd_gateway.connection_guard import ConnectionGuards
 from cmqd_gateway.hand_over import HandOver, TakeBack
 from cmqd_gateway.key_secrets import KeySecret, KeySecrets, KeySource
+from cmqd_gateway.log_lines import SparseWarning
 from cmqd_gateway.monitoring.collector import exposition
 from cmqd_gateway.monitoring.figures import FigureCache
 from cmqd_gateway.monitoring.readiness import Readiness
@@ -79,6 +80,7 @@ class Gateway:
         """True while the gateway is ending: no more connections are accepted, and answers close their connections."""
         self.paused_refusals: int = 0
         """Refusals of wrong keys that wait now."""
+        self._not_given_back = SparseWarning("messages_not_given_back", now)
         self._undoing: set[asyncio.Task[object]] = set()
         self._hand_overs: set[HandOver] = set()
         """The requests in progress that may hold messages."""
@@ -102,6 +104,7 @@ class Gateway:
                 await self._no_hand_overs.wait()
         while self._undoing:
             await asyncio.wait(self._undoing)
+        self._not_given_back.flush()
         await self.readiness.close()
         await self.figures.close()
         await self.connections.close()
@@ -149,16 +152,22 @@ class Gateway:
         """
 
         async def undoing() -> None:
-            # Without success the messages come back when their visibility timeout ends.
-            with contextlib.suppress(Exception):
-                for _ in range(UNDO_ATTEMPTS):
-                    try:
-                        async with self.connections.client(key) as client:
-                            await take_back(client)
-                        return
-                    except TooManyKeysInUse:
-                        # The loss of a load balancer ends the polls of more keys than there are connections.
-                        await asyncio.sleep(UNDO_PAUSE_SECONDS)
+            failure: Exception | None = None
+            for _ in range(UNDO_ATTEMPTS):
+                try:
+                    async with self.connections.client(key) as client:
+                        await take_back(client)
+                    return
+                except TooManyKeysInUse as full:
+                    failure = full.with_traceback(None)
+                    # The loss of a load balancer ends the polls of more keys than there are connections.
+                    await asyncio.sleep(UNDO_PAUSE_SECONDS)
+                except Exception as error:
+                    failure = error.with_traceback(None)
+                    break
+            # The messages come back when their visibility timeout ends, and count as received once more. A loss of the
+            # broker fails the undoing of all answers in progress at once, so the lines are few.
+            self._not_given_back.note(key=key.secret_id, reason=str(failure) or type(failure).__name__)
 
         task: asyncio.Task[object] = asyncio.create_task(undoing())
         self._undoing.add(task)

@@ -37,6 +37,13 @@ class KeySecret(msgspec.Struct, frozen=True):
     secret_id: str
     secret_key: str
     enabled: bool = True
+    reading: int = 0
+    """Number of the reading from the broker, in ascending order; 0 = read from a file. Requests and tasks keep the key
+    of their begin, so a former secret may come after its successor."""
+
+    def is_former_of(self, other: "KeySecret") -> bool:
+        """Return True if the broker has replaced this secret by the secret of ``other``, a key of the same id."""
+        return 0 < self.reading < other.reading and self.secret_key != other.secret_key
 
     def __repr__(self) -> str:
         return f"KeySecret({self.secret_id!r}, enabled={self.enabled})"

@@ -45,8 +45,15 @@ class Reload:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def begin(self, line: bytes | None = None) -> None:
-        """Take the changes of a line of the broker, or without a line read the TLS files again; in a task."""
-        changes = NO_CHANGES if line is None else _decoder.decode(line)
+        """Take the changes of a line of the broker, or without a line read the TLS files again; in a task.
+
+        A line that cannot be read changes nothing: the log has the reason.
+        """
+        try:
+            changes = NO_CHANGES if line is None else _decoder.decode(line)
+        except (msgspec.MsgspecError, ValueError) as error:
+            _log.error("reload_line_not_read", reason=str(error))
+            return
         task = asyncio.get_running_loop().create_task(self._run(changes))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -179,6 +179,7 @@ class GatewayServer:
             self.gateway.guards.close_slow()
             self.gateway.connections.close_idle()
             self.gateway.secrets.drop_unconfirmed()
+            self.gateway.figures.drop_old()
 
 
 def _api_routes(gateway: Gateway) -> Iterable[web.AbstractRouteDef]:

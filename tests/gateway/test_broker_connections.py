@@ -6,6 +6,7 @@ from collections import Counter
 from contextlib import AsyncExitStack
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from cmqd_client import Client, connect
@@ -119,6 +120,42 @@ async def test_a_key_with_another_secret_has_another_client(server: LocalServer)
     await closed(former)
     assert len(rig.connections) == 0
     assert await rig.use(rig.own) is not former
+    await rig.connections.close()
+
+
+async def test_a_late_use_of_a_former_secret_gets_the_client_of_the_new_secret(server: LocalServer):
+    rig = Rig(server)
+    former = KeySecret(rig.own.secret_id, "former", reading=3)
+    new = msgspec.structs.replace(rig.own, reading=5)
+    client = await rig.use(new)
+    stack = AsyncExitStack()
+    polling = await rig.poll(stack, new)
+
+    for _ in range(2):
+        assert await rig.use(former) is client
+        assert await rig.poll(stack, former) is polling
+        assert await rig.use(new) is client
+
+    assert len(rig.clients) == 2
+    await stack.aclose()
+    await rig.connections.close()
+
+
+async def test_a_secret_that_comes_back_replaces_the_secret_of_meanwhile(server: LocalServer):
+    rig = Rig(server)
+    first = await rig.use(msgspec.structs.replace(rig.own, reading=1))
+    with pytest.raises(CmqError):
+        await rig.use(KeySecret(rig.own.secret_id, "meanwhile", reading=2))
+    await closed(first)
+
+    client = await rig.use(msgspec.structs.replace(rig.own, reading=3))
+
+    assert await rig.use(msgspec.structs.replace(rig.own, reading=4)) is client
+    # The confirmed secret was read after this secret.
+    assert await rig.use(KeySecret(rig.own.secret_id, "meanwhile", reading=2)) is client
+    # A key of a file has no reading, and is used as it is.
+    with pytest.raises(CmqError):
+        await rig.use(KeySecret(rig.own.secret_id, "of a file"))
     await rig.connections.close()
 
 

@@ -13,12 +13,16 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from cmqd_client import Client, connect
 from cmqd_client.errors import ConnectionLost
+from cmqd_gateway import server
 from cmqd_gateway.key_secrets import KeySecret
 from cmqd_gateway.monitoring import readiness
 from cmqd_gateway.monitoring.collector import exposition
 from cmqd_gateway.monitoring.figures import FigureCache, read_figures
 from cmqd_gateway.monitoring.readiness import KEPT_SECONDS
 from cmqd_gateway.settings import Settings
+from cmqd_protocol import messages as wire
+from cmqd_protocol.errors import ErrorCode
+from support.eventually import eventually
 from support.gateway_rig import GatewayRig, RigClock
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
@@ -259,6 +263,46 @@ async def test_strangers_write_no_line_to_the_log_while_the_broker_is_away(caplo
             assert (await get(rig, "/metrics", KeySecret(f"AKIDstranger{number}", "x")))[0] == 503
 
         assert caplog.records == []
+
+
+async def test_texts_that_may_no_longer_be_used_leave_memory() -> None:
+    async with GatewayRig() as rig:
+        rig.clock.hold()
+        cache = FigureCache(10, 1.0, exposition, rig.clock)
+
+        @contextlib.asynccontextmanager
+        async def gone() -> AsyncGenerator[Client]:
+            raise ConnectionLost("the broker is away")
+            yield
+
+        for key in ("early", "late"):
+            with pytest.raises(ConnectionLost):
+                await cache.get(key, gone)
+            rig.clock.advance(0.75)
+
+        cache.drop_old()
+        assert len(cache) == 1
+        rig.clock.advance(0.5)
+        cache.drop_old()
+        assert len(cache) == 0
+
+
+async def test_the_gateway_drops_old_texts_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "CHECK_SECONDS", 0.001)
+    async with GatewayRig() as rig:
+        assert (await get(rig, "/metrics", rig.own_key))[0] == 200
+        rig.clock.advance(rig.settings.metrics_cache_seconds)
+
+        await eventually(lambda: len(rig.gateway.figures) == 0)
+
+
+async def test_the_answer_before_an_older_broker_says_so() -> None:
+    async with GatewayRig() as rig:
+        rig.server.link.refuse(wire.GetTopMetrics, ErrorCode.UNKNOWN_OPERATION, "operation 181 is unknown")
+
+        status, text = await get(rig, "/metrics", rig.own_key)
+
+        assert (status, text) == (503, "the broker is older than this gateway and has no metrics\n")
 
 
 async def test_a_request_that_is_given_up_leaves_the_reading_to_the_others() -> None:

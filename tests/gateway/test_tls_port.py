@@ -165,3 +165,16 @@ async def test_a_reload_of_the_broker_without_tls_reads_the_files_of_the_gateway
 async def eventually_shown(rig: GatewayRig, certificate: bytes) -> None:
     while await asyncio.to_thread(shown_certificate, *address_of(rig)) != certificate:
         pass
+
+
+@pytest.mark.parametrize(
+    "line", [b"", b"[]", b"{", b'{"log_level": "loud"}', b'{"tls_key": 5}', b'{"tls_key": "\xff"}', b"\xff"]
+)
+async def test_a_line_of_the_broker_that_cannot_be_read_changes_nothing(
+    rig: GatewayRig, line: bytes, caplog: pytest.LogCaptureFixture
+):
+    reload = Reload(rig.http_server, rig.settings)
+
+    reload.begin(line)
+
+    assert [record.levelname for record in caplog.records if "reload_line_not_read" in record.getMessage()] == ["ERROR"]

@@ -97,6 +97,16 @@ class FigureCache:
         # Shielded: the reading goes on for other requests, and for the cache, when this request is cancelled.
         return await asyncio.shield(task)
 
+    def drop_old(self) -> None:
+        """Drop the texts that may no longer be used, some megabytes each; to be called about once a second."""
+        latest = self._now() - self._cache_seconds
+        for key in [key for key, (ended_at, _) in self._read.items() if ended_at <= latest]:
+            del self._read[key]
+
+    def __len__(self) -> int:
+        """Return the number of texts and failures in memory."""
+        return len(self._read)
+
     async def close(self) -> None:
         """Cancel the readings that are under way."""
         tasks = list(self._reading.values())

@@ -15,7 +15,7 @@ from functools import partial
 from aiohttp import web
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from cmqd_client.errors import CmqError, PermissionDenied
+from cmqd_client.errors import CmqError, PermissionDenied, UnknownOperation
 from cmqd_gateway.broker_connections import TooManyKeysInUse
 from cmqd_gateway.caller import NotAuthenticated, key_of_authorization
 from cmqd_gateway.gateway import Gateway
@@ -67,6 +67,8 @@ class _Monitoring:
             return _text(403, str(refusal))
         except (TooManyKeysInUse, TooManyUnknownIds):
             return _text(503, "the gateway has no room for this key at the moment")
+        except UnknownOperation:
+            return _text(503, "the broker is older than this gateway and has no metrics")
         except CmqError:
             # Without a line in the log: strangers may ask while the broker is away. The cache logs failed readings.
             return _text(503, "the broker does not answer")
