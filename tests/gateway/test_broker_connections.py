@@ -150,9 +150,9 @@ async def test_a_secret_that_comes_back_replaces_the_secret_of_meanwhile(server:
 
     client = await rig.use(msgspec.structs.replace(rig.own, reading=3))
 
-    assert await rig.use(msgspec.structs.replace(rig.own, reading=4)) is client
-    # The confirmed secret was read after this secret.
-    assert await rig.use(KeySecret(rig.own.secret_id, "meanwhile", reading=2)) is client
+    assert await rig.use(msgspec.structs.replace(rig.own, reading=5)) is client
+    # Read after the client was opened, and before its secret was confirmed.
+    assert await rig.use(KeySecret(rig.own.secret_id, "meanwhile", reading=4)) is client
     # A key of a file has no reading, and is used as it is.
     with pytest.raises(CmqError):
         await rig.use(KeySecret(rig.own.secret_id, "of a file"))
