@@ -1,4 +1,4 @@
-"""Long look-ups in slices: one slice in a turn of the loop, over all requests.
+"""Long look-ups in slices: one slice in a turn of the loop, over all requests, and a pause behind each slice.
 
 Clients pipeline requests by the thousand. With a task for each request, a turn of the loop would carry out a slice of
 every request, and all other clients would wait for all slices. Here accounts take turns, a slice each, and the requests
@@ -7,6 +7,11 @@ of an account are carried out in the order of their arrival: a flood of one acco
 No slice runs inside an I/O batch (``io_batch``), which takes several turns: the commit of the batch, and the replies of
 its clients, would wait for a slice in each of these turns. The number of turns that are left out in a row is limited,
 because on a busy server the batches follow each other without a pause.
+
+The pause leaves most of the loop to the other clients while figures are read. Without it the loop is busy from the
+first slice to the last, and each request of these 50 ms waits for a slice and competes with the loop for a core: the
+native p99 beside a reading of 10,000 queues was 6 to 8 ms without the pause and is 3 to 4 ms with it (two cores, 1 ms
+alone). The reading takes 150 ms in place of 50 ms.
 """
 
 import asyncio
@@ -17,6 +22,9 @@ from typing import Any, Final
 MAX_TURNS_LEFT_OUT: Final = 8
 """Turns without a slice in a row. A batch has two or three turns, under load up to 17."""
 
+PAUSE_SECONDS: Final = 0.001
+"""Pause behind a slice; a slice takes up to a millisecond."""
+
 
 class SlicedWork:
     """Carries out generators; each ``yield`` ends a slice."""
@@ -26,6 +34,7 @@ class SlicedWork:
         spawn: Callable[[Coroutine[Any, Any, None]], None],
         broke: Callable[[Exception, str], None],
         is_urgent: Callable[[], bool] = lambda: False,
+        pause_seconds: float = PAUSE_SECONDS,
     ) -> None:
         """Make a worker without work.
 
@@ -33,10 +42,12 @@ class SlicedWork:
             spawn: runs a coroutine as a task; called for work that arrives at an idle worker.
             broke: takes an exception of a slice, which is a bug, and the place of the bug.
             is_urgent: returns True while other work of the loop comes first.
+            pause_seconds: pause behind a slice.
         """
         self._spawn = spawn
         self._broke = broke
         self._is_urgent = is_urgent
+        self._pause_seconds = pause_seconds
         self._lines: OrderedDict[str, deque[Generator[None]]] = OrderedDict()
         """Work by account; the account at the front has the next turn."""
         self._is_running = False
@@ -75,6 +86,6 @@ class SlicedWork:
                     lines.move_to_end(account)
                 else:
                     del lines[account]
-                await asyncio.sleep(0)
+                await asyncio.sleep(self._pause_seconds)
         finally:
             self._is_running = False

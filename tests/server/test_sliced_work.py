@@ -8,12 +8,17 @@ from cmqd.server.sliced_work import MAX_TURNS_LEFT_OUT, SlicedWork
 
 
 class Rig:
-    def __init__(self) -> None:
+    def __init__(self, pause_seconds: float = 0) -> None:
         self.done: list[str] = []
         self.bugs: list[tuple[str, str]] = []
         self.tasks: list[asyncio.Task[None]] = []
         self.is_urgent = False
-        self.work = SlicedWork(self.spawn, lambda bug, name: self.bugs.append((str(bug), name)), lambda: self.is_urgent)
+        self.work = SlicedWork(
+            self.spawn,
+            lambda bug, name: self.bugs.append((str(bug), name)),
+            lambda: self.is_urgent,
+            pause_seconds=pause_seconds,
+        )
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         self.tasks.append(asyncio.get_running_loop().create_task(coroutine))
@@ -47,6 +52,19 @@ async def test_a_turn_of_the_loop_has_one_slice_over_all_accounts_and_requests()
     await rig.finish()
     assert len(rig.done) == 30
     assert len(rig.work) == 0
+
+
+async def test_a_pause_behind_each_slice_leaves_the_loop_to_other_work() -> None:
+    rig = Rig(pause_seconds=3600)
+    rig.work.add("shop", rig.slices("a", 3))
+
+    for _ in range(100):
+        await asyncio.sleep(0)
+
+    assert rig.done == ["a0"]
+    (task,) = rig.tasks
+    task.cancel()
+    await asyncio.wait([task])
 
 
 async def test_accounts_take_turns_and_an_account_has_its_work_done_in_order() -> None:
