@@ -1,4 +1,4 @@
-"""Actions beyond API 2.0 on deliveries: peek at what waits, retry or drop one message, ask who has had a message."""
+"""Actions beyond API 2.0 on deliveries: peek at waiting messages, retry or drop a message, report its deliveries."""
 
 from typing import Any
 

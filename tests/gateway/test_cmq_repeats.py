@@ -118,7 +118,7 @@ async def test_a_value_that_the_signature_does_not_cover_makes_another_request(r
 
 
 async def test_a_captured_send_is_stored_once_for_as_long_as_it_is_valid(rig: GatewayRig):
-    # The worst case: a client whose clock is as far ahead as the gateway accepts, so its request is valid for longest.
+    # The worst case: a client with a clock as far ahead as the gateway accepts: its request is valid for longest.
     form = rig.sign(SEND | {"Timestamp": int(time.time()) + rig.settings.timestamp_ahead_seconds - 10})
     first = await rig.post(form)
     answers: list[Any] = []

@@ -228,7 +228,7 @@ async def test_key_pairs_are_accepted(rig: Rig, header: str):
 
 
 class SlowTable:
-    """An origin of secrets whose answers the test gives."""
+    """An origin of secrets with answers that the test gives."""
 
     def __init__(self) -> None:
         self.answers: list[asyncio.Future[KeySecret | None]] = []

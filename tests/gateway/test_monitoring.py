@@ -1,4 +1,4 @@
-"""``/metrics``, ``/healthz`` and ``/readyz``: who may read what, on which listener, and the form of the answers."""
+"""``/metrics``, ``/healthz`` and ``/readyz``: permissions to read, listeners, and the form of the answers."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""The JSON API's view into topics: what waits for a subscription, one message of it, and who has had a message."""
+"""The JSON API's view into topics: waiting messages of a subscription, a single message, and its deliveries."""
 
 from typing import Any
 

@@ -144,7 +144,7 @@ async def test_the_end_of_the_gateway_closes_sockets_in_the_handshake(rig: Gatew
 
 
 async def test_a_reload_of_the_broker_without_tls_reads_the_files_of_the_gateway_again(rig: GatewayRig, tmp_path: Path):
-    """The HTTPS of a child whose own settings name the files."""
+    """The HTTPS of a child with the files named in its own settings."""
     reload = Reload(rig.http_server, rig.settings)
     second = make_certificate(tmp_path, "second")
     reload.begin(b'{"log_level": "info"}')
