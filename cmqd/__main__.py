@@ -51,14 +51,19 @@ def main(arguments: list[str] | None = None) -> int:
         if chosen.command == "new-log-id":
             return _give_new_log_id(settings.data)
         from cmqd.server.daemon import run_server
-        from cmqd.server.http_gateway import missing_library
+        from cmqd.server.http_gateway import checked_flags, missing_library
     except ModuleNotFoundError as missing:
         print(f"cmqd: {missing.name} is not installed; the server needs: pip install 'cmqd[server]'", file=sys.stderr)
         return ExitCode.USAGE
     if settings.http and (missing_name := missing_library()) is not None:
         print(f"cmqd: {missing_name} is not installed; --http needs: pip install 'cmqd[gateway]'", file=sys.stderr)
         return ExitCode.USAGE
-    return int(run_server(settings, read_settings, ignored))
+    try:
+        gateway_flags = checked_flags(settings)
+    except SettingError as refusal:
+        print(f"cmqd: {refusal}", file=sys.stderr)
+        return ExitCode.USAGE
+    return int(run_server(settings, read_settings, ignored, gateway_flags))
 
 
 def open_standard_streams() -> None:

@@ -121,12 +121,16 @@ class Settings:
     listen: str = _setting(
         f"127.0.0.1:{DEFAULT_PORT}", "network", "address and port; port 0 picks a free one, [::1]:5680 for IPv6"
     )
-    # A gateway with further settings, or on a different machine, is the command cmqd-gateway with its own key.
     http: str = _setting(
         "",
         "network",
-        "address and port of an HTTP gateway that the broker runs as a child process; none: no gateway. Needs the "
-        "extra gateway",
+        "address and port of an HTTP gateway that the broker runs as a child process, HTTPS if TLS is on; none: no "
+        "gateway. Needs the extra gateway",
+    )
+    # The gateway's own settings stand in a file of their own, because the broker knows neither their names nor their
+    # ranges: the gateway checks them.
+    http_config: Path | None = _setting(
+        None, "network", "TOML file with further settings of the gateway, named as the flags of cmqd-gateway"
     )
     advertise: str = _setting(
         "",
@@ -135,7 +139,7 @@ class Settings:
         "or the name of the machine",
     )
     tls_certificate: Path | None = _setting(
-        None, "network", "PEM file with the certificate chain; together with tls_key it turns TLS on"
+        None, "network", "PEM file with the certificate chain; together with tls_key, the certificate turns TLS on"
     )
     tls_key: Path | None = _setting(None, "network", "PEM file with the private key of tls_certificate")
     # The least that the wire allows fits every legal request and reply of messages; more leaves room for long lists.
@@ -202,7 +206,7 @@ class Settings:
     # CMQ's limit by default. The retention of a queue is a limit of its own, so 15 days is as long as a delay can be.
     max_delay_ms: int = _setting(
         3_600_000, "limits",
-        "longest delay of a send, which must also be shorter than the retention of its queue; CMQ allows one hour",
+        "longest delay of a send; a delay must also be shorter than the retention of its queue; CMQ allows one hour",
         low=3_600_000, high=15 * 86_400_000,
     )  # fmt: skip
 
@@ -247,12 +251,12 @@ class Settings:
     )  # fmt: skip
     # A full reply of receive fits; further messages for a slow reader wait in the queue, not in a buffer.
     slow_reader_bytes: int = _setting(
-        _MIB, "memory", "unread bytes of one connection at which the server stops reading from it (any number, if they "
-        "are received messages)",
+        _MIB, "memory", "unread bytes of a connection at which the server stops reading its requests (any number, if "
+        "all bytes are received messages)",
         low=4 * _KIB, high=1 << 30,
     )  # fmt: skip
     max_unread_bytes: int = _setting(
-        64 * _MIB, "memory", "unread bytes of one connection at which it is closed", low=64 * _KIB, high=1 << 32
+        64 * _MIB, "memory", "unread bytes at which the server closes the connection", low=64 * _KIB, high=1 << 32
     )
     max_unread_receives: int = _setting(
         64, "memory",
@@ -264,7 +268,7 @@ class Settings:
 
     # Sealing is 120 ms of work at this size, and a folder of 10 million small messages is some 50 files.
     segment_bytes: int = _setting(
-        128 * _MIB, "disk", "size at which a segment of the log is retired and the next one begins",
+        128 * _MIB, "disk", "size at which a segment of the log is retired and the next segment begins",
         low=_MIB, high=1 << 34,
     )  # fmt: skip
     segment_age_ms: int = _setting(
@@ -313,6 +317,11 @@ class Settings:
             return ""
         host, port = parse_address(self.http, DEFAULT_HTTP_PORT)
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    @property
+    def uses_tls(self) -> bool:
+        """True if clients connect with TLS."""
+        return self.tls_certificate is not None
 
     @property
     def durability_text(self) -> str:
@@ -563,7 +572,7 @@ def _parse_number(info: SettingInfo, text: str) -> int | None:
 
 def _check_together(settings: Settings, sources: Mapping[str, str]) -> None:
     def refuse(name: str, allowed: str) -> SettingError:
-        return SettingError(name, getattr(settings, name), allowed, sources.get(name, "default"))
+        return SettingError(name, settings.as_table()[name], allowed, sources.get(name, "default"))
 
     try:
         parse_address(settings.listen)
@@ -574,6 +583,8 @@ def _check_together(settings: Settings, sources: Mapping[str, str]) -> None:
             parse_address(settings.http, DEFAULT_HTTP_PORT)
         except ValueError as error:
             raise refuse("http", str(error)) from error
+    elif settings.http_config is not None:
+        raise refuse("http_config", "only together with http")
     if settings.advertise:
         try:
             _, port = parse_address(settings.advertise)

@@ -174,7 +174,7 @@ def run_unused_queues() -> None:
 FRAMEWORKS = ("tests/taskiq", "tests/faststream")
 """Rooms of the packages with requirements that exclude the lowest versions of the other extras."""
 OPENAPI = "tests/gateway/test_rest_openapi_valid.py"
-"""Needs openapi-spec-validator, whose requirements exclude the lowest versions of the extras."""
+"""Needs openapi-spec-validator; its requirements exclude the lowest versions of the extras."""
 LOWEST_SPARK = ("tests/spark/test_batch.py", "tests/spark/test_stream.py", "tests/spark/test_sink.py")
 
 

@@ -1,5 +1,6 @@
 """README and docs/: generated parts, links, names of targets and options, and the built site."""
 
+import dataclasses
 import re
 import subprocess
 import sys
@@ -10,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from cmqd import settings
+from cmqd.server.http_gateway import checked_flags
 from cmqd_bench import pages as generated
+from cmqd_gateway import settings as gateway_settings
 from pyspark_cmqd import options, sink_options
 from support.pages import PAGES, ROOT, blocks
 
@@ -56,6 +59,27 @@ def test_the_settings_file_that_the_page_shows_is_accepted(tmp_path: Path) -> No
     shown = {name: value for section in tomllib.loads(block.text).values() for name, value in section.items()}
     assert shown.keys() == {"data", "listen", "segment_bytes", "keep_history_ms"}
     assert (loaded.segment_bytes, loaded.keep_history_ms) == (1 << 30, 7 * 86_400_000)
+
+
+def test_the_gateway_accepts_the_settings_file_that_its_page_shows(tmp_path: Path) -> None:
+    (block,) = blocks(ROOT / "docs/gateway.md", "toml")
+    file = tmp_path / "gateway.toml"
+    file.write_text(block.text)
+
+    flags = checked_flags(settings.Settings(http="127.0.0.1:0", http_config=file))
+
+    assert flags == [
+        *("--public-names=mq.example", "--public-names=mq.example:443", "--metrics-listen=127.0.0.1:9100"),
+        "--max-requests-per-second-per-key=500",
+    ]
+
+
+def test_every_setting_of_the_gateway_is_on_its_page() -> None:
+    table = (ROOT / "docs/gateway.md").read_text().partition("## All settings of the gateway")[2]
+
+    assert re.findall(r"^\| `(\w+)`", table, re.MULTILINE) == [
+        field.name for field in dataclasses.fields(gateway_settings.Settings)
+    ]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -105,7 +129,7 @@ def test_every_block_of_a_page_is_run_or_says_why_not() -> None:
             "sync.md",
             "testing.md",
         },
-        "toml": {"settings.md"},
+        "toml": {"settings.md", "gateway.md"},
     }
     for language, names in run_by.items():
         shown = {

@@ -20,6 +20,13 @@ from cmqd_bench.processes import family
 
 START_SECONDS = 60.0
 STOP_SECONDS = 15.0
+MOTO = """
+import logging, sys
+from moto.server import main
+logging.getLogger("werkzeug").setLevel(logging.ERROR)
+main(["-H", "127.0.0.1", "-p", sys.argv[1]])
+"""
+"""A program that runs moto's server without its log line per request."""
 
 
 class HttpServerFailed(Exception):
@@ -36,13 +43,16 @@ class HttpServer:
 
 
 @asynccontextmanager
-async def gateways(broker: Broker, count: int, own_key: str) -> AsyncGenerator[list[HttpServer]]:
+async def gateways(
+    broker: Broker, count: int, own_key: str, flags: Sequence[str] = ()
+) -> AsyncGenerator[list[HttpServer]]:
     """Run ``count`` gateways before a running broker.
 
     Args:
         broker: the broker.
         count: number of processes.
         own_key: key with the role ``gateway``, as ``SECRET_ID:SECRET_KEY``.
+        flags: further flags of the command line.
     """
     python = [sys.executable] if broker.python is None else [broker.python, "-P"]
     processes: list[subprocess.Popen[bytes]] = []
@@ -54,7 +64,7 @@ async def gateways(broker: Broker, count: int, own_key: str) -> AsyncGenerator[l
             log_file = broker.folder / f"gateway-{number}.log"
             reading, writing = os.pipe()
             command = [*python, "-m", "cmqd_gateway", "--broker", f"cmq://{broker.ready.host}:{broker.ready.port}"]
-            command += ["--listen", "127.0.0.1:0", "--key-fd", str(reading), "--ready-file", str(ready_file)]
+            command += ["--listen", "127.0.0.1:0", "--key-fd", str(reading), "--ready-file", str(ready_file), *flags]
             with log_file.open("ab") as log:
                 process = subprocess.Popen(
                     command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=[reading]
@@ -74,13 +84,13 @@ async def gateways(broker: Broker, count: int, own_key: str) -> AsyncGenerator[l
 
 @asynccontextmanager
 async def moto(python: str, folder: Path) -> AsyncGenerator[HttpServer]:
-    """Run moto's server with an interpreter that has moto installed."""
+    """Run moto's SQS server with an interpreter that has moto installed."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = int(probe.getsockname()[1])
     log_file = folder / "moto.log"
     with log_file.open("ab") as log:
         process = subprocess.Popen(
-            [python, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
+            [python, "-c", MOTO, str(port)],
             stdin=subprocess.DEVNULL, stdout=log, stderr=log,
         )  # fmt: skip
     try:

@@ -48,6 +48,8 @@ class Options:
     queues: int = 10_000
     idle: int = 10_000
     """HTTP connections that stay idle."""
+    flood: float = 40.0
+    """Seconds for which strangers flood a gateway; 0 = no flood."""
     moto: str | None = None
     """Interpreter that has moto with its server; None = no comparison."""
     rounds: int | None = None
@@ -74,7 +76,7 @@ class Options:
             case "metrics":
                 return 2 * (self.warm_up + self.seconds) + self.queues / 500
             case "gateway":
-                return 6 * (self.warm_up + self.seconds + 1.0)
+                return 40 * (self.warm_up + self.seconds) + 15.0 + self.flood
             case _:
                 return self.warm_up + self.seconds + 1.0
 
@@ -131,7 +133,7 @@ SCENARIOS: Mapping[str, tuple[str, Sequence[str]]] = {
     ),
     "gateway": (
         "send, receive and delete over HTTP: one gateway, two, and moto's SQS server; the native cycle beside them",
-        ("connections", "idle", "seconds", "warm_up", "moto"),
+        ("connections", "idle", "seconds", "warm_up", "flood", "moto"),
     ),
     "metrics": (
         "/metrics of a gateway before a broker with N queues, and native latency at a fixed rate meanwhile",
@@ -157,7 +159,8 @@ DEFAULTS: Mapping[str, Mapping[str, object]] = {
     "transactions": {"batch": 1, "connections": 64},
     "deadletter": {"connections": 64},
     "fanout": {"batch": 1, "connections": 64},
-    "gateway": {"batch": 1, "connections": 64},
+    # Turns of these seconds, see the scenario.
+    "gateway": {"batch": 1, "connections": 64, "seconds": 2.0, "warm_up": 0.5},
     "metrics": {"batch": 1, "rate": 1_000.0},
     # Long enough for the time-outs of hanging requests (15 s) and the retries after a time-out.
     "push": {"batch": 1, "connections": 4, "rate": 2_400.0, "seconds": 20.0, "warm_up": 2.0},
@@ -270,6 +273,7 @@ FLAGS: Mapping[str, Flag] = {
     "spread": flag(decimal(1, 3000), "seconds over which messages become due"),
     "queues": flag(whole(2, 10_000), "queues, that of the latencies included"),
     "idle": flag(whole(0, 100_000), "HTTP connections that stay idle"),
+    "flood": flag(decimal(0, 3600), "seconds of a flood by strangers, with the gateway's memory each second"),
     "moto": {"metavar": "PYTHON", "help": "compare with moto's SQS server, of this interpreter"},
     "saturate": switch("two more processes keep the server's loop busy with batches"),
     "rounds": {

@@ -1,6 +1,7 @@
 """The generated parts of the documents: ``python -m cmqd_bench.pages``; ``make docs`` runs it.
 
 - ``docs/settings.md``: the tables of settings, from ``cmqd.settings``.
+- ``docs/gateway.md``: the table of the gateway's settings, from ``cmqd_gateway.settings``.
 - ``README.md`` and ``docs/benchmarks.md``: the table of measurements, from the files in ``bench/results``.
 - ``docs/benchmarks.svg``: the plot of server CPU per message, from the same files.
 - ``cmqd/ARCHITECTURE.md``: the tables of modules, from the first sentence of each module's docstring.
@@ -13,17 +14,22 @@ written by hand. ``tests/test_docs.py`` fails if a file differs from the output 
 """
 
 import ast
+import dataclasses
 import json
 import re
+import typing
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from cyclopts import Parameter
+
 import cmqd.core
 from cmqd.settings import SETTINGS, SettingInfo
 from cmqd_bench import cmq_tables
+from cmqd_gateway import settings as gateway
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "bench/results"
@@ -207,6 +213,17 @@ def settings_tables() -> str:
     return "\n\n".join(parts)
 
 
+def gateway_settings_table() -> str:
+    """Return the table of the gateway's settings in Markdown; the flags' help texts have the ranges."""
+    lines = ["| setting | default | meaning |", "| --- | --- | --- |"]
+    hints = typing.get_type_hints(gateway.Settings, include_extras=True)
+    for field in dataclasses.fields(gateway.Settings):
+        (parameter,) = (note for note in hints[field.name].__metadata__ if isinstance(note, Parameter))
+        default = "none" if field.default in (None, "", ()) else str(field.default)
+        lines.append(f"| `{field.name}` | {default.lower()} | {parameter.help} |")
+    return "\n".join(lines)
+
+
 def decisions_list() -> str:
     """Return a list of the decision records with their titles, in Markdown."""
     lines: list[str] = []
@@ -261,6 +278,7 @@ PARTS: tuple[tuple[str, str, Callable[[], str]], ...] = (
     ("docs/benchmarks.md", "measurements", measurements_table),
     ("docs/benchmarks.md", "sources", sources_table),
     ("docs/settings.md", "settings", settings_tables),
+    ("docs/gateway.md", "gateway settings", gateway_settings_table),
     ("docs/cmq-api.md", "actions", cmq_tables.actions_table),
     ("docs/cmq-api.md", "errors", cmq_tables.errors_table),
     ("docs/glossary.md", "glossary", glossary_table),

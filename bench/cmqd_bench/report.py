@@ -40,29 +40,49 @@ UNITS = {
     "metrics_bytes": "bytes of an answer",
     "alone_p50_ms": "ms, native latency before /metrics was read",
     "alone_p99_ms": "ms, the same, 99th percentile",
-    "requests_per_second": "HTTP requests/s, one gateway",
-    "http_cpu_us_per_request": "us, gateway",
-    "broker_cpu_us_per_request": "us, all server processes",
-    "http_rss_mib": "MiB, gateway",
+    "http_rss_mib": "MiB, the first gateway",
     "idle_connections": "idle HTTP connections",
     "idle_connections_lost": "of them, closed by the gateway",
     "http_rss_kib_per_idle_connection": "KiB of the gateway's memory",
     "http_rss_growth_of_more_requests_kib": "KiB, of a second request on each of them",
-    "requests_per_second_two": "HTTP requests/s, two gateways",
-    "http_cpu_us_per_request_two": "us, both gateways",
-    "broker_cpu_us_per_request_two": "us, all server processes, two gateways",
-    "http_rss_mib_two": "MiB, both gateways",
-    "moto_requests_per_second": "HTTP requests/s, moto's SQS server",
-    "moto_cpu_us_per_request": "us, moto's SQS server",
-    "times_moto": "one gateway's requests/s over moto's",
+    "api_2_0_times_moto": "requests/s of API 2.0 over moto's SQS server, one gateway",
+    "json_api_times_moto": "requests/s of the JSON API over moto's, one gateway",
+    "api_2_0_two_gateways_times_moto": "the same, two gateways",
+    "json_api_two_gateways_times_moto": "the same, two gateways",
     "native_us_alone": "us of the server a message, native cycle at batch 1, no gateway",
-    "native_us_idle_gateway": "us, beside an idle gateway",
-    "native_us_flooded_gateway": "us, beside a flooded gateway",
+    "native_us_idle": "us, beside an idle gateway",
+    "native_us_flooded": "us, beside a flooded gateway",
+    "native_us_unpaused": "us, the same, the gateway without the pause before refusals",
+    "native_messages_alone": "messages in the same time",
+    "native_messages_idle": "messages in the same time",
+    "native_messages_flooded": "messages in the same time",
+    "native_messages_unpaused": "messages in the same time",
+    "native_ratio_idle": "of the CPU a message without a gateway",
+    "native_ratio_flooded": "of the CPU a message without a gateway",
+    "native_ratio_unpaused": "of the CPU a message without a gateway",
+    "flooded_gateway_cores": "of CPU, the flooded gateway",
+    "unpaused_gateway_cores": "of CPU, the flooded gateway without the pause",
+    "flood_seconds": "s, flood by strangers",
+    "flood_rss_before_mib": "MiB of the gateway before",
+    "flood_rss_max_mib": "MiB, largest",
+    "flood_rss_max_first_half_mib": "MiB, largest of the first half",
+    "flood_rss_after_mib": "MiB, without connections",
     "rss_kib_per_connection": "KiB of server memory",
     "loop_busy": "of one core",
     "other_cores": "used by other programs",
 }
-NOT_SHOWN = frozenset({"scenario", "durability", "conditions", "options", "rounds", "latency_ms"})
+LOAD_HEADS = {
+    "requests_per_second": "requests/s",
+    "http_cpu_us": "gateway us",
+    "broker_cpu_us": "broker us",
+    "load_cpu_us": "load us",
+    "http_cores": "cores",
+    "foreign_cores": "foreign",
+}
+"""Heads of the table of HTTP loads: CPU per request, cores of the HTTP servers and of other programs."""
+NOT_SHOWN = frozenset(
+    {"scenario", "durability", "conditions", "options", "rounds", "latency_ms", "loads", "flood_rss_mib"}
+)
 
 
 def report(options: Options, rounds: Sequence[Figures], conditions: Figures) -> dict[str, Any]:
@@ -97,6 +117,14 @@ def _line(name: str, value: object, note: str = "") -> str:
     return f"  {name.replace('_', ' '):<36} {shown:>14}  {note}".rstrip()
 
 
+def _loads(loads: Mapping[str, Figures]) -> list[str]:
+    """Return the table of HTTP loads, a line per load."""
+    lines = ["", f"  {'HTTP load':<24}" + "".join(f"{head:>12}" for head in LOAD_HEADS.values())]
+    for name, figures in loads.items():
+        lines.append(f"  {name.replace('_', ' '):<24}" + "".join(f"{figures[key]:>12,}" for key in LOAD_HEADS))
+    return lines
+
+
 def to_text(result: Figures) -> str:
     """Return the text that is printed without ``--json``: figures, a line per round, then the conditions."""
     options, conditions, rounds = result["options"], result["conditions"], result["rounds"]
@@ -107,6 +135,8 @@ def to_text(result: Figures) -> str:
     lines.append(_line("latency", f"{latency['p50']:.3f}", "ms p50"))
     lines.append(_line("", f"{latency['p99']:.3f}", "ms p99"))
     lines.append(_line("", f"{latency['p999']:.3f}", "ms p99.9"))
+    if "loads" in result:
+        lines += _loads(result["loads"])
     lines += ["", "  round   messages/s   server us   client us    p50 ms    p99 ms   RSS MiB"]
     lines += [
         f"  {number:>5} {each['messages_per_second']:>12,.0f} {each['server_cpu_us_per_message']:>11.2f}"

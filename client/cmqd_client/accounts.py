@@ -50,9 +50,11 @@ class KeySecret(msgspec.Struct, frozen=True):
     secret_key: str
     account: str
     request_id: int
+    enabled: bool = True
+    """False: the broker refuses every client with this key."""
 
     def __repr__(self) -> str:
-        return f"KeySecret({self.secret_id!r}, account={self.account!r}, secret_key=...)"
+        return f"KeySecret({self.secret_id!r}, account={self.account!r}, enabled={self.enabled}, secret_key=...)"
 
 
 class AccountQueue(msgspec.Struct, frozen=True):
@@ -217,18 +219,18 @@ class Accounts:
         return Done(reply.request_id)
 
     async def key_secret(self, secret_id: str) -> KeySecret:
-        """Read the secret of an enabled key of any account, to check signatures. Only for keys with role ``gateway``,
+        """Read the secret of a key of any account, to check signatures. Only for keys with role ``gateway``,
         over TLS, loopback or a Unix socket; the server limits the rate and logs the read.
 
         Keep a secret for a second at most, and forget the secret when :meth:`watch_keys` names its key.
 
         Raises:
-            KeyNotFound: there is no enabled key of this id.
+            KeyNotFound: there is no key of this id.
             PermissionDenied: the key has not the role, or other machines could read the connection.
             TooManyRequests: over the limit; the call was repeated until its patience ended.
         """
         reply = await self._channel.ask(wire.GetKeySecret, wire.KeySecret, Repeat.READ, secret_id)
-        return KeySecret(secret_id, reply.secret_key, reply.account, reply.request_id)
+        return KeySecret(secret_id, reply.secret_key, reply.account, reply.request_id, reply.enabled)
 
     async def watch_keys(self, on_change: OnKeyChange) -> KeyWatch:
         """Have a function called with each change of a key of any account, until the watch is closed. Only for keys

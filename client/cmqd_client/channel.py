@@ -301,30 +301,35 @@ class Channel:
         deadline = started + self._patience
         attempt = 0
         uncertain = False
-        while True:
-            if error is not None:
-                attempt += 1
-                uncertain = uncertain or may_have_happened(error)
-                remaining = deadline - loop.time() - self._shortest
-                pause = self._policy.next_attempt(error, repeat, attempt, remaining, random())
-                if pause is None or self._state.closing:
-                    if uncertain and repeat is not Repeat.READ and not may_have_happened(error):
-                        # A refusal of this attempt says nothing about an earlier attempt that may have been executed.
-                        raise self._waited(final_error(_unsure(error), repeat), started, attempt) from error
-                    raise self._waited(final_error(error, repeat), started, attempt)
-                await asyncio.sleep(pause)
-                # A new number: the old request may still wait on the same connection.
-                request = msgspec.structs.replace(request, request_id=self.next_request_id())
-                self.counters.requests += 1
-                self.counters.repeats += 1
-            try:
-                connection = await self._connection(deadline - loop.time())
-                if connection.write_paused:
-                    await connection.wait_writable(min(self._timeout, deadline - loop.time()))
-                timeout = max(min(self._timeout, deadline - loop.time()), 0.0)
-                return await connection.request(request, timeout), uncertain, connection
-            except CmqError as caught:
-                error = caught
+        try:
+            while True:
+                if error is not None:
+                    attempt += 1
+                    uncertain = uncertain or may_have_happened(error)
+                    remaining = deadline - loop.time() - self._shortest
+                    pause = self._policy.next_attempt(error, repeat, attempt, remaining, random())
+                    if pause is None or self._state.closing:
+                        if uncertain and repeat is not Repeat.READ and not may_have_happened(error):
+                            # A refusal of this attempt says nothing about an earlier attempt, perhaps executed.
+                            raise self._waited(final_error(_unsure(error), repeat), started, attempt) from error
+                        raise self._waited(final_error(error, repeat), started, attempt)
+                    await asyncio.sleep(pause)
+                    # A new number: the old request may still wait on the same connection.
+                    request = msgspec.structs.replace(request, request_id=self.next_request_id())
+                    self.counters.requests += 1
+                    self.counters.repeats += 1
+                try:
+                    connection = await self._connection(deadline - loop.time())
+                    if connection.write_paused:
+                        await connection.wait_writable(min(self._timeout, deadline - loop.time()))
+                    timeout = max(min(self._timeout, deadline - loop.time()), 0.0)
+                    return await connection.request(request, timeout), uncertain, connection
+                except CmqError as caught:
+                    error = caught
+        finally:
+            # The error that leaves here has this frame in its traceback. With the error in a variable of the frame, the
+            # two would keep the request and its bodies in memory until a garbage collection.
+            error = None
 
     def _waited(self, error: CmqError, started: float, attempts: int) -> CmqError:
         """Return the error with the time that the call took, if the call ended for lack of an answer or of time."""
@@ -358,37 +363,41 @@ class Channel:
         until = started + (LONGEST_WAIT if wait is None else wait / 1000)
         deadline = until + self._patience
         attempt = attempts = 0
-        while True:
-            if error is not None:
-                attempt += 1
-                attempts += 1
-                if self._state.closing:
-                    raise self._waited(error, started, attempts)
-                if _is_interruption(error) and loop.time() < until:
-                    attempt = 0
-                    pause = self._policy.delay(1, random())
-                else:
-                    remaining = deadline - loop.time() - self._shortest
-                    chosen = self._policy.next_attempt(error, Repeat.READ, attempt, remaining, random())
-                    if chosen is None:
+        try:
+            while True:
+                if error is not None:
+                    attempt += 1
+                    attempts += 1
+                    if self._state.closing:
                         raise self._waited(error, started, attempts)
-                    pause = chosen
-                await asyncio.sleep(pause)
-                self.counters.requests += 1
-                self.counters.repeats += 1
-            try:
-                connection = await self._connection(deadline - loop.time())
-                if connection.write_paused:
-                    await connection.wait_writable(self._receive_timeout(until, deadline))
-                remaining = max(until - loop.time(), 0.0)
-                request = msgspec.structs.replace(
-                    request,
-                    request_id=self.next_request_id(),
-                    wait_ms=None if wait is None else min(wait, round(remaining * 1000)),
-                )
-                return await connection.receive(request, self._receive_timeout(until, deadline))
-            except CmqError as caught:
-                error = caught
+                    if _is_interruption(error) and loop.time() < until:
+                        attempt = 0
+                        pause = self._policy.delay(1, random())
+                    else:
+                        remaining = deadline - loop.time() - self._shortest
+                        chosen = self._policy.next_attempt(error, Repeat.READ, attempt, remaining, random())
+                        if chosen is None:
+                            raise self._waited(error, started, attempts)
+                        pause = chosen
+                    await asyncio.sleep(pause)
+                    self.counters.requests += 1
+                    self.counters.repeats += 1
+                try:
+                    connection = await self._connection(deadline - loop.time())
+                    if connection.write_paused:
+                        await connection.wait_writable(self._receive_timeout(until, deadline))
+                    remaining = max(until - loop.time(), 0.0)
+                    request = msgspec.structs.replace(
+                        request,
+                        request_id=self.next_request_id(),
+                        wait_ms=None if wait is None else min(wait, round(remaining * 1000)),
+                    )
+                    return await connection.receive(request, self._receive_timeout(until, deadline))
+                except CmqError as caught:
+                    error = caught
+        finally:
+            # As in ``_again``: no variable of this frame may hold the error that leaves here.
+            error = None
 
     def _receive_timeout(self, until: float, deadline: float) -> float:
         """Return the seconds for an attempt of a receive that waits until ``until`` (loop time)."""
@@ -435,6 +444,12 @@ class Channel:
         """The account of the key, as the server told it; None = not connected."""
         connection = self._pick()
         return None if connection is None else connection.account
+
+    @property
+    def max_waiting_requests(self) -> int | None:
+        """Requests of a connection that may wait for their replies, as the server told it; None = not connected."""
+        connection = self._pick()
+        return None if connection is None else connection.facts.max_waiting_requests
 
     def _pick(self) -> Connection | None:
         """Return a connection that is up, in turn; None if all links are down."""

@@ -26,8 +26,10 @@ from cmqd_client.metrics import (
     Metrics,
     QueueMetricsPage,
     TopicMetricsPage,
+    TopMetrics,
     ask_metrics,
     ask_queues,
+    ask_top,
     ask_topics,
 )
 from cmqd_client.queue import Queue
@@ -222,6 +224,13 @@ class Client:
     def account(self) -> str | None:
         """Name of the account of the key, as told by the server; None = not connected."""
         return self._channel.account
+
+    @property
+    def max_waiting_requests(self) -> int | None:
+        """Requests of a connection that may wait for their replies, waiting receives included, as told by the server;
+        the server refuses further requests as ``TooManyRequests``. None = not connected, or the server did not tell.
+        """
+        return self._channel.max_waiting_requests
 
     def statistics(self) -> ClientStatistics:
         """Return a snapshot of the counters of this client.
@@ -627,6 +636,19 @@ class Client:
     ) -> TopicMetricsPage:
         """Return a page of the metrics of topics, each with its subscriptions; as :meth:`queue_metrics`."""
         return await ask_topics(self._require(), all_accounts, after, limit)
+
+    async def top_metrics(self, limit: int = 100) -> TopMetrics:
+        """Return sums over all queues, topics and subscriptions of the account (for ``admin``, of all accounts), and
+        the metrics of the queues, topics and subscriptions with the most messages, then with the most traffic. Safe to
+        cancel.
+
+        Args:
+            limit: most queues, most topics and most subscriptions, 0-1,000.
+
+        Raises:
+            UnknownOperation: the server is older than this operation.
+        """
+        return await ask_top(self._require(), limit)
 
     async def seal_segments(self) -> SegmentsSealed:
         """Have the server seal the current segment of the log, so that readers of the log find all earlier changes in

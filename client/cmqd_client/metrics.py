@@ -11,7 +11,7 @@ from cmqd_client.channel import Channel
 from cmqd_client.durations import to_datetime
 from cmqd_client.retry import Repeat
 from cmqd_protocol import messages as wire
-from cmqd_types.metrics import QueueMetrics, ServerMetrics, TopicMetrics
+from cmqd_types.metrics import MetricSums, QueueMetrics, ServerMetrics, TopicMetrics, TopSubscription
 from cmqd_types.totals import QueueTotals, SubscriptionTotals, TopicTotals
 
 
@@ -52,6 +52,20 @@ class TopicMetricsPage(msgspec.Struct, frozen=True):
     request_id: int
 
 
+class TopMetrics(msgspec.Struct, frozen=True):
+    """Sums over all queues, topics and subscriptions, and the metrics of the queues, topics and subscriptions with the
+    most messages, in descending order."""
+
+    time: datetime
+    """Broker time of the figures."""
+    sums: MetricSums
+    queues: list[QueueMetrics]
+    topics: list[TopicMetrics]
+    """Without their subscriptions."""
+    subscriptions: list[TopSubscription]
+    request_id: int
+
+
 async def ask_metrics(channel: Channel) -> Metrics:
     """Ask for the totals; see ``Client.metrics``."""
     reply = await channel.ask(wire.GetMetrics, wire.Metrics, Repeat.READ)
@@ -86,3 +100,16 @@ async def ask_topics(
     page = wire.TopicMetricsPage
     reply = await channel.ask(wire.GetTopicMetrics, page, Repeat.READ, all_accounts, *behind, limit)
     return TopicMetricsPage(to_datetime(reply.broker_time_ms), reply.topics, reply.next, reply.request_id)
+
+
+async def ask_top(channel: Channel, limit: int) -> TopMetrics:
+    """Ask for sums and the largest queues; see ``Client.top_metrics``."""
+    reply = await channel.ask(wire.GetTopMetrics, wire.TopMetrics, Repeat.READ, limit)
+    return TopMetrics(
+        to_datetime(reply.broker_time_ms),
+        reply.sums,
+        reply.queues,
+        reply.topics,
+        reply.subscriptions,
+        reply.request_id,
+    )

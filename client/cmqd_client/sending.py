@@ -101,12 +101,19 @@ async def send_in_parts(
                 if not split and (isinstance(error, BatchTooLarge) or len(batch.bodies) > MAX_BATCH):
                     error.add_note("send_batch(..., split=True) sends the batch in several steps.")
                 raise
-            failures = [SendFailure(index, error) for index in range(len(ids), len(batch.bodies))]
-            text = f"{len(failures)} of {len(batch.bodies)} failed; the first, {failures[0]}"
-            raise PartialFailure(text, failures, done=ids, request_id=request_ids[-1]) from error
+            raise _partial_failure(error, len(batch.bodies), ids, request_ids[-1]) from error
         ids += [printed_id(number) for number in reply.message_ids]
         request_ids.append(reply.request_id)
     return SentBatch(ids, request_ids[-1], tuple(request_ids))
+
+
+def _partial_failure(error: CmqError, count: int, ids: list[MessageId], request_id: int) -> PartialFailure:
+    """Return the error of a batch of ``count`` messages; its first messages, with these ids, are stored."""
+    # In a function of its own: the traceback of ``error`` has the frame of the batch, so a list of failures there would
+    # keep the bodies in memory until a garbage collection.
+    failures = [SendFailure(index, error) for index in range(len(ids), count)]
+    text = f"{len(failures)} of {count} failed; the first, {failures[0]}"
+    return PartialFailure(text, failures, done=ids, request_id=request_id)
 
 
 async def _delays(delays: list[int | None], own_delay: Callable[[], Awaitable[int]]) -> int | list[int] | None:

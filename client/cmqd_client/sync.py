@@ -42,7 +42,7 @@ from cmqd_client.half_messages import Checker, LocalBatchTransaction, LocalTrans
 from cmqd_client.intake import MessageT
 from cmqd_client.key_changes import KeyWatch, OnKeyChange
 from cmqd_client.message_ids import MessageId
-from cmqd_client.metrics import Metrics, QueueMetricsPage, TopicMetricsPage
+from cmqd_client.metrics import Metrics, QueueMetricsPage, TopicMetricsPage, TopMetrics
 from cmqd_client.outgoing import Outgoing
 from cmqd_client.portal import NOTHING, Portal, Synchronous, in_threads, in_worker_thread, plain_handler, processing
 from cmqd_client.queue import ConsumedMessage as AsyncConsumedMessage
@@ -308,13 +308,13 @@ class Accounts(Synchronous[AsyncAccounts]):
         )
 
     def key_secret(self, secret_id: str) -> KeySecret:
-        """Read the secret of an enabled key of any account, to check signatures. Only for keys with role ``gateway``,
+        """Read the secret of a key of any account, to check signatures. Only for keys with role ``gateway``,
         over TLS, loopback or a Unix socket; the server limits the rate and logs the read.
 
         Keep a secret for a second at most, and forget the secret when :meth:`watch_keys` names its key.
 
         Raises:
-            KeyNotFound: there is no enabled key of this id.
+            KeyNotFound: there is no key of this id.
             PermissionDenied: the key has not the role, or other machines could read the connection.
             TooManyRequests: over the limit; the call was repeated until its patience ended.
         """
@@ -426,6 +426,13 @@ class Client(Synchronous[AsyncClient]):
     def account(self) -> str | None:
         """Name of the account of the key, as told by the server; None = not connected."""
         return self.asynchronous.account
+
+    @property
+    def max_waiting_requests(self) -> int | None:
+        """Requests of a connection that may wait for their replies, waiting receives included, as told by the server;
+        the server refuses further requests as ``TooManyRequests``. None = not connected, or the server did not tell.
+        """
+        return self.asynchronous.max_waiting_requests
 
     def statistics(self) -> ClientStatistics:
         """Return a snapshot of the counters of this client.
@@ -804,6 +811,19 @@ class Client(Synchronous[AsyncClient]):
         return self.portal.call(
             lambda: self.asynchronous.topic_metrics(all_accounts=all_accounts, after=after, limit=limit)
         )
+
+    def top_metrics(self, limit: int = 100) -> TopMetrics:
+        """Return sums over all queues, topics and subscriptions of the account (for ``admin``, of all accounts), and
+        the metrics of the queues, topics and subscriptions with the most messages, then with the most traffic. Safe to
+        cancel.
+
+        Args:
+            limit: most queues, most topics and most subscriptions, 0-1,000.
+
+        Raises:
+            UnknownOperation: the server is older than this operation.
+        """
+        return self.portal.call(lambda: self.asynchronous.top_metrics(limit))
 
     def seal_segments(self) -> SegmentsSealed:
         """Have the server seal the current segment of the log, so that readers of the log find all earlier changes in

@@ -5,6 +5,7 @@ gateway may have missed a change of a key.
 """
 
 from collections.abc import Callable
+from itertools import count
 from typing import TypeAlias
 
 from cmqd_client import Client
@@ -24,6 +25,7 @@ class BrokerKeys:
     def __init__(self, client: Client) -> None:
         """Keep the client. The client has the gateway's own key and is not open yet."""
         self._client = client
+        self._readings = count(1)
 
     async def open(self, forget: Forget) -> None:
         """Connect without a time limit; from then on every change of a key calls ``forget``. Safe to cancel.
@@ -40,7 +42,7 @@ class BrokerKeys:
         await self._client.close()
 
     async def probe(self) -> None:
-        """Ask the broker for its status, an operation for every key.
+        """Ask the broker for its status, which every key may read and which waits for no disk.
 
         Raises:
             CmqError: the broker did not answer, or the connection was never open.
@@ -48,13 +50,15 @@ class BrokerKeys:
         await self._client.status()
 
     async def fetch(self, secret_id: str) -> KeySecret | None:
-        """Return the key, None if the broker has no enabled key of this id.
+        """Return the key, enabled or not; None if the broker has no key of this id.
 
         Raises:
             CmqError: the broker did not answer, or the gateway may not ask.
         """
+        # Counted before the request: the broker answers the requests of a connection about a key in their order.
+        reading = next(self._readings)
         try:
             secret = await self._client.accounts.key_secret(secret_id)
         except KeyNotFound:
             return None
-        return KeySecret(secret.secret_id, secret.secret_key)
+        return KeySecret(secret.secret_id, secret.secret_key, secret.enabled, reading)

@@ -15,9 +15,9 @@ _BEARER: Final = "bearer "
 
 
 class Caller(msgspec.Struct, frozen=True):
-    """An authenticated request: the id of its key, and the client of the broker with this key."""
+    """An authenticated request: its key, and the client of the broker with this key."""
 
-    secret_id: str
+    key: KeySecret
     client: Client
 
 
@@ -25,8 +25,10 @@ class NotAuthenticated(Exception):
     """The request proves no key. The text has the reason, but for a wrong pair never the wrong half."""
 
 
-async def key_of_authorization(secrets: KeySecrets, authorization: str | None) -> KeySecret:
+async def key_of_authorization(secrets: KeySecrets, authorization: str | None, address: str | None) -> KeySecret:
     """Return the key of an ``Authorization`` header: ``Basic`` with the key pair, or ``Bearer SECRET_ID:SECRET_KEY``.
+
+    ``address`` is the IP address of the client; see :meth:`KeySecrets.find`.
 
     Raises:
         NotAuthenticated: the header is missing or malformed, or the pair is wrong, or the key is disabled.
@@ -36,7 +38,7 @@ async def key_of_authorization(secrets: KeySecrets, authorization: str | None) -
     if pair is None:
         raise NotAuthenticated("the request needs a key: Authorization: Basic, or Bearer SECRET_ID:SECRET_KEY")
     secret_id, secret_key = pair
-    key = await secrets.find(secret_id)
+    key = await secrets.find(secret_id, address)
     # Compared also for an unknown id: the time of the answer must not distinguish unknown ids from wrong secrets.
     expected = "" if key is None else key.secret_key
     # A header may have bytes that are no text; these bytes are surrogates in the string.

@@ -1,8 +1,12 @@
-"""Limits of HTTP connections that aiohttp does not have: slow heads, slow readers, the number of connections.
+"""Limits of HTTP connections that aiohttp does not have: slow and large heads, slow readers, the number of connections.
 
 A guard stands between the socket and aiohttp's protocol and passes all events on. The guard records the time from which
 a head is incomplete, and the time from which the client does not read an answer. A check once a second over all
 connections closes the late connections: no connection has a timer of its own.
+
+The guard also counts the bytes of heads: aiohttp limits each field of a head, but a head of 128 fields may have 2 MiB,
+and a client may send such a head behind a request that is being handled. A guard does not parse, so the bytes between
+requests are known to about 4 KiB.
 """
 
 import asyncio
@@ -10,21 +14,47 @@ import time
 from collections.abc import Callable
 from typing import Final, cast
 
+from aiohttp import StreamReader, web
+
 CHECK_SECONDS: Final = 1.0
+MAX_HEAD_BYTES: Final = 65_536
+"""Largest head of a request, all its fields together."""
+HEADS_MEMORY_BYTES: Final = 64 << 20
+"""Bytes of unfinished heads, all connections together, from which connections with more than a small head close."""
+_SMALL_HEAD: Final = 16_384
+_UNCERTAIN: Final = 4_096
+"""Bytes between two requests that are not taken for the start of a head: the framing of chunks, blanks in fields."""
 
 
 class ConnectionGuard(asyncio.Protocol):
     """Passes the events of a connection on to aiohttp's protocol; see the module."""
 
-    __slots__ = ("_guards", "_inner", "_is_refused", "head_since", "in_request", "stuck_since", "transport")
+    __slots__ = (
+        "_guards",
+        "_has_seat",
+        "_inner",
+        "_is_refused",
+        "head_bytes",
+        "head_since",
+        "in_request",
+        "payload",
+        "stuck_since",
+        "transport",
+    )
 
-    def __init__(self, guards: "ConnectionGuards", inner: asyncio.Protocol) -> None:
+    def __init__(self, guards: "ConnectionGuards", inner: asyncio.Protocol, *, has_seat: bool) -> None:
         self._guards = guards
         self._inner = inner
+        self._has_seat = has_seat
         self._is_refused = False
         self.transport: asyncio.Transport | None = None
         self.head_since: float | None = None
-        """Time of the first bytes of an incomplete head; None = no head has begun."""
+        """Time of the first bytes of an incomplete head, or of the end of the request before it; None = no head has
+        begun."""
+        self.head_bytes = 0
+        """Bytes that arrived for a head, and for the start of its body."""
+        self.payload: StreamReader | None = None
+        """The body of the last request, unless all of it has arrived."""
         self.stuck_since: float | None = None
         """Time from which the client does not read its answers; None = the socket takes bytes."""
         self.in_request = False
@@ -34,6 +64,8 @@ class ConnectionGuard(asyncio.Protocol):
         """Handle the asyncio event: a client connected."""
         # Not checked by isinstance: the transports of uvloop are no subclasses.
         self.transport = cast("asyncio.Transport", transport)
+        if self._has_seat:
+            self._guards.release()
         if not self._guards.add(self):
             self._is_refused = True
             self.transport.abort()
@@ -44,9 +76,17 @@ class ConnectionGuard(asyncio.Protocol):
         """Handle the asyncio event: bytes arrived."""
         if self._is_refused:
             return
-        if not self.in_request and self.head_since is None:
-            self.head_since = self._guards.now()
+        payload = self.payload
+        if payload is None or payload.is_eof():
+            if self._guards.count_head(self, len(data)):
+                self._inner.data_received(data)
+            return
+        # Bytes of a body, and perhaps of the next head behind it.
+        body_bytes = payload.total_bytes
         self._inner.data_received(data)
+        behind = len(data) - (payload.total_bytes - body_bytes)
+        if behind > _UNCERTAIN and payload.is_eof():
+            self._guards.count_head(self, behind)
 
     def eof_received(self) -> bool | None:
         """Handle the asyncio event: the client sends no more bytes."""
@@ -87,14 +127,32 @@ class ConnectionGuards:
         self.refused: int = 0
         """Connections that were closed because there were too many."""
         self.closed_as_slow: int = 0
+        self.closed_for_memory: int = 0
+        """Connections that were closed because of the memory of unfinished heads."""
+        self.head_bytes: int = 0
+        """Bytes of unfinished heads, all connections together."""
+        self.arriving: int = 0
+        """Seats of sockets in the TLS handshake: they count among the connections."""
 
     def __len__(self) -> int:
         """Return the number of open connections."""
         return len(self._guards)
 
+    def reserve(self) -> bool:
+        """Take a seat for a socket before its TLS handshake; False if there are too many connections."""
+        if len(self._guards) + self.arriving >= self._max_connections:
+            self.refused += 1
+            return False
+        self.arriving += 1
+        return True
+
+    def release(self) -> None:
+        """Give a seat back: the handshake ended."""
+        self.arriving -= 1
+
     def add(self, guard: ConnectionGuard) -> bool:
         """Register a connection; False if there are too many."""
-        if len(self._guards) >= self._max_connections:
+        if len(self._guards) + self.arriving >= self._max_connections:
             self.refused += 1
             return False
         assert guard.transport is not None
@@ -105,6 +163,20 @@ class ConnectionGuards:
         """Forget a connection that is closed."""
         assert guard.transport is not None
         self._guards.pop(guard.transport, None)
+        self._set_head(guard, 0)
+
+    def count_head(self, guard: ConnectionGuard, size: int) -> bool:
+        """Count bytes that are no part of a known body; False if the connection was closed for them."""
+        if guard.head_bytes > _SMALL_HEAD and self.head_bytes + size > HEADS_MEMORY_BYTES:
+            self.closed_for_memory += 1
+            assert guard.transport is not None
+            guard.transport.abort()
+            return False
+        self.head_bytes += size
+        guard.head_bytes += size
+        if guard.head_since is None:
+            guard.head_since = self.now()
+        return True
 
     @property
     def connections_in_request(self) -> int:
@@ -116,28 +188,67 @@ class ConnectionGuards:
         """Number of connections with a part of a head."""
         return sum(guard.head_since is not None for guard in self._guards.values())
 
-    def make(self, inner: asyncio.Protocol) -> ConnectionGuard:
-        """Return a guard for a new connection, before the protocol that serves it."""
-        return ConnectionGuard(self, inner)
+    def make(self, inner: asyncio.Protocol, *, has_seat: bool = False) -> ConnectionGuard:
+        """Return a guard for a new connection, before the protocol that serves it.
 
-    def begin_request(self, transport: asyncio.BaseTransport | None) -> None:
-        """Note that a handler begins: the head is complete. The handler limits the time of the body."""
-        guard = None if transport is None else self._guards.get(transport)
-        if guard is not None:
-            guard.in_request = True
-            guard.head_since = None
+        ``has_seat``: the connection takes the place of a seat of :meth:`reserve`.
+        """
+        return ConnectionGuard(self, inner, has_seat=has_seat)
 
-    def end_request(self, transport: asyncio.BaseTransport | None) -> None:
+    def begin_request(self, request: web.BaseRequest) -> bool:
+        """Note that a handler begins: the head is complete. The handler limits the time of the body.
+
+        Returns:
+            False if the head is too large.
+        """
+        guard = self._guard_of(request)
+        if guard is None:
+            return True
+        guard.in_request = True
+        payload = request.content
+        guard.payload = None if payload.is_eof() else payload
+        received = guard.head_bytes
+        if received <= _UNCERTAIN:
+            self._set_head(guard, 0)
+            return True
+        head = _head_bytes(request)
+        behind = received - head - payload.total_bytes
+        # A further head, or a further request, arrived with this request.
+        self._set_head(guard, behind if behind > _UNCERTAIN else 0)
+        return head <= MAX_HEAD_BYTES
+
+    def end_request(self, request: web.BaseRequest) -> None:
         """Note that a handler ended."""
-        guard = None if transport is None else self._guards.get(transport)
+        guard = self._guard_of(request)
         if guard is not None:
             guard.in_request = False
+            if guard.payload is not None and guard.payload.is_eof():
+                guard.payload = None
+            if guard.head_since is not None:
+                # The time of the handler is not the client's: the next request waited for its turn.
+                guard.head_since = self.now()
+
+    def _guard_of(self, request: web.BaseRequest) -> ConnectionGuard | None:
+        transport = request.transport
+        return None if transport is None else self._guards.get(transport)
+
+    def _set_head(self, guard: ConnectionGuard, size: int) -> None:
+        self.head_bytes += size - guard.head_bytes
+        guard.head_bytes = size
+        guard.head_since = self.now() if size else None
 
     def close_slow(self) -> None:
         """Close the connections with a late client; to be called about once a second."""
         latest = self.now() - self._slow_seconds
         for guard in list(self._guards.values()):
-            is_late = any(since is not None and since <= latest for since in (guard.head_since, guard.stuck_since))
+            head_since = None if guard.in_request else guard.head_since
+            is_late = any(since is not None and since <= latest for since in (head_since, guard.stuck_since))
             if is_late and guard.transport is not None:
                 self.closed_as_slow += 1
                 guard.transport.abort()
+
+
+def _head_bytes(request: web.BaseRequest) -> int:
+    """Return the size of the head of a request, without further blanks that the head may have had."""
+    line = len(request.method) + len(request.raw_path) + len("  HTTP/1.1\r\n\r\n")
+    return line + sum(len(name) + len(value) + len(": \r\n") for name, value in request.raw_headers)

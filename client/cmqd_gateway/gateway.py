@@ -2,21 +2,31 @@
 
 import asyncio
 import contextlib
-import select
-import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Final
 
 from aiohttp import web
 
-from cmqd_gateway.broker_connections import BrokerConnections, MakeClient
+from cmqd_gateway.broker_connections import BrokerConnections, MakeClient, TooManyKeysInUse
 from cmqd_gateway.connection_guard import ConnectionGuards
+from cmqd_gateway.hand_over import HandOver, TakeBack
 from cmqd_gateway.key_secrets import KeySecret, KeySecrets, KeySource
+from cmqd_gateway.log_lines import SparseWarning
+from cmqd_gateway.monitoring.collector import exposition
 from cmqd_gateway.monitoring.figures import FigureCache
+from cmqd_gateway.monitoring.readiness import Readiness
 from cmqd_gateway.rates import KeyRates
 from cmqd_gateway.request_bodies import RequestBodies
 from cmqd_gateway.settings import Settings
+from cmqd_gateway.turns import HashThreads
+
+HANDLERS_SECONDS: Final = 1.0
+"""Time for cancelled handlers to end: far more than the few turns of the loop that they take."""
+
+UNDO_ATTEMPTS: Final = 50
+UNDO_PAUSE_SECONDS: Final = 0.1
+"""Attempts to take messages back while all connections to the broker are in use, and the pause between them: 5 s."""
 
 
 class Gateway:
@@ -28,6 +38,7 @@ class Gateway:
         source: KeySource,
         make_client: MakeClient,
         now: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
     ) -> None:
         """Make the parts.
 
@@ -36,9 +47,12 @@ class Gateway:
             source: the origin of secrets.
             make_client: makes the native client of a key.
             now: the clock of all parts, in seconds.
+            wall_clock: the time of day, in seconds since 1970.
         """
         self.now: Callable[[], float] = now
         """The clock."""
+        self.wall_clock: Callable[[], float] = wall_clock
+        """The time of day, for the time stamps of requests."""
         self.settings: Settings = settings
         self.secrets: KeySecrets = KeySecrets(source, now)
         """Secrets of keys; forget a key here when the broker reports a change."""
@@ -50,28 +64,66 @@ class Gateway:
             settings.max_request_bytes, settings.body_memory_bytes, settings.slow_client_seconds
         )
         """Reads the bodies of requests."""
+        self.hashes: HashThreads = HashThreads()
+        """Threads for the signatures of large requests."""
         self.rates: KeyRates = KeyRates(settings.max_requests_per_second_per_key, now)
         """Rates of keys."""
         self.guards: ConnectionGuards = ConnectionGuards(settings.max_connections, settings.slow_client_seconds, now)
         """The HTTP connections."""
-        self.figures: FigureCache = FigureCache(settings.metrics_top, settings.metrics_cache_seconds, now)
-        """The figures of ``/metrics``."""
+        self.figures: FigureCache = FigureCache(settings.metrics_top, settings.metrics_cache_seconds, exposition, now)
+        """The figures of ``/metrics`` as text."""
         self.metrics_key: KeySecret | None = None
         """The key that reads the figures; None = the key of the request."""
-        self.probe: Callable[[], Awaitable[object]] | None = None
-        """Checks with the gateway's own key that the broker answers; raises CmqError if the broker does not."""
+        self.readiness: Readiness = Readiness(now)
+        """The readiness of the broker; its probe uses the gateway's own key."""
         self.is_draining = False
         """True while the gateway is ending: no more connections are accepted, and answers close their connections."""
+        self.paused_refusals: int = 0
+        """Refusals of wrong keys that wait now."""
+        self._not_given_back = SparseWarning("messages_not_given_back", now)
         self._undoing: set[asyncio.Task[object]] = set()
+        self._hand_overs: set[HandOver] = set()
+        """The requests in progress that may hold messages."""
+        self._no_hand_overs = asyncio.Event()
+        self._no_hand_overs.set()
+
+    async def end_polls(self) -> None:
+        """End the long polls, and answer further polls as ended. Other requests are served."""
+        self.is_draining = True
+        await self.connections.end_polls()
 
     async def close(self) -> None:
-        """Undo the lost answers, then close the connections to the broker; the close ends the long polls."""
+        """Take back the messages of answers that were not written, then close the connections to the broker.
+
+        To be called when no HTTP connection is open: a request would fail, and its messages would not come back.
+        """
         self.is_draining = True
+        # Cancelled handlers end in one of the next turns of the loop.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(HANDLERS_SECONDS):
+                await self._no_hand_overs.wait()
         while self._undoing:
             await asyncio.wait(self._undoing)
+        self._not_given_back.flush()
+        await self.readiness.close()
         await self.figures.close()
         await self.connections.close()
         await self.secrets.close()
+
+    async def pause_refusal(self, request: web.BaseRequest, refusal: Exception) -> None:
+        """Wait before the refusal of a wrong key, so that a connection gets few such refusals a second.
+
+        A program with a wrong secret in a tight loop, or a stranger, would otherwise take a core of the machine, which
+        native clients may share. A connection with pipelined requests gets its answers one after the other.
+        """
+        self.bodies.release(request)
+        # The frames of the error hold the form of the request.
+        refusal.__traceback__ = None
+        self.paused_refusals += 1
+        try:
+            await asyncio.sleep(self.settings.wrong_key_pause_seconds)
+        finally:
+            self.paused_refusals -= 1
 
     def port_of(self, request: web.BaseRequest) -> int:
         """Return the port of the listener that a request came to; 0 if the connection is lost."""
@@ -79,51 +131,44 @@ class Gateway:
         name = None if transport is None else transport.get_extra_info("sockname")
         return int(name[1]) if name else 0
 
-    async def write_or(
-        self, request: web.BaseRequest, response: web.Response, undo: Callable[[], Awaitable[object]]
-    ) -> None:
-        """Write an answer that must not be lost; without a connection for it, call ``undo``.
+    def hand_over(self) -> HandOver:
+        """Return the context of a request that may receive messages: see :mod:`cmqd_gateway.hand_over`."""
+        return HandOver(self)
 
-        The undoing goes on when the handler is cancelled, as it is when its connection is lost.
+    def begun(self, hand_over: HandOver) -> None:
+        """Note that a request begins; for ``HandOver``."""
+        self._hand_overs.add(hand_over)
+        self._no_hand_overs.clear()
 
-        Raises:
-            ConnectionResetError: the connection is lost.
+    def ended(self, hand_over: HandOver) -> None:
+        """Note that a request ended; for ``HandOver``."""
+        self._hand_overs.discard(hand_over)
+        if not self._hand_overs:
+            self._no_hand_overs.set()
+
+    def undo_later(self, key: KeySecret, take_back: TakeBack) -> None:
+        """Take back messages that were not handed over, in a task of its own: the request may be cancelled. The end of
+        the gateway waits for the task.
         """
-        try:
-            if _is_gone(request.transport):
-                raise ConnectionResetError("the client has gone")
-            await response.prepare(request)
-            await response.write_eof()
-        except BaseException:
-            self.undo_later(undo)
-            raise
-
-    def undo_later(self, undo: Callable[[], Awaitable[object]]) -> None:
-        """Call ``undo`` in a task of its own; the end of the gateway waits for the task."""
 
         async def undoing() -> None:
-            with contextlib.suppress(Exception):
-                # Without success the messages come back when their visibility timeout ends.
-                await undo()
+            failure: Exception | None = None
+            for _ in range(UNDO_ATTEMPTS):
+                try:
+                    async with self.connections.client(key) as client:
+                        await take_back(client)
+                    return
+                except TooManyKeysInUse as full:
+                    failure = full.with_traceback(None)
+                    # The loss of a load balancer ends the polls of more keys than there are connections.
+                    await asyncio.sleep(UNDO_PAUSE_SECONDS)
+                except Exception as error:
+                    failure = error.with_traceback(None)
+                    break
+            # The messages come back when their visibility timeout ends, and count as received once more. A loss of the
+            # broker fails the undoing of all answers in progress at once, so the lines are few.
+            self._not_given_back.note(key=key.secret_id, reason=str(failure) or type(failure).__name__)
 
         task: asyncio.Task[object] = asyncio.create_task(undoing())
         self._undoing.add(task)
         task.add_done_callback(self._undoing.discard)
-
-
-def _is_gone(transport: asyncio.BaseTransport | None) -> bool:
-    """Return True if the connection is lost, or the client has closed its side.
-
-    The loop may not have handled the close yet: messages written now would be out until their visibility timeout ends.
-    """
-    if transport is None or transport.is_closing():
-        return True
-    connection: socket.socket | None = transport.get_extra_info("socket")
-    if connection is None or connection.fileno() < 0:
-        return True
-    poll = select.poll()
-    poll.register(connection.fileno(), _HANGUP)
-    return bool(poll.poll(0))
-
-
-_HANGUP: Final[int] = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR

@@ -5,8 +5,8 @@
              └─► a question to the broker; all requests of the same id share the question
 
 The broker pushes changes, and a push forgets the key at once. A gateway that cannot ask the broker knows no secret, and
-refuses. A question costs the broker work, and anyone can make up ids: ids that the gateway has not seen as valid share
-a rate (``UNKNOWN_IDS_PER_SECOND``), so that strangers cannot flood the broker through the gateway.
+refuses. A question costs the broker work, and anyone can make up ids: ids that the gateway has not seen as valid have a
+rate (:mod:`cmqd_gateway.new_ids`), so that strangers cannot flood the broker through the gateway.
 """
 
 import asyncio
@@ -16,6 +16,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
+
+from cmqd_gateway.new_ids import NewIdRate
 
 CONFIRMED_SECONDS = 1.0
 """Time for which an answer of the broker is used."""
@@ -27,7 +29,6 @@ UNKNOWN_SECONDS = 5.0
 MAX_KEYS = 10_000
 MAX_UNKNOWN = 10_000
 MAX_ID_CHARACTERS = 128
-UNKNOWN_IDS_PER_SECOND = 100
 
 
 class KeySecret(msgspec.Struct, frozen=True):
@@ -36,6 +37,13 @@ class KeySecret(msgspec.Struct, frozen=True):
     secret_id: str
     secret_key: str
     enabled: bool = True
+    reading: int = 0
+    """Number of the reading from the broker, in ascending order; 0 = read from a file. Requests and tasks keep the key
+    of their begin, so a former secret may come after its successor."""
+
+    def is_former_of(self, other: "KeySecret") -> bool:
+        """Return True if the broker has replaced this secret by the secret of ``other``, a key of the same id."""
+        return 0 < self.reading < other.reading and self.secret_key != other.secret_key
 
     def __repr__(self) -> str:
         return f"KeySecret({self.secret_id!r}, enabled={self.enabled})"
@@ -54,7 +62,8 @@ class KeySource(Protocol):
 
 
 class TooManyUnknownIds(Exception):
-    """More new ids came than the gateway asks the broker for; a later request of the same id may succeed."""
+    """More new ids came, in all or from an address, than the gateway asks the broker for; a later request of the same
+    id may succeed."""
 
 
 class _Known(msgspec.Struct):
@@ -76,15 +85,18 @@ class KeySecrets:
         self._unknown: OrderedDict[str, float] = OrderedDict()
         """Unknown ids with the time of the answer, the oldest first."""
         self._questions: dict[str, asyncio.Task[KeySecret | None]] = {}
-        self._allowance = float(UNKNOWN_IDS_PER_SECOND)
-        self._allowance_at = now()
+        self._new_ids = NewIdRate(now)
 
     def __len__(self) -> int:
         """Return the number of secrets in memory."""
         return len(self._known)
 
-    async def find(self, secret_id: str) -> KeySecret | None:
+    async def find(self, secret_id: str, address: str | None) -> KeySecret | None:
         """Return the key with its secret, None if the broker has no such key. Safe to cancel.
+
+        Args:
+            secret_id: id of the key.
+            address: IP address of the client, for its share of the rate of new ids.
 
         Raises:
             TooManyUnknownIds: the id is new, and too many new ids came in this second.
@@ -106,8 +118,8 @@ class KeySecrets:
             unknown_since = self._unknown.get(secret_id)
             if unknown_since is not None and self._now() - unknown_since < UNKNOWN_SECONDS:
                 return None
-            if secret_id not in self._questions:
-                self._take_allowance()
+            if secret_id not in self._questions and not self._new_ids.take(address):
+                raise TooManyUnknownIds
         return await asyncio.shield(self._question(secret_id))
 
     def forget(self, secret_id: str | None = None) -> None:
@@ -137,15 +149,6 @@ class KeySecrets:
         self.forget()
 
     # ------------------------------------------------------------------ inside
-
-    def _take_allowance(self) -> None:
-        now = self._now()
-        rate = UNKNOWN_IDS_PER_SECOND
-        self._allowance = min(float(rate), self._allowance + (now - self._allowance_at) * rate)
-        self._allowance_at = now
-        if self._allowance < 1:
-            raise TooManyUnknownIds
-        self._allowance -= 1
 
     def _question(self, secret_id: str) -> "asyncio.Task[KeySecret | None]":
         """Return the question for this id, a new question unless one is under way."""

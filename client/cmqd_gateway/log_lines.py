@@ -8,9 +8,13 @@ import contextlib
 import enum
 import logging
 import sys
-from typing import Any, TextIO, cast
+from collections.abc import Callable
+from typing import Any, Final, TextIO, cast
 
 import structlog
+
+SPARSE_SECONDS: Final = 10.0
+"""Shortest time between two lines of a :class:`SparseWarning`."""
 
 
 class LogFormat(enum.StrEnum):
@@ -67,6 +71,34 @@ def configure_logs(log_format: LogFormat, level: LogLevel) -> None:
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
         cache_logger_on_first_use=False,
     )
+
+
+class SparseWarning:
+    """A warning about an event that can be frequent: at most a line in ``SPARSE_SECONDS``, with the number of events
+    since the line before."""
+
+    def __init__(self, name: str, now: Callable[[], float]) -> None:
+        """Make the object; ``name`` is the name of the line, ``now`` the clock in seconds."""
+        self._name = name
+        self._now = now
+        self._events = 0
+        self._written_at: float | None = None
+
+    def note(self, **fields: object) -> None:
+        """Count an event, and write a line with these fields unless the line before is too recent."""
+        self._events += 1
+        if self._written_at is None or self._now() - self._written_at >= SPARSE_SECONDS:
+            self._write(**fields)
+
+    def flush(self) -> None:
+        """Write a line if events were counted that no line has."""
+        if self._events:
+            self._write()
+
+    def _write(self, **fields: object) -> None:
+        get_logger().warning(self._name, times=self._events, **fields)
+        self._events = 0
+        self._written_at = self._now()
 
 
 _TEXT: list[Any] = [

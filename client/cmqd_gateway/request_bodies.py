@@ -1,7 +1,10 @@
-"""Reading of request bodies, for all requests within one budget of memory and each within a time limit.
+"""Request bodies, within one budget of memory for all requests and within a time limit for each.
 
 A stranger can send bodies too, because a signature can be checked only after the body was read. Without the budget,
-10,000 connections with slow bodies of 4 MiB would take 40 GiB.
+10,000 connections with bodies of 4 MiB would take 40 GiB.
+
+The bytes of a body count until its request ends, not until the body is read: a handler waits with the decoded body, for
+the broker's answer about a key or for a thread that hashes. While the broker is away, these waits last for seconds.
 """
 
 import asyncio
@@ -9,8 +12,13 @@ from typing import Final
 
 from aiohttp import web
 
-_SMALL: Final = 65_536
-"""Bytes of a body that are not counted: as much as the socket's own buffers may hold."""
+TINY_BODY: Final = 4_096
+"""Bodies up to here do not count and are never refused: 80 MiB for 20,000 connections. Receives, deletes and most sends
+pass also while strangers fill the budget with slow bodies."""
+SMALL_BODY: Final = 65_536
+"""Bodies up to here may use the whole budget, larger bodies three quarters of it: large bodies of strangers must not
+keep out the small requests of others."""
+_HELD: Final = web.RequestKey("held_body_bytes", int)
 
 
 class BodyRefused(Exception):
@@ -19,6 +27,16 @@ class BodyRefused(Exception):
     The rest of the body is read and dropped for some seconds, so that the client finds the answer; then the connection
     closes.
     """
+
+    def __init__(self, text: str, *, can_be_repeated: bool = False) -> None:
+        """Make an error with a text for the caller.
+
+        Args:
+            text: the reason.
+            can_be_repeated: the same request may succeed later.
+        """
+        super().__init__(text)
+        self.can_be_repeated = can_be_repeated
 
 
 class RequestBodies:
@@ -29,20 +47,20 @@ class RequestBodies:
 
         Args:
             max_bytes: largest body.
-            memory_bytes: bytes of all bodies that are being read.
+            memory_bytes: bytes of the bodies of all requests in progress.
             seconds: time for a body.
         """
         self._max_bytes = max_bytes
         self._memory_bytes = memory_bytes
         self._seconds = seconds
         self.bytes_in_use: int = 0
-        """Bytes of bodies that are being read now."""
+        """Bytes of the bodies of all requests in progress."""
 
     async def read(self, request: web.BaseRequest) -> bytes:
-        """Return the body of a request; empty if it has none.
+        """Return the body of a request; empty if it has none. The bytes count until :meth:`release`.
 
         Raises:
-            BodyRefused: see the class.
+            BodyRefused: see the class. The bytes are released.
         """
         if not request.body_exists:
             return b""
@@ -50,25 +68,42 @@ class RequestBodies:
         if length is not None and length > self._max_bytes:
             raise BodyRefused(f"the body has {length} bytes; the limit is {self._max_bytes}")
         content = request.content
-        if length is not None and length <= _SMALL and content.is_eof():
+        if length is not None and length <= SMALL_BODY and content.is_eof():
             # The whole body came with the head, as most do: no timer is needed.
+            self._count(request, length)
             return content.read_nowait()
-        chunks: list[bytes] = []
-        size = counted = 0
+        # Not a list of chunks: a client that sends single bytes would make an object of each.
+        body = bytearray()
         try:
             async with asyncio.timeout(self._seconds):
                 async for chunk in content.iter_any():
-                    chunks.append(chunk)
-                    size += len(chunk)
-                    if size > self._max_bytes:
+                    body += chunk
+                    if len(body) > self._max_bytes:
                         raise BodyRefused(f"the body is larger than {self._max_bytes} bytes")
-                    more = max(size - _SMALL, 0) - counted
-                    counted += more
-                    self.bytes_in_use += more
-                    if self.bytes_in_use > self._memory_bytes:
-                        raise BodyRefused("the gateway reads too many large bodies; try again")
+                    self._count(request, len(body))
         except TimeoutError:
+            self.release(request)
             raise BodyRefused(f"the body did not arrive within {self._seconds:g} s") from None
-        finally:
-            self.bytes_in_use -= counted
-        return b"".join(chunks)
+        except BaseException:
+            self.release(request)
+            raise
+        return bytes(body)
+
+    def release(self, request: web.BaseRequest) -> None:
+        """Stop counting the body of a request; to be called at the end of every request. Harmless when repeated."""
+        self.bytes_in_use -= request.pop(_HELD, 0)
+
+    def _count(self, request: web.BaseRequest, size: int) -> None:
+        if size <= TINY_BODY:
+            return
+        held = request.get(_HELD, 0)
+        room = self._memory_bytes if size <= SMALL_BODY else large_bodies(self._memory_bytes)
+        if self.bytes_in_use + size - held > room:
+            raise BodyRefused("the gateway has too many large requests in progress; try again", can_be_repeated=True)
+        self.bytes_in_use += size - held
+        request[_HELD] = size
+
+
+def large_bodies(memory_bytes: int) -> int:
+    """Return the part of the budget that bodies over 64 KiB may use."""
+    return memory_bytes // 4 * 3

@@ -11,24 +11,27 @@ import logging
 import os
 import ssl
 from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
 from aiohttp import web
 
 from cmqd_gateway.cmq import endpoint
-from cmqd_gateway.connection_guard import CHECK_SECONDS
+from cmqd_gateway.connection_guard import CHECK_SECONDS, MAX_HEAD_BYTES
 from cmqd_gateway.gateway import Gateway
 from cmqd_gateway.log_lines import get_logger
 from cmqd_gateway.monitoring import routes as monitoring_routes
 from cmqd_gateway.rest import routes as rest_routes
-from cmqd_gateway.settings import Settings, split_address
+from cmqd_gateway.settings import split_address
+from cmqd_gateway.tls_port import TlsPort, tls_context
 
 DRAIN_SECONDS: Final = 5.0
 """Time for requests in progress at the end."""
 LINGERING_SECONDS: Final = 5.0
 """Time for which the rest of a refused body is read and dropped."""
 BACKLOG: Final = 1_024
+READ_BUFFER_BYTES: Final = 65_536
 
 _log = get_logger()
 
@@ -42,6 +45,8 @@ class GatewayServer:
         self.addresses: list[tuple[str, int]] = []
         """Hosts and ports on which the gateway listens, HTTP first."""
         self._servers: list[asyncio.Server] = []
+        self._tls_port: TlsPort | None = None
+        """None without HTTPS."""
         self.metrics_address: tuple[str, int] | None = None
         """Host and port of the listener for metrics alone, if there is one."""
         self._runners: list[web.AppRunner] = []
@@ -59,7 +64,9 @@ class GatewayServer:
             if settings.listen:
                 self.addresses.append(await self._listen(runner, "listen", settings.listen, None))
             if settings.listen_https:
-                tls = _tls_context(settings)
+                assert settings.tls_certificate is not None
+                assert settings.tls_key is not None
+                tls = tls_context(settings.tls_certificate, settings.tls_key)
                 self.addresses.append(await self._listen(runner, "listen_https", settings.listen_https, tls))
             if settings.metrics_listen:
                 runner = await self._run(monitoring_routes.routes(self.gateway, with_metrics=True))
@@ -69,23 +76,43 @@ class GatewayServer:
             raise
         self._checker = asyncio.create_task(self._check())
 
+    async def reload_tls(self, certificate: Path, key: Path) -> bool:
+        """Use these files for all later handshakes; return False if they cannot be used, or without HTTPS.
+
+        Connections stay. Files that cannot be used change nothing.
+        """
+        if self._tls_port is None:
+            return False
+        try:
+            # A thread: reading files must not hold up requests.
+            self._tls_port.context = await asyncio.to_thread(tls_context, certificate, key)
+        except (OSError, ssl.SSLError) as failure:
+            _log.error("tls_not_reloaded", reason=str(failure), text="the certificate and key before stay in use")
+            return False
+        return True
+
     async def close(self) -> None:
         """End; harmless when repeated. See the module."""
         self.gateway.is_draining = True
         for server in self._servers:
             server.close()
+        if self._tls_port is not None:
+            await self._tls_port.close()
         if self._checker is not None:
             self._checker.cancel()
-        # The clients first: that ends the long polls, which would otherwise hold their connections for 30 s. Other
-        # requests have a second for the answer of the broker, and then the whole time to write theirs.
-        await self.gateway.close()
+        # The long polls first: they would hold their connections for 30 s. Other requests have the whole time for the
+        # answer of the broker and for the write of theirs.
+        await self.gateway.end_polls()
         runners, self._runners = self._runners, []
         for runner in runners:
             if runner.server is not None:
                 # Idle connections close at once; the shutdown would wait for the whole time for their next request.
                 runner.server.pre_shutdown()
-                await runner.server.shutdown(DRAIN_SECONDS)
+                # aiohttp waits twice for so long: for the handler, and then for the end of its task.
+                await runner.server.shutdown(DRAIN_SECONDS / 2)
             await runner.cleanup()
+        # Last: messages of answers that were not written go back to their queues over these connections.
+        await self.gateway.close()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -110,6 +137,8 @@ class GatewayServer:
             lingering_time=LINGERING_SECONDS,
             max_line_size=settings.max_head_bytes,
             max_field_size=settings.max_head_bytes,
+            # Each connection may hold twice as many bytes that no handler has asked for.
+            read_bufsize=READ_BUFFER_BYTES,
             # A compressed body would cost more memory than its bytes; SDKs send none.
             auto_decompress=False,
         )
@@ -123,11 +152,20 @@ class GatewayServer:
         host, port = split_address(name, address)
         make_inner = runner.server
         assert make_inner is not None
+        gateway = self.gateway
+        make_protocol: Callable[[], asyncio.Protocol] = lambda: gateway.guards.make(make_inner())  # noqa: E731
+        if tls is not None:
+            self._tls_port = TlsPort(
+                tls,
+                gateway.guards,
+                lambda: gateway.guards.make(make_inner(), has_seat=True),
+                gateway.settings.slow_client_seconds,
+            )
+            make_protocol = self._tls_port.make_arrival
         server = await asyncio.get_running_loop().create_server(
-            lambda: self.gateway.guards.make(make_inner()),
+            make_protocol,
             host,
             port,
-            ssl=tls,
             backlog=BACKLOG,
             reuse_port=True if self.gateway.settings.reuse_port else None,
         )
@@ -141,6 +179,7 @@ class GatewayServer:
             self.gateway.guards.close_slow()
             self.gateway.connections.close_idle()
             self.gateway.secrets.drop_unconfirmed()
+            self.gateway.figures.drop_old()
 
 
 def _api_routes(gateway: Gateway) -> Iterable[web.AbstractRouteDef]:
@@ -154,9 +193,10 @@ def _application(gateway: Gateway, routes: Iterable[web.AbstractRouteDef]) -> we
     async def in_request(
         request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        transport = request.transport
-        gateway.guards.begin_request(transport)
         try:
+            if not gateway.guards.begin_request(request):
+                text = f"the head of the request has more than {MAX_HEAD_BYTES} bytes"
+                raise web.HTTPRequestHeaderFieldsTooLarge(text=text)
             response = await handler(request)
         except (web.HTTPException, ConnectionError):
             # A lost connection is no fault: aiohttp ends the connection.
@@ -169,7 +209,8 @@ def _application(gateway: Gateway, routes: Iterable[web.AbstractRouteDef]) -> we
                 response.force_close()
             return response
         finally:
-            gateway.guards.end_request(transport)
+            gateway.bodies.release(request)
+            gateway.guards.end_request(request)
 
     application = web.Application(middlewares=[in_request], client_max_size=gateway.settings.max_request_bytes)
     application.add_routes(routes)
@@ -185,20 +226,6 @@ def _silent_logger() -> logging.Logger:
     logger = logging.Logger("cmqd.gateway.http", logging.CRITICAL + 1)
     logger.propagate = False
     return logger
-
-
-def _tls_context(settings: Settings) -> ssl.SSLContext:
-    """Return the TLS context of the settings, which is that of the broker's own port.
-
-    Raises:
-        OSError, ssl.SSLError: certificate or key cannot be used.
-    """
-    assert settings.tls_certificate is not None
-    assert settings.tls_key is not None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_cert_chain(settings.tls_certificate, settings.tls_key)
-    return context
 
 
 def ready_facts(server: GatewayServer) -> dict[str, Any]:

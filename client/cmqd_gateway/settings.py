@@ -1,12 +1,21 @@
 """Settings of the gateway in a frozen table: meaning, default and range; each setting is a flag of ``cmqd-gateway``."""
 
 import dataclasses
+from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
 from cyclopts import Group, Parameter, validators
 
 from cmqd_gateway.log_lines import LogFormat, LogLevel
+from cmqd_gateway.request_bodies import large_bodies
+
+DEDUP_SECONDS: Final = 300
+"""Time for which a broker remembers the dedup id of a send."""
+MAX_VALID_SECONDS: Final = DEDUP_SECONDS - 20
+"""Longest time for which a request may be valid, from its arrival when it is stamped ahead to its last repeat. The 20 s
+are for the way of the repeat from the check of its Timestamp to the broker: the question for the key, the connection
+and the request, of ``broker_patience_seconds`` each."""
 
 _NETWORK = Group("Network", sort_key=1)
 _LIMITS = Group("Limits", sort_key=2)
@@ -16,7 +25,7 @@ _LOGS = Group("Logs", sort_key=5)
 
 
 def _range(group: Group, low: float, high: float, text: str) -> Parameter:
-    return Parameter(group=group, validator=validators.Number(gte=low, lte=high), help=f"{text} ({low:g} to {high:g})")
+    return Parameter(group=group, validator=validators.Number(gte=low, lte=high), help=f"{text} ({low} to {high})")
 
 
 def _text(group: Group, text: str) -> Parameter:
@@ -24,6 +33,10 @@ def _text(group: Group, text: str) -> Parameter:
 
 
 Seconds: TypeAlias = float
+
+
+class SettingsError(ValueError):
+    """Settings contradict each other, or a text is malformed; the gateway does not start."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,8 +60,11 @@ class Settings:
         _text(_NETWORK, "names (host or host:port) under which clients know the gateway, beside the Host header"),
     ] = ()
 
-    # All requests of a key are pipelined in a single connection; the operating system allows many more connections.
-    gateway_connections: Annotated[int, _range(_LIMITS, 1, 100_000, "connections to the broker, over all keys")] = 1_000
+    # A key has a connection for its requests, pipelined, and another for each 1,000 of its waiting receives: 1,000 keys
+    # can poll at a time. The operating system allows many more connections.
+    gateway_connections: Annotated[
+        int, _range(_LIMITS, 2, 100_000, "connections to the broker, over all keys; waiting receives use up to half")
+    ] = 2_000
     key_idle_seconds: Annotated[
         Seconds, _range(_LIMITS, 1, 86_400, "time without requests after which the connection of a key is closed")
     ] = 60.0
@@ -63,20 +79,33 @@ class Settings:
     ] = 600.0
     slow_client_seconds: Annotated[
         Seconds,
-        _range(_LIMITS, 0.1, 3_600, "time for a request's head, for its body, and for taking bytes of an answer"),
+        _range(
+            _LIMITS,
+            0.1,
+            3_600,
+            "time for a TLS handshake, a request's head, its body, and for taking bytes of an answer",
+        ),
     ] = 30.0
     max_request_bytes: Annotated[int, _range(_LIMITS, 65_536, 64 << 20, "body of a request")] = 4 << 20
     max_head_bytes: Annotated[int, _range(_LIMITS, 4_096, 1 << 20, "a line or field of a request's head")] = 16_384
     body_memory_bytes: Annotated[
-        int, _range(_LIMITS, 4 << 20, 64 << 30, "bodies of requests that are being read, all connections together")
+        int,
+        _range(_LIMITS, 4 << 20, 64 << 30, "bodies of all requests in progress; bodies over 64 KiB have 3/4 of it"),
     ] = 256 << 20
     max_requests_per_second_per_key: Annotated[
         int, _range(_LIMITS, 0, 10_000_000, "requests of a key, with a burst of one second; 0 = unlimited")
     ] = 0
+    wrong_key_pause_seconds: Annotated[
+        Seconds, _range(_LIMITS, 0, 60, "pause before the refusal of an unknown key, a wrong secret or signature")
+    ] = 0.5
 
-    timestamp_window_seconds: Annotated[
-        int, _range(_CMQ, 1, 86_400, "largest difference of a request's Timestamp from the gateway's clock")
-    ] = 300
+    # An SDK stamps a request before its connection is open, so the time behind includes waits of the client.
+    timestamp_behind_seconds: Annotated[
+        int, _range(_CMQ, 1, 86_400, "largest age of a request's Timestamp, by the gateway's clock")
+    ] = 220
+    timestamp_ahead_seconds: Annotated[
+        int, _range(_CMQ, 0, 86_400, "largest time of a request's Timestamp ahead of the gateway's clock")
+    ] = 60
 
     metrics_listen: Annotated[
         str, _text(_MONITORING, "address and port for /metrics alone; '' = on the listeners of the APIs")
@@ -86,11 +115,11 @@ class Settings:
         _text(
             _MONITORING,
             "file of mode 0600 with a line SECRET_ID:SECRET_KEY, a key with the role read, for all requests of"
-            " /metrics; without it a request needs a key of its own",
+            " /metrics; needs metrics_listen; without the file a request needs a key of its own",
         ),
     ] = None
     metrics_top: Annotated[
-        int, _range(_MONITORING, 0, 10_000, "most queues, topics and subscriptions with metrics of their own")
+        int, _range(_MONITORING, 0, 1_000, "most queues, topics and subscriptions with metrics of their own")
     ] = 100
     # Within a second: after this time a key without its former role reads no more figures.
     metrics_cache_seconds: Annotated[
@@ -104,28 +133,54 @@ class Settings:
         """Refuse contradictory settings.
 
         Raises:
-            ValueError: there is no listener, or HTTPS lacks its files.
+            SettingsError: there is no listener, or HTTPS lacks its files, or a limit contradicts another, or
+                ``/metrics`` without a key has no listener of its own.
         """
         if not self.listen and not self.listen_https:
-            raise ValueError("listen and listen_https are both empty; the gateway needs at least one address")
+            raise SettingsError("listen and listen_https are both empty; the gateway needs at least one address")
         for name in ("listen", "listen_https", "metrics_listen"):
             address = getattr(self, name)
             if address:
                 split_address(name, address)
+        if self.metrics_key_file is not None and not self.metrics_listen:
+            raise SettingsError(
+                "metrics_key_file needs metrics_listen: with a key of the gateway, all clients that reach the listener"
+                " read /metrics without a key, and the listeners of the APIs may be public"
+            )
         if bool(self.listen_https) != bool(self.tls_certificate and self.tls_key):
-            raise ValueError("listen_https, tls_certificate and tls_key must be given together")
+            raise SettingsError("listen_https, tls_certificate and tls_key must be given together")
+        valid_seconds = self.timestamp_behind_seconds + self.timestamp_ahead_seconds
+        if valid_seconds > MAX_VALID_SECONDS:
+            raise SettingsError(
+                f"timestamp_behind_seconds and timestamp_ahead_seconds are {valid_seconds} together; the limit is"
+                f" {MAX_VALID_SECONDS}: the broker remembers a send for {DEDUP_SECONDS} s, and a captured request that"
+                " is valid for longer could be stored a second time"
+            )
+        if self.max_request_bytes > large_bodies(self.body_memory_bytes):
+            raise SettingsError(
+                f"max_request_bytes is {self.max_request_bytes}, but large bodies may use 3/4 of body_memory_bytes,"
+                f" {large_bodies(self.body_memory_bytes)} bytes in all"
+            )
 
 
 def split_address(name: str, address: str) -> tuple[str, int]:
     """Return host and port of an address of the setting ``name``.
 
     Raises:
-        ValueError: the address is no ``host:port``.
+        SettingsError: the address is no ``host:port``.
     """
     host, colon, port = address.rpartition(":")
     if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
-        raise ValueError(f"{name} is {address!r}; it must be host:port, for IPv6 [address]:port")
+        raise SettingsError(f"{name} is {address!r}; it must be host:port, for IPv6 [address]:port")
     return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """Return True for an address of this machine that no other machine can use."""
+    try:
+        return ip_address(host.partition("%")[0]).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def shown(settings: Settings) -> dict[str, Any]:

@@ -120,8 +120,10 @@ class Broker:
         # Metrics
         self.queue_metrics = parts.metrics.queue_page
         self.topic_metrics = parts.metrics.topic_page
-        self.count_totals = parts.metrics.steps
-        self.account_totals = parts.metrics.totals
+        self.top_metrics = parts.top_metrics.top
+        self.check_metrics_limit = parts.metrics.check_limit
+        self.check_top_limit = parts.top_metrics.check_limit
+        self.add_up_totals = parts.metrics.totals
         self.count_objects = parts.metrics.objects
 
         # Time and recovery

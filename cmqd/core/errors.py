@@ -17,6 +17,7 @@
 The edge maps each class to a wire code by its name, in a table.
 """
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 
@@ -24,10 +25,12 @@ class DomainError(Exception):
     """Root of the core's refusals.
 
     ``details`` holds the values for a program to read (``field``, ``value``, ``limit`` ...). ``retry_after_ms`` is set
-    where the same request may succeed later.
+    where the same request may succeed later. ``named`` holds the names of queues in the text that the request may not
+    contain; each stands in quotes there. The edge hides a name that the caller may not see.
     """
 
     retry_after_ms: int | None = None
+    named: Sequence[str] = ()
 
     def __init__(self, text: str, **details: Any) -> None:
         super().__init__(text)
@@ -48,8 +51,11 @@ class InvalidArgument(DomainError):
     limit makes no sentences.
     """
 
-    def __init__(self, text: str, *, field: str, value: object, limit: str, **details: Any) -> None:
+    def __init__(
+        self, text: str, *, field: str, value: object, limit: str, named: Sequence[str] = (), **details: Any
+    ) -> None:
         super().__init__(text, field=field, value=shown(value), limit=limit, **details)
+        self.named = named
 
 
 class QueueNotFound(DomainError):
@@ -65,6 +71,7 @@ class QueueExists(DomainError):
     def __init__(self, name: str, existing: str) -> None:
         why = "already exists" if name == existing else f"differs only in case from {existing!r}"
         super().__init__(f"queue {name!r} {why}; use ensure, or another name", queue=name, existing=existing)
+        self.named = (existing,)
 
 
 class QueueDiffers(DomainError):
@@ -104,6 +111,7 @@ class MessageTooLarge(DomainError):
             value=size,
             limit=limit,
         )
+        self.named = (name,)
 
 
 class BatchTooLarge(DomainError):
@@ -171,6 +179,7 @@ class BacklogFull(DomainError):
             value=held,
             limit=limit,
         )
+        self.named = (queue,)
 
 
 class SequenceTooOld(DomainError):
@@ -206,6 +215,7 @@ class DeadLetterQueueInUse(DomainError):
         super().__init__(
             f"queue {name!r} is the dead-letter queue of {shown}; change that first", queue=name, sources=sources
         )
+        self.named = sources
 
 
 class ReceiptHandleInvalid(DomainError):
@@ -238,6 +248,7 @@ class DeadLettersNotTaken(DomainError):
             queue=queue,
             dead_letter_queue=target,
         )
+        self.named = (target,)
 
 
 class BodyUnreadable(DomainError):
@@ -327,6 +338,7 @@ class TopicExists(DomainError):
     def __init__(self, name: str, existing: str) -> None:
         why = "already exists" if name == existing else f"differs only in case from {existing!r}"
         super().__init__(f"topic {name!r} {why}; use ensure, or another name", topic=name, existing=existing)
+        self.named = (existing,)
 
 
 class TopicDiffers(DomainError):
@@ -438,6 +450,7 @@ class ScheduleExists(DomainError):
     def __init__(self, name: str, existing: str) -> None:
         why = "already exists" if name == existing else f"differs only in case from {existing!r}"
         super().__init__(f"schedule {name!r} {why}; use ensure, or another name", schedule=name, existing=existing)
+        self.named = (existing,)
 
 
 class ScheduleDiffers(DomainError):

@@ -36,6 +36,7 @@ from cmqd.core.operations.serving import Serving
 from cmqd.core.operations.settle import Settle
 from cmqd.core.operations.start import Start
 from cmqd.core.operations.store import Store
+from cmqd.core.operations.top_metrics import TopMetrics
 from cmqd.core.operations.topics import TopicAdmin
 from cmqd.core.operations.transactions import Transactions
 from cmqd.core.operations.undelivered import Undelivered
@@ -81,6 +82,7 @@ class Parts:
         self.topics = TopicAdmin(facts, runtime, self.deliver)
         self.undelivered = Undelivered(facts, runtime, self.deliver)
         self.metrics = Metrics(facts, runtime)
+        self.top_metrics = TopMetrics(facts, runtime, self.metrics)
 
         moves = Moves(facts, runtime, reservations, dead_letters, self.redrives, store, serving)
         delays = Delays(facts, runtime, serving)

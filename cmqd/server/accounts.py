@@ -74,11 +74,11 @@ class AccountNotFound(DomainError):
 
 
 class KeyNotFound(DomainError):
-    """The account has no key of that id, or no account has an enabled key of that id."""
+    """The account has no key of that id; without an account, no account has a key of that id."""
 
     def __init__(self, account: str | None, secret_id: str) -> None:
         if account is None:
-            super().__init__(f"there is no enabled key {shown(secret_id)}", secret_id=secret_id[:MAX_SECRET_ID_BYTES])
+            super().__init__(f"there is no key {shown(secret_id)}", secret_id=secret_id[:MAX_SECRET_ID_BYTES])
         else:
             super().__init__(f"account {account!r} has no key {secret_id!r}", account=account, secret_id=secret_id)
 
@@ -164,12 +164,13 @@ class Accounts:
 
     def find_key(self, secret_id: str) -> Key | None:
         """Return the enabled key of an id, None if there is none."""
-        return self.find_lasting_key(secret_id) or self._lent.get(secret_id)
+        key = self.find_secret(secret_id)
+        return key if key is not None and key.enabled else self._lent.get(secret_id)
 
-    def find_lasting_key(self, secret_id: str) -> Key | None:
-        """Return the enabled key of an id that stands in the file, None if there is none."""
+    def find_secret(self, secret_id: str) -> Key | None:
+        """Return the key of an id that stands in the file, enabled or not; None if there is none."""
         key = self._keys.get(secret_id)
-        return key if key is not None and key.enabled and key.account != self._leaving else None
+        return key if key is not None and key.account != self._leaving else None
 
     def lend_key(self, roles: tuple[Role, ...], now_ms: int) -> Key:
         """Make a key of account ``admin`` that is in memory only, and so ends with the server at the latest."""

@@ -25,6 +25,7 @@ from cmqd.server.log_lines import get_logger
 from cmqd.server.push.outbox import Outbox
 from cmqd.server.refusals import error_reply
 from cmqd.server.reply_gate import Answerable, ReplyGate
+from cmqd.server.shown_names import error_shown_to
 from cmqd.server.transaction_checkers import CheckersChange, TransactionCheckers
 from cmqd.server.waiting_requests import WaitingRequests
 from cmqd_protocol import messages as wire
@@ -129,7 +130,10 @@ class Answering:
     def refuse(self, client: Client, request_id: int, refusal: domain.DomainError, lsn: int | None = None) -> None:
         """Answer with a refusal of the core, once the state that it depends on is durable (as of now, or ``lsn``)."""
         self._counters.refusals += 1
-        self._gate.hold(self._log.last_lsn if lsn is None else lsn, client, error_reply(request_id, refusal))
+        reply = error_reply(request_id, refusal)
+        if refusal.named:
+            reply = error_shown_to(client, reply, refusal.named)
+        self._gate.hold(self._log.last_lsn if lsn is None else lsn, client, reply)
 
     def checkers_changed(self, change: CheckersChange, now_ms: int) -> None:
         """Tell the core whether a queue has checkers, and which messages need another check."""

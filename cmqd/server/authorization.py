@@ -9,16 +9,21 @@ the same table. Rules:
 - The totals of an account (``get_metrics``) tell of all its names.
 - A redrive without a target returns messages to their source queues, and the request does not name the queues. The
   patterns must cover every name.
+- Patterns hold for the names that an object has already, where the operation changes what the key's own messages or
+  settings do there (``of_object``): a schedule without ``queue`` in the request sends the new body to the queue that it
+  has. The names of an object are compared after the names of the request, so that a refusal does not reveal objects
+  outside the patterns, and the refusal does not tell the name of the queue.
+- An arrangement that a key with all its names has made works for other keys as it stands: a publish reaches the queues
+  of subscriptions, and a consumer's dead letters the dead-letter queue, outside the patterns of the key.
 - An unrestricted key has every role but ``gateway``. Operations of ``gateway`` are guarded for every key.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
-
-from msgspec.structs import replace
+from typing import Any, Final, NamedTuple, TypeAlias, TypedDict
 
 from cmqd.core.errors import shown
-from cmqd.core.names import cut_topic_name, every_name
+from cmqd.core.facts.facts import Facts
+from cmqd.core.names import cut_topic_name, folded
 from cmqd.server.accounts import PermissionDenied
 from cmqd.server.audit import ADMINISTRATION, Audit
 from cmqd.server.client import Client
@@ -29,7 +34,6 @@ from cmqd_protocol import messages as wire
 from cmqd_types.keys import EVERY_NAME, EVERY_ROLE, Role
 
 Handlers: TypeAlias = Mapping[type[wire.Request], Callable[[Client, Any], None]]
-_R = TypeVar("_R")
 
 
 class Needs(NamedTuple):
@@ -43,6 +47,10 @@ class Needs(NamedTuple):
     """Returns True if the request concerns names that it does not contain, so that the patterns must cover all."""
     why_all: str = ""
     """The words of the refusal for ``names_all``, behind "the operation"."""
+    of_object: Callable[[Facts, str, Any], str | None] = lambda facts, account, request: None
+    """Returns the name of the queue that the object of the request has already, if the request acts on that queue."""
+    why_object: str = ""
+    """The words of the refusal for ``of_object``, behind "the operation needs"."""
 
 
 def _no_name(request: wire.Request) -> list[str]:
@@ -96,6 +104,58 @@ def _text(attributes: Mapping[str, Any], field: str) -> list[str]:
     return [value] if isinstance(value, str) and value else []
 
 
+def _dead_letter_queue_it_has(
+    facts: Facts, account: str, request: wire.SetQueueAttributes | wire.EnsureQueue
+) -> str | None:
+    """Return the dead-letter queue that a queue has, if the request sets or confirms what is moved there.
+
+    A request that replaces or removes the dead-letter queue moves no further message there.
+    """
+    attributes = request.attributes
+    if isinstance(request, wire.SetQueueAttributes) and "dead_letter_queue" in attributes:
+        return None
+    if not any(field.startswith("dead_letter_") for field in attributes):
+        return None
+    queue = facts.queues.names.get(account, {}).get(request.queue)
+    return None if queue is None else queue.index.attributes.dead_letter_queue or None
+
+
+def _queue_of_subscription(
+    facts: Facts, account: str, request: wire.SetSubscriptionAttributes | wire.EnsureSubscription
+) -> str | None:
+    topic = facts.topics.names.get(account, {}).get(request.topic)
+    subscription = None if topic is None else topic.folded.get(folded(request.subscription))
+    if subscription is None or subscription.attributes.protocol != "queue":
+        return None
+    return subscription.attributes.endpoint
+
+
+def _queue_of_schedule(facts: Facts, account: str, request: wire.SetSchedule | wire.EnsureSchedule) -> str | None:
+    """Return the queue that a schedule has, unless the request gives it another queue."""
+    if isinstance(request, wire.SetSchedule) and _text(request.attributes, "queue"):
+        return None
+    schedule = facts.schedules.names.get(account, {}).get(request.schedule)
+    return None if schedule is None else schedule.definition.queue
+
+
+class _OfObject(TypedDict):
+    of_object: Callable[[Facts, str, Any], str | None]
+    why_object: str
+
+
+_DEAD_LETTERS: Final[_OfObject] = {
+    "of_object": _dead_letter_queue_it_has,
+    "why_object": "the dead-letter queue that the queue has",
+}
+_SUBSCRIBED: Final[_OfObject] = {
+    "of_object": _queue_of_subscription,
+    "why_object": "the queue that the subscription delivers to",
+}
+_SCHEDULED: Final[_OfObject] = {
+    "of_object": _queue_of_schedule,
+    "why_object": "the queue that the schedule sends to",
+}
+
 NEEDS: Final[Mapping[type[wire.Request], Needs]] = {
     # messages
     wire.SendMessages: Needs(Role.SEND, _queue),
@@ -107,10 +167,10 @@ NEEDS: Final[Mapping[type[wire.Request], Needs]] = {
     wire.DeadLetterMessages: Needs(Role.CONSUME, _queue),
     # queues
     wire.CreateQueue: Needs(Role.MANAGE, _queue_and_dead_letter_queue),
-    wire.EnsureQueue: Needs(Role.MANAGE, _queue_and_dead_letter_queue),
+    wire.EnsureQueue: Needs(Role.MANAGE, _queue_and_dead_letter_queue, **_DEAD_LETTERS),
     wire.ListQueues: Needs(Role.READ, _no_name),
     wire.GetQueueAttributes: Needs(Role.READ, _queue),
-    wire.SetQueueAttributes: Needs(Role.MANAGE, _queue_and_dead_letter_queue),
+    wire.SetQueueAttributes: Needs(Role.MANAGE, _queue_and_dead_letter_queue, **_DEAD_LETTERS),
     wire.DeleteQueue: Needs(Role.MANAGE, _queue),
     wire.ClearQueue: Needs(Role.MANAGE, _queue),
     wire.RewindQueue: Needs(Role.MANAGE, _queue),
@@ -127,10 +187,10 @@ NEEDS: Final[Mapping[type[wire.Request], Needs]] = {
     wire.DeleteTopic: Needs(Role.MANAGE, _topic),
     wire.PublishMessages: Needs(Role.SEND, _topic),
     wire.Subscribe: Needs(Role.MANAGE, _topic_and_queue),
-    wire.EnsureSubscription: Needs(Role.MANAGE, _topic_and_queue),
+    wire.EnsureSubscription: Needs(Role.MANAGE, _topic_and_queue, **_SUBSCRIBED),
     wire.ListSubscriptions: Needs(Role.READ, _topic),
     wire.GetSubscription: Needs(Role.READ, _topic),
-    wire.SetSubscriptionAttributes: Needs(Role.MANAGE, _topic_and_queue),
+    wire.SetSubscriptionAttributes: Needs(Role.MANAGE, _topic_and_queue, **_SUBSCRIBED),
     wire.Unsubscribe: Needs(Role.MANAGE, _topic),
     wire.RetryDeliveries: Needs(Role.MANAGE, _topic),
     wire.DropDeliveries: Needs(Role.MANAGE, _topic),
@@ -147,10 +207,10 @@ NEEDS: Final[Mapping[type[wire.Request], Needs]] = {
     wire.UnregisterChecker: Needs(Role.SEND, _queue),
     # schedules
     wire.CreateSchedule: Needs(Role.MANAGE, _schedule_and_queue),
-    wire.EnsureSchedule: Needs(Role.MANAGE, _schedule_and_queue),
+    wire.EnsureSchedule: Needs(Role.MANAGE, _schedule_and_queue, **_SCHEDULED),
     wire.ListSchedules: Needs(Role.READ, _no_name),
     wire.GetSchedule: Needs(Role.READ, _schedule),
-    wire.SetSchedule: Needs(Role.MANAGE, _schedule_and_queue),
+    wire.SetSchedule: Needs(Role.MANAGE, _schedule_and_queue, **_SCHEDULED),
     wire.DeleteSchedule: Needs(Role.MANAGE, _schedule),
     # accounts and keys
     wire.CreateAccount: Needs(Role.ADMIN, _no_name),
@@ -172,6 +232,7 @@ NEEDS: Final[Mapping[type[wire.Request], Needs]] = {
     wire.GetMetrics: Needs(Role.READ, _no_name, _always, "adds up the figures of all names"),
     wire.GetQueueMetrics: Needs(Role.READ, _no_name),
     wire.GetTopicMetrics: Needs(Role.READ, _no_name),
+    wire.GetTopMetrics: Needs(Role.READ, _no_name, _always, "adds up the figures of all names"),
 }
 """The role and the names of every operation; a test compares the table with the operations and with SPEC.md."""
 
@@ -183,12 +244,14 @@ class Authorization:
     """Checks requests against the permissions of their keys; see the module."""
 
     audit: Audit
+    facts: Facts
 
     def check(self, client: Client, request: wire.Request) -> None:
         """Refuse a request that the key of its connection may not make.
 
         Raises:
-            PermissionDenied: the key lacks the role of the operation, or its patterns a name of the request.
+            PermissionDenied: the key lacks the role of the operation, or its patterns a name of the
+                request or of its object.
         """
         refusal = self.refusal_of(client, request)
         if refusal is not None:
@@ -209,6 +272,10 @@ class Authorization:
         if not permissions.covers_every_name and needs.names_all(request):
             why = f"{needs.why_all}, and the key has not all names"
             return _refusal(client, permissions, request, names[0] if names else None, why)
+        queue = None if permissions.covers_every_name else needs.of_object(self.facts, client.account, request)
+        if queue is not None and not permissions.allows_name(queue):
+            why = f"needs {needs.why_object} among the names of the key"
+            return _refusal(client, permissions, request, names[0], why)
         return None
 
     def guarded(self, handlers: Handlers) -> dict[type[wire.Request], Callable[[Client, Any], None]]:
@@ -225,28 +292,6 @@ class Authorization:
             kind: guard(handler) if NEEDS[kind].role not in (None, *EVERY_ROLE) else handler
             for kind, handler in handlers.items()
         }
-
-
-def names_shown_to(client: Client) -> Callable[[str], bool]:
-    """Return the function that selects the names of a list for the key of a client."""
-    permissions = client.permissions
-    return every_name if permissions is None else permissions.allows_name
-
-
-def shown_to(client: Client, reply: _R) -> _R:
-    """Return a reply without the names of other queues that the key of the client may not see."""
-    permissions = client.permissions
-    if permissions is None or permissions.covers_every_name:
-        return reply
-    allows = permissions.allows_name
-    if isinstance(reply, wire.QueueInfo) and "dead_letter_sources" in reply.facts:
-        sources = [name for name in reply.facts["dead_letter_sources"] if allows(name)]
-        return replace(reply, facts={**reply.facts, "dead_letter_sources": sources})
-    if isinstance(reply, wire.QueueList):
-        # Of a list that was selected before, every name is left.
-        queues = [(queue_id, name) for queue_id, name in reply.queues if allows(name)]
-        return replace(reply, total=reply.total - len(reply.queues) + len(queues), queues=queues)
-    return reply
 
 
 def _refusal(

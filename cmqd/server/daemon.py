@@ -40,7 +40,7 @@ from cmqd.server.core_limits import limits_of
 from cmqd.server.counters import rss_bytes
 from cmqd.server.cron import calendar
 from cmqd.server.greeting import Started, find_cmq, greeting
-from cmqd.server.http_gateway import ROLES, HttpGateway, broker_url, command_of, needs_private_listener
+from cmqd.server.http_gateway import ROLES, HttpGateway, broker_url, command_of, http_url, needs_private_listener
 from cmqd.server.listening import connection_limit, raise_descriptor_limit
 from cmqd.server.log_lines import configure_logs, get_logger
 from cmqd.server.push.pusher import Pusher
@@ -70,13 +70,19 @@ class _StoppedEarlyError(Exception):
     """SIGTERM came before the server was ready."""
 
 
-def run_server(settings: Settings, read_again: Callable[[], Settings], ignored: Sequence[str] = ()) -> ExitCode:
+def run_server(
+    settings: Settings,
+    read_again: Callable[[], Settings],
+    ignored: Sequence[str] = (),
+    gateway_flags: Sequence[str] = (),
+) -> ExitCode:
     """Serve until a signal or a failure ends the process, and return its exit code.
 
     Args:
         settings: the settings in force.
         read_again: loads the settings anew, for SIGHUP.
         ignored: variables of the environment that look like settings, and that a container platform made.
+        gateway_flags: the settings of ``http_config``, checked.
     """
     configure_logs(settings.log_format, settings.log_level)
     _log.info("starting", version=cmqd.__version__, pid=os.getpid(), durability=settings.durability_text)
@@ -86,7 +92,7 @@ def run_server(settings: Settings, read_again: Callable[[], Settings], ignored: 
     gc.disable()
     return_large_blocks()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        code = runner.run(Daemon(settings, Reload(settings, read_again)).run())
+        code = runner.run(Daemon(settings, Reload(settings, read_again), gateway_flags).run())
     _log.info("stopped", exit_code=int(code), reason=code.name.lower())
     return code
 
@@ -94,9 +100,10 @@ def run_server(settings: Settings, read_again: Callable[[], Settings], ignored: 
 class Daemon:
     """A server; see the module. To be run once."""
 
-    def __init__(self, settings: Settings, reload: Reload) -> None:
+    def __init__(self, settings: Settings, reload: Reload, gateway_flags: Sequence[str] = ()) -> None:
         self._settings = settings
         self._reload = reload
+        self._gateway_flags = gateway_flags
         self._reloads: set[asyncio.Task[None]] = set()
         self._report: RecoveryReport | None = None
         self._recovery_s = 0.0
@@ -325,7 +332,7 @@ class Daemon:
         settings = self._settings
         if not settings.http:
             return
-        if needs_private_listener(host, tls=settings.tls_certificate is not None):
+        if needs_private_listener(host, tls=settings.uses_tls):
             host, port = await server.listener.start_private()
         url = broker_url(host, port, settings.region)
 
@@ -334,7 +341,8 @@ class Daemon:
             server.connections.revoke(secret_id)
 
         self._gateway = HttpGateway(
-            command=lambda descriptor: command_of(settings, url, descriptor),
+            # The settings in force when a child starts: a reload may have changed the names of the TLS files.
+            command=lambda descriptor: command_of(self._reload.in_force, self._gateway_flags, url, descriptor),
             lend=lambda: accounts.lend_key(ROLES, wall_ms()),
             take_back=take_back,
         )
@@ -343,7 +351,7 @@ class Daemon:
     def _announce(self, accounts: Accounts, host: str, port: int) -> None:
         """Announce the address of the server, now that it answers."""
         settings = self._settings
-        tls = settings.tls_certificate is not None
+        tls = settings.uses_tls
         context_file = write_context(settings.data, accounts.first_key(ADMIN), host, port, tls=tls)
         process_id = self._storage_pid()
         if not tls and not (host.startswith("127.") or host == "::1"):
@@ -367,7 +375,7 @@ class Daemon:
                     settings.durability,
                     settings.ephemeral,
                     context_file,
-                    settings.http_address,
+                    http_url(settings),
                 )
             )
             # Standard output may be a closed pipe, which must not end the broker; a buffer would fail again at the end.
@@ -415,7 +423,7 @@ class Daemon:
     def _on_reload(self) -> None:
         _log.info("signal", name="SIGHUP")
         listener = None if self._server is None else self._server.listener
-        task = self._loop.create_task(self._reload.run(listener))
+        task = self._loop.create_task(self._reload.run(listener, self._gateway))
         self._reloads.add(task)
         task.add_done_callback(self._reloads.discard)
 

@@ -19,13 +19,15 @@ from cmqd.core.broker import Broker
 from cmqd.log.errors import LogFailed
 from cmqd.server.accounts import Accounts
 from cmqd.server.answering import Answering
-from cmqd.server.authorization import Authorization, names_shown_to, shown_to
+from cmqd.server.authorization import Authorization
 from cmqd.server.client import Client
 from cmqd.server.collecting import Collector
 from cmqd.server.counters import Counters
 from cmqd.server.operations import CHANGES, CREATIONS, LOOKUPS, Location, Operation, call_of
 from cmqd.server.part import part
 from cmqd.server.request_admission import Admission
+from cmqd.server.restricted_lookups import RestrictedLookups
+from cmqd.server.shown_names import Names, shown_to, shown_with
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error
@@ -84,6 +86,7 @@ def plain_handlers(
     admission: Admission,
     location: Location,
     now_ms: Callable[[], int],
+    restricted: RestrictedLookups,
 ) -> dict[type[wire.Request], Handler]:
     """Return a handler for each operation that only calls the core and answers."""
 
@@ -114,9 +117,17 @@ def plain_handlers(
         call, make_reply, is_list = call_of(operation, broker), operation.reply, operation.is_list
 
         def handle(client: Client, request: Any) -> None:
-            named = {"shows": names_shown_to(client)} if is_list else {}
-            result = call(client.account, request, now_ms(), **named)
+            permissions = client.permissions
+            if permissions is not None and not permissions.covers_every_name:
+                restricted.answer(client, request, permissions, lambda names: read(client, request, names))
+                return
+            result = call(client.account, request, now_ms())
             answering.answer_lookup(client, shown_to(client, make_reply(request.request_id, result, location)))
+
+        def read(client: Client, request: Any, names: Names) -> wire.AnyReply:
+            named = {"shows": names.allows_name} if is_list else {}
+            result = call(client.account, request, now_ms(), **named)
+            return shown_with(names, make_reply(request.request_id, result, location))
 
         return handle
 

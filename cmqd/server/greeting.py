@@ -27,7 +27,7 @@ class Started(NamedTuple):
     ephemeral: bool
     context_file: Path
     http: str = ""
-    """Address of the HTTP gateway, empty without a gateway."""
+    """URL of the HTTP gateway, empty without a gateway."""
 
 
 def greeting(started: Started, cmq: str | None) -> str:

@@ -11,28 +11,38 @@ Rules:
 - A child that ended without ``stop`` is started again, after pauses that grow from half a second to half a minute.
 - The child has a session of its own, so that Ctrl-C in a terminal reaches the broker alone. The broker then ends the
   child before it drains: HTTP requests that are under way still need a broker that answers.
-- The broker knows the child's command line, and none of its modules.
+- The broker knows the child's command line, and none of its modules. Settings of ``http_config`` go to the child as
+  flags, as they are in the file. The child's own program checks the command line before the broker opens its data
+  folder (``checked_flags``): a wrong name or value ends the start of the broker, not each start of a child.
+- The pipe also carries the settings of each reload, as a JSON line: the names of TLS files can change, and a new child
+  for new files would end HTTP connections.
 """
 
 import asyncio
 import contextlib
 import importlib.util
+import json
 import os
+import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 from cmqd.server.accounts_file import Key
 from cmqd.server.listening import is_loopback
 from cmqd.server.log_lines import get_logger
 from cmqd.server.part import part
-from cmqd.settings import Settings
+from cmqd.settings import SettingError, Settings
 from cmqd_types.keys import Role
 
 _log = get_logger()
 
+CHECK_WITHIN_S = 30
+"""Time limit of the check of ``http_config``, because the start of the broker waits for it: a file that the check reads
+may be a pipe, or lie on a network disk that hangs."""
 ROLES: Final = (Role.READ, Role.GATEWAY)
 """Roles of the lent key: secrets of callers, and metrics."""
 LIBRARIES: Final = ("aiohttp", "cyclopts", "prometheus_client", "structlog", "uvloop")
@@ -63,14 +73,85 @@ def broker_url(host: str, port: int, region: str) -> str:
     return f"cmq://{f'[{reachable}]' if ':' in reachable else reachable}:{port}?region={region}"
 
 
-def command_of(settings: Settings, url: str, descriptor: int) -> list[str]:
-    """Return the command line of the child."""
-    command = [sys.executable, "-m", "cmqd_gateway", "--broker", url, "--listen", settings.http_address]
+def http_url(settings: Settings) -> str:
+    """Return the URL of the child's address, empty without a gateway."""
+    return f"{'https' if settings.uses_tls else 'http'}://{settings.http_address}" if settings.http else ""
+
+
+def command_of(settings: Settings, more_flags: Sequence[str], url: str, descriptor: int) -> list[str]:
+    """Return the command line of the child; ``more_flags`` are the settings of ``http_config``."""
+    command = [sys.executable, "-m", "cmqd_gateway", "--broker", url]
+    if settings.uses_tls:
+        command += ["--listen=", "--listen-https", settings.http_address]
+        command += ["--tls-certificate", str(settings.tls_certificate), "--tls-key", str(settings.tls_key)]
+    else:
+        command += ["--listen", settings.http_address]
     command += ["--key-fd", str(descriptor), "--parent-fd", str(descriptor)]
     command += ["--log-format", str(settings.log_format), "--log-level", str(settings.log_level)]
     if settings.ready_file is not None:
         command += ["--ready-file", str(ready_file_of(settings.ready_file))]
-    return command
+    return [*command, *more_flags]
+
+
+def checked_flags(settings: Settings) -> list[str]:
+    """Return the settings of ``http_config`` as flags of the child, checked by the child's program.
+
+    A setting that the broker gives to its gateway itself, such as ``listen``, is refused too.
+
+    Raises:
+        SettingError: the file cannot be read, or the gateway refuses its settings, or the check takes longer than
+            ``CHECK_WITHIN_S``.
+    """
+    path = settings.http_config
+    if path is None:
+        return []
+    flags = _flags_of(path)
+    # The check takes the key of the command line from standard input; any key passes.
+    command = command_of(settings, (), broker_url("127.0.0.1", 1, settings.region), 0)
+    given = {word.partition("=")[0] for word in command}
+    for flag in flags:
+        name = flag.partition("=")[0]
+        if name in given:
+            raise _refused(path, f"the broker itself gives the setting {name.removeprefix('--')} to its gateway")
+    check = [*command, *flags, "--check"]
+    try:
+        ended = subprocess.run(
+            check, input="id:key\n", capture_output=True, text=True, check=False, timeout=CHECK_WITHIN_S
+        )
+    except subprocess.TimeoutExpired as error:
+        reason = f"the gateway did not finish the check of its settings within {CHECK_WITHIN_S} seconds"
+        raise _refused(path, reason) from error
+    if ended.returncode != 0:
+        raise _refused(path, ended.stderr.strip())
+    return flags
+
+
+def _flags_of(path: Path) -> list[str]:
+    """Return the settings of a TOML file as flags, a list as a flag for each entry.
+
+    The form ``--name=value`` also takes values that begin with a hyphen, and a switch needs a value, so that no name of
+    a setting can be a command such as ``--help``.
+    """
+    try:
+        with path.open("rb") as stream:
+            document = tomllib.load(stream)
+    except OSError as error:
+        raise _refused(path, f"the file cannot be read ({error.strerror})") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise _refused(path, f"the file is not TOML ({error})") from error
+    flags: list[str] = []
+    for name, value in cast("dict[str, object]", document).items():
+        entries = cast("list[object]", value) if isinstance(value, list) else [value]
+        for entry in entries:
+            if not isinstance(entry, str | bool | int | float):
+                raise _refused(path, f"{name} is neither a text, a number, true or false nor a list of texts")
+            text = str(entry).lower() if isinstance(entry, bool) else str(entry)
+            flags.append(f"--{name.replace('_', '-')}={text}")
+    return flags
+
+
+def _refused(path: Path, reason: str) -> SettingError:
+    return SettingError("http_config", str(path), reason, "HTTP gateway")
 
 
 def ready_file_of(ready_file: Path) -> Path:
@@ -93,6 +174,8 @@ class HttpGateway:
     def __post_init__(self) -> None:
         self._running: asyncio.Task[None] | None = None
         self._process: asyncio.subprocess.Process | None = None
+        self._pipe: int | None = None
+        """The broker's end of the child's pipe, None while no child runs."""
         self._stopping = False
 
     @property
@@ -103,6 +186,19 @@ class HttpGateway:
     def start(self) -> None:
         """Start the child, and start the next child whenever a child ends."""
         self._running = asyncio.get_running_loop().create_task(self._run())
+
+    def reload(self, settings: Settings) -> None:
+        """Give the running child the settings that a reload of the broker took; the next child starts with them."""
+        if self._pipe is None:
+            return
+        taken: dict[str, str] = {"log_level": str(settings.log_level)}
+        if settings.uses_tls:
+            taken |= {"tls_certificate": str(settings.tls_certificate), "tls_key": str(settings.tls_key)}
+        try:
+            os.write(self._pipe, json.dumps(taken).encode() + b"\n")
+        except OSError as failure:
+            # The child has ended, or reads no more: the broker must not wait for it.
+            _log.warning("http_gateway_not_reloaded", reason=str(failure))
 
     async def stop(self, within_s: float) -> None:
         """End the child after at most ``within_s`` seconds for its requests. Harmless without a child."""
@@ -140,6 +236,8 @@ class HttpGateway:
         """Run a child until its end; return the way it ended."""
         key = self.lend()
         reading, writing = os.pipe()
+        os.set_blocking(writing, False)
+        self._pipe = writing
         try:
             try:
                 # A pipe holds far more than a key, so the write does not wait for the child.
@@ -161,7 +259,7 @@ class HttpGateway:
         except OSError as failure:
             return f"not started: {failure}"
         finally:
-            self._process = None
+            self._process = self._pipe = None
             os.close(writing)
             self.take_back(key.secret_id)
 

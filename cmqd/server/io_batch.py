@@ -153,6 +153,11 @@ class IoBatch:
                 self._scheduled = True
                 self._loop.call_soon(self._look)
 
+    @property
+    def has_work(self) -> bool:
+        """True from the first request of a batch to the end of the batch: a commit, or replies, wait for the end."""
+        return self._has_work
+
     def take_input(self, size: int) -> bool:
         """Count input, and return True if it may be taken up on arrival."""
         if not self._has_work:

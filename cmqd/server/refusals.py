@@ -72,6 +72,13 @@ RATE_RETRY_MS: Final = 1_000
 
 
 def error_reply(request_id: int, refusal: domain.DomainError) -> wire.Error:
-    """Return the error reply for a refusal."""
+    """Return the error reply for a refusal, and take the traceback from the refusal.
+
+    Every refusal of the core becomes a reply here. The frames of its traceback hold the request with its bodies, and
+    some of these frames hold the refusal (a list of replies, a variable that is raised): a cycle that only a garbage
+    collection would find, in a process that seldom collects garbage. A refusal needs no traceback: it is no bug, and no
+    log line shows where it was raised.
+    """
+    refusal.__traceback__ = refusal.__context__ = refusal.__cause__ = None
     code = ERROR_CODES.get(type(refusal), ErrorCode.INTERNAL_ERROR)
     return error(request_id, code, refusal.text, retry_after_ms=refusal.retry_after_ms, details=refusal.details or None)

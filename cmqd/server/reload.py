@@ -2,22 +2,21 @@
 
 Taken at once: the log level, and the TLS certificate and key if TLS is on before and after. Every other setting that
 differs is named in the log and needs a restart. Settings that are refused, and a certificate and key that do not fit,
-change nothing.
+change nothing. The HTTP gateway that runs as a child gets the settings that were taken.
 """
 
 import asyncio
+import dataclasses
 import ssl
 from collections.abc import Callable
-from typing import Final
 
 from cmqd.server.binary.listener import Listener
+from cmqd.server.http_gateway import HttpGateway
 from cmqd.server.listening import tls_context
 from cmqd.server.log_lines import get_logger, set_log_level
 from cmqd.settings import SettingError, Settings
 
 _log = get_logger()
-
-TLS_FILES: Final = frozenset({"tls_certificate", "tls_key"})
 
 
 class Reload:
@@ -25,15 +24,17 @@ class Reload:
 
     def __init__(self, settings: Settings, read_again: Callable[[], Settings]) -> None:
         """``read_again`` loads file, environment and flags as the start did."""
-        self._in_force = settings.as_table()
+        self.in_force: Settings = settings
+        """The settings of the start, with the settings that a reload has taken."""
         self._read_again = read_again
         self._lock = asyncio.Lock()
 
-    async def run(self, listener: Listener | None) -> None:
+    async def run(self, listener: Listener | None, gateway: HttpGateway | None = None) -> None:
         """Apply the settings that do not need a restart.
 
         Args:
             listener: None before the server listens: the start reads the TLS files itself.
+            gateway: None without a child.
         """
         # Two signals in a row must not apply the older files last.
         async with self._lock:
@@ -42,14 +43,16 @@ class Reload:
             except SettingError as refusal:
                 _log.error("reload_refused", reason=str(refusal), text="nothing was changed")
                 return
-            table = read.as_table()
             set_log_level(read.log_level)
-            self._in_force["log_level"] = table["log_level"]
+            self.in_force = dataclasses.replace(self.in_force, log_level=read.log_level)
             tls = await self._reload_tls(read, listener)
             _log.info("reloaded", log_level=str(read.log_level), tls_files=tls)
-            for name, value in table.items():
-                if value != self._in_force[name]:
-                    _log.warning("needs_restart", setting=name, in_force=self._in_force[name], read=value)
+            if gateway is not None:
+                gateway.reload(self.in_force)
+            in_force = self.in_force.as_table()
+            for name, value in read.as_table().items():
+                if value != in_force[name]:
+                    _log.warning("needs_restart", setting=name, in_force=in_force[name], read=value)
 
     async def _reload_tls(self, read: Settings, listener: Listener | None) -> bool:
         """Return whether new handshakes use the files as they are now."""
@@ -62,6 +65,5 @@ class Reload:
             return False
         assert context is not None
         listener.use_tls(context)
-        table = read.as_table()
-        self._in_force |= {name: table[name] for name in TLS_FILES}
+        self.in_force = dataclasses.replace(self.in_force, tls_certificate=read.tls_certificate, tls_key=read.tls_key)
         return True

@@ -73,6 +73,8 @@ from cmqd.server.push.pusher import Pusher
 from cmqd.server.reclaim import Reclaim
 from cmqd.server.reply_gate import ReplyGate
 from cmqd.server.request_admission import Admission
+from cmqd.server.restricted_lookups import RestrictedLookups
+from cmqd.server.sliced_work import SlicedWork
 from cmqd.server.status import LoopStatus, PublicStatus, Status, StorageProcessStatus, public_reply
 from cmqd.server.storage_watch import StorageWatch
 from cmqd.server.transaction_checkers import TransactionCheckers
@@ -206,7 +208,7 @@ class Server:
             schedule=schedule,
         )
         audit = Audit(accounts.account_of)
-        authorization = Authorization(audit=audit)
+        authorization = Authorization(audit=audit, facts=broker.facts)
         self.client_events = ClientEvents(
             broker=broker,
             answering=self.answering,
@@ -349,9 +351,13 @@ class Server:
     ) -> dict[type[wire.Request], Handler]:
         """Return the handlers of all requests that are not collected."""
         broker, answering, accounts = self.broker, self.answering, self.accounts
+        # One for all: a turn of the loop has a slice of one look-up, of all look-ups.
+        sliced_work = SlicedWork(spawn, answering.broke, lambda: self.io_batch.has_work)
+        restricted = RestrictedLookups(answering=answering, work=sliced_work, schedule=schedule)
         account_operations = AccountOperations(
             broker=broker,
             answering=answering,
+            restricted=restricted,
             accounts=accounts,
             revoke=self.connections.revoke,
             use_permissions=self.connections.use_permissions,
@@ -418,15 +424,17 @@ class Server:
             admission=self.admission,
             location=self._location,
             now_ms=now_ms,
+            restricted=restricted,
         )
         metrics = MetricsRequests(
             broker=broker,
+            log=self.log,
             answering=answering,
             accounts=accounts,
             server_metrics=self.metrics,
             now_ms=now_ms,
             schedule=schedule,
-            spawn=spawn,
+            work=sliced_work,
         )
         others: dict[type[wire.Request], Handler] = {
             wire.PeekMessages: peeks.handle,
@@ -456,6 +464,7 @@ class Server:
             wire.GetMetrics: metrics.totals,
             wire.GetQueueMetrics: metrics.queues,
             wire.GetTopicMetrics: metrics.topics,
+            wire.GetTopMetrics: metrics.top,
             wire.SealSegments: server_requests.seal_segments,
         }
         return plain | account_operations.handlers(self._location) | others

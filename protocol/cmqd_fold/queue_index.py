@@ -288,8 +288,12 @@ class QueueIndex:
         """
         if not self.live_count:
             return None
-        first = next(iter(self.live))
-        sets = (self._half, self.delays.scheduled, self.delays.overflow, self.damaged)
+        first = self.live.min()
+        delays = self.delays
+        # The usual queue has no hidden message; its counts are cheaper than a look into four sets.
+        if not (self.half_count or delays.scheduled_count or delays.overflow_count or self.damaged):
+            return first
+        sets = (self._half, delays.scheduled, delays.overflow, self.damaged)
         hidden = [positions for positions in sets if positions]
         if not any(first in positions for positions in hidden):
             return first

@@ -54,6 +54,10 @@ class TimeSteps:
         step = bisect_right(self._positions, position) - 1
         return self._starts[step] if step >= 0 else 0
 
+    def first_start_ms(self) -> int | None:
+        """Return a time at or before the send of every message; None without steps."""
+        return self._starts[0] if self._starts else None
+
     def first_end_ms(self) -> int | None:
         """Return the time of the last message of the first step; None without steps."""
         return self._ends[0] if self._ends else None

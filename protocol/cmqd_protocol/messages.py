@@ -43,7 +43,7 @@ from cmqd_protocol.limits import MAX_BATCH, MAX_SECRET_ID_BYTES
 from cmqd_types import deliveries, messages, queues, schedules, topics
 from cmqd_types.keys import EVERY_NAME, EVERY_ROLE
 from cmqd_types.messages import Headers, ReceivedMessage
-from cmqd_types.metrics import QueueMetrics, ServerMetrics, TopicMetrics
+from cmqd_types.metrics import MetricSums, QueueMetrics, ServerMetrics, TopicMetrics, TopSubscription
 from cmqd_types.schedules import ScheduleSummary
 from cmqd_types.topics import SubscriptionSummary
 from cmqd_types.totals import QueueTotals, SubscriptionTotals, TopicTotals
@@ -858,10 +858,14 @@ class KeySecret(Reply, frozen=True, tag=218):
 
     secret_key: str
     account: str
+    enabled: bool = True
+    """False: no client may use the key. The secret proves that a request comes from the holder of the key."""
 
     def __repr__(self) -> str:
         """Without the secret, which must not reach a log by accident."""
-        return f"KeySecret(request_id={self.request_id}, secret_key=..., account={self.account!r})"
+        return (
+            f"KeySecret(request_id={self.request_id}, secret_key=..., account={self.account!r}, enabled={self.enabled})"
+        )
 
 
 class KeyChanged(WireMessage, frozen=True, tag=226):
@@ -948,6 +952,15 @@ class GetTopicMetrics(Request, frozen=True, tag=149):
     limit: int = 1000
 
 
+class GetTopMetrics(Request, frozen=True, tag=150):
+    """Read sums over all queues, topics and subscriptions of the account (``admin``: of all accounts), and the metrics
+    of those with the most messages. Answered ``TopMetrics``.
+    """
+
+    limit: int = 100
+    """Most queues, most topics and most subscriptions of the reply, 0-1000."""
+
+
 class ServerStatus(Reply, frozen=True, tag=201):
     """Status values by name: version, durability, uptime, counts, storage figures."""
 
@@ -991,6 +1004,17 @@ class TopicMetricsPage(Reply, frozen=True, tag=229):
     broker_time_ms: int
     topics: list[TopicMetrics]
     next: tuple[str, str] | None = None
+
+
+class TopMetrics(Reply, frozen=True, tag=230):
+    """Sums, and the queues, topics and subscriptions with the most messages, in descending order."""
+
+    broker_time_ms: int
+    sums: MetricSums
+    queues: list[QueueMetrics]
+    topics: list[TopicMetrics]
+    """Without their subscriptions."""
+    subscriptions: list[TopSubscription]
 
 
 AnyReply: TypeAlias = (

@@ -70,7 +70,7 @@ def refuse(payload: bytes, problem: Exception) -> Error | None:
         envelope = _large_envelope(payload, problem) if is_large else _envelope_decoder.decode(payload)
     except DECODE_ERRORS:
         return None
-    if envelope.opcode < 16:
+    if envelope is None or envelope.opcode < 16:
         # An operation of the connection: a second hello or a malformed cancel has no reply.
         return None
     request_type = REQUEST_TYPES.get(envelope.opcode)
@@ -91,19 +91,17 @@ def refuse(payload: bytes, problem: Exception) -> Error | None:
     return error(envelope.request_id, ErrorCode.INVALID_ARGUMENT, text, details=details)
 
 
-def _large_envelope(payload: bytes, problem: Exception) -> _Envelope:
-    """Read the envelope of a large payload, without examining its end.
-
-    Raises:
-        Exception: ``problem``; the payload is malformed or has no envelope.
-    """
+def _large_envelope(payload: bytes, problem: Exception) -> _Envelope | None:
+    """Read the envelope of a large payload, without examining its end; None = malformed, or without an envelope."""
+    # None and not ``raise problem``: this frame has the problem and the payload, so the traceback would be a cycle that
+    # keeps the payload in memory until a garbage collection.
     if not isinstance(problem, msgspec.ValidationError | UnicodeDecodeError):
-        raise problem
+        return None
     count, start = large_frames.array_header(payload)
     opcode, start = large_frames.integer_at(payload, start)
     request_id, _ = large_frames.integer_at(payload, start)
     if count < 2 or opcode < 0 or not 1 <= request_id <= MAX_REQUEST_ID:
-        raise problem
+        return None
     return _Envelope(opcode, request_id)
 
 

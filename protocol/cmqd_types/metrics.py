@@ -68,6 +68,32 @@ class TopicMetrics(msgspec.Struct, frozen=True, array_like=True, gc=False):
     subscriptions: list[SubscriptionMetrics]
 
 
+class TopSubscription(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A subscription among those with the most undelivered messages, with the names that it belongs to."""
+
+    account: str
+    topic: str
+    subscription: SubscriptionMetrics
+
+
+class MetricSums(msgspec.Struct, array_like=True, gc=False):
+    """Sums over queues, by state of the messages, and over subscriptions."""
+
+    active: int = 0
+    in_flight: int = 0
+    delayed: int = 0
+    half: int = 0
+    rewindable: int = 0
+    damaged: int = 0
+    waiting_receives: int = 0
+    oldest_message_ms: int | None = None
+    """Time at which the oldest message of all queues was sent, as in :class:`QueueMetrics`."""
+    undelivered: int = 0
+    """Undelivered messages of all subscriptions; a message counts for each subscription that lacks it."""
+    oldest_undelivered_ms: int | None = None
+    """Time of the publish of the oldest undelivered message, as in :class:`SubscriptionMetrics`."""
+
+
 class Histogram(msgspec.Struct, array_like=True, gc=False):
     """Counts of values by fixed buckets, since the start of the server."""
 

@@ -75,9 +75,3 @@ def add_totals(sums: msgspec.Struct, totals: msgspec.Struct) -> None:
     """Add each count of ``totals`` to the count of the same name of ``sums``, which has the same type."""
     for field in totals.__struct_fields__:
         setattr(sums, field, getattr(sums, field) + getattr(totals, field))
-
-
-def subtract_totals(sums: msgspec.Struct, totals: msgspec.Struct) -> None:
-    """Subtract each count of ``totals`` from the count of the same name of ``sums``, which has the same type."""
-    for field in totals.__struct_fields__:
-        setattr(sums, field, getattr(sums, field) - getattr(totals, field))

@@ -1,4 +1,4 @@
-"""The copies that each subscriber of the demo's topic should get, and the books of all of them."""
+"""The expected copies of every subscriber of the demo's topic, and the books of all subscribers."""
 
 import base64
 import hmac

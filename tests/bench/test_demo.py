@@ -1,4 +1,4 @@
-"""The demo against a real server that it kills."""
+"""The demo against a real server, killed by the demo."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""The floor of the disk: measured, and nothing left behind."""
+"""The floor of the disk: a measurement without leftovers."""
 
 from pathlib import Path
 

@@ -72,7 +72,7 @@ def test_a_line_is_its_body_or_itself(line: str, body: bytes):
         ([1], "message"),
     ],
 )
-def test_the_routing_key_says_what_a_message_is_about(value: object, key: str):
+def test_the_routing_key_names_the_subject_of_a_message(value: object, key: str):
     assert routing_key_of(value) == key
 
 

@@ -8,7 +8,7 @@ def body(number: int) -> bytes:
 
 
 def a_ledger(*, sent: int = 0) -> Ledger:
-    """Books in which messages 0 .. ``sent`` - 1 were sent and answered; their ids are m0, m1 ..."""
+    """Books with messages 0 .. ``sent`` - 1, sent and answered; the ids are m0, m1 ..."""
     ledger = Ledger(body)
     numbers = range(sent)
     ledger.attempt(numbers)
@@ -29,7 +29,7 @@ def test_the_books_hold_when_every_answered_send_was_received_and_deleted():
     assert (balance.redelivered, balance.stored_twice, balance.unanswered) == (0, 0, 0)
 
 
-def test_an_answered_send_that_nobody_received_is_lost():
+def test_an_answered_send_without_a_receive_is_lost():
     ledger = a_ledger(sent=2)
     ledger.receive("m0", 0, body(0))
 
@@ -56,7 +56,7 @@ def test_a_changed_body_is_foreign_and_its_message_lost():
     assert not balance.holds
 
 
-def test_what_nobody_sent_is_foreign():
+def test_a_message_without_a_send_is_foreign():
     ledger = a_ledger(sent=1)
     ledger.receive("m0", 0, body(0))
 

@@ -29,7 +29,7 @@ from cmqd_types.messages import ReceivedMessage
 
 @dataclass
 class FakeConnection:
-    """What the actors need of a LoadConnection; the test plays the server."""
+    """The part of a LoadConnection that the actors need; the test plays the server."""
 
     requests: list[Request | Cancel] = field(default_factory=list[Request | Cancel])
     on_reply: Callable[[bytes, int], Any] = lambda payload, opcode: None
@@ -210,7 +210,7 @@ async def test_a_filler_sends_exactly_what_it_was_told():
     assert tally.sent == 10
 
 
-async def test_an_open_sender_keeps_the_intended_time_of_what_has_to_wait():
+async def test_an_open_sender_keeps_the_intended_time_of_late_sends():
     connection, tally = FakeConnection(), Tally()
     sender = OpenSender([connection], tally, depth=1)  # pyright: ignore[reportArgumentType]
     template = SendTemplate("q", batch=1, size=16)

@@ -1,4 +1,4 @@
-"""The benchmark of matching: its sets are what they say, and its report has what others read."""
+"""The benchmark of matching: its sets are as described, and its report has the fields that readers need."""
 
 from cmqd.core.matching import check_binding_keys, check_routing_key, check_tags
 from cmqd_bench.micro.match import (

@@ -1,4 +1,4 @@
-"""What the harness reads from /proc."""
+"""Readings of the harness from /proc."""
 
 import os
 import subprocess

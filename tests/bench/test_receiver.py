@@ -1,4 +1,4 @@
-"""What an endpoint of the push scenario makes of the bytes that it gets."""
+"""An endpoint of the push scenario: parsing of the received bytes."""
 
 import pytest
 

@@ -332,7 +332,7 @@ async def test_an_old_server_keeps_queues_that_would_expire(client: Client, monk
     assert set((await client.queues()).names) == {"orders", "one", "two"}
 
 
-async def test_a_queue_that_nobody_declared_fails_the_consumer(client: Client) -> None:
+async def test_an_undeclared_queue_fails_the_consumer(client: Client) -> None:
     channel = Channel(client)
     channel.consume("missing")
     assert "missing" in str(await channel.arrived.get())

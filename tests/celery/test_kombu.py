@@ -92,7 +92,7 @@ def test_a_message_without_a_queue_is_refused_if_mandatory(connection: Connectio
         _publish(connection, "x", exchange="missing", routing_key="a")
 
 
-def test_purge_drops_what_waits_and_leaves_what_is_processed(connection: Connection) -> None:
+def test_purge_drops_waiting_messages_and_leaves_messages_in_process(connection: Connection) -> None:
     queue = Queue("orders")
     queue(connection).declare()
     for number in range(3):

@@ -93,7 +93,7 @@ def test_a_queue_is_made_shown_changed_and_deleted(cmq_at: Cmq, server: Threaded
     assert cmq_at("queue", "info", "jobs").code == ExitCode.NOT_FOUND
 
 
-def test_what_exists_is_refused_or_accepted(cmq_at: Cmq) -> None:
+def test_an_existing_name_is_refused_or_accepted(cmq_at: Cmq) -> None:
     assert cmq_at("queue", "create", "orders").code == ExitCode.FAILED
     assert cmq_at("queue", "create", "orders", "--ensure").err == "queue 'orders' exists with the same attributes\n"
     assert cmq_at("queue", "create", "new", "--ensure", "--output", "json").json["created"] is True
@@ -265,6 +265,28 @@ def test_a_key_pair_is_imported_from_a_file_of_its_owner(cmq_at: Cmq, tmp_path: 
     assert "exists already" in cmq_at("key", "import", str(file)).err
 
 
+def test_the_former_words_for_keys_work_with_a_warning(cmq_at: Cmq) -> None:
+    made = cmq_at("account", "key", "create", "--output", "json")
+    secret_id = made.json["secret_id"]
+    runs = {
+        "create": made,
+        "list": cmq_at("account", "key", "list", "--output", "json"),
+        "disable": cmq_at("account", "key", "disable", secret_id, "--output", "json"),
+        "enable": cmq_at("account", "key", "enable", secret_id),
+        "delete": cmq_at("account", "key", "delete", secret_id, "--account", "admin"),
+    }
+
+    assert {word: run.code for word, run in runs.items()} == dict.fromkeys(runs, 0)
+    for word, run in runs.items():
+        assert f"cmq account key {word} is cmq key {word} now" in run.err
+    assert secret_id in [key["secret_id"] for key in runs["list"].json]
+    assert runs["disable"].json == {"secret_id": secret_id, "enabled": False}
+    assert secret_id not in [key["secret_id"] for key in cmq_at("key", "list", "--output", "json").json]
+    assert "key" not in [
+        line.split()[1] for line in cmq_at("account", "--help").out.splitlines() if " " in line.strip()
+    ]
+
+
 def test_the_queues_of_all_accounts_are_listed(cmq_at: Cmq) -> None:
     cmq_at("queue", "create", "jobs-of-all")
 
@@ -273,7 +295,7 @@ def test_the_queues_of_all_accounts_are_listed(cmq_at: Cmq) -> None:
     assert cmq_at("account", "queues", "jobs-of").out.splitlines()[-1].split() == ["admin", "jobs-of-all"]
 
 
-def test_what_is_not_permitted_has_its_exit_code(cmq_at: Cmq, server: ThreadedServer) -> None:
+def test_a_request_that_is_not_permitted_has_its_exit_code(cmq_at: Cmq, server: ThreadedServer) -> None:
     server.do(server.local.link.refuse, wire.CreateAccount, ErrorCode.PERMISSION_DENIED, "only admin may")
     assert cmq_at("account", "create", "x").code == ExitCode.REFUSED
 

@@ -133,7 +133,7 @@ def test_bodies_can_be_had_as_they_are(cmq_at: Cmq, server: ThreadedServer) -> N
     assert cmq_at("receive", "orders", "--max", "2", "--raw").data == b"\xff\x00\nb\n"
 
 
-def test_what_is_not_text_is_marked_and_cannot_command_the_terminal(cmq_at: Cmq, server: ThreadedServer) -> None:
+def test_a_body_that_is_not_text_is_marked_and_cannot_command_the_terminal(cmq_at: Cmq, server: ThreadedServer) -> None:
     server.do(server.local.put, "orders", b"\xff\x00", b"\x1b[2Jgone", b"[red]plain[/red]")
 
     ran = cmq_at("receive", "orders", "--max", "3")

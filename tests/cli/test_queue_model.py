@@ -79,7 +79,7 @@ def test_a_queue_that_goes_when_it_is_unused_is_set_and_shown(cmq_at: Cmq, serve
     assert "auto delete         never\n" in cmq_at("queue", "set", "replies", "--auto-delete-after", "0").out
 
 
-def test_ensure_shows_what_differs(cmq_at: Cmq) -> None:
+def test_ensure_shows_the_differences(cmq_at: Cmq) -> None:
     arguments = ("queue", "create", "orders", "--ensure", "--rewind", "1h", "--transactional", "--max-delayed", "7")
 
     table = cmq_at(*arguments)
@@ -252,7 +252,7 @@ def test_a_redrive_goes_on_when_it_is_waited_for_no_longer(server: ThreadedServe
     assert server.do(server.local.admin.queue("dead").redrive_status).running
 
 
-def test_a_redrive_that_somebody_cancels_is_no_success(cmq_at: Cmq, server: ThreadedServer) -> None:
+def test_a_cancelled_redrive_is_no_success(cmq_at: Cmq, server: ThreadedServer) -> None:
     _bury(server, b"a")
     server.do(server.local.hold_moves)
 

@@ -10,7 +10,7 @@ from support.cmq_runs import Cmq, ThreadedServer
 
 @pytest.fixture
 def reports(server: ThreadedServer) -> ThreadedServer:
-    """A server with the queue ``reports`` and the paused schedule ``nightly``, so that no message disturbs a test."""
+    """A server with queue ``reports`` and schedule ``nightly``, paused to keep the queue empty."""
     server.do(server.local.admin.create_queue, "reports")
     server.do(server.local.admin.schedules.create, "nightly", "reports", "30 2 * * *", b"go", paused=True)
     return server

@@ -55,14 +55,14 @@ async def _answered_receive(
     return receive
 
 
-async def test_it_knows_whom_it_talks_to(connection: Connection) -> None:
+async def test_the_connection_knows_its_server(connection: Connection) -> None:
     number = connection.connection_id
     assert (connection.account, connection.region, connection.server) == ("admin", "local", "cmqd")
     assert number > 0
     assert repr(connection) == f"<Connection {number} usable, 0 pending>"
 
 
-async def test_it_knows_what_the_server_said_of_itself(connection: Connection) -> None:
+async def test_the_connection_knows_the_facts_of_the_server(connection: Connection) -> None:
     assert connection.facts == ServerFacts(DEFAULT_MAX_WAITING_REQUESTS, frozenset(Feature) - {Feature.LONG_DELAYS})
 
 
@@ -258,7 +258,7 @@ async def test_a_time_out_around_a_receive_of_the_client_loses_nothing(client: C
     assert len(await client.queue("orders").receive()) == 1
 
 
-async def test_the_end_of_the_connection_fails_what_waits(connection: Connection, server: LocalServer) -> None:
+async def test_the_end_of_the_connection_fails_waiting_requests(connection: Connection, server: LocalServer) -> None:
     receive = _receive(connection)
     await server.link.wait_handled(wire.ReceiveMessages)
     server.link.connection.drop()
@@ -271,7 +271,7 @@ async def test_the_end_of_the_connection_fails_what_waits(connection: Connection
         _send(connection)
 
 
-async def test_closing_fails_receives_and_hands_back_what_was_on_its_way(server: LocalServer) -> None:
+async def test_closing_fails_receives_and_hands_back_messages_on_their_way(server: LocalServer) -> None:
     connection = await Connection.open(server.url)
     receive = await _answered_receive(connection, server, b"a")
 
@@ -297,6 +297,15 @@ async def test_closing_does_not_wait_for_ever(server: LocalServer, monkeypatch: 
 
     with pytest.raises(ConnectionLost):
         await send
+
+
+async def test_a_client_knows_the_servers_limit_of_waiting_requests() -> None:
+    async with LocalServer(max_requests_per_connection=7) as server:
+        client = connect(server.url, patience=300, request_timeout=300, connect_timeout=300)
+        assert client.max_waiting_requests is None
+        async with client:
+            assert client.max_waiting_requests == 7
+        assert client.max_waiting_requests is None
 
 
 async def test_heartbeats_keep_an_idle_connection_alive() -> None:

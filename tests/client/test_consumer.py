@@ -1,4 +1,4 @@
-"""Consumers against a server whose clock the test turns, behind a link that fails to order."""
+"""Consumers against a server with a clock that the test turns, behind a link that fails to order."""
 
 import asyncio
 import logging
@@ -41,7 +41,7 @@ def options(clock: TurnedClock | None = None, patience: float = inf, **limits: A
 
 
 def source(client: Client) -> Source[ConsumedMessage]:
-    """Return the queue ``orders`` as a consumer sees it."""
+    """Return the queue ``orders`` from the view of a consumer."""
     queue = client.queue("orders")
     return Source(
         channel=queue.channel,
@@ -167,7 +167,7 @@ async def test_a_handler_may_settle_its_message_by_process(client: Client, serve
     assert len(set(workers)) == 1, "the worker outlives the end of process()"
 
 
-async def test_what_is_left_of_a_message_that_the_handler_deletes_itself(client: Client, server: LocalServer) -> None:
+async def test_a_message_that_the_handler_deletes_itself(client: Client, server: LocalServer) -> None:
     await server.put("orders", b"a", b"b", b"c")
 
     async def handle(message: ConsumedMessage) -> None:
@@ -412,9 +412,9 @@ async def test_a_message_that_cannot_be_rejected_is_delivered_again_until_it_can
     if error == "NoDeadLetterQueue":
         await orders.set_attributes(dead_letter_queue="", dead_letter_max_receives=0)
     if error == "BacklogFull":
-        server.link.answer(wire.DeadLetterMessages, full)  # a million messages would fill it in earnest
+        server.link.answer(wire.DeadLetterMessages, full)  # a really full queue would need a million messages
     elif error == "DeadLettersNotTaken":
-        # A dead-letter queue takes no more while it holds messages from before it became one.
+        # A dead-letter queue takes no dead letters while it holds messages from before its role.
         await orders.set_attributes(dead_letter_queue="", dead_letter_max_receives=0)
         await dead.send(b"first")
         await orders.set_attributes(dead_letter_queue="dead", dead_letter_max_receives=100)
@@ -690,7 +690,7 @@ async def test_a_deleted_queue_ends_its_consumer_and_stops_the_others(client: Cl
 # ---------------------------------------------------------------------- stop
 
 
-async def test_sigterm_finishes_what_is_begun_and_gives_back_the_rest_uncounted(
+async def test_sigterm_finishes_begun_handlers_and_gives_back_the_rest_uncounted(
     client: Client, server: LocalServer
 ) -> None:
     await server.put("orders", b"a", b"b", b"c")
@@ -849,14 +849,14 @@ async def test_a_loop_over_messages(client: Client, server: LocalServer) -> None
             bodies.append(message.body)
         if len(bodies) == 3:
             break
-    await client.close()  # settles what was processed
+    await client.close()  # settles the processed messages
 
     assert sorted(bodies) == [b"a", b"bad", b"c"]
     assert (await server.info("orders")).in_flight == 0
     assert await server.bodies("orders") == []
 
 
-async def test_leaving_the_loop_gives_back_what_was_not_taken(client: Client, server: LocalServer) -> None:
+async def test_leaving_the_loop_gives_back_messages_that_were_not_taken(client: Client, server: LocalServer) -> None:
     await server.put("orders", b"a", b"b", b"c")
 
     async for message in client.queue("orders").consume(prefetch=2):

@@ -1,4 +1,4 @@
-"""What a consumer receives, extends and settles, and when: the decisions alone, with time as an argument."""
+"""Decisions of a consumer about receives, extensions and settlements: pure, with time as an argument."""
 
 from collections.abc import Callable
 from random import Random
@@ -300,7 +300,7 @@ def test_a_claimed_message_is_the_programs_until_its_request_fails() -> None:
 # ---------------------------------------------------------------------- stop
 
 
-def test_a_stop_gives_back_what_is_not_begun_and_keeps_the_rest() -> None:
+def test_a_stop_gives_back_messages_not_begun_and_keeps_the_rest() -> None:
     core = consumption(prefetch=8)
     core.arrived(messages(1, 2, 3), 1, 0)
     lease = begun(core, 0)
@@ -370,7 +370,7 @@ def test_in_order_a_lost_lease_sends_back_those_behind_it() -> None:
     assert settle_all(core) == [(GIVE_BACK, [2, 3])]
 
 
-# ---------------------------------------------------------------------- all of it
+# ---------------------------------------------------------------------- random events
 
 
 @pytest.mark.parametrize("limits", [{"concurrency": 3}, {"concurrency": 2, "prefetch": 5}, {"ordered": True}])
@@ -448,7 +448,7 @@ def test_every_message_ends_once_and_none_is_forgotten(limits: dict[str, int | b
 
 
 def asked(core: Consumption, now: float) -> int:
-    """Let a task of the program ask for a message; return how many messages are received for it."""
+    """Let a task of the program ask for a message; return the number of messages received for the task."""
     core.asked(now)
     return core.receive_size()
 
@@ -497,7 +497,7 @@ def test_a_program_that_takes_its_time_gets_no_stock() -> None:
     core.arrived(messages(1), 1, 0)
     take(core, 0)
 
-    assert asked(core, 60) == 1  # a message a minute: none waits here that another consumer could take
+    assert asked(core, 60) == 1  # a message a minute: no message waits here that another consumer could take
 
 
 def test_a_message_that_a_program_without_a_limit_does_not_take_goes_back() -> None:

@@ -84,7 +84,9 @@ async def test_more_than_256_take_several_requests_each_with_its_reasons(client:
     assert len(found) == 300
 
 
-async def test_what_the_dead_letter_queue_does_not_take_stays_in_flight(client: Client, server: LocalServer) -> None:
+async def test_a_message_that_the_dead_letter_queue_does_not_take_stays_in_flight(
+    client: Client, server: LocalServer
+) -> None:
     small, large, last = await received(client, server, b"a", b"x" * 1025, b"c")
     dead = client.queue("dead")
     await dead.set_attributes(max_message_bytes=1024)

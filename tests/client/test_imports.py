@@ -19,7 +19,7 @@ print(*sorted(top for top in tops if top not in sys.stdlib_module_names))
     assert set(ran.stdout.split()) - {"typing_extensions"} == {"cmqd_client", "cmqd_protocol", "cmqd_types", "msgspec"}
 
 
-def test_the_package_exports_only_what_programs_use_daily() -> None:
+def test_the_package_exports_only_names_of_daily_use() -> None:
     exported = cmqd_client.__all__
 
     assert len(exported) <= 50

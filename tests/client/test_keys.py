@@ -116,8 +116,10 @@ async def test_a_gateway_reads_secrets_and_hears_of_changes(server: LocalServer)
             assert watch.request_id > 0
             await accounts.set_key_enabled(caller.secret_id, False)
             await eventually(lambda: KeyChange(caller.secret_id, "disabled") in changes)
+            disabled = await gateway.accounts.key_secret(caller.secret_id)
+            assert (disabled.secret_key, disabled.enabled) == (caller.secret_key, False)
             with pytest.raises(KeyNotFound):
-                await gateway.accounts.key_secret(caller.secret_id)
+                await gateway.accounts.key_secret("AKIDabsent")
         changes.clear()
         await accounts.set_key_enabled(caller.secret_id, True)
         await gateway.accounts.key_secret(caller.secret_id)

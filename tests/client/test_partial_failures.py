@@ -135,7 +135,7 @@ async def test_a_batch_of_too_many_messages_is_split_when_told_to(client: Client
     queue = client.queue("orders")
     bodies = [str(index).encode() for index in range(600)]
     with pytest.raises(InvalidArgument, match="at most 256") as caught:
-        await server.admin.queue("orders").send_batch(bodies)  # past the link, which does not read these requests
+        await server.admin.queue("orders").send_batch(bodies)  # not by the link: it cannot read these requests
     assert caught.value.__notes__ == ["send_batch(..., split=True) sends the batch in several steps."]
 
     sent = await queue.send_batch(bodies, split=True)
@@ -148,7 +148,7 @@ async def test_a_batch_of_too_many_messages_is_split_when_told_to(client: Client
     assert [len(request.bodies) for request in sends] == [256, 256, 88]
 
 
-def test_parts_keep_within_the_bytes_and_carry_what_belongs_to_their_messages() -> None:
+def test_parts_keep_within_the_bytes_and_carry_the_fields_of_their_messages() -> None:
     half = MAX_BATCH_BYTES // 2
     messages = [
         Outgoing(b"a" * half, headers={"k": "v"}),
@@ -165,7 +165,7 @@ def test_parts_keep_within_the_bytes_and_carry_what_belongs_to_their_messages() 
     assert [part.delays for part in parts] == [[None, None], [3000], [None], [None]]
 
 
-async def test_a_part_that_fails_tells_what_is_stored(server: LocalServer) -> None:
+async def test_a_failed_part_tells_the_stored_messages(server: LocalServer) -> None:
     async with connect(server.url, retries=0) as client:
         queue = client.queue("orders")
         bodies = [b"x"] * 300

@@ -1,4 +1,4 @@
-"""What a queue's handle does on a connection that behaves."""
+"""The handle of a queue on a connection without faults."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -57,7 +57,7 @@ async def test_durations_are_seconds_or_timedelta_and_milliseconds_on_the_wire(
     assert (receive.wait_ms, receive.visibility_timeout_ms) == (0, 3_600_000)
 
 
-async def test_what_is_not_named_is_left_to_the_queue(client: Client, server: LocalServer) -> None:
+async def test_missing_arguments_are_left_to_the_queue(client: Client, server: LocalServer) -> None:
     queue = client.queue("orders")
 
     await queue.send(b"x")
@@ -124,7 +124,7 @@ async def test_a_stale_handle_cannot_delete(client: Client, server: LocalServer)
     assert caught.value.details == {"receipt_handle": message.receipt_handle}
 
 
-async def test_a_batch_lists_what_failed_and_does_the_rest(client: Client, server: LocalServer) -> None:
+async def test_a_batch_lists_failures_and_does_the_rest(client: Client, server: LocalServer) -> None:
     await server.put("orders", b"a", b"b")
     queue = client.queue("orders")
     first, second = await queue.receive(2)
@@ -221,7 +221,7 @@ async def test_peek_pages_through_without_receiving(client: Client, server: Loca
     assert (await server.info("orders")).active == 2
 
 
-async def test_attributes_show_what_was_set_and_the_counts(client: Client, server: LocalServer) -> None:
+async def test_attributes_show_the_set_values_and_the_counts(client: Client, server: LocalServer) -> None:
     queue = await client.create_queue("jobs", visibility_timeout=timedelta(minutes=2), polling_wait=0.5)
     await server.put("jobs", b"a", b"b")
     await queue.receive()
@@ -242,7 +242,7 @@ async def test_an_unknown_attribute_is_refused_before_anything_is_sent(client: C
     assert not server.link.handled
 
 
-async def test_create_refuses_what_exists_and_ensure_accepts_it(client: Client, server: LocalServer) -> None:
+async def test_create_refuses_an_existing_name_and_ensure_accepts_it(client: Client, server: LocalServer) -> None:
     await client.create_queue("jobs", visibility_timeout=60)
 
     with pytest.raises(QueueExists):
@@ -282,7 +282,9 @@ async def test_errors_name_field_value_and_limit(client: Client) -> None:
         await client.queue("orders").send(b"x" * 65537)
 
 
-async def test_what_does_not_fit_a_frame_is_refused_without_being_sent(client: Client, server: LocalServer) -> None:
+async def test_a_request_that_does_not_fit_a_frame_is_refused_without_being_sent(
+    client: Client, server: LocalServer
+) -> None:
     with pytest.raises(MessageTooLarge, match="a frame may have"):
         await client.queue("orders").send(b"x" * 5_000_000)
     assert not server.link.handled

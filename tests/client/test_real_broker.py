@@ -170,7 +170,7 @@ async def test_half_messages_are_committed_checked_and_decided_by_hand(broker: R
         assert [one.body for one in await queue.peek(states=["active"])] == [b"a"]
 
 
-async def test_exactly_what_was_committed_locally_is_delivered_while_the_broker_is_killed(
+async def test_exactly_the_locally_committed_messages_are_delivered_while_the_broker_is_killed(
     broker: RunningBroker,
 ) -> None:
     database: set[str] = set()
@@ -209,7 +209,7 @@ async def test_exactly_what_was_committed_locally_is_delivered_while_the_broker_
             assert sorted(delivered) == sorted(database)
 
 
-def test_the_example_settles_what_dead_producers_left(broker: RunningBroker) -> None:
+def test_the_example_settles_half_messages_of_dead_producers(broker: RunningBroker) -> None:
     ran = subprocess.run(
         [sys.executable, EXAMPLES / "transactional_orders.py", broker.url],
         capture_output=True,
@@ -294,7 +294,7 @@ def test_the_example_sends_and_receives(broker: RunningBroker) -> None:
     assert " de hallo\n" in ran.stdout
 
 
-async def test_the_graceful_consumer_finishes_what_it_has(broker: RunningBroker) -> None:
+async def test_the_graceful_consumer_finishes_its_messages(broker: RunningBroker) -> None:
     async with connect(broker.url) as client:
         queue = await client.create_queue("example-jobs")
         await queue.send_batch([b"one", b"two"])

@@ -99,7 +99,7 @@ async def test_every_operation_of_a_topic_works(broker: RunningBroker) -> None:
             await topic.publish(b"x")
 
 
-async def test_who_gets_what_by_routing_key(broker: RunningBroker) -> None:
+async def test_matching_by_routing_key(broker: RunningBroker) -> None:
     async with connect(broker.url) as client:
         topic = await client.create_topic("routes", filter_type=FilterType.ROUTING)
         for name, keys in (("word", ["1.*.0"]), ("words", ["1.#.0", "#.0"]), ("all", ["#"])):
@@ -113,7 +113,7 @@ async def test_who_gets_what_by_routing_key(broker: RunningBroker) -> None:
         assert await _bodies(client.queue("all")) == [b"a", b"b", b"c"]
 
 
-async def test_what_waits_survives_a_crash_and_is_delivered_once_it_can_be(broker: RunningBroker) -> None:
+async def test_waiting_messages_survive_a_crash_and_are_delivered_once_possible(broker: RunningBroker) -> None:
     async with connect(broker.url, patience=60) as client:
         topic = await client.create_topic("shop")
         queue = await client.create_queue("orders")

@@ -217,9 +217,7 @@ async def test_a_final_refusal_is_not_repeated(client: Client, server: LocalServ
     assert len(server.link.of(wire.SendMessages)) == 1
 
 
-async def test_a_waiting_receive_is_made_again_with_what_is_left_of_its_wait(
-    client: Client, server: LocalServer
-) -> None:
+async def test_a_waiting_receive_is_made_again_with_the_rest_of_its_wait(client: Client, server: LocalServer) -> None:
     receive = asyncio.create_task(client.queue("orders").receive(wait=20))
     for count in range(1, 5):
         await server.link.wait_handled(wire.ReceiveMessages, count)
@@ -289,7 +287,7 @@ async def test_a_host_that_cannot_exist_is_unreachable() -> None:
             pass
 
 
-async def test_a_bug_in_connecting_reaches_those_who_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_bug_in_connecting_reaches_the_waiting_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     async def broken(*_: object, **__: object) -> None:
         raise RuntimeError("surprise")
 

@@ -73,7 +73,7 @@ async def recorded_server(
 
 
 @pytest.mark.parametrize("session", SESSIONS, ids=names(SESSIONS))
-async def test_an_older_server_is_understood_and_asked_what_its_own_client_asked(
+async def test_an_older_server_is_understood_and_gets_the_requests_of_its_own_client(
     session: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with recorded_server(session, monkeypatch) as (recorded, address), connect(address, retries=0) as client:

@@ -101,12 +101,12 @@ NO_RESULT = {("Client", "open"), ("Client", "close"), ("Client", "run")}
 """Calls that stand for no request of their own."""
 
 OF_MESSAGES = {("Queue", "receive"), ("Topic", "publish_batch")}
-"""Calls that return a plain list, each entry of which has the number of the request."""
+"""Calls that return a plain list, with a number in every entry."""
 
 
 @pytest.mark.parametrize("kind", [Client, Queue, Message, ConsumedMessage, Topic, Subscription, Accounts, Schedules])
 def test_each_call_returns_a_request_id(kind: type[Any]) -> None:
-    """A new method whose result has no number fails here."""
+    """A new method with a result without a number fails here."""
     missing: list[str] = []
     name = kind.__name__
     for method, function in inspect.getmembers(kind, inspect.iscoroutinefunction):
@@ -168,7 +168,7 @@ def test_a_status_is_a_mapping_that_does_not_change() -> None:
 
 
 def note_connections(client: Client, monkeypatch: pytest.MonkeyPatch) -> Callable[[int | None], int]:
-    """Note from now on which connection carries which request; the result looks a request up."""
+    """Note from now on the connection of every request; the result looks a request up."""
     carriers: dict[int, int] = {}
     plain = Connection.request
 

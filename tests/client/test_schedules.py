@@ -69,7 +69,7 @@ async def test_a_zone_has_its_own_hours(turned: Client) -> None:
     assert made.zone == "Asia/Tokyo"
 
 
-async def test_create_refuses_what_exists_and_ensure_what_differs(client: Client, server: LocalServer) -> None:
+async def test_create_refuses_an_existing_name_and_ensure_other_attributes(client: Client, server: LocalServer) -> None:
     await client.create_queue("reports")
     await client.schedules.create("daily", "reports", "0 9 * * *", b"go")
     with pytest.raises(ScheduleExists):

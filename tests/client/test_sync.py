@@ -1,4 +1,4 @@
-"""The synchronous client: complete beside the asynchronous one; errors, threads, callbacks, interrupts, forks."""
+"""The synchronous client: as complete as the asynchronous client; errors, threads, callbacks, interrupts, forks."""
 
 import ast
 import asyncio
@@ -48,7 +48,7 @@ def client(broker: LocalBroker) -> Iterator[Client]:
 # ------------------------------------------------------------------ completeness
 
 
-def test_the_module_is_what_the_generator_writes() -> None:
+def test_the_module_is_the_output_of_the_generator() -> None:
     assert sync_facade.FACADE.read_text() == sync_facade.facade(), "run: make docs"
 
 
@@ -387,7 +387,7 @@ def test_a_local_transaction_runs_in_the_thread_of_its_caller(client: Client) ->
 
     def local(message: HalfMessage, order: str) -> TransactionStatus:
         threads.append(threading.get_ident())
-        # It may use the client: its thread is not the client's.
+        # The checker may use the client: its thread is not the client's.
         assert client.queue("orders").attributes().half == 1
         assert (message.body, order) == (b"a", "42")
         return COMMIT
@@ -472,7 +472,7 @@ def deleted(consumer: Consumer[Any]) -> int:
 
 
 def run_until_handled(client: Client, consumer: Consumer[Any], count: int) -> ConsumerStatistics:
-    """Run a consumer in a thread until it has deleted so many messages; return its statistics."""
+    """Run a consumer in a thread until it has deleted this number of messages; return its statistics."""
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(client.run, consumer)
         eventually_elsewhere(lambda: running.done() or deleted(consumer) >= count)
@@ -604,7 +604,7 @@ def test_a_body_whose_lease_is_lost_sees_it_and_its_end_is_not_used(client: Clie
     with orders.consume(lease=1) as stream:
         message = next(iter(stream))
         with message.process():
-            orders.clear()  # the handle is invalid from here on, which the next extension finds
+            orders.clear()  # the handle is invalid from here on, as the next extension finds
             eventually_elsewhere(lambda: message.lost is not None)
             raise ZeroDivisionError  # goes no further, as any Exception of the body
         assert stream.statistics().lost == 1

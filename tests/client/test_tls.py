@@ -34,7 +34,7 @@ async def test_the_url_turns_it_on_and_the_environment_names_authorities(
         await client.status()
 
 
-async def test_a_certificate_that_nobody_vouches_for_is_refused(tls_server: LocalServer) -> None:
+async def test_a_self_signed_certificate_is_refused(tls_server: LocalServer) -> None:
     with pytest.raises(ServerUnreachable, match="TLS: self-signed certificate"):
         async with connect(tls_server.direct_url, tls=True, patience=2):
             pass

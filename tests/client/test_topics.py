@@ -50,7 +50,7 @@ async def test_a_topic_is_made_looked_at_changed_and_deleted(client: Client, ser
         await topic.attributes()
 
 
-async def test_create_refuses_what_exists_and_ensure_what_differs(client: Client, server: LocalServer) -> None:
+async def test_create_refuses_an_existing_name_and_ensure_other_attributes(client: Client, server: LocalServer) -> None:
     await client.create_topic("shop")
     with pytest.raises(TopicExists):
         await client.create_topic("shop")
@@ -108,7 +108,7 @@ async def test_a_published_message_is_in_the_queues_that_match(client: Client, s
     assert (await client.queue("fruit").peek()).messages[0].headers == {"k": "v"}
 
 
-async def test_a_message_for_nobody_matches_none(client: Client) -> None:
+async def test_an_unmatched_message_has_no_subscriptions(client: Client) -> None:
     topic = await client.create_topic("shop")
     assert (await topic.publish(b"one", tags=["apple"])).matched == 0
 
@@ -275,7 +275,7 @@ async def test_a_subscription_to_a_url_has_a_secret_once(client: Client, server:
     assert "whsec" not in repr(made)
 
 
-async def test_a_subscription_tells_what_it_has_not_delivered(client: Client, server: LocalServer) -> None:
+async def test_a_subscription_tells_its_undelivered_messages(client: Client, server: LocalServer) -> None:
     await client.create_topic("shop")
     server.link.answer(wire.GetSubscription, _subscription_info)
 
@@ -380,7 +380,7 @@ async def test_subscriptions_are_changed_paused_and_resumed(client: Client, serv
     assert not (await subscription.info()).paused
 
 
-async def test_what_waits_is_tried_again_or_dropped(client: Client, server: LocalServer) -> None:
+async def test_waiting_messages_are_tried_again_or_dropped(client: Client, server: LocalServer) -> None:
     topic = await client.create_topic("shop")
     hook = await topic.subscribe("hook", url="http://shop.example")
     await topic.publish_batch([b"a", b"b", b"c"])
@@ -483,7 +483,7 @@ async def test_subscriptions_are_listed_and_ended(client: Client, server: LocalS
         await client.topic("nowhere").subscriptions()
 
 
-async def test_subscribe_refuses_what_exists_and_ensure_what_differs(client: Client) -> None:
+async def test_subscribe_refuses_an_existing_name_and_ensure_other_attributes(client: Client) -> None:
     topic = await client.create_topic("shop")
     await topic.subscribe("all", queue="orders", filter_tags=["a"])
 
@@ -622,7 +622,7 @@ async def test_ensure_reads_and_settings_are_repeated(client: Client, server: Lo
 # ---------------------------------------------------------------------- copies
 
 
-async def test_a_copy_says_what_it_is_a_copy_of(client: Client, server: LocalServer) -> None:
+async def test_a_copy_names_its_published_message(client: Client, server: LocalServer) -> None:
     await server.admin.ensure_topic("shop")
     await server.admin.topic("shop").subscribe("all", queue="orders")
     orders = client.queue("orders")

@@ -41,7 +41,7 @@ class Note(TypedDict):
         (str, "hello"),
     ],
 )
-async def test_what_is_sent_is_received(client: Client, body_type: Any, value: Any, body_format: BodyFormat) -> None:
+async def test_a_sent_message_is_received(client: Client, body_type: Any, value: Any, body_format: BodyFormat) -> None:
     queue = client.queue("orders", body_type, body_format=body_format)
 
     await queue.send(value)

@@ -1,4 +1,4 @@
-"""Durations, times, URLs and attributes: what is converted without a server."""
+"""Durations, times, URLs and attributes: conversions without a server."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any

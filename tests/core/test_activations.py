@@ -1,4 +1,4 @@
-"""When messages became active: by the second, bounded, and found when they are old enough."""
+"""Times of activation of messages: by the second, bounded, and found by age."""
 
 import time
 

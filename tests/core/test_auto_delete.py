@@ -732,7 +732,7 @@ def test_a_dead_letter_queue_is_not_auto_deleted():
     error = refusal(
         lambda: rig.broker.set_queue_attributes(ACCOUNT, "dlq", {"auto_delete_after_ms": AFTER_MS}, rig.now_ms), rig
     )
-    assert (error.details["field"], "dead-letter queue of source" in str(error)) == ("auto_delete_after_ms", True)
+    assert (error.details["field"], "dead-letter queue of 'source'" in str(error)) == ("auto_delete_after_ms", True)
     for call in (
         lambda: rig.broker.create_queue(ACCOUNT, "new", dead, rig.now_ms),
         lambda: rig.broker.set_queue_attributes(ACCOUNT, "source", dead, rig.now_ms),

@@ -206,7 +206,7 @@ def test_a_record_of_an_unknown_queue_above_the_checkpoint_is_an_error():
         recovered.broker.replay(MessagesSent(77, 0, 1, 1, [1]), 999)
 
 
-def test_packed_sessions_leave_out_what_is_gone():
+def test_packed_sessions_leave_out_ended_sessions():
     sessions = Sessions(Limits())
     sessions.note(ACCOUNT, 1, 1, 100, 1, 0)
 
@@ -214,7 +214,7 @@ def test_packed_sessions_leave_out_what_is_gone():
 
 
 def test_a_delay_that_replay_saw_ending_does_not_come_back_with_the_next_checkpoint() -> None:
-    # Replay leaves the positions of ended delays in their buckets; what was received since is in flight, not delayed.
+    # Replay leaves the positions of ended delays in their buckets; messages received since are in flight, not delayed.
     first = Broker((1, 2, 3, 4))
     records: list[AnyRecord] = [*first.create_queue("a", "q", {}, 1000).records]
     records += alone.send(first, "a", "q", [b"a"], None, 50, 0, 0, 1000).records
@@ -247,6 +247,7 @@ def send_under(rig: Rig, *dedup_ids: str) -> None:
 def test_half_messages_and_dedup_ids_are_cut_into_parts_that_show_one_moment(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("cmqd.core.recovery.checkpoint.HALVES_A_PART", 3)
     monkeypatch.setattr("cmqd.core.facts.dedup.CHUNK", 3)
+    monkeypatch.setattr("cmqd.core.facts.dedup.BLOCK", 3)
     rig = Rig(Limits(max_dedup_ids=10))
     rig.create(transactional=True)
     halves: list[int] = []

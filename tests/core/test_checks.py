@@ -1,4 +1,4 @@
-"""Checks of half messages: when, how often, and who is asked."""
+"""Checks of half messages: times, numbers and receivers of checks."""
 
 import pytest
 
@@ -53,7 +53,7 @@ def test_intervals_end_at_the_cap_but_the_first_may_be_longer():
     assert times == {b"short": [100, 300, 600, 900, 1200, 1500], b"long": [600, 900, 1200, 1500]}
 
 
-def test_nothing_is_sent_or_counted_while_nobody_answers():
+def test_no_check_is_sent_or_counted_without_a_checker():
     rig = transactional(Limits(tick_items=4))
     ids = rig.send_half(*[b"%d" % number for number in range(10)])
     rows = len(rig.log.rows)
@@ -122,7 +122,7 @@ def test_a_check_whose_checker_goes_away_is_sent_to_another_one_at_once():
     rig.done(rig.broker.check_again(ACCOUNT, "gone", [one], rig.now_ms))
 
 
-def test_who_went_away_with_the_last_check_is_replaced_each_time():
+def test_a_checker_that_went_away_with_the_last_check_is_replaced_each_time():
     rig = transactional(max_checks=1)
     one, other = rig.send_half(b"1", b"2")
     checkers(rig)
@@ -200,7 +200,7 @@ def test_a_commit_that_arrives_while_a_check_reads_its_page_wins():
     assert asked(rig) == []
 
 
-def test_who_leaves_while_a_page_is_read_is_not_asked():
+def test_a_checker_that_leaves_while_a_page_is_read_gets_no_check():
     rig = transactional()
     rig.send_half(b"1")
     rig = rig.crash()
@@ -291,7 +291,7 @@ def test_a_greater_number_of_checks_takes_up_those_that_had_theirs():
     assert asked(before) == [(b"1", 2)]
 
 
-def test_a_restart_after_a_greater_number_of_checks_asks_nobody_before_its_time():
+def test_a_restart_after_a_greater_number_of_checks_sends_no_check_before_its_time():
     rig = transactional(first_check_ms=5000, max_checks=1)
     rig.send_half(b"1")
     checkers(rig)

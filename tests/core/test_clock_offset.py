@@ -76,7 +76,7 @@ def send_named(rig: Rig, body: bytes, dedup_id: str) -> None:
 
 
 def a_year_ahead() -> Rig:
-    """A queue with messages in several states, of a broker whose clock was a year ahead."""
+    """A queue with messages in several states, of a broker with a clock a year ahead."""
     rig = Rig()
     rig.now_ms += YEAR_MS
     rig.create(rewind_ms=HOUR_MS, retention_ms=RETENTION_MS, max_delayed=1)

@@ -1,4 +1,4 @@
-"""What a copy of a published message knows of it, whichever way it is read."""
+"""The origin of a copy of a published message, by every way to read the copy."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def peek(rig: Rig, queue: str = "q") -> list[PeekedMessage]:
 
 
 def a_rig(filter_type: str = "tag", limits: Limits | None = None) -> Rig:
-    """A topic, all of which goes to the queue ``q``."""
+    """A topic with a subscription of the queue ``q`` to all messages."""
     rig = Rig(limits)
     rig.create_topic("news", filter_type=filter_type)
     rig.subscribe("q", name="for-q", binding_keys=["#"] if filter_type == "routing" else [])

@@ -1,4 +1,4 @@
-"""Dead-letter queues: which queue may be one, and by which policy messages come."""
+"""Dead-letter queues: the conditions for a dead-letter queue, and the policies of its sources."""
 
 from typing import Any
 
@@ -304,7 +304,7 @@ def test_a_lower_maximum_takes_what_was_received_as_often():
 
 
 @pytest.mark.parametrize("received", [False, True])
-def test_moved_when_not_deleted_so_long_after_the_send_whether_or_not_anybody_receives(received: bool):
+def test_moved_when_not_deleted_so_long_after_the_send_received_or_not(received: bool):
     rig = by_age()
     rig.send(b"1")
     if received:

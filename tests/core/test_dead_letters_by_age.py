@@ -1,4 +1,4 @@
-"""Dead letters by age: whose clock started before the queue had a policy."""
+"""Dead letters by age: messages from before the queue had a policy."""
 
 import pytest
 from pyroaring import BitMap64

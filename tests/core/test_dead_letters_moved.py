@@ -186,11 +186,11 @@ def test_one_that_held_messages_takes_dead_letters_only_after_those_are_consumed
         assert again.bodies("dlq") == [b"after", b"1"]
 
 
-# ---------------------------------------------------------------------- while a page of it is read
+# ---------------------------------------------------------------------- while a page of the move is read
 
 
 def moving(count: int = 3, **attributes: Any) -> Rig:
-    """Messages whose page is asked for."""
+    """Messages with a requested page."""
     rig = by_receives(**attributes)
     rig.send(*[b"%d" % number for number in range(count)])
     rig.receive()
@@ -256,7 +256,7 @@ def test_full_meanwhile_they_stay_active():
     assert rig.bodies() == [b"0", b"1", b"2"]
 
 
-def test_what_cannot_be_read_is_damaged_and_does_not_hold_up_others():
+def test_an_unreadable_message_is_damaged_and_does_not_hold_up_others():
     rig = moving()
     rig.log.damaged.add((rig.queue().queue_id, 1))
     rig.settle()

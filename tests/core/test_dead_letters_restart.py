@@ -1,10 +1,10 @@
-"""Dead letters over a restart: nobody gets one receive more than is allowed."""
+"""Dead letters over a restart: no receive beyond the limit."""
 
 from support.core_builders import Rig
 
 
 def died_at_the_crash() -> Rig:
-    """A broker that has just started, with a message whose last lease had ended."""
+    """A broker after its start, with a message after the end of its last lease."""
     rig = Rig()
     rig.create("dead")
     rig.create(dead_letter_queue="dead", dead_letter_max_receives=1)
@@ -14,7 +14,7 @@ def died_at_the_crash() -> Rig:
     return rig.crash()
 
 
-def test_a_receive_before_the_first_tick_does_not_get_what_had_its_last_receive():
+def test_a_receive_before_the_first_tick_does_not_get_a_message_after_its_last_receive():
     rig = died_at_the_crash()
 
     assert rig.receive() == []

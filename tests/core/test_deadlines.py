@@ -8,7 +8,7 @@ from cmqd.core.facts.deadlines import DeadlineBuckets
 
 
 def buckets_of(*entries: tuple[int, int, int], width_ms: int = 100) -> DeadlineBuckets:
-    """(due, queue, number) of each."""
+    """(due, queue, number) of the entries."""
     buckets = DeadlineBuckets(width_ms)
     for due_ms, queue_id, number in entries:
         buckets.bucket(due_ms, queue_id).append(number)

@@ -80,7 +80,7 @@ def test_receives_and_deletes_share_one_too() -> None:
     assert rig.counts()["active"] == rig.counts()["in_flight"] == 0
 
 
-def test_who_waits_is_served_in_one_step_in_order() -> None:
+def test_waiting_receives_are_served_in_one_step_in_order() -> None:
     rig = rig_with_queue()
     waiters = [rig.wait(most=most, wait_ms=30_000)[0] for most in (1, 2, 16, 1)]
 
@@ -95,7 +95,7 @@ def test_who_waits_is_served_in_one_step_in_order() -> None:
     assert rig.counts()["waiting_receives"] == 1
 
 
-def test_who_waits_with_another_timeout_has_his_own() -> None:
+def test_a_waiting_receive_with_another_timeout_has_its_own() -> None:
     rig = rig_with_queue()
     for timeout_ms in (1_000, 1_000, 2_000):
         rig.wait(most=1, wait_ms=30_000, visibility_timeout_ms=timeout_ms)
@@ -117,7 +117,7 @@ def test_one_that_is_refused_hinders_none_of_the_others() -> None:
     assert rig.bodies() == [b"a", b"b"]
 
 
-def test_the_backlog_is_full_for_who_comes_too_late() -> None:
+def test_the_backlog_is_full_for_a_late_send() -> None:
     rig = rig_with_queue()
     rig.force(max_backlog=3)
 
@@ -295,7 +295,7 @@ def delete_alone(rig: Rig, handles: list[int]) -> Any:
 
 
 @given(steps)
-def test_what_is_decided_together_is_what_would_have_been_decided_one_by_one(steps: list[tuple[str, Any]]) -> None:
+def test_deciding_together_equals_deciding_one_by_one(steps: list[tuple[str, Any]]) -> None:
     together, one_by_one = small(), small()
     handles: list[int] = [0]
     waiter = 0

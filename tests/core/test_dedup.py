@@ -1,4 +1,6 @@
-"""Dedup ids (spec 2.3): a repeat gets the first id and stores nothing, for 5 minutes, restarts or not."""
+"""Dedup ids (spec 2.3): a repeat gets the first id and stores no message, for 5 minutes, also over restarts."""
+
+import random
 
 import pytest
 
@@ -24,7 +26,7 @@ def send(
     sequence: int = 0,
     after: str | None = None,
 ) -> list[int]:
-    """(body, dedup id) each."""
+    """A send of (body, dedup id) pairs."""
     bodies, dedup_ids = [body for body, _ in named], [dedup_id for _, dedup_id in named]
     sent = alone.send(
         rig.broker, ACCOUNT, name, bodies, headers, delay_ms, session, sequence, rig.now_ms, dedup_ids, after
@@ -312,7 +314,7 @@ def test_the_table_by_itself():
     assert ids.entries() == [("b", 2, 50)]
 
 
-# ---------------------------------------------------------------------- after another message
+# ---------------------------------------------------------------------- behind a named message
 
 
 def test_a_send_after_a_message_that_is_not_stored_is_refused_and_stores_nothing():
@@ -393,3 +395,41 @@ def test_an_id_that_was_sent_anew_outlives_the_entry_of_its_first_message() -> N
 
     assert ids.find("c", again_ms) == 4
     assert ids.entries() == [("c", 4, again_ms)]
+
+
+def test_the_table_agrees_with_a_list_of_all_entries() -> None:
+    """Ids that come again within a block and chunks apart, forgotten for their age and for their number."""
+    limits = Limits(dedup_life_ms=3_000, max_dedup_ids=9_000)
+    draw = random.Random(15)
+    for ids, step_ms, number in ((3, 900, 500), (40, 100, 3_000), (12_000, 0, 40_000), (12_000, 1, 40_000)):
+        table, entries, now_ms = DedupIds(limits), list[tuple[str, int, int]](), 0
+        for message_id in range(1, number):
+            now_ms += draw.randint(0, 2 * step_ms)
+            dedup_id = str(draw.randrange(ids))
+            if ids < 100:
+                known = next((entry for entry in reversed(entries) if entry[0] == dedup_id), None)
+                expected = known[1] if known is not None and known[2] + 3_000 > now_ms else None
+                assert table.find(dedup_id, now_ms) == expected
+            if table.find(dedup_id, now_ms) is None:
+                table.note(dedup_id, message_id, now_ms)
+                entries.append((dedup_id, message_id, now_ms))
+                assert table.find(dedup_id, now_ms) == message_id
+            if draw.random() < 0.01:
+                table.expire(now_ms, 3)
+        remembered = table.entries()
+        assert remembered == [entry for entry in entries if table.find(entry[0], entry[2]) == entry[1]]
+        assert len(remembered) == len(table) <= 9_000
+        for dedup_id, message_id, sent_ms in remembered:
+            assert table.find(dedup_id, sent_ms) == message_id
+        again = DedupIds(limits)
+        for part in table.parts():
+            for entry in part:
+                again.note(*entry)
+        # A table that is loaded forgets ended entries on the way, a few with each new entry.
+        again.expire(now_ms, number)
+        table.expire(now_ms, number)
+        assert again.entries() == table.entries()
+        assert not table.expire(now_ms + 3_000, number)
+        assert (len(table), table.size_bytes, table.oldest_ms) == (0, 0, None)
+        table.note("new", number, now_ms + 3_000)
+        assert table.find("new", now_ms + 3_000) == number

@@ -208,7 +208,7 @@ def test_a_success_cancels_the_probes_that_are_owed():
 
 @pytest.mark.parametrize("why", ["dropped", "life ended", "exhausted and restarted"])
 def test_a_blocked_subscriber_without_retries_to_come_probes_one_at_a_time(why: str):
-    # Else it would stay blocked for ever.
+    # Else the subscriber would stay blocked for ever.
     subscriber = Subscriber(1)
     subscriber.block()
     if why == "exhausted and restarted":
@@ -322,7 +322,7 @@ def test_retry_now_makes_all_in_retry_due_at_once_the_oldest_first():
     assert subscriber.deliveries.retry_now() == 3
 
     assert subscriber.begin(2) == [(0, 2), (1, 2)]
-    assert subscriber.deliveries.retry_now() == 1  # those under way are not tried twice
+    assert subscriber.deliveries.retry_now() == 1  # messages under way are not tried twice
     subscriber.fail(0, 1)
     assert subscriber.begin() == [(2, 2)]
     assert subscriber.due_in_ms == 2000
@@ -426,7 +426,7 @@ def test_a_success_at_a_retry_lets_the_next_go_out_with_four_attempts_of_its_own
     assert subscriber.deliveries.is_pending(1)
 
 
-def test_nobody_minds_being_blocked_under_backoff():
+def test_a_block_has_no_effect_under_backoff():
     subscriber = Subscriber(3, BACKOFF)
     for _ in range(4):
         subscriber.start()

@@ -1,4 +1,4 @@
-"""Deliveries that are held, given back, dropped or recovered; and anything, in any order."""
+"""Deliveries that are held, given back, dropped or recovered; and random events in any order."""
 
 import time
 
@@ -34,7 +34,7 @@ def test_nothing_is_started_while_paused_and_due_retries_go_afterwards():
     assert subscriber.begin() == [(0, 2), (2, 1), (3, 1)]
 
 
-def test_what_is_given_back_is_as_if_never_started():
+def test_a_delivery_that_is_given_back_is_as_if_never_started():
     subscriber = Subscriber(4)
     subscriber.start(2)
 
@@ -107,7 +107,7 @@ def test_a_retry_that_had_no_probe_takes_one_along_though_it_was_given_back_ofte
     assert subscriber.start() == [0, 1]
 
 
-def test_giving_back_what_is_not_under_way_changes_nothing():
+def test_giving_back_a_position_not_under_way_changes_nothing():
     subscriber = Subscriber(2)
     subscriber.block()
     before = facts(subscriber.deliveries)
@@ -256,7 +256,7 @@ def test_after_a_restart_nothing_is_under_way_and_attempts_and_times_are_not_for
         assert deliveries.start(subscriber.now_ms + due_in_ms, 16) == under_way
 
 
-def test_a_checkpoint_under_way_is_not_changed_by_what_happens_meanwhile():
+def test_a_checkpoint_under_way_is_not_changed_by_later_events():
     subscriber = Subscriber(5)
     subscriber.start()
     subscriber.fail(*range(5))
@@ -287,7 +287,7 @@ def test_stale_times_do_not_pile_up():
 
 
 def test_a_start_does_not_look_at_all_that_waits():
-    # Not a benchmark: with a scan of all that waits in each of its steps it would take 200 times as long as one scan.
+    # Not a benchmark: with a scan of all waiting messages in every step the test would take 200 times as long.
     deliveries = Deliveries()
     deliveries.apply_waiting(0, 1_000_000)
     deliveries.load_retries(([(position, 2, START_MS + position) for position in range(1_000_000, 1_090_000)], [], []))
@@ -304,14 +304,14 @@ def test_a_start_does_not_look_at_all_that_waits():
     assert time.process_time() - began < 20 * scan
 
 
-# ---------------------------------------------------------------------- anything, in any order
+# ---------------------------------------------------------------------- random events in any order
 
 many = st.integers(1, 6)
 picks = st.integers(0, 1 << 16)
 
 
 class AnyOrder(RuleBasedStateMachine):
-    """Whatever happens: the facts alone bring everything back, and what is started is what the rules allow."""
+    """After any events: the facts alone restore the deliveries, and only attempts that the rules allow begin."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -352,7 +352,7 @@ class AnyOrder(RuleBasedStateMachine):
             assert not started or (not under_way and [position for position, _ in started] == [first])
         elif new:
             assert known + sum(attempt == 1 for attempt in deliveries.under_way.values()) <= deliveries.max_known
-            # One may have been owed from before, by a retry or for want of any.
+            # An attempt may have been owed from before, by a retry or for want of messages.
             assert not blocked or len(new) <= len(retried) + max(1, self.owed_before)
         if blocked:
             self.owed_before = max(self.owed_before + len(retried) - len(new), 0)
@@ -361,7 +361,7 @@ class AnyOrder(RuleBasedStateMachine):
     """A bound on the probes that are owed."""
 
     def pick(self, number: int) -> list[int]:
-        """One or two of those under way."""
+        """One or two messages under way."""
         under_way = sorted(self.deliveries.under_way)
         first = number % len(under_way)
         return under_way[first : first + 1 + number % 2]
@@ -450,7 +450,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_forgotten(self):
-        """Unless it is paused or something is under way, what is not exhausted has its turn some time."""
+        """Unless the subscription is paused or a message is under way, every message with retries left has its turn."""
         deliveries = self.deliveries
         if deliveries.paused or deliveries.under_way:
             return

@@ -1,4 +1,4 @@
-"""Deliveries over crashes and checkpoints, and what the log must keep for them."""
+"""Deliveries over crashes and checkpoints, and the rows that the log must keep for deliveries."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from support.delivering import URL, a_rig, change, check_recovery, drop, end_all
 
 
 def eventful(rig: Rig) -> None:
-    """Everything that can happen to deliveries."""
+    """All kinds of events of deliveries."""
     for name in ("to-a", "to-b"):
         rig.subscribe(f"https://{name}.example/", name=name, filter_tags=["b"] if name == "to-b" else [])
     rig.subscribe("https://slow.example/", name="slow", strategy="backoff")
@@ -36,14 +36,14 @@ def eventful(rig: Rig) -> None:
     unsubscribe(rig, "slow")
 
 
-def test_a_crash_after_every_row_leaves_what_was_known_then():
+def test_a_crash_after_any_row_leaves_the_facts_of_that_row():
     rig = a_rig()
     eventful(rig)
 
     check_recovery(rig)
 
 
-def test_what_is_taken_up_after_a_crash_reaches_everybody():
+def test_pending_messages_reach_every_subscriber_after_a_crash():
     rig = a_rig()
     eventful(rig)
     for rows in range(rig.log.last_lsn + 1):
@@ -91,10 +91,10 @@ def test_a_checkpoint_holds_more_retries_than_fit_one_part():
     assert facts(rig.crash_after(parts).broker) == facts(rig.broker)
 
 
-# ---------------------------------------------------------------------- what the log must keep
+# ---------------------------------------------------------------------- rows that the log must keep
 
 
-def test_a_segment_is_live_as_long_as_somebody_waits_for_a_body_in_it():
+def test_a_segment_is_live_as_long_as_a_subscription_waits_for_a_body_in_it():
     rig = a_rig()
     topic = rig.broker.facts.topics.find(ACCOUNT, "news")
     queue = rig.create("q")

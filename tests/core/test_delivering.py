@@ -1,4 +1,4 @@
-"""Deliveries to URLs: what is posted, how it went, and what an owner does."""
+"""Deliveries to URLs: pushes, their results, and requests of an owner."""
 
 import pytest
 
@@ -46,7 +46,7 @@ def test_each_message_is_pushed_once():
     check_broker(rig.broker)
 
 
-def test_what_is_delivered_is_retained_no_more():
+def test_a_delivered_message_is_retained_no_more():
     rig = a_rig()
     rig.subscribe(URL)
     rig.publish(b"1", b"2")
@@ -149,8 +149,33 @@ def test_no_more_than_so_many_pages_are_read_at_once():
     assert len(rig.pushes) == 70
 
 
+def test_a_delivery_beside_a_page_under_way_changes_the_route_of_publishes():
+    rig = a_rig(Limits(topic_bodies_bytes=5000))
+    rig.create("q")
+    rig.subscribe("q")
+    # The paused subscription keeps the body of the second message in memory; the first body is too large for that.
+    rig.subscribe(URL, paused=True)
+    rig.delete_queue("q")
+    rig.publish(b"x" * 10_000)
+    rig.settle()
+    rig.settle(1000)
+    rig.publish(b"2")
+    assert info(rig, "to-q").facts["blocked"]
+    rig.create("q")
+
+    # The retry and its probe start together: the copy of the probe is stored at once, the retry waits for its page.
+    rig.advance(2000)
+    assert rig.bodies("q") == [b"2"]
+    assert rig.reads
+    check_broker(rig.broker)
+    rig.settle()
+
+    assert rig.bodies("q") == [b"x" * 10_000]
+    check_recovery(rig)
+
+
 @pytest.mark.parametrize("what", ["unsubscribed", "dropped", "expired", "paused", "not pushing"])
-def test_a_page_arrives_for_what_is_not_wanted_any_more(what: str):
+def test_a_page_arrives_for_a_message_that_is_not_wanted_any_more(what: str):
     rig = a_rig(Limits(topic_bodies_bytes=0))
     rig.subscribe(URL)
     rig.publish(b"1", b"2")
@@ -329,7 +354,7 @@ def test_a_blocked_subscriber_gets_one_probe_with_each_retry():
 
 @pytest.mark.parametrize("error", [None, "down"])
 @pytest.mark.parametrize("what", ["unsubscribed", "dropped", "expired"])
-def test_a_result_that_nobody_wants_any_more_changes_nothing(what: str, error: str | None):
+def test_a_result_that_is_no_longer_wanted_has_no_effect(what: str, error: str | None):
     rig = a_rig()
     rig.subscribe(URL)
     rig.publish(b"1")
@@ -381,7 +406,7 @@ def test_results_that_come_together_are_one_row():
     assert len(rig.log.rows[-1]) == 2
 
 
-# ---------------------------------------------------------------------- what an owner does
+# ---------------------------------------------------------------------- requests of an owner
 
 
 def test_nothing_begins_while_a_subscription_is_paused():
@@ -419,7 +444,7 @@ def test_retry_now_tries_everything_that_failed_at_once():
     assert state(rig) == (0, 0, 2, 0)
 
 
-def test_drop_drops_what_waits_and_what_is_in_retry():
+def test_drop_drops_waiting_messages_and_messages_in_retry():
     rig = a_rig()
     rig.subscribe(URL, strategy="backoff")
     rig.publish(b"1", b"2", b"3")
@@ -452,7 +477,7 @@ def test_a_strategy_that_is_changed_counts_for_attempts_to_come():
     assert posts(rig, 0) == [b"3"]
 
 
-def test_nothing_begins_while_nobody_pushes():
+def test_no_attempt_begins_without_a_pusher():
     rig = a_rig()
     rig.broker.gates.pushing = False
     rig.subscribe(URL)

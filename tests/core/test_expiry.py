@@ -107,7 +107,7 @@ def test_a_receive_that_finds_only_expired_messages_is_answered_empty_or_waits()
     assert rig.wait(wait_ms=10)[1] is WAITING
 
 
-def test_an_expired_message_is_not_delivered_to_who_waited_for_its_page():
+def test_an_expired_message_is_not_delivered_to_a_receive_that_waited_for_its_page():
     rig = Rig()
     rig.create(retention_ms=60_000)
     rig.send(b"1")

@@ -1,4 +1,4 @@
-"""Half messages: sending, retention, clearing, bodies in memory, and what operators see."""
+"""Half messages: sending, retention, clearing, bodies in memory, and lists for operators."""
 
 import pytest
 
@@ -182,7 +182,7 @@ def test_the_oldest_decisions_are_forgotten_when_there_are_very_many(crashed: bo
     assert decide(rig, *[(one, COMMIT) for one in undecided]) == []
 
 
-def test_what_is_undecided_is_never_forgotten(monkeypatch: pytest.MonkeyPatch):
+def test_undecided_messages_are_never_forgotten(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("cmqd_fold.half_messages.MAX_RUNS", 20)
     monkeypatch.setattr("cmqd_fold.half_messages.FORGET_STEP", 4)
     rig = transactional()
@@ -213,7 +213,7 @@ def test_bodies_of_half_messages_take_a_share_of_the_window():
     assert rig.counts()["active"] == 5
 
 
-def test_what_is_in_memory_or_not_can_be_rolled_back_together():
+def test_half_messages_in_memory_and_in_the_log_can_be_rolled_back_together():
     rig = transactional(Limits(window_bytes=8 * 1320))
     ids = [rig.send_half(bytes(1000))[0] for _ in range(5)]
 
@@ -223,7 +223,7 @@ def test_what_is_in_memory_or_not_can_be_rolled_back_together():
     assert rig.counts()["half"] == 0
 
 
-def test_half_messages_make_room_for_what_can_be_received():
+def test_half_messages_make_room_for_receivable_messages():
     rig = transactional(Limits(window_bytes=4 * 1320))
     rig.send_half(bytes(1000))
     for _ in range(4):

@@ -4,7 +4,7 @@ from cmqd_fold.half_messages import Checked, HalfTable
 
 
 def table() -> HalfTable:
-    """Runs at 10-11, 20-24 and 30, checks of one in each."""
+    """Runs at 10-11, 20-24 and 30, with a check in every run."""
     halves = HalfTable()
     for first_id, position, count in ((100, 10, 2), (200, 20, 5), (300, 30, 1)):
         halves.note(first_id, position, count)
@@ -25,7 +25,7 @@ def test_what_lies_below_a_floor_is_forgotten():
         assert halves.position_of(202) == (22 if floor < 25 else None)
 
 
-def test_checks_of_what_was_decided_are_forgotten():
+def test_checks_of_decided_messages_are_forgotten():
     halves = table()
 
     halves.end([20, 11], committed=True)

@@ -1,4 +1,4 @@
-"""How often messages that came back were received: small dicts and dense arrays must tell the same."""
+"""Numbers of receives of messages that came back: small dicts and dense arrays must agree."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The index: sets of positions whose memory does not grow with the backlog, and what breaks if they disagree."""
+"""The index: sets of positions with memory independent of the backlog, and the check of their agreement."""
 
 import pytest
 
@@ -26,7 +26,7 @@ def sent(first: int, count: int, enqueue_ms: int) -> MessagesSent:
 
 
 def index_of(count: int) -> QueueIndex:
-    """An index of so many messages, sent in large records."""
+    """An index of this number of messages, sent in large records."""
     rig = Rig()
     index = QueueIndex(1, QueueAttributes(), _timers(rig))
     batch = [1] * BATCH
@@ -104,7 +104,7 @@ def test_positions_from_a_start_are_found_over_holes_and_across_the_end():
     assert positions_from(index.delays.overflow, 0, 10) == []
 
 
-def test_what_is_not_active_cannot_be_damaged():
+def test_a_message_that_is_not_active_cannot_be_damaged():
     index = index_of(BATCH)
     index.apply_received(MessagesReceived(1, [0, 1], 1, START_MS, START_MS + 1000))
 

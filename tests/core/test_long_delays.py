@@ -31,7 +31,7 @@ def refusal(rig: Rig, **arguments: int | list[int]) -> InvalidArgument:
     return refused.value
 
 
-# ---------------------------------------------------------------------- how long
+# ---------------------------------------------------------------------- limits of delays
 
 
 def test_a_message_becomes_active_after_ten_days_and_not_before():
@@ -305,7 +305,7 @@ def test_after_a_step_back_long_delays_end_before_the_retention_does():
 
 
 def test_a_step_back_goes_by_the_limit_of_then():
-    """A replay under another setting must come to the same times."""
+    """A replay under a changed setting must come to the same times."""
     rig = Rig(LONG)
     rig.now_ms += 365 * DAY_MS
     rig.create(retention_ms=15 * DAY_MS)

@@ -1,4 +1,4 @@
-"""Who gets what: exact for every edge, and the same as an obviously right matcher on random filters."""
+"""Matching: exact for every edge, and equal to an obviously right matcher on random filters."""
 
 import random
 import unicodedata
@@ -24,7 +24,7 @@ def key_matches(binding_key: str, routing_key: str) -> bool:
     """The rule of the specification, word by word, with every way of using a ``#`` tried."""
     pattern, words = binding_key.split("."), routing_key.split(".")
 
-    @cache  # else a key of many "#" takes longer than anybody waits
+    @cache  # else a key with many "#" takes too long
     def fits(at: int, word: int) -> bool:
         if at == len(pattern):
             return word == len(words)
@@ -55,7 +55,7 @@ def tag_matcher(*filters: Sequence[str]) -> Matcher[tuple[str, ...]]:
 
 
 def match(matcher: Matcher[Any], labels: Sequence[str]) -> tuple[int, ...]:
-    """The subscribers, as a plan asks for them."""
+    """The matching subscribers, as a plan requests them."""
     key = labels if isinstance(labels, str) else tuple(labels)
     members = matcher.known(key)
     return matcher.subscribers(matcher.find(key) if members is None else members)
@@ -69,7 +69,7 @@ def takes(binding_key: str, routing_key: str) -> bool:
     return bool(found)
 
 
-# Few words, so that random keys meet often; the odd ones are literal words that look like wild cards.
+# Few words, so that random keys meet often; some literal words look like wild cards.
 literal_words = st.sampled_from(["a", "b", ""])
 routing_words = st.sampled_from(["a", "b", "", "*", "#", "A"])
 binding_words = st.sampled_from(["a", "b", "", "*", "#", "#", "a*", "A"])
@@ -98,7 +98,7 @@ class TestTags:
             (["\N{SNOWMAN}"], ["\N{SNOWMAN}"], True),
         ],
     )
-    def test_who_receives(self, filters: list[str], message: list[str], received: bool):
+    def test_the_tags_that_match(self, filters: list[str], message: list[str], received: bool):
         assert match(tag_matcher(filters), message) == ((0,) if received else ())
 
     def test_one_copy_however_many_tags_are_common(self):
@@ -263,7 +263,7 @@ class TestKeys:
 
 @pytest.mark.parametrize("matcher_type", [lambda: Matcher(TagRules()), lambda: Matcher(KeyRules())])
 class TestChanges:
-    def test_nobody_gets_anything_of_an_empty_topic(self, matcher_type: Callable[[], Matcher[Any]]):
+    def test_an_empty_topic_matches_no_subscription(self, matcher_type: Callable[[], Matcher[Any]]):
         assert match(matcher_type(), "a") == ()
         assert len(matcher_type()) == 0
 
@@ -285,7 +285,7 @@ class TestChanges:
         assert match(matcher, "b") == (1, 5, 9)
         assert len(matcher) == 3
 
-    def test_one_who_is_not_there_cannot_be_removed(self, matcher_type: Callable[[], Matcher[Any]]):
+    def test_an_unknown_subscription_cannot_be_removed(self, matcher_type: Callable[[], Matcher[Any]]):
         matcher = matcher_type()
         matcher.set(1, ["a"])
 

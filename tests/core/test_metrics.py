@@ -1,20 +1,36 @@
 """Metrics of the core: pages in order of name, and totals of accounts that never sink."""
 
+from collections.abc import Generator
+
 import pytest
 from msgspec.structs import asdict
 
 from cmqd.core.broker import Broker
 from cmqd.core.errors import InvalidArgument
-from cmqd.core.operations.metrics import COUNTED_A_STEP, ENTRIES_A_PAGE, EXAMINED_A_PAGE
+from cmqd.core.facts.gone_totals import AccountTotals
+from cmqd.core.operations.metrics import ACCOUNTS_A_STEP, COUNTED_A_STEP, ENTRIES_A_PAGE, EXAMINED_A_PAGE
+from cmqd.core.runtime.counted_totals import AnyTotals
 from cmqd_types.totals import QueueTotals
+from support import alone
 from support.core_builders import ACCOUNT, Rig
 
 
+def totals_of(broker: Broker, account: str | None = None) -> AccountTotals:
+    """The totals after a whole round of steps."""
+    return result_of(broker.add_up_totals(account))
+
+
+def result_of(steps: Generator[None, None, AccountTotals]) -> AccountTotals:
+    """The totals at the end of a round."""
+    try:
+        while True:
+            next(steps)
+    except StopIteration as end:
+        return end.value
+
+
 def counted(broker: Broker, account: str | None = None) -> QueueTotals:
-    """The totals of all queues after a whole round of steps."""
-    for _ in broker.count_totals():
-        pass
-    return broker.account_totals(account).queues
+    return totals_of(broker, account).queues
 
 
 def test_a_queue_shows_its_states_its_oldest_message_and_its_waiting_receives():
@@ -125,7 +141,7 @@ def test_totals_of_an_account_keep_those_of_deleted_queues():
     assert counted(rig.broker).sent == 3
 
     rig.delete_queue()
-    assert rig.broker.account_totals(None).queues.sent == 3, "the deletion alone, without a round of steps"
+    assert counted(rig.broker).sent == 3
     rig.create()
     rig.send(b"4")
 
@@ -143,14 +159,12 @@ def test_totals_of_an_account_never_sink_whatever_is_deleted_between_two_steps()
     highest = counted(rig.broker).sent
     assert highest == len(names)
     for deleted in (names[0], names[-1], names[COUNTED_A_STEP]):
-        steps = iter(rig.broker.count_totals())
+        steps = rig.broker.add_up_totals(None)
         next(steps)
         rig.send(b"2", name=deleted)
         rig.delete_queue(deleted)
-        for _ in steps:
-            assert rig.broker.account_totals(None).queues.sent >= highest
-        found = rig.broker.account_totals(None).queues.sent
-        assert found >= highest
+        found = result_of(steps).queues.sent
+        assert highest <= found <= highest + 1
         highest = found
 
     assert counted(rig.broker).sent == len(names) + 3
@@ -164,12 +178,10 @@ def test_totals_of_topics_and_subscriptions_are_added_up_too():
     rig.publish(b"12")
     rig.settle()
     rig.end_push(rig.pushes[0], "down")
-    for _ in rig.broker.count_totals():
-        pass
-    before = rig.broker.account_totals(ACCOUNT)
+    before = totals_of(rig.broker, ACCOUNT)
     rig.done(rig.broker.unsubscribe(ACCOUNT, "news", "web", rig.now_ms))
 
-    found = rig.broker.account_totals(ACCOUNT)
+    found = totals_of(rig.broker, ACCOUNT)
 
     assert asdict(found.topics) == asdict(before.topics) == {"published": 1, "published_bytes": 2}
     assert asdict(found.subscriptions) == {"delivered": 1, "failed": 1, "dropped": 0}
@@ -186,3 +198,75 @@ def test_a_call_examines_a_bounded_number_of_names_and_goes_on_behind_them():
     page, end = rig.broker.queue_metrics(ACCOUNT, after, 1000, lambda name: name == f"q{EXAMINED_A_PAGE:05d}")
 
     assert ([queue.queue for queue in page], end) == ([f"q{EXAMINED_A_PAGE:05d}"], None)
+
+
+def test_a_step_counts_a_bounded_number_of_names_and_a_deletion_counts_none(monkeypatch: pytest.MonkeyPatch):
+    rig = Rig()
+    for number in range(2 * COUNTED_A_STEP):
+        rig.create(f"q{number:05d}")
+    for topic in ("aaa", "bbb", "ccc"):
+        rig.create_topic(topic)
+        for number in range(300):
+            rig.subscribe(f"https://a.example/{number}", topic=topic, name=f"sub{number}")
+    counted = rig.broker.runtime.counted
+    count_one, calls = counted.count, 0
+
+    def count(number: int, account: str, totals: AnyTotals) -> None:
+        nonlocal calls
+        calls += 1
+        count_one(number, account, totals)
+
+    monkeypatch.setattr(counted, "count", count)
+    steps: list[int] = []
+    for _ in rig.broker.add_up_totals(None):
+        steps.append(calls)
+        calls = 0
+        if len(steps) == 2:
+            rig.delete_queue("q00000")
+            assert calls == 0
+
+    assert sum(steps) == 2 * COUNTED_A_STEP + 3 * 301
+    assert max(steps) == 301, "a topic is never divided"
+
+
+def test_the_totals_of_very_many_accounts_are_added_up_in_steps_too():
+    rig = Rig()
+    accounts = [f"account{number}" for number in range(2 * ACCOUNTS_A_STEP + 1)]
+    for account in accounts:
+        rig.done(rig.broker.create_queue(account, "q", {}, rig.now_ms))
+        rig.done(alone.send(rig.broker, account, "q", [b"1"], None, None, 0, 0, rig.now_ms))
+    rig.done(rig.broker.delete_queue(accounts[0], "q", rig.now_ms))
+
+    steps = rig.broker.add_up_totals(None)
+    next(steps)
+    in_between = 0
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            totals = end.value
+            break
+        # The totals of this queue move from the present to the deleted ones, before or after its account is added.
+        rig.done(rig.broker.delete_queue(accounts[-1 - in_between], "q", rig.now_ms))
+        in_between += 1
+
+    assert in_between == 2
+    assert totals.queues.sent == len(accounts)
+
+
+def test_a_deleted_topic_leaves_its_totals_to_its_account_and_the_pages():
+    rig = Rig()
+    for topic in ("aaa", "bbb"):
+        rig.create_topic(topic)
+        rig.subscribe("https://a.example/", topic=topic, name="web")
+        rig.publish(b"12", topic=topic)
+    before = totals_of(rig.broker)
+    assert [topic.topic for topic in rig.broker.topic_metrics(None, ("", ""), 10)[0]] == ["aaa", "bbb"]
+
+    rig.done(rig.broker.unsubscribe(ACCOUNT, "aaa", "web", rig.now_ms))
+    rig.done(rig.broker.delete_topic(ACCOUNT, "aaa"))
+
+    assert totals_of(rig.broker).topics == before.topics
+    assert before.topics.published == 2
+    assert [topic.topic for topic in rig.broker.topic_metrics(None, ("", ""), 10)[0]] == ["bbb"]
+    assert rig.broker.count_objects(None) == (0, 1, 1)

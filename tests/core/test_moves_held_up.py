@@ -1,4 +1,4 @@
-"""Moves write bodies: they are held up while the disk has no room, and few are read at once."""
+"""Moves write bodies: moves wait while the disk has no room, and few bodies are read at once."""
 
 from cmqd.core.operations.reservations import RETRY_MS
 from cmqd.core.runtime.pages import MAX_MOVE_READS
@@ -7,7 +7,7 @@ from support.invariants import check_broker
 
 
 def dying(rig: Rig, name: str = "q", count: int = 3) -> None:
-    """Messages whose last receive is about to end."""
+    """Messages just before the end of their last lease."""
     rig.create(name, dead_letter_queue="dead", dead_letter_max_receives=1)
     rig.send(*[b"%d" % number for number in range(count)], name=name)
     rig.receive(name, visibility_timeout_ms=1000)

@@ -1,4 +1,4 @@
-"""Logs whose records do not tell the rewind floor: core and Spark replay them by the old rule, and come to the same."""
+"""Logs without rewind floors in their records: core and Spark replay these logs by the old rule, with equal results."""
 
 import json
 import tarfile

@@ -5,7 +5,7 @@ from support.core_builders import Rig
 
 
 def test_origins_count_towards_the_size_of_a_reply():
-    """Else a full reply of small dead letters with many headers would pass what a frame may have."""
+    """Else a full reply of small dead letters with many headers would exceed a frame."""
     rig = Rig(Limits(max_batch_bytes=1024))
     rig.create("dead")
     rig.create(dead_letter_queue="dead", dead_letter_max_receives=1)

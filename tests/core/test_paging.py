@@ -1,4 +1,4 @@
-"""Bodies in memory and bodies in the log: what a receiver must not notice."""
+"""Bodies in memory and bodies in the log: a receiver sees no difference."""
 
 import pytest
 
@@ -80,7 +80,7 @@ def test_a_message_in_memory_is_delivered_even_if_its_row_is_damaged():
     assert rig.bodies() == [b"2"]
 
 
-def test_a_cancelled_receive_gives_back_what_was_being_read_for_it():
+def test_a_cancelled_receive_gives_back_the_messages_being_read_for_it():
     rig = Rig()
     rig.create()
     rig.send(b"1")
@@ -250,7 +250,7 @@ def test_bodies_of_delayed_messages_are_not_kept():
     assert rig.bodies() == [b"2"]
 
 
-def test_released_messages_are_read_from_the_log_with_what_is_still_in_memory():
+def test_released_messages_are_read_from_the_log_beside_messages_in_memory():
     rig = Rig(Limits(page_messages=4))
     rig.create()
     rig.send(*[b"%d" % number for number in range(6)])

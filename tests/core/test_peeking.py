@@ -99,7 +99,7 @@ def test_a_message_larger_than_the_limit_is_shown_alone():
     assert len(browse(rig.crash())) == 2
 
 
-def test_what_cannot_be_read_is_left_out():
+def test_unreadable_messages_are_left_out():
     rig = Rig()
     queue = rig.create()
     rig.send(b"1", b"2", b"3")
@@ -129,7 +129,7 @@ def test_what_a_peek_cannot_read_is_counted_like_what_a_receive_cannot_read():
     assert cold.bodies() == [b"1"]
 
 
-def test_what_is_gone_when_the_page_comes_is_left_out():
+def test_messages_that_are_gone_when_the_page_comes_are_left_out():
     rig = Rig()
     rig.create()
     rig.send(b"1", b"2")
@@ -174,7 +174,7 @@ def test_a_cancelled_peek_is_not_answered():
 
 
 @pytest.mark.parametrize("in_memory", [True, False])
-def test_what_has_expired_is_not_shown_even_if_no_tick_came_by(in_memory: bool):
+def test_an_expired_message_is_not_shown_even_if_no_tick_came_by(in_memory: bool):
     rig = Rig()
     rig.create(retention_ms=60_000)
     rig.send(b"1")

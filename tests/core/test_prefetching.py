@@ -32,7 +32,7 @@ def test_bodies_are_asked_for_two_seconds_ahead_and_not_earlier():
     assert asked_for(rig) == [[0, 1, 2, 3]]
 
 
-def test_who_waits_gets_a_delayed_message_when_it_is_due_without_another_read():
+def test_a_waiting_receive_gets_a_delayed_message_when_it_is_due_without_another_read():
     rig = later()
     waiter, _ = rig.wait(wait_ms=30_000)
     rig.advance(4500)
@@ -116,7 +116,7 @@ def test_without_room_bodies_are_read_when_they_are_due():
     assert rig.bodies(most=2) == [b"0", b"1"]
 
 
-def test_what_is_cleared_meanwhile_is_not_kept():
+def test_a_message_cleared_meanwhile_is_not_kept():
     rig = later(Limits(page_messages=2))
     rig.advance(4500)
     rig.clear()
@@ -161,7 +161,7 @@ def test_a_queue_deleted_before_its_second_comes_is_passed_over():
     assert not rig.reads
 
 
-def test_what_cannot_be_read_ahead_is_found_damaged_when_it_is_wanted():
+def test_a_body_that_cannot_be_read_ahead_is_found_damaged_at_its_receive():
     rig = later()
     rig.log.damaged.add((rig.queue().queue_id, 1))
     rig.advance(4500)

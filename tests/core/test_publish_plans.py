@@ -25,7 +25,7 @@ MESSAGES = 256
 
 
 def a_wide_rig(queues: int = QUEUES) -> Rig:
-    """With queues that each filter for three of ten tags."""
+    """A topic with queues that filter for three of ten tags."""
     rig = a_rig()
     for number in range(queues):
         tags = [f"t{(number + step) % 10}" for step in (0, 3, 4)]
@@ -72,7 +72,7 @@ def test_messages_that_go_different_ways_are_one_record_with_one_entry_for_each_
     check_recovery(rig)
 
 
-def test_the_copies_of_different_messages_say_what_they_are_copies_of_in_memory_and_in_the_log():
+def test_copies_name_their_published_messages_in_memory_and_in_the_log():
     rig = a_wide_rig()
     (reply,) = together(rig, different(30))
     assert isinstance(reply, Published)
@@ -183,7 +183,7 @@ def test_a_whole_plan_is_made_anew_when_a_subscription_came_before_it_is_applied
     assert len(rig.bodies("late")) == 5
 
 
-def test_a_queue_that_fills_up_between_two_slices_takes_what_it_has_room_for():
+def test_a_queue_that_fills_up_between_two_slices_takes_as_many_as_fit():
     rig = a_wide_rig()
     rig.force("queue-2", max_backlog=20)
     plan = plan_of(rig, different())
@@ -265,7 +265,7 @@ def test_many_copies_are_received_from_the_log_and_in_order():
     assert rig.bodies("queue-5", MESSAGES) == expected(5)
 
 
-# ---------------------------------------------------------------------- who waits
+# ---------------------------------------------------------------------- waiting receives
 
 
 def waiting_at(rig: Rig, *names: str, most: int = 3, wait_ms: int = 1000) -> dict[str, int]:
@@ -444,7 +444,7 @@ def test_requests_of_one_plan_that_repeat_each_other_get_one_answer():
     check_recovery(rig)
 
 
-def test_a_dedup_id_behind_a_message_that_matched_nobody_gets_the_id_of_its_own_message():
+def test_a_dedup_id_behind_an_unmatched_message_gets_the_id_of_its_own_message():
     rig = a_wide_rig()
     labels: list[Any] = [["t0"], ["nobody"], ["t1"]]
     (first,) = together(rig, PublishRequest([b"1", b"2", b"3"], None, labels, 0, 0, ["a", "b", "c"]))

@@ -1,4 +1,4 @@
-"""Publishing: labels, who gets what, one row for all copies."""
+"""Publishing: labels, matching subscriptions, a single row for all copies."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from cmqd_types.messages import Headers
 from support.core_builders import ACCOUNT, START_MS, counts
 from support.publishing import URL, a_rig, check_recovery, published, request
 
-# ---------------------------------------------------------------------- what may be published
+# ---------------------------------------------------------------------- legal publishes
 
 
 TEN = [f"t{number}" for number in range(10)]
@@ -152,7 +152,7 @@ def test_copies_read_from_the_log_are_those_that_were_in_memory():
         ]
 
 
-def test_what_matches_nobody_leaves_no_trace():
+def test_an_unmatched_message_leaves_no_trace():
     rig = a_rig()
     rig.subscribe("q", filter_tags=["a"])
     rig.publish(b"0", labels=["a"])
@@ -169,7 +169,7 @@ def test_what_matches_nobody_leaves_no_trace():
     assert rig.broker.topic_info(ACCOUNT, "news").counts["retained"] == 0
 
 
-def test_ids_of_what_matches_nobody_are_not_given_again():
+def test_ids_of_unmatched_messages_are_not_given_again():
     rig = a_rig()
     rig.subscribe("q", filter_tags=["a"])
 
@@ -241,7 +241,7 @@ def test_two_copies_for_one_queue_come_from_the_log_too():
     assert [copy.message_id for copy in copies] == [copy.message_id for copy in rig.receive("q")]
 
 
-def test_a_copy_wakes_who_waits_for_it():
+def test_a_copy_wakes_a_waiting_receive():
     rig = a_rig()
     rig.subscribe("q")
     rig.subscribe("r")

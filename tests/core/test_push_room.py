@@ -1,4 +1,4 @@
-"""Room for pushes: at one URL and altogether, and who has it."""
+"""Slots for pushes: per URL and in total, and their distribution."""
 
 from typing import Any
 
@@ -138,7 +138,7 @@ def test_500_dead_endpoints_do_not_delay_a_healthy_one():
             ticks += 1
         assert ticks <= 63, "64 deliveries a tick"
         rig.advance(0)
-        # It answers at once, over and over; they do not.
+        # The first URL answers at once, over and over; the other URLs do not answer.
         while healthy := [push for push in rig.pushes if push.url == URL]:
             for push in healthy:
                 rig.end_push(push)

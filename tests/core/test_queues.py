@@ -1,4 +1,4 @@
-"""Queues as their owners see them (spec 1 and 2.1)."""
+"""Queues from the view of their owners (spec 1 and 2.1)."""
 
 import pytest
 
@@ -158,7 +158,7 @@ def test_receives_and_peeks_waiting_at_a_deleted_queue_end_saying_so():
     assert len(cold.woken) == 2
 
 
-def test_what_was_due_in_a_deleted_queue_is_nobodys():
+def test_deadlines_of_a_deleted_queue_are_dropped():
     rig = Rig()
     rig.create(retention_ms=60_000)
     rig.send(b"1")
@@ -188,7 +188,7 @@ def test_clear_drops_everything_in_every_state_and_its_handles():
     assert rig.bodies() == [b"5"]
 
 
-def test_clear_answers_those_who_only_waited_for_a_page():
+def test_clear_answers_receives_that_only_waited_for_a_page():
     rig = Rig()
     rig.create()
     rig.send(b"1")

@@ -35,7 +35,7 @@ def test_messages_come_in_the_order_in_which_they_were_sent():
     assert b" ".join(rig.bodies(most=10)) == b"0 0' 1 1' 2 2' 3 3' 4 4'"
 
 
-def test_a_message_in_flight_is_with_nobody_else():
+def test_a_message_in_flight_is_at_one_consumer():
     rig = Rig()
     rig.create()
     rig.send(b"1")
@@ -411,7 +411,7 @@ def test_waiting_receives_are_served_in_the_order_of_their_arrival():
     assert not rig.replies(third)
 
 
-def test_a_cancelled_receive_swallows_nothing_and_holds_up_nobody():
+def test_a_cancelled_receive_swallows_no_message_and_holds_up_no_receive():
     rig = Rig()
     rig.create()
     first, _ = rig.wait(wait_ms=30_000)

@@ -13,7 +13,7 @@ VISIBLE_MS = 1000
 
 
 def with_dead(count: int = 3, limits: Limits | None = None, sources: tuple[str, ...] = ("q",)) -> Rig:
-    """So many dead letters of each source, in turn."""
+    """This number of dead letters per source, in turn."""
     rig = Rig(limits)
     rig.create("dlq")
     for name in sources:
@@ -164,7 +164,7 @@ def test_a_target_that_is_none_is_refused(target: str):
     assert facts(rig.broker) == before
 
 
-def test_what_cannot_be_started_is_refused():
+def test_a_redrive_that_cannot_be_started_is_refused():
     rig = with_dead()
     for error, name, most in (
         (QueueNotFound, "nowhere", None),
@@ -183,7 +183,7 @@ def test_what_cannot_be_started_is_refused():
         rig.redrive()
 
 
-# ---------------------------------------------------------------------- how fast
+# ---------------------------------------------------------------------- rates
 
 
 @pytest.mark.parametrize("rate", [1, 3, 15, 40])
@@ -216,7 +216,7 @@ def test_it_says_how_far_it_is():
 # ---------------------------------------------------------------------- cancelled
 
 
-def test_it_is_cancellable_and_what_was_moved_stays_moved():
+def test_a_redrive_can_be_cancelled_and_moved_messages_stay_moved():
     rig = with_dead(6)
     rig.redrive(max_per_second=2)
     rig.settle(1000)

@@ -9,7 +9,7 @@ from support.publishing import URL, a_rig, check_recovery, request, together
 
 
 def waiting(rig: Rig, name: str) -> tuple[int, int]:
-    """How many messages wait for a subscription, and are in retry."""
+    """Counts of a subscription: messages that wait, and messages in retry."""
     found = rig.broker.subscription_info(ACCOUNT, "news", name, rig.now_ms).counts
     return found["waiting"], found["in_retry"]
 
@@ -51,7 +51,7 @@ def test_a_message_too_large_for_a_queue_is_retried_until_it_takes_it():
     assert rig.bodies("small") == [b"x" * 2000]
 
 
-def test_a_queue_that_is_gone_gets_what_waited_when_it_is_back():
+def test_a_queue_that_is_made_again_gets_the_waiting_messages():
     rig = a_rig()
     rig.subscribe("q")
     rig.delete_queue("q")

@@ -172,7 +172,7 @@ def test_it_cannot_be_rewound():
 # ---------------------------------------------------------------------- while a message moves
 
 
-def test_while_it_moves_its_handle_is_valid_for_nobody_and_it_counts_as_in_flight():
+def test_the_handle_of_a_moving_message_is_invalid_and_the_message_counts_as_in_flight():
     rig = rejecting()
     rig.send(b"1")
     (handle,) = rig.handles()
@@ -210,7 +210,7 @@ def test_while_it_moves_its_lease_does_not_end():
     assert rig.counts("dlq") == counts(active=1)
 
 
-def test_while_it_moves_it_does_not_expire_and_nobody_gets_what_expired_behind_it():
+def test_a_moving_message_does_not_expire_and_no_receive_gets_expired_messages_behind_it():
     rig = rejecting(retention_ms=RETENTION_MS)
     rig.send(b"1", b"2")
     (handle,) = rig.handles(most=1)
@@ -289,7 +289,7 @@ def test_a_request_at_a_queue_that_is_deleted_ends_with_that():
     check_broker(rig.broker)
 
 
-def test_a_cancelled_request_is_carried_out_and_answered_to_nobody():
+def test_a_cancelled_request_is_carried_out_without_an_answer():
     rig = rejecting()
     rig.send(b"1")
     waiter_id, _ = rig.reject_later(*rig.handles())

@@ -28,7 +28,7 @@ def test_a_numbered_publish_that_is_repeated_gets_its_ids_again():
         assert list(restarted.publish(b"1", b"2", session=7, sequence=1).message_ids) == list(first.message_ids)
 
 
-def test_a_repeat_of_a_batch_of_which_some_matched_nobody_gets_all_its_ids():
+def test_a_repeat_of_a_batch_with_unmatched_messages_gets_all_its_ids():
     rig = a_rig()
     rig.subscribe("q", filter_tags=["a"])
     each: list[Labels] = [[], ["a"], [], ["a"]]
@@ -152,7 +152,7 @@ def test_a_dedup_id_may_be_used_again_after_its_time_and_in_another_topic():
     assert not any(topic.has_dedup_ids for topic in rig.broker.topics.values())
 
 
-def test_the_dedup_id_of_what_matched_nobody_is_free():
+def test_the_dedup_id_of_an_unmatched_message_is_free():
     rig = a_rig()
     rig.subscribe("q", filter_tags=["a"])
 
@@ -215,7 +215,7 @@ def test_one_record_has_no_more_than_a_batch():
 
 
 @pytest.mark.parametrize(("one", "two", "three"), list(product(["", "a", "b", "ab"], repeat=3)))
-def test_merged_or_not_everybody_gets_his_own(one: str, two: str, three: str):
+def test_merged_or_not_every_publish_gets_its_own_answer(one: str, two: str, three: str):
     rig = a_rig()
     rig.subscribe("a", filter_tags=["a"])
     rig.subscribe("b", filter_tags=["b"])

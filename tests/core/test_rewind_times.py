@@ -1,4 +1,4 @@
-"""Which times may be rewound to, and how the first message is found."""
+"""Allowed times of a rewind, and the search for the first message."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from support.core_builders import START_MS, Rig, counts
 from support.core_facts import queue_facts
 from support.rewinds import HOUR_MS, ask, consume, refused, rewindable
 
-# ---------------------------------------------------------------------- which times are allowed
+# ---------------------------------------------------------------------- allowed times
 
 
 def test_a_time_before_the_window_is_clamped_to_the_nearest():
@@ -62,7 +62,7 @@ HIDDEN = ("half", "delayed", "delayed beyond max_delayed", "damaged")
 
 
 def behind_a_message_that_is(state: str) -> Rig:
-    """One message that no consumer can receive, and a second later two that were consumed."""
+    """A message that no consumer can receive, and a second later two consumed messages."""
     rig = Rig()
     is_half = state == "half"
     rig.create(rewind_ms=HOUR_MS, transactional=is_half)
@@ -151,11 +151,11 @@ def test_with_an_unconsumed_message_from_before_the_window_its_start_is_allowed_
     assert rig.rewind(nearest_ms, strict=True) == Rewound(messages=1, time_ms=nearest_ms, clamped=False)
 
 
-# ---------------------------------------------------------------------- while it looks for the boundary
+# ---------------------------------------------------------------------- during the search for the boundary
 
 
 def halfway(rewind_ms: int = HOUR_MS) -> Rig:
-    """A rewind to the fourth of nine messages of one time step, which waits for a page; its waiter is 99."""
+    """A rewind to the fourth of nine messages of a time step, waiting for a page; its waiter is 99."""
     rig = rewindable(*[b"%d" % number for number in range(9)], gap_ms=10, rewind_ms=rewind_ms)
     assert ask(rig, 99, START_MS + 35) is WAITING
     assert len(rig.reads) == 1
@@ -173,7 +173,7 @@ def test_what_is_sent_and_deleted_meanwhile_is_not_in_the_way():
     assert rig.bodies() == [b"4", b"5", b"6", b"7", b"8", b"new", b"newer"]
 
 
-def test_what_is_cleared_meanwhile_does_not_come_back():
+def test_a_message_cleared_meanwhile_does_not_come_back():
     rig = halfway()
     rig.clear()
     rig.send(b"new")
@@ -238,7 +238,7 @@ def test_a_cancelled_rewind_does_nothing():
     assert rig.counts() == counts(rewindable=9)
 
 
-def test_what_leaves_the_window_meanwhile_does_not_come_back_then_or_after_a_crash():
+def test_messages_that_leave_the_window_meanwhile_do_not_come_back_then_or_after_a_crash():
     rig = halfway(rewind_ms=60_000)
     rig.advance(60_200)
     rig.answer_reads()

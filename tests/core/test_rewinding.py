@@ -1,4 +1,4 @@
-"""Rewinding: what stays rewindable, and what comes back."""
+"""Rewinding: messages that stay rewindable, and messages that come back."""
 
 import random
 
@@ -16,7 +16,7 @@ from support.core_facts import facts, queue_facts
 from support.invariants import check_broker
 from support.rewinds import HOUR_MS, ask, consume, merged_in_replay, refused, rewindable
 
-# ---------------------------------------------------------------------- what stays rewindable
+# ---------------------------------------------------------------------- messages that stay rewindable
 
 
 def test_deleted_messages_stay_rewindable_while_their_production_time_is_within_the_window():
@@ -178,13 +178,13 @@ def test_dead_lettered_messages_are_not_rewindable():
     assert rig.rewind(START_MS).messages == 0
 
 
-# ---------------------------------------------------------------------- what comes back
+# ---------------------------------------------------------------------- messages that come back
 
 
 @pytest.mark.parametrize("cold", [False, True])
 @pytest.mark.parametrize("first", range(12))
 def test_every_message_produced_at_or_after_the_time_becomes_active_to_the_millisecond(first: int, cold: bool):
-    # Steps of 100 ms: the twelve stand in two of them.
+    # Steps of 100 ms: the twelve messages stand in two steps.
     rig = rewindable(*[b"%d" % number for number in range(12)], gap_ms=11)
     rig = rig.crash() if cold else rig
 
@@ -222,7 +222,7 @@ def test_they_come_in_order_of_production_whatever_the_order_of_deletion():
     assert rig.bodies() == [b"1", b"2", b"3", b"4", b"5"]
 
 
-def test_they_stand_before_what_was_sent_after_them():
+def test_rewound_messages_stand_before_later_sends():
     rig = rewindable(b"1", b"2", gap_ms=500)
     rig.send(b"3")
     rig.now_ms += 1
@@ -234,7 +234,7 @@ def test_they_stand_before_what_was_sent_after_them():
 
 @pytest.mark.parametrize("kept", [3, 1000])
 def test_what_is_in_memory_is_delivered_once_and_behind_what_comes_back(kept: int):
-    # The window holds the backlog of the newer ones; those that come back are in the log alone.
+    # The window holds the backlog of newer messages; the rewound messages are in the log alone.
     rig = rewindable(
         *[b"a%d" % number for number in range(10)], limits=Limits(page_messages=4, window_bytes=330 * kept)
     )
@@ -381,7 +381,7 @@ def test_a_rewind_survives_a_crash():
     assert again.rewind(START_MS).messages == 2
 
 
-def test_what_was_let_go_does_not_come_back_after_a_crash():
+def test_pruned_messages_do_not_come_back_after_a_crash():
     rig = rewindable(b"1", b"2", gap_ms=1000, rewind_ms=60_000)
     rig.set(rewind_ms=10_000)
     rig.settle(7000)
@@ -398,7 +398,7 @@ def test_what_was_let_go_does_not_come_back_after_a_crash():
     assert again.rewind(START_MS).messages == 0
 
 
-def test_segments_are_free_of_what_was_let_go_before_a_crash():
+def test_segments_are_free_of_messages_pruned_before_a_crash():
     rig = rewindable(b"1", b"2", gap_ms=1000, rewind_ms=10_000)
     rig.settle(8500)
     queue_id = rig.queue().queue_id
@@ -409,7 +409,7 @@ def test_segments_are_free_of_what_was_let_go_before_a_crash():
     assert [again.broker.live_in(queue_id, at, at + 1) for at in range(2)] == [0, 1]
 
 
-def test_a_checkpoint_keeps_what_is_rewindable():
+def test_a_checkpoint_keeps_rewindable_messages():
     rig = rewindable(*[b"%d" % number for number in range(6)])
     parts = rig.checkpoint()
     rig.rewind(START_MS + 4)

@@ -504,7 +504,7 @@ def test_a_subscription_whose_name_was_given_away_ended_in_a_gap():
     assert again.pushes == []
 
 
-def test_what_a_lost_topic_had_copied_into_queues_is_there():
+def test_copies_of_a_lost_topic_stay_in_their_queues():
     rig = a_topic()
     rig.subscribe("q")
     rig.publish(b"1")
@@ -558,7 +558,7 @@ def test_a_message_whose_delivery_was_lost_is_delivered_again():
     assert [push.message.body for push in again.pushes] == [b"1"]
 
 
-def test_what_waits_for_a_subscription_that_was_lost_waits_for_nobody():
+def test_messages_of_a_lost_subscription_wait_no_more():
     rig = a_topic()
     rig.subscribe("https://a.example/", name="to-s")
     rig.publish(b"1")

@@ -1,4 +1,4 @@
-"""Numbered sends: the last answers of each producer session (spec 2.3)."""
+"""Numbered sends: the last answers of every producer session (spec 2.3)."""
 
 import pytest
 
@@ -116,7 +116,7 @@ def test_a_session_used_after_its_life_begins_anew_whether_it_was_swept_or_not()
     assert sessions.find(ACCOUNT, 1, 5) is None
 
 
-def test_recovery_notes_only_what_lies_above_the_slice():
+def test_recovery_notes_only_records_above_the_slice():
     sessions = Sessions(Limits())
     sessions.load(10, sessions_of(3, 4).packed([(ACCOUNT, 1)]))
 

@@ -1,4 +1,4 @@
-"""Several brokers in one process: each has its own queues, numbers, memory and times."""
+"""Several brokers in a process: queues, numbers, memory and times are separate."""
 
 from itertools import cycle, islice
 

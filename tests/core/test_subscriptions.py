@@ -1,4 +1,4 @@
-"""Subscriptions: attributes, limits, names, ensure, lists; and their messages when they change or end."""
+"""Subscriptions: attributes, limits, names, ensure, lists; and their messages after a change or the end."""
 
 import pytest
 
@@ -258,7 +258,7 @@ def test_a_subscription_that_does_not_exist_is_not_found(operation: str):
         calls[operation]()
 
 
-def test_tags_count_for_what_is_published_later():
+def test_tags_count_for_later_publishes():
     rig = a_rig()
     rig.subscribe("q", filter_tags=["a"])
     rig.publish(b"1", labels=["a"])
@@ -271,7 +271,7 @@ def test_tags_count_for_what_is_published_later():
     assert facts(rig.crash().broker) == facts(rig.broker)
 
 
-def test_tags_that_changed_do_not_touch_what_waits():
+def test_changed_tags_do_not_touch_waiting_messages():
     rig = a_rig()
     rig.subscribe(URL, filter_tags=["a"])
     rig.publish(b"1", labels=["a"])
@@ -339,7 +339,7 @@ def test_a_change_that_is_refused_changes_nothing():
     assert info(rig, "to-q").attributes["strategy"] == "exponential_decay"
 
 
-def test_unsubscribing_drops_what_waits():
+def test_unsubscribing_drops_waiting_messages():
     rig = a_rig()
     rig.subscribe(URL, paused=True)
     rig.publish(b"1", b"2")
@@ -404,7 +404,7 @@ def test_a_queue_that_is_deleted_and_made_again_gets_messages_again():
     assert rig.bodies("q") == [b"1"]
 
 
-def test_the_oldest_message_is_the_oldest_that_somebody_has_not_had():
+def test_the_oldest_message_is_the_oldest_undelivered_message():
     rig = a_rig()
     rig.subscribe(URL, strategy="backoff")
     rig.publish(b"1")

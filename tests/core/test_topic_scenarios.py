@@ -1,4 +1,4 @@
-"""The table of who gets what and the five scenarios that must hold, as the specification (3.4, 3.6) tells them."""
+"""The matching table and the five scenarios of topics, as the specification (3.4, 3.6) states them."""
 
 from collections.abc import Callable, Sequence
 
@@ -14,7 +14,7 @@ FRUIT = ["apple", "imac", "iphone", "macbook"]
 
 
 def a_rig(subscribers: dict[str, list[str]], filter_type: str = "tag", strategy: str = "exponential_decay") -> Rig:
-    """Subscribers with their tags or keys, each with a URL of its own."""
+    """Subscribers with their tags or keys, with a URL per subscriber."""
     rig = Rig()
     rig.create_topic("news", filter_type=filter_type)
     for name, filters in subscribers.items():
@@ -24,13 +24,13 @@ def a_rig(subscribers: dict[str, list[str]], filter_type: str = "tag", strategy:
 
 
 def publish(rig: Rig, count: int, first: int = 0, labels: Labels | None = None) -> list[int]:
-    """So many messages, each a publish of its own; how many subscribers each matches."""
+    """Publish this number of messages singly; the number of matching subscribers per message."""
     replies = [rig.publish(b"%d" % number, labels=labels) for number in range(first, first + count)]
     return [matched or 0 for reply in replies for matched in reply.matched]
 
 
 def serve(rig: Rig, takes: Callable[[str, int], bool] = lambda name, number: True) -> dict[str, list[int]]:
-    """The endpoints answer all that is posted now; which messages each took, in order."""
+    """The endpoints answer all current pushes; the accepted messages per endpoint, in order."""
     topic = rig.broker.facts.topics.find(ACCOUNT, "news")
     taken: dict[str, list[int]] = {one.name: [] for one in topic.subscriptions.values()}
     rig.settle()
@@ -54,7 +54,7 @@ def waits_for(rig: Rig, name: str) -> int:
     return counts["waiting"] + counts["in_retry"]
 
 
-# ---------------------------------------------------------------------- who gets what
+# ---------------------------------------------------------------------- matching
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def waits_for(rig: Rig, name: str) -> int:
         (["ab"], ["a", "b"], False),
     ],
 )
-def test_who_gets_what_by_tags(filters: list[str], tags: list[str], received: bool):
+def test_matching_by_tags(filters: list[str], tags: list[str], received: bool):
     rig = a_rig({"sub": filters})
 
     assert publish(rig, 1, labels=tags) == [int(received)]
@@ -99,7 +99,7 @@ def test_who_gets_what_by_tags(filters: list[str], tags: list[str], received: bo
         (["a", "b.*"], "b.c", True),
     ],
 )
-def test_who_gets_what_by_routing_key(keys: list[str], key: str, received: bool):
+def test_matching_by_routing_key(keys: list[str], key: str, received: bool):
     rig = a_rig({"sub": keys}, "routing")
 
     assert publish(rig, 1, labels=key) == [int(received)]
@@ -142,7 +142,7 @@ def test_scenario_2_subscribers_without_tags_get_everything():
     }
 
 
-def test_scenario_3_what_matches_nobody_is_discarded_at_once():
+def test_scenario_3_an_unmatched_message_is_discarded_at_once():
     rig = a_rig({"sub-A": ["xiaomi"]})
     rows = rig.log.last_lsn
 
@@ -153,7 +153,7 @@ def test_scenario_3_what_matches_nobody_is_discarded_at_once():
     assert serve(rig) == {"sub-A": []}
 
 
-def test_scenario_4_what_failed_is_retained_for_those_who_failed_until_its_day_ends():
+def test_scenario_4_a_failed_message_is_retained_for_the_failed_subscribers_until_its_day_ends():
     rig = a_rig({"sub-A": [], "sub-B": [], "sub-C": []})
     publish(rig, 200)
 
@@ -223,7 +223,7 @@ def _each(numbers: Sequence[int], times: int) -> list[int]:
     return [number for number in numbers for _ in range(times)]
 
 
-def test_scenario_5_the_topic_is_empty_once_everybody_has_taken_all():
+def test_scenario_5_the_topic_is_empty_once_every_subscriber_has_taken_all():
     rig = a_rig({"sub-A": [], "sub-B": [], "sub-C": []})
     publish(rig, 200)
     assert retained(rig) == 200

@@ -180,7 +180,7 @@ def test_topics_are_listed_in_order_of_name():
         names("", 0, 0)
 
 
-def test_a_topic_is_not_deleted_while_somebody_is_subscribed():
+def test_a_topic_with_a_subscription_is_not_deleted():
     rig = a_rig()
     rig.subscribe("q")
 
@@ -234,7 +234,7 @@ def test_a_topic_that_does_not_exist_is_not_found(operation: str):
         calls[operation]()
 
 
-def test_refusals_name_what_they_are_about():
+def test_refusals_name_their_subject():
     rig = a_rig()
     rig.subscribe("q")
 

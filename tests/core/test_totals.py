@@ -1,4 +1,4 @@
-"""Running totals: what each record counts, and the values after replays, checkpoints, deletions and losses."""
+"""Running totals: the counts of every record, and the values after replays, checkpoints, deletions and losses."""
 
 from collections.abc import Callable
 from typing import Any
@@ -203,7 +203,7 @@ def test_a_checkpoint_of_an_older_version_lets_totals_begin_at_0_and_newer_recor
 
 
 def older(part: AnyPart) -> AnyPart:
-    """The part without the fields of totals, as an older version encoded it."""
+    """The part without the fields of totals, as an older version encoded the part."""
     if not isinstance(part, QueueSlice | TopicSlice | SubscriptionSlice):
         return part
     array: list[Any] = msgspec.msgpack.decode(msgspec.msgpack.encode(part))
@@ -224,7 +224,7 @@ def test_after_a_loss_all_totals_begin_at_0_and_do_so_again_at_the_next_start():
     rig.send(b"22")
     again = rig.crash()
     assert totals(again) == totals(rig) == {"sent": 1, "sent_bytes": 2}
-    # A checkpoint behind the reset has the counts since; replayed over it, the reset must not take them away.
+    # A checkpoint behind the reset has the counts since the reset; replay of the reset must keep these counts.
     parts = rig.checkpoint()
     assert totals(rig.crash_after(parts)) == {"sent": 1, "sent_bytes": 2}
 

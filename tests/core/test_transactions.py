@@ -52,7 +52,7 @@ def test_a_commit_and_its_receive_need_no_disk():
     assert rig.reads == []
 
 
-def test_a_commit_wakes_who_waits_after_its_page_came():
+def test_a_commit_wakes_a_waiting_receive_after_its_page_came():
     rig = transactional()
     ids = rig.send_half(b"1", b"2")
     rig = rig.crash()
@@ -287,7 +287,7 @@ def test_a_cancelled_decision_is_carried_out_and_not_answered():
     assert rig.bodies() == [b"1"]
 
 
-def test_who_waits_for_a_commit_is_told_that_the_queue_was_deleted():
+def test_a_request_that_waits_for_a_commit_gets_queue_deleted():
     rig = transactional()
     ids = rig.send_half(b"1", b"2")
     rig = rig.crash()

@@ -18,7 +18,7 @@ from support.invariants import check_broker
 
 
 def eventful() -> Rig:
-    """A log with everything that can befall half messages."""
+    """A log with all kinds of events of half messages."""
     rig = transactional(Limits(tick_items=4), retention_ms=600_000)
     first = rig.send_half(*[b"a%d" % number for number in range(6)])
     rig.send(b"plain")
@@ -64,13 +64,13 @@ def without(missing: Collection[int]) -> NaiveLog:
 
 
 def crashed_after(rows: int) -> Rig:
-    """A broker that was killed when so many rows were durable; each is written whole or not at all."""
+    """A broker that was killed when this number of rows was durable; a row is written whole or not at all."""
     return Rig(EVENTFUL.limits, log=without(range(rows + 1, ROWS + 1))).crash()
 
 
 def test_a_restart_from_the_log_alone_comes_to_the_same():
     again = EVENTFUL.crash()
-    again.settle()  # dedup ids whose time has passed are forgotten by both
+    again.settle()  # both forget dedup ids after their time
 
     assert facts(again.broker) == facts(EVENTFUL.broker)
 
@@ -132,7 +132,7 @@ def test_a_restart_from_a_checkpoint_and_what_follows_comes_to_the_same():
     step(rig)
     decide(rig, (ids[0], COMMIT), (ids[1], ROLL_BACK))
     step(rig)
-    rig.settle(6000)  # due, and nobody there
+    rig.settle(6000)  # due, without a checker
     step(rig)
     checkers(rig)
     rig.settle()

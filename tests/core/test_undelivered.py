@@ -1,4 +1,4 @@
-"""A view into deliveries: what waits for a subscription, a retry or drop of one message, and who has had a message."""
+"""A view into deliveries: waiting messages of a subscription, retry or drop of a message, deliveries of a message."""
 
 import pytest
 
@@ -429,7 +429,7 @@ def test_every_id_of_a_long_backlog_is_found_with_few_reads():
         assert rig.published_reads_asked - asked <= 9
 
 
-# ---------------------------------------------------------------------- who has had a message
+# ---------------------------------------------------------------------- deliveries of a message
 
 
 def test_a_report_names_every_subscription_that_the_message_was_for():
@@ -619,7 +619,7 @@ def test_before_drops_were_kept_a_delivery_is_not_told_from_a_drop():
 
 
 def as_before(part: AnyPart) -> AnyPart:
-    """The part as versions wrote it that kept no drops."""
+    """The part as written by versions without drops."""
     if not isinstance(part, SubscriptionSlice):
         return part
     names = [name for name in SubscriptionSlice.__struct_fields__ if "drops" not in name]

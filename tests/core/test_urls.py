@@ -1,4 +1,4 @@
-"""Which URLs a subscription may have."""
+"""Legal URLs of subscriptions."""
 
 import pytest
 
@@ -62,7 +62,7 @@ ILLEGAL = [
     "http://hooks.example/%zz",
     "http://" + "a" * 64 + ".example/",
     "http://" + "a." * 127 + "aa/",
-    # Old notations of IPv4 addresses, which some resolvers take.
+    # Old notations of IPv4 addresses, accepted by some resolvers.
     "http://2130706433/",
     "http://127.1/",
     "http://0x7f.1/",

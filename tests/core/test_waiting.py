@@ -1,4 +1,4 @@
-"""Long polls: who is served when, and by what."""
+"""Long polls: the order of service, and the messages of the answers."""
 
 import pytest
 
@@ -16,7 +16,7 @@ def bodies(reply: list[ReceivedMessage]) -> list[bytes]:
     return [message.body for message in reply]
 
 
-def test_a_delete_that_makes_room_in_flight_serves_who_waits():
+def test_a_delete_that_makes_room_in_flight_serves_a_waiting_receive():
     rig = Rig(Limits(max_in_flight=2))
     rig.create()
     rig.send(b"1")
@@ -79,7 +79,7 @@ def test_page_ins_go_round_the_queues_that_want_one():
     assert [read.queue_id for read in cold.reads] == [cold.queue("b").queue_id]
 
 
-def test_who_waits_while_too_many_are_in_flight_does_not_keep_bodies_in_memory_without_bound():
+def test_receives_that_wait_while_too_many_are_in_flight_keep_a_bounded_number_of_bodies_in_memory():
     rig = Rig(Limits(max_in_flight=1, window_bytes=10_000))
     rig.create()
     rig.wait(most=1, wait_ms=30_000)

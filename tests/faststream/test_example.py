@@ -35,7 +35,7 @@ async def test_a_subscriber_survives_a_killed_broker(tmp_path: Path) -> None:
         async def handle(body: str) -> None:
             bodies.append(body)
             if bodies == ["first"]:
-                server.kill()  # before the acknowledgement, which is repeated until the broker is back
+                server.kill()  # before the acknowledgement; the acknowledgement is repeated until the broker is back
                 server.start()
 
         async with broker:

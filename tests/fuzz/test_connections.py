@@ -1,7 +1,7 @@
-# Invariant: whatever bytes arrive, cut anywhere, a machine in any state either goes on or ends with a ConnectionEnded
-# (a server with an Error frame or a refusing preamble); it raises nothing, tells nothing after its end, and allocates
-# no more than a small multiple of what really arrived, whatever lengths and counts the bytes claim.
-"""Garbage against both machines: seeded and bounded here. For longer, from a new seed (it prints what breaks the
+# Invariant: with any bytes, cut anywhere, a machine in any state either goes on or ends with a ConnectionEnded (a
+# server with an Error frame or a refusing preamble); the machine raises no exception, reports no event after its end,
+# and allocates no more than a small multiple of the received bytes, with any lengths and counts in the bytes.
+"""Garbage against both machines: seeded and bounded here. For longer, from a new seed (prints the bytes that break the
 invariant): ``PYTHONPATH=tests .venv/bin/python tests/fuzz/test_connections.py SECONDS [SEED]``.
 """
 
@@ -28,7 +28,7 @@ SEEDS = [
     *(bytes.fromhex(vector["payload"]) for name in ("messages", "variants", "refused") for vector in load(name)),
     *(bytes.fromhex(step["bytes"])[4:] for vector in load("handshake") for step in vector["steps"]),
 ]
-"""What garbage is made of: payloads that mean something."""
+"""The material of garbage: meaningful payloads."""
 
 CLAIMS = [
     b"\xdd\xff\xff\xff\xff",
@@ -150,7 +150,7 @@ def cut(chance: random.Random, stream: bytes) -> list[bytes]:
 
 
 def check(start: Callable[[], Machine], pieces: list[bytes]) -> bool:
-    """Feed the pieces and hold the machine to the invariant; returns whether it ended."""
+    """Feed the pieces and check the invariant; returns whether the machine ended."""
     machine = start()
     machine.events()
     machine.data_to_send(0)
@@ -186,12 +186,12 @@ def test_garbage_is_survived(start: Callable[[], Machine]) -> None:
             print(f"{start.__name__} broke on {stream.hex()}", file=sys.stderr)
             raise
 
-    # Otherwise the garbage is too good or too bad to test anything.
+    # Otherwise the garbage is too good or too bad for a test.
     assert ends > 100
 
 
 @pytest.mark.parametrize("start", STARTS)
-def test_nothing_is_allocated_by_what_the_bytes_claim(start: Callable[[], Machine]) -> None:
+def test_lengths_in_the_bytes_allocate_no_memory(start: Callable[[], Machine]) -> None:
     chance = random.Random(start.__name__)
     for seed in [payload for payload in SEEDS for _ in range(2)]:
         stream = frame(mutated(chance, seed) + chance.choice(CLAIMS))
@@ -204,12 +204,12 @@ def test_nothing_is_allocated_by_what_the_bytes_claim(start: Callable[[], Machin
         finally:
             tracemalloc.stop()
 
-        # Python's own objects cost up to 60 bytes where msgpack needs one.
+        # Python's own objects cost up to 60 bytes for a byte of msgpack.
         assert peak < 16_384 + 64 * len(stream), f"{start.__name__} took {peak} bytes for {stream.hex()}"
 
 
 def test_a_megabyte_of_empty_things_costs_no_more_than_its_frame_allows() -> None:
-    """The worst that somebody who has authenticated can do: nils where a request has a list."""
+    """The worst input of an authenticated client: nils in the place of a list."""
     for claim in (b"\xdd\x00\x0f\xff\x00", b"\xdc\xff\x00"):
         entries = int.from_bytes(claim[1:], "big")
         machine = open_server()

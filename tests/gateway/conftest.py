@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping
 
 import pytest
+import structlog
 import uvloop
 
 from support.cmq_calls import CmqCalls
@@ -22,6 +23,15 @@ def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
     return {"asyncio": _debug_loop, "uvloop": uvloop.new_event_loop}
+
+
+@pytest.fixture(autouse=True)
+def logs_unconfigured() -> None:
+    """Undo the configuration that tests of other rooms leave, as ``structlog.testing.capture_logs`` does.
+
+    With a configuration the gateway's lines would not reach ``caplog``.
+    """
+    structlog.reset_defaults()
 
 
 @pytest.fixture

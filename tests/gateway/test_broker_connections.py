@@ -1,15 +1,19 @@
-"""Connections to the broker: a client per key, opened once, closed when idle, bounded in number."""
+"""Connections to the broker: clients per key, opened once, closed when idle, bounded in number."""
 
 import asyncio
-from typing import Any
+import random
+from collections import Counter
+from contextlib import AsyncExitStack
+from typing import Any, cast
 
+import msgspec
 import pytest
 
 from cmqd_client import Client, connect
 from cmqd_client.address import parse_address
-from cmqd_client.errors import CmqError, ServerUnreachable
+from cmqd_client.errors import ClientClosed, CmqError, ServerUnreachable
 from cmqd_client.events import ClientState
-from cmqd_gateway.broker_connections import BrokerConnections, TooManyKeysInUse
+from cmqd_gateway.broker_connections import BrokerConnections, TooManyKeysInUse, TooManyPolls
 from cmqd_gateway.key_secrets import KeySecret
 from support.eventually import eventually
 from support.gateway_rig import RigClock
@@ -38,6 +42,10 @@ class Rig:
         made = await self.server.admin.accounts.create(account)
         assert made.secret_key is not None
         return KeySecret(made.secret_id, made.secret_key)
+
+    async def poll(self, stack: AsyncExitStack, key: KeySecret) -> Client:
+        """Begin a poll that ends with the stack."""
+        return await stack.enter_async_context(self.connections.polling(key))
 
     async def use(self, key: KeySecret) -> Client:
         async with self.connections.client(key) as client:
@@ -115,6 +123,42 @@ async def test_a_key_with_another_secret_has_another_client(server: LocalServer)
     await rig.connections.close()
 
 
+async def test_a_late_use_of_a_former_secret_gets_the_client_of_the_new_secret(server: LocalServer):
+    rig = Rig(server)
+    former = KeySecret(rig.own.secret_id, "former", reading=3)
+    new = msgspec.structs.replace(rig.own, reading=5)
+    client = await rig.use(new)
+    stack = AsyncExitStack()
+    polling = await rig.poll(stack, new)
+
+    for _ in range(2):
+        assert await rig.use(former) is client
+        assert await rig.poll(stack, former) is polling
+        assert await rig.use(new) is client
+
+    assert len(rig.clients) == 2
+    await stack.aclose()
+    await rig.connections.close()
+
+
+async def test_a_secret_that_comes_back_replaces_the_secret_of_meanwhile(server: LocalServer):
+    rig = Rig(server)
+    first = await rig.use(msgspec.structs.replace(rig.own, reading=1))
+    with pytest.raises(CmqError):
+        await rig.use(KeySecret(rig.own.secret_id, "meanwhile", reading=2))
+    await closed(first)
+
+    client = await rig.use(msgspec.structs.replace(rig.own, reading=3))
+
+    assert await rig.use(msgspec.structs.replace(rig.own, reading=5)) is client
+    # Read after the client was opened, and before its secret was confirmed.
+    assert await rig.use(KeySecret(rig.own.secret_id, "meanwhile", reading=4)) is client
+    # A key of a file has no reading, and is used as it is.
+    with pytest.raises(CmqError):
+        await rig.use(KeySecret(rig.own.secret_id, "of a file"))
+    await rig.connections.close()
+
+
 async def test_a_failed_opening_fails_all_that_wait_and_is_tried_again(server: LocalServer):
     rig = Rig(server)
     rig.patience = 0.05
@@ -140,3 +184,207 @@ async def test_a_request_that_is_cancelled_while_the_client_opens_leaves_the_oth
 
     assert (await second).state is ClientState.CONNECTED
     await rig.connections.close()
+
+
+# ---------------------------------------------------------------- polls
+
+
+@pytest.fixture
+async def narrow_server() -> Any:
+    """A broker that refuses the fifth unanswered request in a connection."""
+    async with LocalServer(max_requests_per_connection=4) as server:
+        yield server
+
+
+async def test_polls_use_more_clients_as_they_grow_in_number_and_leave_the_requests_client_alone(
+    narrow_server: LocalServer,
+):
+    rig = Rig(narrow_server, limit=20)
+    shared = await rig.use(rig.own)
+    async with AsyncExitStack() as stack:
+        # At once: the limit of the broker is not known before the first of the clients is open.
+        clients = await asyncio.gather(*(rig.poll(stack, rig.own) for _ in range(8)))
+
+        assert sorted(Counter(clients).values()) == [2, 3, 3]
+        assert shared not in clients
+        assert await rig.use(rig.own) is shared
+        assert (len(rig.connections), rig.connections.keys) == (4, 1)
+    # The next polls gather in the first client, so the others become idle.
+    async with rig.connections.polling(rig.own) as first, rig.connections.polling(rig.own) as second:
+        assert first is second
+        rig.clock.advance(61)
+        rig.connections.close_idle()
+        assert len(rig.connections) == 1
+    await rig.connections.close()
+
+
+async def test_polls_have_at_most_half_of_the_connections_and_refuse_no_other_request(narrow_server: LocalServer):
+    rig = Rig(narrow_server, limit=4)
+    other = await rig.another_key("shop")
+    async with AsyncExitStack() as stack:
+        for _ in range(6):
+            await rig.poll(stack, rig.own)
+        for key in (rig.own, other):
+            with pytest.raises(TooManyPolls):
+                await rig.poll(stack, key)
+            await rig.use(key)
+        assert len(rig.connections) == 4
+    # The idle clients of a key make room for the polls of another key.
+    async with rig.connections.polling(other):
+        assert len(rig.connections) == 4
+    await rig.connections.close()
+
+
+async def test_a_poll_finds_no_room_if_all_connections_are_in_use_by_requests(server: LocalServer):
+    rig = Rig(server, limit=2)
+    other = await rig.another_key("shop")
+    async with rig.connections.client(rig.own), rig.connections.client(other):
+        with pytest.raises(TooManyPolls):
+            await rig.poll(AsyncExitStack(), rig.own)
+    async with rig.connections.polling(rig.own):
+        assert len(rig.connections) == 2
+    await rig.connections.close()
+
+
+async def test_the_polls_of_a_former_secret_end_over_their_client_and_new_polls_have_another(server: LocalServer):
+    rig = Rig(server)
+    async with rig.connections.polling(rig.own) as former:
+        with pytest.raises(CmqError):
+            await rig.poll(AsyncExitStack(), KeySecret(rig.own.secret_id, "another"))
+        async with rig.connections.polling(rig.own) as later:
+            assert later is not former
+        assert (await former.queues()).total == 1
+    await closed(former)
+    assert later.state is ClientState.CONNECTED
+    await rig.connections.close()
+
+
+async def test_clients_that_were_replaced_count_while_requests_use_them(server: LocalServer):
+    rig = Rig(server, limit=2)
+    other = await rig.another_key("shop")
+    changed = KeySecret(rig.own.secret_id, "another")
+    async with rig.connections.client(rig.own), rig.connections.client(other):
+        with pytest.raises(TooManyKeysInUse):
+            await rig.use(changed)
+        assert len(rig.connections) == len(rig.clients) == 2
+    await rig.connections.close()
+
+
+# ---------------------------------------------------------------- the end
+
+
+async def test_polls_end_before_other_requests(server: LocalServer):
+    rig = Rig(server)
+    async with rig.connections.client(rig.own) as shared:
+        async with rig.connections.polling(rig.own) as client:
+            poll = asyncio.create_task(client.queue("orders").receive(wait=30))
+            while not await server.status("waiting_receives"):
+                pass
+            await rig.connections.end_polls()
+            with pytest.raises(ClientClosed):
+                await poll
+        with pytest.raises(ClientClosed):
+            await rig.poll(AsyncExitStack(), rig.own)
+        assert (await shared.queues()).total == 1
+    other = await rig.another_key("shop")
+    await rig.use(other)
+    await rig.connections.close()
+
+
+async def test_after_the_end_no_client_is_opened(server: LocalServer):
+    rig = Rig(server)
+    await rig.use(rig.own)
+    await rig.connections.close()
+
+    with pytest.raises(ClientClosed):
+        await rig.use(rig.own)
+
+    assert len(rig.clients) == 1
+    assert len(rig.connections) == 0
+
+
+async def test_requests_that_wait_for_a_client_get_an_error_at_the_end_and_are_not_cancelled(server: LocalServer):
+    rig = Rig(server)
+    await server.link.stop()
+    waiting = asyncio.create_task(rig.use(rig.own))
+    polling = asyncio.create_task(rig.poll(AsyncExitStack(), rig.own))
+    await asyncio.sleep(0)
+
+    await rig.connections.close()
+
+    for task in (waiting, polling):
+        with pytest.raises(ClientClosed):
+            await task
+
+
+# ---------------------------------------------------------------- all at once
+
+
+class FakeClient:
+    """A client without a broker. The opening takes some turns of the loop, and may fail."""
+
+    def __init__(self, draw: random.Random) -> None:
+        self._draw = draw
+        self.max_waiting_requests: int | None = None
+        self.is_open = self.is_closed = False
+
+    async def open(self) -> None:
+        for _ in range(self._draw.randrange(4)):
+            await asyncio.sleep(0)
+        if self._draw.random() < 0.1:
+            raise ServerUnreachable("no broker")
+        self.is_open, self.max_waiting_requests = True, 8
+
+    async def close(self) -> None:
+        self.is_closed = True
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_the_limits_hold_and_no_client_is_closed_in_use_or_forgotten(seed: int):
+    draw = random.Random(seed)
+    clock = RigClock()
+    clock.hold()
+    made: list[FakeClient] = []
+
+    def make(key: KeySecret) -> Any:
+        made.append(FakeClient(draw))
+        return made[-1]
+
+    limit = 9
+    connections = BrokerConnections(make, limit, 60.0, clock)
+    outcomes: Counter[str] = Counter()
+
+    async def request(key: KeySecret, *, is_poll: bool) -> None:
+        try:
+            async with (connections.polling if is_poll else connections.client)(key) as client:
+                used = cast("FakeClient", client)
+                for _ in range(draw.randrange(30)):
+                    assert used.is_open
+                    assert not used.is_closed
+                    await asyncio.sleep(0)
+                outcomes["served"] += 1
+        except (TooManyKeysInUse, TooManyPolls, ServerUnreachable) as refusal:
+            outcomes[type(refusal).__name__] += 1
+
+    requests: list[asyncio.Task[None]] = []
+    for _ in range(3_000):
+        key = KeySecret(f"id-{draw.randrange(8)}", "changed" if draw.random() < 0.05 else "secret")
+        requests.append(asyncio.create_task(request(key, is_poll=draw.random() < 0.6)))
+        if draw.random() < 0.1:
+            draw.choice(requests[-10:]).cancel()
+        if draw.random() < 0.02:
+            clock.advance(61)
+            connections.close_idle()
+        if draw.random() < 0.5:
+            await asyncio.sleep(0)
+        assert len(connections) <= limit
+        assert connections.for_polls <= limit // 2
+    for result in await asyncio.gather(*requests, return_exceptions=True):
+        assert result is None or isinstance(result, asyncio.CancelledError), result
+    clock.advance(61)
+    connections.close_idle()
+    assert len(connections) == connections.keys == 0
+    await connections.close()
+
+    assert all(client.is_closed for client in made)
+    assert set(outcomes) == {"served", "TooManyKeysInUse", "TooManyPolls", "ServerUnreachable"}

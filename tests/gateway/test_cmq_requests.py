@@ -5,9 +5,11 @@ import time
 from typing import Any
 
 import pytest
+import yarl
 
 from cmqd_client.errors import ServerUnreachable
-from support.cmq_requests import encoded, signed
+from cmqd_gateway.key_secrets import KeySecret
+from support.cmq_requests import PATH, encoded, signed
 from support.gateway_rig import GatewayRig
 
 RECEIVE = {"Action": "ReceiveMessage", "queueName": "orders", "pollingWaitSeconds": 0}
@@ -17,6 +19,13 @@ NO_MESSAGE = (7000, "(10200)no message")
 def short(answer: dict[str, Any]) -> tuple[int, str]:
     """Return the code and the module code of an answer."""
     return answer["code"], answer["message"].partition(")")[0] + ")"
+
+
+async def another_key(rig: GatewayRig, account: str) -> KeySecret:
+    """Return the key of a new account."""
+    made = await rig.server.admin.accounts.create(account)
+    assert made.secret_key is not None
+    return rig.add_key(made.secret_id, made.secret_key)
 
 
 @pytest.mark.parametrize("name", ["ReceiveMessage", "receivemessage", "RECEIVEMESSAGE", "rECEIVEmESSAGE"])
@@ -35,6 +44,19 @@ async def test_both_signatures_and_both_treatments_of_at_signs_are_accepted(rig:
     assert (await rig.post(by_get, method="GET"))["code"] == 0
     left_out = rig.sign(base, method="GET", leave_out_at=True)
     assert short(await rig.post(left_out, method="GET")) == (4100, "(10030)")
+
+
+@pytest.mark.parametrize("action", ["ReceiveMessage", "Nonsense"])
+async def test_no_cache_keeps_an_answer(rig: GatewayRig, action: str):
+    await rig.server.put("orders", b"kept")
+    form = rig.sign({"Action": action, "queueName": "orders"}, method="GET")
+
+    async with rig.session.get(yarl.URL(f"http://{rig.host}{PATH}?{encoded(form).decode()}", encoded=True)) as response:
+        answer = await response.json()
+
+    assert answer["code"] == (0 if action == "ReceiveMessage" else 4000)
+    assert response.headers["Cache-Control"] == "no-store"
+    assert response.headers["Content-Type"] == "application/json; charset=utf-8"
 
 
 async def test_parameters_of_no_action_are_ignored(rig: GatewayRig):
@@ -92,15 +114,16 @@ async def test_temporary_keys_are_refused_with_a_text(rig: GatewayRig):
     assert "temporary keys (Token) are not supported" in answer["message"]
 
 
-@pytest.mark.parametrize("sign", [1, -1])
-async def test_a_time_stamp_outside_the_window_is_refused(rig: GatewayRig, sign: int):
-    window = rig.settings.timestamp_window_seconds
+@pytest.mark.parametrize(("sign", "direction"), [(1, "ahead of"), (-1, "behind")])
+async def test_a_time_stamp_outside_the_window_is_refused(rig: GatewayRig, sign: int, direction: str):
+    settings = rig.settings
+    limit = settings.timestamp_ahead_seconds if sign > 0 else settings.timestamp_behind_seconds
 
-    far = await rig.post(rig.sign(RECEIVE | {"Timestamp": int(time.time()) + sign * (window + 60)}))
-    near = await rig.post(rig.sign(RECEIVE | {"Timestamp": int(time.time()) + sign * (window - 60)}))
+    far = await rig.post(rig.sign(RECEIVE | {"Timestamp": int(time.time()) + sign * (limit + 40)}))
+    near = await rig.post(rig.sign(RECEIVE | {"Timestamp": int(time.time()) + sign * (limit - 40)}))
 
     assert short(far) == (4100, "(10030)")
-    assert ("ahead of" if sign > 0 else "behind") in far["message"]
+    assert f"s {direction} the clock of the gateway; the gateway accepts 220 s behind to 60 s ahead" in far["message"]
     assert short(near) == (7000, "(10200)")
 
 
@@ -200,20 +223,42 @@ async def test_a_key_over_its_rate_gets_the_codes_of_cmq():
     assert later["code"] == 7000
 
 
-async def test_a_broker_with_too_many_keys_throttles():
-    async with GatewayRig(gateway_connections=1) as rig:
-        made = await rig.server.admin.accounts.create("shop")
-        assert made.secret_key is not None
-        other = rig.add_key(made.secret_id, made.secret_key)
+async def test_with_all_connections_in_use_a_key_without_one_is_throttled():
+    async with GatewayRig(gateway_connections=2) as rig:
+        keys = [await another_key(rig, account) for account in ("shop", "mill")]
+        rig.server.link.hold()
+        held = [asyncio.create_task(rig.post(rig.sign({"Action": "ListQueue"}, key=key))) for key in keys]
+        while len(rig.server.link.held) != 2:
+            await rig.server.status("waiting_receives")
+
+        refused = await rig.call("ListQueue")
+        rig.server.link.let_go()
+        served = [await answer for answer in held]
+        # The other keys' connections are idle now, and the older makes room.
+        later = await rig.call("ListQueue")
+
+    assert short(refused) == (4420, "(10250)")
+    assert [answer["code"] for answer in served] == [0, 0]
+    assert later["code"] == 0
+
+
+async def test_with_all_connections_for_polls_in_use_polls_are_throttled_and_other_requests_served():
+    async with GatewayRig(gateway_connections=2) as rig:
+        other = await another_key(rig, "shop")
+        await rig.server.put("orders", b"a")
+        received = await rig.post(rig.sign(RECEIVE))
         polling = asyncio.create_task(rig.call("ReceiveMessage", queueName="orders", pollingWaitSeconds=30))
         while not await rig.server.status("waiting_receives"):
             pass
 
-        refused = await rig.post(rig.sign(RECEIVE, key=other))
-        await rig.server.put("orders", b"a")
-        assert (await polling)["code"] == 0
-        # The first key's connection is idle now and makes room.
-        served = await rig.post(rig.sign({"Action": "ListQueue"}, key=other))
+        refused = await rig.post(rig.sign(RECEIVE | {"pollingWaitSeconds": 1}, key=other))
+        created = await rig.post(rig.sign({"Action": "CreateQueue", "queueName": "orders"}, key=other))
+        without_wait = await rig.post(rig.sign(RECEIVE, key=other))
+        deleted = await rig.call("DeleteMessage", queueName="orders", receiptHandle=received["receiptHandle"])
+        sent = await rig.call("SendMessage", queueName="orders", msgBody="b")
 
+        assert (await polling)["msgBody"] == "b"
     assert short(refused) == (4420, "(10250)")
-    assert served["code"] == 0
+    assert "poll again" in refused["message"]
+    assert short(without_wait) == (7000, "(10200)")
+    assert created["code"] == deleted["code"] == sent["code"] == 0

@@ -51,7 +51,9 @@ async def test_a_publish_that_matches_nothing_fails_also_for_a_key_that_reads_no
     assert (refusal.code, refusal.reason) == (6030, Reason.NOTHING_MATCHES)
 
 
-async def test_a_dead_letter_queue_of_another_name_is_shown_without_its_id(rig: GatewayRig, calls: CmqCalls) -> None:
+async def test_a_dead_letter_queue_of_another_name_is_shown_without_name_and_id(
+    rig: GatewayRig, calls: CmqCalls
+) -> None:
     await calls.ok("CreateQueue", queueName="dead")
     policy = json.dumps({"deadLetterQueue": "dead", "policy": 0, "maxReceiveCount": 5})
     await calls.ok("SetQueueAttributes", queueName="orders", deadLetterPolicy=policy)
@@ -60,4 +62,4 @@ async def test_a_dead_letter_queue_of_another_name_is_shown_without_its_id(rig: 
     fields = await reader.ok("GetQueueAttributes", queueName="orders")
 
     assert fields["deadLetterPolicy"]["deadLetterQueue"] == ""
-    assert fields["deadLetterPolicy"]["deadLetterQueueName"] == "dead"
+    assert fields["deadLetterPolicy"]["deadLetterQueueName"] == "(hidden)"

@@ -3,6 +3,7 @@
 import http.client
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,7 +15,9 @@ from typing import Any
 import pytest
 
 from cmqd_client import sync
-from cmqd_gateway.__main__ import broker_address, read_key
+from cmqd_gateway.__main__ import broker_address, main, read_key, warn_of_plain_http, write_ready_file
+from cmqd_gateway.settings import Settings
+from support.certificates import make_certificate, shown_certificate
 from support.cmq_requests import PATH, encoded, signed
 from support.environment import plain_environment
 from support.eventually import eventually_elsewhere
@@ -53,6 +56,7 @@ def test_changes_of_keys_hold_at_once(server: RunningServer, tmp_path: Path):
         allowed = call(gateway, "CreateQueue", "imported-id", "imported-secret-key", queueName="orders")
         admin.accounts.set_key_enabled("imported-id", False)
         disabled = call(gateway, "ListQueue", "imported-id", "imported-secret-key")
+        stranger = call(gateway, "ListQueue", "imported-id", "another-secret-key")
         admin.accounts.set_key_enabled("imported-id", True)
         enabled = call(gateway, "ListQueue", "imported-id", "imported-secret-key")
         admin.accounts.delete_key("imported-id")
@@ -60,6 +64,9 @@ def test_changes_of_keys_hold_at_once(server: RunningServer, tmp_path: Path):
 
         answers = [unknown, known, forbidden, allowed, disabled, enabled, deleted]
         assert [answer["code"] for answer in answers] == [4100, 0, 4000, 0, 4100, 0, 4100]
+        modules = [answer["message"][:7] for answer in (unknown, disabled, deleted)]
+        assert stranger["message"][:7] == "(10030)"
+        assert modules == ["(10270)", "(10080)", "(10270)"]
         for secret in ("imported-secret-key", gateway.secret_key, gateway.own_key.partition(":")[2]):
             assert secret not in gateway.log
             assert secret not in server.log
@@ -92,6 +99,20 @@ def test_sigterm_ends_polls_without_messages_and_the_process_with_code_0(server:
 
     assert answers[0]["code"] == 7000
     assert [event in gateway.log for event in ("gateway_ready", "gateway_draining", "gateway_ended")] == [True] * 3
+
+
+def test_sighup_reads_the_tls_files_again(server: RunningServer, tmp_path: Path):
+    first = make_certificate(tmp_path, "first")
+    flags = ("--tls-certificate", str(tmp_path / "certificate.pem"), "--tls-key", str(tmp_path / "key.pem"))
+    with RunningGateway(tmp_path, server, "--listen-https", "127.0.0.1:0", *flags) as gateway:
+        host, _, port = gateway.ready["addresses"][1].rpartition(":")
+        assert shown_certificate(host, int(port)) == first
+        second = make_certificate(tmp_path, "second")
+
+        gateway.process.send_signal(signal.SIGHUP)
+        eventually_elsewhere(lambda: "reloaded" in gateway.log)
+
+        assert shown_certificate(host, int(port)) == second
 
 
 def command(server: RunningServer, *flags: str) -> list[str]:
@@ -155,7 +176,8 @@ def test_a_key_without_the_role_is_refused_with_a_reason(server: RunningServer, 
         (["--key-file", "right", "--listen", ""], "at least one address"),
         (["--key-file", "right", "--listen", "here"], "must be host:port"),
         (["--key-file", "right", "--listen-https", "127.0.0.1:0"], "must be given together"),
-        (["--key-file", "right", "--gateway-connections", "0"], "Must be >= 1"),
+        (["--key-file", "right", "--gateway-connections", "1"], "Must be >= 2"),
+        (["--key-file", "right", "--body-memory-bytes", "5000000"], "3/4 of body_memory_bytes"),
     ],
 )
 def test_wrong_flags_are_refused(tmp_path: Path, flags: list[str], text: str):
@@ -170,6 +192,29 @@ def test_wrong_flags_are_refused(tmp_path: Path, flags: list[str], text: str):
 
     assert ended.returncode != 0
     assert text in ended.stdout + ended.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_the_gateway_writes_no_core_dump(server: RunningServer, tmp_path: Path):
+    with RunningGateway(tmp_path, server) as gateway:
+        limits = Path(f"/proc/{gateway.process.pid}/limits").read_text()
+
+    assert re.search(r"^Max core file size +0 +0 ", limits, re.MULTILINE)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a flag of Linux")
+def test_no_program_gets_a_core_dump_by_a_pipe():
+    # In a process of its own: the flag would hold for the tests too. 3 is PR_GET_DUMPABLE.
+    program = (
+        "import ctypes; from cmqd_gateway.__main__ import hide_memory; prctl = ctypes.CDLL(None).prctl;"
+        " before = prctl(3, 0, 0, 0, 0); hide_memory(); print(before, prctl(3, 0, 0, 0, 0))"
+    )
+
+    ended = subprocess.run(
+        [sys.executable, "-c", program], env=plain_environment(), capture_output=True, text=True, check=True
+    )
+
+    assert ended.stdout.split() == ["1", "0"]
 
 
 def test_the_key_is_read_up_to_the_end_of_its_line():
@@ -187,3 +232,53 @@ def test_a_key_with_characters_of_urls_stays_as_it_is():
 
     assert (address.secret_id, address.secret_key, address.region) == ("i@d", "k/e:y", "r")
     assert address.others == (("other", 5680),)
+
+
+def test_plain_http_that_other_machines_can_use_is_a_warning(caplog: pytest.LogCaptureFixture):
+    warn_of_plain_http(Settings(listen="127.0.0.1:80", metrics_listen="[::1]:9100"))
+    warn_of_plain_http(Settings(listen="localhost:80"))
+    warn_of_plain_http(
+        Settings(listen="", listen_https="0.0.0.0:443", tls_certificate=Path("chain.pem"), tls_key=Path("key.pem"))
+    )
+    assert caplog.records == []
+
+    warn_of_plain_http(Settings(listen="0.0.0.0:80", metrics_listen="192.0.2.7:9100"))
+
+    assert [("listening_without_tls" in record.message, record.levelname) for record in caplog.records] == (
+        [(True, "WARNING")] * 2
+    )
+    assert "'0.0.0.0:80'" in caplog.text
+    assert "'192.0.2.7:9100'" in caplog.text
+
+
+def test_the_check_reads_key_and_files_and_ends(tmp_path: Path):
+    key = tmp_path / "key"
+    key.touch(mode=0o600)
+    key.write_text("a:b")
+    make_certificate(tmp_path, "first")
+    flags = ["--check", "--key-file", str(key), "--listen-https", "127.0.0.1:0"]
+    flags += ["--tls-key", str(tmp_path / "key.pem"), "--tls-certificate"]
+    metrics = ["--metrics-listen", "127.0.0.1:0", "--metrics-key-file"]
+
+    assert main([*flags, str(tmp_path / "certificate.pem")]) == 0
+    assert main([*flags, str(tmp_path / "key.pem")]) == 2
+    assert main([*flags, str(tmp_path / "certificate.pem"), *metrics, str(key)]) == 0
+    assert main([*flags, str(tmp_path / "certificate.pem"), *metrics, str(tmp_path / "absent")]) == 2
+
+
+def test_the_ready_file_appears_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    ready = tmp_path / "ready.json"
+    renamed: list[tuple[bytes, bool]] = []
+    rename = Path.rename
+
+    def watched(path: Path, target: Path) -> Path:
+        renamed.append((path.read_bytes(), target.exists()))
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", watched)
+
+    write_ready_file(ready, b"{}\n")
+
+    assert renamed == [(b"{}\n", False)]
+    assert ready.read_bytes() == b"{}\n"
+    assert list(tmp_path.iterdir()) == [ready]

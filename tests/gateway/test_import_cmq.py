@@ -270,8 +270,9 @@ async def test_moved_messages_are_active_also_in_a_queue_with_a_delay(
 class CloudEndpoint:
     """Answers a receive with more bytes than a batch of this broker has, as CMQ may; a gateway answers with less."""
 
-    def __init__(self, bodies: list[str]) -> None:
+    def __init__(self, bodies: list[str], enqueue_time: int = 0) -> None:
         self.bodies = bodies
+        self.enqueue_time = enqueue_time
         self.deleted: list[str] = []
 
     async def call(self, action: str, parameters: dict[str, Any], *, wait: float = 0) -> dict[str, Any]:
@@ -284,9 +285,24 @@ class CloudEndpoint:
         if not bodies:
             raise EndpointError(action, "(10200)no message", 7000)
         messages = [
-            {"msgBody": body, "msgId": str(number), "receiptHandle": str(number)} for number, body in enumerate(bodies)
+            {
+                "msgBody": body,
+                "msgId": str(number),
+                "receiptHandle": str(number),
+                "enqueueTime": self.enqueue_time,
+            }
+            for number, body in enumerate(bodies)
         ]
         return {"msgInfoList": messages}
+
+
+async def test_two_messages_with_an_id_are_both_copied(target: LocalServer) -> None:
+    """The second message is deleted at the source too, so without a copy of its own it would be lost."""
+    for body, enqueue_time in (("a", 1_700_000_000), ("b", 1_700_000_060)):
+        drained = await drain(cast("CmqEndpoint", CloudEndpoint([body], enqueue_time)), target)
+        assert drained.moved == 1
+
+    assert sorted(await target.bodies("orders")) == [b"a", b"b"]
 
 
 async def test_a_batch_over_the_limit_of_this_broker_is_stored_in_parts(target: LocalServer) -> None:
@@ -366,8 +382,20 @@ def test_bodies_and_ids_of_received_messages() -> None:
     assert body_of({"msgBody": "text"}) == b"text"
     encoded = base64.b64encode(b"\xff").decode()
     assert body_of({"msgBody": encoded, "msgBodyEncoding": "base64"}) == b"\xff"
-    assert dedup_id_of({"msgId": "17"}) == "cmq:17"
-    assert dedup_id_of({"msgId": "m" * 61}) is None
+
+
+def test_the_dedup_id_of_a_copy_is_made_from_id_and_time_of_sending() -> None:
+    ids = [
+        dedup_id_of({"msgId": msg_id, "enqueueTime": enqueue_time})
+        for msg_id in ("17", "18", "m" * 61, "m" * 62)
+        for enqueue_time in (1_700_000_000, 1_700_000_001)
+    ]
+
+    assert ids[0] == "cmq:17:1700000000"
+    assert len(set(ids)) == len(ids)
+    assert max(map(len, ids)) <= 64
+    assert dedup_id_of({"msgId": "m" * 61, "enqueueTime": 1_700_000_000}) == ids[4]
+    assert dedup_id_of({"msgId": "17"}) == "cmq:17:"
 
 
 # ---------------------------------------------------------------------- the endpoint

@@ -3,14 +3,19 @@
 import asyncio
 import socket
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Any
 
 import pytest
+from aiohttp import web
 
-from cmqd_client import Message, Queue
+from cmqd_client import Client, Message, Queue
+from cmqd_gateway.key_secrets import KeySecret
 from cmqd_gateway.server import DRAIN_SECONDS
 from support.cmq_requests import PATH, encoded
+from support.eventually import eventually
 from support.gateway_rig import GatewayRig
+from support.lost_answers import fail, lose_next_answer
 
 
 def request_bytes(rig: GatewayRig, form: dict[str, bytes]) -> bytes:
@@ -126,14 +131,105 @@ async def test_messages_that_arrive_as_the_client_closes_come_back_uncounted(
 
     monkeypatch.setattr(Queue, "receive", receive_and_lose)
     connection.sendall(request_bytes(rig, poll_form(rig, Action=action, numOfMsg=16)))
-    # The gateway runs in this loop, so the question to the broker comes first: it gives the gateway its turns.
-    while (await rig.server.info("orders")).active != 2 or not closed:
+    await eventually(lambda: closed)
+    while (await rig.server.info("orders")).active != 2:
         pass
 
     received = await rig.call("BatchReceiveMessage", queueName="orders", numOfMsg=16)
 
     assert [message["dequeueCount"] for message in received["msgInfoList"]] == [1, 1]
     assert "request_failed" not in caplog.text
+
+
+@pytest.mark.parametrize("wait", [0, 30])
+async def test_messages_come_back_uncounted_also_if_the_client_of_their_receive_is_closed_by_then(
+    rig: GatewayRig, monkeypatch: pytest.MonkeyPatch, wait: int
+):
+    await rig.server.put("orders", b"kept")
+    lost = lose_next_answer(rig, monkeypatch)
+    _, writer = await rig.open_raw()
+    writer.write(request_bytes(rig, poll_form(rig, pollingWaitSeconds=wait)))
+    await lost.wait()
+    while not (await rig.server.info("orders")).active:
+        pass
+    writer.close()
+
+    received = await rig.call("ReceiveMessage", queueName="orders")
+
+    assert (received["msgBody"], received["dequeueCount"]) == ("kept", 1)
+
+
+async def test_messages_come_back_uncounted_also_if_all_connections_are_in_use_at_first(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    async with GatewayRig(gateway_connections=2) as rig, AsyncExitStack() as others:
+        made = [await rig.server.admin.accounts.create(account) for account in ("shop", "mill")]
+        keys = [KeySecret(key.secret_id, key.secret_key or "") for key in made]
+        connections = rig.gateway.connections
+        prepare, client = web.Response.prepare, connections.client
+        asked: list[KeySecret] = []
+
+        def asked_client(key: KeySecret) -> AbstractAsyncContextManager[Client]:
+            asked.append(key)
+            return client(key)
+
+        async def lose(response: web.Response, request: web.BaseRequest) -> None:
+            monkeypatch.setattr(web.Response, "prepare", prepare)
+            for key in keys:
+                await others.enter_async_context(client(key))
+            raise ConnectionResetError("lost by the test")
+
+        monkeypatch.setattr(web.Response, "prepare", lose)
+        monkeypatch.setattr(connections, "client", asked_client)
+        await rig.server.put("orders", b"kept")
+        _, writer = await rig.open_raw()
+        writer.write(request_bytes(rig, poll_form(rig)))
+        await eventually(lambda: rig.own_key in asked)
+        writer.close()
+        await others.aclose()
+        while not (await rig.server.info("orders")).active:
+            pass
+
+        received = await rig.call("ReceiveMessage", queueName="orders")
+
+        assert (received["msgBody"], received["dequeueCount"]) == ("kept", 1)
+
+
+@pytest.mark.parametrize("function", ["actions.messages._message_fields", "endpoint.msgspec.json.encode"])
+async def test_messages_of_an_answer_that_cannot_be_made_come_back_uncounted(
+    rig: GatewayRig, monkeypatch: pytest.MonkeyPatch, function: str
+):
+    await rig.server.put("orders", b"kept")
+    _, writer = await rig.open_raw()
+    with monkeypatch.context() as faulty:
+        faulty.setattr(f"cmqd_gateway.cmq.{function}", fail)
+        writer.write(request_bytes(rig, poll_form(rig)))
+        while not (await rig.server.info("orders")).in_flight:
+            pass
+        while not (await rig.server.info("orders")).active:
+            pass
+    writer.close()
+
+    received = await rig.call("ReceiveMessage", queueName="orders")
+
+    assert (received["msgBody"], received["dequeueCount"]) == ("kept", 1)
+
+
+async def test_polls_of_a_key_refuse_none_of_its_sends_and_deletes():
+    """The broker refuses the fifth unanswered request in a connection; the polls are more."""
+    async with GatewayRig(broker={"max_requests_per_connection": 4}) as rig:
+        await rig.server.put("orders", b"taken")
+        taken = await rig.call("ReceiveMessage", queueName="orders", pollingWaitSeconds=0)
+        polls = [asyncio.create_task(rig.post(poll_form(rig))) for _ in range(8)]
+        while await rig.server.status("waiting_receives") != len(polls):
+            assert not [poll.result() for poll in polls if poll.done()]
+
+        deleted = await rig.call("DeleteMessage", queueName="orders", receiptHandle=taken["receiptHandle"])
+        sent = [await rig.call("SendMessage", queueName="orders", msgBody=f"{number}") for number in range(8)]
+
+        assert deleted["code"] == 0
+        assert [answer["code"] for answer in sent] == [0] * 8
+        assert sorted([(await poll)["msgBody"] for poll in polls]) == [f"{number}" for number in range(8)]
 
 
 async def test_pipelined_requests_are_answered_in_order(rig: GatewayRig):
@@ -174,6 +270,29 @@ async def test_at_the_end_of_the_gateway_polls_end_empty_and_connections_close(r
     writer.close()
     with pytest.raises(ConnectionRefusedError):
         await rig.open_raw()
+
+
+async def test_messages_of_an_answer_that_the_end_of_the_gateway_cuts_off_come_back_uncounted(
+    rig: GatewayRig, monkeypatch: pytest.MonkeyPatch
+):
+    writing = asyncio.Event()
+
+    async def write_without_end(response: web.Response, request: web.BaseRequest) -> None:
+        writing.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr("cmqd_gateway.server.DRAIN_SECONDS", 0.01)
+    monkeypatch.setattr(web.Response, "prepare", write_without_end)
+    await rig.server.put("orders", b"kept")
+    _, writer = await rig.open_raw()
+    writer.write(request_bytes(rig, poll_form(rig)))
+    await writing.wait()
+
+    await rig.http_server.close()
+
+    (message,) = await rig.server.admin.queue("orders").receive()
+    assert (message.body, message.receive_count) == (b"kept", 1)
+    writer.close()
 
 
 async def test_idle_connections_do_not_delay_the_end_of_the_gateway(rig: GatewayRig):

@@ -1,6 +1,10 @@
-"""``/metrics``, ``/healthz`` and ``/readyz``: who may read what, on which listener, and the form of the answers."""
+"""``/metrics``, ``/healthz`` and ``/readyz``: permissions to read, listeners, and the form of the answers."""
 
 import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncGenerator
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -9,8 +13,16 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from cmqd_client import Client, connect
 from cmqd_client.errors import ConnectionLost
+from cmqd_gateway import server
 from cmqd_gateway.key_secrets import KeySecret
-from cmqd_gateway.monitoring.figures import FigureCache, Figures, read_figures
+from cmqd_gateway.monitoring import readiness
+from cmqd_gateway.monitoring.collector import exposition
+from cmqd_gateway.monitoring.figures import FigureCache, read_figures
+from cmqd_gateway.monitoring.readiness import KEPT_SECONDS
+from cmqd_gateway.settings import Settings
+from cmqd_protocol import messages as wire
+from cmqd_protocol.errors import ErrorCode
+from support.eventually import eventually
 from support.gateway_rig import GatewayRig, RigClock
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
@@ -82,6 +94,8 @@ async def test_admin_reads_queues_topics_totals_and_the_broker() -> None:
         assert found["cmqd_commit_duration_seconds_bucket", labels(le="+Inf")] > 0
         assert found["cmqd_process_resident_memory_bytes", labels(process="loop")] > 1_000_000
         assert found["cmqd_gateway_keys", ()] == 1
+        assert found["cmqd_gateway_broker_connections", labels(use="requests")] == 1
+        assert found["cmqd_gateway_broker_connections", labels(use="polls")] == 0
         await client.close()
 
 
@@ -131,12 +145,15 @@ async def test_a_request_without_a_key_or_with_a_wrong_one_or_without_the_role_i
 
 
 async def test_with_a_key_of_its_own_the_gateway_shows_metrics_to_all_who_reach_the_listener() -> None:
-    async with GatewayRig() as rig:
+    async with GatewayRig(metrics_listen="127.0.0.1:0", metrics_key_file=Path("metrics.key")) as rig:
         rig.gateway.metrics_key = rig.own_key
+        assert rig.http_server.metrics_address is not None
+        host, port = rig.http_server.metrics_address
 
-        status, text = await get(rig, "/metrics")
+        status, text = await get(rig, "/metrics", at=f"{host}:{port}")
 
         assert status == 200
+        assert (await get(rig, "/metrics"))[0] == 404
         assert samples_of(text)["cmqd_queues", ()] == 1
 
 
@@ -180,7 +197,7 @@ async def test_all_pages_are_read() -> None:
 
         figures = await read_figures(client, 1000)
 
-        assert {queue.queue for queue in figures.queues} == names | {"orders"}
+        assert {queue.queue for queue in figures.top.queues} == names | {"orders"}
         assert figures.metrics.queues == 451
         await client.close()
 
@@ -191,7 +208,7 @@ async def test_requests_within_the_time_of_the_cache_share_a_reading_also_while_
     opened = 0
     async with GatewayRig() as rig:
         client = await native(rig)
-        cache = FigureCache(10, 1.0, clock)
+        cache = FigureCache(10, 1.0, exposition, clock)
 
         class Opening:
             async def __aenter__(self) -> Client:
@@ -213,10 +230,85 @@ async def test_requests_within_the_time_of_the_cache_share_a_reading_also_while_
         await client.close()
 
 
+async def test_a_failed_reading_is_used_as_long_as_a_text_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    async with GatewayRig() as rig:
+        cache = FigureCache(10, 1.0, exposition, rig.clock)
+        rig.clock.hold()
+        opened = 0
+
+        @contextlib.asynccontextmanager
+        async def gone() -> AsyncGenerator[Client]:
+            nonlocal opened
+            opened += 1
+            raise ConnectionLost("the broker is away")
+            yield
+
+        for _ in range(5):
+            with pytest.raises(ConnectionLost):
+                await cache.get("key", gone)
+        assert opened == 1
+        assert len([record for record in caplog.records if "metrics_not_read" in record.getMessage()]) == 1
+
+        rig.clock.advance(1.0)
+        with pytest.raises(ConnectionLost):
+            await cache.get("key", gone)
+        assert opened == 2
+
+
+async def test_strangers_write_no_line_to_the_log_while_the_broker_is_away(caplog: pytest.LogCaptureFixture) -> None:
+    async with GatewayRig() as rig:
+        rig.table.failure = ConnectionLost("the broker is away")
+
+        for number in range(5):
+            assert (await get(rig, "/metrics", KeySecret(f"AKIDstranger{number}", "x")))[0] == 503
+
+        assert caplog.records == []
+
+
+async def test_texts_that_may_no_longer_be_used_leave_memory() -> None:
+    async with GatewayRig() as rig:
+        rig.clock.hold()
+        cache = FigureCache(10, 1.0, exposition, rig.clock)
+
+        @contextlib.asynccontextmanager
+        async def gone() -> AsyncGenerator[Client]:
+            raise ConnectionLost("the broker is away")
+            yield
+
+        for key in ("early", "late"):
+            with pytest.raises(ConnectionLost):
+                await cache.get(key, gone)
+            rig.clock.advance(0.75)
+
+        cache.drop_old()
+        assert len(cache) == 1
+        rig.clock.advance(0.5)
+        cache.drop_old()
+        assert len(cache) == 0
+
+
+async def test_the_gateway_drops_old_texts_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "CHECK_SECONDS", 0.001)
+    async with GatewayRig() as rig:
+        assert (await get(rig, "/metrics", rig.own_key))[0] == 200
+        rig.clock.advance(rig.settings.metrics_cache_seconds)
+
+        await eventually(lambda: len(rig.gateway.figures) == 0)
+
+
+async def test_the_answer_before_an_older_broker_says_so() -> None:
+    async with GatewayRig() as rig:
+        rig.server.link.refuse(wire.GetTopMetrics, ErrorCode.UNKNOWN_OPERATION, "operation 181 is unknown")
+
+        status, text = await get(rig, "/metrics", rig.own_key)
+
+        assert (status, text) == (503, "the broker is older than this gateway and has no metrics\n")
+
+
 async def test_a_request_that_is_given_up_leaves_the_reading_to_the_others() -> None:
     async with GatewayRig() as rig:
         client = await native(rig)
-        cache = FigureCache(10, 1.0, rig.clock)
+        cache = FigureCache(10, 1.0, exposition, rig.clock)
         may_open = asyncio.Event()
 
         class Opening:
@@ -232,30 +324,99 @@ async def test_a_request_that_is_given_up_leaves_the_reading_to_the_others() -> 
         tasks[0].cancel()
         may_open.set()
 
-        assert isinstance(await tasks[1], Figures)
+        assert b"cmqd_queues 1.0" in await tasks[1]
         await client.close()
+
+
+def test_a_key_for_all_requests_of_metrics_needs_a_listener_for_metrics_alone() -> None:
+    with pytest.raises(ValueError, match="metrics_key_file needs metrics_listen"):
+        Settings(metrics_key_file=Path("metrics.key"))
+
+
+class ProbedBroker:
+    """A broker that counts the probes, and answers or fails or hangs."""
+
+    def __init__(self, rig: GatewayRig) -> None:
+        self.asked = 0
+        self.failure: Exception | None = None
+        self.answers = asyncio.Event()
+        self.answers.set()
+        self.probed = asyncio.Event()
+        rig.gateway.readiness.probe = self.probe
+
+    async def probe(self) -> None:
+        self.asked += 1
+        self.probed.set()
+        await self.answers.wait()
+        if self.failure is not None:
+            raise self.failure
+
+
+NOT_READY = (503, "the broker does not answer\n")
 
 
 async def test_the_gateway_is_ready_while_the_broker_answers_and_it_does_not_end() -> None:
     async with GatewayRig() as rig:
-        asked = 0
-        failure: Exception | None = None
-
-        async def probe() -> None:
-            nonlocal asked
-            asked += 1
-            if failure is not None:
-                raise failure
-
-        rig.gateway.probe = probe
+        broker = ProbedBroker(rig)
         assert (await get(rig, "/readyz"))[0] == 200
-        failure = ConnectionLost("the broker at a secret address is gone")
-        status, text = await get(rig, "/readyz")
-        assert (status, text) == (503, "the broker does not answer\n")
+        broker.failure = ConnectionLost("the broker at a secret address is gone")
+        rig.clock.advance(KEPT_SECONDS)
+        assert await get(rig, "/readyz") == NOT_READY
         assert (await get(rig, "/healthz"))[0] == 200
-        assert asked == 2
+        assert broker.asked == 2
         rig.gateway.is_draining = True
         assert (await get(rig, "/readyz"))[0] == 503
+
+
+async def test_strangers_cause_one_probe_a_second_and_a_line_for_each_change(caplog: pytest.LogCaptureFixture) -> None:
+    async with GatewayRig() as rig:
+        rig.clock.hold()
+        broker = ProbedBroker(rig)
+        broker.answers.clear()
+        asking = [asyncio.create_task(get(rig, "/readyz")) for _ in range(20)]
+        await broker.probed.wait()
+        asking[0].cancel()
+        broker.answers.set()
+        assert {await each for each in asking[1:]} == {(200, "ready\n")}
+        for _ in range(20):
+            assert (await get(rig, "/readyz"))[0] == 200
+        assert broker.asked == 1
+
+        with caplog.at_level(logging.INFO):
+            for failure in (None, ConnectionLost("gone"), ConnectionLost("gone"), None, None):
+                broker.failure = failure
+                rig.clock.advance(KEPT_SECONDS)
+                for _ in range(5):
+                    assert (await get(rig, "/readyz"))[0] == (503 if failure else 200)
+
+        assert broker.asked == 6
+        lines = [record.getMessage() for record in caplog.records if "ready" in record.getMessage()]
+        assert [("not_ready" in line, "ready_again" in line) for line in lines] == [(True, False), (False, True)]
+
+
+async def test_other_requests_are_authenticated_and_answered_while_a_probe_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(readiness, "PROBE_SECONDS", 3600)
+    async with GatewayRig() as rig:
+        broker = ProbedBroker(rig)
+        broker.answers.clear()
+        asking = asyncio.create_task(get(rig, "/readyz"))
+        await broker.probed.wait()
+
+        assert (await get(rig, "/metrics", rig.own_key))[0] == 200
+        assert not asking.done()
+
+        broker.answers.set()
+        assert (await asking)[0] == 200
+
+
+async def test_a_probe_without_an_answer_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readiness, "PROBE_SECONDS", 0.01)
+    async with GatewayRig() as rig:
+        ProbedBroker(rig).answers.clear()
+
+        assert await get(rig, "/readyz") == NOT_READY
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])

@@ -12,17 +12,19 @@ from typing import Any
 
 import pytest
 
-from cmqd_client.metrics import Metrics
+from cmqd_client.metrics import Metrics, TopMetrics
 from cmqd_gateway.monitoring import collector
 from cmqd_gateway.monitoring.collector import exposition, families
-from cmqd_gateway.monitoring.figures import Figures, ShownSubscription, StateCounts
+from cmqd_gateway.monitoring.figures import Figures
 from cmqd_types.metrics import (
     DURATIONS_US,
     SIZES,
+    MetricSums,
     QueueMetrics,
     ServerMetrics,
     SubscriptionMetrics,
     TopicMetrics,
+    TopSubscription,
     histogram,
 )
 from cmqd_types.totals import QueueTotals, SubscriptionTotals, TopicTotals
@@ -52,24 +54,32 @@ def some_figures(queues: int = 1) -> Figures:
         loop_cpu_us_total=2_500_000,
     )
     subscription = SubscriptionMetrics("web", 4, "https", 1, 2, True, NOW_MS - 2_000, SubscriptionTotals(3, 4, 5))
+    time = datetime.fromtimestamp(NOW_MS / 1000, UTC)
     return Figures(
         metrics=Metrics(
-            datetime.fromtimestamp(NOW_MS / 1000, UTC),
+            time,
             *(QueueTotals(sent=7), TopicTotals(published=8), SubscriptionTotals(9)),
             *(queues, 1, 1, server, 1),
         ),
-        states=StateCounts(active=3),
-        waiting_receives=2,
-        oldest_age_seconds=1.5,
-        undelivered=3,
-        oldest_undelivered_age_seconds=2.0,
-        queues=[
-            QueueMetrics("a", f"queue-{number}", number, 3, 0, 0, 0, 0, 0, 2, NOW_MS - 1_500, 11, QueueTotals(sent=7))
-            for number in range(queues)
-        ],
-        topics=[TopicMetrics("a", "news", 3, 3, TopicTotals(published=8), [subscription])],
-        subscriptions=[ShownSubscription("a", "news", subscription)],
-        now_ms=NOW_MS,
+        top=TopMetrics(
+            time,
+            MetricSums(
+                active=3,
+                waiting_receives=2,
+                oldest_message_ms=NOW_MS - 1_500,
+                undelivered=3,
+                oldest_undelivered_ms=NOW_MS - 2_000,
+            ),
+            [
+                QueueMetrics(
+                    "a", f"queue-{number}", number, 3, 0, 0, 0, 0, 0, 2, NOW_MS - 1_500, 11, QueueTotals(sent=7)
+                )
+                for number in range(queues)
+            ],
+            [TopicMetrics("a", "news", 3, 3, TopicTotals(published=8), [])],
+            [TopSubscription("a", "news", subscription)],
+            2,
+        ),
         seconds=0.01,
     )
 
@@ -77,7 +87,7 @@ def some_figures(queues: int = 1) -> Figures:
 def exported() -> set[str]:
     """The names of all samples, and those of the gateway itself."""
     names = {sample.name for family in families(some_figures()) for sample in family.samples}
-    return names | {"cmqd_gateway_http_connections", "cmqd_gateway_keys"}
+    return names | {"cmqd_gateway_http_connections", "cmqd_gateway_keys", "cmqd_gateway_broker_connections"}
 
 
 def expressions() -> Iterator[str]:
@@ -170,7 +180,7 @@ def test_the_rules_use_exported_names() -> None:
 def test_there_is_a_rule_for_everything_that_must_wake_an_operator() -> None:
     alerts = set(re.findall(r"alert: (\w+)", RULES.read_text(encoding="utf-8")))
 
-    for subject in ("OldestMessage", "Disk", "DeadLettersGrow", "PushesFail", "LoopLag"):
+    for subject in ("OldestMessage", "Disk", "DeadLettersGrow", "PushesFail", "LoopLag", "PromisedMemory"):
         assert any(subject in alert for alert in alerts), subject
 
 

@@ -14,7 +14,9 @@ from cmqd_client import Message, Queue
 from cmqd_client.errors import ServerUnreachable
 from cmqd_gateway.key_secrets import KeySecret
 from cmqd_gateway.rest.table import BASE
+from support.eventually import eventually
 from support.gateway_rig import GatewayRig
+from support.lost_answers import fail, lose_next_answer
 from support.rest_calls import RestCalls
 
 # ---------------------------------------------------------------- keys
@@ -209,6 +211,17 @@ async def test_a_large_message_goes_through(rest: RestCalls):
     assert (message.body == text, message.encoding) == (True, "base64")
 
 
+async def test_a_list_that_is_far_too_long_is_refused(rest: RestCalls):
+    raw = b'{"receipt_handles": [%s]}' % b",".join([b'"1"'] * 1_000_000)
+
+    answer = await rest.send(
+        "POST", "/queues/orders/delete/batch", raw, rest.bearer() | {"Content-Type": "application/json"}
+    )
+
+    assert (answer.status, answer.problem().name) == (400, "invalid_argument")
+    assert "more than 257 strings" in answer.problem().detail
+
+
 async def test_a_body_over_the_limit_is_refused(rest: RestCalls):
     limit = rest.rig.settings.max_request_bytes
     answer = await rest.answer("send_message", queue="orders", body={"body": "x" * limit})
@@ -342,19 +355,57 @@ async def test_messages_that_arrive_as_the_client_closes_come_back_uncounted(
     await rest.rig.server.put("orders", b"a", b"b")
     connection = socket.create_connection(rest.rig.http_server.addresses[0])
     receive = Queue.receive
+    closed: list[int] = []
 
     async def receive_and_lose(*arguments: Any, **named: Any) -> list[Message[bytes]]:
         monkeypatch.setattr(Queue, "receive", receive)
         messages = await receive(*arguments, **named)
         connection.close()
+        closed.append(len(messages))
         return messages
 
     monkeypatch.setattr(Queue, "receive", receive_and_lose)
     connection.sendall(poll_bytes(rest, max_messages=16))
-    while (await rest.rig.server.info("orders")).active != 2 or Queue.receive is not receive:
+    await eventually(lambda: closed)
+    while (await rest.rig.server.info("orders")).active != 2:
         pass
 
     assert [message.receive_count for message in await rest.received("orders")] == [1, 1]
+
+
+@pytest.mark.parametrize("wait", [0, 30])
+async def test_messages_come_back_uncounted_also_if_the_client_of_their_receive_is_closed_by_then(
+    rest: RestCalls, monkeypatch: pytest.MonkeyPatch, wait: int
+):
+    await rest.rig.server.put("orders", b"kept")
+    lost = lose_next_answer(rest.rig, monkeypatch)
+    _, writer = await rest.rig.open_raw()
+    writer.write(poll_bytes(rest, wait=wait))
+    await lost.wait()
+    while not (await rest.rig.server.info("orders")).active:
+        pass
+    writer.close()
+
+    (message,) = await rest.received("orders")
+    assert (message.body, message.receive_count) == ("kept", 1)
+
+
+@pytest.mark.parametrize(
+    "function", ["cmqd_gateway.rest.functions.messages._received", "cmqd_gateway.rest.operation.Operation.status"]
+)
+async def test_messages_of_an_answer_that_cannot_be_made_come_back_uncounted(
+    rest: RestCalls, monkeypatch: pytest.MonkeyPatch, function: str
+):
+    await rest.rig.server.put("orders", b"kept")
+    with monkeypatch.context() as faulty:
+        faulty.setattr(function, fail)
+        problem = await rest.refused("receive_messages", queue="orders", body={"wait": 0})
+    while not (await rest.rig.server.info("orders")).active:
+        pass
+
+    assert (problem.status, problem.name) == (500, "internal_error")
+    (message,) = await rest.received("orders")
+    assert (message.body, message.receive_count) == ("kept", 1)
 
 
 # ---------------------------------------------------------------- the gateway and its broker
@@ -394,18 +445,40 @@ async def test_a_poll_of_a_gateway_that_ends_is_answered_with_503(rest: RestCall
 
 @pytest.fixture
 async def narrow() -> AsyncGenerator[RestCalls]:
-    async with GatewayRig(gateway_connections=1) as rig:
+    async with GatewayRig(gateway_connections=2) as rig:
         yield RestCalls(rig)
 
 
 async def test_a_key_without_a_free_connection_to_the_broker_is_answered_with_503(narrow: RestCalls):
-    shop = await narrow.in_account("shop")
-    poll = asyncio.create_task(shop.received("orders", wait=30))
-    await waiting_receives(narrow, 1)
+    others = [await narrow.in_account(account) for account in ("shop", "mill")]
+    link = narrow.rig.server.link
+    link.hold()
+    held = [asyncio.create_task(calls.ok("list_queues")) for calls in others]
+    while len(link.held) != 2:
+        await narrow.rig.server.status("waiting_receives")
 
     problem = await narrow.refused("list_queues")
 
     assert (problem.status, problem.name, problem.retryable) == (503, "too_many_connections", True)
+    link.let_go()
+    for answer in held:
+        assert (await answer).total == 1
+    await narrow.ok("list_queues")
+
+
+async def test_polls_that_take_all_their_connections_refuse_further_polls_and_no_other_request(narrow: RestCalls):
+    shop = await narrow.in_account("shop")
+    poll = asyncio.create_task(shop.received("orders", wait=30))
+    await waiting_receives(narrow, 1)
+
+    problem = await narrow.refused("receive_messages", queue="orders", body={"wait": 30})
+    of_queue = await narrow.refused("receive_messages", queue="orders", body={})
+
+    assert (problem.status, problem.name, problem.retryable) == (503, "too_many_connections", True)
+    assert (of_queue.status, of_queue.name) == (503, "too_many_connections")
+    await narrow.ok("send_message", queue="orders", body={"body": "a"})
+    (message,) = await narrow.received("orders")
+    await narrow.ok("delete_message", queue="orders", body={"receipt_handle": message.receipt_handle})
     await shop.ok("send_message", queue="orders", body={"body": "x"})
     assert len(await poll) == 1
 

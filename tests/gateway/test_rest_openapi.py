@@ -1,4 +1,4 @@
-"""The OpenAPI document of the JSON API: generated from the table, complete, and without a type that nobody uses."""
+"""The OpenAPI document of the JSON API: generated from the table, complete, and without unused types."""
 
 import json
 import re

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cmqd_gateway.rest.problems import Problem, ProblemError
-from cmqd_gateway.rest.reading import read_body, read_idempotency_key, read_query
+from cmqd_gateway.rest.reading import count_steps, read_body, read_idempotency_key, read_query
 from cmqd_gateway.rest.table import OPERATIONS
 from cmqd_gateway.rest.types import (
     Decisions,
@@ -26,6 +26,7 @@ from cmqd_gateway.rest.types import (
     SetKey,
 )
 from cmqd_gateway.rest.values import body_bytes, json_body
+from cmqd_gateway.turns import at_once
 
 
 def body(value: Any, kind: type[Any]) -> Any:
@@ -43,6 +44,61 @@ def test_an_empty_body_is_a_request_without_fields():
     assert read_body(None, None, b"", ReceiveMessages) == ReceiveMessages()
     with pytest.raises(ProblemError, match="body is missing"):
         read_body(None, None, b"", SendMessage)
+
+
+def many(entry: str, count: int, name: str) -> bytes:
+    return b'{"%s": [%s]}' % (name.encode(), b",".join([entry.encode()] * count))
+
+
+@pytest.mark.parametrize(
+    ("raw", "kind"),
+    [
+        (many('"1"', 100_000, "receipt_handles"), HandlesRequest),
+        (many('{"body":""}', 100_000, "messages"), SendMessages),
+        (many('"\\\\"', 100_000, "receipt_handles"), HandlesRequest),
+        (b'{"body": "x", "headers": {%s}}' % b",".join(b'"%d":""' % number for number in range(10_000)), SendMessage),
+        (b'{"body": "x", %s}' % b",".join([b'"delay": 1'] * 10_000), SendMessage),
+    ],
+    ids=["handles", "messages", "escaped backslashes", "headers", "repeated fields"],
+)
+def test_far_too_many_entries_are_refused_before_they_are_decoded(raw: bytes, kind: type[Any]):
+    with pytest.raises(ProblemError, match="too many entries") as caught:
+        at_once(count_steps(raw, kind))
+
+    assert (caught.value.problem.status, caught.value.problem.name) == (400, "invalid_argument")
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        ({"body": 'say "yes" \\' * 200_000}, SendMessage),
+        ({"body": '"' * 1_000_000}, SendMessage),
+        ({"body": "\\" * 1_000_000}, SendMessage),
+        (
+            {"messages": [{"body": '{"id": "1"}' * 300, "headers": {f"h{n}": "v" for n in range(32)}}] * 256},
+            SendMessages,
+        ),
+        ({"receipt_handles": ["1" * 19] * 256}, HandlesRequest),
+    ],
+    ids=["escapes", "quotes", "backslashes", "the largest batch", "handles"],
+)
+@pytest.mark.parametrize("at_once_bytes", [999, 262_144])
+def test_large_bodies_with_few_entries_are_counted_right(
+    value: Any, kind: type[Any], at_once_bytes: int, monkeypatch: pytest.MonkeyPatch
+):
+    # The small slices cut escaped quotes apart.
+    monkeypatch.setattr("cmqd_gateway.rest.reading._COUNTED_AT_ONCE", at_once_bytes)
+
+    at_once(count_steps(json.dumps(value).encode(), kind))
+
+
+@pytest.mark.parametrize("operation", [operation for operation in OPERATIONS if operation.body.__struct_fields__])
+def test_each_list_of_a_request_has_a_limit(operation: Any):
+    # 20 KB of short strings: no operation but the batches of messages takes as many.
+    raw = b'{"x": [%s]}' % b",".join([b'""'] * 25_000)
+
+    with pytest.raises(ProblemError, match="too many entries"):
+        at_once(count_steps(raw * 2, operation.body))
 
 
 @pytest.mark.parametrize("content_type", [None, "text/plain", "application/x-www-form-urlencoded", "application/xml"])

@@ -42,4 +42,4 @@ async def open_rig(place: Place) -> AsyncIterator[OpenRig]:
         try:
             await rig.log.close()
         except LogFailed:
-            pass  # a test crashed it, or closed it itself
+            pass  # a test crashed or closed the log itself

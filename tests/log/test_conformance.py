@@ -1,4 +1,4 @@
-"""The contract of ``cmqd.log.interface``, checked for each log of this project."""
+"""The contract of ``cmqd.log.interface``, checked for every log of this project."""
 
 import asyncio
 
@@ -174,7 +174,7 @@ async def test_after_a_crash_what_was_durable_is_there_and_the_rest_is_not(open_
 
 
 def told(rig: LogRig) -> list[AnyPart]:
-    """The parts of the checkpoint as the core wrote them; the storage adds the id of its log."""
+    """The parts of the checkpoint as written by the core; the storage adds the id of its log."""
     header, *others = rig.parts
     assert isinstance(header, CheckpointHeader)
     assert rig.report is not None
@@ -219,7 +219,7 @@ async def test_a_checkpoint_counts_only_once_its_end_is_durable(open_rig: OpenRi
     rig.send(1, 1, 1)
     for part in checkpoint_parts(1, 2):
         rig.log.write_checkpoint(part)
-    await rig.page(1, [0, 1])  # whatever was sent before has arrived by now
+    await rig.page(1, [0, 1])  # all earlier answers have arrived by now
     assert rig.checkpoints_done == []
 
     await rig.commit()
@@ -441,13 +441,13 @@ async def test_a_segment_stays_until_the_deletes_that_emptied_it_are_durable(ope
     await rig.checkpoint()
     await rig.checkpoint()
     (segment,) = rig.log.closed_segments()
-    # Nothing leaves before a flush: the open row stands for a commit that takes its time.
+    # No row leaves before a flush: the open row stands for a slow commit.
     delete_lsn = rig.log.append([deleted(1, 0, 3)], (), NOW_MS)
 
     dropping = asyncio.create_task(rig.log.drop_segments([segment.number], delete_lsn))
     await asyncio.sleep(0)
     assert rig.log.closed_segments() == []
-    # A second request, answered behind the first: that one has been looked at by then.
+    # A second request, answered behind the first: the first has been examined by then.
     assert await rig.log.drop_segments([77], 0) == []
     assert not dropping.done()
     messages, _ = await rig.page(1, [0, 3])

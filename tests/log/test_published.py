@@ -1,4 +1,4 @@
-"""What was published, in every log: bodies once, found by the topic and by each queue that got a copy."""
+"""Publishes in every log: bodies stored once, found by the topic and by every queue with a copy."""
 
 from collections.abc import Sequence
 
@@ -19,7 +19,7 @@ def names_of(queues: Sequence[int]) -> list[str]:
 def published(
     first: int, count: int, queues: Sequence[int] = QUEUES, size: int = 40, labels: list[Labels] | None = None
 ) -> tuple[MessagesPublished, list[bytes]]:
-    """Messages of the topic and their copies: at the same position in the first queue, ten higher in each next one."""
+    """Messages of the topic and their copies: same position in the first queue, ten higher in every further queue."""
     bodies = [body(TOPIC, position, size) for position in range(first, first + count)]
     copies = [number for place, queue_id in enumerate(queues) for number in (queue_id, first + 10 * place)]
     sizes = [len(each) for each in bodies]
@@ -45,7 +45,7 @@ def publish(
 
 
 def copy(place: int, first: int, count: int, number: int, labels: Labels | None = None) -> StoredMessage:
-    """Message ``number`` of what ``published`` makes, in the ``place``-th queue."""
+    """Message ``number`` of ``published``, in the ``place``-th queue."""
     copy_id = FIRST_COPY + 100 * first + place * count + number
     copy_of = CopyOf("topic", f"for-{QUEUES[place]}", 100 + first + number, NOW_MS, labels)
     return StoredMessage(first + 10 * place + number, copy_id, NOW_MS, body(TOPIC, first + number), copy_of=copy_of)
@@ -183,7 +183,7 @@ async def test_a_queue_that_is_named_twice_has_two_copies(open_rig: OpenRig) -> 
     assert missing == []
 
 
-async def test_what_is_published_for_no_queue_is_read_by_topic(open_rig: OpenRig) -> None:
+async def test_a_publish_without_queues_is_read_by_topic(open_rig: OpenRig) -> None:
     rig = await open_rig()
     publish(rig, 0, 2, ())
     await rig.commit()
@@ -260,7 +260,7 @@ async def test_a_segment_goes_with_what_was_published_in_it(open_rig: OpenRig) -
 
 
 async def test_many_queues_read_many_rows_in_any_order(open_rig: OpenRig) -> None:
-    """A row is decoded once for all of them; rows come while they read."""
+    """A row is decoded once for all queues; rows arrive during the reads."""
     rig = await open_rig()
     queues = range(100, 140)
     for index in range(150):

@@ -1,4 +1,4 @@
-"""The rules of rewinding: which deleted messages come back, exactly, whatever happens while their times are read."""
+"""The rules of rewinding: the deleted messages that come back, exactly, also if their times are read meanwhile."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -18,7 +18,7 @@ from support.naive_broker import REWIND_GRAIN_MS, STEP_GRAIN_MS, NaiveQueue, Sta
 
 @dataclass
 class NaiveRewind:
-    """One that looks for its boundary."""
+    """A rewind during the search for its boundary."""
 
     queue: NaiveQueue
     time_ms: int
@@ -26,7 +26,7 @@ class NaiveRewind:
     """The time of the oldest message that consumers could receive or held at the request, or the start of the window.
     """
     refused_above_ms: int
-    """The same, if delays that had ended by then count: a tick may have been made for them, or not."""
+    """The same, if delays that had ended by then count: a tick may have run for these delays, or not."""
 
 
 class RewindMachine(BrokerMachine):
@@ -35,7 +35,7 @@ class RewindMachine(BrokerMachine):
     @precondition(has_queues)
     @rule(number=which, most=st.integers(1, 8), keep=st.integers(0, 2))
     def consume(self, number: int, most: int, keep: int) -> None:
-        """What a good consumer does: that something is there to come back."""
+        """Receive and delete like a good consumer, so that messages can come back."""
         queue = self.pick(number)
         self.receive(number, most, 0, 30_000)
         held = [message.handle for message in queue.of(State.IN_FLIGHT)]
@@ -100,7 +100,7 @@ class RewindMachine(BrokerMachine):
             return
         queue = self.by_id(record.queue_id)
         assert record.rewound_ms == self.now_ms
-        # By the broker's index, since what lies before the window may have been forgotten by now, or not.
+        # By the broker's index, since messages before the window may have been forgotten by now, or not.
         live = self.broker.queues[queue.queue_id].index.live
         there = dict(queue.deleted)
         back = {position for position in there if position in live}
@@ -124,7 +124,7 @@ class RewindMachine(BrokerMachine):
         }
         assert due <= back, "not all came back"
         if not self.unreadable(queue) & there.keys():
-            # Where the boundary is cannot be told from what cannot be read.
+            # Unreadable messages hide the boundary.
             assert back <= asked, "some came back that were sent before the time asked for"
         assert not any(queue.is_expired(there[one], self.now_ms - STEP_GRAIN_MS) for one in back)
         assert reply.messages == len(back)

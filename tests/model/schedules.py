@@ -1,4 +1,4 @@
-"""The rules of schedules: each fires once at the first tick after its time, and sends a message like any other."""
+"""The rules of schedules: a schedule fires once at the first tick after its time, and sends an ordinary message."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -187,7 +187,7 @@ class ScheduleMachine(BrokerMachine):
         queue.send([message_id], [body], [headers], [queue.attributes["delay_ms"]], self.now_ms)
         message = queue.by_id[message_id]
         if message.visible_ms:
-            # How many places among the delayed are free depends on the ticks made so far.
+            # The number of free places among the delayed messages depends on the ticks so far.
             overflow = self.broker.queues[queue.queue_id].index.delays.overflow
             message.state = State.OVERFLOW if message.position in overflow else State.DELAYED
         self.sent[message_id] = Fired(queue, body, headers)

@@ -1,4 +1,4 @@
-"""Dead letters and redrives, among everything that happens to queues; see :mod:`model.moves`."""
+"""Dead letters and redrives, among all other events of queues; see :mod:`model.moves`."""
 
 from model.judge import profile
 from model.moves import MovesMachine

@@ -1,4 +1,4 @@
-"""Rewinding, among everything that happens to a queue; see :mod:`model.rewinding`."""
+"""Rewinding, among all other events of a queue; see :mod:`model.rewinding`."""
 
 from model.judge import profile
 from model.rewinding import RewindMachine

@@ -1,4 +1,4 @@
-"""Schedules, beside everything that happens to queues; see :mod:`model.schedules`."""
+"""Schedules, among all other events of queues; see :mod:`model.schedules`."""
 
 from model.judge import profile
 from model.schedules import ScheduleMachine

@@ -1,4 +1,4 @@
-"""Topics, subscriptions and deliveries, among everything that happens to queues; see :mod:`model.topics`."""
+"""Topics, subscriptions and deliveries, among all other events of queues; see :mod:`model.topics`."""
 
 from model.judge import profile
 from model.topics import TopicsMachine

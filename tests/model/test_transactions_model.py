@@ -1,4 +1,4 @@
-"""Half messages and dedup ids, among everything that happens to a queue; see :mod:`model.transactions`."""
+"""Half messages and dedup ids, among all other events of a queue; see :mod:`model.transactions`."""
 
 from model.judge import profile
 from model.transactions import TransactionsMachine

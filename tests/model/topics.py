@@ -1,5 +1,5 @@
 # pyright: reportPrivateUsage=false
-"""The rules of topics: who gets what is published, when it is tried again, and what is pending in between."""
+"""The rules of topics: receivers of a publish, times of retries, and pending messages in between."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -239,7 +239,7 @@ class TopicsMachine(BrokerMachine):
         copies: dict[str, tuple[int, int, list[int]]],
         waiting: dict[int, list[int]],
     ) -> None:
-        """For whom each message of a publish is."""
+        """The subscriptions of each message of a publish."""
         for at, message_id in enumerate(ids):
             names = {name for name, (_, _, taken) in copies.items() if at in taken}
             waits = [subscription_id for subscription_id, left in waiting.items() if at in left]
@@ -433,7 +433,7 @@ class TopicsMachine(BrokerMachine):
         assert self.went_out == self.delivered
 
     def note_publish(self, topic: NaiveTopic) -> None:
-        """What has used up its retries gets one more."""
+        """Messages without retries left get another attempt."""
         for one in topic.subscriptions:
             one.hurried |= {position for position, each in one.pending.items() if each.is_exhausted}
 
@@ -444,7 +444,7 @@ class TopicsMachine(BrokerMachine):
         messages: dict[int, tuple[bytes, Headers | None, Labels]],
         pauses: dict[int, bool],
     ) -> list[int]:
-        """``pauses``: by subscription, whether it had to wait before this publish; one refusal makes it so."""
+        """``pauses``: by subscription, whether deliveries had to wait before this publish; a refusal sets the pause."""
         assert record.first_position == topic.next_position
         assert record.enqueue_ms == self.now_ms
         numbers = unpack_runs(record.message_ids) or range(len(record.sizes))
@@ -475,7 +475,7 @@ class TopicsMachine(BrokerMachine):
             else:
                 assert taken == self.taken_by(target, wanted, record.sizes, one.strategy)
                 if left:
-                    # What this publish refused holds the rest of it up, by its strategy.
+                    # Messages that this publish could not store hold the rest up, by the strategy.
                     pauses[one.subscription_id] = one.strategy == "backoff" or one.blocked
             if taken:
                 assert target is not None
@@ -502,7 +502,7 @@ class TopicsMachine(BrokerMachine):
         return ids
 
     def taken_by(self, queue: NaiveQueue, wanted: list[int], sizes: list[int], strategy: str) -> list[int]:
-        """Which of the messages a queue takes: those it has room for, under backoff none behind the first refusal."""
+        """The messages that a queue takes: as many as fit, under backoff none behind the first refusal."""
         taken: list[int] = []
         for at in wanted:
             is_large = sizes[at] > queue.attributes["max_message_bytes"]
@@ -532,7 +532,7 @@ class TopicsMachine(BrokerMachine):
             super().judge(record, row, own)
 
     def judge_copies(self, record: MessagesSent, row: NaiveRow) -> None:
-        """Copies that come late are messages without origin; whose they are is told by what follows in the row."""
+        """Late copies are messages without origin; the next record of the row names their subscription."""
         bodies = row.bodies[row.next_body : row.next_body + len(record.sizes)]
         row.next_body += len(bodies)
         queue = self.by_id(record.queue_id)
@@ -649,7 +649,7 @@ class TopicsMachine(BrokerMachine):
         ms=st.sampled_from([0, 1000, 2000, 20_000, 20_000]),
     )
     def deliveries_go_on(self, size: int, tags: int, fails: bool, ms: int) -> None:
-        """What is due is read and posted, and all endpoints answer, once or twice."""
+        """Due messages are read and posted, and all endpoints answer, once or twice."""
         if ms < 2000:
             self.publish(0, [(size, tags), (1, tags)], 0, 0)
         for wait_ms in (ms, 0):
@@ -661,7 +661,7 @@ class TopicsMachine(BrokerMachine):
             self.pushes_end([0] * len(self.pushes), fails, 0)
 
     def topic_page_arrives(self, read: PageRead, messages: list[StoredMessage], missing: Runs) -> None:
-        """What nobody waits for any more may be gone from the disk."""
+        """Messages that no subscription waits for may be gone from the disk."""
         topic = next((topic for topic in self.topics if topic.topic_id == read.queue_id), None)
         retained = topic.retained() if topic is not None else set[int]()
         lost = [one.position for one in messages if one.position not in retained]
@@ -730,7 +730,7 @@ class TopicsMachine(BrokerMachine):
             ]
             assert not old, "it outlived its life"
             if one.is_push:
-                # URLs that have not answered yet share half of the six, and each may have one only if they are many.
+                # URLs without an answer yet share half of the six slots, and with many such URLs get a slot each.
                 full = len(self.pushes) >= 3 or any(push.url == one.endpoint for push in self.pushes)
                 assert full or not one.due(self.now_ms), "what is due is not posted"
             else:

@@ -1,4 +1,4 @@
-"""The rules of half messages: who decided what first, who was asked when; and of dedup ids."""
+"""The rules of half messages: first decisions, times and receivers of checks; and of dedup ids."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -34,7 +34,7 @@ dedup_ids = st.sampled_from([None, "a", "b", "c", "d", "e", "é" * 32])
 
 @dataclass
 class NaiveDecisions:
-    """One request that waits for bodies."""
+    """A request that waits for bodies."""
 
     queue: NaiveQueue
     asked: list[tuple[int, int]]
@@ -158,7 +158,7 @@ class TransactionsMachine(BrokerMachine):
         return alone.send(self.broker, account, name, bodies, None, None, session, sequence, now_ms, under)
 
     def expected_ids(self, queue: NaiveQueue, under: list[str | None]) -> list[int | None]:
-        """Which message each repeats; None = it is new, 0 = one further up in the batch."""
+        """The message that each repeats; None = new, 0 = a message further up in the batch."""
         found: list[int | None] = []
         for place, dedup_id in enumerate(under):
             if dedup_id is None:
@@ -301,7 +301,7 @@ class TransactionsMachine(BrokerMachine):
     @precondition(has_queues)
     @rule(number=which)
     def set_transactional(self, number: int) -> None:
-        """It is chosen when a queue is created."""
+        """Transactional or not: chosen at the creation of a queue."""
         self.set_attributes(self.pick(number), {"transactional": number % 8 < 4})
 
     @rule(ms=st.sampled_from([1000, 2000, 4000, 300_000]))
@@ -329,7 +329,7 @@ class TransactionsMachine(BrokerMachine):
         for position, next_ms in zip(unpack_runs(record.positions), record.next_check_ms, strict=True):
             half = queue.messages[position]
             assert half.state is State.HALF, "somebody is asked about what is decided"
-            # 0: it was asked about as often as was allowed, and more is allowed now, so at once.
+            # 0: all allowed checks were sent, and now more are allowed, so the next check is due at once.
             due_ms = half.next_check_ms
             assert half.ask_again or due_ms <= self.now_ms, "asked too early"
             assert not queue.is_expired(half, self.now_ms)

@@ -23,10 +23,10 @@ from support.plain_msgpack import unpack
 
 
 class TestFacts:
-    """Field 6 of the welcome, and the features that it names."""
+    """Field 6 of the welcome, and the features in the field."""
 
     def opened_by(self, facts: bytes) -> ConnectionPair:
-        """A pair whose client was welcomed by a server that appends ``facts`` (msgpack, or nothing) to the welcome."""
+        """A pair with a client that was welcomed with ``facts`` (msgpack, or no bytes) appended to the welcome."""
         pair = ConnectionPair()
         for _ in range(2):
             pair.carry_to_server()

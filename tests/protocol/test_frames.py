@@ -100,7 +100,7 @@ class TestReading:
         assert reader.read(b"") == [b"three"]
 
     def test_an_incomplete_large_frame_is_not_looked_at_again_before_it_can_be_complete(self) -> None:
-        """Else a frame that comes in small pieces would be copied once for each piece."""
+        """Else a frame that arrives in small pieces would be copied once per piece."""
         reader = FrameReader(LIMIT)
         assert reader.read(header(1_000_000)) == []
         need = repr(reader).rpartition(" ")[2]

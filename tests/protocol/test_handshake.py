@@ -49,7 +49,7 @@ def counted_text(text: str) -> bytes:
 
 
 def by_the_book(vector: dict[str, Any]) -> bytes:
-    """The transcript as section 4 of SPEC.md writes it down, without the library."""
+    """The transcript as in section 4 of SPEC.md, without the library."""
     server, client = vector["server"], vector["client"]
     numbers = (server["max_frame_bytes"], server["heartbeat_ms"], client["max_frame_bytes"], client["heartbeat_ms"])
     return (
@@ -131,7 +131,7 @@ class TestVectors:
                 assert ended.by_peer is by_peer
 
     @pytest.mark.parametrize("vector", PREAMBLES, ids=names(PREAMBLES))
-    def test_what_a_server_answers_to_the_first_bytes(self, vector: dict[str, Any]) -> None:
+    def test_the_answers_of_a_server_to_the_first_bytes(self, vector: dict[str, Any]) -> None:
         for pieces in ([bytes.fromhex(vector["client"])], list(byte_by_byte(bytes.fromhex(vector["client"])))):
             server = a_server()
 
@@ -149,7 +149,7 @@ class TestVersions:
     def test_the_highest_in_common_is_chosen(self, highest: int, lowest: int, chosen: int) -> None:
         assert choose_version(highest, lowest) == chosen
 
-    def test_a_refused_client_learns_what_the_server_speaks(self) -> None:
+    def test_a_refused_client_learns_the_version_of_the_server(self) -> None:
         client = a_client()
 
         client.receive_data(encode_preamble(0, 3), 0)
@@ -322,7 +322,7 @@ class TestProof:
         assert pair.client.data_to_send(0) == []
 
     @pytest.mark.parametrize("byte", range(16))
-    def test_nobody_in_between_can_change_what_was_said_in_the_preambles(self, byte: int) -> None:
+    def test_an_attacker_in_between_cannot_change_the_preambles(self, byte: int) -> None:
         """For instance lower the version: the proofs cover all sixteen bytes."""
         hello = ServerHello("cmqd", "local", SERVER_NONCE, 4_194_304, 30_000)
         reply = ClientHello(SECRET_ID, CLIENT_NONCE, b"", 4_194_304, 30_000)

@@ -25,7 +25,7 @@ class TestHeartbeats:
         assert pair.server.data_to_send(5_000) == pair.client.data_to_send(5_000) == [HEARTBEAT]
         assert pair.server.next_deadline_ms() == 10_000
 
-    def test_a_quiet_pair_lives_for_ever_and_tells_nobody(self) -> None:
+    def test_a_quiet_pair_lives_for_ever_without_events(self) -> None:
         pair = a_pair()
 
         for _ in range(1_000):

@@ -17,7 +17,7 @@ REFUSED = load("refused")
 
 
 def explain(*message: Any) -> Error:
-    """What a server says to this array."""
+    """The error of a server for this array."""
     payload = encoder.encode(message)
     with pytest.raises(DECODE_ERRORS) as raised:
         request_decoder.decode(payload)
@@ -134,7 +134,7 @@ WORDS: list[tuple[tuple[Any, ...], str, dict[str, Any]]] = [
 
 
 class TestWords:
-    """The field, what it holds and what it may hold."""
+    """The field, its value and its allowed values."""
 
     @pytest.mark.parametrize(
         ("message", "text", "details"),
@@ -172,7 +172,7 @@ class TestWords:
         assert (reply.code, reply.text) == (ErrorCode.INVALID_ARGUMENT, f"{field} is not UTF-8")
 
     def test_a_problem_in_words_that_are_not_known_is_passed_on(self) -> None:
-        """Another release of msgspec may put it differently."""
+        """A different release of msgspec may use other words."""
         reply = refuse(encoder.encode([17, 1, "q"]), ValueError("something odd"))
 
         assert reply is not None

@@ -1,4 +1,4 @@
-"""State OPEN: requests one way, replies the other."""
+"""State OPEN: requests in one direction, replies in the other."""
 
 import msgspec
 import pytest
@@ -31,7 +31,7 @@ from support.connection_pair import ConnectionPair, byte_by_byte
 
 
 def said_by(server: ServerConnection) -> list[AnyReply]:
-    """What an open server has to say, decoded."""
+    """The events of an open server, decoded."""
     stream = b"".join(server.data_to_send(0))
     replies: list[AnyReply] = []
     while stream:
@@ -189,7 +189,7 @@ class TestNumbers:
         assert pair.server_events[-1] == ReceiveMessages(5, "q")
         assert pair.server.outstanding == 1
 
-    def test_a_server_cannot_reply_to_what_was_not_asked(self) -> None:
+    def test_a_server_cannot_reply_without_a_request(self) -> None:
         pair = ConnectionPair.opened()
         pair.client.send(GetServerStatus(1))
         pair.exchange()
@@ -216,7 +216,7 @@ class TestNumbers:
             pair.client.send(GetServerStatus(1))
         assert pair.client.outstanding == 1
 
-    def test_numbers_go_round_and_skip_what_is_outstanding(self) -> None:
+    def test_numbers_go_round_and_skip_outstanding_numbers(self) -> None:
         client = ConnectionPair.opened().client
         assert [client.next_request_id() for _ in range(3)] == [1, 2, 3]
         client.send(GetServerStatus(MAX_REQUEST_ID))
@@ -395,7 +395,7 @@ class TestMalformed:
 
 
 class TestShortCuts:
-    """``receive`` and ``reply_to_send`` do what their longer forms do, whatever comes."""
+    """``receive`` and ``reply_to_send`` do the same as their longer forms, for any input."""
 
     @pytest.mark.parametrize(
         "stream",

@@ -130,7 +130,7 @@ def test_the_number_space_is_that_of_the_code() -> None:
     part = SPEC.partition("| operations | theme |")[2].partition("\n\n")[0]
     rows = {(int(first), int(last or first)): text for first, last, text in _THEME_ROW.findall(part)}
 
-    # The document leaves out number 0, which is not an operation.
+    # The document leaves out number 0, because 0 is no operation.
     assert [number for first, last in rows for number in range(first, last + 1)] == list(range(1, 256))
     theme_of = {number: text for (first, last), text in rows.items() for number in range(first, last + 1)}
     assert [theme_of[opcode] for opcode in MESSAGE_TYPES if "reserved" in theme_of[opcode]] == []

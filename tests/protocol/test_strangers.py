@@ -96,7 +96,7 @@ class TestStrangers:
 
         assert self.error_of(server).code == ErrorCode.AUTHENTICATION_TIMEOUT
 
-    def test_whoever_never_spoke_is_told_in_the_protocol(self) -> None:
+    def test_a_silent_client_gets_the_refusal_in_the_protocol(self) -> None:
         server = a_server()
 
         server.tick(5000)

@@ -1,4 +1,4 @@
-"""Two machines over bytes that are cut anywhere, against a model that knows nothing of bytes."""
+"""Two machines over bytes that are cut anywhere, against a model without bytes."""
 
 from collections import deque
 from typing import Any
@@ -33,8 +33,8 @@ u64 = st.integers(0, 2**64 - 1)
 
 
 class TwoMachines(RuleBasedStateMachine):
-    """Invariants: requests come out as they went in, in order; every request that was answered has had exactly that
-    answer; a cancel comes out only while its request has none; nothing ends the connection.
+    """Invariants: requests come out unchanged, in order; every answered request has had exactly that answer; a cancel
+    comes out only while its request has no answer; the connection never ends.
     """
 
     @initialize(server_frame=st.sampled_from([0, 4_194_304]), client_frame=st.sampled_from([0, 4_194_304]))
@@ -42,10 +42,10 @@ class TwoMachines(RuleBasedStateMachine):
         self.now_ms = 0
         self.server = a_server(max_frame_bytes=server_frame, heartbeat_ms=HEARTBEAT_MS)
         self.client = a_client(max_frame_bytes=client_frame, heartbeat_ms=HEARTBEAT_MS)
-        # On their way: written by one side, not yet read by the other.
+        # On their way: written by a side, not yet read by the other side.
         self.to_server = bytearray()
         self.to_client = bytearray()
-        # The model: what the server is still to be told, what it owes, what the client is still to be told.
+        # The model: events that the server still misses, replies that it owes, events that the client still misses.
         self.asked: deque[Request | Cancel] = deque()
         self.owed: dict[int, bool] = {}
         self.answered: deque[AnyReply] = deque()

@@ -55,7 +55,7 @@ async def test_garbage_before_authentication_gets_the_door(rig: ServerRig, garba
     await other.send("jobs", b"still served")
 
 
-async def test_who_does_not_authenticate_in_time_is_put_out(tmp_path: Path) -> None:
+async def test_a_connection_without_authentication_in_time_is_closed(tmp_path: Path) -> None:
     rig = await ServerRig.make(tmp_path, authentication_timeout_ms=300)
     client = rig.connect()
     await rig.turn()
@@ -135,7 +135,7 @@ async def test_a_bad_request_of_one_connection_never_hurts_others(rig: ServerRig
     waiting = good.begin(wire.ReceiveMessages(good.next_id(), "jobs", 1, 5_000))
 
     bad.connection.data_received(frame(wire.encoder.encode([16, 1, "jobs", "not a list"])))
-    bad.connection.data_received(frame(wire.encoder.encode([150, 2])))
+    bad.connection.data_received(frame(wire.encoder.encode([190, 2])))
     await rig.turn()
     bad.machine._outstanding.update({1, 2})  # type: ignore[attr-defined]
     bad.read()

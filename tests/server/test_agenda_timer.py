@@ -93,7 +93,7 @@ def test_a_sooner_deadline_sets_the_timer_anew_and_a_later_one_does_not() -> Non
     assert work.loop.set_timers == [0.2]
 
 
-def test_what_is_due_is_done_and_the_next_deadline_planned() -> None:
+def test_due_work_is_done_and_the_next_deadline_planned() -> None:
     clock = FakeClock(0)
     work = Work(clock, 100, 100, 100, 400)
     work.agenda_timer.plan()

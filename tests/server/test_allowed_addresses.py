@@ -1,4 +1,4 @@
-"""Which addresses may be posted to, and the look-up of names."""
+"""Addresses that pushes may go to, and the look-up of names."""
 
 import asyncio
 import ipaddress
@@ -86,7 +86,7 @@ class Names:
         self.asked: list[str] = []
         self.held = threading.Event()
         self.held.set()
-        """Clear it to have names that begin with ``dead`` hang."""
+        """Clear the event to make look-ups of names that begin with ``dead`` hang."""
 
     def __call__(self, name: str) -> Sequence[str]:
         self.asked.append(name)
@@ -148,7 +148,7 @@ async def test_a_name_without_addresses(answer: Sequence[str] | OSError, text: s
     await resolver.close()
 
 
-async def test_an_answer_serves_for_a_while_and_whoever_asks_meanwhile_shares_it(
+async def test_an_answer_serves_for_a_while_and_concurrent_look_ups_share_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     names = Names(gone=OSError())
@@ -170,7 +170,7 @@ async def test_an_answer_serves_for_a_while_and_whoever_asks_meanwhile_shares_it
     await resolver.close()
 
 
-async def test_whoever_gives_up_leaves_the_look_up_to_the_others() -> None:
+async def test_a_caller_that_gives_up_leaves_the_look_up_to_the_others() -> None:
     names = Names()
     names.held.clear()
     resolver = a_resolver(names)
@@ -187,7 +187,7 @@ async def test_whoever_gives_up_leaves_the_look_up_to_the_others() -> None:
     await resolver.close()
 
 
-async def test_a_hundred_names_that_hang_hold_up_nobody_who_was_found_before(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_hundred_names_that_hang_do_not_hold_up_known_names(monkeypatch: pytest.MonkeyPatch) -> None:
     names = Names()
     resolver = a_resolver(names)
     await resolver.resolve("alive", 80)

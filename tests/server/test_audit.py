@@ -1,4 +1,4 @@
-"""Failed log-ins and administration are in the log: who, what, from where, how it ended; in bounded numbers."""
+"""Failed log-ins and administration are in the log: key, request, peer and outcome; in bounded numbers."""
 
 from typing import Any
 
@@ -103,7 +103,7 @@ async def test_administration_is_logged_with_its_outcome(rig: ServerRig) -> None
     assert made.keys[0].secret_key not in str(logs)
 
 
-def test_what_is_not_administration_reads_or_is_about_messages() -> None:
+def test_requests_outside_administration_read_or_are_about_messages() -> None:
     rest = {kind.__name__ for kind in REQUEST_TYPES.values()} - {kind.__name__ for kind in ADMINISTRATION}
 
     assert not {name for name in rest if name.startswith(("Create", "Set", "Ensure", "Subscribe", "Unsubscribe"))}

@@ -27,7 +27,7 @@ ROLE_OF: dict[str, str] = {
         "read": "peek_messages list_queues get_queue_attributes list_dead_letter_sources get_redrive list_topics"
         " get_topic_attributes list_subscriptions get_subscription peek_deliveries get_message_deliveries"
         " list_half_messages list_schedules get_schedule"
-        " get_metrics get_queue_metrics get_topic_metrics",
+        " get_metrics get_queue_metrics get_topic_metrics get_top_metrics",
         "manage": "create_queue ensure_queue set_queue_attributes delete_queue clear_queue rewind_queue start_redrive"
         " cancel_redrive create_topic ensure_topic set_topic_attributes delete_topic subscribe ensure_subscription"
         " set_subscription_attributes unsubscribe retry_deliveries drop_deliveries retry_delivery drop_delivery"
@@ -112,6 +112,7 @@ REQUESTS: dict[str, tuple[tuple[Any, ...], list[str]]] = {
     "get_metrics": ((), []),
     "get_queue_metrics": ((), []),
     "get_topic_metrics": ((), []),
+    "get_top_metrics": ((), []),
 }
 """Of each operation: the fields of a request, and the names that the patterns must match."""
 
@@ -252,6 +253,246 @@ async def test_a_redrive_to_the_origins_needs_every_name(tmp_path: Path) -> None
     assert is_denied(refused)
     assert "target" in refused.text
     assert not is_denied(await every.ask(wire.StartRedrive, "dead"))
+    rig.close()
+
+
+async def a_rig_with_names_of_others(folder: Path) -> ServerRig:
+    """Objects of ``team-*`` that an administrator bound to queues of another team."""
+    rig = await ServerRig.make(folder)
+    admin = await rig.client()
+    for name in ("billing", "billing-dead"):
+        await a_queue(admin, name)
+    await a_queue(admin, "team-orders", dead_letter_queue="billing-dead", dead_letter_max_receives=3)
+    attributes = {"queue": "billing", "cron": "0 3 * * *"}
+    await admin.expect(wire.ScheduleInfo, wire.CreateSchedule, "team-nightly", attributes, b"x")
+    await admin.expect(wire.TopicInfo, wire.CreateTopic, "team-events", {})
+    for name, endpoint in (("copies", "billing"), ("posts", "https://hooks.example.com:8443/T0KEN?key=1")):
+        await admin.expect(wire.SubscriptionInfo, wire.Subscribe, "team-events", name, {"endpoint": endpoint})
+    return rig
+
+
+ACTS_ON_NAMES_OF_OBJECTS: list[tuple[str, tuple[Any, ...], str]] = [
+    ("set_schedule", ("team-nightly", {}, b"my own message"), "billing"),
+    ("set_schedule", ("team-nightly", {"cron": "* * * * *"}), "billing"),
+    ("set_schedule", ("team-nightly", {"queue": ""}, b"my own message"), "billing"),
+    ("ensure_schedule", ("team-nightly", {"queue": "team-orders", "cron": "0 3 * * *"}, b"x"), "billing"),
+    ("set_subscription_attributes", ("team-events", "copies", {"filter_tags": ["red"]}), "billing"),
+    ("set_subscription_attributes", ("team-events", "copies", {}), "billing"),
+    ("ensure_subscription", ("team-events", "copies", {"endpoint": "team-orders"}), "billing"),
+    ("set_queue_attributes", ("team-orders", {"dead_letter_max_receives": 1}), "billing-dead"),
+    ("set_queue_attributes", ("team-orders", {"dead_letter_after_ms": 60_000}), "billing-dead"),
+    ("ensure_queue", ("team-orders", {"dead_letter_queue": "team-dead"}), "billing-dead"),
+    ("ensure_queue", ("team-orders", {"dead_letter_max_receives": 1}), "billing-dead"),
+]
+"""Requests of which every name matches ``team-*``, and the queue that their object has already."""
+
+
+@pytest.mark.parametrize(("operation", "fields", "queue"), ACTS_ON_NAMES_OF_OBJECTS)
+async def test_a_name_that_the_object_has_already_must_match(
+    tmp_path: Path, operation: str, fields: tuple[Any, ...], queue: str
+) -> None:
+    rig = await a_rig_with_names_of_others(tmp_path)
+    team = await rig.client(await a_key(rig, ["manage"], ["team-*"]))
+    both = await rig.client(await a_key(rig, ["manage"], ["team-*", queue]))
+
+    refused: Any = await team.ask(OPERATIONS[operation], *fields)
+
+    assert is_denied(refused), refused
+    assert queue not in repr(refused)
+    assert (refused.details["operation"], refused.details["name"]) == (operation, fields[0])
+    assert not is_denied(await both.ask(OPERATIONS[operation], *fields))
+    rig.check()
+    rig.close()
+
+
+USES_OR_ENDS_AN_ARRANGEMENT: list[tuple[str, tuple[Any, ...]]] = [
+    ("set_schedule", ("team-nightly", {"queue": "team-orders"}, b"my own message")),
+    ("delete_schedule", ("team-nightly",)),
+    ("set_queue_attributes", ("team-orders", {"retention_ms": 600_000})),
+    ("set_queue_attributes", ("team-orders", {"dead_letter_queue": "", "dead_letter_max_receives": 0})),
+    ("ensure_queue", ("team-orders", {})),
+    ("set_subscription_attributes", ("team-events", "posts", {"paused": True})),
+    ("retry_deliveries", ("team-events", "copies")),
+    ("unsubscribe", ("team-events", "copies")),
+]
+
+
+@pytest.mark.parametrize(("operation", "fields"), USES_OR_ENDS_AN_ARRANGEMENT)
+async def test_an_operation_that_sends_nothing_of_its_own_to_another_queue_is_carried_out(
+    tmp_path: Path, operation: str, fields: tuple[Any, ...]
+) -> None:
+    rig = await a_rig_with_names_of_others(tmp_path)
+    team = await rig.client(await a_key(rig, ["manage"], ["team-*"]))
+
+    reply = await team.ask(OPERATIONS[operation], *fields)
+
+    assert not isinstance(reply, wire.Error), reply
+    assert "billing" not in repr(reply)
+    rig.check()
+    rig.close()
+
+
+async def test_an_arrangement_works_for_keys_without_its_names(tmp_path: Path) -> None:
+    """A publish reaches the queues of all subscriptions, and a rejected message the dead-letter queue."""
+    rig = await a_rig_with_names_of_others(tmp_path)
+    admin = await rig.client()
+    team = await rig.client(await a_key(rig, ["send", "consume"], ["team-*"]))
+
+    await team.expect(wire.MessagesPublished, wire.PublishMessages, "team-events", [b"x"])
+    await team.send("team-orders", b"broken")
+    [message] = await team.receive("team-orders")
+    done = await team.expect(
+        wire.HandlesDone, wire.DeadLetterMessages, "team-orders", [message.receipt_handle], ["why"]
+    )
+
+    assert done.failures == []
+    assert (await admin.counts("billing"))["active"] == 1
+    assert (await admin.counts("billing-dead"))["active"] == 1
+    rig.check()
+    rig.close()
+
+
+async def test_details_hide_names_that_do_not_match(tmp_path: Path) -> None:
+    rig = await a_rig_with_names_of_others(tmp_path)
+    team = await rig.client(await a_key(rig, ["read"], ["team-*"]))
+
+    queue = await team.expect(wire.QueueInfo, wire.GetQueueAttributes, "team-orders")
+    copies = await team.expect(wire.SubscriptionInfo, wire.GetSubscription, "team-events", "copies")
+    listed = await team.expect(wire.SubscriptionList, wire.ListSubscriptions, "team-events")
+    schedule = await team.expect(wire.ScheduleInfo, wire.GetSchedule, "team-nightly")
+    schedules = await team.expect(wire.ScheduleList, wire.ListSchedules)
+
+    assert queue.attributes["dead_letter_queue"] == "(hidden)"
+    assert copies.attributes["endpoint"] == "(hidden)"
+    assert [one.endpoint for one in listed.subscriptions] == ["(hidden)", "https://hooks.example.com:8443/(hidden)"]
+    assert schedule.attributes["queue"] == schedules.schedules[0].queue == "(hidden)"
+    assert "billing" not in repr([queue, copies, listed, schedule, schedules])
+
+    wider = await rig.client(await a_key(rig, ["read"], ["team-*", "billing*"]))
+    info = await wider.expect(wire.QueueInfo, wire.GetQueueAttributes, "team-orders")
+    assert info.attributes["dead_letter_queue"] == "billing-dead"
+    rig.close()
+
+
+async def test_the_url_of_a_subscription_is_shown_whole_to_keys_that_may_set_it(tmp_path: Path) -> None:
+    rig = await a_rig_with_names_of_others(tmp_path)
+    shown: list[str] = []
+    for roles, names in ((["read"], ["*"]), (["read", "manage"], ["team-*"])):
+        client = await rig.client(await a_key(rig, roles, names))
+        info = await client.expect(wire.SubscriptionInfo, wire.GetSubscription, "team-events", "posts")
+        shown.append(info.attributes["endpoint"])
+
+    assert shown == [
+        "https://hooks.example.com:8443/(hidden)",
+        "https://hooks.example.com:8443/T0KEN?key=1",
+    ]
+    rig.close()
+
+
+async def test_deliveries_hide_endpoints_and_names_in_their_errors(tmp_path: Path) -> None:
+    rig = await a_rig_with_names_of_others(tmp_path)
+    admin = await rig.client()
+    await admin.expect(wire.Done, wire.DeleteQueue, "billing")
+    published = await admin.expect(wire.MessagesPublished, wire.PublishMessages, "team-events", [b"x"])
+    await rig.tick()
+    team = await rig.client(await a_key(rig, ["read"], ["team-*"]))
+
+    peeked = await team.expect(wire.DeliveriesPeeked, wire.PeekDeliveries, "team-events", "copies")
+    report = await team.expect(
+        wire.MessageDeliveries, wire.GetMessageDeliveries, "team-events", published.message_ids[0]
+    )
+    info = await team.expect(wire.SubscriptionInfo, wire.GetSubscription, "team-events", "copies")
+
+    assert [message.last_error for message in peeked.messages] == ["queue (hidden) does not exist"]
+    assert [(one.endpoint, one.last_error) for one in report.deliveries if one.subscription == "copies"] == [
+        ("(hidden)", "queue (hidden) does not exist")
+    ]
+    assert info.facts["last_error"] == "queue (hidden) does not exist"
+    assert "billing" not in repr([peeked, report, info])
+    assert "T0KEN" not in repr(report)
+    rig.close()
+
+
+async def test_the_name_that_differs_only_in_case_is_hidden(tmp_path: Path) -> None:
+    rig = await a_rig_with_names_of_others(tmp_path)
+    admin = await rig.client()
+    await a_queue(admin, "TEAM-late")
+    await admin.expect(wire.TopicInfo, wire.CreateTopic, "TEAM-late", {})
+    nightly: dict[str, Any] = {"queue": "team-orders", "cron": "0 3 * * *"}
+    await admin.expect(wire.ScheduleInfo, wire.CreateSchedule, "TEAM-late", nightly, b"x")
+    team = await rig.client(await a_key(rig, ["manage"], ["team-*"]))
+
+    refusals = [
+        await team.expect(wire.Error, wire.CreateQueue, "team-late", {}),
+        await team.expect(wire.Error, wire.EnsureQueue, "team-late", {}),
+        await team.expect(wire.Error, wire.CreateTopic, "team-late", {}),
+        await team.expect(wire.Error, wire.CreateSchedule, "team-late", nightly, b"x"),
+    ]
+
+    for refusal in refusals:
+        assert refusal.details is not None
+        assert refusal.details["existing"] == "(hidden)"
+        assert "'team-late' differs only in case from (hidden)" in refusal.text
+    rig.close()
+
+
+async def test_a_redrive_hides_its_target_and_the_origins(tmp_path: Path) -> None:
+    rig = await a_rig_with_names_of_others(tmp_path)
+    admin = await rig.client()
+    await a_queue(admin, "team-dead")
+    await a_queue(admin, "billing-source", dead_letter_queue="team-dead", dead_letter_max_receives=1)
+    await a_queue(admin, "team-source", dead_letter_queue="team-dead", dead_letter_max_receives=1)
+    for name in ("billing-source", "team-source"):
+        await admin.send(name, b"x")
+        [message] = await admin.receive(name)
+        await admin.expect(wire.HandlesDone, wire.DeadLetterMessages, name, [message.receipt_handle], ["why"])
+        await admin.expect(wire.Done, wire.DeleteQueue, name)
+    await admin.expect(wire.RedriveStatus, wire.StartRedrive, "team-dead")
+    await rig.tick()
+    team = await rig.client(await a_key(rig, ["read", "manage"], ["team-*"]))
+
+    to_origins = await team.expect(wire.RedriveStatus, wire.GetRedrive, "team-dead")
+    await admin.ask(wire.CancelRedrive, "team-dead")
+    await admin.expect(wire.RedriveStatus, wire.StartRedrive, "team-dead", "billing", 1)
+    to_billing = await team.expect(wire.RedriveStatus, wire.GetRedrive, "team-dead")
+
+    assert to_origins.missing_origins == {"(hidden)": 1, "team-source": 1}
+    assert to_billing.target == "(hidden)"
+    rig.close()
+
+
+async def test_refusals_hide_names_that_do_not_match(tmp_path: Path) -> None:
+    rig = await a_rig_with_names_of_others(tmp_path)
+    admin = await rig.client()
+    await a_queue(admin, "team-dead")
+    for name in ("billing-source", "team-source"):
+        await a_queue(admin, name, dead_letter_queue="team-dead", dead_letter_max_receives=1)
+    team = await rig.client(await a_key(rig, ["manage", "send", "consume"], ["team-*"]))
+
+    in_use = await team.expect(wire.Error, wire.DeleteQueue, "team-dead")
+    bound = await team.expect(wire.Error, wire.SetQueueAttributes, "team-dead", {"dead_letter_queue": "team-orders"})
+    unused = await team.expect(wire.Error, wire.SetQueueAttributes, "team-dead", {"auto_delete_after_ms": 60_000})
+    await admin.expect(wire.QueueInfo, wire.SetQueueAttributes, "billing-dead", {"max_message_bytes": 1024})
+    await team.send("team-orders", b"x" * 1025)
+    [message] = await team.receive("team-orders")
+    too_large = await team.expect(
+        wire.HandlesDone, wire.DeadLetterMessages, "team-orders", [message.receipt_handle], ["why"]
+    )
+
+    assert in_use.name == "dead_letter_queue_in_use"
+    assert in_use.details is not None
+    assert in_use.details["sources"] == ["(hidden)", "team-source"]
+    assert "of (hidden), 'team-source'" in in_use.text
+    for reply in (bound, unused):
+        assert reply.name == "invalid_argument"
+    assert "(hidden)" in unused.text
+    assert "(hidden) takes 1 to 1024" in too_large.failures[0].text
+    assert "billing" not in repr([in_use, bound, unused, too_large])
+
+    rest = await admin.expect(wire.Error, wire.DeleteQueue, "team-dead")
+    assert rest.details is not None
+    assert rest.details["sources"] == ["billing-source", "team-source"]
+    rig.check()
     rig.close()
 
 

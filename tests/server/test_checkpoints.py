@@ -1,4 +1,4 @@
-"""Checkpoints written in slices, restarts from them, and segments dropped behind them."""
+"""Checkpoints written in slices, restarts from checkpoints, and segments dropped behind a checkpoint."""
 
 import asyncio
 from pathlib import Path
@@ -30,7 +30,7 @@ def segment_report(
 
 
 async def recovered(rig: ServerRig) -> Broker:
-    """What a restart would find, as the daemon finds it."""
+    """The state after a restart, read like the daemon."""
     broker = Broker(rig.accounts.handle_key)
     log = MemoryLog(rig.log.disk)
     await log.open()
@@ -71,7 +71,7 @@ async def test_what_happens_between_two_parts_of_a_checkpoint_is_neither_lost_no
     client = await rig.client()
     for number in range(3):
         await client.expect(wire.QueueInfo, wire.CreateQueue, f"q{number}", {})
-    # No commit ends while the parts are made, so that parts and records would share rows if they could.
+    # No commit ends while the parts are made, so that parts and records could share rows.
     rig.log.hold()
     parts = rig.broker.checkpoint(rig.log.close_row, rig.clock.now_ms())
     for part in parts:
@@ -210,7 +210,7 @@ KEPT_MS = 60_000
 
 
 async def kept_rig(tmp_path: Path) -> tuple[ServerRig, dict[str, int]]:
-    """A broker that keeps history, checkpoints of which cover all, and queues of which one is consumed."""
+    """A broker that keeps history, with complete checkpoints, and queues, the first of them consumed."""
     rig = await ServerRig.make(tmp_path, keep_history_ms=KEPT_MS)
     client = await rig.client()
     for name in ("dead", "alive"):
@@ -225,7 +225,7 @@ async def kept_rig(tmp_path: Path) -> tuple[ServerRig, dict[str, int]]:
 
 
 async def look(rig: ServerRig) -> list[int]:
-    """Have the segments looked through; the numbers of those that stay."""
+    """Have the segments examined; the numbers of the segments that stay."""
     rig.server.reclaim.scan()
     await rig.turn(20)
     return [segment.number for segment in rig.log.closed_segments()]

@@ -249,7 +249,7 @@ def test_after_a_start_with_a_clock_a_year_ahead_the_offset_is_minus_a_year_and_
 
 @pytest.mark.parametrize("offset_ms", [-HOUR_MS, -54 * YEAR_MS])
 def test_a_clock_that_was_behind_at_the_start_before_and_is_right_now_lets_nothing_expire(offset_ms: int) -> None:
-    """As on a machine whose clock starts in 1970 until the network is there."""
+    """As on a machine with a clock that starts in 1970 until the network is there."""
     stopped_ms = 5_000
     clock, _ = a_clock(FakeClock(), offset_ms=offset_ms, not_before_ms=EPOCH_MS - stopped_ms)
 

@@ -16,7 +16,7 @@ YEAR_MS = 365 * 24 * HOUR_MS
 RETENTION_MS = 2 * HOUR_MS
 
 JUMPS = {"1 h forward": HOUR_MS, "1 h back": -HOUR_MS, "1 year forward": YEAR_MS, "8 h of suspend": 8 * HOUR_MS}
-"""How far the wall clock is ahead afterwards. The monotonic clock stands still in a suspend."""
+"""The lead of the wall clock afterwards. The monotonic clock stands still in a suspend."""
 
 
 async def live(rig: ServerRig, seconds: int) -> None:
@@ -45,7 +45,7 @@ class Scene:
     client: RigClient
     jump_ms: int
     deleted_ms: int
-    """Time of sending of the deleted message, as its receiver read it."""
+    """Time of sending of the deleted message, as read by its receiver."""
 
     async def counts(self) -> dict[str, int]:
         counts = await self.client.counts("jobs")

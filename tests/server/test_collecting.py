@@ -1,4 +1,4 @@
-"""Sends, receives and deletes of several clients within one I/O batch are decided in one call each."""
+"""Sends, receives and deletes of several clients within an I/O batch are decided in a single call per kind."""
 
 import asyncio
 from collections.abc import Callable
@@ -21,7 +21,7 @@ async def with_queue(rig: ServerRig, clients: int, **attributes: Any) -> list[Ri
 
 
 def note_calls(rig: ServerRig, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
-    """(operation, number of requests) of each call of the core."""
+    """(operation, number of requests) of the calls of the core."""
     calls: list[tuple[str, int]] = []
     for name in ("send_all", "receive_all", "delete_all"):
         real = getattr(rig.broker, name)
@@ -315,7 +315,7 @@ class TestReceives:
         rig.close()
 
 
-async def test_what_is_collected_when_the_server_drains_is_answered(rig: ServerRig) -> None:
+async def test_requests_collected_when_the_server_drains_are_answered(rig: ServerRig) -> None:
     one, two = await with_queue(rig, 2)
 
     sent = send(one, b"x", b"y")
@@ -349,7 +349,7 @@ async def test_what_is_collected_when_the_storage_fails_has_an_unknown_outcome(r
         assert reply.code == ErrorCode.OUTCOME_UNKNOWN
 
 
-async def test_what_is_collected_counts_as_pending(tmp_path: Path) -> None:
+async def test_collected_requests_count_as_pending(tmp_path: Path) -> None:
     rig = await ServerRig.make(tmp_path, busy_pending_bytes=64 * 1024)
     clients = [await rig.client() for _ in range(10)]
     for number, client in enumerate(clients):

@@ -1,10 +1,10 @@
-"""The timer of connections: everything comes when it is due, within a step, and once."""
+"""The timer of connections: every deadline fires on time, within a step, and once."""
 
 from cmqd.server.connection_timer import BUCKETS, STEP_MS, ConnectionTimer
 
 
 def due_between(timer: ConnectionTimer[str], start_ms: int, stop_ms: int) -> dict[str, int]:
-    """When each thing comes, with the timer turned every 50 ms."""
+    """The times of all events, with the timer turned every 50 ms."""
     came: dict[str, int] = {}
     for now_ms in range(start_ms, stop_ms, 50):
         for thing in timer.turn(now_ms):

@@ -30,7 +30,7 @@ def test_every_refusal_of_core_and_accounts_has_a_code() -> None:
     assert set(shared) == {ErrorCode.TOO_MANY_REQUESTS, ErrorCode.MESSAGES_DAMAGED}
 
 
-def test_what_may_be_retried_says_when() -> None:
+def test_every_retryable_error_says_when() -> None:
     for refusal, code in ERROR_CODES.items():
         assert (refusal.retry_after_ms is not None) == (code in RETRYABLE), refusal
 
@@ -218,7 +218,7 @@ async def test_a_nearly_full_disk_refuses_sends_and_nothing_else(rig: ServerRig)
     await client.send("jobs", b"y")
 
 
-async def test_after_a_failure_of_the_storage_everybody_learns_that_the_outcome_is_unknown(rig: ServerRig) -> None:
+async def test_after_a_failure_of_the_storage_every_request_gets_outcome_unknown(rig: ServerRig) -> None:
     client = await rig.client()
     await client.expect(wire.QueueInfo, wire.CreateQueue, "jobs", {})
     waiting = client.begin(wire.ReceiveMessages(client.next_id(), "jobs", 1, 5_000))

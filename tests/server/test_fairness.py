@@ -1,4 +1,4 @@
-"""Turns of connections whose input was put off, and the room that the log has for it."""
+"""Turns of connections with deferred input, and the room of the log for that input."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +19,7 @@ MIB = 1024 * 1024
 
 
 class Input:
-    """A connection with pieces of input, each of a cost."""
+    """A connection with pieces of input of given costs."""
 
     def __init__(self, account: str, costs: list[int], served: list["Input"]) -> None:
         self.account = account
@@ -42,7 +42,7 @@ class Input:
 
 
 def times(turns: int) -> Callable[[], bool]:
-    """Time for so many turns."""
+    """Time for this number of turns."""
     left = iter(range(turns - 1))
     return lambda: next(left, None) is not None
 
@@ -94,7 +94,7 @@ class TestRoundRobin:
         robin.add(modest)
 
         for _ in range(50):
-            # One large piece at a time: the backlog is empty after each.
+            # A large piece at a time: the backlog is empty after every piece.
             greedy.costs = [QUANTUM * 16]
             robin.add(greedy)
             robin.serve(times(4))
@@ -186,7 +186,7 @@ async def with_queue(rig: ServerRig) -> RigClient:
 
 
 def feed(client: RigClient, *requests: Request) -> None:
-    """Hand requests to the server as one read, whatever their size."""
+    """Hand requests of any size to the server as a single read."""
     for request in requests:
         client.machine.send(request)
     client.connection.data_received(b"".join(client.machine.data_to_send(0)))

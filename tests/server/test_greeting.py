@@ -29,7 +29,8 @@ def test_it_names_address_folder_durability_and_the_next_commands() -> None:
 
 def test_it_names_the_address_of_an_http_gateway() -> None:
     assert "HTTP" not in greeting(STARTED, "cmq")
-    assert "  HTTP        127.0.0.1:5681" in greeting(STARTED._replace(http="127.0.0.1:5681"), "cmq").splitlines()
+    url = "https://127.0.0.1:5681"
+    assert f"  HTTP        {url}" in greeting(STARTED._replace(http=url), "cmq").splitlines()
 
 
 def test_other_durabilities_promise_less() -> None:

@@ -2,7 +2,9 @@
 
 import asyncio
 import importlib.util
+import json
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,14 +15,25 @@ from cmqd import __main__ as command
 from cmqd.exit_codes import ExitCode
 from cmqd.server import http_gateway
 from cmqd.server.accounts_file import Key, new_key
-from cmqd.server.http_gateway import HttpGateway, broker_url, command_of, needs_private_listener
-from cmqd.settings import Settings
+from cmqd.server.http_gateway import (
+    HttpGateway,
+    broker_url,
+    checked_flags,
+    command_of,
+    http_url,
+    needs_private_listener,
+)
+from cmqd.settings import LogLevel, SettingError, Settings, load
 from support.eventually import eventually
 
 READS_KEY = (
     "import os,sys; sys.stdin = None; line = os.read(int(sys.argv[1]), 1000); open(sys.argv[2], 'wb').write(line)"
 )
 """A child that writes the line of its pipe into a file, and ends."""
+READS_TWO_LINES = (
+    READS_KEY + "; line = os.read(int(sys.argv[1]), 1000); open(sys.argv[2] + '.second', 'wb').write(line)"
+)
+"""A child that writes the second line into a file too, and ends."""
 WAITS_FOR_THE_PIPE = READS_KEY + "; os.read(int(sys.argv[1]), 1)"
 """A child that ends with the other end of its pipe."""
 IGNORES_SIGTERM = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + WAITS_FOR_THE_PIPE
@@ -180,13 +193,103 @@ def test_the_url_of_the_broker_is_an_address_of_this_machine() -> None:
 def test_the_command_line_has_no_key(tmp_path: Path) -> None:
     settings = Settings(http="127.0.0.1:5681", ready_file=tmp_path / "ready.json")
 
-    arguments = command_of(settings, "cmq://127.0.0.1:5680", 7)
+    arguments = command_of(settings, ["--metrics-top=5"], "cmq://127.0.0.1:5680", 7)
 
     assert arguments[1:] == [
         *("-m", "cmqd_gateway", "--broker", "cmq://127.0.0.1:5680", "--listen", "127.0.0.1:5681"),
         *("--key-fd", "7", "--parent-fd", "7", "--log-format", "console", "--log-level", "info"),
-        *("--ready-file", str(tmp_path / "ready.json.http")),
+        *("--ready-file", str(tmp_path / "ready.json.http"), "--metrics-top=5"),
     ]
+
+
+def test_with_tls_the_child_listens_with_https_alone() -> None:
+    settings = Settings(http="127.0.0.1:5681", tls_certificate=Path("chain.pem"), tls_key=Path("key.pem"))
+
+    arguments = command_of(settings, [], "cmq://127.0.0.1:5680", 7)
+
+    assert arguments[5:11] == [
+        *("--listen=", "--listen-https", "127.0.0.1:5681"),
+        *("--tls-certificate", "chain.pem", "--tls-key"),
+    ]
+    assert http_url(settings) == "https://127.0.0.1:5681"
+    assert http_url(Settings(http="127.0.0.1")) == "http://127.0.0.1:5681"
+    assert http_url(Settings()) == ""
+
+
+async def test_a_reload_reaches_the_running_child_as_a_line(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, READS_TWO_LINES, 1)
+    rig.gateway.reload(Settings())
+    rig.gateway.start()
+    await wait_for_line(rig)
+
+    rig.gateway.reload(Settings(log_level=LogLevel.DEBUG, tls_certificate=Path("a.pem"), tls_key=Path("b.pem")))
+    await rig.over.wait()
+    await rig.gateway.stop(10)
+
+    line = json.loads(rig.file.with_suffix(".second").read_bytes())
+    assert line == {"log_level": "debug", "tls_certificate": "a.pem", "tls_key": "b.pem"}
+
+
+async def test_a_child_that_reads_no_reload_does_not_hold_up_the_broker(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, IGNORES_SIGTERM, 1)
+    rig.gateway.start()
+    await wait_for_line(rig)
+    process_id = rig.gateway.process_id
+    assert process_id is not None
+    os.kill(process_id, signal.SIGSTOP)
+
+    # A pipe holds 64 KiB.
+    for _ in range(100):
+        rig.gateway.reload(Settings(tls_certificate=Path("a" * 1_000), tls_key=Path("b.pem")))
+    os.kill(process_id, signal.SIGCONT)
+    await rig.over.wait()
+    await rig.gateway.stop(10)
+
+
+def test_a_file_of_settings_needs_a_gateway(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match=r"http_config = 'g\.toml' is not allowed: only together with http"):
+        load(environment={}, flags={"http_config": "g.toml"})
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("x =", "the file is not TOML"),
+        ("[limits]\nmax_connections = 5", "limits is neither a text, a number"),
+        ("public_names = [[1]]", "public_names is neither a text, a number"),
+        ('listen = "127.0.0.1:1"', "the broker itself gives the setting listen to its gateway"),
+        ('log_level = "debug"', "the broker itself gives the setting log-level to its gateway"),
+        ("key_fd = 3", "the broker itself gives the setting key-fd to its gateway"),
+        (None, "the file cannot be read"),
+    ],
+)
+def test_a_file_of_settings_that_cannot_go_to_the_child_is_refused(
+    tmp_path: Path, content: str | None, reason: str
+) -> None:
+    path = tmp_path / "gateway.toml"
+    if content is not None:
+        path.write_text(content)
+
+    with pytest.raises(SettingError, match=f"gateway.toml' is not allowed: {reason}"):
+        checked_flags(Settings(http="127.0.0.1:0", http_config=path))
+
+
+def test_a_check_that_does_not_end_refuses_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "gateway.toml"
+    path.write_text("log-level = 'debug'")
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    # A child that waits for a writer of the pipe; there is none.
+    child = [sys.executable, "-c", f"open({str(pipe)!r})"]
+
+    def command_of(*given: object) -> list[str]:
+        return child
+
+    monkeypatch.setattr(http_gateway, "command_of", command_of)
+    monkeypatch.setattr(http_gateway, "CHECK_WITHIN_S", 0.1)
+
+    with pytest.raises(SettingError, match="did not finish the check of its settings within"):
+        checked_flags(Settings(http="127.0.0.1:0", http_config=path))
 
 
 def test_an_address_without_a_port_gets_the_usual_port() -> None:

@@ -1,4 +1,4 @@
-"""The memory that clients may make the broker hold: which connection is dropped, and when none is."""
+"""The memory that clients may make the broker hold: the dropped connections, and the time of a drop."""
 
 from pathlib import Path
 from typing import Any
@@ -212,7 +212,7 @@ async def test_a_reader_within_the_budget_is_left_alone(tmp_path: Path, read: bo
 
 
 async def hold_receives(rig: ServerRig, count: int) -> RigClient:
-    """Let a client receive ``count`` messages of 1 MiB whose leases do not become durable."""
+    """Let a client receive ``count`` messages of 1 MiB with leases that do not become durable."""
     client = await rig.client()
     await client.expect(wire.QueueInfo, wire.CreateQueue, "big", {"max_message_bytes": MIB})
     for _ in range(count):

@@ -1,4 +1,4 @@
-"""The tables of plain operations: what a line names exists, and fits the method."""
+"""The tables of plain operations: the names of a line exist, and fit the method."""
 
 import inspect
 

@@ -30,7 +30,7 @@ def positions(pusher: FakePusher) -> list[int]:
     return [push.message.position for push in pusher.pushes]
 
 
-def test_what_is_durable_already_leaves_at_once() -> None:
+def test_pushes_of_a_durable_row_leave_at_once() -> None:
     outbox, pusher, _, _ = an_outbox(1, durable_lsn=7)
 
     outbox.hold(7, [a_push(1, 0)])

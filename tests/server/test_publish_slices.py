@@ -343,7 +343,7 @@ async def test_a_large_request_behind_a_publish_counts_for_the_memory_budget(rig
     assert rig.server.budget.held_bytes == 0
 
 
-async def test_what_is_being_planned_counts_for_busy(rig: ServerRig) -> None:
+async def test_a_publish_that_is_being_planned_counts_for_busy(rig: ServerRig) -> None:
     client = await with_topic(rig)
     publish(client)
     await rig.turn(2)

@@ -1,4 +1,4 @@
-"""Publishes of several clients within one I/O batch are decided in one call for each topic."""
+"""Publishes of several clients within an I/O batch are decided in a single call per topic."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ from support.server_topics import a_topic, to_queue
 
 
 def note_publishes(rig: ServerRig, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[list[bytes]]]]:
-    """What the core is asked to publish: topic, and the bodies of each request; one entry for each call."""
+    """The publishes that reach the core: topic, and the bodies of the requests; an entry per call."""
     calls: list[tuple[str, list[list[bytes]]]] = []
     real = rig.broker.plan_publish
 
@@ -104,7 +104,7 @@ class TestCollecting:
 
         assert [message.body for message in await client.receive("jobs")] == [b"%d" % number for number in range(6)]
 
-    async def test_what_others_do_does_not_wait(self, rig: ServerRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_requests_of_other_clients_do_not_wait(self, rig: ServerRig, monkeypatch: pytest.MonkeyPatch) -> None:
         one, two = await rig.client(), await rig.client()
         await a_topic(one)
         await to_queue(one, "jobs")

@@ -1,10 +1,13 @@
 """Pushes to a real receiver on loopback."""
 
 import asyncio
+import gc
 import json
+import socket
 import ssl
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -101,7 +104,7 @@ class Rig:
         return self.results
 
     async def error_of(self, url: str | None = None) -> str | None:
-        """How one push goes."""
+        """The result of a push."""
         before = len(self.results)
         position = self.push(url)
         (result,) = (await self.results_of(before + 1))[before:]
@@ -119,7 +122,7 @@ async def rig() -> AsyncIterator[Rig]:
             assert pusher.under_way == 0
 
 
-# ------------------------------------------------------------------ what arrives
+# ------------------------------------------------------------------ received requests
 
 
 async def test_json_arrives_byte_for_byte(rig: Rig) -> None:
@@ -246,7 +249,7 @@ async def test_an_answer_that_is_none_is_a_failure_of_one_request(rig: Rig, beha
     assert await rig.error_of() is None
 
 
-async def test_nobody_listens(rig: Rig) -> None:
+async def test_a_url_without_a_server_is_a_failure(rig: Rig) -> None:
     url = rig.receiver.url("/hook")
     await rig.receiver.stop()
 
@@ -289,7 +292,7 @@ async def test_the_status_decides_whatever_the_body_does(rig: Rig, monkeypatch: 
     assert await rig.error_of() == "status 503"
 
     assert len(rig.receiver.received) == 5
-    assert rig.receiver.connections == 5  # none of them could be used again
+    assert rig.receiver.connections == 5  # no connection could be used again
 
 
 async def test_the_time_is_over_while_a_body_is_awaited(rig: Rig) -> None:
@@ -301,7 +304,7 @@ async def test_the_time_is_over_while_a_body_is_awaited(rig: Rig) -> None:
     assert await rig.error_of() == "status 500"
 
 
-async def test_a_certificate_that_nobody_trusts_is_a_failure(rig: Rig) -> None:
+async def test_an_untrusted_certificate_is_a_failure(rig: Rig) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(TLS / "certificate.pem", TLS / "key.pem")
     async with WebhookReceiver(tls=context) as receiver:
@@ -334,6 +337,41 @@ async def test_no_error_tells_a_secret(rig: Rig) -> None:
 # ------------------------------------------------------------------ where to
 
 
+@pytest.mark.parametrize("kind", ["no listener", "no name", "reset"])
+async def test_failed_pushes_leave_no_body_without_a_garbage_collection(rig: Rig, kind: str) -> None:
+    # Bound and not listening: no other process can take the port meanwhile.
+    unused = socket.socket()
+    unused.bind(("127.0.0.1", 0))
+    port = unused.getsockname()[1]
+    urls = {
+        "no listener": f"http://127.0.0.1:{port}/",
+        "no name": "http://missing.test/",
+        "reset": rig.receiver.url("/"),
+    }
+    rig.receiver.always("/", disconnect())
+
+    async def fail() -> None:
+        before = len(rig.results)
+        rig.push(urls[kind], bytes(500_000), content_format="simplified")
+        assert (await rig.results_of(before + 1))[before:][0].error is not None
+
+    await fail()
+    gc.collect()
+    gc.disable()
+    tracemalloc.start()
+    try:
+        for _ in range(4):
+            await fail()
+        rig.receiver.received.clear()
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+        gc.enable()
+        unused.close()
+
+    assert kept < 1_000_000
+
+
 @pytest.mark.parametrize(
     ("host", "error"),
     [
@@ -364,7 +402,7 @@ async def test_addresses_that_are_refused_get_nothing(rig: Rig, host: str, error
 
 @pytest.mark.parametrize("host", ["here.test", "both.test", "[::ffff:127.0.0.1]"])
 async def test_what_is_allowed_is_connected_to_as_it_was_judged(rig: Rig, host: str) -> None:
-    """None of these names exists but in the table, so a second look-up would fail."""
+    """Names exist only in the table, so a second look-up would fail."""
     assert await rig.error_of(f"http://{host}:{rig.receiver.port}/hook") is None
 
     assert rig.receiver.received[0].headers["Host"] == f"{host}:{rig.receiver.port}"
@@ -458,7 +496,7 @@ async def test_the_replaced_one_may_fail_too(rig: Rig) -> None:
 # ------------------------------------------------------------------ the end
 
 
-async def test_close_waits_for_what_is_under_way(rig: Rig) -> None:
+async def test_close_waits_for_the_work_under_way(rig: Rig) -> None:
     event = asyncio.Event()
     rig.receiver.always("/hook", answer_when(event))
     rig.push()

@@ -1,4 +1,4 @@
-"""The reply gate: nothing leaves before it is durable, and in the order in which it was decided."""
+"""The reply gate: no reply leaves before its row is durable, and replies leave in the order of decision."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from cmqd_protocol.messages import Done, Push, TransactionCheck
 
 
 class Pushed:
-    """Takes what is pushed."""
+    """Keeps the pushes."""
 
     def __init__(self) -> None:
         self.pushes: list[Outgoing] = []

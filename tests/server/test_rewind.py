@@ -8,7 +8,7 @@ from support.server_rig import RigClient, ServerRig, code_of
 
 
 async def consume(client: RigClient, queue: str) -> list[int]:
-    """Receive and delete what is there; returns the ids."""
+    """Receive and delete all active messages; returns the ids."""
     received = await client.receive(queue)
     handles = [message.receipt_handle for message in received]
     await client.expect(wire.HandlesDone, wire.DeleteMessages, queue, handles)
@@ -70,10 +70,10 @@ async def test_without_a_window_nothing_can_be_rewound(rig: ServerRig) -> None:
 
 
 async def begin_to_rewind(rig: ServerRig, client: RigClient, time_ms: int) -> int:
-    """A rewind that waits for the log, which is held."""
+    """A rewind that waits for the log; the log is held."""
     rig.log.hold()
     for name in ("one", "two"):
-        # A commit is under way with the first; what comes after it is held back.
+        # A commit is under way with the first row; later rows are held back.
         client.begin(wire.CreateQueue(client.next_id(), name, {}))
         await rig.turn()
     request_id = client.begin(wire.RewindQueue(client.next_id(), "jobs", time_ms))

@@ -1,4 +1,4 @@
-"""Settings: one table, three sources, every refusal names the setting, the value, the range and the source."""
+"""Settings: a table, three sources, and refusals that name setting, value, range and source."""
 
 import dataclasses
 import re
@@ -242,7 +242,7 @@ def test_settings_cannot_be_changed() -> None:
         Settings().region = "other"  # type: ignore[misc]
 
 
-def test_every_setting_says_what_it_means_and_numbers_say_their_range() -> None:
+def test_every_setting_has_a_meaning_and_numbers_have_a_range() -> None:
     for info in SETTINGS.values():
         assert info.text, info.name
         if info.kind is int:

@@ -1,4 +1,4 @@
-"""Several servers in one process: each with its own broker, log, accounts and clients."""
+"""Several servers in a process: broker, log, accounts and clients are separate."""
 
 from pathlib import Path
 

@@ -12,7 +12,7 @@ MIB = 1024 * 1024
 
 
 async def a_slow_reader(rig: ServerRig, *, messages: int = 8) -> tuple[RigClient, RigClient]:
-    """A client whose socket is stuck with a large reply in it, and a healthy one."""
+    """A client with a socket that is stuck in a large reply, and a healthy client."""
     slow, other = await rig.client(), await rig.client()
     await a_queue(other, "big", max_message_bytes=MIB)
     await a_queue(other)
@@ -153,7 +153,7 @@ async def test_replies_to_a_slow_reader_and_its_own_waits_ended_in_one_step_brea
         sender.begin(wire.SendMessages(sender.next_id(), "big", [bytes(100_000)] * 10))
     await rig.turn(12)
 
-    # Both waits end in one tick, while the client is slow and has more than its share unread.
+    # Both waits end in a single tick, while the client is slow and has more than its share unread.
     rig.clock.advance(120)
     await rig.tick()
     await rig.turn(12)

@@ -56,7 +56,9 @@ async def begin(client: RigClient, make: Any, *arguments: Any) -> int:
     return request_id
 
 
-async def test_what_waits_for_the_disk_for_too_long_is_answered_outcome_unknown(rig: ServerRig, beats: Beats) -> None:
+async def test_a_request_that_waits_too_long_for_the_disk_is_answered_outcome_unknown(
+    rig: ServerRig, beats: Beats
+) -> None:
     client = await with_queue(rig)
     await beats.pass_ms(100)
     rig.log.hold()

@@ -1,4 +1,4 @@
-"""Pushes of a topic through the server, and the secrets that sign them."""
+"""Pushes of a topic through the server, and the secrets of their signatures."""
 
 import asyncio
 import json

@@ -51,7 +51,7 @@ class TestTopics:
         await client.expect(wire.Done, wire.DeleteTopic, "news")
         assert code_of(await client.ask(wire.GetTopicAttributes, "news")) == "topic_not_found"
 
-    async def test_what_is_refused_has_its_code(self, rig: ServerRig) -> None:
+    async def test_every_refusal_has_its_code(self, rig: ServerRig) -> None:
         client = await rig.client()
         await a_topic(client)
         await to_queue(client, "jobs")

@@ -1,4 +1,4 @@
-"""The table of who answers checks."""
+"""The table of checkers of transactions."""
 
 import pytest
 
@@ -63,7 +63,7 @@ def test_queues_of_the_same_name_in_two_accounts_are_two() -> None:
     assert checkers.ask("a", "q", 1) is one
 
 
-def test_one_that_does_not_read_is_left_out_and_nobody_is_asked_if_there_is_no_other() -> None:
+def test_a_checker_that_does_not_read_is_left_out_even_without_another() -> None:
     one, two = a_client(), a_client()
     checkers = a_table(one, two)
     one.is_slow = True

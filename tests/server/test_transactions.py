@@ -1,4 +1,4 @@
-"""Half messages through the server: decisions, and checks pushed to those who registered."""
+"""Half messages through the server: decisions, and checks pushed to registered connections."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ async def a_checker(rig: ServerRig, queue: str = "pay") -> RigClient:
 
 
 async def later(rig: ServerRig, ms: int, *clients: RigClient) -> None:
-    """Time passes, what is due happens, and the clients read."""
+    """Time passes, due work happens, and the clients read."""
     rig.clock.advance(ms)
     for _ in range(4):
         await rig.tick()
@@ -91,7 +91,7 @@ async def test_a_plain_queue_takes_no_half_messages_and_no_checkers(rig: ServerR
     assert len(rig.server.checkers) == 0
 
 
-async def test_checks_are_spread_over_those_who_registered(rig: ServerRig) -> None:
+async def test_checks_are_spread_over_the_registered_checkers(rig: ServerRig) -> None:
     producer = await a_producer(rig)
     one, two = await a_checker(rig), await a_checker(rig)
     ids = await producer.send_half("pay", *(b"%d" % number for number in range(10)))
@@ -110,7 +110,7 @@ async def test_checks_are_spread_over_those_who_registered(rig: ServerRig) -> No
     rig.check()
 
 
-async def test_an_answer_settles_a_check_whoever_gives_it(rig: ServerRig) -> None:
+async def test_an_answer_of_any_connection_settles_a_check(rig: ServerRig) -> None:
     producer = await a_producer(rig)
     one = await a_checker(rig)
     first, second = await producer.send_half("pay", b"one", b"two")
@@ -149,7 +149,7 @@ async def test_what_one_left_unanswered_another_is_asked_at_once(rig: ServerRig)
     rig.check()
 
 
-async def test_nothing_is_counted_while_nobody_is_there(rig: ServerRig) -> None:
+async def test_no_check_is_counted_without_a_checker(rig: ServerRig) -> None:
     producer = await a_producer(rig)
     (message_id,) = await producer.send_half("pay", b"one")
 
@@ -166,7 +166,7 @@ async def test_nothing_is_counted_while_nobody_is_there(rig: ServerRig) -> None:
     assert left.checks == 1
 
 
-async def test_after_the_last_check_nobody_is_asked_any_more(rig: ServerRig) -> None:
+async def test_after_the_last_check_no_check_is_sent(rig: ServerRig) -> None:
     producer = await a_producer(rig)
     await producer.expect(wire.QueueInfo, wire.SetQueueAttributes, "pay", {"max_checks": 2})
     one = await a_checker(rig)
@@ -388,9 +388,7 @@ async def test_a_check_whose_last_checker_goes_while_its_body_is_read_is_not_los
     rig.check()
 
 
-async def test_a_check_for_which_nobody_is_left_goes_back_to_the_core(
-    rig: ServerRig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_check_without_a_checker_goes_back_to_the_core(rig: ServerRig, monkeypatch: pytest.MonkeyPatch) -> None:
     again: list[list[int]] = []
 
     def check_again(_account: str, _queue: str, message_ids: list[int], _now_ms: int) -> Outcome[None]:

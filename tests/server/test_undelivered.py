@@ -20,7 +20,7 @@ async def peek(client: RigClient, *more: object) -> wire.DeliveriesPeeked:
     return await client.expect(wire.DeliveriesPeeked, wire.PeekDeliveries, "news", "jobs", *more)
 
 
-async def test_what_waits_is_peeked_dropped_and_retried(rig: ServerRig) -> None:
+async def test_waiting_messages_are_peeked_dropped_and_retried(rig: ServerRig) -> None:
     client, ids = await a_topic(rig)
 
     page = await peek(client, 2, 0, True)
@@ -38,7 +38,7 @@ async def test_what_waits_is_peeked_dropped_and_retried(rig: ServerRig) -> None:
     assert [one.message_id for one in (await peek(client)).messages] == [ids[0], ids[2]]
 
 
-async def test_who_has_had_a_message(rig: ServerRig) -> None:
+async def test_the_deliveries_of_a_message(rig: ServerRig) -> None:
     client, ids = await a_topic(rig)
     await client.expect(wire.SubscriptionInfo, wire.SetSubscriptionAttributes, "news", "jobs", {"paused": False})
     await client.settle()

@@ -1,4 +1,4 @@
-"""The table of who waits."""
+"""The table of waiting requests."""
 
 from typing import Any
 

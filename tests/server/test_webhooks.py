@@ -1,4 +1,4 @@
-"""What is posted, byte for byte."""
+"""Pushes to URLs, byte for byte."""
 
 import base64
 import hashlib
@@ -27,7 +27,7 @@ def a_push(
 
 
 def expected_signature(secret: bytes, signed: bytes) -> str:
-    """HMAC-SHA256 as RFC 2104 writes it, without the module that the code under test uses."""
+    """HMAC-SHA256 as in RFC 2104, without the module of the code under test."""
     key = secret.ljust(64, b"\0")
     inner = hashlib.sha256(bytes(byte ^ 0x36 for byte in key) + signed).digest()
     outer = hashlib.sha256(bytes(byte ^ 0x5C for byte in key) + inner).digest()
@@ -84,7 +84,7 @@ def test_text_is_text_in_json(text: str) -> None:
 
 
 @pytest.mark.parametrize("raw", [b"\xff", b"\xc3", b"\xed\xa0\x80", b"\xc0\x80", bytes(range(256))])
-def test_what_is_not_utf_8_is_base64_in_json_and_marked(raw: bytes) -> None:
+def test_a_body_that_is_not_utf_8_is_base64_in_json_and_marked(raw: bytes) -> None:
     headers, body = request_of(a_push(raw), [SECRET], NOW_S, "r")
 
     assert base64.b64decode(json.loads(body)["msgBody"], validate=True) == raw

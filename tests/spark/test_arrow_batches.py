@@ -30,7 +30,7 @@ def read(folder: Path, **options: str) -> "list[dict[str, Any]]":
 
 
 def failing_subscriber() -> Rig:
-    """Two subscribers of a topic; at one of them every message becomes a dead letter."""
+    """Two subscribers of a topic; every message of the second becomes a dead letter."""
     rig = Rig()
     rig.create("dead")
     rig.create("work", dead_letter_queue="dead", dead_letter_max_receives=1)
@@ -72,11 +72,11 @@ def test_a_dead_letter_knows_its_topic_and_tags_and_what_it_is_a_copy_of(tmp_pat
     ]
     assert [row["copy_of"] for row in published] == [None, None]
     assert [row["subscription"] for row in published] == [None, None]
-    # What is filtered by tag, or replayed by it, includes dead letters.
+    # Filters and replays by tag include dead letters.
     assert [row["msg_id"] for row in read(tmp_path / "data", queue="dead", tags="blue")] == [moved[1]["msg_id"]]
 
 
-def test_what_was_redriven_keeps_its_topic_and_routing_key(tmp_path: Path):
+def test_a_redriven_message_keeps_its_topic_and_routing_key(tmp_path: Path):
     rig = Rig()
     rig.create("dead")
     rig.create("work", dead_letter_queue="dead", dead_letter_max_receives=1)
@@ -110,7 +110,7 @@ def test_a_late_copy_names_its_topic_although_the_topic_is_gone(tmp_path: Path):
     rows = rows_of(rig)
     created = [at for at, (records, _, _) in enumerate(rows) if isinstance(records[-1], TopicCreated)]
     assert len(created) == 1
-    # The row that made the topic holds no more: as if it was reclaimed, and the topic deleted before the checkpoint.
+    # The row that made the topic is empty: as if reclaimed, with the topic deleted before the checkpoint.
     rows[created[0]] = ([NumbersReserved(1, 1, 1)], [], rows[created[0]][2])
     write_folder(tmp_path / "data", [rows])
 

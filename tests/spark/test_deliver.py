@@ -1,4 +1,4 @@
-"""A task of the sink against a server that does what it is told. No Spark session."""
+"""A task of the sink against a server that obeys the test. No Spark session."""
 
 # pyspark and pyarrow tell pyright little of their types, and are not there without the Spark set.
 # pyright: reportMissingImports=false, reportMissingTypeStubs=false, reportUntypedBaseClass=false
@@ -61,7 +61,7 @@ async def test_rows_arrive_in_order_under_the_names_of_their_places(server: Loca
     assert [name for request in requests for name in request.dedup_ids] == [f"x:{row}" for row in range(30)]
 
 
-async def test_without_rows_nobody_is_asked(server: LocalServer) -> None:
+async def test_without_rows_no_request_is_sent(server: LocalServer) -> None:
     await server.link.stop()
     assert await send(server, batches()) == Delivered()
     assert await send(server, batches(0, 0)) == Delivered()
@@ -150,7 +150,7 @@ async def test_answers_arrive_while_the_next_rows_are_made(server: LocalServer) 
 
     def rows() -> Iterator[pa.RecordBatch]:
         yield from batches(10)
-        # Blocks its thread until the server has answered what was sent.
+        # Blocks its thread until the server has answered all sends.
         assert answered.wait(240)
         yield from batches(10)
 
@@ -369,7 +369,7 @@ async def test_an_ordered_write_keeps_its_order_over_kills_of_a_real_broker(tmp_
             async def stored() -> int:
                 return (await queue.attributes()).active
 
-            # At a rate, so that there is something left to be sent after each start.
+            # At a rate, so that messages are left after every start.
             options = {"ordered": "true", "batchSize": "8", "retries": "50", "maxMessagesPerSecond": "3000"}
             given = parse_sink_options({"url": broker.url, "queue": "orders", **options})
             sending = asyncio.create_task(
@@ -377,7 +377,7 @@ async def test_an_ordered_write_keeps_its_order_over_kills_of_a_real_broker(tmp_
             )
             crashed: list[int] = []
             for least in (rows // 10, rows // 3):
-                while await stored() < least:  # noqa: ASYNC110 - the server tells when it is asked
+                while await stored() < least:  # noqa: ASYNC110 - the server has no push for this
                     await asyncio.sleep(0)
                 await asyncio.to_thread(broker.kill)
                 await asyncio.to_thread(broker.start)

@@ -1,4 +1,4 @@
-"""The programs of docs/spark.md and the commands of docs/replay.md run as they stand there."""
+"""The programs of docs/spark.md and the commands of docs/replay.md, run as printed."""
 
 # pyspark and pyarrow tell pyright little of their types, and are not there without the Spark set.
 # pyright: reportMissingImports=false, reportMissingTypeStubs=false, reportMissingModuleSource=false
@@ -40,7 +40,7 @@ async def webhooks(url: str) -> None:
         await topic.publish_batch([body] * 30, routing_keys=list(KEYS) * 10)
         await issues.delete_batch(await issues.receive(5))
         await issues.release_batch(await issues.receive(1))
-        while not (await client.queue("failed").attributes()).active:  # noqa: ASYNC110 - it tells when it is asked
+        while not (await client.queue("failed").attributes()).active:  # noqa: ASYNC110 - no push tells this
             await asyncio.sleep(0.05)
         await client.seal_segments()
 
@@ -57,9 +57,9 @@ def test_the_programs_of_the_spark_page_run(spark: "SparkSession", tmp_path: Pat
         names: dict[str, Any] = {}
 
         for block in blocks:
-            # Relative paths are those of the process that started Spark.
+            # Relative paths belong to the process that started Spark.
             placed = block.replace('"data"', f'"{tmp_path / "data"}"').replace('"out/', f'"{tmp_path}/out/')
-            # So is the environment with the server's URL.
+            # The same holds for the environment with the server's URL.
             placed = placed.replace('option("queue", "again")', f'options(queue="again", url="{broker.url}")')
             exec(compile(placed, "spark.md", "exec"), names)
 

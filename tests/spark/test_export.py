@@ -89,7 +89,7 @@ def test_a_file_with_fewer_columns_is_written_anew(
     assert pq.read_table(tmp_path / "out").column_names == list(COLUMNS)
 
 
-def test_what_was_exported_is_left_as_it_is(folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_exported_file_is_left_unchanged(folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
     assert export(folder, out) == ExitCode.OK
     first, second = sorted(out.iterdir())
@@ -136,7 +136,7 @@ def test_one_queue_may_be_exported(folder: Path, tmp_path: Path, capfd: pytest.C
     assert "has no queue of this name" in capfd.readouterr().err
 
 
-def test_what_cannot_be_exported_says_why(
+def test_an_export_that_cannot_be_made_fails_with_the_reason(
     folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert export(tmp_path / "none", tmp_path / "out") == ExitCode.FAILED

@@ -235,7 +235,7 @@ def test_rows_between_what_is_reclaimed_and_what_is_not_sealed(folder: Path):
     assert first_offset(view, parse_options({"path": str(folder)})) == 3
 
 
-def test_what_is_being_reclaimed_is_gone(folder: Path):
+def test_a_segment_that_is_being_reclaimed_is_gone(folder: Path):
     told_otherwise(folder, dropping=4)
 
     view = Folder(str(folder)).view(include_active=False)

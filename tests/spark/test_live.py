@@ -1,4 +1,4 @@
-"""Reads of a live folder: the broker sends, receives, deletes, rolls segments and seals them meanwhile."""
+"""Reads of a live folder: the broker sends, receives, deletes, rolls and seals segments meanwhile."""
 
 # pyspark and pyarrow tell pyright little of their types, and are not there without the Spark set.
 # pyright: reportMissingImports=false, reportMissingTypeStubs=false, reportUntypedBaseClass=false
@@ -29,7 +29,7 @@ PAUSE_SECONDS = 0.05
 
 
 class Load:
-    """Numbered messages to a queue, and a consumer that deletes half of what it gets."""
+    """Numbered messages to a queue, and a consumer that deletes half of the messages."""
 
     def __init__(self, url: str) -> None:
         self.sent = 0
@@ -67,14 +67,14 @@ class Load:
             first = self.sent
             await queue.send_batch([b"%08d" % number + b"." * BODY_BYTES for number in range(first, first + BATCH)])
             self.sent += BATCH
-            # Not as fast as it goes: each read is of all that there is, and a slow one would be of ever more.
+            # Below the full rate: a read covers all rows, and a slow read would cover ever more.
             await asyncio.sleep(PAUSE_SECONDS)
 
     async def _consume(self, queue: Any) -> None:
         while not self._ends.is_set():
             messages = await queue.receive(32, wait=0.1)
             if messages:
-                # The others stay in flight, so that no segment is reclaimed.
+                # The other messages stay in flight, so that no segment is reclaimed.
                 result = await queue.delete_batch(messages[::2])
                 result.raise_for_failures()
                 self.deleted += len(messages[::2])
@@ -114,7 +114,7 @@ def test_every_read_is_of_one_moment(spark: "SparkSession", tmp_path: Path):
             reads += 1
             before = load.sent
             found = numbers(read())
-            # All that was answered before, nothing twice, and no hole.
+            # Every message that was answered before, no message twice, and no gap.
             assert len(found) >= before
             assert found == list(range(len(found)))
             assert len(found) >= seen
@@ -131,11 +131,11 @@ def test_every_read_is_of_one_moment(spark: "SparkSession", tmp_path: Path):
             by_state = {state: sum(row.event == state for row in states) for state in {row.event for row in states}}
             assert set(by_state) <= {"active", "in_flight", "deleted"}
             assert by_state["deleted"] >= deleted
-            # Receives are in order: nothing that was received stands behind something that was not.
+            # Receives are in order: no received message stands behind a message that was not received.
             active = [row.number for row in states if row.event == "active"]
             assert not active or active == list(range(active[0], len(states)))
 
-    # Stopped: everything is sealed, and the sealed reading knows all of it.
+    # Stopped: all segments are sealed, and the sealed reading has all messages.
     assert numbers(spark.read.format("cmqd").option("queue", "orders").load(str(data))) == list(range(load.sent))
 
 

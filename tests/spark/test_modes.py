@@ -1,4 +1,4 @@
-"""The modes as read from disk, at rows chosen at random, with more of the log behind: what the broker said there."""
+"""The modes as read from disk, at random rows, with more of the log behind: equal to the broker's answers there."""
 
 # pyarrow tells pyright little of its types, and is not there without the Spark set.
 # pyright: reportMissingImports=false, reportMissingTypeStubs=false, reportMissingModuleSource=false
@@ -71,7 +71,7 @@ def told_by_the_broker(rig: Rig, broker: Broker) -> "Counter[Told]":
 
 
 def stored_until(rig: Rig, lsn: int) -> int:
-    """Messages that were put into queues; a half one that was committed counts once."""
+    """Stored messages of queues; a committed half message counts once."""
     count = 0
     for records in rig.log.rows[:lsn]:
         count += sum(len(one.run.sizes) for one in stored_in(records) if one.event is not Event.PUBLISHED)
@@ -101,7 +101,7 @@ def test_modes_at_a_row_say_what_the_broker_said_there(seed: int, tmp_path: Path
 
 
 async def write_with_checkpoints(folder: Path, rig: Rig, checkpoints: "Mapping[int, list[AnyPart]]") -> None:
-    """The rows of a broker, a segment up to each of the LSNs, with a checkpoint there if it has parts."""
+    """The rows of a broker, with a segment up to each of the LSNs, and a checkpoint there if given parts."""
     rows, above = rows_of(rig), 0
     for upto, parts in checkpoints.items():
         log_rig = LogRig(ProcessPlace(folder, durability="os").log())
@@ -146,7 +146,7 @@ def test_with_a_segment_gone_all_is_told_that_the_oldest_checkpoint_can_tell(tmp
 
     assert len(manifest.checkpoints) == 2
     states = Counter(state for _, _, state, *_ in read(folder, mode="all"))
-    # Two can be rewound as of the checkpoint, so it knows that they were deleted.
+    # Two messages can be rewound as of the checkpoint, so the checkpoint knows of their deletion.
     assert states == whole
 
 
@@ -158,7 +158,7 @@ def test_states_are_cut_for_each_segment_sealed_or_not(tmp_path: Path) -> None:
         options = {"path": str(folder), "mode": "all", "includeActive": "true"}
         planned[:] = plan_batch(parse_options(options), COLUMNS)
 
-    # Those of the last segment are looked at before it is sealed.
+    # The rows of the last segment are read before its seal.
     groups = [[([queue_created(7, "q")], [], NOW_MS), sends(7, 0, 10), sends(7, 10, 5)], [sends(7, 15, 20)]]
     write_folder(folder, groups, before_close=plan)
 

@@ -1,4 +1,4 @@
-"""Folders that earlier versions wrote are read as they were by those versions."""
+"""Folders of earlier versions are read with the results of the earlier version."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A folder whose broker is slow, and one behind a URL that holds a key. No Spark."""
+"""A folder of a slow broker, and a folder behind a URL with a key. No Spark."""
 
 import sqlite3
 import traceback
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.spark
 
 
 class Clock:
-    """Time goes by as it is slept through."""
+    """A clock that only sleeps move."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -39,7 +39,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def live(
     tmp_path: Path, state: SegmentState, clock: Clock, readable_at: float, monkeypatch: pytest.MonkeyPatch
 ) -> Folder:
-    """A folder of one segment, which cannot be opened before some time."""
+    """A folder with a segment that cannot be opened before a time."""
     write_manifest(tmp_path, Manifest(clean=False, next_number=2, segments=[SegmentEntry(1, state)]))
 
     def extent(_: Folder, entry: SegmentEntry) -> SegmentEntry:
@@ -67,7 +67,7 @@ def test_it_is_not_waited_for_without_end(tmp_path: Path, clock: Clock, monkeypa
     assert clock.now == pytest.approx(begun + SEALING_SECONDS, abs=1)
 
 
-def test_one_that_nobody_seals_is_given_up_soon(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch):
+def test_a_segment_that_is_never_sealed_is_given_up_soon(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch):
     begun = clock.now
     folder = live(tmp_path, SegmentState.ACTIVE, clock, begun + 30, monkeypatch)
 
@@ -78,7 +78,7 @@ def test_one_that_nobody_seals_is_given_up_soon(tmp_path: Path, clock: Clock, mo
 
 
 class FailingFiles:
-    """A store that says the URL with everything in it, as some do."""
+    """A store with an error that prints the whole URL, as some stores do."""
 
     def __init__(self, error: Exception) -> None:
         self._error = error

@@ -159,7 +159,7 @@ def test_bounds():
     assert bounds(VIEW, chosen(endingLsn="999")) == (0, 310)
 
 
-def test_who_is_wanted():
+def test_the_wanted_ids_of_queues_and_topics():
     named = (SourceName(1, "x", "a"), SourceName(2, "y", "ab"), SourceName(3, "x", "a", True), SourceName(4, "y", "a"))
     sources = {source.id: source for source in named}
 

@@ -1,4 +1,4 @@
-"""What a query's filters take off before anything is read: never a row that Spark would have kept."""
+"""Rows that a query's filters skip before a read: never a row that Spark would have kept."""
 
 # pyspark tells pyright little of its types, and is not there without the Spark set.
 # pyright: reportMissingImports=false, reportUnknownMemberType=false, reportUnknownVariableType=false

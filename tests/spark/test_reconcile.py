@@ -269,7 +269,7 @@ def hours(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_what_expired_stands_in_the_hour_of_its_sending(spark: "SparkSession", hours: Path, cmq: Cmq):
+def test_an_expired_message_stands_in_the_hour_of_its_sending(spark: "SparkSession", hours: Path, cmq: Cmq):
     code, out, err = cmq("--path", str(hours), "--queue", "q", "--output", "json")
 
     assert code == ExitCode.OK, err
@@ -361,9 +361,7 @@ def test_a_line_of_half_messages_that_were_all_committed_is_none():
     assert lines_of([("came", "me", "q", 1, "half", 2), ("again", "me", "q", 1, "half", 2)]) == []
 
 
-def test_what_does_not_add_up_ends_with_1(
-    hours: Path, cmq: Cmq, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
-):
+def test_an_unbalanced_log_ends_with_1(hours: Path, cmq: Cmq, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch):
     def count(*_: object) -> Reconciled:
         return Reconciled(9, [(1, 4)], [Line("q", datetime(2026, 1, 1, tzinfo=UTC), {"sent": 5}, {"consumed": 4})])
 

@@ -220,7 +220,7 @@ def test_two_that_fetch_the_same_file_at_once(store: Store, folder: Path, cache:
     assert [path.name for path in cache.iterdir()] == [f"{extent.sha256}.db"]
 
 
-def test_what_is_not_sealed_ends_the_log_of_a_url(store: Store, folder: Path, cache: Path) -> None:
+def test_the_first_unsealed_segment_ends_the_log_of_a_url(store: Store, folder: Path, cache: Path) -> None:
     manifest = read_manifest(folder)
     segments = [one if one.first_lsn < 4 else type(one)(one.number, SegmentState.ACTIVE) for one in manifest.segments]
     write_manifest(folder, Manifest(next_number=9, segments=segments))
@@ -260,7 +260,7 @@ def test_a_store_that_is_not_there(cache: Path, store: Store, folder: Path) -> N
         plan("http://127.0.0.1:9/data", cache)
 
 
-def test_the_cache_of_somebody_else_is_not_used(
+def test_the_cache_of_another_user_is_not_used(
     store: Store, folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     forget_names(folder)

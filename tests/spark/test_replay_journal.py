@@ -81,7 +81,7 @@ def test_what_is_sent_once_is_stored_once_however_long_it_takes():
     assert (run.done, run.sent, run.sent_bytes, run.attempts) == (1, 100, 1000, 0)
 
 
-def test_what_is_sent_again_soon_is_stored_once():
+def test_a_slice_sent_again_soon_is_stored_once():
     run = journal()
     run.begin(NOW)
     run.begin(NOW + 100)
@@ -137,7 +137,7 @@ def test_a_journal_is_read_as_it_was_written(tmp_path: Path):
     assert file.stat().st_mode & 0o077 == 0
 
 
-def test_what_is_no_journal_is_refused(tmp_path: Path):
+def test_a_file_that_is_no_journal_is_refused(tmp_path: Path):
     file = tmp_path / "run.json"
     with pytest.raises(JournalError, match="does not exist"):
         read_journal(file)

@@ -1,4 +1,4 @@
-"""Routing keys are matched as the broker matches them."""
+"""Routing keys are matched as in the broker."""
 
 from hypothesis import example, given
 from hypothesis import strategies as st

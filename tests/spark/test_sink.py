@@ -187,7 +187,9 @@ def test_a_routing_topic_gets_keys(spark: "SparkSession", broker: RunningBroker)
     assert len(taken(broker, "evens")) == 50
 
 
-def test_what_cannot_be_written_says_why(spark: "SparkSession", broker: RunningBroker, queue: str) -> None:
+def test_a_write_that_cannot_be_made_fails_with_the_reason(
+    spark: "SparkSession", broker: RunningBroker, queue: str
+) -> None:
     with pytest.raises(Exception, match="option 'queue' is missing"):
         write(numbered(spark, 1), broker)
     with pytest.raises(Exception, match="column 'body' has type bigint"):

@@ -79,7 +79,7 @@ def test_all_options_are_taken() -> None:
         ({"url": URL, "queue": "q", "inFlight": URL}, "inFlight"),
     ],
 )
-def test_what_cannot_be_used_is_named(given: dict[str, str], option: str) -> None:
+def test_a_wrong_option_is_named(given: dict[str, str], option: str) -> None:
     with pytest.raises(OptionError) as refused:
         parse_sink_options(given)
 

@@ -1,4 +1,4 @@
-"""So many messages a second, and no bursts. No Spark, and no clock."""
+"""The rate of the sink, without bursts. No Spark, and no clock."""
 
 import random
 

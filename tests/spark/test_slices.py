@@ -1,4 +1,4 @@
-"""How the slices of a replay are sent, one after the other. No Spark."""
+"""The slices of a replay are sent in order. No Spark."""
 
 from pathlib import Path
 from typing import Any

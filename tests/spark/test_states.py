@@ -390,7 +390,7 @@ def test_a_message_that_was_rewound_and_deleted_again_has_the_last_time():
     ]
 
 
-def test_what_a_shorter_window_let_go_does_not_come_back():
+def test_messages_dropped_by_a_shorter_window_do_not_come_back():
     rig = Rig()
     rig.create("q", rewind_ms=60_000)
     for _ in range(4):

@@ -1,4 +1,4 @@
-"""What several tests of storage need."""
+"""Fixtures of several tests of storage."""
 
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path

@@ -181,7 +181,7 @@ async def test_a_segment_cut_short_stops_the_start_and_is_set_aside_when_accepte
     assert [aside.name for aside in (folder / "set-aside").iterdir()] == ["00000001.db.0"]
 
 
-async def test_a_file_that_nobody_knows_is_set_aside(open_process: OpenProcess, folder: Path) -> None:
+async def test_an_unknown_file_is_set_aside(open_process: OpenProcess, folder: Path) -> None:
     rig = await open_process()
     await rig.store(1, 0, 1)
     await rig.log.close()

@@ -21,7 +21,7 @@ FRAME_BYTES = 24 + 4096
 
 
 async def test_a_flipped_bit_in_the_active_wal_stops_the_start(open_process: OpenProcess, folder: Path) -> None:
-    """SQLite alone would drop the nine tenths behind it in silence."""
+    """SQLite alone would silently drop the nine tenths behind the flipped bit."""
     await crashed_after(await open_process(), 40)
     wal = active_wal(folder)
     flip(wal, wal.stat().st_size // 10)
@@ -67,7 +67,7 @@ async def test_a_loss_that_is_accepted_keeps_what_stands_before_it_and_a_copy_of
 async def test_an_accepted_loss_is_no_news_even_if_the_broker_dies_at_once(
     open_process: OpenProcess, folder: Path
 ) -> None:
-    """Before the damaged segment is sealed, which gives its WAL up."""
+    """The death comes before the damaged segment is sealed and its WAL given up."""
     await crashed_after(await open_process(), 40)
     wal = active_wal(folder)
     flip(wal, wal.stat().st_size // 10)
@@ -100,8 +100,8 @@ async def opened_here(folder: Path, **settings: object) -> None:
 async def test_what_is_lost_is_in_the_manifest_before_the_damage_can_no_longer_be_seen(
     open_process: OpenProcess, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a start after a crash in between would know of no loss, and use its numbers again. And what the WAL held is
-    synced before it goes, although commits are not.
+    """Else a start after a crash in between would not know the loss, and use the lost numbers again. The content of the
+    WAL is synced before the WAL goes, although commits are not synced.
     """
     await crashed_after(await open_process(durability="os"), 40)
     wal = active_wal(folder)
@@ -140,7 +140,7 @@ async def test_a_full_disk_does_not_keep_a_broker_from_starting_after_a_loss(
 
 
 async def test_a_torn_last_commit_is_dropped_and_the_start_goes_on(open_process: OpenProcess, folder: Path) -> None:
-    """It was not durable when the power failed, or the disk took back what it had promised for one commit only."""
+    """The commit was not durable when the power failed, or the disk took back its promise for this commit only."""
     await crashed_after(await open_process(), 10)
     in_another_boot(folder)
     wal = active_wal(folder)
@@ -178,7 +178,7 @@ CUTS = {"emptied": None, "cut in the middle": 20, "cut by a commit": 4, "cut by 
 async def test_a_shorter_wal_than_the_writer_left_stops_every_start(
     open_process: OpenProcess, folder: Path, frames: int | None
 ) -> None:
-    """The manifest tells of no row; the WAL-index does, and a refused start must not make it forget."""
+    """The manifest has no row, but the WAL-index has; a refused start must keep the index."""
     await crashed_after(await open_process(), 10)
     wal = active_wal(folder)
     with wal.open("r+b") as file:
@@ -222,7 +222,7 @@ async def test_a_shorter_wal_is_found_on_a_file_system_without_links(
 
 
 async def test_a_missing_wal_of_a_retired_segment_stops_the_start(open_process: OpenProcess, folder: Path) -> None:
-    """A sealed one needs none, but SQLite would have marked the index before it removed the WAL."""
+    """A sealed segment needs no WAL, but SQLite would have marked the index before removing the WAL."""
     rig = await open_process()
     await crashed_after(rig, 10)
     manifest = read_manifest(folder)
@@ -238,7 +238,7 @@ async def test_a_missing_wal_of_a_retired_segment_stops_the_start(open_process: 
 
 
 async def test_a_flipped_bit_in_the_last_commit_stops_every_start(open_process: OpenProcess, folder: Path) -> None:
-    """Without the WAL-index nothing could tell it from a commit that was under way."""
+    """Without the WAL-index the commit would look like a commit that was under way."""
     await crashed_after(await open_process(), 10)
     wal = active_wal(folder)
     flip(wal, wal.stat().st_size - 100)
@@ -251,7 +251,7 @@ async def test_a_flipped_bit_in_the_last_commit_stops_every_start(open_process: 
 async def test_a_start_that_accepts_a_loss_and_dies_at_once_leaves_a_folder_that_tells_of_it(
     open_process: OpenProcess, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Opening the database destroys the only witness, so the manifest must tell of the loss before that."""
+    """Opening the database destroys the only witness, so the manifest must have the loss before."""
     await crashed_after(await open_process(), 10)
     wal = active_wal(folder)
     with wal.open("r+b") as file:
@@ -270,7 +270,7 @@ async def test_a_start_that_accepts_a_loss_and_dies_at_once_leaves_a_folder_that
 
 
 async def test_commits_after_a_switch_of_segments_are_found(open_process: OpenProcess, folder: Path) -> None:
-    """The manifest may not know yet that the prepared segment became the active one."""
+    """The manifest may not know yet that the prepared segment became the active segment."""
     rig = await open_process(segment_bytes=100_000)
     for index in range(200):
         await rig.store(1, index, 1, 2000)

@@ -1,4 +1,4 @@
-"""Writes that fail or are late: nothing is reported durable before its commit returned."""
+"""Writes that fail or are late: no row is reported durable before its commit returned."""
 
 import asyncio
 import sqlite3

@@ -1,4 +1,4 @@
-"""The manifest tells of nearly the last durable row, without a commit waiting for it."""
+"""The manifest has nearly the last durable row, without a commit waiting for the manifest."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -93,5 +93,5 @@ async def test_the_manifest_tells_of_rows_some_seconds_after_their_commit(
 
     clock.now_s += REFRESH_S
     await rig.store(1, 2, 1)
-    # The log looks every few milliseconds, so the manifest may be written before or after the commit of the last row.
+    # The log polls every few milliseconds, so the manifest may be written before or after the commit of the last row.
     await eventually(lambda: told() >= 2)

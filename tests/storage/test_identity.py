@@ -69,7 +69,7 @@ class TestFolder:
         assert last.starts[0] == first.starts[0]
         assert last.starts[0].number != last.starts[1].number
 
-    async def test_a_start_after_a_crash_begins_behind_what_is_durable(
+    async def test_a_start_after_a_crash_begins_behind_the_durable_rows(
         self, open_process: OpenProcess, folder: Path
     ) -> None:
         place = ProcessPlace(folder)

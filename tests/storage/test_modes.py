@@ -93,7 +93,7 @@ async def test_a_new_id_leaves_the_mode_of_the_manifest(open_process: OpenProces
 async def test_the_folder_of_what_is_set_aside_can_be_entered(
     open_process: OpenProcess, folder: Path, group_readable: bool
 ) -> None:
-    """By a server that is not root, which needs no such right."""
+    """The server is not root; root would need no permission to enter."""
     await (await open_process(group_readable=group_readable)).log.close()
     (folder / "segments" / "stranger").write_bytes(b"x")
 

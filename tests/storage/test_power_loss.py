@@ -30,7 +30,7 @@ async def test_without_fsync_an_emptied_wal_after_a_loss_of_power_is_told_and_th
 async def test_without_fsync_an_emptied_wal_in_the_same_boot_stops_the_start(
     open_process: OpenProcess, folder: Path
 ) -> None:
-    """No power was lost, so the page cache cannot have lost anything."""
+    """Without a power loss the page cache cannot have lost a write."""
     await crashed_after(await open_process(durability="os"), 10)
     active_wal(folder).write_bytes(b"")
 
@@ -64,7 +64,7 @@ async def test_without_fsync_a_loss_with_the_power_is_told_and_the_start_goes_on
     assert 0 < len(rig.rows) < 20
 
 
-async def test_what_the_power_took_is_no_damage_at_the_next_start_either(
+async def test_rows_lost_in_a_power_failure_are_no_damage_at_the_next_start_either(
     open_process: OpenProcess, folder: Path
 ) -> None:
     await crashed_after(await open_process(durability="os"), 20)

@@ -1,4 +1,4 @@
-"""The log of the loop process beside a storage process that says what a test tells it to say."""
+"""The log of the loop process beside a storage process with answers of the test."""
 
 import asyncio
 import socket

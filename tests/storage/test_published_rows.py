@@ -92,7 +92,7 @@ def test_a_publish_stands_in_the_row_as_its_fields_in_order() -> None:
     assert decode_records(bare) == [records.MessagesPublished(9, 5, 300, 1, [2])]
 
 
-def test_a_publish_of_format_1_is_read_as_one_that_everybody_takes_whole() -> None:
+def test_a_publish_of_format_1_is_read_as_a_publish_that_all_queues_take_whole() -> None:
     old = "919f 30 09 05 cd012c 01 920203 94110312ccc8 cd012d 9113 c0 9191a161 940701cd012c02 c0 a174 92a173a175"
 
     (record,) = decode_records(bytes.fromhex(old))

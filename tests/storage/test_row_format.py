@@ -170,7 +170,7 @@ def test_no_record_holds_a_type_that_its_encoder_could_refuse() -> None:
     assert {int, str} <= kinds
 
 
-def test_a_row_counts_what_was_sent_to_each_queue() -> None:
+def test_a_row_counts_the_messages_of_each_queue() -> None:
     builder = RowBuilder()
     for queue_id, first, count in ((1, 5, 2), (2, 0, 1), (1, 7, 3)):
         record, bodies = sent(queue_id, first, count, 10)

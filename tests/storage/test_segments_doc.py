@@ -1,4 +1,4 @@
-"""SEGMENTS.md names what is on disk."""
+"""SEGMENTS.md names all tables, columns and files on disk."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A sealed segment names the queues and topics in it, and the manifest tells without the segment."""
+"""A sealed segment names its queues and topics, and the manifest has the names without the segment."""
 
 import sqlite3
 from contextlib import closing
@@ -50,7 +50,7 @@ def sealed(folder: Path) -> list[SegmentEntry]:
 
 
 def named(folder: Path, entry: SegmentEntry) -> dict[int, str]:
-    """What the table of a segment says."""
+    """The rows of a segment's table of names."""
     with closing(open_read_only(folder / entry.file, sealed=True)) as raw:
         return {number: name for number, _, name, _ in read_names(raw)}
 
@@ -114,7 +114,7 @@ class TestFolder:
     async def test_after_a_crash_names_come_from_the_segment_itself(
         self, open_process: OpenProcess, folder: Path
     ) -> None:
-        """The checkpoint says nothing of a queue that was deleted before it."""
+        """The checkpoint does not have a queue that was deleted before."""
         rig = await open_process()
         await log_records(rig, created(1, "short"))
         await rig.store(1, 0, 3)

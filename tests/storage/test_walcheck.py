@@ -27,7 +27,7 @@ os._exit(0)
 
 @pytest.fixture(scope="module")
 def crashed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A database whose writer died without closing it."""
+    """A database with a writer that died without a close."""
     path = tmp_path_factory.mktemp("wal") / "log.db"
     subprocess.run([sys.executable, "-c", WRITER, str(path)], check=True)
     return path
@@ -42,14 +42,14 @@ def database(crashed: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def left_behind(crashed: Path, database: Path) -> Path:
-    """The same with the WAL-index as the writer left it."""
+    """The same database with the WAL-index as the writer left it."""
     index = database.with_name("log.db-shm")
     index.write_bytes(crashed.with_name("log.db-shm").read_bytes())
     return database
 
 
 def lack_of(database: Path) -> str | None:
-    """What the WAL lacks by the index that the writer left behind."""
+    """The part that is missing in the WAL, by the index of the dead writer."""
     index = read_index(database.with_name("log.db-shm"))
     assert index is not None
     wal = wal_of(database)
@@ -116,7 +116,7 @@ def test_a_flipped_bit_before_the_last_commit_is_damage(database: Path, commit: 
 
     assert rows == commit
     assert accepted is not None
-    # The commit with the flipped bit and all behind it; of the last one alone nobody can tell whether it was torn.
+    # The commit with the flipped bit and all later commits; the last commit alone may as well have been torn.
     assert judge(found, accepted).commits_beyond == COMMITS - commit
     assert judge(found, accepted).damaged == (commit < COMMITS - 1)
 
@@ -136,7 +136,7 @@ def test_a_flipped_bit_in_the_header_of_the_wal_is_damage(database: Path, offset
 
 
 def test_frames_of_an_earlier_use_of_the_file_are_not_damage(tmp_path: Path) -> None:
-    """After a restart of the WAL the salts differ, and what stands behind the newest commit is old."""
+    """After a restart of the WAL the salts differ, and the frames behind the newest commit are old."""
     path = tmp_path / "log.db"
     script = WRITER.replace("os._exit(0)", "")
     script += 'raw.execute("PRAGMA wal_checkpoint(RESTART)")\nraw.execute("INSERT INTO log VALUES (99, x\'01\')")\n'
@@ -193,7 +193,7 @@ def test_a_wal_that_is_empty_or_missing_although_its_index_has_frames_lacks_some
 @pytest.mark.parametrize("frames_back", range(4))
 @pytest.mark.parametrize("offset", [0, 4, 8, 12, 16, 20, 24, 24 + 100, 24 + 4095])
 def test_a_flipped_bit_in_the_last_commits_is_damage(left_behind: Path, frames_back: int, offset: int) -> None:
-    """By the index; or else two commit frames beyond what SQLite accepts tell of it, again at every start."""
+    """Found by the index; or else by two commit frames beyond those that SQLite accepts, again at every start."""
     wal = wal_of(left_behind)
     before = walk(wal)
     content = bytearray(wal.read_bytes())

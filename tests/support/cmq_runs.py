@@ -1,4 +1,4 @@
-"""Running the command line in a test: a server in a thread of its own, and what a run left."""
+"""Runs of the command line in a test: a server in a thread of its own, and the result of a run."""
 
 import asyncio
 import json
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class ThreadedServer:
-    """A server beside the test; ``do`` runs something in its loop, and waits for the result."""
+    """A server beside the test; ``do`` runs a coroutine in the server's loop, and waits for the result."""
 
     def __init__(self) -> None:
         self.local: LocalServer
@@ -57,7 +57,7 @@ class ThreadedServer:
 
 
 class Ran(msgspec.Struct):
-    """How a run ended."""
+    """The result of a run."""
 
     code: int
     out: str
@@ -66,12 +66,12 @@ class Ran(msgspec.Struct):
 
     @property
     def json(self) -> Any:
-        """The one document on standard output."""
+        """The single document on standard output."""
         return json.loads(self.out)
 
     @property
     def json_error(self) -> Any:
-        """The one document on standard error."""
+        """The single document on standard error."""
         return json.loads(self.err)
 
     @property

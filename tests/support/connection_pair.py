@@ -1,4 +1,4 @@
-"""A client's and a server's machine joined in memory, so that a test sees both sides of each step.
+"""Client machine and server machine joined in memory, so that a test sees both sides of every step.
 
 Bytes move only when a test says so (``exchange``), whole or in pieces, and time only passes by ``advance``.
 """
@@ -52,7 +52,7 @@ def a_client(**changes: Any) -> ClientConnection:
 
 
 class ConnectionPair:
-    """The two machines, what each has told so far, and every byte that each has sent."""
+    """The two machines with their events so far, and all bytes that the machines have sent."""
 
     def __init__(
         self, *, server: dict[str, Any] | None = None, client: dict[str, Any] | None = None, cut: Cut = whole
@@ -68,7 +68,7 @@ class ConnectionPair:
 
     @classmethod
     def opened(cls, **arguments: Any) -> "ConnectionPair":
-        """A pair after a good handshake, whose events were taken."""
+        """A pair after a good handshake, without the events of the handshake."""
         pair = cls(**arguments)
         pair.exchange()
         assert pair.server.is_open, pair.server
@@ -84,33 +84,33 @@ class ConnectionPair:
             pass
 
     def carry_to_server(self) -> bool:
-        """Carry what the client has to say; False if that is nothing."""
+        """Carry the bytes that the client has to send; False if there are none."""
         data = b"".join(self.client.data_to_send(self.now_ms))
         self.sent_by_client += data
         self.to_server(data)
         return bool(data)
 
     def carry_to_client(self) -> bool:
-        """Carry what the server has to say; False if that is nothing."""
+        """Carry the bytes that the server has to send; False if there are none."""
         data = b"".join(self.server.data_to_send(self.now_ms))
         self.sent_by_server += data
         self.to_client(data)
         return bool(data)
 
     def to_server(self, data: bytes) -> None:
-        """Let the server read bytes, whoever wrote them."""
+        """Let the server read bytes, of the client or made by the test."""
         for piece in self.cut(data):
             self.server.receive_data(piece, self.now_ms)
         self.server_events += self.server.events()
 
     def to_client(self, data: bytes) -> None:
-        """Let the client read bytes, whoever wrote them."""
+        """Let the client read bytes, of the server or made by the test."""
         for piece in self.cut(data):
             self.client.receive_data(piece, self.now_ms)
         self.client_events += self.client.events()
 
     def advance(self, ms: int) -> None:
-        """Let time pass on both sides; nothing is carried."""
+        """Let time pass on both sides; no bytes are carried."""
         self.now_ms += ms
         self.server.tick(self.now_ms)
         self.client.tick(self.now_ms)
@@ -118,7 +118,7 @@ class ConnectionPair:
         self.client_events += self.client.events()
 
     def take_events(self) -> tuple[list[ServerEvent], list[ClientEvent]]:
-        """What the server and the client were told since the last time."""
+        """The new events of the server and of the client since the last call."""
         taken = self.server_events, self.client_events
         self.server_events, self.client_events = [], []
         return taken

@@ -15,7 +15,7 @@ async def crash(rig: LogRig) -> None:
 
 
 def flip(path: Path, offset: int) -> None:
-    """Turn one bit over."""
+    """Flip a bit."""
     with path.open("r+b") as file:
         file.seek(offset)
         byte = file.read(1)[0]
@@ -24,7 +24,7 @@ def flip(path: Path, offset: int) -> None:
 
 
 def active_wal(folder: Path) -> Path:
-    """The WAL with the most in it."""
+    """The longest WAL."""
     return max((folder / "segments").glob("*.db-wal"), key=lambda path: path.stat().st_size)
 
 
@@ -40,12 +40,12 @@ async def crashed_after(rig: LogRig, commits: int) -> None:
 
 
 def in_another_boot(folder: Path) -> None:
-    """Let the manifest be one that was written before the machine started anew."""
+    """Let the manifest be from before the last start of the machine."""
     write_manifest(folder, structs.replace(read_manifest(folder), boot_id="another boot"))
 
 
 def manifest_knows(folder: Path, first_lsn: int, last_lsn: int) -> None:
-    """Let the manifest know of rows of the active segment, as it does some seconds after they were committed."""
+    """Let the manifest know rows of the active segment, as seconds after their commit."""
     manifest = read_manifest(folder)
     segments = [
         structs.replace(entry, first_lsn=first_lsn, last_lsn=last_lsn, rows=last_lsn - first_lsn + 1)

@@ -1,4 +1,4 @@
-"""A queue whose dead letters go to another."""
+"""A queue with a dead-letter queue."""
 
 from typing import Any
 
@@ -60,7 +60,7 @@ def dead(rig: Rig) -> list[bytes]:
 
 
 def crashed_after(rig: Rig, rows: int) -> Rig:
-    """A broker that was killed when so many rows were durable."""
+    """A broker that was killed when this number of rows was durable."""
     log = NaiveLog()
     log.rows = rig.log.rows[:rows]
     for _, record in log.records():

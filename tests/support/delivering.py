@@ -1,4 +1,4 @@
-"""A broker with one topic whose messages are posted to a URL."""
+"""A broker with a topic and a subscription to a URL."""
 
 from collections.abc import Iterable
 
@@ -14,7 +14,7 @@ DAY_MS = 86_400_000
 
 
 def a_rig(limits: Limits | None = None) -> Rig:
-    """With one topic."""
+    """A rig with a topic."""
     rig = Rig(limits)
     rig.create_topic()
     return rig
@@ -25,7 +25,7 @@ def info(rig: Rig, name: str = "web") -> SubscriptionInfo:
 
 
 def state(rig: Rig, name: str = "web") -> tuple[int, int, int, int]:
-    """How many wait, are in retry, were delivered, were dropped."""
+    """The counts: waiting, in retry, delivered, dropped."""
     counts = info(rig, name).counts
     return counts["waiting"], counts["in_retry"], counts["delivered"], counts["dropped"]
 
@@ -63,14 +63,14 @@ def end_all(rig: Rig, error: str | None = None) -> int:
 
 
 def posts(rig: Rig, ms: int) -> list[bytes]:
-    """What is begun in so much time."""
+    """The bodies of the pushes that begin within this time."""
     there = list(rig.pushes)
     rig.settle(ms)
     return bodies(push for push in rig.pushes if push not in there)
 
 
 def check_recovery(rig: Rig) -> None:
-    """After every row what is left works and brings its messages; after all of them it is what there was."""
+    """A recovery after any row works and delivers; a recovery after all rows has the facts of the broker."""
     for rows in range(rig.log.last_lsn):
         again = rig.crash_after_row(rows)
         again.settle()

@@ -1,4 +1,4 @@
-"""In the place of the pusher: what is to be posted is kept, and a test says what came of it."""
+"""A substitute for the pusher: keeps the pushes, and a test decides their results."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -8,7 +8,7 @@ from cmqd.server.push.webhooks import request_of
 
 
 class FakePusher:
-    """Keeps what was pushed; see the module."""
+    """Keeps the pushes; see the module."""
 
     def __init__(
         self,
@@ -20,20 +20,20 @@ class FakePusher:
         **named: Any,
     ) -> None:
         self.named = named
-        """What else the server gave it."""
+        """The other arguments of the server."""
         self.pushes: list[Push] = []
         """Under way, oldest first."""
         self.signed_with: list[list[str]] = []
-        """The secrets in force when each was begun."""
+        """The secrets in force at the begin of the pushes."""
         self.ends_with: str | None = "cut off"
-        """What comes of those that are under way when it is closed."""
+        """The result of the pushes that are under way at ``close``."""
         self.closed_within_s: float | None = None
         self._secrets_of = secrets_of
         self._on_results = on_results
         self._now_ms = now_ms
         self._wall_ms = wall_ms
         self.requests: list[tuple[dict[str, str], bytes]] = []
-        """Headers and body of each, as the pusher makes them."""
+        """Headers and bodies of the pushes, as the pusher makes them."""
 
     @property
     def under_way(self) -> int:
@@ -48,7 +48,7 @@ class FakePusher:
         self.requests.append(request_of(push, secrets, wall_ms // 1000, "fake", wall_ms - self._now_ms()))
 
     def end(self, error: str | None = None, count: int | None = None) -> list[Push]:
-        """The oldest ``count`` (None = all) end so, together; returns them."""
+        """End the oldest ``count`` pushes (None = all) with this result, together; returns these pushes."""
         count = len(self.pushes) if count is None else count
         ended = self.pushes[:count]
         del self.pushes[:count]

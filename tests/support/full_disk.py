@@ -11,7 +11,7 @@ GIBIBYTE = 1 << 30
 
 
 class FakeDisk(Disk):
-    """A disk whose free space a test decides."""
+    """A disk with free space that a test decides."""
 
     def __init__(self, folder: Path, ballast_bytes: int, start_ballast_bytes: int) -> None:
         super().__init__(folder, ballast_bytes, start_ballast_bytes)
@@ -36,7 +36,7 @@ class Broker:
         return disk
 
     async def limit_pages(self, more: int) -> None:
-        """Let the active segment grow by so many pages, as a disk of that size would; SQLite itself says it is full."""
+        """Let the active segment grow by this number of pages, as on a small disk; SQLite reports the full disk."""
         connection = self.process.service.log.writer.active.connection
 
         def limit() -> None:

@@ -18,7 +18,7 @@ from typing import Any, Self, cast
 import aiohttp
 import yarl
 
-from cmqd_client import connect
+from cmqd_client import Client, connect
 from cmqd_client.address import parse_address
 from cmqd_client.errors import CmqError
 from cmqd_gateway.gateway import Gateway
@@ -36,9 +36,13 @@ class KeyTable:
         self.keys: dict[str, KeySecret] = {}
         self.questions: list[str] = []
         self.failure: CmqError | None = None
+        self.answers = asyncio.Event()
+        """A test clears it to hold the answers back, as a broker does that is away."""
+        self.answers.set()
 
     async def fetch(self, secret_id: str) -> KeySecret | None:
         self.questions.append(secret_id)
+        await self.answers.wait()
         if self.failure is not None:
             raise self.failure
         return self.keys.get(secret_id)
@@ -64,16 +68,22 @@ class RigClock:
 class GatewayRig:
     """See the module."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, *, broker: Mapping[str, Any] | None = None, **settings: Any) -> None:
+        """Make a rig with settings of the gateway, and with settings of the broker."""
         settings.setdefault("listen", "127.0.0.1:0")
+        settings.setdefault("wrong_key_pause_seconds", 0.0)
         self.settings = Settings(**settings)
-        self.server = LocalServer()
+        self.server = LocalServer(**(broker or {}))
         self.table = KeyTable()
         self.retries: int | None = 1
         """Repeats of a request that the broker refused for now, as an argument of ``connect``."""
         self.patience = 300.0
+        self.clients: list[Client] = []
+        """The gateway's clients of the broker, closed clients too."""
         self.clock = RigClock()
         """The gateway's clock."""
+        self.wall_offset = 0.0
+        """Seconds by which the gateway's time of day is ahead of the machine's."""
         self.gateway: Gateway
         self.http_server: GatewayServer
         self.session: aiohttp.ClientSession
@@ -84,10 +94,10 @@ class GatewayRig:
         self.own_key = KeySecret(address.secret_id, address.secret_key)
         self.table.keys[self.own_key.secret_id] = self.own_key
 
-        def make_client(key: KeySecret) -> Any:
+        def make_client(key: KeySecret) -> Client:
             own = parse_address(self.server.url)
             url = f"cmq://{key.secret_id}:{key.secret_key}@{own.host}:{own.port}"
-            return connect(
+            client = connect(
                 url,
                 patience=self.patience,
                 retries=self.retries,
@@ -95,8 +105,12 @@ class GatewayRig:
                 connect_timeout=300,
                 tracing=False,
             )
+            self.clients.append(client)
+            return client
 
-        self.gateway = Gateway(self.settings, self.table, make_client, self.clock)
+        self.gateway = Gateway(
+            self.settings, self.table, make_client, self.clock, lambda: time.time() + self.wall_offset
+        )
         self.http_server = GatewayServer(self.gateway)
         await self.http_server.start()
         # Without a time limit: a machine with much to do is slow, and the suite has a limit of its own.

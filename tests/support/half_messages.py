@@ -1,4 +1,4 @@
-"""A broker with a transactional queue, and what becomes of its half messages."""
+"""A broker with a transactional queue, and decisions about its half messages."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -20,7 +20,7 @@ def transactional(limits: Limits | None = None, **attributes: int) -> Rig:
 
 
 def decide(rig: Rig, *decisions: tuple[int, int]) -> list[tuple[int, DomainError]]:
-    """What was refused; (message id, decision) each, page-ins included."""
+    """The refused decisions, with their errors; decisions are (message id, decision), page-ins included."""
     waiter_id, reply = ask(rig, *decisions)
     if isinstance(reply, Waiting):
         rig.answer_reads(until=lambda: bool(rig.replies(waiter_id)))
@@ -30,7 +30,7 @@ def decide(rig: Rig, *decisions: tuple[int, int]) -> list[tuple[int, DomainError
 
 
 def ask(rig: Rig, *decisions: tuple[int, int]) -> tuple[int, Any]:
-    """(waiter, reply), which may be WAITING."""
+    """The waiter and the reply (a ``Waiting`` if bodies must be read)."""
     waiter_id = rig._new_waiter()  # pyright: ignore[reportPrivateUsage]
     ids, what = [one for one, _ in decisions], [one for _, one in decisions]
     reply = rig.done(rig.broker.end_transactions(ACCOUNT, "q", waiter_id, ids, what, rig.now_ms))

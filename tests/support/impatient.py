@@ -1,4 +1,4 @@
-"""A client whose calls have little patience, as tests of waits need them."""
+"""A client with little patience, for tests of waits."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager

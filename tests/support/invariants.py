@@ -35,6 +35,9 @@ def check_broker(broker: Broker) -> None:
         for position in window.half:
             assert position in index.half, "the window holds a body as half that is not"
     _check_topics(facts, is_salvaging)
+    for table in (facts.queues, facts.topics):
+        entries = sorted(table.by_id.values(), key=lambda entry: (entry.account, entry.name))
+        assert table.in_order.behind(None, ("", ""), len(entries) + 1) == entries, "the order of names lacks changes"
     slots = runtime.push_slots
     assert sum(endpoint.under_way for endpoint in slots.endpoints.values()) == len(slots.under_way)
     assert sum(not is_trusted for _, is_trusted in slots.under_way.values()) == slots.doubtful_count

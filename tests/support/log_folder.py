@@ -26,7 +26,7 @@ from support.core_builders import Rig
 from support.log_rig import NOW_MS, LogRig, ProcessPlace, body
 
 Row: TypeAlias = tuple[Sequence[AnyRecord], Sequence[bytes], int]
-"""Records, bodies, time in ms: what one append brings, and one commit."""
+"""Records, bodies, time in ms: an append with a commit of its own."""
 
 
 def queue_created(queue_id: int, name: str) -> QueueCreated:
@@ -34,7 +34,7 @@ def queue_created(queue_id: int, name: str) -> QueueCreated:
 
 
 def sends(queue_id: int, first: int, count: int, time_ms: int = NOW_MS, size: int = 40) -> Row:
-    """A row of messages whose ids are positions plus a thousand times the queue's id plus one."""
+    """A row of messages; an id is the position plus a million times the queue's id."""
     bodies = [body(queue_id, position, size) for position in range(first, first + count)]
     sizes = [len(each) for each in bodies]
     return [MessagesSent(queue_id, first, queue_id * 1_000_000 + first, time_ms, sizes)], bodies, time_ms
@@ -47,7 +47,7 @@ def write_folder(
     before_close: "Callable[[LogRig], None] | None" = None,
     **settings: object,
 ) -> None:
-    """Write the rows, a commit each and a sealed segment for each group; then stop in order."""
+    """Write the rows, with a commit per row and a sealed segment per group; then stop in order."""
     asyncio.run(_write(folder, segments, before_close, settings))
 
 
@@ -58,7 +58,7 @@ async def _write(
     settings: dict[str, object],
 ) -> None:
     for rows in segments:
-        # Each life of the storage seals what it wrote when it ends.
+        # Every life of the storage seals its rows at its end.
         rig = LogRig(ProcessPlace(folder, **settings).log())
         await rig.open()
         for records, bodies, time_ms in rows:
@@ -131,7 +131,7 @@ def forget_names(folder: Path) -> None:
 
 
 def rows_of(rig: Rig) -> list[Row]:
-    """What a broker of the core wrote, to be written to disk: the same rows with the same numbers."""
+    """The rows of a broker of the core, to be written to disk with the same numbers."""
     rows: list[Row] = []
     for records in rig.log.rows:
         bodies: list[bytes] = []

@@ -1,8 +1,8 @@
-"""Logs for tests: rows to put into them, and a driver that collects what they answer.
+"""Logs for tests: rows to append, and a driver that collects the answers of a log.
 
-A ``LogRig`` drives any ``Log``; ``Place`` is where one is kept, so that it can be opened again after it was closed or
-had crashed. Three places: memory, a storage process, and the storage service on the loop of the test itself, whose
-disk can be replaced.
+A ``LogRig`` drives any ``Log``; a ``Place`` keeps a log, so that the log can be opened again after a close or a crash.
+Three places: memory, a storage process, and the storage service on the loop of the test itself, with a disk that can be
+replaced.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ NOW_MS = 1_700_000_000_000
 
 
 def body(queue_id: int, position: int, size: int = 40) -> bytes:
-    """The body that ``sent`` gives to a message: another one for each position."""
+    """The body that ``sent`` gives to a message, different for each position."""
     text = f"{queue_id}/{position}/".encode()
     return (text * (size // len(text) + 1))[:size]
 
@@ -58,7 +58,7 @@ class AnyLog(Log, Segments, Protocol):
 
 
 class LogRig:
-    """A log and what it said."""
+    """A log and its answers."""
 
     def __init__(self, log: AnyLog) -> None:
         self.log = log
@@ -166,7 +166,7 @@ class LogRig:
         return self.pages[read_id]
 
     async def checkpoint(self, lsn: int | None = None) -> int:
-        """Write an empty checkpoint that covers all rows (or up to ``lsn``) and wait until it is kept."""
+        """Write an empty checkpoint that covers all rows (or up to ``lsn``) and wait until the log keeps it."""
         header_lsn = self.log.last_lsn if lsn is None else lsn
         parts = checkpoint_parts(header_lsn, self.log.last_lsn)
         for part in parts:
@@ -187,7 +187,7 @@ class Place(Protocol):
     def log(self) -> AnyLog: ...
 
     async def crash(self, log: Log) -> None:
-        """End everything that belongs to the log, as kill -9 would."""
+        """End the processes and tasks of the log, as kill -9 would."""
         ...
 
 

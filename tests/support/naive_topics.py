@@ -1,4 +1,4 @@
-"""Topics and subscriptions, the naive way: for each subscription a list of the messages that it has not had."""
+"""Topics and subscriptions, the naive way: per subscription a list of the undelivered messages."""
 
 import re
 from collections import Counter
@@ -25,12 +25,12 @@ class NaivePublished:
 
 @dataclass
 class NaiveDelivery:
-    """A message that somebody has not had."""
+    """A message that the subscription has not had."""
 
     message: NaivePublished
     attempts: int = 0
     next_ms: int = 0
-    """Of one that failed: when it is tried again, 0 = its retries are used up."""
+    """The next attempt of a failed message; 0 = its retries are used up."""
     under_way: bool = False
 
     @property
@@ -56,9 +56,9 @@ class NaiveSubscription:
     dropped: int = 0
     blocked: bool = False
     hurried: set[int] = field(default_factory=set[int])
-    """Due at once, whatever their times say."""
+    """Positions that are due at once, at any planned time."""
     ended: dict[int, str] = field(default_factory=dict[int, str])
-    """``delivered``, ``expired`` or the reason of the drop, of each message that waited and waits no more."""
+    """``delivered``, ``expired`` or the reason of the drop, of each message that waits no more."""
     going: set[int] = field(default_factory=set[int])
     """Positions that are being posted, wanted or not."""
 
@@ -67,7 +67,7 @@ class NaiveSubscription:
         return "://" in self.endpoint
 
     def add(self, message: NaivePublished) -> None:
-        """It waits for this one."""
+        """Let a message wait for the subscription."""
         self.pending[message.position] = NaiveDelivery(message)
 
     def matches(self, labels: Labels) -> bool:
@@ -76,7 +76,7 @@ class NaiveSubscription:
         return not self.filters or bool(set(self.filters) & set(labels))
 
     def may_flow(self) -> bool:
-        """Whether what is published may go to its queue at once."""
+        """True if a published message may go to the queue of the subscription at once."""
         if self.is_push or self.paused:
             return False
         return not self.pending or (self.strategy == "exponential_decay" and not self.blocked)
@@ -95,7 +95,7 @@ class NaiveSubscription:
         return counts | {"delivered": self.delivered} if self.is_push else counts
 
     def fail(self, position: int, attempts: int, next_ms: int, started_ms: int, now_ms: int) -> None:
-        """An attempt failed, and the broker says when the next one comes."""
+        """An attempt failed; the broker gives the time of the next attempt."""
         self.failed += 1
         delivery = self.pending[position]
         assert attempts == delivery.attempts + 1, "an attempt was lost, or counted twice"
@@ -126,7 +126,7 @@ class NaiveSubscription:
         return dropped
 
     def due(self, now_ms: int) -> list[int]:
-        """What an idle endpoint must be asked to take by now."""
+        """The positions that an idle endpoint must have got by now."""
         if self.paused:
             return []
         is_due = [
@@ -145,7 +145,7 @@ class NaiveSubscription:
         return first is not None and (first in self.hurried or self.pending[first].next_ms <= now_ms)
 
     def restart(self) -> None:
-        """The broker was started anew: what was posted is posted again."""
+        """The broker was started anew: pushes under way are posted again."""
         self.going.clear()
         self.hurried = {position for position, one in self.pending.items() if one.is_exhausted}
         for one in self.pending.values():
@@ -172,7 +172,7 @@ class NaiveTopic:
         return {position for one in self.subscriptions for position in one.pending}
 
     def expire(self, floor: int, latest_ms: int) -> None:
-        """All below ``floor`` goes; nothing that was published after ``latest_ms`` may."""
+        """Drop all messages below ``floor``; none of them was published after ``latest_ms``."""
         for subscription in self.subscriptions:
             for position in [position for position in subscription.pending if position < floor]:
                 gone = subscription.drop(position, "expired")

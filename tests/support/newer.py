@@ -7,7 +7,7 @@ from support.plain_msgpack import unpack
 
 _ERROR_TEXT = 4
 _OF_THE_MACHINE = frozenset({"address"})
-"""Names in maps whose values differ between servers."""
+"""Names in maps with values that differ between servers."""
 
 
 def frames(stream: bytes) -> list[list[Any]]:

@@ -21,7 +21,7 @@ class Block:
     language: str
     text: str
     reason: str | None
-    """Why no test runs the block; None if one does."""
+    """The reason why no test runs the block; None if a test does."""
 
 
 def blocks(page: Path, language: str) -> list[Block]:

@@ -1,4 +1,4 @@
-"""A reader of msgpack that shares nothing with the library under test; for holding golden vectors to the format.
+"""A reader of msgpack without code of the library under test; checks golden vectors against the format.
 
 Only what the protocol uses: nil, booleans, integers, floats, text, bytes, arrays, maps with text keys.
 """
@@ -29,7 +29,7 @@ _SIZED = {
 
 
 def unpack(data: bytes) -> Any:
-    """The one value that ``data`` holds to its last byte."""
+    """The value in ``data``, up to the last byte."""
     value, end = _read(data, 0)
     assert end == len(data), f"{len(data) - end} bytes follow the value"
     return value

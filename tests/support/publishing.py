@@ -1,4 +1,4 @@
-"""A broker with one topic, and what is published to it."""
+"""A broker with a topic, and publishes."""
 
 from cmqd.core.limits import Limits
 from cmqd.core.outcome import Published, PublishRequest
@@ -13,7 +13,7 @@ URL = "https://example.com/in"
 
 
 def a_rig(filter_type: str = "tag", limits: Limits | None = None, max_message_bytes: int = 65_536) -> Rig:
-    """With one topic."""
+    """A rig with a topic."""
     rig = Rig(limits)
     rig.create_topic("news", filter_type=filter_type, max_message_bytes=max_message_bytes)
     return rig
@@ -28,14 +28,14 @@ def unsubscribe(rig: Rig, name: str) -> None:
 
 
 def request(*bodies: bytes, labels: Labels | None = None, number: int = 0, dedup: str | None = None) -> PublishRequest:
-    """Of session 7, if it has a number."""
+    """A publish; with a number, of session 7."""
     dedup_ids: list[str | None] | None = None if dedup is None else list(dedup)
     listed = None if labels is None else [labels]
     return PublishRequest(list(bodies), None, listed, 7 if number else 0, number, dedup_ids)
 
 
 def together(rig: Rig, *requests: PublishRequest) -> list[Published | Exception]:
-    """Several clients' publishes, decided in one call."""
+    """Publishes of several clients, decided in a single call."""
     return list(rig.done(rig.broker.publish(ACCOUNT, "news", list(requests), rig.now_ms)))
 
 
@@ -44,7 +44,7 @@ def published(rig: Rig) -> list[MessagesPublished]:
 
 
 def check_recovery(rig: Rig) -> None:
-    """After every row what is left works, after all of them it is what there was."""
+    """A recovery after any row works; a recovery after all rows has the facts of the broker."""
     for rows in range(rig.log.last_lsn):
         again = rig.crash_after_row(rows)
         again.settle()

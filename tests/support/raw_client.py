@@ -1,6 +1,6 @@
-"""A client that does nothing by itself: one blocking socket around the protocol's client machine.
+"""A client without repeats: a blocking socket around the protocol's client machine.
 
-The bundled client reconnects, repeats and re-issues; a test that wants to see what the server really says uses this.
+The bundled client reconnects, repeats and re-issues; tests of the server's exact answers use this client.
 """
 
 import os
@@ -55,7 +55,7 @@ class RawClient:
         return self.replies.pop(request_id)
 
     def ask(self, kind: type[R], make: Callable[..., Request], *arguments: Any) -> R:
-        """Send a request and wait for its reply, which must be of a kind."""
+        """Send a request and wait for its reply, of the given type."""
         reply = self.reply(self.begin(make, *arguments))
         assert isinstance(reply, kind), reply
         return reply
@@ -65,7 +65,7 @@ class RawClient:
         self._socket.shutdown(socket.SHUT_WR)
 
     def read_to_end(self) -> None:
-        """Take what comes until the server closes."""
+        """Return the events until the server closes."""
         self._read_until(lambda: False)
 
     def _write(self) -> None:

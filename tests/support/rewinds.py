@@ -20,7 +20,7 @@ def rewindable(
     rewind_ms: int = HOUR_MS,
     retention_ms: int = 96 * HOUR_MS,
 ) -> Rig:
-    """A queue of these messages, sent so far apart from START_MS on and all deleted."""
+    """A queue with these messages, sent from START_MS on at this interval, and all deleted."""
     rig = Rig(limits)
     rig.create(rewind_ms=rewind_ms, retention_ms=retention_ms)
     for body in bodies:
@@ -31,7 +31,7 @@ def rewindable(
 
 
 def consume(rig: Rig, count: int, name: str = "q") -> list[bytes]:
-    """Receive and delete; the bodies in the order in which they came."""
+    """Receive and delete; the bodies in the order of arrival."""
     got: list[bytes] = []
     while len(got) < count:
         messages = rig.receive(name, most=16)
@@ -42,7 +42,7 @@ def consume(rig: Rig, count: int, name: str = "q") -> list[bytes]:
 
 
 def ask(rig: Rig, waiter_id: int, time_ms: int) -> Any:
-    """A rewind whose page-ins are not answered by themselves."""
+    """A rewind with page-ins that the test answers."""
     return rig.done(rig.broker.rewind(ACCOUNT, "q", waiter_id, time_ms, False, rig.now_ms))
 
 
@@ -55,9 +55,9 @@ def refused(rig: Rig, time_ms: int, strict: bool = False) -> TimeNotRewindable:
 
 
 def merged_in_replay(monkeypatch: pytest.MonkeyPatch) -> Rig:
-    """A queue of which the live broker keeps each time step, while a replay of the whole log merges neighbours.
+    """A queue with all time steps in the live broker, while a replay of the whole log merges neighbours.
 
-    The live broker drops the steps of messages that it let go; a replay does not know when that was.
+    The live broker drops the steps of pruned messages; a replay does not know the time of the prune.
     """
     monkeypatch.setattr(time_steps, "MAX_STEPS", 128)
     rig = Rig()

@@ -39,7 +39,7 @@ class RunningServer:
         program: Sequence[str] = (sys.executable, "-m", "cmqd"),
     ) -> None:
         """``wrapper``: a command that runs the server, such as ``prlimit --nofile=64``; ``program``: ``cmqd`` itself,
-        or a script that breaks something in it first.
+        or a script that first breaks a part of cmqd.
         """
         self.data = folder / "data"
         self.log_file = folder / "server.log"
@@ -62,7 +62,7 @@ class RunningServer:
             try:
                 if kind is None:
                     self.stop()
-            finally:  # after a failure at once: the time limit of the suite ends one wait, not a second one
+            finally:  # after a failure at once: the time limit of the suite ends the first wait, not a second wait
                 self._process.kill()
                 self._process.wait()
 
@@ -81,7 +81,7 @@ class RunningServer:
 
     @property
     def url(self) -> str:
-        """Where it is, with the admin's key."""
+        """The URL of the server, with the admin's key."""
         context = tomllib.loads(Path(self.ready["context_file"]).read_text())
         return str(context["contexts"][context["current"]]["url"])
 
@@ -90,10 +90,10 @@ class RunningServer:
         return self.log_file.read_text() if self.log_file.exists() else ""
 
     def start(self, *more_flags: str) -> Self:
-        """Start it and wait until it answers.
+        """Start the server and wait until it answers.
 
         Raises:
-            ServerFailedError: it ended.
+            ServerFailedError: the server ended.
         """
         self.launch(*more_flags)
         try:
@@ -109,7 +109,7 @@ class RunningServer:
         return self
 
     def launch(self, *more_flags: str) -> None:
-        """Start it without waiting."""
+        """Start the server without waiting."""
         self.ready_file.unlink(missing_ok=True)
         command = [*self._wrapper, *self._program, "serve", "--data", str(self.data)]
         command += ["--listen", "127.0.0.1:0", "--ready-file", str(self.ready_file), *self.flags, *more_flags]
@@ -132,7 +132,7 @@ class RunningServer:
         return self.process.wait()
 
     def stop(self, number: int = signal.SIGTERM) -> int:
-        """Ask it to end and wait; returns the exit code."""
+        """Ask the server to end and wait; returns the exit code."""
         self.send_signal(number)
         return self.wait()
 

@@ -13,7 +13,7 @@ async def a_topic(client: RigClient, topic: str = "news", **attributes: Any) -> 
 
 
 async def to_queue(client: RigClient, queue: str, topic: str = "news", **attributes: Any) -> wire.SubscriptionInfo:
-    """A subscription of a queue's name that delivers to it."""
+    """A subscription of the queue of its name."""
     await client.expect(wire.QueueInfo, wire.EnsureQueue, queue, {})
     return await client.expect(wire.SubscriptionInfo, wire.Subscribe, topic, queue, {"endpoint": queue, **attributes})
 

@@ -18,21 +18,21 @@ JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def small_spark(master: str, name: str, folder: Path, settings: Mapping[str, str]) -> "SparkSession":
-    """Start one; all that it writes by itself is below ``folder``."""
+    """Start a session; all files of Spark itself are below ``folder``."""
     from pyspark.sql import SparkSession
 
     from pyspark_cmqd.java import use_java
     from pyspark_cmqd.session import private_settings
 
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    # Else the workers are those of whatever "python3" is, which knows nothing of the package.
+    # Else the workers run the first "python3" of the path, without the package.
     os.environ["PYSPARK_PYTHON"] = sys.executable
     use_java()
     builder: Any = SparkSession.builder
     small = {
         "spark.driver.extraJavaOptions": f"{JVM_OPTIONS} -Dderby.system.home={folder}",
         "spark.sql.shuffle.partitions": "2",
-        # As the sessions of cmq have it; over TCP each task waits 40 ms before it starts.
+        # Like the sessions of cmq; over TCP a task waits 40 ms before its start.
         "spark.python.unix.domain.socket.enabled": "true",
     }
     for setting, value in {**private_settings(folder, master), **small, **settings}.items():

@@ -2,10 +2,11 @@
 
     python -m support.stream_driver JSON
 
-Two queries read the same log: one writes Parquet files, the other sends to a broker. JSON: ``source`` and ``sink``
-(options), ``parquet`` (a folder), ``checkpoint`` (two folders begin so), ``folder`` (for what Spark writes),
-``stop_file`` (when it is there, what is left is read, and that is the end), ``hold`` (a file: while it is there, a task
-that has had some rows waits, so that a batch has a middle), ``held`` (files that say who waits begin so).
+Two queries read the same log: the first writes Parquet files, the second sends to a broker. JSON: ``source`` and
+``sink`` (options), ``parquet`` (a folder), ``checkpoint`` (the prefix of two folders), ``folder`` (for files of Spark),
+``stop_file`` (once the file exists, the remaining rows are read, and the driver ends), ``hold`` (a file: while it
+exists, a task waits after some rows, so that a batch has a middle), ``held`` (the prefix of files that waiting tasks
+write).
 """
 
 # pyspark tells pyright little of its types, and is not there without the Spark set.
@@ -58,11 +59,10 @@ def main(settings: dict[str, Any]) -> None:
 
 
 class Supervised:
-    """A query that is begun again, as whoever runs one would have it, after the one failure that is Spark's own.
+    """A query that is begun again, as an operator would do, after the single failure that is Spark's own.
 
     With two queries in a driver Spark now and then says "Task serialization failed: ... Illegal size 5 of collection,
-    expected 6": some collection in the driver's Java has changed meanwhile. The batch is then run again, as after a
-    crash.
+    expected 6": a collection in the driver's Java has changed meanwhile. The batch is then run again, as after a crash.
     """
 
     def __init__(self, begin: Callable[[], Any]) -> None:
@@ -71,7 +71,7 @@ class Supervised:
         self._failures = 0
 
     def run(self, seconds: float) -> None:
-        """Watch it for a time."""
+        """Watch the query for a time."""
         self._watch(lambda: self._query.awaitTermination(seconds))
 
     def finish(self) -> None:
@@ -81,7 +81,7 @@ class Supervised:
         self._query.stop()
 
     def _watch(self, wait: Callable[[], Any]) -> bool:
-        """Whether it did not fail meanwhile. Raises what it failed with, if that is nothing to go on after."""
+        """True if the query did not fail meanwhile. Raises the failure if it is not Spark's own."""
         try:
             wait()
         except Exception as error:
@@ -95,7 +95,7 @@ class Supervised:
 
 
 def holding(hold: str, held: str) -> Callable[[bytes], bytes]:
-    """What is done with each body: nothing, but before some of them a task waits while the file is there."""
+    """A function that returns each body unchanged; before some bodies a task waits while the file exists."""
 
     def passed(body: bytes) -> bytes:
         if int(body[:8]) % 256 == 250:

@@ -1,4 +1,4 @@
-"""One subscriber of a topic, driven by hand."""
+"""A subscriber of a topic, driven by hand."""
 
 from pyroaring import BitMap64
 
@@ -43,7 +43,7 @@ def facts(deliveries: Deliveries) -> dict[str, object]:
 
 
 class Subscriber:
-    """Deliveries, with a clock, what a broker does with them, and the facts of it."""
+    """Deliveries with a clock, a substitute for the broker, and the recorded facts."""
 
     def __init__(
         self, published: int = 0, strategy: str = EXPONENTIAL_DECAY, *, paused: bool = False, max_known: int = 100_000
@@ -73,14 +73,14 @@ class Subscriber:
         return started
 
     def start(self, room: int = 16) -> list[int]:
-        """The positions of what goes out now."""
+        """The positions that are begun now."""
         return [position for position, _ in self.begin(room)]
 
     def deliver(self, *positions: int) -> None:
         self.note(MessagesDelivered(1, 2, runs_of(sorted(positions)), self.now_ms))
 
     def fail(self, *positions: int, jitter_ms: int = JITTER_MS) -> None:
-        """Record it as a broker does: of one that is to be dropped, the failure too."""
+        """Record failures as a broker does: also the failure of a message that is dropped afterwards."""
         for position in positions:
             attempts, strategy = self.deliveries.under_way[position], self.deliveries.strategy
             next_ms = next_attempt_ms(strategy, attempts, self.started_ms[position], self.now_ms, jitter_ms)
@@ -108,7 +108,7 @@ class Subscriber:
         self.now_ms += ms
 
     def wait(self) -> None:
-        """Until something is due; not a millisecond earlier is anything started."""
+        """Wait until an attempt is due; not a millisecond earlier is an attempt begun."""
         due_in_ms = self.due_in_ms
         assert due_in_ms is not None
         if due_in_ms:
@@ -117,7 +117,7 @@ class Subscriber:
             self.pass_ms(1)
 
     def block(self) -> None:
-        """The oldest message fails twice, as the only one that is tried; a third attempt is due in two seconds."""
+        """The oldest message fails twice, with no other message tried; a third attempt is due in two seconds."""
         (first,) = self.start(1)
         self.fail(first)
         self.pass_ms(1000)

@@ -8,7 +8,7 @@ VECTORS = Path(__file__).parents[2] / "protocol" / "vectors"
 
 
 def load(name: str) -> list[dict[str, Any]]:
-    """The vectors of one file."""
+    """The vectors of a file."""
     content: dict[str, Any] = json.loads((VECTORS / f"{name}.json").read_text(encoding="utf-8"))
     assert content["protocol_version"] == 1
     return content["vectors"]

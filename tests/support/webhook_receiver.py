@@ -1,13 +1,13 @@
-"""An endpoint for pushes: a real aiohttp server on loopback that records what comes, and misbehaves as ordered.
+"""An endpoint for pushes: a real aiohttp server on loopback that records requests, and misbehaves as ordered.
 
     async with WebhookReceiver() as receiver:
-        receiver.next("/hook", answer(503), hang())      one behaviour for each of the next requests to a path
+        receiver.next("/hook", answer(503), hang())      a behaviour for each of the next requests to a path
         receiver.always("/other", answer(500))           for every request to a path
         ... receiver.url("/hook") ...
         await receiver.wait_for(3)
         receiver.received[0].body
 
-Without an order everything is answered with an empty 200.
+Without an order every request is answered with an empty 200.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ Behaviour: TypeAlias = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]
 
 
 class Received:
-    """One request, body and all."""
+    """A request with its body."""
 
     def __init__(self, request: web.BaseRequest, body: bytes, connection: int) -> None:
         self.method = request.method
@@ -33,7 +33,7 @@ class Received:
         self.headers: CIMultiDict[str] = CIMultiDict(request.headers)
         self.body = body
         self.connection = connection
-        """Which one it came over, counted from 1."""
+        """The number of its connection, counted from 1."""
 
     def __repr__(self) -> str:
         return f"<Received {self.method} {self.target} {self.headers.get('x-cmq-message-id')}>"
@@ -44,11 +44,11 @@ class WebhookReceiver:
 
     def __init__(self, *, tls: ssl.SSLContext | None = None) -> None:
         self.received: list[Received] = []
-        """In order of arrival; those that are never answered too."""
+        """In order of arrival, with requests that are never answered."""
         self.port = 0
         self.at_once = 0
         self.most_at_once = 0
-        """Requests that were being answered at one time."""
+        """The highest number of requests that were answered at the same time."""
         self._tls = tls
         self._next: defaultdict[str, deque[Behaviour]] = defaultdict(deque)
         self._always: dict[str, Behaviour] = {}
@@ -65,15 +65,15 @@ class WebhookReceiver:
         return f"{'http' if self._tls is None else 'https'}://127.0.0.1:{self.port}{path}"
 
     def next(self, path: str, *behaviours: Behaviour) -> None:
-        """One behaviour for each of the next requests to a path."""
+        """Order a behaviour for each of the next requests to a path."""
         self._next[path].extend(behaviours)
 
     def always(self, path: str, behaviour: Behaviour) -> None:
-        """For every request to a path, once those ordered with ``next`` are used up."""
+        """Order a behaviour for every request to a path, after the behaviours ordered with ``next``."""
         self._always[path] = behaviour
 
     async def wait_for(self, count: int) -> list[Received]:
-        """The requests, once there are so many."""
+        """The requests, once this number has arrived."""
         while len(self.received) < count:
             self._arrived.clear()
             await self._arrived.wait()
@@ -163,7 +163,7 @@ def disconnect() -> Behaviour:
 
 
 def say(raw: bytes, *, then_close: bool = True) -> Behaviour:
-    """Write these bytes, be they HTTP or not, and close or hang."""
+    """Write these bytes, valid HTTP or not, and close or hang."""
 
     async def behave(request: web.BaseRequest) -> web.StreamResponse:
         assert request.transport is not None

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.system
 
 
 def as_version_1(folder: Path) -> dict[str, Any]:
-    """Rewrite the accounts file as a server of version 1 wrote it; returns its content."""
+    """Rewrite the accounts file as a server of version 1 would; returns its content."""
     content: dict[str, Any] = {"version": 1, **json.loads((folder / "accounts.json").read_text())["content"]}
     (folder / "accounts.json").write_text(json.dumps(content, indent=2))
     (folder / "accounts.json.1").unlink()
@@ -76,7 +76,7 @@ def test_a_traceback_in_the_log_shows_no_local_variables(tmp_path: Path, log_for
 
 
 def test_a_traceback_of_the_storage_process_shows_no_local_variables(tmp_path: Path) -> None:
-    """``sitecustomize`` breaks a method in both processes of the server; only the storage process calls it."""
+    """``sitecustomize`` breaks a method in both processes of the server; only the storage process calls the method."""
     (tmp_path / "sitecustomize.py").write_text(
         "import cmqd.storage.data_folder\n"
         "def broken(self):\n"
@@ -187,7 +187,7 @@ def test_a_file_of_version_1_is_taken_once_and_rewritten_with_a_checksum(tmp_pat
         assert {"version": 1, **document["content"]} == old
         content = text[text.index('"content": ') + len('"content": ') : text.rindex("}")].strip()
         assert document["sha256"] == hashlib.sha256(content.encode()).hexdigest()
-        # Put back beside a copy that has a checksum: such a file is an old one, or one without its checksum.
+        # Put back beside a copy with a checksum: the file is old, or lost its checksum.
         path.write_text(json.dumps(old))
         with pytest.raises(ServerFailedError, match=r"(?s)code 4.*version 1.*accounts\.json\.1"):
             server.start()
@@ -258,7 +258,7 @@ asyncio.run(work())
 
 
 def test_a_power_failure_at_any_moment_leaves_a_whole_file_and_a_whole_copy(tmp_path: Path) -> None:
-    """Cut after every event of the trace: what was answered is there, in a file and a copy that are both sound."""
+    """Cut after every event of the trace: all answered changes are in the file and in the copy, and both are sound."""
     acknowledged, events = _run_traced(tmp_path)
     states: list[set[str]] = []
     for name, _ in acknowledged:
@@ -282,7 +282,7 @@ def test_a_power_failure_at_any_moment_leaves_a_whole_file_and_a_whole_copy(tmp_
             at = states.index(_state_of(document))
             assert at in {steps - 1, steps}, "as answered last, or one change further"
             for path in rebuilt.glob("accounts.json.1"):
-                # The copy follows the file by at most one change.
+                # The copy is at most one change behind the file.
                 assert states.index(_state_of(AccountsFile.decode(path.read_bytes()).document)) in {at - 1, at}
             checked += 1
     assert checked > 50

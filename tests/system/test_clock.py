@@ -1,4 +1,4 @@
-"""Starts of the real server over a log whose times are not those of the wall clock."""
+"""Starts of the real server over a log with times that differ from the wall clock."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ SLACK_MS = 60_000
 
 
 async def lived(data: Path, now_ms: int, offset_ms: int = 0) -> None:
-    """Write a log as a broker leaves it whose time was ``now_ms``, and which recorded an offset."""
+    """Write the log of a broker at time ``now_ms`` with a recorded offset."""
     data.mkdir(parents=True, exist_ok=True)
     accounts, _ = open_accounts(data, now_ms)
     await accounts.save_new()
@@ -76,7 +76,7 @@ JSON = ("--log-format", "json")
 
 
 async def rewind_and_send(url: str) -> dict[str, int]:
-    """What must work whatever the clocks say; returns the counts from before it."""
+    """Requests that must work under any clock; returns the counts from before."""
     async with connect(url) as client:
         queue = client.queue("jobs")
         _, counts = await facts(client)

@@ -1,8 +1,8 @@
-"""Consumers of a broker that is killed and stopped, again and again: each goes on, and no message is lost.
+"""Consumers of a broker that is killed and stopped repeatedly: all consumers go on, and no message is lost.
 
-After every restart each consumer must handle a new message (none is silent). At the end every message that was sent
-must have been handled, and every handler whose lease was lost must have been cancelled and told why. Leases are as
-short as can be, and every fourth outage outlasts them.
+After every restart every consumer must handle a new message (none is silent). At the end every sent message must have
+been handled, and every handler with a lost lease must have been cancelled with the reason. Leases are as short as
+possible, and every fourth outage outlasts the leases.
 
 ``CMQD_RESTART_ROUNDS`` asks for more restarts (default 5; ``make test-all`` has more).
 """
@@ -29,7 +29,7 @@ HELD = 1.5
 """Seconds for which a handler holds a slow message: longer than a lease, so that outages find handlers at work."""
 QUEUES = [f"orders-{number}" for number in range(5)]
 SILENT_SECONDS = 120.0
-"""After so long a consumer without a message counts as silent."""
+"""After this time a consumer without a message counts as silent."""
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600 + 30 * ROUNDS)]
 
@@ -104,7 +104,7 @@ def consumers(client: Client, ledger: Ledger) -> list[Consumer[ConsumedMessage]]
 
 
 async def restart(broker: RunningBroker, number: int) -> None:
-    """Kill or stop the broker, in turns, and start it again."""
+    """Kill or stop the broker, in turns, and start the broker again."""
     await asyncio.to_thread(broker.kill if number % 2 else broker.stop)
     if number % 4 == 3:
         await asyncio.sleep(LONG_OUTAGE)

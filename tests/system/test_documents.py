@@ -1,4 +1,4 @@
-"""The commands and programs in README and docs/ run as they stand there, against a real broker."""
+"""The commands and programs in README and docs/, run as printed, against a real broker."""
 
 import ast
 import asyncio
@@ -83,7 +83,7 @@ def test_the_worker_of_the_readme_receives_and_deletes(tmp_path: Path) -> None:
 
 
 def test_the_programs_of_the_frameworks_page_are_declared() -> None:
-    """They declare a broker and tasks; the example programs, which run, use them."""
+    """Blocks that declare a broker and tasks; the example programs run with the same declarations."""
     programs = blocks_to_run(ROOT / "docs/frameworks.md", "python")
 
     for program in programs:

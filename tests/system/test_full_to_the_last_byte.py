@@ -1,6 +1,6 @@
 """A full disk: consumers go on within the ballast, a broker killed there starts again, and consuming makes room.
 
-The tests mount a file system, which takes root: ``make test-root``.
+The tests mount a file system and need root: ``make test-root``.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ def free_bytes(disk: Path) -> int:
 
 
 async def consume(client: Client, count: int) -> int:
-    """Receive and delete ``count`` messages one by one, or all there are; return their number."""
+    """Receive and delete ``count`` messages singly, or all messages; return their number."""
     queue = client.queue("orders")
     begun = done = 0
 
@@ -99,6 +99,6 @@ async def test_consumers_empty_a_full_disk_across_a_crash(tmp_path: Path, disk: 
             await eventually(lambda: free_bytes(disk) >= MESSAGES // 2 * size // 2)
         (disk / "stranger").unlink()
         async with connect(server.url) as client:
-            while (await client.status())["sends_refused"]:  # noqa: ASYNC110 - another process sets it
+            while (await client.status())["sends_refused"]:  # noqa: ASYNC110 - a different process sets this
                 await asyncio.sleep(0.1)
             await client.queue("orders").send(b"x")

@@ -1,4 +1,4 @@
-"""A client that shuts its writing side: what it sent before is carried out, and the connection ends."""
+"""A client that shuts its writing side: its earlier requests are carried out, and the connection ends."""
 
 from pathlib import Path
 
@@ -12,10 +12,10 @@ pytestmark = pytest.mark.system
 
 SENDS = 60
 BODY_BYTES = 100_000
-"""Far more than one read, so that the broker puts the input off and reads it in turns."""
+"""Far more than a single read, so that the broker defers the input and reads in turns."""
 
 
-def test_what_was_sent_before_the_end_of_the_stream_is_carried_out(tmp_path: Path) -> None:
+def test_requests_before_the_end_of_the_stream_are_carried_out(tmp_path: Path) -> None:
     with RunningBroker(tmp_path) as broker, RawClient(broker.url) as client:
         client.ask(wire.QueueInfo, wire.CreateQueue, "orders", {"max_message_bytes": 1_048_576})
         with RawClient(broker.url) as leaving:

@@ -1,4 +1,4 @@
-"""History: what is consumed stays in the log for as long as it was told, whatever happens to the broker meanwhile."""
+"""History: consumed messages stay in the log for the set time, over stops and kills of the broker."""
 
 import asyncio
 from pathlib import Path
@@ -22,7 +22,7 @@ def sealed_messages(broker: RunningBroker) -> int:
 
 
 async def consume_in_segments(broker: RunningBroker, count: int) -> None:
-    """Send ``count`` messages, each into a segment of its own, and consume them."""
+    """Send ``count`` messages, with a segment per message, and consume all."""
     async with connect(broker.url) as client:
         queue = await client.ensure_queue("orders")
         for number in range(count):
@@ -40,7 +40,7 @@ async def test_consumed_messages_stay_for_the_time_of_the_setting_over_crash_and
         broker.kill()
         broker.start()
         async with connect(broker.url) as client:
-            # Counted once a checkpoint covers them.
+            # Counted once a checkpoint covers the messages.
             while not (await client.status())["history_bytes"]:
                 await client.seal_segments()
                 await (await client.ensure_queue("orders")).send(b"waits")

@@ -14,8 +14,9 @@ import pytest
 
 from cmqd_client import connect
 from cmqd_client.accounts import AccessKey
+from support.certificates import make_certificate, shown_certificate, trusting_context
 from support.eventually import eventually
-from support.running_server import RunningServer
+from support.running_server import RunningServer, ServerFailedError
 
 pytestmark = pytest.mark.system
 
@@ -41,8 +42,14 @@ def is_alive(process_id: int) -> bool:
         return False
 
 
-def status_of(ready: dict[str, Any]) -> int:
-    connection = http.client.HTTPConnection(ready["host"], ready["port"], timeout=60)
+def connection_to(ready: dict[str, Any], *, tls: bool) -> http.client.HTTPConnection:
+    if tls:
+        return http.client.HTTPSConnection(ready["host"], ready["port"], timeout=60, context=trusting_context())
+    return http.client.HTTPConnection(ready["host"], ready["port"], timeout=60)
+
+
+def status_of(ready: dict[str, Any], *, tls: bool = False) -> int:
+    connection = connection_to(ready, tls=tls)
     try:
         connection.request("GET", "/")
         return connection.getresponse().status
@@ -117,14 +124,14 @@ def test_without_the_setting_there_is_no_gateway(tmp_path: Path) -> None:
     assert "http_gateway" not in server.log
 
 
-async def http_send(ready: dict[str, Any], key: AccessKey, secret_key: str | None = None) -> int:
+async def http_send(ready: dict[str, Any], key: AccessKey, secret_key: str | None = None, *, tls: bool = False) -> int:
     """Send a message over HTTP with a key; return the status."""
-    return await asyncio.to_thread(_http_send, ready, key, secret_key)
+    return await asyncio.to_thread(_http_send, ready, key, secret_key, tls)
 
 
-def _http_send(ready: dict[str, Any], key: AccessKey, secret_key: str | None) -> int:
+def _http_send(ready: dict[str, Any], key: AccessKey, secret_key: str | None, tls: bool) -> int:
     pair = base64.b64encode(f"{key.secret_id}:{secret_key or key.secret_key}".encode()).decode()
-    connection = http.client.HTTPConnection(ready["host"], ready["port"], timeout=60)
+    connection = connection_to(ready, tls=tls)
     try:
         headers = {"Authorization": f"Basic {pair}", "Content-Type": "application/json"}
         connection.request("POST", "/api/v1/queues/orders/messages", b'{"body": "x"}', headers)
@@ -145,17 +152,97 @@ async def test_requests_over_http_have_the_permissions_of_their_key(tmp_path: Pa
             key = await admin.accounts.create_key(roles=["send"], names=["orders"])
             imported = await admin.accounts.import_key("AKIDold", "kept-by-a-program-0123456789", roles=["consume"])
 
-            assert await http_send(ready, key) < 300
-            assert await http_send(ready, key, "another-secret-0123456789") == 401
-            assert await http_send(ready, imported, "kept-by-a-program-0123456789") == 403
+            assert await http_send(ready, key, tls=tls) < 300
+            assert await http_send(ready, key, "another-secret-0123456789", tls=tls) == 401
+            assert await http_send(ready, imported, "kept-by-a-program-0123456789", tls=tls) == 403
             await admin.accounts.set_key_roles(key.secret_id, roles=["consume"])
-            assert await http_send(ready, key) == 403
+            assert await http_send(ready, key, tls=tls) == 403
             await admin.accounts.set_key_roles(key.secret_id, roles=["send"])
-            assert await http_send(ready, key) < 300
+            assert await http_send(ready, key, tls=tls) < 300
             await admin.accounts.set_key_enabled(key.secret_id, False)
-            assert await http_send(ready, key) in (401, 503)
-            while await http_send(ready, key) != 401:
+            assert await http_send(ready, key, tls=tls) in (401, 503)
+            while await http_send(ready, key, tls=tls) != 401:
                 pass
             assert (await admin.queue("orders").attributes()).active == 2
     assert str(key.secret_key) not in server.log
     assert "secret_read" in server.log
+
+
+async def test_with_tls_the_gateway_speaks_https_and_follows_reloads_of_the_broker(tmp_path: Path) -> None:
+    """The reload names different files: the command line of the running child has the names of the start."""
+    config = tmp_path / "cmqd.toml"
+    shown: list[bytes | None] = []
+    made: list[bytes] = []
+
+    def use(name: str, level: str) -> None:
+        folder = tmp_path / name
+        folder.mkdir()
+        made.append(make_certificate(folder, name))
+        files = f'tls_certificate = "{folder}/certificate.pem"\ntls_key = "{folder}/key.pem"\n'
+        config.write_text(f'log_level = "{level}"\n{files}')
+
+    use("first", "info")
+    with RunningServer(tmp_path, *HTTP, "--config", str(config), "--log-format", "json") as server:
+        ready = await gateway_of(server)
+        address = (ready["host"], ready["port"])
+        shown.append(await asyncio.to_thread(shown_certificate, *address))
+        assert await asyncio.to_thread(status_of, ready) == 400, "plain HTTP is refused"
+        assert await asyncio.to_thread(lambda: status_of(ready, tls=True)) == 404
+
+        use("second", "debug")
+        server.send_signal(signal.SIGHUP)
+        await eventually(lambda: '"event": "gateway_reloaded"' in server.log)
+        shown.append(await asyncio.to_thread(shown_certificate, *address))
+        assert '"log_level": "debug", "tls_files": true, "event": "gateway_reloaded"' in server.log
+
+        os.kill(ready["pid"], signal.SIGKILL)
+        ready = await gateway_of(server, other_than=ready["pid"])
+        shown.append(await asyncio.to_thread(shown_certificate, ready["host"], ready["port"]))
+    assert "needs_restart" not in server.log
+    assert shown == [made[0], made[1], made[1]]
+
+
+async def test_settings_of_the_file_reach_the_gateway(tmp_path: Path) -> None:
+    settings = tmp_path / "gateway.toml"
+    settings.write_text(
+        'public_names = ["mq.example", "mq.example:443"]\nmetrics_listen = "127.0.0.1:0"\nreuse_port = true\n'
+        "metrics_top = 7\nkey_idle_seconds = 90.5\n"
+    )
+    with RunningServer(tmp_path, *HTTP, "--http-config", str(settings), "--log-format", "json") as server:
+        ready = await gateway_of(server)
+        settings.write_text("nonsense = 1")
+        os.kill(ready["pid"], signal.SIGKILL)
+        ready = await gateway_of(server, other_than=ready["pid"])
+        await eventually(lambda: server.log.count('"event": "gateway_ready"') == 2)
+
+    assert ready["metrics_address"]
+    lines = [json.loads(line) for line in server.log.splitlines() if "gateway_ready" in line]
+    for line in lines:
+        assert line["public_names"] == ["mq.example", "mq.example:443"]
+        assert (line["reuse_port"], line["metrics_top"], line["key_idle_seconds"]) == (True, 7, 90.5)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("max_conections = 5", "Unknown option: --max-conections. Did you mean --max-connections?"),
+        ("max_connections = 0", "Must be >= 1"),
+        ("help = true", "Unknown option: --help"),
+        ('metrics_listen = "here"', "metrics_listen is 'here'; it must be host:port"),
+        ('listen_https = "127.0.0.1:0"', "must be given together"),
+        ('metrics_listen = "127.0.0.1:0"\nmetrics_key_file = "absent"', "No such file or directory: 'absent'"),
+        ('listen_https = "127.0.0.1:0"\ntls_certificate = "absent"\ntls_key = "absent"', "No such file"),
+    ],
+)
+def test_settings_that_the_gateway_refuses_end_the_start_of_the_broker(
+    tmp_path: Path, content: str, reason: str
+) -> None:
+    (tmp_path / "gateway.toml").write_text(content)
+
+    with pytest.raises(ServerFailedError) as failure:
+        RunningServer(tmp_path, *HTTP, "--http-config", str(tmp_path / "gateway.toml")).start()
+
+    assert "it ended with code 2" in str(failure.value)
+    assert "gateway.toml' is not allowed: cmqd-gateway: " in str(failure.value)
+    assert reason in str(failure.value)
+    assert not (tmp_path / "data").exists()

@@ -3,7 +3,7 @@
 The load sends, receives, delays, lets messages die and redrives them, rewinds, and decides half messages or leaves them
 to checkers that go away: never lost, never in two queues, never half-committed. It also publishes to a topic with
 queues that refuse copies for a time, and with URLs that fail: every matching subscriber gets all messages, and no other
-subscriber gets a message.
+subscriber gets a message. Single messages of a subscription are retried and dropped: an acknowledged drop stays.
 
 ``CMQD_KILL_ROUNDS`` asks for more rounds (default 30; ``make test-all`` has more), ``CMQD_KILL_SEED`` repeats the
 choices of an earlier run.
@@ -59,6 +59,7 @@ from support.crash.load_topics import (
     Publisher,
     Troublemaker,
     Watcher,
+    Weeder,
     create_topic,
     deliver_all,
     late_copies,
@@ -108,6 +109,7 @@ class Rounds:
             Publisher("publish", self._seed(), 0.1).work,
             Troublemaker(self._seed()).work,
             Watcher().work,
+            Weeder(self._seed()).work,
             *(Consumer(queue, self._seed(), 0.02).work for queue in (APPLES, PEARS, STRICT)),
             Consumer(FICKLE, self._seed(), 0.1).work,
             *(TransactionalProducer(f"half-{n}", self._seed(), books, 0.03).work for n in range(2)),
@@ -238,5 +240,8 @@ def shortfalls(history: History) -> list[str]:
         "pushes": len(pushes_of(history, HEALTHY)),
         "pushes without an answer": sum(push.status == 0 for push in pushes_of(history, FLAKY)),
         "late copies": late_copies(history),
+        "dropped deliveries": counts.get("DropDelivery done", 0),
+        "drops without an answer": counts.get("DropDelivery unknown", 0),
+        "retries of a delivery": counts.get("RetryDelivery done", 0),
     }
     return [name for name, number in seen.items() if not number]

@@ -1,4 +1,4 @@
-"""kill -9 of a real broker while long publishes are planned in slices: each is there whole or not at all."""
+"""kill -9 of a real broker while long publishes are planned in slices: a publish is stored whole or not at all."""
 
 import contextlib
 from collections import defaultdict
@@ -15,12 +15,12 @@ pytestmark = pytest.mark.system
 QUEUES = 10
 MESSAGES = 256
 PUBLISHES = 30
-"""Of each connection, in one write: those behind the first are planned, or wait for their turn, when it is answered."""
+"""Per connection, in a single write: later publishes are planned, or wait, when the first is answered."""
 CONNECTIONS = 3
 
 
 def tags_of(publish: int, message: int) -> list[str]:
-    """Tags that the broker has not seen, so that it has to match each message anew, and two that queues filter for."""
+    """Tags that the broker has not seen, so that every message is matched anew, and two tags that queues filter for."""
     return [f"{publish}-{message}", f"t{message % QUEUES}", f"t{(message * 7 + publish) % QUEUES}"]
 
 

@@ -1,6 +1,6 @@
-"""Power failures around each time that the manifest is written: a folder is never of one format and half of another.
+"""Power failures around the writes of the manifest: a folder is never half of one format and half of another.
 
-The broker is traced; from the trace the data folder is rebuilt as a loss of power may have left it.
+The broker is traced; from the trace the data folder is rebuilt as a loss of power may have left the folder.
 """
 
 import random
@@ -23,7 +23,7 @@ SEED = 12
 
 
 def traced_start(life: Path) -> Sequence[AnyEvent]:
-    """Start a broker on ``life/data`` under the tracer and stop it; the trace."""
+    """Start a broker on ``life/data`` under the tracer and stop the broker; the trace."""
     broker = CrashingBroker(life)
     try:
         broker.start(trace_file=life / "trace")
@@ -34,7 +34,7 @@ def traced_start(life: Path) -> Sequence[AnyEvent]:
 
 
 def cuts_around_manifests(events: Sequence[AnyEvent]) -> list[int]:
-    """Moments just before and just after the first four replacements: those of a start, before it serves."""
+    """Moments just before and just after the first four replacements: those of a start, before serving."""
     renames = [at for at, event in enumerate(events) if isinstance(event, Renamed) and event.new_path == MANIFEST_NAME]
     assert len(renames) >= 4
     return sorted({at + step for at in renames[:4] for step in (-1, 0, 1, 2)})
@@ -56,7 +56,7 @@ async def test_the_raise_of_the_format_happens_whole_or_not_at_all(tmp_path: Pat
             manifest = read_manifest(rebuilt)
             formats.add(manifest.format)
             if manifest.format < MANIFEST_FORMAT:
-                # Nothing of the new format is in a folder that says that it is of the old one.
+                # A folder with the old format number has no data of the new format.
                 assert {path.name for path in (rebuilt / "segments").iterdir()} <= old_files
                 assert not manifest.log_id
             else:

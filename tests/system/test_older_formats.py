@@ -1,4 +1,4 @@
-"""Folders that earlier versions wrote are opened, and tell the same as they told those versions."""
+"""Folders of earlier versions are opened, with the answers of the earlier version."""
 
 import shutil
 from pathlib import Path

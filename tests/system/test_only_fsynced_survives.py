@@ -1,8 +1,8 @@
 """Power failure: acknowledged messages are there when the disk holds only fsynced data.
 
 kill -9 leaves the page cache behind, so it cannot show a missing fsync. Here the broker runs under a tracer that
-records every write and every sync in its data folder; from the trace the folder is rebuilt as the power may have
-left it at some moment, a broker is started on that, and the history up to that moment is checked.
+records every write and every sync in its data folder; from the trace the folder is rebuilt as after a power failure at
+some moment, a broker is started on that folder, and the history up to that moment is checked.
 
 ``CMQD_POWER_FAILURES`` sets the number of power failures (default 12; ``make test-all`` has more), and
 ``CMQD_POWER_SEED`` repeats the choices of an earlier run.
@@ -35,9 +35,7 @@ UNSYNCED = (*Unsynced, Unsynced.SCRAMBLED)
 pytestmark = [pytest.mark.system, pytest.mark.timeout(1200 + 60 * FAILURES)]
 
 
-async def test_everything_acknowledged_survives_with_only_what_was_fsynced(
-    tmp_path: Path, endpoints: Endpoints
-) -> None:
+async def test_acknowledged_messages_survive_on_fsynced_data_alone(tmp_path: Path, endpoints: Endpoints) -> None:
     print(f"CMQD_POWER_SEED={SEED}")
     chance = random.Random(SEED)
     history = new_history()
@@ -56,7 +54,7 @@ async def test_everything_acknowledged_survives_with_only_what_was_fsynced(
             told = "\n".join(map(str, violations[:20]))
             assert not violations, f"seed {SEED}, life {generation}, cut {cut} of {len(events)}, {unsynced}\n{told}"
             failures += 1
-        # The next life begins on what a power failure left of this one.
+        # The next life begins on the folder after a power failure of this life.
         cut = choose_cut(events, begin, chance)
         life = tmp_path / f"life-{generation + 1}"
         rebuild(life, events[:cut], Unsynced.SCRAMBLED, chance)

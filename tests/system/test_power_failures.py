@@ -41,7 +41,7 @@ async def test_without_fsync_the_same_failures_are_found_to_lose_acknowledged_me
     history = new_history()
     life = tmp_path / "life"
     life.mkdir()
-    # One large segment: the rows lost are the last ones. With rows lost in the middle it would refuse to start.
+    # A single large segment: only the last rows are lost. With a loss in the middle the broker would refuse to start.
     flags = ("--durability", "os", *PUSH_FLAGS)
     events, begin = await traced_life(life, endpoints, history, flags, "life", chance)
     for number in range(3):

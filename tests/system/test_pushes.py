@@ -85,7 +85,7 @@ async def test_forty_hanging_endpoints_do_not_delay_a_healthy_one(tmp_path: Path
 
 
 @pytest.mark.parametrize("misbehaviour", [silent_body(), endless_body()], ids=["silent", "endless"])
-async def test_a_body_that_does_not_end_is_a_success_and_holds_up_nobody_else(
+async def test_a_body_that_does_not_end_is_a_success_and_holds_up_no_other_push(
     tmp_path: Path, misbehaviour: Callable[..., object]
 ) -> None:
     async with WebhookReceiver() as receiver:

@@ -36,7 +36,7 @@ TLS = Path(__file__).parents[1] / "support" / "tls"
 
 
 def last_error(data: bytes) -> Error:
-    """Decode the last frame of a server, which must be an error."""
+    """Decode the last frame of a server, an error."""
     position, payload = 8, b""
     while position + 4 <= len(data):
         (size,) = struct.unpack_from(">I", data, position)
@@ -46,7 +46,7 @@ def last_error(data: bytes) -> Error:
 
 
 async def status_until(client: Client, is_wanted: Callable[[Mapping[str, Any]], bool]) -> Mapping[str, Any]:
-    """Poll the status of the server until it is as expected."""
+    """Poll the status of the server until the status is as expected."""
     while not is_wanted(status := await client.status()):  # noqa: ASYNC110 - a process acts meanwhile
         await asyncio.sleep(0.01)
     return status
@@ -117,7 +117,7 @@ async def test_garbage_before_authentication_gets_the_door_and_others_notice_not
             assert status["rss_bytes"] - before < 16 << 20
 
 
-def test_who_does_not_authenticate_within_the_limit_is_put_out_with_the_reason(tmp_path: Path) -> None:
+def test_a_connection_without_authentication_in_time_is_closed_with_the_reason(tmp_path: Path) -> None:
     with RunningServer(tmp_path, "--authentication-timeout-ms", "400") as server:
         started = time.monotonic()
         with socket.create_connection((server.host, server.port)) as sock:

@@ -19,6 +19,7 @@ import pytest
 from cmqd_client import connect
 from cmqd_client.errors import ConnectionRefused
 from cmqd_protocol.frames import encode_preamble
+from support.certificates import make_certificate, shown_certificate, trusting_context
 from support.eventually import eventually, eventually_elsewhere
 from support.raw_client import RawClient
 from support.running_server import RunningServer, ServerFailedError
@@ -34,28 +35,11 @@ def lines(server: RunningServer, event: str) -> list[dict[str, Any]]:
     return [line for line in parsed if line["event"] == event]
 
 
-def make_certificate(folder: Path, name: str) -> bytes:
-    """Write a new certificate and key; returns the certificate in DER."""
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
-         "-keyout", str(folder / "key.pem"), "-out", str(folder / "certificate.pem"), "-subj", f"/CN={name}"],
-        check=True, capture_output=True,
-    )  # fmt: skip
-    return ssl.PEM_cert_to_DER_cert((folder / "certificate.pem").read_text())
+def shown_by(server: RunningServer) -> bytes | None:
+    return shown_certificate(server.host, server.port)
 
 
-def shown_certificate(server: RunningServer) -> bytes | None:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    with (
-        socket.create_connection((server.host, server.port)) as sock,
-        context.wrap_socket(sock) as wrapped,
-    ):
-        return wrapped.getpeercert(binary_form=True)
-
-
-def test_sighup_reloads_the_log_level_and_names_what_needs_a_restart(tmp_path: Path) -> None:
+def test_sighup_reloads_the_log_level_and_names_settings_that_need_a_restart(tmp_path: Path) -> None:
     config = tmp_path / "cmqd.toml"
     config.write_text('log_level = "info"\nmax_connections = 100\n')
     with RunningServer(tmp_path, "--config", str(config), "--log-format", "json") as server:
@@ -94,25 +78,23 @@ def test_sighup_with_a_wrong_file_changes_nothing_and_says_so(tmp_path: Path) ->
 async def test_sighup_takes_new_tls_files_and_keeps_connections(tmp_path: Path) -> None:
     first = make_certificate(tmp_path, "first")
     flags = ("--tls-certificate", str(tmp_path / "certificate.pem"), "--tls-key", str(tmp_path / "key.pem"))
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
+    context = trusting_context()
     with RunningServer(tmp_path, *flags, "--log-format", "json") as server:
         async with connect(server.url, tls=context) as client:
             queue = await client.create_queue("jobs")
-            assert await asyncio.to_thread(shown_certificate, server) == first
+            assert await asyncio.to_thread(shown_by, server) == first
             second = make_certificate(tmp_path, "second")
-            assert await asyncio.to_thread(shown_certificate, server) == first
+            assert await asyncio.to_thread(shown_by, server) == first
 
             server.send_signal(signal.SIGHUP)
             await eventually(lambda: lines(server, "reloaded"))
-            assert await asyncio.to_thread(shown_certificate, server) == second
+            assert await asyncio.to_thread(shown_by, server) == second
             await queue.send(b"on the old connection")
 
             shutil.copy(TLS / "key.pem", tmp_path / "key.pem")
             server.send_signal(signal.SIGHUP)
             await eventually(lambda: lines(server, "tls_not_reloaded"))
-            assert await asyncio.to_thread(shown_certificate, server) == second, "a wrong pair changes nothing"
+            assert await asyncio.to_thread(shown_by, server) == second, "a wrong pair changes nothing"
         assert server.stop() == 0
 
 

@@ -24,7 +24,7 @@ def signatures(received: Received) -> list[str]:
 
 
 def signature(received: Received, secret: str) -> str:
-    """As Standard Webhooks has it, by the receiver's own reckoning."""
+    """Verify a signature by Standard Webhooks, with the receiver's own code."""
     key = base64.b64decode(secret.removeprefix("whsec_"))
     headers = received.headers
     signed = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + received.body
@@ -32,7 +32,7 @@ def signature(received: Received, secret: str) -> str:
 
 
 def known(info: SubscriptionInfo | TopicInfo) -> dict[str, Any]:
-    """All details that do not change with a restart: the port is another one then."""
+    """All details that do not change with a restart (the port does)."""
     return {name: value for name, value in info.details.items() if name not in ("request_id", "address")}
 
 
@@ -67,7 +67,7 @@ async def test_topics_and_subscriptions_survive_kill_nine(tmp_path: Path) -> Non
             infos = [known(await topic.subscription(name).info()) for topic in (by_tag, by_key) for name in NAMES]
             assert infos == subscribed
 
-            # And they still choose as before.
+            # And the filters still hold.
             assert (await by_tag.publish(b"1", tags=["größer"])).matched == 2
             assert (await by_tag.publish(b"2", tags=["blue"])).matched == 1
             assert (await by_key.publish(b"3", routing_key="b.c.d")).matched == 1
@@ -79,7 +79,7 @@ async def test_topics_and_subscriptions_survive_kill_nine(tmp_path: Path) -> Non
 NAMES = ["red", "url"]
 
 
-async def test_what_is_posted_is_signed_with_the_same_secret_after_kill_nine(tmp_path: Path) -> None:
+async def test_pushes_are_signed_with_the_same_secret_after_kill_nine(tmp_path: Path) -> None:
     async with WebhookReceiver() as receiver:
         with RunningServer(tmp_path, LOOPBACK) as server:
             async with connect(server.url) as client:
@@ -128,7 +128,7 @@ async def test_a_subscription_whose_secret_is_lost_gets_a_new_one_and_the_log_sa
             assert document is not None
             (lost_number,) = (key for key, entry in document.subscription_secrets.items() if entry.secret == lost)
             lost_id = str(lost_number)
-            # As after a crash between the log and this file; and, the other way round, one of no subscription.
+            # As after a crash between the log and this file; and the reverse case, a secret of no subscription.
             document.subscription_secrets[999_999] = document.subscription_secrets.pop(lost_number)
             accounts.write(document)
 
@@ -169,7 +169,7 @@ async def test_dropped_messages_and_errors_survive_every_kill_nine(tmp_path: Pat
             topic = await client.create_topic("news")
             await client.create_queue("copies")
             await topic.subscribe("copies", queue="copies")
-            # Too small for the messages: their first attempt fails with the publish, the later ones after seconds.
+            # Too small for the messages: the first attempt fails with the publish, later attempts after seconds.
             await client.create_queue("small", max_message_bytes=1024)
             await topic.subscribe("small", queue="small")
             await topic.subscribe("paused", url="http://127.0.0.1:9/y")

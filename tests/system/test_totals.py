@@ -1,4 +1,4 @@
-"""Totals after kill -9: exactly those that were read before, and never lower than any that were read.
+"""Totals after kill -9: exactly the last totals that were read, and never lower.
 
 Segments are as small as possible, so that checkpoints are taken, segments sealed and dropped while the killing goes on.
 """
@@ -24,7 +24,7 @@ FLAGS = ("--segment-bytes", str(1 << 20))
 
 
 def totals_of(client: RawClient) -> tuple[dict[str, dict[str, int]], dict[str, int]]:
-    """The totals of every queue by name, and those of the account."""
+    """The totals of every queue by name, and the totals of the account."""
     page = client.ask(wire.QueueMetricsPage, wire.GetQueueMetrics)
     account = client.ask(wire.Metrics, wire.GetMetrics)
     return {queue.queue: asdict(queue.totals) for queue in page.queues}, asdict(account.queue_totals)
@@ -82,7 +82,7 @@ def test_totals_that_were_read_are_never_taken_back_by_a_kill_under_load(tmp_pat
                     client.begin(wire.ReceiveMessages, "orders", 1, 0)
                     client.begin(wire.GetQueueMetrics)
                 for _ in range(number):
-                    # A page that left the server before the kill, at another place in each round.
+                    # A page that left the server before the kill, at a different position per round.
                     _, page_id = client.begin(wire.SendMessages, "orders", [b"x"]), client.begin(wire.GetQueueMetrics)
                     assert isinstance(client.reply(page_id), wire.QueueMetricsPage)
                 broker.kill()

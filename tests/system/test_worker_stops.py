@@ -46,7 +46,7 @@ async def test_sigterm_lets_handlers_finish_and_gives_back_the_other_messages_un
             assert worker.stdout is not None
             try:
                 begun = {(await worker.stdout.readline()).decode() for _ in range(2)}
-                while (await queue.attributes()).in_flight < 6:  # noqa: ASYNC110 - another process
+                while (await queue.attributes()).in_flight < 6:  # noqa: ASYNC110 - a different process
                     await asyncio.sleep(0.02)
 
                 worker.send_signal(signal.SIGTERM)

@@ -178,7 +178,7 @@ async def test_other_schedules_need_another_source(broker: CmqBroker) -> None:
 
 @pytest.mark.parametrize("with_source", [False, True])
 async def test_retries_of_taskiq_wait_in_the_broker(broker: CmqBroker, server: LocalServer, with_source: bool) -> None:
-    """The first attempt has a time of its own, which must not become that of the second."""
+    """The first attempt has a time of its own; the second attempt must not inherit this time."""
     attempts: list[int] = []
     source = CmqScheduleSource(broker) if with_source else None
     broker.add_middlewares(SmartRetryMiddleware(default_delay=100, use_jitter=False, schedule_source=source))
@@ -202,7 +202,7 @@ async def test_retries_of_taskiq_wait_in_the_broker(broker: CmqBroker, server: L
 
 
 async def test_a_worker_takes_no_more_tasks_than_it_can_run(broker: CmqBroker, server: LocalServer) -> None:
-    """The second receive asks for three messages, of which taskiq takes one."""
+    """The second receive asks for three messages; taskiq takes one."""
     gate, running = asyncio.Event(), list[int]()
 
     @broker.task
@@ -239,7 +239,7 @@ async def test_prefetched_tasks_are_received_ahead(broker: CmqBroker, server: Lo
 
 
 async def test_the_lease_of_a_running_task_is_kept(server: LocalServer) -> None:
-    """The lease is short, and the task lasts until it was extended twice."""
+    """The lease is short, and the task lasts until two extensions."""
     broker = CmqBroker(server.url, lease=3)
     runs: list[int] = []
 
@@ -333,7 +333,7 @@ async def test_a_task_acknowledges_itself(broker: CmqBroker, server: LocalServer
 
 
 async def test_a_message_that_taskiq_drops_is_delivered_again(broker: CmqBroker, server: LocalServer) -> None:
-    """taskiq has no sign for it: the middleware raises, and the message is neither run nor acknowledged."""
+    """taskiq has no sign for this case: the middleware raises, and the message is neither run nor acknowledged."""
 
     class Failing(TaskiqMiddleware):
         def __init__(self) -> None:
@@ -354,12 +354,12 @@ async def test_a_message_that_taskiq_drops_is_delivered_again(broker: CmqBroker,
     async def charge(name: str) -> None:
         runs.append(name)
 
-    # A log line with the traceback, which pytest keeps, would hold the message.
+    # A log line with the traceback, kept by pytest, would hold the message.
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
     await charge.kiq("first")
     async with worker(broker):
         await eventually(lambda: failing.calls == 1)
-        # taskiq's receiver holds the last message that it took until it takes the next.
+        # taskiq's receiver holds the last message until it takes the next message.
         await charge.kiq("second")
         await eventually(lambda: runs == ["second"])
         await eventually(lambda: server.link.of(wire.ChangeVisibility))
@@ -396,7 +396,7 @@ async def test_messages_that_taskiq_did_not_take_go_back_uncounted(broker: CmqBr
 
 @pytest.fixture
 async def careful(server: LocalServer) -> AsyncIterator[CmqBroker]:
-    """A broker whose queue has a dead-letter queue."""
+    """A broker with a queue that has a dead-letter queue."""
     broker = CmqBroker(server.url, queue_attributes={"dead_letter_queue": "dead", "dead_letter_max_receives": 5})
     await broker.startup()
     yield broker
@@ -503,7 +503,7 @@ async def test_a_broker_starts_again_after_its_end(broker: CmqBroker, server: Lo
 
 
 def test_tasks_of_a_program_run_without_a_server_in_its_tests() -> None:
-    """taskiq's own way: an InMemoryBroker in place of this broker. Tasks need nothing of this package."""
+    """taskiq's own way: an InMemoryBroker in place of this broker. Tasks need no part of this package."""
     broker = InMemoryBroker(await_inplace=True)
     runs: list[int] = []
 

@@ -12,7 +12,7 @@ from cmqd_client.sync import connect
 pytestmark = pytest.mark.system
 
 
-def test_what_was_answered_survives_a_kill_and_the_port_stays(tmp_path: Path) -> None:
+def test_answered_sends_survive_a_kill_and_the_port_stays(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path) as broker:
         url = broker.url
         with connect(url) as client:

@@ -1,4 +1,4 @@
-"""The client's public interface is typed completely, as those who use it see it."""
+"""The client's public interface is typed completely, from the view of its users."""
 
 import json
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def test_every_public_symbol_of_the_client_has_a_known_type(tmp_path: Path) -> None:
-    # From another folder: in this one the project's own configuration would hide the installed package.
+    # From a different folder: in this folder the project's own configuration would hide the installed package.
     folder = Path(sys.executable).parent
     environment = os.environ | {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}", "VIRTUAL_ENV": str(folder.parent)}
     environment["PYRIGHT_PYTHON_IGNORE_WARNINGS"] = "1"

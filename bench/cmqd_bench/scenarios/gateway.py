@@ -1,227 +1,188 @@
 """gateway: send, receive and delete over HTTP, with a gateway process, with two, and with moto's SQS server.
 
 C kept-alive connections do the three requests in turn, with a single outstanding request per connection. A message is
-completed when its delete was answered. The plain figures of the report are for a single gateway, the figures
-``..._two`` for two processes that share the connections equally, and the figures ``moto_...`` for moto's server under
-the same load (``--moto PYTHON``, an interpreter that has moto with its server). The CPU per request is given separately
-for gateway and broker.
+completed when its delete was answered. The loads are CMQ's API 2.0 with a signature per request and the JSON API, each
+with a gateway and with two gateways that share the connections equally, and moto's server under the same load (``--moto
+PYTHON``, an interpreter with moto and its server). moto's server closes each connection after its answer, so each of
+its requests has a connection of its own. (With kept-alive connections, by its patched server or by waitress, moto
+answers fewer requests.)
+
+All servers run for the whole time, and the loads take ``TURNS`` turns, each turn in the opposite order: other programs
+and a slow moment of the disk then slow all loads alike. The CPU per request is given separately for gateways, broker
+and load. The main figures of the report are the figures of API 2.0 with a single gateway.
 
 ``--idle N`` connections are opened to a fresh gateway and stay idle after an answer; the report has the gateway's
 memory per connection.
 
-Three further phases measure the native cycle (batch 1): alone, beside an idle gateway, and beside a gateway that is
-flooded with requests with wrong signatures. The broker must do no work for these requests, so compare its CPU per
-message.
+At the end the native cycle (batch 1) runs on, while its CPU per message in the broker is measured in turns: without a
+gateway, beside an idle gateway, and beside a gateway that a further process floods with requests with wrong signatures.
+The broker must do no work for these requests. A second gateway, ``unpaused``, refuses wrong keys without its pause, so
+the flood takes all the CPU that the machine gives.
+
+Last, ``--flood SECONDS``: the memory of a gateway each second while strangers flood it in six ways (``http_flood``).
 """
 
 import asyncio
-import base64
-import hmac
-import itertools
-import json
-import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import replace
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from time import monotonic
 from typing import Any
 
 import cmqd_client
 from cmqd_bench.broker import Broker
 from cmqd_bench.http_caller import HttpCaller
+from cmqd_bench.http_flood import flood_memory
+from cmqd_bench.http_load import (
+    PATH,
+    CmqRequests,
+    Counts,
+    JsonRequests,
+    Requests,
+    SqsRequests,
+    cycling,
+    flooding,
+)
 from cmqd_bench.http_servers import HttpServer, gateways, moto
 from cmqd_bench.machine import ConditionsError, raise_file_limit
-from cmqd_bench.measure import Round
+from cmqd_bench.measure import Round, own_cpu_seconds
 from cmqd_bench.options import Options
-from cmqd_bench.processes import cpu_seconds, rss_kib
+from cmqd_bench.processes import cpu_seconds, machine_busy_seconds, rss_kib
 from cmqd_bench.scenarios import cycle
 from cmqd_bench.session import CONNECTS_AT_ONCE, Session, running
 from cmqd_client.address import parse_address
 
 QUEUE = "gateway"
-PATH = "/v2/index.php"
+TURNS = 3
+"""Turns of each load."""
+NATIVE_TURNS = 4
+NATIVE_CONNECTIONS = 16
 SPARE_FILES = 200
 """Descriptors beside the connections: log files, pipes, libraries."""
-AUTHORIZATION = "AWS4-HMAC-SHA256 Credential=id/20260101/us-east-1/sqs/aws4_request, SignedHeaders=host, Signature=0"
-"""moto reads the region from this header and checks no signature."""
-
-_nonces = itertools.count(1 << 40)
-
-
-class CmqRequests:
-    """Signed requests of API 2.0."""
-
-    def __init__(self, server: HttpServer, secret_id: str, secret_key: str, body: int) -> None:
-        self._host = f"{server.host}:{server.port}"
-        self._secret_id = secret_id
-        self._key = secret_key.encode()
-        self._body = "x" * body
-
-    def send(self) -> bytes:
-        """Return a send."""
-        return self._post("SendMessage", f"msgBody={self._body}&queueName={QUEUE}")
-
-    def receive(self) -> bytes:
-        """Return a receive that waits."""
-        return self._post("ReceiveMessage", f"pollingWaitSeconds=10&queueName={QUEUE}")
-
-    def delete(self, answer: dict[str, Any]) -> bytes:
-        """Return the delete of a received message."""
-        return self._post("DeleteMessage", f"queueName={QUEUE}&receiptHandle={answer['receiptHandle']}")
-
-    @staticmethod
-    def check(answer: dict[str, Any]) -> None:
-        """Check that an answer is no refusal."""
-        if answer["code"]:
-            raise RuntimeError(answer["message"])
-
-    def _post(self, action: str, rest: str) -> bytes:
-        # The parameters are in the order in which they are signed, and no value has a character to escape.
-        form = f"Action={action}&Nonce={next(_nonces)}&SecretId={self._secret_id}&Timestamp={int(time.time())}&{rest}"
-        digest = hmac.digest(self._key, f"POST{self._host}{PATH}?{form}".encode(), "sha1")
-        signature = base64.b64encode(digest).replace(b"+", b"%2B").replace(b"/", b"%2F").replace(b"=", b"%3D")
-        body = form.encode() + b"&Signature=" + signature
-        return f"POST {PATH} HTTP/1.1\r\nHost: {self._host}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+UNPAUSED = ("--wrong-key-pause-seconds", "0")
+"""Flags of a gateway that refuses wrong keys without its pause, so that a flood takes as much CPU as it gets."""
+MAIN = "api_2_0"
+"""The load of the main figures."""
 
 
-class SqsRequests:
-    """Requests to moto's SQS server, in its JSON protocol."""
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Costs of a load, or of all its turns so far."""
 
-    def __init__(self, server: HttpServer, body: int) -> None:
-        self._host = f"{server.host}:{server.port}"
-        self._url = f"http://{self._host}/123456789012/{QUEUE}"
-        self._body = "x" * body
+    seconds: float = 0.0
+    requests: int = 0
+    messages: int = 0
+    http: float = 0.0
+    """CPU seconds of the HTTP servers."""
+    broker: float = 0.0
+    load: float = 0.0
+    machine: float = 0.0
+    """CPU seconds of all programs."""
 
-    def create(self) -> bytes:
-        """Return the creation of the queue."""
-        return self._post("CreateQueue", {"QueueName": QUEUE})
+    def __add__(self, other: "Cost") -> "Cost":
+        return Cost(*(getattr(self, name) + getattr(other, name) for name in self.__slots__))
 
-    def send(self) -> bytes:
-        """Return a send."""
-        return self._post("SendMessage", {"QueueUrl": self._url, "MessageBody": self._body})
+    def __sub__(self, other: "Cost") -> "Cost":
+        return Cost(*(getattr(self, name) - getattr(other, name) for name in self.__slots__))
 
-    def receive(self) -> bytes:
-        """Return a receive that waits."""
-        return self._post("ReceiveMessage", {"QueueUrl": self._url, "WaitTimeSeconds": 10})
+    @property
+    def foreign_cores(self) -> float:
+        """Cores used by other programs."""
+        return max(0.0, self.machine - self.http - self.broker - self.load) / self.seconds
 
-    def delete(self, answer: dict[str, Any]) -> bytes:
-        """Return the delete of a received message."""
-        handle = answer["Messages"][0]["ReceiptHandle"]
-        return self._post("DeleteMessage", {"QueueUrl": self._url, "ReceiptHandle": handle})
-
-    @staticmethod
-    def check(answer: dict[str, Any]) -> None:
-        """Accept any answer: an error has another status than 200."""
-
-    def _post(self, action: str, parameters: dict[str, Any]) -> bytes:
-        body = json.dumps(parameters).encode()
-        head = (
-            f"POST / HTTP/1.1\r\nHost: {self._host}\r\nContent-Type: application/x-amz-json-1.0\r\n"
-            f"X-Amz-Target: AmazonSQS.{action}\r\nAuthorization: {AUTHORIZATION}\r\nContent-Length: {len(body)}\r\n\r\n"
-        )
-        return head.encode() + body
-
-
-class Counts:
-    """Requests answered and messages deleted."""
-
-    def __init__(self) -> None:
-        self.requests = 0
-        self.messages = 0
+    def figures(self) -> dict[str, float]:
+        """Return a row of the report."""
+        per_request = 1e6 / max(self.requests, 1)
+        return {
+            "requests_per_second": round(self.requests / self.seconds, 1),
+            "http_cpu_us": round(self.http * per_request, 1),
+            "broker_cpu_us": round(self.broker * per_request, 1),
+            "load_cpu_us": round(self.load * per_request, 1),
+            "http_cores": round(self.http / self.seconds, 2),
+            "foreign_cores": round(self.foreign_cores, 2),
+        }
 
 
-async def _cycle(caller: HttpCaller, requests: CmqRequests | SqsRequests, counts: Counts) -> None:
-    while True:
-        for make in (requests.send, requests.receive):
-            answer = json.loads(await caller.exchange(make()))
-            requests.check(answer)
-            counts.requests += 1
-        deleted = await caller.exchange(requests.delete(answer))
-        if deleted:
-            requests.check(json.loads(deleted))
-        counts.requests += 1
-        counts.messages += 1
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A load: the servers, and the requests for each."""
+
+    servers: Sequence[HttpServer]
+    make: Callable[[HttpServer], Requests]
 
 
-@asynccontextmanager
-async def _loaded(
-    session: Session,
-    servers: Sequence[HttpServer],
-    count: int,
-    work: Callable[[HttpServer, HttpCaller], Coroutine[Any, Any, None]],
-) -> AsyncGenerator[None]:
-    """Run ``count`` workers with a connection per worker, spread over the servers."""
-    callers = [HttpCaller(server.host, server.port) for server in servers for _ in range(count // len(servers))]
-    homes = [server for server in servers for _ in range(count // len(servers))]
-    tasks = [asyncio.create_task(work(server, caller)) for server, caller in zip(homes, callers, strict=True)]
-    for task in tasks:
-        task.add_done_callback(lambda done: _report(session, done))
-    try:
-        yield
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        for caller in callers:
-            caller.close()
+async def _measured(session: Session, options: Options, load: Load, counts: Counts) -> Cost:
+    """Run a turn of a load."""
+    pids = [pid for server in load.servers for pid in server.pids]
 
+    def now() -> Cost:
+        return Cost(
+            monotonic(), counts.requests, counts.deleted, cpu_seconds(pids), session.broker.cpu_seconds(),
+            own_cpu_seconds(), machine_busy_seconds(),
+        )  # fmt: skip
 
-def _report(session: Session, task: "asyncio.Task[None]") -> None:
-    if not task.cancelled() and (error := task.exception()) is not None:
-        session.guard.fail(error)
-
-
-async def _phase(
-    session: Session,
-    options: Options,
-    servers: Sequence[HttpServer],
-    make: Callable[[HttpServer], CmqRequests | SqsRequests],
-) -> tuple[Round, dict[str, Any]]:
-    """Measure a load; return the round, and the figures per request."""
-    counts = Counts()
-    pids = [pid for server in servers for pid in server.pids]
-
-    def work(server: HttpServer, caller: HttpCaller) -> Coroutine[Any, Any, None]:
-        return _cycle(caller, make(server), counts)
-
-    async with _loaded(session, servers, options.connections, work):
+    async with cycling(load.servers, options.connections, load.make, counts, session.guard.fail):
         await session.guard.sleep(options.warm_up)
-        meter = session.meter()
-        meter.start()
-        counts.requests = counts.messages = 0
-        http_before = cpu_seconds(pids)
+        before = now()
         await session.guard.sleep(options.seconds)
-        requests, messages = counts.requests, counts.messages
-        http_seconds = cpu_seconds(pids) - http_before
-        result = meter.finish(lambda _tally: messages)
-    per_request = 1e6 / max(requests, 1)
-    # The HTTP servers are no foreign programs.
-    result = replace(result, other_cores=max(0.0, result.other_cores - http_seconds / result.seconds))
-    return result, {
-        "requests_per_second": round(requests / result.seconds, 1),
-        "http_cpu_us_per_request": round(http_seconds * per_request, 1),
-        "broker_cpu_us_per_request": round(result.server_cpu_seconds * per_request, 1),
-        "http_rss_mib": round(rss_kib(pids) / 1024, 1),
+        return now() - before
+
+
+async def _http(
+    session: Session, options: Options, loads: Mapping[str, Load]
+) -> tuple[dict[str, Cost], Mapping[str, float]]:
+    """Run all turns of all loads; return their costs, and the latencies of the main load."""
+    costs = dict.fromkeys(loads, Cost())
+    counts = {name: Counts() for name in loads}
+    for turn in range(TURNS):
+        for name in list(loads)[:: -1 if turn % 2 else 1]:
+            costs[name] += await _measured(session, options, loads[name], counts[name])
+    return costs, counts[MAIN].latency.milliseconds()
+
+
+async def _native(session: Session, options: Options, own_key: str, secret_id: str) -> dict[str, float]:
+    """Return the broker's CPU per message of the native cycle at batch 1, in us, with and without a gateway."""
+    queue = await session.create_queue("native")
+    await cycle.load(session, replace(options, batch=1, connections=NATIVE_CONNECTIONS), queue)
+    cpu: dict[str, float] = {"alone": 0.0, "idle": 0.0, "flooded": 0.0, "unpaused": 0.0}
+    messages: dict[str, int] = dict.fromkeys(cpu, 0)
+    gateway_cpu: dict[str, float] = {"flooded": 0.0, "unpaused": 0.0}
+
+    async def measure(which: str) -> None:
+        await session.guard.sleep(options.warm_up)
+        deleted, before = session.tally.deleted, session.broker.cpu_seconds()
+        await session.guard.sleep(options.seconds)
+        cpu[which] += session.broker.cpu_seconds() - before
+        messages[which] += session.tally.deleted - deleted
+
+    async def flooded(which: str, server: HttpServer) -> None:
+        async with flooding(server, options.connections, secret_id):
+            before, started = cpu_seconds(server.pids), monotonic()
+            await measure(which)
+            gateway_cpu[which] += (cpu_seconds(server.pids) - before) / (monotonic() - started)
+
+    for turn in range(NATIVE_TURNS):
+        await measure("alone")
+        async with gateways(session.broker, 1, own_key) as (server,):
+            if turn % 2:
+                await flooded("flooded", server)
+                await measure("idle")
+            else:
+                await measure("idle")
+                await flooded("flooded", server)
+        async with gateways(session.broker, 1, own_key, UNPAUSED) as (server,):
+            await flooded("unpaused", server)
+        # Again: the cost of a message drifts, because other programs come and go.
+        await measure("alone")
+    per_message = {which: cpu[which] / max(messages[which], 1) * 1e6 for which in cpu}
+    return {
+        **{f"native_us_{which}": round(per_message[which], 1) for which in cpu},
+        **{f"native_messages_{which}": messages[which] for which in cpu},
+        "native_ratio_idle": round(per_message["idle"] / per_message["alone"], 3),
+        "native_ratio_flooded": round(per_message["flooded"] / per_message["alone"], 3),
+        "native_ratio_unpaused": round(per_message["unpaused"] / per_message["alone"], 3),
+        **{f"{which}_gateway_cores": round(cores / NATIVE_TURNS, 2) for which, cores in gateway_cpu.items()},
     }
-
-
-async def _flood(server: HttpServer, caller: HttpCaller, secret_id: str) -> None:
-    """Send requests with wrong signatures until cancelled."""
-    requests = CmqRequests(server, secret_id, "wrong", 100)
-    while True:
-        await caller.exchange(requests.send())
-
-
-async def _native(session: Session, options: Options, queue: str) -> float:
-    """Return the broker's CPU in microseconds per message of the native cycle at batch 1."""
-    load = replace(options, batch=1, connections=16)
-    name = await session.create_queue(queue)
-    await cycle.load(session, load, name)
-    await session.guard.sleep(options.warm_up)
-    meter = session.meter()
-    meter.start()
-    await session.guard.sleep(options.seconds)
-    result = meter.finish(lambda tally: tally.deleted)
-    return round(result.server_cpu_seconds / max(result.messages, 1) * 1e6, 1)
 
 
 async def _idle(options: Options, server: HttpServer) -> dict[str, Any]:
@@ -250,9 +211,15 @@ async def _idle(options: Options, server: HttpServer) -> dict[str, Any]:
     }
 
 
+def _times(costs: Mapping[str, Cost]) -> dict[str, float]:
+    """Return the requests/s of the gateways over moto's."""
+    rates = {name: cost.requests / cost.seconds for name, cost in costs.items()}
+    moto_rate = max(rates.pop("moto"), 0.1)
+    return {f"{name}_times_moto": round(rate / moto_rate, 1) for name, rate in rates.items()}
+
+
 async def run(options: Options, broker: Broker) -> Round:
-    """Run a round: the phases of the module, one after the other, on one broker."""
-    extra: dict[str, Any] = {}
+    """Run a round: the phases of the module on one broker."""
     async with running(broker) as session:
         await session.create_queue(QUEUE)
         address = parse_address(broker.ready.url)
@@ -260,42 +227,51 @@ async def run(options: Options, broker: Broker) -> Round:
             own = await client.accounts.create_key(roles=["gateway"])
         own_key = f"{own.secret_id}:{own.secret_key}"
 
-        def cmq(server: HttpServer) -> CmqRequests:
-            return CmqRequests(server, address.secret_id, address.secret_key, options.body)
+        def cmq(server: HttpServer) -> Requests:
+            return CmqRequests(server, QUEUE, address.secret_id, address.secret_key, options.body)
 
-        async with gateways(broker, 1, own_key) as servers:
-            result, figures = await _phase(session, options, servers, cmq)
-            extra |= figures
+        def json(server: HttpServer) -> Requests:
+            return JsonRequests(server, QUEUE, address.secret_id, address.secret_key, options.body)
+
+        def sqs(server: HttpServer) -> Requests:
+            return SqsRequests(server, QUEUE, options.body)
+
+        async with contextlib.AsyncExitStack() as stack:
+            servers = await stack.enter_async_context(gateways(broker, 2, own_key))
+            loads = {
+                MAIN: Load(servers[:1], cmq),
+                "json_api": Load(servers[:1], json),
+                f"{MAIN}_two_gateways": Load(servers, cmq),
+                "json_api_two_gateways": Load(servers, json),
+            }
+            if options.moto is not None:
+                server = await stack.enter_async_context(moto(options.moto, broker.folder))
+                creator = HttpCaller(server.host, server.port)
+                await creator.exchange(SqsRequests(server, QUEUE, options.body).create)
+                creator.close()
+                loads["moto"] = Load([server], sqs)
+            costs, latency = await _http(session, options, loads)
+            http_rss = rss_kib(servers[0].pids)
+        extra: dict[str, Any] = {
+            "loads": {name: cost.figures() for name, cost in costs.items()},
+            **(_times(costs) if options.moto is not None else {}),
+            "http_rss_mib": round(http_rss / 1024, 1),
+        }
         async with gateways(broker, 1, own_key) as servers:
             extra |= await _idle(options, servers[0])
-        async with gateways(broker, 2, own_key) as servers:
-            _, figures = await _phase(session, options, servers, cmq)
-            extra |= {f"{name}_two": value for name, value in figures.items()}
-        if options.moto is not None:
-            async with moto(options.moto, broker.folder) as server:
-                requests = SqsRequests(server, options.body)
-                creator = HttpCaller(server.host, server.port)
-                await creator.exchange(requests.create())
-                creator.close()
-                _, figures = await _phase(session, options, [server], lambda _: requests)
-                extra |= {
-                    "moto_requests_per_second": figures["requests_per_second"],
-                    "moto_cpu_us_per_request": figures["http_cpu_us_per_request"],
-                    "times_moto": round(extra["requests_per_second"] / max(figures["requests_per_second"], 0.1), 1),
-                }
-    for phase in ("alone", "idle_gateway", "flooded_gateway"):
-        async with running(broker) as session:
-            if phase == "alone":
-                extra["native_us_alone"] = await _native(session, options, phase)
-                continue
-            async with gateways(broker, 1, own_key) as servers:
-                if phase == "idle_gateway":
-                    extra["native_us_idle_gateway"] = await _native(session, options, phase)
-                    continue
-
-                def work(server: HttpServer, caller: HttpCaller) -> Coroutine[Any, Any, None]:
-                    return _flood(server, caller, address.secret_id)
-
-                async with _loaded(session, servers, options.connections, work):
-                    extra["native_us_flooded_gateway"] = await _native(session, options, phase)
-    return replace(result, extra=extra)
+        extra |= await _native(session, options, own_key, address.secret_id)
+        if options.flood:
+            async with gateways(broker, 1, own_key, UNPAUSED) as servers:
+                extra |= await flood_memory(servers[0], broker.pids, options.flood, address.secret_id)
+        main = costs[MAIN]
+        return Round(
+            messages=main.messages,
+            seconds=main.seconds,
+            server_cpu_seconds=main.broker,
+            client_cpu_seconds=main.load,
+            latency_ms=latency,
+            server_rss_mib=broker.rss_mib(),
+            loop_busy=0.0,
+            other_cores=main.foreign_cores,
+            extra=extra,
+        )

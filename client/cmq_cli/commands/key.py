@@ -14,8 +14,8 @@ from cmqd_client.accounts import AccessKey
 
 app = App(name="key", help="Keys of your own account or, as admin, of another account.")
 
-_Owner: TypeAlias = Annotated[str | None, Parameter(help="Owner of the key; your own account by default.")]
-_KeyId: TypeAlias = Annotated[str, Parameter(help="Id of the key.")]
+Owner: TypeAlias = Annotated[str | None, Parameter(help="Owner of the key; your own account by default.")]
+KeyId: TypeAlias = Annotated[str, Parameter(help="Id of the key.")]
 _Roles: TypeAlias = Annotated[
     Repeated,
     Parameter(
@@ -35,9 +35,7 @@ _Names: TypeAlias = Annotated[
 
 
 @app.command
-async def create(
-    *, roles: _Roles = None, names: _Names = None, account: _Owner = None, session: CurrentSession
-) -> None:
+async def create(*, roles: _Roles = None, names: _Names = None, account: Owner = None, session: CurrentSession) -> None:
     """Create a key. Only this command shows its secret.
 
     Example: cmq key create --role consume --queues 'orders-*'
@@ -47,7 +45,7 @@ async def create(
 
 
 @app.command(name="list")
-async def list_keys(*, account: _Owner = None, session: CurrentSession) -> None:
+async def list_keys(*, account: Owner = None, session: CurrentSession) -> None:
     """List keys with their roles and names, without their secrets."""
     async with session.client() as client:
         keys = await client.accounts.keys(account=account)
@@ -57,12 +55,12 @@ async def list_keys(*, account: _Owner = None, session: CurrentSession) -> None:
 
 @app.command(name="set")
 async def set_roles(
-    secret_id: _KeyId,
+    secret_id: KeyId,
     /,
     *,
     roles: _Roles = None,
     names: _Names = None,
-    account: _Owner = None,
+    account: Owner = None,
     session: CurrentSession,
 ) -> None:
     """Replace roles and names of a key, for its open connections too. Omitted options keep their values."""
@@ -94,7 +92,7 @@ async def import_key(
     *,
     roles: _Roles = None,
     names: _Names = None,
-    account: _Owner = None,
+    account: Owner = None,
     session: CurrentSession,
 ) -> None:
     """Add a key pair that programs use already, for a move without changes of these programs."""
@@ -105,7 +103,7 @@ async def import_key(
 
 
 @app.command
-async def disable(secret_id: _KeyId, /, *, account: _Owner = None, session: CurrentSession) -> None:
+async def disable(secret_id: KeyId, /, *, account: Owner = None, session: CurrentSession) -> None:
     """Disable a key: no client can connect with the key until it is enabled."""
     async with session.client() as client:
         await client.accounts.set_key_enabled(secret_id, False, account=account)
@@ -113,7 +111,7 @@ async def disable(secret_id: _KeyId, /, *, account: _Owner = None, session: Curr
 
 
 @app.command
-async def enable(secret_id: _KeyId, /, *, account: _Owner = None, session: CurrentSession) -> None:
+async def enable(secret_id: KeyId, /, *, account: Owner = None, session: CurrentSession) -> None:
     """Enable a key."""
     async with session.client() as client:
         await client.accounts.set_key_enabled(secret_id, True, account=account)
@@ -121,7 +119,7 @@ async def enable(secret_id: _KeyId, /, *, account: _Owner = None, session: Curre
 
 
 @app.command
-async def delete(secret_id: _KeyId, /, *, account: _Owner = None, session: CurrentSession) -> None:
+async def delete(secret_id: KeyId, /, *, account: Owner = None, session: CurrentSession) -> None:
     """Delete a key permanently."""
     async with session.client() as client:
         await client.accounts.delete_key(secret_id, account=account)

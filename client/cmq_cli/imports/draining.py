@@ -4,11 +4,14 @@
 
 A message is deleted at the source only after its copy is on disk, so a failure at any moment loses no message. A
 message that was copied and not deleted becomes visible again at the source and comes a second time. Its copy has a
-dedup id with the id of the source, so a second copy within the broker's five minutes is not stored.
+dedup id made from id and time of sending at the source, so a second copy within the broker's five minutes is not
+stored. The id alone is no identity: no document of CMQ says that a source never uses an id for two messages, and the
+second message would be deleted at the source without a copy.
 """
 
 import asyncio
 import base64
+import hashlib
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -137,7 +140,9 @@ def body_of(message: dict[str, Any]) -> bytes:
     return base64.b64decode(body) if message.get("msgBodyEncoding") == "base64" else body.encode()
 
 
-def dedup_id_of(message: dict[str, Any]) -> str | None:
-    """Return the dedup id of a copy; None if the id of the source is too long for one."""
-    dedup_id = f"cmq:{message['msgId']}"
-    return dedup_id if len(dedup_id.encode()) <= MAX_DEDUP_ID_BYTES else None
+def dedup_id_of(message: dict[str, Any]) -> str:
+    """Return the dedup id of a copy: id and time of sending at the source, in place of a long text its digest."""
+    dedup_id = f"cmq:{message['msgId']}:{message.get('enqueueTime', '')}"
+    if len(dedup_id.encode()) <= MAX_DEDUP_ID_BYTES:
+        return dedup_id
+    return f"cmq:{hashlib.sha256(dedup_id.encode()).hexdigest()[:48]}"

@@ -1,50 +1,82 @@
 """The declaration of an action, and the context of a call."""
 
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Any, TypeAlias, TypeVar, cast
 
 import msgspec
 
 from cmqd_client import Client
 from cmqd_gateway.caller import Caller
-from cmqd_gateway.cmq.parameters import ActionRequest, Form, RequestReader
-from cmqd_gateway.cmq.repeats import DeleteAnswers, dedup_ids, request_digest
+from cmqd_gateway.cmq.parameters import ActionRequest, Form, RequestReader, whole_of
+from cmqd_gateway.cmq.repeats import SMALL_NONCE, DeleteAnswers, dedup_ids, request_digest
+from cmqd_gateway.hand_over import HandOver, TakeBack
+from cmqd_gateway.key_secrets import KeySecret
+from cmqd_gateway.turns import THREAD_BYTES, HashThreads
 
 R = TypeVar("R", bound=ActionRequest)
 Fields: TypeAlias = Mapping[str, Any]
 """Fields of an answer, beside ``code``, ``message`` and ``requestId``."""
-Undo: TypeAlias = Callable[[], Awaitable[object]]
+OpenClient: TypeAlias = Callable[[KeySecret], AbstractAsyncContextManager[Client]]
 
 
 class Call:
-    """A call of an action: the caller, the request, and the undo for an answer that cannot be written."""
+    """A call of an action: the caller, the request, and the messages that go back if the answer is not written."""
 
-    __slots__ = ("_deletes", "_form", "_nonce", "caller", "undo")
+    __slots__ = ("_deletes", "_form", "_hand_over", "_hashes", "_nonce", "_open_client", "caller")
 
-    def __init__(self, caller: Caller, form: Form, nonce: int, deletes: DeleteAnswers) -> None:
+    def __init__(
+        self,
+        caller: Caller,
+        form: Form,
+        deletes: DeleteAnswers,
+        hand_over: HandOver,
+        open_client: OpenClient,
+        hashes: HashThreads,
+    ) -> None:
         self.caller = caller
         self._form = form
-        self._nonce = nonce
-        self.undo: Undo | None = None
-        """Called if the answer cannot be written, because its connection is lost."""
+        self._nonce = whole_of(form, "Nonce")
         self._deletes = deletes
+        self._hand_over = hand_over
+        self._open_client = open_client
+        self._hashes = hashes
 
     @property
     def client(self) -> Client:
         """The connection to the broker with the caller's key."""
         return self.caller.client
 
-    def dedup_ids(self, count: int) -> list[str | None]:
+    async def dedup_ids(self, count: int) -> list[str | None]:
         """Return the dedup ids for the messages of this request."""
-        return dedup_ids(self._digest(), self._nonce, count)
+        digest = "" if self._nonce <= SMALL_NONCE else await self._digest()
+        return dedup_ids(digest, self._nonce, count)
 
-    def _digest(self) -> str:
+    async def _digest(self) -> str:
         """Return the digest of the key and all parameters. Computed on demand: most actions need no digest."""
-        return request_digest(self.caller.secret_id, self._form)
+        digest = partial(request_digest, self.caller.key.secret_id, self._form)
+        if sum(map(len, self._form.values())) < THREAD_BYTES:
+            return digest()
+        # 4 MiB take up to 7 ms.
+        return await self._hashes.run(digest)
 
-    async def delete_once(self, delete: Callable[[], Any]) -> Fields:
-        """Return the answer of a delete; a repeated request gets the answer of the first request."""
-        return await self._deletes.answer(self._digest(), delete)
+    def received(self, take_back: TakeBack) -> None:
+        """Note that messages were received; ``take_back`` is called if their answer is not written."""
+        self._hand_over.received(self.caller.key, take_back)
+
+    async def delete_once(self, delete: Callable[[Client], Awaitable[Fields]]) -> Fields:
+        """Return the answer of a delete; a repeated request gets the answer of the first request.
+
+        ``delete`` gets a client for its own length: it goes on when the request is cancelled, and the client of the
+        request may be closed then.
+        """
+
+        async def delete_with_client() -> Fields:
+            async with self._open_client(self.caller.key) as client:
+                return await delete(client)
+
+        return await self._deletes.answer(self.caller.key.secret_id, await self._digest(), delete_with_client)
 
 
 class Action(msgspec.Struct, frozen=True):
@@ -59,10 +91,21 @@ class Action(msgspec.Struct, frozen=True):
 
     Raises: Refusal, or an error of the client.
     """
+    waits: Callable[[Any], bool]
+    """Returns True for a request that may wait for messages. Such a request gets a client for polls."""
 
 
-def action(name: str, request_type: type[R], run: Callable[[Call, R], Awaitable[Fields]]) -> Action:
+def action(
+    name: str,
+    request_type: type[R],
+    run: Callable[[Call, R], Awaitable[Fields]],
+    waits: Callable[[R], bool] = lambda _: False,
+) -> Action:
     """Declare an action."""
     return Action(
-        name, request_type, RequestReader(request_type), cast("Callable[[Call, Any], Awaitable[Fields]]", run)
+        name,
+        request_type,
+        RequestReader(request_type),
+        cast("Callable[[Call, Any], Awaitable[Fields]]", run),
+        cast("Callable[[Any], bool]", waits),
     )

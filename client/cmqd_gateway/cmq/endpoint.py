@@ -5,9 +5,8 @@
 Every outcome of API 2.0 is HTTP status 200, because SDKs take another status for a fault of the network.
 """
 
-import asyncio
-import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from functools import partial
 from itertools import count
 from secrets import token_hex
 from typing import Any, Final
@@ -16,22 +15,22 @@ import msgspec
 from aiohttp import web
 
 from cmqd_client.errors import ClientClosed, CmqError
-from cmqd_gateway.broker_connections import TooManyKeysInUse
+from cmqd_gateway.broker_connections import TooManyKeysInUse, TooManyPolls
 from cmqd_gateway.caller import Caller
 from cmqd_gateway.cmq.actions import TABLE
 from cmqd_gateway.cmq.call import Action, Call, Fields
 from cmqd_gateway.cmq.errors import DATA_ACTIONS, Reason, Refusal, translate
-from cmqd_gateway.cmq.parameters import Form, parse_form, text_of, whole_of
+from cmqd_gateway.cmq.parameters import Form, form_steps, text_of, whole_of
 from cmqd_gateway.cmq.repeats import DeleteAnswers
 from cmqd_gateway.cmq.signature import SIGNATURE, is_signed, signed_hosts
 from cmqd_gateway.gateway import Gateway
+from cmqd_gateway.hand_over import HandOver
 from cmqd_gateway.key_secrets import KeySecret, TooManyUnknownIds
 from cmqd_gateway.log_lines import get_logger
 from cmqd_gateway.request_bodies import BodyRefused
+from cmqd_gateway.turns import HASHED_AT_ONCE, THREAD_BYTES, in_turns
 
 PATH: Final = "/v2/index.php"
-_THREAD_BYTES: Final = 262_144
-"""Size from which a signature is checked in a thread; the hash of 1 MiB takes about a millisecond."""
 
 _log = get_logger()
 
@@ -44,34 +43,32 @@ def routes(gateway: Gateway) -> Iterable[web.AbstractRouteDef]:
 class Endpoint:
     """Handles the requests of API 2.0."""
 
-    def __init__(self, gateway: Gateway, wall_clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self._wall_clock = wall_clock
         self._deletes = DeleteAnswers(gateway.now)
         self._request_ids = (f"{prefix}{number:08x}" for prefix in [token_hex(8)] for number in count(1))
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Handle a request; cancelled when its connection is lost."""
         request_id = next(self._request_ids)
-        call_undo: list[Call] = []
-        try:
-            fields = await self._run(request, call_undo)
-        except Refusal as refusal:
-            return _response(request_id, refusal.code, refusal.message, refusal.fields)
-        except Exception as bug:
-            _log.error("request_failed", request_id=request_id, error=type(bug).__name__, exc_info=bug)
-            refusal = Refusal(Reason.INTERNAL_ERROR, "the gateway failed at this request; its log has the reason")
-            return _response(request_id, refusal.code, refusal.message, {})
-        response = _response(request_id, 0, "", fields)
-        undo = call_undo[0].undo
-        if undo is not None:
-            # Written here and not by aiohttp, because messages that cannot be handed over go back to their queue.
-            await self._gateway.write_or(request, response, undo)
-        return response
+        with self._gateway.hand_over() as hand_over:
+            try:
+                response = _response(request_id, 0, "", await self._run(request, hand_over))
+            except Refusal as refusal:
+                if refusal.reason in _WRONG_KEY:
+                    await self._gateway.pause_refusal(request, refusal)
+                return _response(request_id, refusal.code, refusal.message, refusal.fields)
+            except Exception as bug:
+                _log.error("request_failed", request_id=request_id, error=type(bug).__name__, exc_info=bug)
+                refusal = Refusal(Reason.INTERNAL_ERROR, "the gateway failed at this request; its log has the reason")
+                return _response(request_id, refusal.code, refusal.message, {})
+            if hand_over.has_messages:
+                await hand_over.write(request, response)
+            return response
 
     # ------------------------------------------------------------------ inside
 
-    async def _run(self, request: web.Request, calls: list[Call]) -> Fields:
+    async def _run(self, request: web.Request, hand_over: HandOver) -> Fields:
         form = await self._form(request)
         chosen = self._action(form)
         key = await self._authenticated(request, form)
@@ -79,19 +76,24 @@ class Endpoint:
             reason = Reason.THROTTLED if chosen.name in DATA_ACTIONS else Reason.CONTROL_THROTTLED
             raise Refusal(reason, "the key makes more requests per second than the gateway allows")
         typed = chosen.reader.read(form)
+        connections = self._gateway.connections
+        open_client = connections.polling if chosen.waits(typed) else connections.client
         try:
-            async with self._gateway.connections.client(key) as client:
-                call = Call(Caller(key.secret_id, client), form, whole_of(form, "Nonce"), self._deletes)
-                calls.append(call)
+            async with open_client(key) as client:
+                call = Call(
+                    Caller(key, client), form, self._deletes, hand_over, connections.client, self._gateway.hashes
+                )
                 return await chosen.run(call, typed)
         except ClientClosed:
             if chosen.name in _RECEIVES and self._gateway.is_draining:
                 raise Refusal(Reason.NO_MESSAGE, "the gateway is shutting down") from None
             raise Refusal(Reason.INTERNAL_ERROR, "the gateway is shutting down; send the request again") from None
-        except TooManyKeysInUse:
-            raise Refusal(Reason.THROTTLED, "all connections of the gateway to the broker are in use") from None
+        except (TooManyKeysInUse, TooManyPolls) as full:
+            raise Refusal(Reason.THROTTLED, str(full)) from None
         except CmqError as error:
-            raise translate(error, chosen.name) from error
+            # Without the traceback: its frames hold the form, and frames that hold their own error would keep the form
+            # until the garbage collector finds them, outside the budget of bodies.
+            raise translate(error, chosen.name) from error.with_traceback(None)
 
     async def _form(self, request: web.Request) -> Form:
         if request.method not in ("GET", "POST"):
@@ -99,9 +101,10 @@ class Endpoint:
         try:
             body = await self._gateway.bodies.read(request)
         except BodyRefused as refusal:
-            raise Refusal(Reason.UNREADABLE_REQUEST, str(refusal)) from None
+            reason = Reason.THROTTLED if refusal.can_be_repeated else Reason.UNREADABLE_REQUEST
+            raise Refusal(reason, str(refusal)) from None
         query = request.rel_url.raw_query_string.encode()
-        return parse_form(query, body)
+        return await in_turns(form_steps(query, body))
 
     def _action(self, form: Form) -> Action:
         name = text_of(form, "Action")
@@ -131,14 +134,18 @@ class Endpoint:
             raise Refusal(Reason.MISSING_PARAMETERS, SIGNATURE)
         if nonce < 1:
             raise Refusal(Reason.OUT_OF_RANGE, "Nonce must be a positive whole number")
-        difference = timestamp - int(self._wall_clock())
-        if abs(difference) > self._gateway.settings.timestamp_window_seconds:
-            direction = "behind" if difference < 0 else "ahead of"
+        # Not of whole seconds: a second more of validity could outlast the broker's memory of the send.
+        ahead = timestamp - self._gateway.wall_clock()
+        settings = self._gateway.settings
+        if not -settings.timestamp_behind_seconds <= ahead <= settings.timestamp_ahead_seconds:
+            direction = "behind" if ahead < 0 else "ahead of"
             raise Refusal(
-                Reason.AUTHENTICATION_FAILED, f"Timestamp is {abs(difference)} s {direction} the clock of the gateway"
+                Reason.AUTHENTICATION_FAILED,
+                f"Timestamp is {abs(ahead):.0f} s {direction} the clock of the gateway; the gateway accepts"
+                f" {settings.timestamp_behind_seconds} s behind to {settings.timestamp_ahead_seconds} s ahead",
             )
         try:
-            key = await self._gateway.secrets.find(secret_id)
+            key = await self._gateway.secrets.find(secret_id, request.remote)
         except TooManyUnknownIds:
             raise Refusal(Reason.THROTTLED, "too many unknown keys were asked for; try again") from None
         except CmqError as error:
@@ -152,21 +159,29 @@ class Endpoint:
         return key
 
     async def _is_signed(self, request: web.Request, form: Form, key: KeySecret) -> bool:
-        port = self._gateway.port_of(request)
-        default_port = 443 if request.scheme == "https" else 80
-        hosts = signed_hosts(request.headers.get("Host", ""), self._gateway.settings.public_names, (port, default_port))
+        check = partial(is_signed, form, key.secret_key, method=request.method, path=PATH)
+        size = sum(map(len, form.values()))
+        host = request.headers.get("Host", "")
+        is_small = size < THREAD_BYTES
+        # Almost all clients sign the Host header.
+        if is_small and check(hosts=[host]):
+            return True
+        ports = (self._gateway.port_of(request), 443 if request.scheme == "https" else 80)
+        hosts = signed_hosts(host, self._gateway.settings.public_names, ports)
+        if is_small:
+            hosts.remove(host)
+        # A wrong signature is hashed for every host, with and without the values that begin with "@".
+        if is_small and 2 * size * len(hosts) <= HASHED_AT_ONCE:
+            return check(hosts=hosts)
+        return await self._gateway.hashes.run(partial(check, hosts=hosts))
 
-        def check() -> bool:
-            return is_signed(form, key.secret_key, method=request.method, hosts=hosts, path=PATH)
 
-        if sum(map(len, form.values())) < _THREAD_BYTES:
-            return check()
-        return await asyncio.to_thread(check)
-
-
+_HEADERS: Final = {"Content-Type": "application/json; charset=utf-8", "Cache-Control": "no-store"}
+"""Of every answer: a cache must not keep messages, not even of a receive by GET."""
+_WRONG_KEY: Final = frozenset({Reason.AUTHENTICATION_FAILED, Reason.SECRET_ID_UNKNOWN})
 _RECEIVES: Final = frozenset({"ReceiveMessage", "BatchReceiveMessage"})
 
 
 def _response(request_id: str, code: int, message: str, fields: Mapping[str, Any]) -> web.Response:
     answer = {"code": code, "message": message, "requestId": request_id, **fields}
-    return web.Response(body=msgspec.json.encode(answer), content_type="application/json", charset="utf-8")
+    return web.Response(body=msgspec.json.encode(answer), headers=_HEADERS)

@@ -8,23 +8,25 @@ from 1 on. Annotations have the ranges, with the reason of the refusal.
 import binascii
 import re
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from typing import Annotated, Any, Final, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
-from urllib.parse import unquote_to_bytes
 
 import msgspec
 
 from cmqd_gateway.cmq.errors import Reason, Refusal
+from cmqd_gateway.turns import at_once
 
 MAX_PARAMETERS: Final = 256
 """Parameters of a request, known or not. The largest known request has about 30."""
 MAX_NAME_BYTES: Final = 128
 MAX_BATCH: Final = 16
 
+_SLICE: Final = 16_384
+"""Bytes that are decoded at once: 1.7 ms for percent signs alone, 0.2 ms for escapes."""
 _MALFORMED_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 _INDEX = re.compile(r"0|[1-9][0-9]{0,8}")
 _NAME = re.compile(r"[A-Za-z0-9_-]*")
-_WHOLE = re.compile(r"-?[0-9]{1,20}")
+_WHOLE = re.compile(rb"-?[0-9]{1,20}")
 
 Form = dict[str, bytes]
 """Decoded parameters: names, and values as bytes, in the order of the request."""
@@ -76,32 +78,83 @@ def parse_form(*parts: bytes) -> Form:
     Raises:
         Refusal: there are too many parameters, a name is given twice or is malformed.
     """
+    return at_once(form_steps(*parts))
+
+
+def form_steps(*parts: bytes) -> Generator[None, None, Form]:
+    """Decode like :func:`parse_form`, in pieces of about a millisecond with a yield behind each piece.
+
+    A form of 4 MiB takes up to half a second, and its sender may be a stranger.
+    """
     form: Form = {}
-    if sum(part.count(b"&") for part in parts) >= MAX_PARAMETERS:
+    if sum([part.count(b"&") for part in parts]) >= MAX_PARAMETERS:
         raise Refusal(Reason.KEY_FORMAT, f"the request has more than {MAX_PARAMETERS} parameters")
+    since_yield = 0
     for part in parts:
-        for piece in part.split(b"&"):
+        is_large = len(part) > _SLICE
+        if is_large:
+            # Each look over, and each copy of, 4 MiB is a step of its own.
+            yield
+        # A separator is neither "+" nor " ", so a single call decodes the spaces of all parameters.
+        pieces = (part if is_large else part.replace(b"+", b" ")).split(b"&")
+        if is_large:
+            yield
+        for piece in pieces:
             if not piece:
                 continue
             raw_name, _, raw_value = piece.partition(b"=")
             if len(raw_name) > 3 * MAX_NAME_BYTES:
                 raise Refusal(Reason.KEY_FORMAT, f"the name of a parameter is longer than {MAX_NAME_BYTES} bytes")
+            if is_large:
+                raw_name = raw_name.replace(b"+", b" ")
             try:
-                name = _unquoted(raw_name).decode()
+                name = (_unquoted(raw_name) if b"%" in raw_name else raw_name).decode()
             except UnicodeDecodeError:
                 raise Refusal(Reason.KEY_FORMAT, "the name of a parameter is not UTF-8") from None
             if name in form:
                 raise Refusal(Reason.NOT_REPEATABLE, f"the parameter {name!r} is given twice")
-            form[name] = _unquoted(raw_value)
+            if is_large:
+                form[name] = yield from _value_steps(raw_value)
+                since_yield += len(piece)
+                if since_yield > _SLICE:
+                    since_yield = 0
+                    yield
+            else:
+                form[name] = _unquoted(raw_value) if b"%" in raw_value else raw_value
     return form
 
 
-def _unquoted(raw: bytes) -> bytes:
+def _value_steps(raw: bytes) -> Generator[None, None, bytes]:
+    """Decode a value of a large form, in slices."""
+    if len(raw) <= _SLICE or (b"%" not in raw and b"+" not in raw):
+        return _value(raw)
+    yield
+    decoded: list[bytes] = []
+    start = 0
+    while len(raw) - start > _SLICE:
+        end = start + _SLICE
+        # No escape is cut: an escape has no second percent sign, so a cut before the sign is safe.
+        if raw[end - 1 : end] == b"%":
+            end -= 1
+        elif raw[end - 2 : end - 1] == b"%":
+            end -= 2
+        decoded.append(_value(raw[start:end]))
+        start = end
+        yield
+    decoded.append(_value(raw[start:]))
+    yield
+    return b"".join(decoded)
+
+
+def _value(raw: bytes) -> bytes:
     raw = raw.replace(b"+", b" ")
-    if b"%" not in raw:
-        return raw
-    if _MALFORMED_ESCAPE.search(raw):
-        return unquote_to_bytes(raw)
+    return _unquoted(raw) if b"%" in raw else raw
+
+
+def _unquoted(raw: bytes) -> bytes:
+    """Decode the escapes of a name or value."""
+    # A percent sign without two digits stands for itself.
+    raw = _MALFORMED_ESCAPE.sub(b"%25", raw)
     # A form of 1 MiB may consist of escapes alone. Decoding quoted-printable, which has the same escapes after "=", is
     # compiled code and takes a hundredth of the time of urllib.
     return binascii.a2b_qp(raw.replace(b"=", b"=3D").replace(b"%", b"="))
@@ -186,6 +239,9 @@ class RequestReader:
     def _collect_lists(self, form: Form) -> dict[str, dict[int, bytes]]:
         lists: dict[str, dict[int, bytes]] = {}
         for key, value in form.items():
+            if "." not in key and key not in self._list_names:
+                # Most parameters of most requests.
+                continue
             name, dot, index = key.partition(".")
             if dot and name in self._single_names:
                 raise Refusal(Reason.NOT_REPEATABLE, f"the parameter {name} is not a list, but the request has {key!r}")
@@ -249,10 +305,9 @@ def _to_bytes(name: str, value: bytes) -> bytes:
 
 
 def _to_whole(name: str, value: bytes) -> int:
-    text = _to_text(name, value)
-    if not _WHOLE.fullmatch(text):
-        raise Refusal(Reason.WRONG_TYPE, f"{name} is {text[:40]!r}; it must be a whole number")
-    return int(text)
+    if not _WHOLE.fullmatch(value):
+        raise Refusal(Reason.WRONG_TYPE, f"{name} is {_to_text(name, value)[:40]!r}; it must be a whole number")
+    return int(value)
 
 
 _CONVERTERS: Final[Mapping[Any, Callable[[str, bytes], Any]]] = {str: _to_text, bytes: _to_bytes, int: _to_whole}

@@ -99,28 +99,35 @@ SERVER_HISTOGRAMS: Final = (
 """(field of ``ServerMetrics``, name, divisor, help)."""
 
 
-def exposition(figures: Figures, own: Iterable[Metric] = ()) -> bytes:
-    """Return the text of ``/metrics``. Takes some milliseconds per hundred queues: to be called off the loop."""
+def exposition(figures: Figures) -> bytes:
+    """Return the text of a reading. Takes some milliseconds per hundred queues: to be called off the loop."""
+    return _text(families(figures))
+
+
+def own_exposition(own: Iterable[Metric]) -> bytes:
+    """Return the text of the gateway's own metrics, a few."""
+    return _text(own)
+
+
+def _text(metrics: Iterable[Metric]) -> bytes:
     registry = CollectorRegistry()
-    registry.register(_Reading(figures, own))
+    registry.register(_Once(metrics))
     return generate_latest(registry)
 
 
-class _Reading(Collector):
-    """Collects a reading once."""
+class _Once(Collector):
+    """Collects metrics once."""
 
-    def __init__(self, figures: Figures, own: Iterable[Metric]) -> None:
-        self._figures = figures
-        self._own = own
+    def __init__(self, metrics: Iterable[Metric]) -> None:
+        self._metrics = metrics
 
     def describe(self) -> Iterable[Metric]:
         """Return no metrics: this registry has a single collector, so its names need no check."""
         return []
 
-    def collect(self) -> Iterator[Metric]:
-        """Yield all metrics."""
-        yield from families(self._figures)
-        yield from self._own
+    def collect(self) -> Iterable[Metric]:
+        """Return all metrics."""
+        return self._metrics
 
 
 def families(figures: Figures) -> Iterator[Metric]:
@@ -133,7 +140,7 @@ def families(figures: Figures) -> Iterator[Metric]:
 
 
 def _of_broker(figures: Figures) -> Iterator[Metric]:
-    metrics = figures.metrics
+    metrics, sums = figures.metrics, figures.top.sums
     for totals, table in (
         (metrics.queue_totals, QUEUE_TOTALS),
         (metrics.topic_totals, TOPIC_TOTALS),
@@ -145,7 +152,7 @@ def _of_broker(figures: Figures) -> Iterator[Metric]:
             yield CounterMetricFamily(f"cmqd_{name}", text, value=values[field])
     states = GaugeMetricFamily("cmqd_messages", "Messages of all queues by state.", labels=["state"])
     for state in STATES:
-        states.add_metric([state], getattr(figures.states, state))
+        states.add_metric([state], getattr(sums, state))
     yield states
     for name, text, value in (
         ("queues", "Queues.", metrics.queues),
@@ -154,14 +161,18 @@ def _of_broker(figures: Figures) -> Iterator[Metric]:
         (
             "waiting_receives",
             "Receives that wait for a message (long polls), over all queues.",
-            figures.waiting_receives,
+            sums.waiting_receives,
         ),
-        ("oldest_message_age_seconds", "Age of the oldest message of all queues.", figures.oldest_age_seconds),
-        ("undelivered_messages", "Messages that subscriptions wait for or try again.", figures.undelivered),
+        (
+            "oldest_message_age_seconds",
+            "Age of the oldest message of all queues.",
+            _age(sums.oldest_message_ms, figures.now_ms),
+        ),
+        ("undelivered_messages", "Messages that subscriptions wait for or try again.", sums.undelivered),
         (
             "oldest_undelivered_age_seconds",
             "Age of the oldest undelivered message of all subscriptions.",
-            figures.oldest_undelivered_age_seconds,
+            _age(sums.oldest_undelivered_ms, figures.now_ms),
         ),
         ("metrics_read_seconds", "Time that the gateway took to read these figures.", figures.seconds),
     ):
@@ -179,7 +190,7 @@ def _of_queues(figures: Figures) -> Iterator[Metric]:
     counters = [
         (field, CounterMetricFamily(f"cmqd_queue_{name}", text, labels=labels)) for field, name, text in QUEUE_TOTALS
     ]
-    for queue in figures.queues:
+    for queue in figures.top.queues:
         names = [queue.account, queue.queue]
         for state in STATES:
             states.add_metric([*names, state], getattr(queue, state))
@@ -201,7 +212,7 @@ def _of_topics(figures: Figures) -> Iterator[Metric]:
     counters = [
         (field, CounterMetricFamily(f"cmqd_topic_{name}", text, labels=labels)) for field, name, text in TOPIC_TOTALS
     ]
-    for topic in figures.topics:
+    for topic in figures.top.topics:
         names = [topic.account, topic.topic]
         retained.add_metric(names, topic.retained)
         for field, family in counters:
@@ -223,7 +234,7 @@ def _of_topics(figures: Figures) -> Iterator[Metric]:
         (field, CounterMetricFamily(f"cmqd_subscription_{name}", text, labels=labels))
         for field, name, text in SUBSCRIPTION_TOTALS
     ]
-    for shown in figures.subscriptions:
+    for shown in figures.top.subscriptions:
         one = shown.subscription
         names = [shown.account, shown.topic, one.subscription]
         states.add_metric([*names, "waiting"], one.waiting)

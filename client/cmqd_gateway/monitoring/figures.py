@@ -1,12 +1,10 @@
-"""The figures behind ``/metrics``: read from the broker page by page, added up, and kept for some seconds.
+"""The figures behind ``/metrics``: read from the broker, made into text, and kept for some seconds.
 
-Requests for metrics at the same time share a reading, and requests within ``cache_seconds`` share its result. A broker
-with 10,000 queues answers some 10 pages in sequence. The broker makes a page in steps and serves other clients between
-the steps.
+Requests for metrics at the same time share a reading, and requests within ``cache_seconds`` share its text. A reading
+is two requests at once: the totals, and the largest queues with sums over all. The broker does the work in steps.
 """
 
 import asyncio
-import heapq
 import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
@@ -14,55 +12,34 @@ from contextlib import AbstractAsyncContextManager
 import msgspec
 
 from cmqd_client import Client
-from cmqd_client.metrics import Metrics
-from cmqd_types.metrics import QueueMetrics, SubscriptionMetrics, TopicMetrics
+from cmqd_client.errors import CmqError, PermissionDenied
+from cmqd_client.metrics import Metrics, TopMetrics
+from cmqd_gateway.log_lines import get_logger
 
 MAX_READERS = 64
-"""Keys with figures in memory; the oldest reading makes room."""
+"""Keys with a text in memory; the oldest text makes room."""
+
+_log = get_logger()
 
 
-class StateCounts(msgspec.Struct):
-    """Messages of all queues by state."""
-
-    active: int = 0
-    in_flight: int = 0
-    delayed: int = 0
-    half: int = 0
-    rewindable: int = 0
-    damaged: int = 0
-
-
-class ShownSubscription(msgspec.Struct, frozen=True):
-    """A subscription with the names that it belongs to."""
-
-    account: str
-    topic: str
-    subscription: SubscriptionMetrics
-
-
-class Figures(msgspec.Struct, frozen=True, kw_only=True):
+class Figures(msgspec.Struct, frozen=True):
     """A reading."""
 
     metrics: Metrics
-    states: StateCounts
-    waiting_receives: int
-    oldest_age_seconds: float
-    """Age of the oldest message of all queues; 0 = there is none."""
-    undelivered: int
-    """Messages that subscriptions wait for or try again, over all subscriptions."""
-    oldest_undelivered_age_seconds: float
-    queues: list[QueueMetrics]
-    """The queues with figures of their own, by number of messages, then by traffic."""
-    topics: list[TopicMetrics]
-    subscriptions: list[ShownSubscription]
-    now_ms: int
-    """Broker time of the reading."""
+    top: TopMetrics
     seconds: float
     """Time that the reading took."""
+
+    @property
+    def now_ms(self) -> int:
+        """Broker time of the reading, for ages."""
+        return round(self.top.time.timestamp() * 1000)
 
 
 OpenClient = Callable[[], AbstractAsyncContextManager[Client]]
 """Opens a client of the key that reads the figures."""
+Exposition = Callable[[Figures], bytes]
+"""Makes the text of ``/metrics``; called in a thread."""
 
 
 async def read_figures(client: Client, shown: int, now: Callable[[], float] = time.monotonic) -> Figures:
@@ -77,99 +54,58 @@ async def read_figures(client: Client, shown: int, now: Callable[[], float] = ti
         CmqError: the broker refused or did not answer.
     """
     begun = now()
-    # The totals come first: their reply tells whether the key is of ``admin``, the account that reads all accounts.
-    metrics = await client.metrics()
-    is_admin = metrics.server is not None
-    now_ms = round(metrics.time.timestamp() * 1000)
-    states = StateCounts()
-    waiting = 0
-    oldest_ms = oldest_undelivered_ms = now_ms
-    queues: list[tuple[tuple[int, int, int], QueueMetrics]] = []
-    after: tuple[str, str] | None = ("", "")
-    while after is not None:
-        page = await client.queue_metrics(all_accounts=is_admin, after=after)
-        after = page.next
-        for queue in page.queues:
-            states.active += queue.active
-            states.in_flight += queue.in_flight
-            states.delayed += queue.delayed
-            states.half += queue.half
-            states.rewindable += queue.rewindable
-            states.damaged += queue.damaged
-            waiting += queue.waiting_receives
-            if queue.oldest_message_ms is not None and queue.oldest_message_ms < oldest_ms:
-                oldest_ms = queue.oldest_message_ms
-            totals = queue.totals
-            held = queue.active + queue.in_flight + queue.delayed + queue.half
-            # The id is last, so that equal queues keep their rank and their series from reading to reading.
-            queues.append(((held, totals.sent + totals.copied + totals.received, -queue.queue_id), queue))
-        queues = heapq.nlargest(shown, queues, key=_rank) if len(queues) > shown else queues
-    topics: list[tuple[tuple[int, int, int], TopicMetrics]] = []
-    subscriptions: list[tuple[tuple[int, int, int], ShownSubscription]] = []
-    undelivered = 0
-    after = ("", "")
-    while after is not None:
-        topic_page = await client.topic_metrics(all_accounts=is_admin, after=after)
-        after = topic_page.next
-        for topic in topic_page.topics:
-            topics.append(((topic.retained, topic.totals.published, -topic.topic_id), topic))
-            for one in topic.subscriptions:
-                pending = one.waiting + one.in_retry
-                undelivered += pending
-                if one.oldest_message_ms is not None and one.oldest_message_ms < oldest_undelivered_ms:
-                    oldest_undelivered_ms = one.oldest_message_ms
-                rank = (pending, one.totals.failed + one.totals.delivered, -one.subscription_id)
-                subscriptions.append((rank, ShownSubscription(topic.account, topic.topic, one)))
-        topics = heapq.nlargest(shown, topics, key=_rank) if len(topics) > shown else topics
-        if len(subscriptions) > shown:
-            subscriptions = heapq.nlargest(shown, subscriptions, key=_rank)
-    return Figures(
-        metrics=metrics,
-        states=states,
-        waiting_receives=waiting,
-        oldest_age_seconds=(now_ms - oldest_ms) / 1000,
-        undelivered=undelivered,
-        oldest_undelivered_age_seconds=(now_ms - oldest_undelivered_ms) / 1000,
-        queues=[queue for _, queue in queues],
-        topics=[topic for _, topic in topics],
-        subscriptions=[one for _, one in subscriptions],
-        now_ms=now_ms,
-        seconds=now() - begun,
-    )
-
-
-def _rank(entry: tuple[tuple[int, int, int], object]) -> tuple[int, int, int]:
-    return entry[0]
+    # Both at once: each reply waits for the disk.
+    metrics, top = await asyncio.gather(client.metrics(), client.top_metrics(shown))
+    return Figures(metrics, top, now() - begun)
 
 
 class FigureCache:
-    """The last readings by key; see the module."""
+    """The last texts by key; see the module."""
 
-    def __init__(self, shown: int, cache_seconds: float, now: Callable[[], float]) -> None:
+    def __init__(
+        self, shown: int, cache_seconds: float, exposition: Exposition, now: Callable[[], float] = time.monotonic
+    ) -> None:
         """Make an empty cache; for ``shown`` see :func:`read_figures`."""
         self._shown = shown
         self._cache_seconds = cache_seconds
+        self._exposition = exposition
         self._now = now
-        self._read: dict[str, tuple[float, Figures]] = {}
-        """By key: when the reading ended, and its result; in the order of the endings."""
-        self._reading: dict[str, asyncio.Task[Figures]] = {}
+        self._read: dict[str, tuple[float, bytes | CmqError]] = {}
+        """By key: when the reading ended, and its text or its failure; in the order of the endings."""
+        self._reading: dict[str, asyncio.Task[bytes]] = {}
 
-    async def get(self, key: str, open_client: OpenClient) -> Figures:
-        """Return figures of a key that are at most ``cache_seconds`` old. Safe to cancel.
+    async def get(self, key: str, open_client: OpenClient) -> bytes:
+        """Return a text with figures of a key that are at most ``cache_seconds`` old. Safe to cancel.
+
+        A failure is used for as long as a text: requests while the broker is away cost no reading each, and no line in
+        the log each.
 
         Raises:
             TooManyKeysInUse, CmqError: the broker was not reached, or refused.
         """
         read = self._read.get(key)
         if read is not None and self._now() - read[0] < self._cache_seconds:
-            return read[1]
+            if isinstance(read[1], bytes):
+                return read[1]
+            # Without the traceback, which would grow with each raise.
+            raise read[1].with_traceback(None)
         task = self._reading.get(key)
         if task is None:
             task = self._reading[key] = asyncio.create_task(self._read_anew(key, open_client))
-            # The exception is for the requests that wait. Read here, because all of them may have been cancelled.
+            # The exception is for the requests that wait. Read here, because these requests may have been cancelled.
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
         # Shielded: the reading goes on for other requests, and for the cache, when this request is cancelled.
         return await asyncio.shield(task)
+
+    def drop_old(self) -> None:
+        """Drop the texts that may no longer be used, some megabytes each; to be called about once a second."""
+        latest = self._now() - self._cache_seconds
+        for key in [key for key, (ended_at, _) in self._read.items() if ended_at <= latest]:
+            del self._read[key]
+
+    def __len__(self) -> int:
+        """Return the number of texts and failures in memory."""
+        return len(self._read)
 
     async def close(self) -> None:
         """Cancel the readings that are under way."""
@@ -179,14 +115,24 @@ class FigureCache:
         if tasks:
             await asyncio.wait(tasks)
 
-    async def _read_anew(self, key: str, open_client: OpenClient) -> Figures:
+    async def _read_anew(self, key: str, open_client: OpenClient) -> bytes:
         try:
             async with open_client() as client:
                 figures = await read_figures(client, self._shown, self._now)
+            # Off the loop: the text of thousands of series takes tens of milliseconds.
+            text = await asyncio.to_thread(self._exposition, figures)
+        except CmqError as failure:
+            if not isinstance(failure, PermissionDenied):
+                _log.warning("metrics_not_read", reason=str(failure))
+            self._keep(key, failure)
+            raise
         finally:
             del self._reading[key]
+        self._keep(key, text)
+        return text
+
+    def _keep(self, key: str, read: bytes | CmqError) -> None:
         self._read.pop(key, None)
-        self._read[key] = (self._now(), figures)
+        self._read[key] = (self._now(), read)
         if len(self._read) > MAX_READERS:
             del self._read[next(iter(self._read))]
-        return figures

@@ -2,33 +2,25 @@
 
 ``/metrics`` is read with the key of its request. The key needs the role ``read`` and the pattern ``*``; a key of
 ``admin`` sees all accounts and the broker, any other key its own account. With the setting ``metrics_key_file`` the
-gateway reads with the key of the file, and requests need no key. With ``metrics_listen`` the route exists on the
-listener for metrics alone.
+gateway reads with the key of the file, and requests need no key; the settings refuse such a key without
+``metrics_listen``. With ``metrics_listen`` the route exists on the listener for metrics alone.
 
 ``/healthz`` says that this process lives. ``/readyz`` says that the gateway accepts requests and that the broker
 answers. Both routes reveal no more, and need no key.
 """
 
-import asyncio
 from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import Final
 
 from aiohttp import web
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from cmqd_client.errors import CmqError, PermissionDenied
+from cmqd_client.errors import CmqError, PermissionDenied, UnknownOperation
 from cmqd_gateway.broker_connections import TooManyKeysInUse
 from cmqd_gateway.caller import NotAuthenticated, key_of_authorization
 from cmqd_gateway.gateway import Gateway
 from cmqd_gateway.key_secrets import KeySecret, TooManyUnknownIds
-from cmqd_gateway.log_lines import get_logger
-from cmqd_gateway.monitoring.collector import CONTENT_TYPE, exposition
-
-PROBE_SECONDS: Final = 2.0
-"""Time in which the broker must answer the question of ``/readyz``."""
-
-_log = get_logger()
+from cmqd_gateway.monitoring.collector import CONTENT_TYPE, own_exposition
 
 
 def routes(gateway: Gateway, *, with_metrics: bool) -> Iterable[web.AbstractRouteDef]:
@@ -50,17 +42,11 @@ class _Monitoring:
 
     async def readyz(self, request: web.Request) -> web.Response:
         """Answer 200 if the gateway accepts requests and the broker answers, else 503 with the reason."""
-        gateway = self._gateway
-        if gateway.is_draining:
+        if self._gateway.is_draining:
             return _text(503, "the gateway is shutting down")
-        if gateway.probe is not None:
-            try:
-                async with asyncio.timeout(PROBE_SECONDS):
-                    await gateway.probe()
-            except (TimeoutError, CmqError) as failure:
-                # Without the text of the error, which may name hosts and keys: strangers may ask.
-                _log.warning("not_ready", reason=str(failure) or type(failure).__name__)
-                return _text(503, "the broker does not answer")
+        if not await self._gateway.readiness.is_ready():
+            # Without the text of the error, which may name hosts and keys: strangers may ask.
+            return _text(503, "the broker does not answer")
         return _text(200, "ready")
 
     async def metrics(self, request: web.Request) -> web.Response:
@@ -68,25 +54,28 @@ class _Monitoring:
         gateway = self._gateway
         try:
             key = gateway.metrics_key or await key_of_authorization(
-                gateway.secrets, request.headers.get("Authorization")
+                gateway.secrets, request.headers.get("Authorization"), request.remote
             )
             if not gateway.rates.take(key.secret_id):
                 return _text(429, "the key is over its limit of requests")
-            figures = await gateway.figures.get(_reader_of(key), partial(gateway.connections.client, key))
+            text = await gateway.figures.get(_reader_of(key), partial(gateway.connections.client, key))
         except NotAuthenticated as refusal:
+            await gateway.pause_refusal(request, refusal)
             headers = {"WWW-Authenticate": 'Bearer realm="cmqd"'}
             return _text(401, str(refusal), headers)
         except PermissionDenied as refusal:
             return _text(403, str(refusal))
         except (TooManyKeysInUse, TooManyUnknownIds):
             return _text(503, "the gateway has no room for this key at the moment")
-        except CmqError as failure:
-            _log.warning("metrics_not_read", reason=str(failure))
+        except UnknownOperation:
+            return _text(503, "the broker is older than this gateway and has no metrics")
+        except CmqError:
+            # Without a line in the log: strangers may ask while the broker is away. The cache logs failed readings.
             return _text(503, "the broker does not answer")
-        own = list(_own_figures(gateway))
-        # Off the loop: the text of thousands of series takes tens of milliseconds.
-        body = await asyncio.to_thread(exposition, figures, own)
-        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE, "Cache-Control": "no-store"})
+        return web.Response(
+            body=text + own_exposition(_own_figures(gateway)),
+            headers={"Content-Type": CONTENT_TYPE, "Cache-Control": "no-store"},
+        )
 
 
 def _reader_of(key: KeySecret) -> str:
@@ -97,8 +86,15 @@ def _reader_of(key: KeySecret) -> str:
 def _own_figures(gateway: Gateway) -> Iterator[Metric]:
     yield GaugeMetricFamily("cmqd_gateway_http_connections", "HTTP connections.", value=len(gateway.guards))
     yield GaugeMetricFamily(
-        "cmqd_gateway_keys", "Keys with a connection to the broker.", value=len(gateway.connections)
+        "cmqd_gateway_keys", "Keys with a connection to the broker.", value=gateway.connections.keys
     )
+    connections = GaugeMetricFamily(
+        "cmqd_gateway_broker_connections", "Connections to the broker, for long polls or for requests.", labels=["use"]
+    )
+    polling = gateway.connections.for_polls
+    connections.add_metric(["polls"], polling)
+    connections.add_metric(["requests"], len(gateway.connections) - polling)
+    yield connections
 
 
 def _text(status: int, text: str, headers: dict[str, str] | None = None) -> web.Response:

@@ -145,7 +145,7 @@ def _success(operation: Operation[Any, Any, Any], status: int) -> str:
     if status == 204:
         return "Done."
     if len(operation.statuses) > 1:
-        return "Created." if status == 201 else "It existed."
+        return "Created." if status == 201 else "Existed before."
     return cleandoc(operation.reply.__doc__ or "").partition("\n")[0]
 
 

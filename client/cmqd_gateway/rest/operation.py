@@ -7,6 +7,7 @@ from typing import Generic, Literal, TypeVar
 from msgspec import Struct
 
 from cmqd_client import Client
+from cmqd_gateway.hand_over import TakeBack
 from cmqd_gateway.rest.problems import invalid
 
 QueryT = TypeVar("QueryT", bound=Struct)
@@ -25,6 +26,8 @@ class Call(Generic[QueryT, BodyT]):
     query: QueryT
     body: BodyT
     idempotency_key: str | None
+    received: Callable[[TakeBack], None]
+    """Notes that messages were received; the argument is called if their answer is not written."""
 
     def dedup_id(self, own: str | None) -> str | None:
         """Return the dedup id of a single message: its own, or the idempotency key.
@@ -90,8 +93,8 @@ class Operation(Generic[QueryT, BodyT, ReplyT]):
     """Statuses of success. With 201 and 200, 201 says that the request created the thing."""
     idempotency: bool = False
     """True if the header ``Idempotency-Key`` names the messages of the request."""
-    unsent: Callable[[Call[QueryT, BodyT], ReplyT], Awaitable[None]] | None = None
-    """Function that takes back a reply after the loss of its connection."""
+    waits: Callable[[BodyT], bool] | None = None
+    """Returns True for a request that may wait for messages. Such a request gets a client for polls."""
 
     def status(self, reply: ReplyT) -> int:
         """Return the status of a successful reply."""

@@ -1,7 +1,7 @@
 """Reading a request: query and JSON body become the types of the operation, or a problem that names the field."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from functools import cache
 from typing import Any, TypeVar, cast
 
@@ -21,6 +21,13 @@ _MAX_SHOWN = 100
 _MAX_EXPLAINED_BYTES = 65_536
 """Largest wrong body that is read a second time to show its wrong value. 4 MiB of short elements would hold the event
 loop for tens of milliseconds."""
+_UNCOUNTED_BYTES = 16_384
+"""Largest body whose strings are not counted: decoding 16 KiB of any JSON takes about a millisecond."""
+_FEW_STRINGS = 4_096
+"""So many strings are decoded for any type, because the decoder's refusal names the field with too many entries."""
+_COUNTED_AT_ONCE = 262_144
+_MAX_HEADERS = 32
+"""Headers of a message; more are refused by the broker."""
 _UNREAD = object()
 
 
@@ -57,6 +64,34 @@ def read_body(content_type: str | None, charset: str | None, raw: bytes, kind: t
         text = str(problem)
     value: Any = _UNREAD if len(raw) > _MAX_EXPLAINED_BYTES else _decoded(raw, Any)
     raise _explained(text, value, kind)
+
+
+def count_steps(raw: bytes, kind: type[Any]) -> Generator[None, None, None]:
+    """Refuse a body with far more strings than its type can have, with a yield behind each quarter of a MiB.
+
+    The decoder checks the length of a list at its end. For 4 MiB of short entries that is after a third of a second.
+
+    Raises:
+        ProblemError: the body has too many strings.
+    """
+    if len(raw) <= _UNCOUNTED_BYTES or not kind.__struct_fields__:
+        return
+    limit = _max_strings(kind)
+    delimiters = 0
+    for start in range(0, len(raw), _COUNTED_AT_ONCE):
+        end = start + _COUNTED_AT_ONCE
+        delimiters += raw.count(b'"', start, end)
+        # Escaped quotes, also across the start of the slice. A quote behind a string that ends with an escaped
+        # backslash counts too, but the quote at a start of a string never does: at least one per string remains.
+        delimiters -= raw.count(b'\\"', max(start - 1, 0), end)
+        if delimiters > 2 * max(limit, _FEW_STRINGS):
+            raise invalid(
+                None,
+                f"the body of the request has more than {limit} strings, the names of fields included; this operation"
+                " takes no more, so a list or an object of the request has too many entries",
+                limit=limit,
+            )
+        yield
 
 
 def _decoded(raw: bytes, kind: Any) -> Any:
@@ -254,6 +289,29 @@ def _query_fields(kind: Any) -> Mapping[str, bool]:
         field.encode_name: _part(msgspec.inspect.type_info(field.type), msgspec.inspect.ListType) is not None
         for field in fields
     }
+
+
+@cache
+def _max_strings(kind: Any) -> int:
+    """Return the largest number of strings in the JSON of a type, the names of fields included."""
+    return _strings_of(msgspec.inspect.type_info(kind))
+
+
+def _strings_of(info: msgspec.inspect.Type) -> int:
+    match info:
+        case msgspec.inspect.Metadata():
+            return _strings_of(info.type)
+        case msgspec.inspect.UnionType():
+            return max(map(_strings_of, info.types))
+        case msgspec.inspect.StructType():
+            return sum(1 + _strings_of(field.type) for field in info.fields)
+        case msgspec.inspect.ListType():
+            assert info.max_length is not None, "a list in a request has a limit"
+            return info.max_length * _strings_of(info.item_type)
+        case msgspec.inspect.DictType():
+            return (_MAX_HEADERS if info.max_length is None else info.max_length) * (1 + _strings_of(info.value_type))
+        case _:
+            return 1
 
 
 def _known(fields: Sequence[str]) -> str:

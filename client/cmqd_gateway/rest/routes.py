@@ -7,18 +7,18 @@ The key comes first: a stranger cannot make the gateway read a body.
 
 import math
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, Final
 
 import msgspec
 from aiohttp import web
 
-from cmqd_client import Client
 from cmqd_client.errors import ClientClosed, CmqError
-from cmqd_gateway.broker_connections import TooManyKeysInUse
+from cmqd_gateway.broker_connections import TooManyKeysInUse, TooManyPolls
 from cmqd_gateway.caller import NotAuthenticated, key_of_authorization
 from cmqd_gateway.gateway import Gateway
+from cmqd_gateway.hand_over import HandOver
 from cmqd_gateway.key_secrets import KeySecret, TooManyUnknownIds
 from cmqd_gateway.log_lines import get_logger
 from cmqd_gateway.request_bodies import BodyRefused
@@ -33,14 +33,18 @@ from cmqd_gateway.rest.problems import (
     of_code,
     problem_of,
 )
-from cmqd_gateway.rest.reading import read_body, read_idempotency_key, read_query
+from cmqd_gateway.rest.reading import count_steps, read_body, read_idempotency_key, read_query
 from cmqd_gateway.rest.table import BASE, OPERATIONS
+from cmqd_gateway.turns import in_turns
 from cmqd_protocol.errors import ErrorCode
 
 _log = get_logger()
 
 _HEADERS: Final[Mapping[str, str]] = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 """Of every answer of the API: a cache or a browser must not keep messages, and must not guess their type."""
+
+_FREQUENT: Final = ("send_message", "receive_messages", "delete_message")
+"""Operations with most of the requests."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -50,7 +54,8 @@ def routes(gateway: Gateway) -> Iterable[web.AbstractRouteDef]:
     for path, file in page_files().items():
         yield web.get(f"{BASE}/{path}", _file_handler(file))
     yield web.get(f"{BASE}/openapi.json", _serve_document)
-    for operation in OPERATIONS:
+    # aiohttp tries the paths below /queues one after the other, so the paths of most requests come first.
+    for operation in sorted(OPERATIONS, key=lambda operation: operation.name not in _FREQUENT):
         handler = _OperationHandler(gateway, operation).handle
         if operation.method == "GET":
             yield web.get(BASE + operation.path, handler)
@@ -71,27 +76,32 @@ class _OperationHandler:
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         operation = self._operation
-        try:
-            _check_site(request)
-            key = await self._key(request)
-            call, reply = await self._run(request, key)
-        except ProblemError as refusal:
-            return _problem_response(request, refusal.problem, refusal.headers)
-        except CmqError as error:
-            return _problem_response(request, problem_of(error), {})
-        except Exception as bug:
-            _log.error("request_failed", operation=operation.name, error=type(bug).__name__, exc_info=bug)
-            problem = of_code(ErrorCode.INTERNAL_ERROR, "the gateway failed at this request; its log has the reason")
-            return _problem_response(request, problem.problem, {})
-        status = operation.status(reply)
+        with self._gateway.hand_over() as hand_over:
+            try:
+                _check_site(request)
+                key = await self._key(request)
+                response = self._response(await self._run(request, key, hand_over))
+            except ProblemError as refusal:
+                if refusal.problem.status == 401:
+                    await self._gateway.pause_refusal(request, refusal)
+                return _problem_response(request, refusal.problem, refusal.headers)
+            except CmqError as error:
+                # Without the traceback: its frames hold the body, and frames that hold their own error would keep the
+                # body until the garbage collector finds them, outside the budget of bodies.
+                return _problem_response(request, problem_of(error.with_traceback(None)), {})
+            except Exception as bug:
+                _log.error("request_failed", operation=operation.name, error=type(bug).__name__, exc_info=bug)
+                text = "the gateway failed at this request; its log has the reason"
+                return _problem_response(request, of_code(ErrorCode.INTERNAL_ERROR, text).problem, {})
+            if hand_over.has_messages:
+                await hand_over.write(request, response)
+            return response
+
+    def _response(self, reply: Any) -> web.Response:
+        status = self._operation.status(reply)
         if reply is None:
             return web.Response(status=status, headers=_HEADERS)
-        response = _json_response(status, msgspec.json.encode(reply), "application/json", {})
-        unsent = operation.unsent
-        if unsent is not None:
-            # Written here and not by aiohttp, because messages that cannot be handed over go back to their queue.
-            await self._gateway.write_or(request, response, lambda: self._take_back(unsent, key, call, reply))
-        return response
+        return _json_response(status, msgspec.json.encode(reply), "application/json", {})
 
     async def _key(self, request: web.Request) -> KeySecret:
         """Return the key of a request.
@@ -103,7 +113,8 @@ class _OperationHandler:
         if len(request.headers.getall("Authorization", [])) > 1:
             raise gateway_problem("unauthorized", "the header Authorization is given twice", field="Authorization")
         try:
-            key = await key_of_authorization(gateway.secrets, request.headers.get("Authorization"))
+            authorization = request.headers.get("Authorization")
+            key = await key_of_authorization(gateway.secrets, authorization, request.remote)
         except NotAuthenticated as refusal:
             raise gateway_problem("unauthorized", str(refusal), field="Authorization") from None
         except TooManyUnknownIds:
@@ -113,25 +124,32 @@ class _OperationHandler:
             raise of_code(ErrorCode.TOO_MANY_REQUESTS, "the key makes more requests per second than the gateway allows")
         return key
 
-    async def _run(self, request: web.Request, key: KeySecret) -> "tuple[Call[Any, Any], Any]":
+    async def _run(self, request: web.Request, key: KeySecret, hand_over: HandOver) -> Any:
         operation = self._operation
         query = read_query(list(request.query.items()), operation.query)
         idempotency_key = None
         if operation.idempotency:
             idempotency_key = read_idempotency_key(request.headers.getall("Idempotency-Key", []))
         body = await self._body(request)
-        async with self._client(key) as client:
-            call: Call[Any, Any] = Call(client, dict(request.match_info), query, body, idempotency_key)
-            try:
-                return call, await operation.run(call)
-            except ClientClosed:
-                text = "the gateway is shutting down; the request was not executed"
-                raise of_code(ErrorCode.SHUTTING_DOWN, text) from None
+        is_poll = operation.waits is not None and operation.waits(body)
+        connections = self._gateway.connections
+        try:
+            async with (connections.polling if is_poll else connections.client)(key) as client:
+                received = partial(hand_over.received, key)
+                call: Call[Any, Any] = Call(client, dict(request.match_info), query, body, idempotency_key, received)
+                return await operation.run(call)
+        except ClientClosed:
+            text = "the gateway is shutting down; the request was not executed"
+            raise of_code(ErrorCode.SHUTTING_DOWN, text) from None
+        except (TooManyKeysInUse, TooManyPolls) as full:
+            raise of_code(ErrorCode.TOO_MANY_CONNECTIONS, str(full)) from None
 
     async def _body(self, request: web.Request) -> Any:
         try:
             raw = await self._gateway.bodies.read(request)
         except BodyRefused as refusal:
+            if refusal.can_be_repeated:
+                raise of_code(ErrorCode.TOO_MANY_REQUESTS, str(refusal)) from None
             raise gateway_problem("request_too_large", str(refusal)) from None
         encoding = request.headers.get("Content-Encoding", "identity").strip().lower()
         if raw and encoding != "identity":
@@ -140,26 +158,12 @@ class _OperationHandler:
                 f"the header Content-Encoding is {encoding[:50]}; send the body as it is",
                 field="Content-Encoding",
             )
+        if request.content_type == "application/json":
+            await in_turns(count_steps(raw, self._operation.body))
         has_type = "Content-Type" in request.headers
         return read_body(
             request.content_type if has_type else None, request.charset if has_type else None, raw, self._operation.body
         )
-
-    @asynccontextmanager
-    async def _client(self, key: KeySecret) -> AsyncGenerator[Client]:
-        try:
-            async with self._gateway.connections.client(key) as client:
-                yield client
-        except TooManyKeysInUse:
-            text = "all connections of the gateway to the broker are in use"
-            raise of_code(ErrorCode.TOO_MANY_CONNECTIONS, text) from None
-
-    async def _take_back(
-        self, unsent: Callable[[Any, Any], Awaitable[None]], key: KeySecret, call: Call[Any, Any], reply: Any
-    ) -> None:
-        """Take back a reply that was not written, with a client of its own: the request's may be closed by now."""
-        async with self._client(key) as client:
-            await unsent(Call(client, call.names, call.query, call.body, call.idempotency_key), reply)
 
 
 def _check_site(request: web.Request) -> None:

@@ -91,7 +91,7 @@ class QueueAttributes(Request, frozen=True, kw_only=True):
     ] = UNSET
     max_delayed: Annotated[
         Count | UnsetType,
-        Meta(description="Limit of delayed messages; further ones wait in order for a slot. 1-1,000,000, the default."),
+        Meta(description="Limit of delayed messages; the rest waits in order for a slot. 1-1,000,000, the default."),
     ] = UNSET
     rewind: Annotated[
         Seconds | UnsetType,
@@ -209,7 +209,7 @@ class SentBatch(Reply, frozen=True, kw_only=True):
 
 
 class ReceiveMessages(Request, frozen=True, kw_only=True):
-    """A receive. It answers at once with what there is, or waits for the first message."""
+    """A receive. The answer comes at once with the active messages, or with the first message that becomes active."""
 
     max_messages: Annotated[Count, Meta(description="Most messages of the reply, 1-256.")] = 1
     wait: Annotated[
@@ -368,7 +368,7 @@ class HandleResult(Reply, frozen=True, kw_only=True):
     """The result for a received message of a batch."""
 
     receipt_handle: ReceiptHandleText
-    problem: Annotated[Problem | None, Meta(description="Why this message was left as it was; null = done.")]
+    problem: Annotated[Problem | None, Meta(description="Reason why the message did not change; null = done.")]
 
 
 class HandleResults(Reply, frozen=True, kw_only=True):
@@ -415,7 +415,9 @@ class Redrive(Reply, frozen=True, kw_only=True):
     max_per_second: int | None
     start_time: datetime
     end_time: Annotated[datetime | None, Meta(description="null = the redrive continues.")]
-    reason: Annotated[str, Meta(description="`done` or `cancelled` after the end; before it empty, or why it pauses.")]
+    reason: Annotated[
+        str, Meta(description="`done` or `cancelled` after the end; before the end empty, or the reason of a pause.")
+    ]
     moved: int
     remaining: Annotated[int, Meta(description="Messages that the redrive has not examined yet.")]
     missing_origins: Annotated[dict[str, int], Meta(description="Messages that stay, by the name of their origin.")]
@@ -473,14 +475,17 @@ class Decision(Request, frozen=True, kw_only=True):
 class Decisions(Request, frozen=True, kw_only=True):
     """Decisions about half messages."""
 
-    decisions: Annotated[list[Decision], Meta(min_length=1, max_length=MAX_BATCH, description="Each message once.")]
+    decisions: Annotated[
+        list[Decision],
+        Meta(min_length=1, max_length=MAX_BATCH, description="A decision per message; no message twice."),
+    ]
 
 
 class DecisionResult(Reply, frozen=True, kw_only=True):
     """The result for a half message."""
 
     message_id: MessageIdText
-    problem: Annotated[Problem | None, Meta(description="Why the message is not decided so; null = done.")]
+    problem: Annotated[Problem | None, Meta(description="Reason why the decision was refused; null = done.")]
 
 
 class DecisionResults(Reply, frozen=True, kw_only=True):
@@ -909,7 +914,7 @@ class ImportKey(Request, frozen=True, kw_only=True):
 
 
 class SetKeyRoles(Request, frozen=True, kw_only=True):
-    """The permissions of a key, in place of its former ones."""
+    """The permissions of a key, in place of the former permissions."""
 
     roles: Annotated[Roles | None, Meta(description="null = every role but `gateway`.")]
     names: Annotated[NamePatterns | None, Meta(description="null = every name.")]

@@ -1,23 +1,27 @@
 """Dedup ids of a queue or topic: the message that was sent under an id, for a few minutes.
 
-An id takes some 170 bytes and its text. A single dictionary maps ids to messages, and chunks of arrays hold order and
-times. The time of an id is found through its message, because message ids only grow.
+Entries are numbered in the order of sending, and stand in chunks of arrays. A single dictionary maps an id to the
+*block* of its latest entry: a run of ``BLOCK`` entries that share one integer object. An integer object for each id
+would take 32 bytes more. A look-up of a remembered id searches a block; for an id that is not remembered, the usual
+case, a look into the dictionary suffices.
 """
 
 from array import array
-from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterator
 from typing import Final, TypeAlias
 
 from cmqd.core.limits import Limits
 
+BLOCK: Final = 16
+"""Entries of a block: few enough for a search of a microsecond, many enough to share the integer."""
 Entry: TypeAlias = tuple[str, int, int]
 """(dedup id, message id, time of sending in ms)"""
 CHUNK: Final = 8192
-"""Entries of a chunk. A checkpoint takes references to all chunks at once and writes every chunk as a part."""
-ENTRY_BYTES: Final = 170
-"""Memory of an entry beside the characters of its id: text object, slot of the dictionary, integer, arrays."""
+"""Entries of a chunk, a multiple of ``BLOCK``. A checkpoint takes references to all chunks at once and
+writes every chunk as a part."""
+ENTRY_BYTES: Final = 138
+"""Memory of an entry beside the characters of its id: text object, slot of the dictionary, arrays."""
 ENDED_A_NOTE: Final = 2
 """Ended entries dropped with every new entry, so that a replay, without ticks, stays as small as a live broker."""
 
@@ -25,9 +29,11 @@ ENDED_A_NOTE: Final = 2
 class _Chunk:
     """Entries in the order of sending; only ever appended to."""
 
-    __slots__ = ("dedup_ids", "message_ids", "times_ms")
+    __slots__ = ("dedup_ids", "first", "message_ids", "times_ms")
 
-    def __init__(self) -> None:
+    def __init__(self, first: int) -> None:
+        self.first = first
+        """Number of the first entry, a multiple of ``BLOCK``."""
         self.dedup_ids: list[str] = []
         self.message_ids = array("Q")
         self.times_ms = array("Q")
@@ -36,15 +42,18 @@ class _Chunk:
 class DedupIds:
     """The table, oldest id first. An id is found until its time has passed, with or without a sweep in between.
 
-    Invariant: message ids ascend over all chunks. The first chunk may begin with forgotten entries. An entry is stale
-    if its id was sent anew: then the dictionary has a higher message id.
+    Invariants: only the last chunk may have room. The first chunk may begin with forgotten entries. An entry is stale
+    if its id was sent anew: then a later entry has the id, in a later block or in the same block.
     """
 
-    __slots__ = ("_chunks", "_gone", "_limits", "_sent", "size_bytes")
+    __slots__ = ("_block", "_blocks", "_chunks", "_gone", "_limits", "size_bytes")
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._sent: dict[str, int] = {}
+        self._blocks: dict[str, int] = {}
+        """The block of the latest entry of each id: the number of an entry, divided by ``BLOCK``."""
+        self._block = 0
+        """The block of the last entry, the integer object that its entries share."""
         self._chunks: deque[_Chunk] = deque()
         self._gone = 0
         """Entries at the beginning of the first chunk that are forgotten."""
@@ -52,7 +61,7 @@ class DedupIds:
         """Rough memory of all entries that are not forgotten."""
 
     def __len__(self) -> int:
-        return len(self._sent)
+        return len(self._blocks)
 
     @property
     def oldest_ms(self) -> int | None:
@@ -61,10 +70,18 @@ class DedupIds:
 
     def find(self, dedup_id: str, now_ms: int) -> int | None:
         """Return the id of the message that was sent under this dedup id, None if the id is new."""
-        message_id = self._sent.get(dedup_id)
-        if message_id is None or self._time_ms(message_id) + self._limits.dedup_life_ms <= now_ms:
+        block = self._blocks.get(dedup_id)
+        if block is None:
             return None
-        return message_id
+        chunks = self._chunks
+        first = block * BLOCK
+        chunk = chunks[(first - chunks[0].first) // CHUNK]
+        start = first - chunk.first
+        # The latest entry counts: earlier entries of the id in the block are stale.
+        place = _last_place(chunk.dedup_ids[start : start + BLOCK], dedup_id)
+        if chunk.times_ms[start + place] + self._limits.dedup_life_ms <= now_ms:
+            return None
+        return chunk.message_ids[start + place]
 
     def note(self, dedup_id: str, message_id: int, sent_ms: int) -> None:
         """Note a message that was sent under this id; forget ended ids, and the oldest id if there are too many."""
@@ -72,15 +89,18 @@ class DedupIds:
         if chunks and chunks[0].times_ms[self._gone] + self._limits.dedup_life_ms <= sent_ms:
             self.expire(sent_ms, ENDED_A_NOTE)
         self._append(dedup_id, message_id, sent_ms)
-        while len(self._sent) > self._limits.max_dedup_ids:
+        while len(self._blocks) > self._limits.max_dedup_ids:
             self._forget_first()
 
     def _append(self, dedup_id: str, message_id: int, sent_ms: int) -> None:
-        self._sent[dedup_id] = message_id
         chunks = self._chunks
         if not chunks or len(chunks[-1].dedup_ids) == CHUNK:
-            chunks.append(_Chunk())
+            # Behind the last block, even if a chunk before ended within it.
+            chunks.append(_Chunk((self._block + 1) * BLOCK))
         chunk = chunks[-1]
+        if len(chunk.dedup_ids) % BLOCK == 0:
+            self._block = (chunk.first + len(chunk.dedup_ids)) // BLOCK
+        self._blocks[dedup_id] = self._block
         chunk.dedup_ids.append(dedup_id)
         chunk.message_ids.append(message_id)
         chunk.times_ms.append(sent_ms)
@@ -100,31 +120,34 @@ class DedupIds:
         if not self._chunks or self._chunks[-1].times_ms[-1] <= time_ms:
             return
         entries = self.entries()
-        self._sent.clear()
+        self._blocks.clear()
         self._chunks.clear()
         self._gone = self.size_bytes = 0
         for dedup_id, message_id, sent_ms in entries:
             self._append(dedup_id, message_id, min(sent_ms, time_ms))
 
-    def _time_ms(self, message_id: int) -> int:
-        chunks = self._chunks
-        chunk = chunks[bisect_right(chunks, message_id, key=_first_message_id) - 1]
-        return chunk.times_ms[bisect_left(chunk.message_ids, message_id)]
-
     def _forget_first(self) -> None:
         chunk = self._chunks[0]
-        dedup_id, message_id = chunk.dedup_ids[self._gone], chunk.message_ids[self._gone]
+        place = self._gone
+        dedup_id = chunk.dedup_ids[place]
+        stop = place - place % BLOCK + BLOCK
+        is_latest = (
+            self._blocks[dedup_id] * BLOCK == chunk.first + stop - BLOCK
+            and dedup_id not in chunk.dedup_ids[place + 1 : stop]
+        )
         self._gone += 1
         if self._gone == len(chunk.dedup_ids):
             self._chunks.popleft()
             self._gone = 0
         self.size_bytes -= ENTRY_BYTES + len(dedup_id)
-        if self._sent.get(dedup_id) == message_id:
-            del self._sent[dedup_id]
+        if is_latest:
+            del self._blocks[dedup_id]
 
     def entries(self) -> list[Entry]:
         """Return all remembered ids, oldest first."""
-        return [entry for part in self.parts() for entry in part if self._sent.get(entry[0]) == entry[1]]
+        entries = [entry for part in self.parts() for entry in part]
+        latest = {entry[0]: number for number, entry in enumerate(entries)}
+        return [entry for number, entry in enumerate(entries) if latest[entry[0]] == number]
 
     def parts(self) -> Iterator[list[Entry]]:
         """Return the entries of this moment in parts, stale entries included; a part may be taken at any later time.
@@ -135,8 +158,12 @@ class DedupIds:
         return _parts(chunks, gone, len(chunks[-1].dedup_ids) if chunks else 0)
 
 
-def _first_message_id(chunk: _Chunk) -> int:
-    return chunk.message_ids[0]
+def _last_place(dedup_ids: list[str], dedup_id: str) -> int:
+    """Return the last place of an id in a list that has it."""
+    place = dedup_ids.index(dedup_id)
+    while dedup_id in dedup_ids[place + 1 :]:
+        place = dedup_ids.index(dedup_id, place + 1)
+    return place
 
 
 def _parts(chunks: list[_Chunk], gone: int, last: int) -> Iterator[list[Entry]]:

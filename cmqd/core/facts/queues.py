@@ -13,6 +13,7 @@ from cmqd.core.errors import QueueNotFound
 from cmqd.core.facts.deadlines import DeadlineBuckets
 from cmqd.core.facts.delay_timers import DelayTimers
 from cmqd.core.facts.gone_totals import GoneTotals
+from cmqd.core.facts.name_order import NameOrder
 from cmqd.core.facts.promised_memory import Promises
 from cmqd.core.facts.queue import Queue
 from cmqd.core.facts.topic import Subscription
@@ -53,8 +54,8 @@ class QueueTable:
         """By account and name."""
         self.folded: dict[str, dict[str, Queue]] = {}
         """By account and case-folded name."""
-        self.revision: int = 0
-        """Raised whenever a queue comes or goes."""
+        self.in_order = NameOrder(self.by_id)
+        """By account and name, in order."""
         self.leases = DeadlineBuckets(LEASE_BUCKET_MS)
         """(first lease, count) pairs by deadline."""
         self.delays = DelayTimers(DELAY_BUCKET_MS)
@@ -102,7 +103,7 @@ class QueueTable:
     def add(self, queue: Queue) -> None:
         """Enter a queue under its id and name."""
         self.by_id[queue.queue_id] = queue
-        self.revision += 1
+        self.in_order.add(queue)
         self.names.setdefault(queue.account, {})[queue.name] = queue
         self.folded.setdefault(queue.account, {})[folded(queue.name)] = queue
         self._set_target(queue, queue)
@@ -126,7 +127,7 @@ class QueueTable:
     def apply_deleted(self, record: QueueDeletedRecord, lsn: int = 0) -> None:
         """Remove a queue with its messages; the account keeps the totals of the queue."""
         queue = self.by_id.pop(record.queue_id)
-        self.revision += 1
+        self.in_order.remove(queue)
         self._gone_totals.add(queue.account, lsn, queue.index.totals)
         self.bind(queue, None)
         del self.names[queue.account][queue.name]

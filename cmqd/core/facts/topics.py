@@ -7,6 +7,7 @@ alike, and the methods plan nothing.
 from cmqd.core.errors import SubscriptionNotFound, TopicNotFound
 from cmqd.core.facts.dedup import DedupIds
 from cmqd.core.facts.gone_totals import GoneTotals
+from cmqd.core.facts.name_order import NameOrder
 from cmqd.core.facts.promised_memory import Promises
 from cmqd.core.facts.queues import QueueTable
 from cmqd.core.facts.topic import Subscription, Topic
@@ -43,8 +44,8 @@ class TopicTable:
         """By account and name."""
         self.folded: dict[str, dict[str, Topic]] = {}
         """By account and case-folded name."""
-        self.names_revision: int = 0
-        """Raised whenever a topic comes or goes."""
+        self.in_order = NameOrder(self.by_id)
+        """By account and name, in order."""
         self.subscriptions: dict[int, Subscription] = {}
         """Of all topics, by id."""
         self.push_count: int = 0
@@ -75,7 +76,7 @@ class TopicTable:
     def add(self, topic: Topic) -> None:
         """Enter a topic under its id and name."""
         self.by_id[topic.topic_id] = topic
-        self.names_revision += 1
+        self.in_order.add(topic)
         self.names.setdefault(topic.account, {})[topic.name] = topic
         self.folded.setdefault(topic.account, {})[folded(topic.name)] = topic
 
@@ -130,7 +131,7 @@ class TopicTable:
                     self._remove_subscription(subscription, lsn)
                 self._gone_totals.add(topic.account, lsn, topic.totals)
                 del self.by_id[topic.topic_id]
-                self.names_revision += 1
+                self.in_order.remove(topic)
                 del self.names[topic.account][topic.name]
                 del self.folded[topic.account][folded(topic.name)]
                 if topic.known_dedup_ids is not None:

@@ -128,6 +128,18 @@ class Deliver:
         Every change of a subscription or of its deliveries must be followed by this call. Otherwise due deliveries
         wait until the next unrelated change, or publishes go on storing copies for a blocked subscription.
         """
+        self._settle(subscription)
+        due_ms = subscription.deliveries.next_due_ms(now_ms)
+        # No time brings an attempt. A result, a publish or changed attributes bring it, and each of these plans again.
+        if due_ms is None:
+            return
+        if due_ms <= now_ms:
+            self._agenda.deliveries_wanted[subscription.subscription_id] = None
+        else:
+            self._agenda.deliveries.set(subscription.subscription_id, due_ms)
+
+    def _settle(self, subscription: Subscription) -> None:
+        """Bring the shared retry memory, the route of publishes and the table of exhausted messages up to date."""
         deliveries, topic = subscription.deliveries, subscription.topic
         # Counted first: the bound compares the count over all subscriptions with the limit. With a stale count a
         # subscription would try new messages without memory for their failures.
@@ -146,14 +158,6 @@ class Deliver:
             self._of_topic(topic).exhausted[subscription.subscription_id] = subscription
         elif topic.topic_id in self._topic_runtimes:
             self._topic_runtimes[topic.topic_id].exhausted.pop(subscription.subscription_id, None)
-        due_ms = deliveries.next_due_ms(now_ms)
-        # No time brings an attempt. A result, a publish or changed attributes bring it, and each of these plans again.
-        if due_ms is None:
-            return
-        if due_ms <= now_ms:
-            self._agenda.deliveries_wanted[subscription.subscription_id] = None
-        else:
-            self._agenda.deliveries.set(subscription.subscription_id, due_ms)
 
     def forget(self, subscription: Subscription) -> None:
         """Release the slots, retries and plans of a removed subscription."""
@@ -257,8 +261,11 @@ class Deliver:
                 count += len(started)
                 self._carry_out(subscription, started, effects, now_ms)
         # A page under way plans the subscription when the page arrives. A plan made now would put the subscription back
-        # into the line of the tick, to be passed over again and again.
-        if subscription.subscription_id not in self._lane.busy:
+        # into the line of the tick, to be passed over again and again. The route must not wait for the page: a message
+        # with its body in memory may have failed just now, and publishes must not go on to its queue.
+        if subscription.subscription_id in self._lane.busy:
+            self._settle(subscription)
+        else:
             self.plan(subscription, now_ms)
         return count
 

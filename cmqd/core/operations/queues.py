@@ -1,6 +1,6 @@
 """Queues: create, ensure, list, attributes, clear, delete."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pyroaring import BitMap64
@@ -63,6 +63,7 @@ class QueueAdmin:
         self._runtime = runtime.queues
         self._agenda = runtime.agenda
         self._budget = runtime.budget
+        self._counted = runtime.counted
         self._pages = runtime.pages
         self._floors = floors
         self._serving = serving
@@ -176,10 +177,11 @@ class QueueAdmin:
         runtime = self._runtime[queue.queue_id]
         chosen = checked_attributes(queue.index.attributes, attributes)
         if chosen.auto_delete_after_ms and queue.sources:
-            names = ", ".join(sorted(source.name for source in queue.sources.values()))
+            names = sorted(source.name for source in queue.sources.values())
             raise InvalidArgument(
                 f"auto_delete_after_ms ({chosen.auto_delete_after_ms}) must be 0 for queue {name!r}, which is the"
-                f" dead-letter queue of {names}",
+                f" dead-letter queue of {', '.join(map(repr, names))}",
+                named=names,
                 field="auto_delete_after_ms",
                 value=chosen.auto_delete_after_ms,
                 limit="0 for a dead-letter queue",
@@ -227,8 +229,8 @@ class QueueAdmin:
         if not target_name:
             return None
 
-        def refuse(text: str, limit: str) -> InvalidArgument:
-            return InvalidArgument(text, field="dead_letter_queue", value=target_name, limit=limit)
+        def refuse(text: str, limit: str, named: Sequence[str] = ()) -> InvalidArgument:
+            return InvalidArgument(text, field="dead_letter_queue", value=target_name, limit=limit, named=named)
 
         target = self._queues.names.get(account, {}).get(target_name)
         if target_name == name:
@@ -255,8 +257,11 @@ class QueueAdmin:
                 "a queue with auto_delete_after_ms 0",
             )
         if queue is not None and queue.sources:
-            names = ", ".join(sorted(source.name for source in queue.sources.values()))
-            raise refuse(f"queue {name!r} is the dead-letter queue of {names} and cannot have one itself", "empty")
+            names = sorted(source.name for source in queue.sources.values())
+            listed = ", ".join(map(repr, names))
+            raise refuse(
+                f"queue {name!r} is the dead-letter queue of {listed} and cannot have one itself", "empty", names
+            )
         if queue is not None and self._runtime[queue.queue_id].redriving is not None:
             raise RedriveRunning(name)
         limit = self._limits.max_dead_letter_sources
@@ -325,6 +330,7 @@ class QueueAdmin:
         effects.woken.extend(woken)
         self._rebind(queue, None, effects.records)
         self._queues.apply_deleted(record)
+        self._counted.forget(queue.queue_id)
         self._checks.forget(queue)
         self._agenda.forget(queue.queue_id)
         self._budget.clear(queue.queue_id, self._runtime.pop(queue.queue_id).window)

@@ -18,6 +18,8 @@ class Start:
     def take_up(self) -> None:
         """Plan all work anew. All bodies are in the log alone."""
         agenda, queues, topics = self._agenda, self._facts.queues, self._facts.topics
+        queues.in_order.sort()
+        topics.in_order.sort()
         for queue in queues.by_id.values():
             if queue.index.live_count:
                 self._runtime[queue.queue_id].window.cold = True

@@ -60,6 +60,7 @@ class TopicAdmin:
         self._topics = facts.topics
         self._runtimes = runtime.topics
         self._agenda = runtime.agenda
+        self._counted = runtime.counted
         self._deliver = deliver
 
     # ------------------------------------------------------------------ topics
@@ -149,6 +150,7 @@ class TopicAdmin:
             raise TopicInUse(name, len(topic.subscriptions))
         record = TopicDeleted(topic.topic_id)
         self._topics.apply(topic, record)
+        self._counted.forget(topic.topic_id)
         self._runtimes.pop(topic.topic_id, None)
         self._agenda.topic_expiries.discard(topic.topic_id)
         self._agenda.dedup_sweeps.discard(topic.topic_id)
@@ -267,6 +269,7 @@ class TopicAdmin:
         topic = subscription.topic
         record = Unsubscribed(topic.topic_id, subscription.subscription_id)
         self._topics.apply(topic, record)
+        self._counted.forget(subscription.subscription_id)
         self._deliver.forget(subscription)
         return Outcome(None, [record])
 

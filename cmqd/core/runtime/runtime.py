@@ -8,6 +8,7 @@ from cmqd.core.facts.facts import Facts
 from cmqd.core.facts.topic import Topic
 from cmqd.core.runtime.agenda import Agenda
 from cmqd.core.runtime.bodies import TopicBodies
+from cmqd.core.runtime.counted_totals import CountedTotals
 from cmqd.core.runtime.lookups import Lookups
 from cmqd.core.runtime.pages import Pages
 from cmqd.core.runtime.pending import PendingCommits, PendingDeadLetters, PendingDecisions, PendingRejections
@@ -62,6 +63,7 @@ class Runtime:
         """By queue id: half messages checked with a client that disconnected; another client may be asked."""
         self.push_slots = PushSlots(limits, facts.topics, self.agenda.deliveries_wanted)
         self.retries = RetryBound(limits)
+        self.counted = CountedTotals()
         self.gates = Gates()
 
     def of_topic(self, topic: Topic) -> TopicRuntime:

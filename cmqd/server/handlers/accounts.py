@@ -6,10 +6,10 @@ from typing import Any, TypeAlias
 
 from cmqd.core import errors as domain
 from cmqd.core.broker import Broker
+from cmqd.core.names import every_name
 from cmqd.log.errors import LogFailed
 from cmqd.server.accounts import AccountNotEmpty, Accounts
 from cmqd.server.answering import Answering
-from cmqd.server.authorization import names_shown_to
 from cmqd.server.client import Client
 from cmqd.server.counters import Counters
 from cmqd.server.log_lines import get_logger
@@ -17,6 +17,8 @@ from cmqd.server.operations import ACCOUNT_CHANGES, ACCOUNT_LOOKUPS, Location, O
 from cmqd.server.part import part
 from cmqd.server.permissions import Permissions
 from cmqd.server.refusals import error_reply
+from cmqd.server.restricted_lookups import RestrictedLookups
+from cmqd.server.shown_names import Names
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error
@@ -33,6 +35,7 @@ class AccountOperations:
 
     broker: Broker
     answering: Answering
+    restricted: RestrictedLookups
     accounts: Accounts
     revoke: Callable[[str], None]
     """Closes the connections that authenticated by a key."""
@@ -136,9 +139,17 @@ class AccountOperations:
         """List the queues of all accounts, for ``admin``."""
         self.accounts.must_be_admin(client.account, "list the queues of all accounts")
         after = (request.after_account, request.after_queue)
-        shows = names_shown_to(client)
-        queues, next_after = self.broker.list_all_queues(request.search, after, request.limit, shows=shows)
-        self.answering.answer_lookup(client, wire.AllQueues(request.request_id, queues, next_after))
+        permissions = client.permissions
+
+        def read(names: Names | None) -> wire.AnyReply:
+            shows = every_name if names is None else names.allows_name
+            queues, next_after = self.broker.list_all_queues(request.search, after, request.limit, shows=shows)
+            return wire.AllQueues(request.request_id, queues, next_after)
+
+        if permissions is None or permissions.covers_every_name:
+            self.answering.answer_lookup(client, read(None))
+        else:
+            self.restricted.answer(client, request, permissions, read)
 
     def _change(self, operation: Operation, location: Location) -> Callable[[Client, Any], None]:
         call = call_of(operation, self.accounts)

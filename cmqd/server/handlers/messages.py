@@ -16,6 +16,7 @@ from cmqd.server.part import part
 from cmqd.server.refusals import ERROR_CODES
 from cmqd.server.reply_gate import ReplyGate
 from cmqd.server.request_admission import Admission
+from cmqd.server.shown_names import text_shown_to
 from cmqd.server.waiting_requests import WaitingRequests
 from cmqd_protocol import messages as wire
 from cmqd_types.messages import MessagesPeeked, ReceivedMessage
@@ -260,7 +261,7 @@ class DeadLetterReplies:
         """Answer with the receipt handles that were refused."""
         self.counters.dead_lettered += done.done
         failures = [
-            wire.HandleFailure(receipt_handle, int(ERROR_CODES[type(refusal)]), refusal.text)
+            wire.HandleFailure(receipt_handle, int(ERROR_CODES[type(refusal)]), text_shown_to(client, refusal))
             for receipt_handle, refusal in done.failures
         ]
         self.gate.hold(lsn, client, wire.HandlesDone(request.request_id, failures))

@@ -1,16 +1,22 @@
 """Metrics of queues, topics and the server, for monitoring systems."""
 
-import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any, Final, TypeAlias, TypeVar
+import dataclasses
+from collections import deque
+from collections.abc import Callable, Generator
+from typing import Final, TypeAlias, TypeVar
 
 from cmqd.core.broker import Broker
+from cmqd.core.facts.gone_totals import AccountTotals
+from cmqd.core.operations.top_metrics import Top
+from cmqd.log.interface import Log
 from cmqd.server.accounts import Accounts
 from cmqd.server.accounts_file import ADMIN
 from cmqd.server.answering import Answering
-from cmqd.server.authorization import names_shown_to
 from cmqd.server.client import Client
 from cmqd.server.part import part
+from cmqd.server.refusals import BUSY_RETRY_MS
+from cmqd.server.shown_names import names_compared_at_once, names_shown_to
+from cmqd.server.sliced_work import SlicedWork
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error
@@ -22,9 +28,23 @@ Name: TypeAlias = tuple[str, str]
 """An account, and the name of a queue or topic."""
 ReadSlice: TypeAlias = Callable[[Name, int], tuple[list[_T], Name | None]]
 """Reads at most a number of entries behind a name; returns them and the name behind which the next begin."""
+Shared: TypeAlias = tuple[str | None, type[wire.Request], int]
+"""Account (None = all accounts), kind and limit of requests that one reading can answer."""
+Asker: TypeAlias = tuple[Client, int]
+"""A client and the id of its request."""
 
-SLICES_A_PAGE: Final = 8
-"""Slices behind the first: enough for a page of 1,000 queues."""
+SLICES_A_PAGE: Final = 9
+"""Slices of a reply: more than a page of 1,000 queues takes. Slices without entries end the page too: the patterns of
+a key may match few of very many names."""
+ENTRIES_AT_ONCE: Final = 1_000
+"""Queues in replies that are handed over in a slice: their encoding takes about 0.5 ms."""
+ENTRIES_OF_TOTALS: Final = 16
+"""Queues that cost as much to encode as a reply with totals."""
+MAX_ENTRIES_AHEAD: Final = 16_000
+"""Queues, topics and subscriptions in pages and rankings that wait for the disk, of all clients: up to 10 MiB. While
+the disk hangs, pipelined requests would fill the memory with pages, or with a ranking for each limit."""
+REFUSED_AT_ONCE: Final = 64
+"""Requests that a slice refuses."""
 HALTED: Final = "the broker stopped while the figures were read"
 
 
@@ -32,109 +52,222 @@ HALTED: Final = "the broker stopped while the figures were read"
 class MetricsRequests:
     """Answers requests for metrics. Replies wait for the disk like every look-up: a monitoring system must not see a
     count that a crash can take back.
+
+    A request without a client to answer is dropped at its next slice.
     """
 
     broker: Broker
+    log: Log
     answering: Answering
     accounts: Accounts
     server_metrics: Callable[[], ServerMetrics]
     now_ms: Callable[[], int]
     schedule: Callable[[], None]
-    spawn: Callable[[Coroutine[Any, Any, None]], None]
+    work: SlicedWork
+    _waiting: dict[Shared, list[Asker]] = dataclasses.field(default_factory=dict[Shared, list[Asker]], init=False)
+    """Requests by the figures that they share, until the reading of these figures begins."""
+    _pages: deque[tuple[int, int]] = dataclasses.field(default_factory=deque[tuple[int, int]], init=False)
+    """LSN that a page or ranking waits for, and its entries, in ascending order."""
+    _entries_ahead: int = dataclasses.field(default=0, init=False)
+    """Entries of ``_pages``."""
 
     def totals(self, client: Client, request: wire.GetMetrics) -> None:
-        """Add up the totals in steps, with the loop free in between, and answer."""
-        account = client.account
+        """Add up the totals in steps and answer."""
 
-        async def add_up() -> None:
-            for _ in self.broker.count_totals():
-                await asyncio.sleep(0)
-            if self.answering.is_halted:
-                client.answer(error(request.request_id, ErrorCode.OUTCOME_UNKNOWN, HALTED))
-                return
-            is_admin = account == ADMIN
-            broker = self.broker
-            totals = broker.account_totals(None if is_admin else account)
-            queues, topics, subscriptions = broker.count_objects(None if is_admin else account)
-            reply = wire.Metrics(
-                request.request_id,
-                self.now_ms(),
+        def reply_of(account: str | None, totals: AccountTotals) -> Callable[[int], wire.AnyReply]:
+            queues, topics, subscriptions = self.broker.count_objects(account)
+            now_ms, server = self.now_ms(), self.server_metrics() if account is None else None
+            return lambda request_id: wire.Metrics(
+                request_id,
+                now_ms,
                 totals.queues,
                 totals.topics,
                 totals.subscriptions,
                 queues,
                 topics,
                 subscriptions,
-                self.server_metrics() if is_admin else None,
+                server,
             )
-            self.answering.answer_lookup(client, reply)
+
+        self._share(client, request, 0, self.broker.add_up_totals, reply_of, lambda totals: 0)
+
+    def top(self, client: Client, request: wire.GetTopMetrics) -> None:
+        """Rank queues, topics and subscriptions in steps and answer."""
+        limit = request.limit
+        self.broker.check_top_limit(limit)
+
+        def reply_of(account: str | None, top: Top) -> Callable[[int], wire.AnyReply]:
+            del account
+            now_ms = self.now_ms()
+            return lambda request_id: wire.TopMetrics(request_id, now_ms, *top)
+
+        def size_of(top: Top) -> int:
+            return len(top.queues) + len(top.topics) + len(top.subscriptions)
+
+        self._share(client, request, limit, lambda account: self.broker.top_metrics(account, limit), reply_of, size_of)
+
+    def _share(
+        self,
+        client: Client,
+        request: wire.Request,
+        limit: int,
+        begin: Callable[[str | None], Generator[None, None, _T]],
+        reply_of: Callable[[str | None, _T], Callable[[int], wire.AnyReply]],
+        size_of: Callable[[_T], int],
+    ) -> None:
+        """Read figures in steps and answer all requests that waited for the same figures when the reading began.
+
+        A request does not join a reading that has begun: the figures would be older than answers that the client got
+        before its request.
+        """
+        account = None if client.account == ADMIN else client.account
+        # The replies are encoded together at the end of the I/O batch.
+        at_once = max(1, ENTRIES_AT_ONCE // max(limit, ENTRIES_OF_TOTALS))
+        shared = (account, type(request), limit)
+        askers = self._waiting.get(shared)
+        if askers is not None:
+            askers.append((client, request.request_id))
+            return
+        self._waiting[shared] = [(client, request.request_id)]
+
+        def read() -> Generator[None]:
+            askers = self._waiting.pop(shared)
+            if limit and not self._has_room():
+                yield from self._refuse(askers)
+                return
+            steps = begin(account)
+            while True:
+                if self.answering.is_halted:
+                    self._still_there(askers)
+                    return
+                # The last asker alone: with all askers, a slice would take as long as clients pipeline requests.
+                while askers and askers[-1][0].is_gone:
+                    askers.pop()
+                if not askers:
+                    return
+                try:
+                    next(steps)
+                except StopIteration as end:
+                    make_reply, size = reply_of(account, end.value), size_of(end.value)
+                    break
+                yield
+            for start in range(0, len(askers), at_once):
+                if start:
+                    yield
+                for client, request_id in self._still_there(askers[start : start + at_once]):
+                    self.answering.answer_lookup(client, make_reply(request_id))
+                self.schedule()
+            if limit:
+                self._count_ahead(size)
+
+        self.work.add(client.account, read())
+
+    def _refuse(self, askers: list[Asker]) -> Generator[None]:
+        """Refuse requests because pages wait for the disk, some in each slice."""
+        for start in range(0, len(askers), REFUSED_AT_ONCE):
+            if start:
+                yield
+            for client, request_id in self._still_there(askers[start : start + REFUSED_AT_ONCE]):
+                client.answer(self._busy(request_id))
             self.schedule()
 
-        self.spawn(add_up())
+    def _busy(self, request_id: int) -> wire.Error:
+        text = f"pages of metrics with {self._entries_ahead} queues or topics wait for the disk; try again"
+        return error(request_id, ErrorCode.BUSY, text, retry_after_ms=BUSY_RETRY_MS)
+
+    def _still_there(self, askers: list[Asker]) -> list[Asker]:
+        """Return the requests that can still be answered; after a failure of the broker they get an error instead."""
+        present = [(client, request_id) for client, request_id in askers if not client.is_gone]
+        if not self.answering.is_halted:
+            return present
+        for client, request_id in present:
+            client.answer(error(request_id, ErrorCode.OUTCOME_UNKNOWN, HALTED))
+        return []
 
     def queues(self, client: Client, request: wire.GetQueueMetrics) -> None:
         """Answer with a page of queues."""
         account, shows = self._account(client, request.all_accounts), names_shown_to(client)
+        examined = names_compared_at_once(client)
         after = (request.after_account, request.after_queue)
-        self._answer_page(
+        self._add_page(
             client,
-            request.request_id,
-            lambda after, limit: self.broker.queue_metrics(account, after, limit, shows),
+            request,
+            lambda after, limit: self.broker.queue_metrics(account, after, limit, shows, examined),
             after,
-            request.limit,
             wire.QueueMetricsPage,
+            len,
         )
 
     def topics(self, client: Client, request: wire.GetTopicMetrics) -> None:
         """Answer with a page of topics."""
         account, shows = self._account(client, request.all_accounts), names_shown_to(client)
+        examined = names_compared_at_once(client)
         after = (request.after_account, request.after_topic)
-        self._answer_page(
+        self._add_page(
             client,
-            request.request_id,
-            lambda after, limit: self.broker.topic_metrics(account, after, limit, shows),
+            request,
+            lambda after, limit: self.broker.topic_metrics(account, after, limit, shows, examined),
             after,
-            request.limit,
             wire.TopicMetricsPage,
+            lambda topics: sum(1 + len(topic.subscriptions) for topic in topics),
         )
 
-    def _answer_page(
+    def _add_page(
         self,
         client: Client,
-        request_id: int,
+        request: wire.GetQueueMetrics | wire.GetTopicMetrics,
         read: ReadSlice[_T],
         after: Name,
-        limit: int,
         make_reply: Callable[[int, int, list[_T], Name | None], wire.AnyReply],
+        size_of: Callable[[list[_T]], int],
     ) -> None:
-        """Join slices of the core to a page, with the loop free in between, and answer.
+        """Join slices of the core to a page and answer.
 
         Large replies save time: a reply waits for the disk, and a reader asks for the next page only after the reply.
 
         Raises:
             InvalidArgument: the limit is out of range.
         """
-        entries, next_after = read(after, limit)
-        if next_after is None or len(entries) >= limit:
-            self.answering.answer_lookup(client, make_reply(request_id, self.now_ms(), entries, next_after))
-            return
+        self.broker.check_metrics_limit(request.limit)
+        limit, request_id = request.limit, request.request_id
 
-        async def go_on(next_after: Name) -> None:
-            behind: Name | None = next_after
-            # Slices without entries end the page too: the patterns of a key may match few of very many names.
+        def page() -> Generator[None]:
+            if client.is_slow:
+                # The memory of finished pages would grow with each further request of a client that does not read.
+                client.park(request)
+                return
+            if not self._has_room():
+                client.answer(self._busy(request_id))
+                self.schedule()
+                return
+            entries: list[_T] = []
+            behind: Name | None = after
             for _ in range(SLICES_A_PAGE):
-                await asyncio.sleep(0)
-                if self.answering.is_halted:
-                    client.answer(error(request_id, ErrorCode.OUTCOME_UNKNOWN, HALTED))
+                if not self._still_there([(client, request_id)]):
                     return
+                assert behind is not None
                 more, behind = read(behind, limit - len(entries))
                 entries.extend(more)
                 if behind is None or len(entries) >= limit:
                     break
+                yield
             self.answering.answer_lookup(client, make_reply(request_id, self.now_ms(), entries, behind))
+            self._count_ahead(size_of(entries))
             self.schedule()
 
-        self.spawn(go_on(next_after))
+        self.work.add(client.account, page())
+
+    def _count_ahead(self, size: int) -> None:
+        """Count the entries of a page or ranking that waits for the disk from now on."""
+        self._pages.append((self.log.last_lsn, size))
+        self._entries_ahead += size
+
+    def _has_room(self) -> bool:
+        """Return True if a further page or ranking may wait for the disk."""
+        pages, durable_lsn = self._pages, self.log.durable_lsn
+        while pages and pages[0][0] <= durable_lsn:
+            self._entries_ahead -= pages.popleft()[1]
+        return self._entries_ahead < MAX_ENTRIES_AHEAD
 
     def _account(self, client: Client, all_accounts: bool) -> str | None:
         """Return the account of a page, None for all accounts.

@@ -6,6 +6,8 @@ Rules:
   machine can read: TLS, loopback or a Unix socket.
 - Reads are limited per gateway key. Unknown ids have a separate limit: strangers can send requests with made-up ids to
   a gateway, and these must not use up the reads of the gateway's callers.
+- A disabled key has its secret read too: the gateway answers the holder of the key, and no stranger, that the key is
+  disabled. The broker refuses the connection of a disabled key in any case.
 - The first read of a secret by a gateway key is a line of the log. A gateway reads the secrets in use again about once
   a second, so later reads of the same secret are counted, and a line every ten minutes has their number.
 """
@@ -73,11 +75,11 @@ class SecretsOfKeys:
         self._refused_lines = LineLimit(self.now_s)
 
     def get(self, client: Client, request: wire.GetKeySecret) -> None:
-        """Answer with the secret of an enabled key."""
+        """Answer with the secret of a key, and whether the key is enabled."""
         secret_id = request.secret_id
         try:
             self._check_private(client)
-            key = self.accounts.find_lasting_key(secret_id)
+            key = self.accounts.find_secret(secret_id)
             self._take_token(client.secret_id, is_known=key is not None)
             if key is None:
                 raise KeyNotFound(None, secret_id)
@@ -85,7 +87,7 @@ class SecretsOfKeys:
             self._log_refusal(client, secret_id, type(refusal).__name__)
             raise
         self._log_read(client, secret_id)
-        client.answer(wire.KeySecret(request.request_id, key.secret_key, key.account))
+        client.answer(wire.KeySecret(request.request_id, key.secret_key, key.account, key.enabled))
 
     def watch(self, client: Client, request: wire.WatchKeys) -> None:
         """Push the changes of keys to the connection from now on."""

@@ -24,6 +24,7 @@ from cmqd.server.handlers.accounts import Work, reply_when_written
 from cmqd.server.log_lines import get_logger
 from cmqd.server.part import part
 from cmqd.server.push.outbox import Outbox
+from cmqd.server.shown_names import shown_to
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error
@@ -101,7 +102,7 @@ class Subscriptions:
     ) -> None:
         info = outcome.reply
         if not info.created or info.attributes["protocol"] == "queue":
-            self.answering.answer(client, outcome, now_ms, _info(request_id, info))
+            self.answering.answer(client, outcome, now_ms, shown_to(client, _info(request_id, info)))
             return
         self.answering.carry_out(outcome, now_ms)
         account = client.account

@@ -14,6 +14,7 @@ from cmqd.server.client import Client
 from cmqd.server.handlers.messages import NOT_TO_GIVE_BACK
 from cmqd.server.part import part
 from cmqd.server.reply_gate import ReplyGate
+from cmqd.server.shown_names import shown_to
 from cmqd.server.waiting_requests import WaitingRequests
 from cmqd_protocol import messages as wire
 from cmqd_types.deliveries import DeliveriesPeeked, MessageDeliveries
@@ -72,7 +73,10 @@ class UndeliveredReplies:
         }
 
     def _peeked(self, client: Client, request: wire.PeekDeliveries, peeked: DeliveriesPeeked, lsn: int) -> None:
-        reply = wire.DeliveriesPeeked(request.request_id, messages=peeked.messages, next_start=peeked.next_start)
+        reply = shown_to(
+            client,
+            wire.DeliveriesPeeked(request.request_id, messages=peeked.messages, next_start=peeked.next_start),
+        )
         if peeked.messages and request.bodies:
             client.unread_receives += 1
             self.gate.hold(lsn, client, reply, NOT_TO_GIVE_BACK)
@@ -85,15 +89,12 @@ class UndeliveredReplies:
     def _reported(
         self, client: Client, request: wire.GetMessageDeliveries, report: MessageDeliveries, lsn: int
     ) -> None:
-        self.gate.hold(
-            lsn,
-            client,
-            wire.MessageDeliveries(
-                request.request_id,
-                message_id=report.message_id,
-                publish_ms=report.publish_ms,
-                size=report.size,
-                deliveries=report.deliveries,
-                labels=report.labels,
-            ),
+        reply = wire.MessageDeliveries(
+            request.request_id,
+            message_id=report.message_id,
+            publish_ms=report.publish_ms,
+            size=report.size,
+            deliveries=report.deliveries,
+            labels=report.labels,
         )
+        self.gate.hold(lsn, client, shown_to(client, reply))

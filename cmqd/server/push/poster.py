@@ -93,6 +93,7 @@ class Poster:
                 )
                 return _judged(response.status), response
             except (aiohttp.ClientError, ssl.SSLError, OSError, ValueError) as failure:
+                _drop_frames(failure)
                 is_stale = (
                     isinstance(failure, aiohttp.ServerDisconnectedError | aiohttp.ClientOSError)
                     and not isinstance(failure, aiohttp.ClientConnectorError)
@@ -149,6 +150,18 @@ def _judged(status: int) -> str | None:
     if status in (301, 302, 303, 307, 308):
         return f"status {status} (redirects are not followed)"
     return f"status {status}"
+
+
+def _drop_frames(failure: BaseException) -> None:
+    """Take the tracebacks from a failure and from its causes.
+
+    Frames of aiohttp hold the exception that they raise, and the traceback holds these frames and the body of the push:
+    a cycle that keeps the body in memory until a garbage collection, for every attempt at an endpoint that is down.
+    """
+    cause: BaseException | None = failure
+    while cause is not None and cause.__traceback__ is not None:
+        cause.__traceback__ = None
+        cause = cause.__cause__ or cause.__context__
 
 
 def _explained(failure: Exception) -> str:

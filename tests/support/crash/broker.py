@@ -1,7 +1,7 @@
-"""A real broker over one data folder, to be killed and started again.
+"""A real broker over one data folder, for kills and restarts.
 
-Signals go only to processes that this module started: the broker's loop process, and the storage process of which
-the kernel says that it is a child of that.
+Signals go only to processes that this module started: the broker's loop process, and the storage process (a child of
+the loop process, as the kernel says).
 """
 
 import json
@@ -24,11 +24,11 @@ _POLL_SECONDS = 0.005
 
 
 class BrokerFailedError(Exception):
-    """It did not start, or reported success after a kill; the text has the end of its log."""
+    """The broker did not start, or reported success after a kill; the text has the end of its log."""
 
 
 class Victim(Enum):
-    """Which of the broker's two processes a SIGKILL takes."""
+    """The target of a SIGKILL among the broker's two processes."""
 
     LOOP = "the loop process alone"
     STORAGE = "the storage process alone"
@@ -37,7 +37,7 @@ class Victim(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """What a broker says of itself once it answers."""
+    """The ready file of a broker that answers."""
 
     pid: int
     storage_pid: int
@@ -45,7 +45,7 @@ class Ready:
 
 
 class CrashingBroker:
-    """``cmqd serve``, with what it needs beside ``folder``.
+    """``cmqd serve`` with the files of its run in ``folder``.
 
     Args:
         folder: gets ``data`` (the data folder), ``server.log`` and ``ready.json``.
@@ -67,10 +67,10 @@ class CrashingBroker:
         return self._ready
 
     def start(self, *, trace_file: Path | None = None, hold_ms: float = 0.0, seed: int = 0) -> Ready:
-        """Start it, under the tracer if a trace is wanted, and wait until it answers.
+        """Start the broker, under the tracer if a trace is wanted, and wait until the broker answers.
 
         Raises:
-            BrokerFailedError: it ended.
+            BrokerFailedError: the broker ended.
         """
         self._ready_file.unlink(missing_ok=True)
         command = [sys.executable, "-m", "cmqd", "serve", "--data", str(self.data), "--listen", "127.0.0.1:0"]
@@ -98,7 +98,7 @@ class CrashingBroker:
         """SIGKILL to one or both processes; returns when the loop process has ended.
 
         Raises:
-            BrokerFailedError: the loop ended as if nothing had happened.
+            BrokerFailedError: the loop process ended as if there had been no kill.
         """
         process, ready = self._running()
         if _parent_of(ready.storage_pid) != ready.pid:
@@ -112,13 +112,13 @@ class CrashingBroker:
             raise BrokerFailedError(f"the broker lost its storage process and reported success\n{self.log_tail()}")
 
     def stop(self) -> int:
-        """Ask it to end (SIGTERM); the exit code."""
+        """Ask the broker to end (SIGTERM); the exit code."""
         process, ready = self._running()
         os.kill(ready.pid, signal.SIGTERM)
         return self._wait_for_end(process)
 
     def clean_up(self) -> None:
-        """Kill whatever still runs; for the end of a test, however it ended. A tracer takes down what it traces."""
+        """Kill the remaining processes, at any end of a test. A tracer ends its traced processes."""
         process = self._process
         if process is None or process.poll() is not None:
             return
@@ -148,7 +148,7 @@ class CrashingBroker:
                 time.sleep(_POLL_SECONDS)
                 continue
             contexts: dict[str, Any] = tomllib.loads(Path(told["context_file"]).read_text())["contexts"]
-            # The context was written at the first start; the port is another one now.
+            # The context was written at the first start; the port has changed since.
             credentials = str(contexts["admin"]["url"]).rpartition("@")[0]
             return Ready(told["pid"], told["storage_pid"], f"{credentials}@{told['host']}:{told['port']}")
 
@@ -161,7 +161,7 @@ class CrashingBroker:
 
 
 def has_ended(pid: int) -> bool:
-    """Whether a process is gone, or only waits for its parent to take note of its end."""
+    """True if a process is gone, or only waits for its parent to take note of its end."""
     return _stat(pid)[:1] in ([], ["Z"], ["X"])
 
 
@@ -171,9 +171,9 @@ def _parent_of(pid: int) -> int | None:
 
 
 def _stat(pid: int) -> list[str]:
-    """State, parent and so on; empty when there is no such process."""
+    """State, parent and further fields; empty when there is no process of this id."""
     try:
-        # The command before them stands in parentheses and may hold any character.
+        # The preceding command stands in parentheses and may hold any character.
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return []

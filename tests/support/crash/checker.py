@@ -24,6 +24,7 @@ from support.crash.move_rules import (
 )
 from support.crash.queue_rules import check_nothing_waits, check_queues
 from support.crash.topic_rules import (
+    check_drops_kept,
     check_failures_kept,
     check_in_retry_kept,
     check_publish_batches_whole,
@@ -31,6 +32,7 @@ from support.crash.topic_rules import (
     check_publishes_kept,
     check_pushed_only,
     check_topics_empty,
+    check_waiting_found,
 )
 from support.crash.transaction_rules import (
     check_checks,
@@ -65,6 +67,8 @@ _ALWAYS = (
     check_published_once,
     check_failures_kept,
     check_in_retry_kept,
+    check_drops_kept,
+    check_waiting_found,
     check_queues,
 )
 _AFTER_A_DRAIN = (

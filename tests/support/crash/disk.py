@@ -1,11 +1,11 @@
-"""What a folder may hold after the power failed: rebuilt from a trace of what was done to it.
+"""Possible contents of a folder after a power failure, rebuilt from a trace of the calls on the folder.
 
 The rules are those of POSIX read strictly, on a file system that keeps its own structure (a journal):
 
-- Data, lengths: done to a file before a sync of *that file* that has returned = there. Anything later may
-  be there whole, in part (any of its 512-byte sectors) or not at all, each change for itself.
-- Names (create, rename, remove, new folders): there once a sync of the folder that holds the name has
-  returned. Later ones may be there up to any moment, in order: a rename is never half done.
+- Data, lengths: changes of a file before a sync of *that file* that has returned are on the disk. A later change may
+  be there whole, in part (any of its 512-byte sectors) or not at all, independently of other changes.
+- Names (create, rename, remove, new folders) are on the disk once a sync of the folder of the name has returned. Later
+  changes of names may be there up to any moment, in order: a rename is never half done.
 - A sync that had not returned when the power failed promised nothing.
 """
 
@@ -19,21 +19,21 @@ from posixpath import dirname
 from support.crash import trace
 
 SECTOR_BYTES = 512
-"""What a disk writes at once; larger pieces can be torn."""
+"""The unit of a write of the disk; larger pieces can be torn."""
 
 _NameChange = trace.Created | trace.FolderCreated | trace.Renamed | trace.Linked | trace.Removed
 _DataChange = trace.Written | trace.Resized | trace.Allocated
 
 
 class Unsynced(Enum):
-    """What becomes of everything that no sync covers."""
+    """The fate of changes that no sync covers."""
 
     DROPPED = auto()
-    """The disk did nothing that it was not told to do."""
+    """The disk lost every change that no sync covers."""
     KEPT = auto()
-    """All of it reached the disk by itself: as after kill -9."""
+    """All changes reached the disk by themselves: as after kill -9."""
     SCRAMBLED = auto()
-    """Each change by chance: there, not there, or torn."""
+    """Every change by chance: there, not there, or torn."""
 
 
 @dataclass
@@ -44,7 +44,7 @@ class Disk:
     files: dict[str, tuple[int, bytes]] = field(default_factory=dict[str, tuple[int, bytes]])
 
     def write_to(self, target: Path) -> None:
-        """Make it real in ``target``, which must not exist yet."""
+        """Write folders and files into ``target``, which must not exist yet."""
         target.mkdir(parents=True)
         for path in sorted(self.folders):
             if path:
@@ -55,12 +55,12 @@ class Disk:
 
 
 class TraceUnusableError(Exception):
-    """The traced program did something that the tracer cannot follow; the text says what."""
+    """The traced program made a call that the tracer cannot follow; the text names the call."""
 
 
 @dataclass
 class _Promises:
-    """Up to which event (exclusive) everything is durable: of each file, of each folder's names, of all."""
+    """The events (exclusive) up to which changes are durable: per file, per folder's names, and for all."""
 
     files: dict[int, int]
     folders: dict[str, int]
@@ -99,10 +99,10 @@ def _promises(events: Sequence[trace.AnyEvent]) -> _Promises:
 
 
 def disk_after(events: Sequence[trace.AnyEvent], unsynced: Unsynced, chance: random.Random) -> Disk:
-    """The folder as the power may have left it after ``events`` (a trace up to the cut).
+    """The folder as the power failure may have left it after ``events`` (a trace up to the cut).
 
     Raises:
-        TraceUnusableError: the trace does not tell everything.
+        TraceUnusableError: the trace is incomplete.
     """
     promises = _promises(events)
     pending_names = [
@@ -169,7 +169,7 @@ class _Rebuilt:
             self._contents[event.file] = bytearray(event.data)
 
     def change_name(self, event: _NameChange) -> None:
-        # A name whose folder was lost with it (its own name was never synced) cannot be there.
+        # A name in a folder that was lost too (the folder's own name was never synced) cannot be there.
         match event:
             case trace.Created():
                 if dirname(event.path) in self._folders:

@@ -1,8 +1,7 @@
 """From system calls of traced processes to events about one folder.
 
-``FolderFollower.before`` looks at a call that is about to run and says what to do when it has ended; it
-reads what it needs from ``/proc`` while the caller is stopped. Calls on files outside the folder come back
-as None at once.
+``FolderFollower.before`` examines a call that is about to run and returns the work for the end of the call. It reads
+arguments from ``/proc`` while the caller is stopped. Calls on files outside the folder return None at once.
 """
 
 import os
@@ -59,7 +58,7 @@ class FolderFollower:
             emit(trace.Present(_now(), self._relative(str(path)) or "", number, found.st_mode, is_folder, data))
 
     def before(self, thread: int, name: str, call: Call) -> AfterCall | None:
-        """What to do at the end of this call; None: nothing, it does not concern the folder."""
+        """The work at the end of this call; None: the call does not concern the folder."""
         arguments = call.arguments
         match name:
             case "write" | "writev" | "pwrite64" | "pwritev" | "pwritev2":
@@ -80,7 +79,7 @@ class FolderFollower:
                 return self._before_name_change(thread, name, arguments)
 
     def forget(self, thread: int) -> None:
-        """The thread has ended, or has another program's memory now."""
+        """The thread has ended, or runs a new program in new memory."""
         descriptor = self._memory.pop(thread, None)
         if descriptor is not None:
             os.close(descriptor)
@@ -116,7 +115,7 @@ class FolderFollower:
         return after
 
     def _before_copy(self, thread: int, name: str, arguments: tuple[int, ...]) -> AfterCall | None:
-        # The bytes never pass through the caller's memory: they are read back from the file afterwards.
+        # The bytes never pass through the caller's memory: the follower reads the file afterwards.
         descriptor = _signed(arguments[0] if name == "sendfile" else arguments[2])
         if self._descriptor_path(thread, descriptor) is None:
             return None
@@ -259,7 +258,7 @@ class FolderFollower:
             case _:
                 return lambda _: self._emit(trace.Renamed(_now(), old, new))
 
-    # ------------------------------------------------------------ what /proc tells
+    # ------------------------------------------------------------ reads of /proc
 
     def _relative(self, path: str) -> str | None:
         if path == self._root:
@@ -267,7 +266,7 @@ class FolderFollower:
         return path[len(self._inside) :] if path.startswith(self._inside) else None
 
     def _descriptor_path(self, thread: int, descriptor: int) -> str | None:
-        """The path of an open file inside the folder (also of one removed since); None otherwise."""
+        """The path of an open file inside the folder (also of a file removed since); None otherwise."""
         try:
             return self._relative(os.readlink(f"/proc/{thread}/fd/{descriptor}"))
         except OSError:  # not open: the call will fail by itself

@@ -304,6 +304,34 @@ class RetryNow(SubscriptionOperation):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PeekDeliveries(SubscriptionOperation):
+    messages: tuple[tuple[int, bytes], ...] = ()
+    """(message id, body) of messages that wait for the subscription."""
+    next_start: int | None = None
+
+    def forgotten(self, at_ns: int) -> "PeekDeliveries":
+        return replace(self, outcome=Outcome.UNKNOWN, answered_ns=at_ns, error="", messages=(), next_start=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SingleDelivery(SubscriptionOperation):
+    """An operation on a message of a subscription, which a peek has shown before."""
+
+    message_id: int
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropDelivery(SingleDelivery):
+    pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryDelivery(SingleDelivery):
+    pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Publish(TopicOperation):
     """An attempt to publish. Bodies are unique in a history, as for sends."""
 

@@ -54,6 +54,7 @@ class Rule(StrEnum):
     PUSHED_ONLY = "nothing is pushed that was not published for that subscriber"
     PUSH_SIGNED = "a push is signed with the secret of its subscription"
     FAILURE_KEPT = "a failed push is not forgotten, nor when it is due again"
+    DROP_KEPT = "an acknowledged drop of a message for a subscriber is not undone"
     TOPIC_STATE = "topics and subscriptions are as acknowledged"
     QUEUE_STATE = "queues and attributes are as acknowledged"
 

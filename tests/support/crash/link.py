@@ -1,7 +1,7 @@
-"""A connection to the broker under test, which retries nothing and records everything.
+"""A connection to the broker under test that retries no request and records every request.
 
-What became of each request goes into the history, also when it is never known. A connection that is lost raises
-``SessionLostError`` in everybody who waits for an answer, after the request was recorded as UNKNOWN.
+The history has the outcome of every request, also an outcome that is never known. The loss of a connection raises
+``SessionLostError`` in all callers that wait for an answer, after the request was recorded as UNKNOWN.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ OperationT = TypeVar("OperationT", bound=Operation)
 
 
 class SessionLostError(Exception):
-    """The connection is gone; what was not answered is recorded as UNKNOWN."""
+    """The connection is gone; requests without an answer are recorded as UNKNOWN."""
 
 
 class Link(asyncio.Protocol):
@@ -47,7 +47,7 @@ class Link(asyncio.Protocol):
         self._waiting: dict[int, asyncio.Future[AnyReply]] = {}
         self._lost = ""
         self.on_check: Callable[[Check], None] = lambda check: None
-        """Called for each check that the broker pushes, after it was recorded."""
+        """Called for every check that the broker pushes, after the check was recorded."""
 
     @classmethod
     async def connect(cls, url: str, history: History) -> Self:
@@ -66,7 +66,7 @@ class Link(asyncio.Protocol):
         return link
 
     async def another(self) -> Self:
-        """One more connection to the same broker. Raises SessionLostError."""
+        """Open a further connection to the same broker. Raises SessionLostError."""
         return await self.connect(self._url, self._history)
 
     @property
@@ -74,7 +74,7 @@ class Link(asyncio.Protocol):
         return bool(self._lost)
 
     def close(self) -> None:
-        """Without a word to the broker; not while a request is under way, for nobody would know what became of it."""
+        """Close without a goodbye; not while a request is under way, because its outcome would not be recorded."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -118,7 +118,7 @@ class Link(asyncio.Protocol):
             if not one.done():
                 one.set_exception(SessionLostError(why))
         if self._opened.done() and not self._opened.cancelled():
-            self._opened.exception()  # taken note of, should nobody wait for it
+            self._opened.exception()  # read the exception, in case no task waits for the future
 
     def _checked(self, push: TransactionCheck) -> None:
         check = Check(
@@ -180,6 +180,6 @@ class _Now(TypedDict):
 
 
 def now(queue: str) -> _Now:
-    """The fields that every operation has; the time of its answer is set when it is there."""
+    """The fields of every operation; the time of its answer is set when the answer arrives."""
     called_ns = time.monotonic_ns()
     return {"queue": queue, "called_ns": called_ns, "answered_ns": called_ns}

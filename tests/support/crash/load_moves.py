@@ -14,7 +14,7 @@ from support.crash.session import Session
 
 @dataclass
 class Redriver:
-    """Sends dead letters back to where they came from, or to another queue; slowly at times; cancels at times."""
+    """Sends dead letters back to their origins, or to a given queue; slowly at times; cancels at times."""
 
     seed: int
 
@@ -68,7 +68,7 @@ class DedupProducer:
     """Sends with dedup ids, repeated until answered, and now and then once more, also next to new messages."""
 
     REMEMBERED_SECONDS = 200.0
-    """Well within the five minutes for which a broker remembers them."""
+    """Well within the five minutes for which a broker remembers dedup ids."""
 
     name: str
     seed: int
@@ -86,13 +86,13 @@ class DedupProducer:
                 group.create_task(self._send_on(session))
 
     async def repeat_unanswered(self, session: Session) -> None:
-        """Send again whatever has no answer yet."""
+        """Send all messages without an answer again."""
         for send in [send for send in self._unanswered if self._is_remembered(send)]:
             await self._send(session, send)
 
     async def _send_on(self, session: Session) -> None:
         while True:
-            # Taken off the list while under way, so that only one task of this worker repeats it.
+            # Taken off the list while under way, so that a single task of this worker repeats the send.
             send = self._unanswered.pop(0) if self._unanswered else self._new_send()
             if not self._is_remembered(send):
                 continue
@@ -113,7 +113,7 @@ class DedupProducer:
             old = chance.choice(self._answered)
             if chance.random() < 0.5:
                 return old
-            # Some that are stored already, and one that is new.
+            # Some messages that are stored already, and a new message.
             new = self._new(old.target, 1)
             bodies, dedup_ids = [*old.bodies[:2], *new.bodies], [*old.dedup_ids[:2], *new.dedup_ids]
             return DedupSend(old.target, bodies, dedup_ids, old.made)

@@ -1,15 +1,16 @@
-"""Workers about topics, and the endpoints that get what is pushed.
+"""Workers about topics, and the endpoints that get the pushes.
 
 One topic with several subscriptions:
 
-    apples, pears     queues, by filter tags; both get what has both tags
-    strict            a queue for everything, which for times refuses large bodies: those come later
-    fickle            a queue for everything, which is deleted and created again: what comes while it is not there waits
-    healthy           a URL for everything, which always answers 200
-    flaky             a URL for apples, which now and then fails, hangs, or drops the connection
-    down              a URL for plums, which fails until it is repaired
+    apples, pears     queues, by filter tags; both get messages with both tags
+    strict            a queue for all messages; refuses large bodies at times, so large bodies come later
+    fickle            a queue for all messages; deleted and created again, and messages wait while it does not exist
+    healthy           a URL for all messages that always answers 200
+    flaky             a URL for apples that now and then fails, hangs, or drops the connection
+    down              a URL for plums that fails until its repair
+    weeded            a URL for plums and quinces that fails until its repair; messages are dropped one by one
 
-The tags of a message stand in its body, so that whoever repeats it knows them.
+The tags of a message stand in its body, so that a worker that repeats the message knows the tags.
 """
 
 import asyncio
@@ -21,6 +22,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
+from zlib import crc32
 
 from aiohttp import web
 
@@ -34,20 +36,27 @@ from support.webhook_receiver import WebhookReceiver
 TOPIC = "fruit"
 APPLES, PEARS, STRICT, FICKLE = "apples", "pears", "strict", "fickle"
 TOPIC_QUEUES = (APPLES, PEARS, STRICT, FICKLE)
-HEALTHY, FLAKY, DOWN = "healthy", "flaky", "down"
-ENDPOINTS = (HEALTHY, FLAKY, DOWN)
-FILTERS = {APPLES: ("apple",), PEARS: ("pear", "quince"), FLAKY: ("apple",), DOWN: ("plum",)}
+HEALTHY, FLAKY, DOWN, WEEDED = "healthy", "flaky", "down", "weeded"
+ENDPOINTS = (HEALTHY, FLAKY, DOWN, WEEDED)
+FILTERS = {
+    APPLES: ("apple",),
+    PEARS: ("pear", "quince"),
+    FLAKY: ("apple",),
+    DOWN: ("plum",),
+    WEEDED: ("plum", "quince"),
+}
 PUSH_FLAGS = ("--push-allow-loopback", "--push-timeout-ms", "1000")
 
 SMALL, LARGE = 1_024, 1_048_576
 _TAGS = (("apple",), ("pear",), ("apple", "pear"), ("quince",), ("apple",), (), ("plum",))
 _SOME_ABOVE_SMALL = 1_500
+_PAGE = 64
 _HUNG_SECONDS = 2.0
 """Beyond the broker's patience."""
 
 
 def published_bodies(chance: random.Random, name: str, numbers: "count[int]", size: int) -> list[bytes]:
-    """As those that are sent, with the tags between the number and the rest."""
+    """Bodies of sends, with the tags between the number and the rest."""
     bodies: list[bytes] = []
     for body in new_bodies(chance, name, numbers, size):
         sender, number, rest = body.split(b"/", 2)
@@ -92,7 +101,7 @@ class DedupPublisher(DedupProducer):
 
 @dataclass
 class Publisher:
-    """Plain publishes, each once; with headers at times."""
+    """Plain publishes without repeats; with headers at times."""
 
     name: str
     seed: int
@@ -113,7 +122,7 @@ class Publisher:
 
 @dataclass
 class Troublemaker:
-    """Has two queues refuse copies for times: one its large ones, one all, since it is not there."""
+    """Makes two queues refuse copies at times: ``strict`` large copies, ``fickle`` all, because it does not exist."""
 
     seed: int
 
@@ -137,6 +146,52 @@ class Troublemaker:
 
 
 @dataclass
+class Weeder:
+    """Looks at the messages that wait for a subscription, and drops or retries them one by one.
+
+    A third of all messages is dropped, always the same third: the others must come at the end. A drop without an answer
+    is made again.
+    """
+
+    seed: int
+    pause_seconds: float = 0.02
+
+    def __post_init__(self) -> None:
+        self._chance = random.Random(self.seed)
+        self._weeds: dict[int, bytes] = {}
+        self._others: dict[int, bytes] = {}
+
+    async def work(self, session: Session) -> None:
+        # Side by side: a look takes as long as many drops, and a kill must find drops under way.
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._look(session))
+            group.create_task(self._weed(session))
+
+    async def _look(self, session: Session) -> None:
+        start = 0
+        while True:
+            page = await session.peek_deliveries(TOPIC, WEEDED, _PAGE, start)
+            start = page.next_start or 0
+            for message_id, body in page.messages:
+                (self._others if crc32(body) % 3 else self._weeds)[message_id] = body
+            await asyncio.sleep(self.pause_seconds)
+
+    async def _weed(self, session: Session) -> None:
+        chance = self._chance
+        while True:
+            if self._weeds and (not self._others or chance.random() < 0.8):
+                message_id = next(iter(self._weeds))
+                await session.drop_delivery(TOPIC, WEEDED, message_id, self._weeds[message_id])
+                # Dropped, or refused because an earlier drop without an answer was carried out.
+                self._weeds.pop(message_id, None)
+            elif self._others:
+                message_id = chance.choice(list(self._others))
+                await session.retry_delivery(TOPIC, WEEDED, message_id, self._others[message_id])
+            else:
+                await asyncio.sleep(self.pause_seconds)
+
+
+@dataclass
 class Watcher:
     """Asks how many messages are pending."""
 
@@ -151,7 +206,7 @@ class Watcher:
 
 @dataclass
 class Endpoints:
-    """The URLs of the subscriptions, which record all that comes to them and answer as their names say."""
+    """The URLs of the subscriptions; they record all requests and answer as their names say."""
 
     history: History
     seed: int
@@ -168,7 +223,7 @@ class Endpoints:
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         called_ns = time.monotonic_ns()
         name = request.path.removeprefix("/")
-        # The receiver has read it, and has just put it there.
+        # The receiver has read the request, and has just stored it.
         body = self.receiver.received[-1].body
         status = self._status_for(name)
 
@@ -201,7 +256,7 @@ class Endpoints:
         """0 = none is given."""
         if self.is_repaired or name == HEALTHY:
             return 200
-        if name == DOWN:
+        if name in (DOWN, WEEDED):
             return 503
         return self._chance.choices((200, 503, 302, 0), (0.7, 0.2, 0.05, 0.05))[0]
 
@@ -224,9 +279,9 @@ async def create_topic(session: Session, endpoints: Endpoints) -> None:
 
 
 async def deliver_all(session: Session, endpoints: Endpoints, *, seconds: float) -> None:
-    """Repair what is broken and have everything that is pending delivered; the last counts are in the history.
+    """Repair the endpoints and wait until all pending messages are delivered; the last counts are in the history.
 
-    Gives up after ``seconds``: then the counts in the history tell what was left.
+    Gives up after ``seconds``: then the counts in the history show the messages that are left.
     """
     endpoints.is_repaired = True
     await session.create_queue(FICKLE, {})
@@ -245,7 +300,7 @@ async def deliver_all(session: Session, endpoints: Endpoints, *, seconds: float)
 
 
 def _published_body(request: web.BaseRequest, body: bytes) -> bytes:
-    """What was published, out of either format."""
+    """The published body, out of either format."""
     if not body.startswith(b"{"):
         return body
     text: str = json.loads(body)["msgBody"]
@@ -255,7 +310,7 @@ def _published_body(request: web.BaseRequest, body: bytes) -> bytes:
 
 
 def is_signed(request: web.BaseRequest, body: bytes, secret: str) -> bool:
-    """Whether one of the signatures is that of Standard Webhooks, with this secret."""
+    """True if a signature is that of Standard Webhooks, with this secret."""
     key = base64.b64decode(secret.removeprefix("whsec_"))
     headers = request.headers
     signed = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + body
@@ -269,7 +324,7 @@ def pushes_of(history: History, name: str) -> Sequence[Pushed]:
 
 
 def late_copies(history: History) -> int:
-    """How many copies surely came to their queues after the answer to the publish."""
+    """The number of copies that certainly came to their queues after the answer to the publish."""
     answered_ns = {
         body: publish.answered_ns for publish in history.of_kind(Publish) if publish.done for body in publish.bodies
     }

@@ -1,7 +1,7 @@
-"""Workers with transactions: producers that decide their half messages, or not, and checkers that are asked then.
+"""Workers with transactions: producers that decide their half messages, or not, and checkers that decide the rest.
 
-What became of a local transaction stands in ``Books``, which no kill touches: as a producer's own database would. A
-producer writes it there before it tells the broker; a checker tells what it finds there.
+The outcome of a local transaction stands in ``Books``, like in a producer's own database: no kill touches the books. A
+producer writes the outcome before telling the broker; a checker reads the books.
 """
 
 import asyncio
@@ -21,12 +21,12 @@ _ANSWERED_AT_ONCE = 20
 
 @dataclass
 class Books:
-    """Local transactions by the body of their message; what is not in it did not happen (yet)."""
+    """Local transactions by the body of their message; a missing transaction did not happen (yet)."""
 
     outcomes: dict[bytes, Decision] = field(default_factory=dict[bytes, Decision])
 
     def close(self, body: bytes, outcome: Decision) -> Decision:
-        """End a local transaction; how it had ended, if it had."""
+        """End a local transaction; returns its earlier end, if there is one."""
         return self.outcomes.setdefault(body, outcome)
 
 
@@ -45,8 +45,9 @@ class _HalfSend:
 
 @dataclass
 class TransactionalProducer:
-    """Sends half messages, ends their local transactions and decides them; leaves some to the checkers, and a few to
-    nobody. Repeats what was not answered, if it can be repeated; repeats decisions, and tries to turn them round.
+    """Sends half messages, ends their local transactions and decides them; leaves some to the checkers, and a few
+    undecided. Repeats requests without an answer, where a repeat is safe; repeats decisions, and tries opposite
+    decisions.
     """
 
     name: str
@@ -104,7 +105,7 @@ class TransactionalProducer:
         )
 
     def _run_local(self, send: _HalfSend, message_ids: Sequence[int]) -> dict[int, Decision]:
-        """Which of the half messages to decide at once, and how."""
+        """The half messages to decide at once, and their decisions."""
         chance = self._chance
         decisions: dict[int, Decision] = {}
         for body, message_id in zip(send.bodies, message_ids, strict=True):
@@ -177,6 +178,6 @@ class Checker:
     def _find(self, check: Check) -> Decision:
         found = self.books.outcomes.get(check.body)
         if found is None and check.attempt > 2 and self._chance.random() < 0.5:
-            # It never will happen: whoever comes later finds that in the books.
+            # The transaction will never happen: later checkers read that in the books.
             return self.books.close(check.body, Decision.ROLL_BACK)
         return found or Decision.UNKNOWN

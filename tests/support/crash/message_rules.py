@@ -9,9 +9,9 @@ from support.crash.places import Message
 
 
 def check_sends_kept(ledger: Ledger) -> Iterator[Violation]:
-    """After a drain. What was seen once counts like what was acknowledged: its lease was durable."""
+    """After a drain. A message seen once counts like an acknowledged message: its lease was durable."""
     for message in ledger.messages.values():
-        # A half message need not be delivered; once it was, it counts like any other.
+        # A half message need not be delivered; a delivered half message counts like other messages.
         expected = bool(message.places) if message.is_half else message.stored
         if expected and not ledger.gone(message):
             received = message.received
@@ -20,7 +20,7 @@ def check_sends_kept(ledger: Ledger) -> Iterator[Violation]:
 
 
 def check_batches_whole(ledger: Ledger) -> Iterator[Violation]:
-    """After a drain. Messages that were always sent together are stored together, or none of them is."""
+    """After a drain. Messages that were always sent together are stored together, or all are missing."""
     batches: dict[tuple[int, ...], list[Message]] = defaultdict(list)
     for message in ledger.messages.values():
         batches[tuple(id(attempt) for attempt in message.attempts)].append(message)
@@ -78,14 +78,14 @@ def check_handles_unique(ledger: Ledger) -> Iterator[Violation]:
 
 
 def check_deletes_kept(ledger: Ledger) -> Iterator[Violation]:
-    """In one life: what a rewind brought back lives again."""
+    """In one life: messages that a rewind brought back live again."""
     for life in ledger.lives:
         for deleted in life.received:
             for operation in ledger.deletes(deleted):
                 if not operation.done:
                     continue
                 for received in life.received:
-                    # The delete needed the newest handle, so a later lease can only have been given after it.
+                    # The delete needed the newest handle, so a later lease can only have been given after the rewind.
                     if received is not deleted and (
                         received.receive.called_ns > operation.answered_ns or received.from_ms > deleted.from_ms
                     ):

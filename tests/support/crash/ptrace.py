@@ -1,4 +1,4 @@
-"""The few ptrace and seccomp calls that the tracer needs, through ctypes (Linux 5.3 or newer).
+"""The few ptrace and seccomp calls of the tracer, through ctypes (Linux 5.3 or newer).
 
 ``PTRACE_GET_SYSCALL_INFO`` gives number, arguments and result in one form for every architecture, so there
 are no register layouts here. Every function raises OSError with the kernel's errno.
@@ -57,7 +57,7 @@ def _ptrace(request: int, thread: int, address: int = 0, data: int | None = 0) -
 
 
 def seize(process: int) -> None:
-    """Trace a process from now on, with all that it starts later."""
+    """Trace a process from now on, with all processes that it starts later."""
     _ptrace(_SEIZE, process, 0, _OPTIONS)
 
 
@@ -103,7 +103,7 @@ def call_of(thread: int) -> Call:
 
 
 def result_of(thread: int) -> int:
-    """The result of the call at whose end a thread is stopped; negative errno when it failed."""
+    """The result of the call at the end of which a thread is stopped; negative errno after a failure."""
     _read_info(thread)
     return _result.unpack_from(_info, _CALL_AT)[0]
 
@@ -113,7 +113,7 @@ class _Program(ctypes.Structure):
 
 
 def install_filter(program: bytes) -> None:
-    """Put this process and all that it starts under a seccomp filter, for good."""
+    """Put this process and its later children under a seccomp filter, for good."""
     buffer = ctypes.create_string_buffer(program, len(program))
     described = _Program(len(program) // 8, ctypes.addressof(buffer))
     for arguments in (

@@ -1,27 +1,29 @@
-"""What was published, arranged by message: the attempts to publish it, and what became of it at each subscriber."""
+"""Publishes, arranged by message: the attempts of a publish, and its deliveries to every subscriber."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from support.crash.history import History, Publish, Pushed, Subscribe
+from support.crash.history import DropDelivery, History, Publish, Pushed, SingleDelivery, Subscribe
 from support.crash.places import Message, MessageKey
 
 
 @dataclass(slots=True, eq=False)
 class PublishedMessage:
-    """One body of one logical publish."""
+    """A body of a logical publish."""
 
     body: bytes
     tags: frozenset[str]
     subscriptions: Sequence[Subscribe]
-    """Those that it matches."""
+    """The matching subscriptions."""
     attempts: list[Publish] = field(default_factory=list[Publish])
     ids: set[int] = field(default_factory=set[int])
-    """As answers and pushes tell them: no more than one, if all is well."""
+    """From answers and pushes: no more than one, if all is well."""
     copies: list[Message] = field(default_factory=list[Message])
     """For the queues among the subscribers."""
     pushes: dict[str, list[Pushed]] = field(default_factory=dict[str, list[Pushed]])
-    """By subscription, in the order in which they began; of those that it matches."""
+    """By matching subscription, in the order of their begin."""
+    singles: dict[str, list[SingleDelivery]] = field(default_factory=dict[str, list[SingleDelivery]])
+    """Retries and drops of this message alone, by subscription, in the order of their calls."""
 
     @property
     def acknowledged(self) -> bool:
@@ -29,11 +31,21 @@ class PublishedMessage:
 
     @property
     def stored(self) -> bool:
-        """Acknowledged, or seen at any subscriber."""
-        return self.acknowledged or any(self.pushes.values()) or any(copy.places for copy in self.copies)
+        """Acknowledged, or seen at any subscriber, or found there by a retry or drop."""
+        found = any(single.done for singles in self.singles.values() for single in singles)
+        return self.acknowledged or found or any(self.pushes.values()) or any(copy.places for copy in self.copies)
 
     def is_delivered(self, subscription: Subscribe) -> bool:
         return any(push.is_delivered for push in self.pushes[subscription.subscription])
+
+    def drops(self, subscription: str) -> list[DropDelivery]:
+        """The drops that were carried out, or may have been."""
+        singles = self.singles.get(subscription, ())
+        return [single for single in singles if isinstance(single, DropDelivery) and single.possible]
+
+    def dropped_ns(self, subscription: str) -> int | None:
+        """The time from which the message is surely dropped; None if no drop was acknowledged."""
+        return min((drop.answered_ns for drop in self.drops(subscription) if drop.done), default=None)
 
     def __str__(self) -> str:
         ids = ", ".join(f"{number:#x}" for number in sorted(self.ids)) or "no id"
@@ -63,4 +75,9 @@ def arrange_published(history: History, copies: Mapping[MessageKey, Message]) ->
         if message is not None and push.subscription in message.pushes:
             message.pushes[push.subscription].append(push)
             message.ids.add(push.message_id)
+    for single in sorted(history.of_kind(SingleDelivery), key=lambda single: single.called_ns):
+        message = messages.get(single.body)
+        if message is not None:
+            message.singles.setdefault(single.subscription, []).append(single)
+            message.ids.add(single.message_id)
     return list(messages.values())

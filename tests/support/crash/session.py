@@ -191,7 +191,7 @@ class Session(TopicSession):
 
     async def set_attributes(self, queue: str, attributes: Mapping[str, int | str | bool]) -> recorded.SetAttributes:
         request = SetQueueAttributes(self.next_request_id(), queue, dict(attributes))
-        # The request stays in the record: later replies must show its effect, whatever this reply says.
+        # The request stays in the record: later replies must show its effect, with any reply.
         return await self.ask(request, recorded.SetAttributes(**now(queue), attributes=attributes), _as_asked)
 
     async def get_attributes(self, queue: str) -> recorded.GetAttributes:

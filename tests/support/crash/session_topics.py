@@ -7,11 +7,15 @@ from cmqd_protocol.messages import (
     AnyReply,
     CreateTopic,
     DeliveriesDone,
+    DeliveriesPeeked,
+    DropDelivery,
     GetSubscription,
     GetTopicAttributes,
     MessagesPublished,
+    PeekDeliveries,
     PublishMessages,
     RetryDeliveries,
+    RetryDelivery,
     Subscribe,
     SubscriptionAttributes,
     SubscriptionInfo,
@@ -23,7 +27,7 @@ from support.crash.link import Link, now
 
 
 class TopicSession(Link):
-    """The part of a session that asks for what concerns topics."""
+    """The requests of a session about topics."""
 
     async def create_topic(self, topic: str) -> recorded.CreateTopic:
         request = CreateTopic(self.next_request_id(), topic, {})
@@ -67,7 +71,7 @@ class TopicSession(Link):
         sequence: int = 0,
         dedup_ids: Sequence[str] = (),
     ) -> recorded.Publish:
-        """``tags``: one entry for each body."""
+        """``tags``: an entry per body."""
         asked = recorded.Publish(
             **now(topic),
             bodies=tuple(bodies),
@@ -111,7 +115,33 @@ class TopicSession(Link):
         request = RetryDeliveries(self.next_request_id(), topic, name)
         return await self.ask(request, recorded.RetryNow(**now(topic), subscription=name), answered)
 
+    async def peek_deliveries(self, topic: str, name: str, max_messages: int, start: int) -> recorded.PeekDeliveries:
+        def answered(asked: recorded.PeekDeliveries, reply: AnyReply) -> recorded.PeekDeliveries:
+            assert isinstance(reply, DeliveriesPeeked)
+            messages = tuple((message.message_id, message.body or b"") for message in reply.messages)
+            return replace(asked, messages=messages, next_start=reply.next_start)
+
+        request = PeekDeliveries(self.next_request_id(), topic, name, max_messages, start)
+        return await self.ask(request, recorded.PeekDeliveries(**now(topic), subscription=name), answered)
+
+    async def drop_delivery(self, topic: str, name: str, message_id: int, body: bytes) -> recorded.DropDelivery:
+        def answered(asked: recorded.DropDelivery, reply: AnyReply) -> recorded.DropDelivery:
+            assert isinstance(reply, DeliveriesDone)
+            assert reply.messages == 1
+            return asked
+
+        asked = recorded.DropDelivery(**now(topic), subscription=name, message_id=message_id, body=body)
+        return await self.ask(DropDelivery(self.next_request_id(), topic, name, message_id), asked, answered)
+
+    async def retry_delivery(self, topic: str, name: str, message_id: int, body: bytes) -> recorded.RetryDelivery:
+        def answered(asked: recorded.RetryDelivery, reply: AnyReply) -> recorded.RetryDelivery:
+            assert isinstance(reply, DeliveriesDone)
+            return asked
+
+        asked = recorded.RetryDelivery(**now(topic), subscription=name, message_id=message_id, body=body)
+        return await self.ask(RetryDelivery(self.next_request_id(), topic, name, message_id), asked, answered)
+
 
 def wire_headers(headers: Sequence[Mapping[str, str] | None]) -> list[Headers | None] | None:
-    """As a request has them; none at all are not sent."""
+    """Headers or tags of a request; an empty value is not sent."""
     return [None if one is None else dict(one) for one in headers] or None

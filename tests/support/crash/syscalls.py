@@ -1,9 +1,8 @@
 """System calls that can change a file, by number for each architecture, and the seccomp filter that stops
 at them.
 
-The filter keeps the tracer cheap: everything else (reads, polls, futexes, opens for reading) runs at full
-speed. Ways of writing that could not be followed are refused with ENOSYS, for which programs fall back:
-io_uring and Linux native AIO.
+The filter keeps the tracer cheap: all other calls (reads, polls, futexes, opens for reading) run at full speed. Ways of
+writing that could not be followed (io_uring and Linux native AIO) are refused with ENOSYS, and programs fall back.
 """
 
 import errno
@@ -49,7 +48,7 @@ _NUMBERS: dict[str, tuple[int, int | None]] = {
 _REFUSED = {"io_uring_setup": (425, 425), "io_setup": (206, 0)}
 
 _OPEN_FLAGS_ARGUMENT = {"open": 1, "openat": 2}
-# O_WRONLY | O_RDWR | O_CREAT | O_TRUNC: an open without any of them changes nothing.
+# O_WRONLY | O_RDWR | O_CREAT | O_TRUNC: an open without any of these flags changes no file.
 _OPEN_CHANGES = 0o1 | 0o2 | 0o100 | 0o1000
 _MAP_SHARED = 1
 _PROT_WRITE = 2
@@ -70,7 +69,7 @@ _KILL = 0x80000000
 
 @dataclass(frozen=True)
 class Architecture:
-    """Numbers of one machine type. ``audit`` is the value that seccomp and ptrace report for it."""
+    """Numbers of a machine type. ``audit`` is the value that seccomp and ptrace report for the type."""
 
     audit: int
     names: dict[int, str]
@@ -93,7 +92,7 @@ def this_architecture() -> Architecture:
     """The machine's own table.
 
     Raises:
-        RuntimeError: no table for it; naming the machine.
+        RuntimeError: no table for this machine; the text names the machine.
     """
     machine = platform.machine()
     if machine not in ARCHITECTURES:
@@ -113,7 +112,7 @@ def filter_program(architecture: Architecture) -> bytes:
     program = [
         _instruction(_LOAD_WORD, _ARCH_AT),
         _instruction(_JUMP_EQUAL, architecture.audit, if_true=1),
-        # A call by another table (32-bit programs) would pass the numbers below unseen.
+        # A call by a second table (32-bit programs) would pass the numbers below unseen.
         _instruction(_RETURN, _KILL),
         _instruction(_LOAD_WORD, _NR_AT),
     ]

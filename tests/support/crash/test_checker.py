@@ -1,4 +1,4 @@
-"""The history checker: a good history passes, and every rule finds what breaks it."""
+"""The history checker: a good history passes, and every rule finds a bad history."""
 
 import pytest
 
@@ -93,7 +93,7 @@ def test_part_of_an_unanswered_batch_is_torn() -> None:
     assert broken(batch) == set()
 
 
-def test_what_was_never_sent_is_found() -> None:
+def test_a_message_that_was_never_sent_is_found() -> None:
     assert broken(receive(100, delivery(100, b"x", 7, handle=1))) == {Rule.SENT_ONLY}
 
 

@@ -1,4 +1,4 @@
-"""What may be on the disk after the power failed, rule by rule."""
+"""Possible contents of the disk after a power failure, rule by rule."""
 
 import random
 

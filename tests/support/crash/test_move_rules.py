@@ -101,7 +101,7 @@ def test_an_unanswered_send_may_be_known_by_its_dead_letter_alone() -> None:
     assert found(send(0, b"a", outcome=UNKNOWN), lost, receive_dead(1200, count=1), delete(1300, 2)) == set()
 
 
-def test_a_dead_letter_whose_receives_nobody_made_is_found() -> None:
+def test_a_dead_letter_with_invented_receives_is_found() -> None:
     assert found(SENT, receive_dead(1200), delete(1300, 2)) == {Rule.COUNT_EXACT}
 
 
@@ -155,7 +155,7 @@ def test_a_false_origin_of_a_rejected_message_is_found(came: Origin) -> None:
     assert found(SENT, DIED, reject(600), early, delete(800, 2)) & {Rule.ORIGIN, Rule.COUNT_EXACT}
 
 
-def test_a_rejection_that_nobody_made_or_that_was_refused_is_found() -> None:
+def test_an_invented_or_refused_rejection_is_found() -> None:
     early = receive_dead(700, enqueued=605, came=REJECTED)
 
     assert Rule.ORIGIN in found(SENT, DIED, early, delete(800, 2))

@@ -1,4 +1,4 @@
-"""The checker's rules about topics: good histories pass, bad ones are found."""
+"""The checker's rules about topics: good histories pass, bad histories are found."""
 
 import pytest
 
@@ -18,14 +18,18 @@ from support.crash.builders import (
 from support.crash.checker import check
 from support.crash.history import (
     DeleteQueue,
+    DropDelivery,
     GetSubscription,
     GetTopic,
     History,
     Operation,
     Outcome,
+    PeekDeliveries,
     Publish,
     Pushed,
+    RetryDelivery,
     RetryNow,
+    SingleDelivery,
     Subscribe,
 )
 from support.crash.ledger import Rule
@@ -107,6 +111,35 @@ def told(at: int, *, in_retry: int = 0, waiting: int = 0, dropped: int = 0) -> G
     return GetSubscription(queue=T, called_ns=at * MS, answered_ns=(at + 2) * MS, subscription="to-url", counts=counts)
 
 
+def single(
+    kind: type[SingleDelivery], at: int, body: bytes = b"a", *, number: int = 70, outcome: Outcome = DONE
+) -> SingleDelivery:
+    return kind(
+        queue=T,
+        called_ns=at * MS,
+        answered_ns=(at + 5) * MS,
+        outcome=outcome,
+        error="message_not_waiting" if outcome is REFUSED else "",
+        subscription="to-url",
+        message_id=number,
+        body=body,
+    )
+
+
+def dropped(at: int, *, outcome: Outcome = DONE) -> SingleDelivery:
+    return single(DropDelivery, at, outcome=outcome)
+
+
+def retried(at: int, *, outcome: Outcome = DONE) -> SingleDelivery:
+    return single(RetryDelivery, at, outcome=outcome)
+
+
+def shown(at: int, body: bytes = b"a", *, number: int = 70) -> PeekDeliveries:
+    return PeekDeliveries(
+        queue=T, called_ns=at * MS, answered_ns=(at + 5) * MS, subscription="to-url", messages=((number, body),)
+    )
+
+
 def found(*operations: Operation, drained: bool = True) -> set[Rule]:
     return broken(*SUBSCRIBED, *operations, drained=drained)
 
@@ -122,7 +155,7 @@ def test_a_failure_before_the_success_and_a_repeat_after_it_are_good() -> None:
     assert found(publish(0, b"a"), pushed(20, status=503), pushed(1_100), pushed(1_200), *copied(100)) == set()
 
 
-def test_who_does_not_match_need_not_get_it() -> None:
+def test_a_subscriber_that_does_not_match_need_not_get_the_message() -> None:
     assert found(publish(0, b"a", tags=BLUE, matched=1), *copied(100)) == set()
 
 
@@ -231,7 +264,7 @@ def test_a_wrong_number_of_matches_is_found() -> None:
 
 FAILING = (publish(0, b"a"), *copied(100))
 HEARD = send(1_000, b"x", ids=(50,)), send(2_500, b"y", ids=(51,)), send(5_000, b"z", ids=(52,))
-"""The broker answers: it has noted all failures of a while before."""
+"""The broker answers: the failures of a while before are noted."""
 
 
 def failures(*times: int) -> list[Pushed]:
@@ -276,3 +309,72 @@ def test_after_a_drain_nothing_is_pending_or_given_up(last: GetSubscription) -> 
 
 def test_after_a_drain_a_topic_retains_nothing() -> None:
     assert found(*GOOD, GetTopic(queue=T, called_ns=500 * MS, answered_ns=510 * MS, retained=1)) == {Rule.TOPIC_STATE}
+
+
+# ---------------------------------------------------------------- single messages
+
+
+UNDELIVERED = (publish(0, b"a"), *copied(100))
+
+
+def test_a_dropped_message_need_not_be_delivered() -> None:
+    assert found(*UNDELIVERED, shown(150), dropped(200), told(500, dropped=1)) == set()
+    assert found(*UNDELIVERED, dropped(200, outcome=UNKNOWN), told(500, dropped=1)) == set()
+
+
+def test_a_drop_without_an_answer_may_not_have_happened() -> None:
+    lost = dropped(200, outcome=UNKNOWN)
+
+    assert found(*UNDELIVERED, lost, pushed(10_000), told(20_000)) == set()
+    assert found(*UNDELIVERED, lost, dropped(500), told(20_000, dropped=1)) == set()
+    assert found(*UNDELIVERED, lost, dropped(500, outcome=REFUSED), told(20_000, dropped=1)) == set()
+
+
+def test_a_dropped_message_that_comes_back_is_found() -> None:
+    dropped_once = (*UNDELIVERED, dropped(200))
+
+    assert found(*dropped_once, pushed(10_000)) == {Rule.DROP_KEPT}
+    assert found(*dropped_once, pushed(10_000, status=503)) == {Rule.DROP_KEPT}
+    assert found(*dropped_once, shown(300)) == {Rule.DROP_KEPT}
+    assert found(*dropped_once, retried(300)) == {Rule.DROP_KEPT}
+    assert found(*dropped_once, dropped(300)) == {Rule.DROP_KEPT}
+
+
+def test_a_push_that_was_under_way_at_the_drop_is_good() -> None:
+    assert found(*UNDELIVERED, dropped(200), pushed(1_500)) == set()
+
+
+def test_a_drop_that_was_refused_drops_nothing() -> None:
+    refused = dropped(200, outcome=REFUSED)
+
+    assert found(*UNDELIVERED, pushed(150), refused) == set()
+    assert found(*UNDELIVERED, refused) == {Rule.PUBLISH_KEPT, Rule.TOPIC_STATE}
+
+
+def test_a_waiting_message_that_a_retry_does_not_find_is_found() -> None:
+    assert found(*UNDELIVERED, retried(200, outcome=REFUSED), pushed(300)) == {Rule.TOPIC_STATE}
+    assert found(*UNDELIVERED, pushed(150), retried(200, outcome=REFUSED)) == set()
+    assert found(publish(250, b"a"), *copied(600), retried(200, outcome=REFUSED), pushed(300)) == set()
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_a_wrong_number_of_dropped_messages_is_found(count: int) -> None:
+    assert found(*UNDELIVERED, dropped(200), told(500, dropped=count)) == {Rule.TOPIC_STATE}
+
+
+def test_a_message_of_another_subscriber_that_is_shown_is_found() -> None:
+    assert found(publish(0, b"a", tags=BLUE, matched=1), *copied(100), shown(200)) == {Rule.PUSHED_ONLY}
+    assert found(*GOOD, shown(10, b"never published", number=99)) == {Rule.PUSHED_ONLY}
+
+
+def test_a_retry_of_the_message_hurries_it() -> None:
+    hurried = (*FAILING, *failures(20, 1_100, 3_200, 5_700), *HEARD)
+
+    assert found(*hurried, retried(5_500), drained=False) == set()
+    assert found(*hurried, single(RetryDelivery, 5_500, b"other", number=71), drained=False) == {Rule.FAILURE_KEPT}
+
+
+def test_a_drop_takes_a_message_out_of_retry() -> None:
+    failed = (*FAILING, *failures(20), told(50, in_retry=1))
+
+    assert found(*failed, dropped(60), told(80), drained=False) == set()

@@ -1,4 +1,4 @@
-"""The tracer and the rebuilt disk against real programs: what is lost is exactly what was not synced."""
+"""The tracer and the rebuilt disk against real programs: exactly the changes without a sync are lost."""
 
 import random
 import sqlite3
@@ -67,7 +67,7 @@ def run_traced(
 
 
 def lost_commits(tmp_path: Path, synchronous: str, *, hold_ms: float) -> int:
-    """How many commits that had returned before a power failure were gone after it, over many failures."""
+    """The number of returned commits that were gone after a power failure, over many failures."""
     output, events = run_traced(tmp_path, _COMMITTER, "parent", synchronous, str(_COMMITS), hold_ms=hold_ms)
     commits = [(int(number), int(at_ns)) for number, at_ns in (line.split() for line in output.splitlines())]
     assert len(commits) == _COMMITS
@@ -192,7 +192,7 @@ def test_after_a_sync_of_all_nothing_is_dropped(tmp_path: Path) -> None:
         ("import os\nos.symlink('a', 'b')\n", "symlink"),
     ],
 )
-def test_what_cannot_be_followed_is_told(tmp_path: Path, source: str, what: str) -> None:
+def test_a_call_that_cannot_be_followed_is_an_event(tmp_path: Path, source: str, what: str) -> None:
     _, events = run_traced(tmp_path, source)
 
     assert any(isinstance(event, trace.Unfollowed) and what in event.what for event in events)

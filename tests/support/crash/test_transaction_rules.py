@@ -1,4 +1,4 @@
-"""The checker's rules about half messages: good histories pass, bad ones are found."""
+"""The checker's rules about half messages: good histories pass, bad histories are found."""
 
 from collections.abc import Mapping
 

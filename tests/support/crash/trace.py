@@ -1,9 +1,9 @@
-"""What a traced process did to the files of one folder, as a list of events; and the file that holds it.
+"""Changes that a traced process made to the files of a folder, as a list of events; and the file of the events.
 
-Events are in the order in which the calls ended. ``at_ns`` (CLOCK_MONOTONIC, one clock for all processes)
-is read while the caller is still stopped at the call's end: nothing that the call made possible can have
-happened before. Files are numbered: a number is one inode from its creation on, whatever its names. Paths
-are relative to the folder, without a leading slash; the folder itself is "".
+Events are in the order of the ends of the calls. ``at_ns`` (CLOCK_MONOTONIC, a single clock for all processes) is read
+while the caller is still stopped at the call's end, before any consequence of the call. Files are numbered: a number is
+an inode from its creation on, under all its names. Paths are relative to the folder, without a leading slash; the
+folder itself is "".
 """
 
 import struct
@@ -60,9 +60,9 @@ class Written(Event, frozen=True, tag=7):
     offset: int
     data: bytes
     zeros: int = 0
-    """Length, when the data is nothing but zeros (then ``data`` is empty)."""
+    """Length, when the data is only zeros (then ``data`` is empty)."""
     synced: bool = False
-    """The call itself made it durable (O_DSYNC)."""
+    """The call itself made the data durable (O_DSYNC)."""
 
 
 class Resized(Event, frozen=True, tag=8):
@@ -86,7 +86,7 @@ class SyncStarted(Event, frozen=True, tag=10):
 
 
 class Synced(Event, frozen=True, tag=11):
-    """What had been done to this file before ``SyncStarted`` with this number is durable now."""
+    """Changes of this file before ``SyncStarted`` with this number are durable now."""
 
     sync: int
     file: int
@@ -106,7 +106,7 @@ class AllSynced(Event, frozen=True, tag=13):
 
 
 class Unfollowed(Event, frozen=True, tag=14):
-    """Something that this tracer cannot follow; a trace that has one proves nothing."""
+    """A call that this tracer cannot follow; a trace with this event proves nothing."""
 
     what: str
 

@@ -1,13 +1,12 @@
-"""Runs a command and records what it and all its children do to the files of one folder.
+"""Runs a command and records all changes that it and its children make to the files of a folder.
 
     python -m support.crash.tracer --folder DIR --output FILE [--hold-ms N] [--seed S] -- command ...
 
-A program of its own, because ptrace belongs to one thread and waiting for "any child" would take the exit
-codes of a test's other children. When it ends, by whatever cause, the kernel ends everything that it
-traced.
+A program of its own, because ptrace belongs to one thread, and waiting for "any child" would take the exit codes of a
+test's other children. At its end, for any reason, the kernel ends all traced processes.
 
 ``--hold-ms N`` makes the disk slow: every other sync is held for a random time up to N milliseconds before
-it runs. An acknowledgement that does not wait for the sync then comes well before it.
+its run. An acknowledgement that does not wait for the sync then comes well before the sync.
 """
 
 import argparse
@@ -29,7 +28,7 @@ _STOPPING_SIGNALS = {signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGT
 
 
 class Tracer:
-    """One command with all its children; ``run`` returns when the last of them has ended."""
+    """A command with all its children; ``run`` returns when the last process has ended."""
 
     def __init__(self, follower: FolderFollower, *, hold_ms: float, seed: int) -> None:
         self._follower = follower
@@ -42,7 +41,7 @@ class Tracer:
         self._exit_code = 0
 
     def run(self, command: Sequence[str]) -> int:
-        """The command's exit code, as a shell would tell it."""
+        """The command's exit code, as a shell would report it."""
         first = self._start(command)
         signal.signal(signal.SIGTERM, lambda _number, _frame: self.kill())
         while True:
@@ -67,7 +66,7 @@ class Tracer:
                 self._exit_code = os.waitstatus_to_exitcode(status) & 0xFF
 
     def kill(self) -> None:
-        """End everything that is traced."""
+        """End all traced processes."""
         for thread in list(self._threads):
             try:
                 os.kill(thread, signal.SIGKILL)
@@ -81,7 +80,7 @@ class Tracer:
         if child == 0:
             try:
                 os.close(go)
-                os.read(ready, 1)  # wait until the tracer is attached: without one the filter refuses the calls
+                os.read(ready, 1)  # wait until the tracer is attached: without a tracer the filter refuses the calls
                 ptrace.install_filter(program)
                 os.execvp(command[0], list(command))
             except BaseException as error:

@@ -24,8 +24,8 @@ def start_traced(
 ) -> "subprocess.Popen[bytes]":
     """Run a command with all its children under the tracer; ``folder`` must exist.
 
-    The process returned is the tracer: it ends when everything traced has ended, and terminating it
-    (SIGTERM) kills everything traced. Then the trace is complete and can be read.
+    The returned process is the tracer. The tracer ends when all traced processes have ended, and terminating the tracer
+    (SIGTERM) kills the traced processes. Then the trace is complete and can be read.
     """
     inherited = {**plain_environment(), **(environment or {})}
     inherited["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_TESTS), inherited.get("PYTHONPATH")]))

@@ -7,15 +7,15 @@ from support.crash.ledger import Ledger, Rule, Violation
 from support.crash.places import CLOCK_MARGIN_MS, Message
 
 CROSSING_NS = 3_000_000_000
-"""A check may cross a decision on another connection; after this time it has arrived."""
+"""A check may cross a decision on another connection; after this time the check has arrived."""
 MOST_REPLACED = 3
-"""Checks of one message beyond the number that is set: another one for each that got the last one and went away."""
+"""Checks of a message beyond the limit: one for every checker that went away after the last check."""
 
 _EVIDENCE = {"already_committed": Decision.COMMIT, "already_rolled_back": Decision.ROLL_BACK}
 
 
 def check_decisions_kept(ledger: Ledger) -> Iterator[Violation]:
-    """Whatever is told of a half message, by replies or by its delivery, agrees for ever."""
+    """All replies and deliveries about a half message agree for ever."""
     for message in _half_messages(ledger):
         told = dict(_evidence(ledger, message))
         if len(told) > 1:
@@ -33,7 +33,7 @@ def check_decisions_kept(ledger: Ledger) -> Iterator[Violation]:
 
 
 def check_commits_kept(ledger: Ledger) -> Iterator[Violation]:
-    """After a drain: what was committed has been delivered."""
+    """After a drain: committed messages have been delivered."""
     for message in _half_messages(ledger):
         committed = next((what for decision, what in _evidence(ledger, message) if decision is Decision.COMMIT), None)
         if committed is not None and not message.places and not ledger.maybe_purged(message):
@@ -53,7 +53,7 @@ def check_half_hidden(ledger: Ledger) -> Iterator[Violation]:
 
 
 def check_half_listed(ledger: Ledger) -> Iterator[Violation]:
-    """After a drain, at whose beginning the half messages were listed: those that nobody decided were among them."""
+    """After a drain that began with a list of the half messages: undecided messages were in the list."""
     pages = sorted(ledger.history.of_kind(ListHalf), key=lambda page: page.called_ns)
     listed: dict[str, set[int]] = {}
     called_ns: dict[str, int] = {}
@@ -78,7 +78,7 @@ def check_half_listed(ledger: Ledger) -> Iterator[Violation]:
 
 
 def check_half_not_listed(ledger: Ledger) -> Iterator[Violation]:
-    """What was decided is not a half message any more."""
+    """A decided message is no half message any more."""
     for page in ledger.history.of_kind(ListHalf):
         for message in _half_messages(ledger):
             is_listed = page.queue == message.queue and message.ids & set(page.message_ids)
@@ -125,7 +125,7 @@ def _operations(ledger: Ledger, message: Message) -> Iterator[EndTransactions]:
 
 
 def _evidence(ledger: Ledger, message: Message) -> Iterator[tuple[Decision, str]]:
-    """What shows that it was decided, and how."""
+    """The evidence of a decision, and the decision."""
     for operation in _operations(ledger, message):
         for number in message.ids:
             for decision in (Decision.COMMIT, Decision.ROLL_BACK):

@@ -1,4 +1,4 @@
-"""The folders that earlier versions wrote, as they are kept in ``tests/formats``."""
+"""The folders of earlier versions, as kept in ``tests/formats``."""
 
 import tarfile
 from pathlib import Path
@@ -12,7 +12,7 @@ ARCHIVES = sorted((Path(__file__).parents[2] / "formats").glob("format-*.tar.xz"
 
 
 class Expected(msgspec.Struct):
-    """Facts about a folder, as the version that wrote it told them."""
+    """Facts about a folder, as reported by the version that wrote the folder."""
 
     kept: Kept
     spark: dict[str, list[dict[str, Any]]]
@@ -24,14 +24,14 @@ def format_of(archive: Path) -> int:
 
 
 def unpack(archive: Path, target: Path) -> tuple[Path, Expected]:
-    """Unpack a folder below ``target``; returns it, and what is expected of it."""
+    """Unpack a folder below ``target``; returns the folder and its expected facts."""
     with tarfile.open(archive) as tar:
         tar.extractall(target, filter="tar")
     return target / "data", msgspec.json.decode((target / "expected.json").read_bytes(), type=Expected)
 
 
 def differences(expected: Any, told: Any, place: str = "") -> list[str]:
-    """Return where ``told`` does not hold what is expected. Fields that later versions appended are no difference."""
+    """Return the paths where ``told`` differs from the expected facts. Fields that were appended later do not count."""
     if isinstance(expected, dict) and isinstance(told, dict):
         wanted, given = cast("dict[str, Any]", expected), cast("dict[str, Any]", told)
         found: list[str] = []

@@ -1,7 +1,7 @@
-"""Questions to a broker that took over a folder, whose answers are the same in every later version.
+"""Questions to a broker that took over a folder; every later version gives the same answers.
 
-They are asked over the wire, because the wire keeps its meaning from version to version. The order matters: each
-question sees what those before it changed.
+The questions go over the wire, because the wire keeps its meaning from version to version. The order matters: a
+question sees the changes of the questions before.
 """
 
 from pathlib import Path
@@ -76,7 +76,7 @@ class Asking:
         await self.ask("published", wire.PublishMessages, "news", bodies, tags=tags, session=SESSION, sequence=2)
 
     async def pass_time(self, ms: int) -> None:
-        """Let time pass by the second at first, for the redrive moves so many messages a second."""
+        """Let time pass by the second at first, because the redrive has a rate per second."""
         for _ in range(10):
             self.rig.clock.advance(1_000)
             await self.rig.due()
@@ -120,7 +120,7 @@ class Asking:
 
 
 async def interrogate(folder: Path, kept: Kept) -> dict[str, Any]:
-    """Open a folder one second after its crash, and ask. The folder is changed: give a copy of it."""
+    """Open a folder one second after its crash, and ask the questions. This changes the folder: pass a copy."""
     rig = await open_folder(folder, kept.crashed_ms + 1_000)
     try:
         client = await rig.client()
@@ -134,7 +134,7 @@ async def interrogate(folder: Path, kept: Kept) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """As JSON has it, with bodies as text, and without the wording of refusals."""
+    """The answer in JSON types, with bodies as text, and without the wording of refusals."""
     if isinstance(value, bytes):
         return value.decode()
     if isinstance(value, msgspec.Struct):

@@ -1,9 +1,9 @@
-"""Folders with rewinds and changed windows, written before the records told what a rewind could still bring back.
+"""Folders with rewinds and changed windows, from before the records carried the rewind floor.
 
 ``python -m support.formats.rewinds TARGET`` (from ``tests/``) wrote ``rewinds-2.tar.xz`` once, with the code before
-``QueueRewound`` and ``QueueAttributesSet`` got their field ``rewind_floor``. The archive holds one data folder for
-each content below, and in ``expected.json`` the positions by state that the broker's index and the Spark connector had
-after each such record. Code that writes the field cannot make the archive again.
+``QueueRewound`` and ``QueueAttributesSet`` got their field ``rewind_floor``. The archive holds a data folder per
+content below, and in ``expected.json`` the positions by state that the broker's index and the Spark connector had after
+each record of these kinds. Code that writes the field cannot make the archive again.
 """
 
 import json
@@ -89,7 +89,7 @@ def contents() -> Iterator[tuple[str, Rig]]:
 
 
 def fewer_rows(rows: list[Row]) -> list[Row]:
-    """The same records in fewer rows; each row ends with a record that lets messages go."""
+    """The same records in fewer rows; each row ends with a record that drops rewindable messages."""
     joined: list[Row] = []
     records: list[AnyRecord] = []
     bodies: list[bytes] = []
@@ -118,7 +118,7 @@ def rows_in(folder: Path) -> Iterator[tuple[int, list[AnyRecord]]]:
 def states_in(folder: Path) -> list[Any]:
     """The positions of each queue by state after each row with a rewind or changed attributes, and at the end.
 
-    Both folds are asked: that of the broker's index, and that of the Spark connector.
+    Both folds are asked: the broker's index, and the Spark connector.
     """
     broker, fold = Broker(KEY), LogFold()
     told: list[Any] = []

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any, Final, TypeAlias
 
-from cmqd_client import Message, Peeked
+from cmqd_client import Client, Message, Peeked
 from cmqd_gateway.cmq.bodies import Body, check_bodies
 from cmqd_gateway.cmq.call import Call, Fields, action
 from cmqd_gateway.cmq.errors import Reason, Refusal, translate
@@ -30,7 +30,7 @@ class SendMessage(ActionRequest, frozen=True):
 async def send_message(call: Call, request: SendMessage) -> Fields:
     """Send a message; a repeat of the same request is stored once."""
     check_bodies([request.msg_body])
-    (dedup_id,) = call.dedup_ids(1)
+    (dedup_id,) = await call.dedup_ids(1)
     queue = call.client.queue(request.queue_name)
     sent = await queue.send(request.msg_body, delay=request.delay_seconds, dedup_id=dedup_id)
     return {"msgId": sent.id}
@@ -49,7 +49,7 @@ async def batch_send_message(call: Call, request: BatchSendMessage) -> Fields:
     bodies = request.msg_body
     check_bodies(bodies)
     queue = call.client.queue(request.queue_name)
-    sent = await queue.send_batch(bodies, delay=request.delay_seconds, dedup_ids=call.dedup_ids(len(bodies)))
+    sent = await queue.send_batch(bodies, delay=request.delay_seconds, dedup_ids=await call.dedup_ids(len(bodies)))
     return {"msgList": [{"msgId": message_id} for message_id in sent.ids]}
 
 
@@ -81,13 +81,17 @@ async def batch_receive_message(call: Call, request: BatchReceiveMessage) -> Fie
 
 
 async def _receive(call: Call, queue_name: QueueName, count: int, wait: int | None) -> "list[Message[bytes]]":
-    queue = call.client.queue(queue_name)
-    messages = await queue.receive(count, wait=polling_wait(wait))
+    messages = await call.client.queue(queue_name).receive(count, wait=polling_wait(wait))
     if not messages:
         raise Refusal(Reason.NO_MESSAGE)
     handles = [message.receipt_handle for message in messages]
-    call.undo = lambda: queue.release_batch(handles, count_receive=False, check=False)
+    call.received(lambda client: client.queue(queue_name).release_batch(handles, count_receive=False, check=False))
     return messages
+
+
+def _waits(request: ReceiveMessage | BatchReceiveMessage) -> bool:
+    """Return True for a receive that may wait; with the wait of the queue, which only the broker knows, too."""
+    return polling_wait(request.polling_wait_seconds) != 0
 
 
 def polling_wait(seconds: int | None) -> int | None:
@@ -117,10 +121,9 @@ class DeleteMessage(ActionRequest, frozen=True):
 async def delete_message(call: Call, request: DeleteMessage) -> Fields:
     """Delete a received message; a repeat of the same request gets the first answer."""
     handle = to_handle(request.receipt_handle)
-    queue = call.client.queue(request.queue_name)
 
-    async def delete() -> Fields:
-        await queue.delete(handle)
+    async def delete(client: Client) -> Fields:
+        await client.queue(request.queue_name).delete(handle)
         return {}
 
     return await call.delete_once(delete)
@@ -139,7 +142,6 @@ async def batch_delete_message(call: Call, request: BatchDeleteMessage) -> Field
     Raises:
         Refusal: some (6010) or all (6020) deletes failed; the others are done.
     """
-    queue = call.client.queue(request.queue_name)
     failures: dict[str, Refusal] = {}
     handles: list[int] = []
     for text in request.receipt_handle:
@@ -148,9 +150,9 @@ async def batch_delete_message(call: Call, request: BatchDeleteMessage) -> Field
         except Refusal as refusal:
             failures[text] = refusal
 
-    async def delete() -> Fields:
+    async def delete(client: Client) -> Fields:
         if handles:
-            result = await queue.delete_batch(handles, check=False)
+            result = await client.queue(request.queue_name).delete_batch(handles, check=False)
             failures.update(
                 {
                     str(failed.receipt_handle): translate(failed.error, "BatchDeleteMessage")
@@ -286,8 +288,8 @@ def _message_fields(message: "Message[bytes]") -> dict[str, Any]:
 ACTIONS: Final = [
     action("SendMessage", SendMessage, send_message),
     action("BatchSendMessage", BatchSendMessage, batch_send_message),
-    action("ReceiveMessage", ReceiveMessage, receive_message),
-    action("BatchReceiveMessage", BatchReceiveMessage, batch_receive_message),
+    action("ReceiveMessage", ReceiveMessage, receive_message, _waits),
+    action("BatchReceiveMessage", BatchReceiveMessage, batch_receive_message, _waits),
     action("DeleteMessage", DeleteMessage, delete_message),
     action("BatchDeleteMessage", BatchDeleteMessage, batch_delete_message),
     action("ChangeMessageVisibility", ChangeMessageVisibility, change_message_visibility),

@@ -59,7 +59,7 @@ async def _publish(
         raise Refusal(Reason.PARAMETERS_ERROR, "give msgTag (topics that filter by tags) or routingKey, not both")
     topic = call.client.topic(topic_name)
     published = await topic.publish_batch(
-        bodies, tags=different or None, routing_key=key, dedup_ids=call.dedup_ids(len(bodies))
+        bodies, tags=different or None, routing_key=key, dedup_ids=await call.dedup_ids(len(bodies))
     )
     # All messages of the request have the same tags or key. ``matched`` of a repeated request is None.
     if any(message.matched == 0 for message in published):

@@ -86,18 +86,19 @@ async def receive_messages(call: Call[Nothing, ReceiveMessages]) -> ReceivedMess
     receive is not counted. Delete each message after processing, or the broker delivers the message again when its
     visibility timeout ends.
     """
-    body = call.body
-    received = await call.client.queue(call.names["queue"]).receive(
+    body, name = call.body, call.names["queue"]
+    received = await call.client.queue(name).receive(
         body.max_messages, wait=body.wait, visibility_timeout=body.visibility_timeout
     )
+    handles = [message.receipt_handle for message in received]
+    if handles:
+        call.received(lambda client: client.queue(name).release_batch(handles, count_receive=False, check=False))
     return ReceivedMessages(messages=[_received(message) for message in received])
 
 
-async def release_unsent(call: Call[Nothing, ReceiveMessages], reply: ReceivedMessages) -> None:
-    """Return messages to their queue, uncounted: the connection was gone before the reply was written."""
-    handles = [int(message.receipt_handle) for message in reply.messages]
-    if handles:
-        await call.client.queue(call.names["queue"]).release_batch(handles, count_receive=False, check=False)
+def may_wait(body: ReceiveMessages) -> bool:
+    """Return True for a receive that may wait; with the wait of the queue, which only the broker knows, too."""
+    return body.wait != 0
 
 
 async def peek_messages(call: Call[PeekQuery, Nothing]) -> PeekedMessages:

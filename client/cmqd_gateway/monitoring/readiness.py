@@ -1,0 +1,69 @@
+"""Readiness of the broker: one probe a second at most, shared by all requests.
+
+``/readyz`` needs no key, so strangers can send requests by the thousand. A request that finds a fresh result costs the
+broker no work, and requests during a probe wait for that probe. The probe uses the connection on which the gateway
+asks for secrets, because the gateway can authenticate requests only while the broker answers there. A probe is a small
+request that the broker answers without waiting for its disk, so that a probe a second delays no authentication.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeAlias
+
+from cmqd_client.errors import CmqError
+from cmqd_gateway.log_lines import get_logger
+
+PROBE_SECONDS: Final = 2.0
+"""Time in which the broker must answer a probe."""
+KEPT_SECONDS: Final = 1.0
+"""Time for which the result of a probe is used."""
+
+Probe: TypeAlias = Callable[[], Awaitable[object]]
+"""Asks the broker; raises CmqError if the broker does not answer."""
+
+_log = get_logger()
+
+
+class Readiness:
+    """Probes the broker on demand, and logs a line for each change of the result."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        """``now``: the clock, in seconds."""
+        self._now = now
+        self.probe: Probe | None = None
+        """None = the broker counts as ready: a gateway of a test."""
+        self._is_ready = True
+        self._known_since: float | None = None
+        """Time of the last result; None = there is none."""
+        self._probing: asyncio.Task[None] | None = None
+
+    async def is_ready(self) -> bool:
+        """Return True if the broker answers. Safe to cancel: the probe goes on for other requests."""
+        if self._known_since is None or self._now() - self._known_since >= KEPT_SECONDS:
+            if self._probing is None:
+                self._probing = asyncio.create_task(self._ask())
+            await asyncio.shield(self._probing)
+        return self._is_ready
+
+    async def close(self) -> None:
+        """Cancel the probe that is under way."""
+        if self._probing is not None:
+            self._probing.cancel()
+            await asyncio.wait([self._probing])
+
+    async def _ask(self) -> None:
+        reason = ""
+        try:
+            if self.probe is not None:
+                async with asyncio.timeout(PROBE_SECONDS):
+                    await self.probe()
+        except (TimeoutError, CmqError) as failure:
+            reason = str(failure) or type(failure).__name__
+        finally:
+            self._probing = None
+        was_ready, self._is_ready = self._is_ready, not reason
+        self._known_since = self._now()
+        if was_ready and reason:
+            _log.warning("not_ready", reason=reason)
+        elif not was_ready and not reason:
+            _log.info("ready_again")
