@@ -23,10 +23,10 @@ CLIENT_EXTRAS := --extra sync --extra celery --extra taskiq --extra faststream
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-run setup-spark setup-docs setup-sdk setup-all demo demo-spark serve test test-all test-root check lint docs types fmt bench lock clean
+.PHONY: help setup setup-run setup-spark setup-docs setup-sdk setup-console setup-all demo demo-spark demo-console serve test test-all test-root check lint docs types fmt bench bench-compare bench-report lock clean
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 setup-run: $(VENV)/.setup-run-done  ## build .venv with what serve and demo need: server, HTTP and command line
 
@@ -65,6 +65,12 @@ $(VENV)/.setup-docs-done: requirements/docs.txt | $(VENV)/.setup-done
 	@$(LOCKED) --only-binary :all: -r requirements/docs.txt
 	@touch $@
 
+setup-console: $(VENV)/.setup-console-done  ## add Playwright to .venv, which drives a browser through the console
+
+$(VENV)/.setup-console-done: requirements/console.txt | $(VENV)/.setup-done
+	@$(LOCKED) --only-binary :all: -r requirements/console.txt
+	@touch $@
+
 setup-sdk: $(VENV)/.setup-sdk-done  ## add CMQ's own SDK, with which the tests of the gateway call it
 
 # The SDK has no wheel: it is built here with the setuptools of the lock.
@@ -78,6 +84,9 @@ demo: setup-run  ## a broker killed half way through real input; INPUT=file.ndjs
 
 demo-spark: setup setup-spark  ## real input through a topic, read back with Spark, and a part replayed; INPUT=file.ndjson
 	$(BIN)/python -m cmqd_bench.demo --spark $(if $(INPUT),--input "$(INPUT)")
+
+demo-console: setup-run  ## a lively broker with its console open in a browser, until Ctrl-C
+	@$(BIN)/python -m cmqd_bench.demo --console $(ARGS)
 
 serve: setup-run  ## run a broker in the foreground; ARGS="--help" lists its flags
 	@echo "Starting a broker: cmqd serve --http 127.0.0.1:5681 $(ARGS)"
@@ -100,7 +109,7 @@ test-all: setup-all  ## what is slow or needs an installation, see tests/parts.p
 check: lint  ## lint, types and the unit tests: what to run before each commit
 	HYPOTHESIS_PROFILE=quick $(BIN)/python -m pytest -m "not system and not spark" $(ARGS)
 
-lint: setup setup-spark setup-docs  ## format, ruff, spelling, import contracts, types and the site; changes no source
+lint: setup setup-spark setup-docs setup-console  ## format, ruff, spelling, import contracts, types and the site; changes no source
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/codespell
@@ -114,7 +123,7 @@ docs: setup setup-docs  ## the documents as a site, in build/site; makes their g
 	$(BIN)/zensical build --strict --clean
 	@echo "Open build/site/index.html; for the search: python3 -m http.server --directory build/site"
 
-types: setup setup-spark  ## pyright, strict, over everything
+types: setup setup-spark setup-console  ## pyright, strict, over everything
 	$(BIN)/pyright
 
 fmt: setup  ## format, and mend what ruff can mend safely
@@ -123,6 +132,12 @@ fmt: setup  ## format, and mend what ruff can mend safely
 
 bench: setup  ## the load harness; ARGS="cycle --batch 16 --json", ARGS="--help" for all
 	$(BIN)/python -m cmqd_bench $(if $(ARGS),$(ARGS),quick)
+
+bench-compare: setup  ## micro benchmarks against another commit, with verdicts: BASE=main ARGS="--filter core"
+	$(BIN)/python -m cmqd_bench compare $(if $(BASE),--base $(BASE)) $(ARGS)
+
+bench-report: setup  ## build/bench/report.html: plots and tables of the newest results; ARGS="--files a.json b.json"
+	$(BIN)/python -m cmqd_bench html $(ARGS)
 
 lock: setup  ## resolve the dependencies of pyproject.toml anew into requirements/
 	$(LOCK) --extra server --extra http --extra gateway --extra cli $(CLIENT_EXTRAS) --group dev --output-file requirements/dev.txt
@@ -135,6 +150,7 @@ lock: setup  ## resolve the dependencies of pyproject.toml anew into requirement
 	$(LOCK) --extra spark --constraint requirements/dev.txt --output-file requirements/spark.txt
 	$(LOCK) --group sdk --constraint requirements/dev.txt --output-file requirements/sdk.txt
 	$(LOCK) --group docs --constraint requirements/dev.txt --output-file requirements/docs.txt
+	$(LOCK) --group console --constraint requirements/dev.txt --output-file requirements/console.txt
 
 clean:  ## remove caches and build output; .venv stays
 	rm -rf dist build .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage .coverage.* htmlcov

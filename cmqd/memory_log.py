@@ -251,27 +251,33 @@ class MemoryLog:
             committed.set_result(None)
 
     def _seal(self) -> None:
-        if not self._active:
+        report = self._report(is_sealed=True)
+        if report is None:
             return
+        self.disk.segments.append(report)
+        self.disk.next_segment += 1
+        self._active = []
+        self._active_bytes = 0
+
+    def _report(self, *, is_sealed: bool) -> SegmentReport | None:
+        if not self._active:
+            return None
         ranges_of: dict[int, list[int]] = {}
         for row in self._active:
             for queue_id, run in sent_runs(row.records):
                 entry = ranges_of.setdefault(queue_id, [run.first_position, run.stop_position])
                 entry[1] = run.stop_position
-        self.disk.segments.append(
-            SegmentReport(
-                number=self.disk.next_segment,
-                first_lsn=self._active[0].lsn,
-                last_lsn=self._active[-1].lsn,
-                messages=sum(len(row.bodies) for row in self._active),
-                bytes=self._active_bytes,
-                last_ms=max(row.time_ms for row in self._active),
-                ranges=pack_ranges((queue_id, first, stop) for queue_id, (first, stop) in ranges_of.items()),
-            )
+        return SegmentReport(
+            number=self.disk.next_segment,
+            first_lsn=self._active[0].lsn,
+            last_lsn=self._active[-1].lsn,
+            first_ms=self._active[0].time_ms,
+            last_ms=max(row.time_ms for row in self._active),
+            messages=sum(len(row.bodies) for row in self._active),
+            bytes=self._active_bytes,
+            is_sealed=is_sealed,
+            ranges=pack_ranges((queue_id, first, stop) for queue_id, (first, stop) in ranges_of.items()),
         )
-        self.disk.next_segment += 1
-        self._active = []
-        self._active_bytes = 0
 
     def read_page(self, read_id: int, queue_id: int, positions: Runs, max_bytes: int, min_lsn: int) -> None:
         """See ``Log``."""
@@ -362,6 +368,11 @@ class MemoryLog:
     def closed_segments(self) -> list[SegmentReport]:
         """See ``Log``."""
         return [segment for segment in self.disk.segments if segment.number not in self._dropping]
+
+    async def active_segment(self) -> SegmentReport | None:
+        """See ``Log``."""
+        self._check()
+        return self._report(is_sealed=False)
 
     async def drop_segments(self, numbers: Sequence[int], min_lsn: int) -> list[int]:
         """See ``Log``."""

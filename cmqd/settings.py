@@ -17,7 +17,7 @@ import types
 import typing
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from cmqd.log.values import Durability
 from cmqd.units import DURATION, SIZE, Unit
@@ -74,6 +74,18 @@ class LogLevel(enum.StrEnum):
     INFO = "info"
     WARNING = "warning"
     ERROR = "error"
+
+
+class Origin(NamedTuple):
+    """The source of the value of a setting."""
+
+    kind: str
+    """``default``, ``file``, ``environment``, ``flag``, or ``program``: given by the code that made the settings."""
+    place: str
+    """Path of the file, name of the variable or the flag; empty for other kinds."""
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.place}".rstrip()
 
 
 def _setting(default: _T, section: str, text: str, *, low: int | None = None, high: int | None = None) -> _T:
@@ -305,6 +317,11 @@ class Settings:
     log_format: LogFormat = _setting(LogFormat.CONSOLE, "process", "log lines as key=value or as JSON objects")
     log_level: LogLevel = _setting(LogLevel.INFO, "process", "lowest severity of log lines that are written")
 
+    # ------------------------------------------------------------ not settings
+
+    origins: Mapping[str, Origin] = dataclasses.field(default_factory=dict[str, Origin], compare=False, repr=False)
+    """Origins of the values that ``load`` read, by name."""
+
     @property
     def listen_address(self) -> tuple[str, int]:
         """Host and port of ``listen``."""
@@ -328,12 +345,19 @@ class Settings:
         """Return the meaning of an answer, as logs and status name it."""
         return "none (ephemeral)" if self.ephemeral else str(self.durability)
 
+    def origin_of(self, name: str) -> Origin:
+        """Return the origin of the value of a setting."""
+        origin = self.origins.get(name)
+        if origin is not None:
+            return origin
+        return Origin("default" if getattr(self, name) == SETTINGS[name].default else "program", "")
+
     def as_table(self) -> dict[str, str | int | bool | None]:
         """Return every setting by name, in plain values."""
         table: dict[str, str | int | bool | None] = {}
-        for field in dataclasses.fields(self):
-            value: object = getattr(self, field.name)
-            table[field.name] = value if value is None or isinstance(value, bool | int) else str(value)
+        for name in SETTINGS:
+            value: object = getattr(self, name)
+            table[name] = value if value is None or isinstance(value, bool | int) else str(value)
         return table
 
 
@@ -397,6 +421,8 @@ def _describe() -> dict[str, SettingInfo]:
     hints = typing.get_type_hints(Settings)
     infos: dict[str, SettingInfo] = {}
     for field in dataclasses.fields(Settings):
+        if not field.metadata:
+            continue
         hint: Any = hints[field.name]
         kind: type[Any] = typing.get_args(hint)[0] if isinstance(hint, types.UnionType) else hint
         infos[field.name] = SettingInfo(name=field.name, kind=kind, default=field.default, **field.metadata)
@@ -449,23 +475,23 @@ def load(
         SettingError: with the setting, the value, the allowed values and the source.
     """
     values: dict[str, object] = {}
-    sources: dict[str, str] = {}
+    origins: dict[str, Origin] = {}
     for name, value in (_read_file(file) if file is not None else {}).items():
-        values[name] = _convert(SETTINGS[name], value, f"file {file}")
-        sources[name] = f"file {file}"
+        origins[name] = Origin("file", str(file))
+        values[name] = _convert(SETTINGS[name], value, str(origins[name]))
     variables = os.environ if environment is None else environment
     _refuse_unknown(variables)
     for name, info in SETTINGS.items():
         text = variables.get(info.variable)
         if text is not None:
-            sources[name] = f"environment {info.variable}"
-            values[name] = _convert(info, text, sources[name])
+            origins[name] = Origin("environment", info.variable)
+            values[name] = _convert(info, text, str(origins[name]))
     for name, value in (flags or {}).items():
         if value is not None:
-            sources[name] = f"flag {SETTINGS[name].flag}"
-            values[name] = _convert(SETTINGS[name], value, sources[name])
-    settings = Settings(**typing.cast("dict[str, Any]", values))
-    _check_together(settings, sources)
+            origins[name] = Origin("flag", SETTINGS[name].flag)
+            values[name] = _convert(SETTINGS[name], value, str(origins[name]))
+    settings = Settings(**typing.cast("dict[str, Any]", values), origins=origins)
+    _check_together(settings)
     return settings
 
 
@@ -570,9 +596,9 @@ def _parse_number(info: SettingInfo, text: str) -> int | None:
         return None if info.unit is None else info.unit.parse(text)
 
 
-def _check_together(settings: Settings, sources: Mapping[str, str]) -> None:
+def _check_together(settings: Settings) -> None:
     def refuse(name: str, allowed: str) -> SettingError:
-        return SettingError(name, settings.as_table()[name], allowed, sources.get(name, "default"))
+        return SettingError(name, settings.as_table()[name], allowed, str(settings.origin_of(name)))
 
     try:
         parse_address(settings.listen)

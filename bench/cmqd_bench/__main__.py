@@ -6,12 +6,17 @@ import sys
 from types import FrameType
 
 from cmqd_bench.broker import BrokerFailed
+from cmqd_bench.compare.tree import RevisionUnknown
+from cmqd_bench.compare.turns import CompareFailed
 from cmqd_bench.machine import ConditionsError
 from cmqd_bench.options import build_parser, options_from, plan_from, quick
+from cmqd_bench.peers.errors import MeasurementFailed
+from cmqd_bench.results import ResultsUnreadable
 from cmqd_bench.runner import print_report
 from cmqd_bench.wire import RequestFailed
 
 RUN_FAILED = 1
+SLOWER = 3
 INTERRUPTED = 130
 
 
@@ -20,13 +25,25 @@ def _terminate(_number: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
-    """Run a command. Modules are imported here, because some need more than the base set."""
+def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
+    """Run a command and return its exit code. Modules are imported here, because some need more than the base set."""
     match arguments.scenario:
         case "micro":
             from cmqd_bench.micro.runner import print_micro
 
             print_micro(name_filter=arguments.filter, json_output=arguments.json)
+        case "compare":
+            from cmqd_bench.compare.run import Plan, print_compare
+
+            return 0 if print_compare(plan_from(Plan, arguments)) else SLOWER
+        case "curves":
+            from cmqd_bench.curves.run import Plan, print_curves
+
+            print_curves(plan_from(Plan, arguments))
+        case "html":
+            from cmqd_bench.page.run import Plan, print_page
+
+            print_page(plan_from(Plan, arguments))
         case "match":
             from cmqd_bench.micro.match import print_match
 
@@ -39,6 +56,13 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None
             from cmqd_bench.attack.run import Plan, print_attacks
 
             print_attacks(plan_from(Plan, arguments))
+        case "peers":
+            from cmqd_bench.peers.harness import Plan, print_peers
+
+            try:
+                print_peers(plan_from(Plan, arguments))
+            except ValueError as error:
+                parser.error(str(error))
         case "spark":
             from cmqd_bench.spark.report import Plan, print_spark
 
@@ -56,22 +80,32 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None
             except ValueError as error:
                 parser.error(str(error))
             print_report(options)
+    return 0
 
 
 def main() -> int:
-    """Exit code 0 with a report, 1 when the run failed, 2 for wrong arguments, 130 when interrupted."""
+    """Exit code 0 with a report, 1 for a failed run, 2 for wrong arguments, 3 for slower code, 130 when interrupted."""
     parser = build_parser()
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, _terminate)
     try:
-        _run(parser, arguments)
-    except (BrokerFailed, ConditionsError, RequestFailed, TimeoutError, OSError) as error:
+        return _run(parser, arguments)
+    except (
+        BrokerFailed,
+        CompareFailed,
+        ConditionsError,
+        MeasurementFailed,
+        RequestFailed,
+        ResultsUnreadable,
+        RevisionUnknown,
+        TimeoutError,
+        OSError,
+    ) as error:
         print(f"cmqd_bench: {str(error) or type(error).__name__}", file=sys.stderr)
         return RUN_FAILED
     except KeyboardInterrupt:
         print("cmqd_bench: interrupted", file=sys.stderr)
         return INTERRUPTED
-    return 0
 
 
 if __name__ == "__main__":

@@ -15,12 +15,14 @@ from typing import Protocol
 
 from cmqd_bench.histogram import Histogram
 from cmqd_bench.wire import (
+    ALL_ACKNOWLEDGED,
     ENDED,
     ERROR,
     HANDLES_DONE,
     PUBLISHED,
     RECEIVED,
     SENT,
+    AcknowledgeTemplate,
     DeleteTemplate,
     LoadConnection,
     RequestFailed,
@@ -296,6 +298,35 @@ class Consumer:
             self._gate.consumed(count)
         if (self._quota is None or self._quota.take(count)) and not self._overlap:
             self.receive()
+
+
+class AcknowledgingConsumer(Consumer):
+    """A consumer whose next receive deletes the messages of the receive before, in the same request."""
+
+    __slots__ = ("_held", "_receive_and_delete")
+
+    def __init__(self, connection: LoadConnection, queue: str, batch: int, tally: Tally, *, gate: Gate) -> None:
+        super().__init__(connection, queue, batch, tally, gate=gate)
+        self._held = 0
+        """Messages that the receive under way deletes."""
+        self._receive_and_delete = AcknowledgeTemplate(queue, max_messages=batch, wait_ms=LONG_WAIT_MS)
+
+    def _on_received(self, payload: bytes) -> None:
+        handles = self._measure(payload)
+        if self._held:
+            if not payload.endswith(ALL_ACKNOWLEDGED):
+                raise RequestFailed(f"a delete in a receive failed: {payload[-200:]!r}")
+            self._tally.deleted += self._held
+            if self._gate is not None:
+                self._gate.consumed(self._held)
+        self._held = len(handles)
+        if not handles:
+            self._tally.empty += 1
+            self.receive()
+            return
+        self._tally.received += len(handles)
+        self._started = monotonic_ns()
+        self._connection.write(self._receive_and_delete.of(handles, RECEIVE_ID))
 
 
 class DelayConsumer(Consumer):

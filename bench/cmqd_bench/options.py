@@ -41,11 +41,15 @@ class Options:
     subscribers: int = 10
     unmatched: bool = False
     """No subscriber matches the published messages."""
+    acknowledge: bool = False
+    """Consumers delete in the request of the next receive."""
     endpoints: int = 20
     spread: float = 60.0
     """Seconds over which delayed messages become due."""
     saturate: bool = False
     queues: int = 10_000
+    path: str = "/metrics"
+    """Path and query that a client of a gateway reads."""
     idle: int = 10_000
     """HTTP connections that stay idle."""
     flood: float = 40.0
@@ -75,6 +79,8 @@ class Options:
                 return 2 * (self.warm_up + self.seconds) + 2.0
             case "metrics":
                 return 2 * (self.warm_up + self.seconds) + self.queues / 500
+            case "console":
+                return 10 * (self.warm_up + self.seconds) + self.queues / 500
             case "gateway":
                 return 40 * (self.warm_up + self.seconds) + 15.0 + self.flood
             case _:
@@ -95,7 +101,7 @@ _COMMON = ("body", "durability", "rounds", "scratch", "keep", "json")
 SCENARIOS: Mapping[str, tuple[str, Sequence[str]]] = {
     "cycle": (
         "C producers and C consumers at once; a consumer receives, then deletes in a request of its own",
-        ("batch", "connections", "seconds", "warm_up"),
+        ("batch", "connections", "seconds", "warm_up", "acknowledge"),
     ),
     "send": (
         "C producers, one request outstanding each",
@@ -137,6 +143,10 @@ SCENARIOS: Mapping[str, tuple[str, Sequence[str]]] = {
     ),
     "metrics": (
         "/metrics of a gateway before a broker with N queues, and native latency at a fixed rate meanwhile",
+        ("queues", "path", "rate", "connections", "seconds", "warm_up"),
+    ),
+    "console": (
+        "the overview of the console open against closed, in turns: CPU a message, memory of the gateway",
         ("queues", "rate", "connections", "seconds", "warm_up"),
     ),
     "push": (
@@ -162,6 +172,8 @@ DEFAULTS: Mapping[str, Mapping[str, object]] = {
     # Turns of these seconds, see the scenario.
     "gateway": {"batch": 1, "connections": 64, "seconds": 2.0, "warm_up": 0.5},
     "metrics": {"batch": 1, "rate": 1_000.0},
+    # Turns of these seconds, see the scenario.
+    "console": {"batch": 1, "rate": 2_000.0, "queues": 200, "seconds": 8.0, "warm_up": 2.0},
     # Long enough for the time-outs of hanging requests (15 s) and the retries after a time-out.
     "push": {"batch": 1, "connections": 4, "rate": 2_400.0, "seconds": 20.0, "warm_up": 2.0},
 }
@@ -231,6 +243,24 @@ def parts_of(text: str) -> Sequence[str]:
     return parts
 
 
+def names_of(text: str) -> Sequence[str]:
+    """Parse an argument: names, separated by commas."""
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+CURVE_NAMES = ("queues", "connections", "waiting", "backlog", "subscribers", "body", "batch", "rate")
+"""The scale curves, in the order in which they run."""
+
+
+def curves_of(text: str) -> Sequence[str]:
+    """Parse an argument: scale curves, separated by commas."""
+    names = tuple(part.strip() for part in text.split(","))
+    for name in names:
+        if name not in CURVE_NAMES:
+            raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(CURVE_NAMES)}")
+    return names
+
+
 def cases_of(text: str) -> Sequence[tuple[str, int]]:
     """Parse an argument: attacks as ``kind:connections``, separated by commas."""
     cases: list[tuple[str, int]] = []
@@ -269,9 +299,11 @@ FLAGS: Mapping[str, Flag] = {
     "messages": flag(whole(1, 100_000_000), "messages"),
     "subscribers": flag(whole(0, 500), "queues that get a copy"),
     "unmatched": switch("no subscriber matches the published messages"),
+    "acknowledge": switch("consumers delete in the request of the next receive"),
     "endpoints": flag(whole(2, 500), "URLs, one subscription each"),
     "spread": flag(decimal(1, 3000), "seconds over which messages become due"),
     "queues": flag(whole(2, 10_000), "queues, that of the latencies included"),
+    "path": flag(str, "path and query to read, such as /api/v1/queue-summaries?sort=active"),
     "idle": flag(whole(0, 100_000), "HTTP connections that stay idle"),
     "flood": flag(decimal(0, 3600), "seconds of a flood by strangers, with the gateway's memory each second"),
     "moto": {"metavar": "PYTHON", "help": "compare with moto's SQS server, of this interpreter"},
@@ -293,6 +325,21 @@ PROGRAMS: Mapping[str, tuple[str, Mapping[str, Flag]]] = {
         "the codec and each operation of the core, call by call",
         {"json": FLAGS["json"], "filter": {"default": "", "help": "only benchmarks with this text in the name"}},
     ),
+    "compare": (
+        "micro against another commit, in turns: a verdict per benchmark; exit code 3 if a benchmark is slower",
+        {
+            "base": {
+                "default": "HEAD",
+                "metavar": "REVISION",
+                "help": "commit to compare the working tree with (HEAD)",
+            },
+            "turns": flag(whole(1, 100), "with fresh processes; benchmarks that differ get as many again", 7),
+            "seconds": flag(decimal(1, 3600), "after which no further turn begins", 120.0),
+            "tolerance": flag(decimal(0, 1), "smallest share of the time that counts as a difference", 0.05),
+            "filter": {"default": "", "help": "only benchmarks with this text in the name"},
+            "json": FLAGS["json"],
+        },
+    ),
     "match": (
         "the matching of a topic: tags and routing keys of 500 subscribers, call by call",
         {"json": FLAGS["json"]},
@@ -306,6 +353,39 @@ PROGRAMS: Mapping[str, tuple[str, Mapping[str, Flag]]] = {
             "json": FLAGS["json"],
         },
     ),
+    "curves": (
+        "scale curves: cost per message and latency against queues, connections, backlog, subscribers, body and batch",
+        {
+            "curves": {
+                "type": curves_of,
+                "default": CURVE_NAMES,
+                "metavar": "CURVE,..",
+                "help": f"some of {','.join(CURVE_NAMES)} (all)",
+            },
+            "quick": switch("one turn of two small steps per curve, a quarter of a second each"),
+            "turns": flag(whole(1, 100), "of every curve, each on a fresh broker; the backlog has a single turn", 3),
+            "seconds": flag(decimal(0.1, 600), "measured time of a step", 3.0),
+            "warm_up": flag(decimal(0, 600), "seconds before measuring", 1.0),
+            "limit": flag(decimal(1, 100_000), "seconds after which no further step begins", 1800.0),
+            "durability": FLAGS["durability"],
+            "output": {"type": Path, "metavar": "FILE", "help": "file of results to write, for the report"},
+            "scratch": FLAGS["scratch"],
+            "json": FLAGS["json"],
+        },
+    ),
+    "html": (
+        "the report: a page of plots and tables, made from files of results",
+        {
+            "files": {
+                "type": Path,
+                "nargs": "*",
+                "default": (),
+                "metavar": "FILE",
+                "help": "files of results (the newest of peers and of curves in bench/results)",
+            },
+            "output": flag(Path, "page to write", Path("build/bench/report.html")),
+        },
+    ),
     "attack": (
         "floods, unfinished frames and a bulk producer: the latency of a healthy client beside each, and memory",
         {
@@ -317,6 +397,28 @@ PROGRAMS: Mapping[str, tuple[str, Mapping[str, Flag]]] = {
             "python": {"help": "interpreter of the installation to attack", "metavar": "PATH"},
             "scratch": FLAGS["scratch"],
             "json": FLAGS["json"],
+        },
+    ),
+    "peers": (
+        "the same work against cmqd and other brokers in turns; the load is a small C program",
+        {
+            "rows": {"type": names_of, "default": (), "metavar": "ROW,..", "help": "some of the rows (all)"},
+            "peers": {"type": names_of, "default": (), "metavar": "PEER,..", "help": "some of the peers (all)"},
+            "builds": {
+                "type": names_of,
+                "default": (),
+                "metavar": "NAME=PYTHON,..",
+                "help": "further installations of cmqd, by their interpreters",
+            },
+            "moto": {"metavar": "PYTHON", "help": "interpreter that has moto and its server (this one, or python3)"},
+            "turns": flag(whole(1, 100), "of every row and peer; medians count", 5),
+            "repeats": flag(whole(0, 10), "repetitions at most of a row in which redis-always varies by over 1.3", 1),
+            "seconds": flag(decimal(0.1, 3600), "measured time of a row", 4.0),
+            "warm_up": flag(decimal(0, 600), "seconds before measuring", 1.0),
+            "body": flag(whole(28, MAX_BATCH_BYTES // MAX_BATCH), "bytes of each body", 256),
+            "scratch": FLAGS["scratch"],
+            "keep": FLAGS["keep"],
+            "json": {"type": Path, "metavar": "FILE", "help": "write the measurements into a file of results, too"},
         },
     ),
     "spark": (

@@ -2,8 +2,10 @@
 
 - ``docs/settings.md``: the tables of settings, from ``cmqd.settings``.
 - ``docs/gateway.md``: the table of the gateway's settings, from ``cmqd_gateway.settings``.
-- ``README.md`` and ``docs/benchmarks.md``: the table of measurements, from the files in ``bench/results``.
+- ``docs/benchmarks.md``: the table of measurements, from the files in ``bench/results``.
 - ``docs/benchmarks.svg``: the plot of server CPU per message, from the same files.
+- ``README.md``, ``docs/benchmarks.md``, ``docs/peers.svg`` and ``docs/curves.svg``: the comparison with other brokers,
+  and the scale curves, from the newest ``*-peers.json`` and ``*-curves.json`` in ``bench/results``.
 - ``cmqd/ARCHITECTURE.md``: the tables of modules, from the first sentence of each module's docstring.
 - ``docs/cmq-api.md``: actions and errors of CMQ's API 2.0, from ``cmqd_gateway.cmq``.
 - ``docs/glossary.md``: the terms, from the docstring of ``cmqd.core``.
@@ -29,6 +31,8 @@ from cyclopts import Parameter
 import cmqd.core
 from cmqd.settings import SETTINGS, SettingInfo
 from cmqd_bench import cmq_tables
+from cmqd_bench.page import for_docs
+from cmqd_bench.page.run import stored
 from cmqd_gateway import settings as gateway
 
 ROOT = Path(__file__).parents[2]
@@ -274,9 +278,12 @@ def architecture() -> str:
 
 
 PARTS: tuple[tuple[str, str, Callable[[], str]], ...] = (
-    ("README.md", "measurements", measurements_table),
     ("docs/benchmarks.md", "measurements", measurements_table),
     ("docs/benchmarks.md", "sources", sources_table),
+    ("README.md", "peers", lambda: for_docs.peers_text(stored("peers"))),
+    ("docs/benchmarks.md", "peers", lambda: for_docs.all_peers_text(stored("peers"))),
+    ("docs/benchmarks.md", "curves", lambda: for_docs.curves_text(stored("curves"))),
+    ("docs/benchmarks.md", "steps", lambda: for_docs.curve_tables(stored("curves"))),
     ("docs/settings.md", "settings", settings_tables),
     ("docs/gateway.md", "gateway settings", gateway_settings_table),
     ("docs/cmq-api.md", "actions", cmq_tables.actions_table),
@@ -301,7 +308,12 @@ def replaced(text: str, name: str, content: str) -> str:
 
 def pages() -> dict[Path, str]:
     """Return every file with generated parts, with its new content."""
-    contents = {ROOT / "docs/benchmarks.svg": plot(), ROOT / "cmqd/ARCHITECTURE.md": architecture()}
+    contents = {
+        ROOT / "docs/benchmarks.svg": plot(),
+        ROOT / "docs/peers.svg": for_docs.peers_svg(stored("peers")),
+        ROOT / "docs/curves.svg": for_docs.curves_svg(stored("curves")),
+        ROOT / "cmqd/ARCHITECTURE.md": architecture(),
+    }
     for file, name, make in PARTS:
         path = ROOT / file
         contents[path] = replaced(contents.get(path) or path.read_text(), name, make())

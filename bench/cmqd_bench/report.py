@@ -40,6 +40,15 @@ UNITS = {
     "metrics_bytes": "bytes of an answer",
     "alone_p50_ms": "ms, native latency before /metrics was read",
     "alone_p99_ms": "ms, the same, 99th percentile",
+    "closed_us_per_message": "us of the server, without a page, median of the turns",
+    "open_us_per_message": "us of the server, with pages, median of the turns",
+    "open_ratio": "with pages / without",
+    "figures_per_page_and_second": "events with figures",
+    "stream_bytes_per_page_and_second": "bytes of events",
+    "gateway_cores_closed": "of CPU, the gateway without a page",
+    "gateway_cores_open": "of CPU, the gateway with pages",
+    "gateway_rss_first_mib": "MiB of the gateway at the end of the first turn with pages",
+    "gateway_rss_last_mib": "MiB at the end of the last turn",
     "http_rss_mib": "MiB, the first gateway",
     "idle_connections": "idle HTTP connections",
     "idle_connections_lost": "of them, closed by the gateway",
@@ -81,7 +90,10 @@ LOAD_HEADS = {
 }
 """Heads of the table of HTTP loads: CPU per request, cores of the HTTP servers and of other programs."""
 NOT_SHOWN = frozenset(
-    {"scenario", "durability", "conditions", "options", "rounds", "latency_ms", "loads", "flood_rss_mib"}
+    {
+        *("scenario", "durability", "conditions", "options", "rounds", "latency_ms", "loads"),
+        *("flood_rss_mib", "open_ratios", "gateway_rss_mib"),
+    }
 )
 
 

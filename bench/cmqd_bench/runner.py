@@ -14,6 +14,7 @@ from cmqd_bench.options import Options
 from cmqd_bench.report import report, to_json, to_text
 from cmqd_bench.scenarios import (
     backlog,
+    console,
     cycle,
     deadletter,
     delayed,
@@ -44,6 +45,7 @@ RUNS: Mapping[str, Callable[[Options, Broker], Awaitable[Round]]] = {
     "push": push.run,
     "gateway": gateway.run,
     "metrics": metrics.run,
+    "console": console.run,
 }
 FILES = 4096
 """Open files for any scenario; idle needs more."""

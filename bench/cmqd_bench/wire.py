@@ -174,6 +174,27 @@ class DeleteTemplate:
         return len(message).to_bytes(4, "big") + message
 
 
+ALL_ACKNOWLEDGED = b"\x90\xc0"
+"""End of the reply to a receive with deletes: no failures, no error."""
+
+
+class AcknowledgeTemplate:
+    """Receives with deletes: only the handles are encoded anew."""
+
+    __slots__ = ("_encode", "_head", "_tail")
+
+    def __init__(self, queue: str, *, max_messages: int, wait_ms: int) -> None:
+        # [0x97, opcode, request id, queue, most, wait, visibility, handles]: an empty list is the last byte.
+        empty = encoder.encode(ReceiveMessages(1, queue, max_messages, wait_ms, None, []))
+        self._head, self._tail = empty[:2], empty[3:-1]
+        self._encode = msgspec.msgpack.Encoder().encode
+
+    def of(self, handles: Sequence[int], request_id: int) -> bytes:
+        """Return the frame that deletes ``handles`` and receives; ``request_id`` is below 128."""
+        message = b"%b%c%b%b" % (self._head, request_id, self._tail, self._encode(handles))
+        return len(message).to_bytes(4, "big") + message
+
+
 class RequestFailed(Exception):
     """The server refused a request of the load; the run is invalid."""
 

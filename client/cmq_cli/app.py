@@ -12,7 +12,10 @@ from cyclopts import App, CycloptsError, Group, Parameter
 
 from cmq_cli.commands import (
     account,
+    audit,
     completion,
+    connection,
+    console,
     context,
     deadletter,
     import_cmq,
@@ -55,13 +58,13 @@ app = App(
 )
 _COMMANDS: dict[str, Sequence[Callable[..., Any] | App]] = {
     "Messages": (message.send, message.receive, message.delete, message.release, message.visibility, message.reject),
-    "Inspection": (message.peek, tail.tail, server.status),
+    "Inspection": (message.peek, tail.tail, server.status, connection.app, console.console),
     "Queues": (queue.app, rewind.rewind, deadletter.app, deadletter.redrive, transaction.app),
     "Topics": (topic.app, subscription.app, publish.publish),
     "Schedules": (schedule.app,),
     "Log": (segment.app, replay.replay, reconcile.reconcile),
     "Migration": (import_cmq.import_cmq,),
-    "Access": (account.app, key.app, context.app),
+    "Access": (account.app, key.app, audit.app, context.app),
     "Shell": (completion.completion_of(app),),
 }
 

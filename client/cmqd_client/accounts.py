@@ -57,6 +57,23 @@ class KeySecret(msgspec.Struct, frozen=True):
         return f"KeySecret({self.secret_id!r}, account={self.account!r}, enabled={self.enabled}, secret_key=...)"
 
 
+class OwnKey(msgspec.Struct, frozen=True):
+    """The key that a client connects with, without its secret."""
+
+    secret_id: str
+    account: str
+    roles: tuple[str, ...]
+    """Roles that hold for the next request; see :meth:`Accounts.create_key`."""
+    names: tuple[str, ...]
+    """Patterns of the names of queues, topics and schedules that the key may use."""
+    is_admin: bool
+    """True for account ``admin``, whose keys can see the objects of all accounts."""
+    region: str
+    connection_id: int
+    """Number of the connection that answered; a client may have several connections."""
+    request_id: int
+
+
 class AccountQueue(msgspec.Struct, frozen=True):
     """A queue and its account."""
 
@@ -251,6 +268,25 @@ class Accounts:
         """
         reply = await self._channel.ask(wire.WatchKeys, wire.Done, Repeat.READ)
         return self._channel.key_changes.add(on_change, self._channel.connections(), reply.request_id)
+
+    async def own_key(self) -> OwnKey:
+        """Read the key of this client: its account, and the roles and name patterns that the server checks now. For
+        every key. Safe to cancel.
+
+        Raises:
+            UnknownOperation: the server is older than this operation.
+        """
+        reply = await self._channel.ask(wire.GetOwnKey, wire.OwnKey, Repeat.READ)
+        return OwnKey(
+            secret_id=reply.secret_id,
+            account=reply.account,
+            roles=reply.roles,
+            names=reply.names,
+            is_admin=reply.is_admin,
+            region=reply.region,
+            connection_id=reply.connection_id,
+            request_id=reply.request_id,
+        )
 
     async def keys(self, *, account: str | None = None) -> Listing[AccessKey]:
         """List all keys of an account, without their secrets."""

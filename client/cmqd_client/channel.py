@@ -17,6 +17,7 @@ from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
 import msgspec
 
+from cmqd_client.acknowledging import Acknowledgement
 from cmqd_client.checks import CheckRouter
 from cmqd_client.connection import CLOSE_TIMEOUT, Connection, OnEnded, request_ids
 from cmqd_client.errors import (
@@ -27,6 +28,7 @@ from cmqd_client.errors import (
     RequestTimeout,
     ServerUnreachable,
     ShuttingDown,
+    server_error,
 )
 from cmqd_client.events import CallCounters, ClientState, ClientStatistics, Closed, EventReporter, OnEvent
 from cmqd_client.hosts_in_turn import Opener
@@ -35,8 +37,11 @@ from cmqd_client.link import Link
 from cmqd_client.numbering import SendNumbering, Session
 from cmqd_client.retry import Repeat, RetryPolicy, final_error, may_have_happened
 from cmqd_client.tracing import Tracing
+from cmqd_protocol.features import Feature
 from cmqd_protocol.messages import (
     AnyReply,
+    DeleteMessages,
+    HandlesDone,
     MessagesReceived,
     PublishMessages,
     Push,
@@ -339,10 +344,16 @@ class Channel:
             error.attempts = attempts
         return error
 
-    async def receive(self, request: ReceiveMessages) -> MessagesReceived:
+    async def receive(self, request: ReceiveMessages, deletes: Acknowledgement | None = None) -> MessagesReceived:
         """Make a receive; a repeat waits for the rest of the wait.
 
         Losing the connection during the wait uses up no repeats, because waiting is the purpose of a receive.
+
+        Args:
+            request: the receive, without ``acknowledge``.
+            deletes: messages to delete first, in the same request; with a server that does not name the feature, in a
+                request of their own. After the call, also after an error or a cancellation, ``deletes`` says whether
+                they are done.
         """
         self.counters.requests += 1
         started = asyncio.get_running_loop().time()
@@ -350,13 +361,68 @@ class Channel:
         if connection is not None and not connection.write_paused:
             wait = LONGEST_WAIT if request.wait_ms is None else request.wait_ms / 1000
             try:
-                return await connection.receive(request, self._first_timeout + wait)
+                if deletes is None:
+                    return await connection.receive(request, self._first_timeout + wait)
+                return await self._receive_after_deletes(connection, request, deletes, self._first_timeout + wait)
             except CmqError as error:
-                return await self._receive_again(request, started, error)
-        return await self._receive_again(request, started, None)
+                return await self._receive_again(request, started, error, deletes)
+        return await self._receive_again(request, started, None, deletes)
+
+    async def _receive_after_deletes(
+        self, connection: Connection, request: ReceiveMessages, deletes: Acknowledgement, timeout: float
+    ) -> MessagesReceived:
+        """Make an attempt of a receive with deletes that are not known to be done.
+
+        Raises:
+            CmqError: also the error that ended the receive after its deletes, in which case these are done.
+        """
+        if deletes.is_done:
+            return await connection.receive(request, timeout)
+        if Feature.ACKNOWLEDGE not in connection.facts.features:
+            await self._delete_apart(request.queue, deletes)
+            return await connection.receive(request, timeout)
+        uncertain = deletes.is_uncertain
+        deletes.is_uncertain = True
+        try:
+            reply = await connection.receive(msgspec.structs.replace(request, acknowledge=deletes.handles), timeout)
+        except CmqError as error:
+            deletes.is_uncertain = uncertain or may_have_happened(error)
+            raise
+        if reply.failures is None:
+            raise ProtocolViolation(
+                "the server did not tell of the deletes of a receive",
+                request_id=reply.request_id,
+                connection_id=connection.connection_id,
+            )
+        deletes.answered(reply.failures, reply.request_id, connection.connection_id, uncertain=uncertain)
+        if reply.error is not None:
+            connection.note_error(reply.error)
+            raise server_error(reply.error, connection.connection_id)
+        return reply
+
+    async def _delete_apart(self, queue: str, deletes: Acknowledgement) -> None:
+        """Make the deletes of a receive in a request of their own: the server is older than the feature."""
+        request = DeleteMessages(self.next_request_id(), queue, deletes.handles)
+        uncertain = deletes.is_uncertain
+        deletes.is_uncertain = True
+        try:
+            reply, repeated, connection_id = await self.call_with_facts(request, HandlesDone)
+        except CmqError as error:
+            deletes.is_uncertain = uncertain or may_have_happened(error)
+            raise
+        deletes.answered(reply.failures, reply.request_id, connection_id, uncertain=uncertain or repeated)
+
+    def supports(self, feature: str) -> bool:
+        """True if all servers of the open connections name the feature; False without a connection."""
+        connections = self.connections()
+        return bool(connections) and all(feature in connection.facts.features for connection in connections)
 
     async def _receive_again(
-        self, request: ReceiveMessages, started: float, error: CmqError | None
+        self,
+        request: ReceiveMessages,
+        started: float,
+        error: CmqError | None,
+        deletes: Acknowledgement | None,
     ) -> MessagesReceived:
         loop = asyncio.get_running_loop()
         wait = request.wait_ms
@@ -392,7 +458,10 @@ class Channel:
                         request_id=self.next_request_id(),
                         wait_ms=None if wait is None else min(wait, round(remaining * 1000)),
                     )
-                    return await connection.receive(request, self._receive_timeout(until, deadline))
+                    timeout = self._receive_timeout(until, deadline)
+                    if deletes is None:
+                        return await connection.receive(request, timeout)
+                    return await self._receive_after_deletes(connection, request, deletes, timeout)
                 except CmqError as caught:
                     error = caught
         finally:

@@ -2,6 +2,7 @@
 
 import signal
 from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack, overload
@@ -11,6 +12,7 @@ import msgspec
 from cmqd_client.accounts import Accounts
 from cmqd_client.address import Address, parse_address
 from cmqd_client.attributes import QueueAttributes, QueueInfo, from_wire, to_wire
+from cmqd_client.audit import AuditPage, ask_audit
 from cmqd_client.bodies import BodyCodec, BodyFormat, PoisonPolicy
 from cmqd_client.channel import NOT_OPEN, Channel
 from cmqd_client.check_answers import CHECK_TIMEOUT, CHECKS_AT_ONCE
@@ -22,6 +24,14 @@ from cmqd_client.errors import ClientClosed
 from cmqd_client.events import ClientState, ClientStatistics, OnEvent
 from cmqd_client.half_messages import Checker
 from cmqd_client.hosts_in_turn import HostsInTurn, Opener
+from cmqd_client.inspection import (
+    ConnectionPage,
+    Setting,
+    WaitingReceivePage,
+    ask_connections,
+    ask_settings,
+    ask_waiting_receives,
+)
 from cmqd_client.metrics import (
     Metrics,
     QueueMetricsPage,
@@ -33,16 +43,20 @@ from cmqd_client.metrics import (
     ask_topics,
 )
 from cmqd_client.queue import Queue
+from cmqd_client.queue_summaries import QueueSummaryPage, ask_summaries
 from cmqd_client.requests import REPLY_TIMEOUT, Reply, Requester
-from cmqd_client.results import Done, QueuePage, SegmentsSealed, ServerStatus
+from cmqd_client.results import Done, Listing, QueuePage, SegmentsSealed, ServerStatus
 from cmqd_client.retry import Repeat, RetryPolicy
 from cmqd_client.running import STOP_SIGNALS, run_consumers
 from cmqd_client.schedules import Schedules
+from cmqd_client.segments import SegmentPage, ask_segments
 from cmqd_client.topic import Topic, TopicAttributes, TopicInfo, TopicPage, topic_attributes, topic_info
 from cmqd_client.tracing import Tracing, tracing_if_set_up
 from cmqd_client.transactions import TransactionProducer
 from cmqd_protocol import messages as wire
 from cmqd_protocol.limits import DEFAULT_HEARTBEAT_MS
+from cmqd_types.inspection import ConnectionSort
+from cmqd_types.queues import QueueSelection, QueueSort
 
 T = TypeVar("T")
 
@@ -334,6 +348,34 @@ class Client:
         reply = await self._require().ask(wire.ListQueues, wire.QueueList, Repeat.READ, search, offset, limit)
         ids, names = [number for number, _ in reply.queues], [name for _, name in reply.queues]
         return QueuePage(names, reply.total, reply.request_id, ids)
+
+    async def queue_summaries(
+        self,
+        *,
+        search: str = "",
+        sort: QueueSort = "name",
+        descending: bool = False,
+        selection: QueueSelection = "all",
+        offset: int = 0,
+        limit: int = 100,
+    ) -> QueueSummaryPage:
+        """List queues of the account with their messages by state, age and traffic, in any order. Safe to cancel.
+
+        Each queue is shown as of its own moment, and a figure may change between two pages: a queue can be on both
+        pages, or on neither.
+
+        Args:
+            search: only queues with this word in the name.
+            sort: a figure. ``age`` is the age of the oldest message that consumers can receive or hold.
+            descending: the largest figures first; queues with equal figures are always in order of name.
+            selection: the kind of queues; ``with_messages`` = in any state but rewindable.
+            offset: number of queues to skip.
+            limit: most queues of a page, 1-1,000.
+
+        Raises:
+            UnknownOperation: the server is older than this operation.
+        """
+        return await ask_summaries(self._require(), search, sort, descending, selection, offset, limit)
 
     async def delete_queue(self, name: str) -> Done:
         """Delete a queue with all its messages. Not repeated after a lost reply.
@@ -649,6 +691,105 @@ class Client:
             UnknownOperation: the server is older than this operation.
         """
         return await ask_top(self._require(), limit)
+
+    async def segments(self, *, after: int = 0, limit: int = 100) -> SegmentPage:
+        """Return segments of the server's log by number: rows, times, size, and what keeps each on disk. Safe to
+        cancel.
+
+        The server counts in steps, so each segment shows its own moment.
+
+        Args:
+            after: begin behind this number: ``next`` of the previous page.
+            limit: most segments of a page, 1-1,000. A page may have fewer before the end.
+
+        Raises:
+            PermissionDenied: the account is not ``admin``.
+            UnknownOperation: the server is older than this operation.
+        """
+        return await ask_segments(self._require(), after, limit)
+
+    async def connections(
+        self,
+        *,
+        search: str = "",
+        sort: ConnectionSort = "since",
+        descending: bool = False,
+        offset: int = 0,
+        limit: int = 100,
+    ) -> ConnectionPage:
+        """List the connections of the account that have authenticated; for ``admin``, of all accounts. Safe to cancel.
+
+        Args:
+            search: only connections with this text in account, key id, address or product, in upper or lower case.
+            sort: the order; equal connections are listed in the order of their numbers.
+            descending: largest or latest first.
+            offset: number of connections to skip.
+            limit: most connections of the page, 1-1,000.
+
+        Raises:
+            PermissionDenied: the key has not the role ``manage``.
+            UnknownOperation: the server is older than this operation.
+        """
+        return await ask_connections(self._require(), search, sort, descending, offset, limit)
+
+    async def waiting_receives(
+        self, *, search: str = "", connection_id: int | None = None, offset: int = 0, limit: int = 100
+    ) -> WaitingReceivePage:
+        """List the receives of the account that wait for messages, in order of arrival; for ``admin``, of all accounts.
+        Safe to cancel.
+
+        Args:
+            search: only receives with this text in queue, account or key id, in upper or lower case.
+            connection_id: only receives of this connection; None = of all connections.
+            offset: number of receives to skip.
+            limit: most receives of the page, 1-1,000.
+
+        Raises:
+            PermissionDenied: the key has not the role ``manage``.
+            UnknownOperation: the server is older than this operation.
+        """
+        return await ask_waiting_receives(self._require(), search, connection_id, offset, limit)
+
+    async def settings(self) -> Listing[Setting]:
+        """Return the settings of the server that are in force, each with default, origin and meaning. Safe to cancel.
+
+        Raises:
+            PermissionDenied: the account is not ``admin``, or the key has not the role ``manage``.
+            UnknownOperation: the server is older than this operation.
+        """
+        return await ask_settings(self._require())
+
+    async def audit_entries(
+        self,
+        *,
+        account: str | None = None,
+        before: int | None = None,
+        after: int = 0,
+        since: datetime | float | None = None,
+        until: datetime | float | None = None,
+        search: str = "",
+        operation: str = "",
+        limit: int = 100,
+    ) -> AuditPage:
+        """Return entries of the audit trail, newest first: the administrative operations of the last 90 days. Safe to
+        cancel.
+
+        Args:
+            account: account of the changed objects; None = the caller's own, for ``admin`` every account.
+            before: only entries with a lower id: ``next`` of the previous page.
+            after: only entries with a higher id, for a program that has the older entries.
+            since: only entries of this time or later.
+            until: only entries before this time.
+            search: only entries with this text, in any case: in the account, key, peer, operation, name or changes.
+            operation: only entries of this operation, such as ``delete_queue``.
+            limit: most entries of a page, 1-1,000.
+
+        Raises:
+            PermissionDenied: the key has not the role ``manage`` for every name, or the account is another account and
+                the caller is not ``admin``.
+            UnknownOperation: the server is older than this operation.
+        """
+        return await ask_audit(self._require(), account, before, after, since, until, search, operation, limit)
 
     async def seal_segments(self) -> SegmentsSealed:
         """Have the server seal the current segment of the log, so that readers of the log find all earlier changes in

@@ -323,6 +323,12 @@ class Connection(asyncio.Protocol):
             )
         return reply
 
+    def note_error(self, reply: Error) -> None:
+        """Take note of an error of the server: in a reply of its own, or inside the reply to a receive with deletes."""
+        if reply.code == ErrorCode.SHUTTING_DOWN:
+            # Waiting requests are still answered here; new requests go to the server's successor.
+            self._retire(reply.text)
+
     async def wait_writable(self, timeout: float) -> None:
         """Wait until the socket takes more data. Safe to cancel.
 
@@ -455,9 +461,7 @@ class Connection(asyncio.Protocol):
 
     def _refused(self, future: "asyncio.Future[AnyReply]", reply: Error) -> None:
         future.set_exception(server_error(reply, self.connection_id))
-        if reply.code == ErrorCode.SHUTTING_DOWN:
-            # Waiting requests are still answered here; new requests go to the server's successor.
-            self._retire(reply.text)
+        self.note_error(reply)
 
     def _flush(self) -> None:
         """Write all encoded requests in one call."""

@@ -39,6 +39,10 @@ PREFETCH_SECONDS = 0.2
 """Time for which messages wait here when ``prefetch`` is not given: longer than a receive takes on a slow network, so
 that handlers have always a message to begin; too short to matter to another consumer that could take the message."""
 
+ASK_AFTER_SECONDS = 0.2
+"""Time after which deletes that ride in a waiting receive are asked for. Statistics and a stop do not wait longer than
+that for the answer, and messages at a lower rate cost no more requests than with separate deletes."""
+
 _NEW_SHARE = 0.125
 """Share of the newest handling time in the mean: the mean follows a change within about 16 messages."""
 
@@ -95,6 +99,8 @@ class Lease(msgspec.Struct, eq=False):
     """An extension is unanswered."""
     uncertain: bool = False
     """An unanswered settlement may have been executed, so that an invalid handle means success."""
+    rides: bool = False
+    """The settlement is sent with a receive, which may wait for long before the answer comes."""
     lost: str | None = None
     """Why the lease was lost; None = it was not."""
 
@@ -202,6 +208,8 @@ class Consumption:
         self._last_begin: float | None = None
         self._last_arrived = 0
         """Messages of the last receive that returned any."""
+        self._last_was_full = False
+        """The last receive returned as many messages as requested."""
         self._mean_seconds: float | None = None
         """Mean time from begin to settlement; without a limit of concurrency, from a begin until the program asks for
         the next message. None = not measured yet."""
@@ -218,8 +226,9 @@ class Consumption:
 
     # ------------------------------------------------------------------ receive
 
-    def receive_size(self) -> int:
-        """Return how many messages to receive now; 0 = none.
+    def receive_size(self, *, with_deletes: bool = False) -> int:
+        """Return how many messages to receive now; 0 = none. ``with_deletes``: the receive takes
+        :meth:`deletes_to_ride` along.
 
         At most half of the wanted messages wait when more are received: a receive for every message that begins would
         cost a request for each.
@@ -228,7 +237,11 @@ class Consumption:
             return 0
         limits = self._limits
         if limits.ordered:
-            return 0 if self._held else min(1 + (limits.prefetch or 0), MAX_BATCH)
+            # Deletes that ride in the receive come before it: for the order they are as good as answered.
+            riding = [lease for lease in self._to_delete if lease.state is LeaseState.ENDING]
+            if not (with_deletes and self._last_was_full):
+                riding.clear()
+            return 0 if len(self._held) > len(riding[:MAX_BATCH]) else min(1 + (limits.prefetch or 0), MAX_BATCH)
         waiting = len(self._waiting)
         ending = len(self._held) - waiting - self._begun
         if ending >= MAX_BATCH:
@@ -258,9 +271,10 @@ class Consumption:
             return int(min(PREFETCH_SECONDS / max(self._mean_seconds, 1e-6), 2 * self._last_arrived, MAX_BATCH))
         return int(min(PREFETCH_SECONDS * handlers / max(self._mean_seconds, 1e-6), MAX_BATCH))
 
-    def arrived(self, messages: list[ReceivedMessage], request_id: int, now: float) -> None:
-        """Take the messages of a receive. After a stop they go back uncounted."""
+    def arrived(self, messages: list[ReceivedMessage], request_id: int, now: float, *, is_full: bool = False) -> None:
+        """Take the messages of a receive, ``is_full``: as many as requested. After a stop they go back uncounted."""
         self._receives += 1
+        self._last_was_full = is_full
         if not messages:
             return
         self._received += len(messages)
@@ -322,13 +336,39 @@ class Consumption:
         else:
             self._to_settle.setdefault(settlement, []).append(lease)
 
+    @property
+    def has_unsettled(self) -> bool:
+        """True if a message is to be settled, in a request that was not sent yet."""
+        return bool(self._to_delete or self._to_settle)
+
+    def deletes_to_ride(self, now: float) -> SettlementBatch | None:
+        """Return the messages to delete with the next receive, which is then unanswered; None = none.
+
+        None also if the last receive brought fewer messages than requested: the next receive will rather wait, and the
+        deletes would be unanswered for as long. If the receive waits all the same, :meth:`examine` plans deletes of
+        their own after ``ASK_AFTER_SECONDS``, which tell whether the first deletes were carried out.
+        """
+        if not self._last_was_full:
+            return None
+        batch = self._next_deletes()
+        if batch is not None:
+            for lease in batch.leases:
+                lease.rides = True
+                lease.renew_at = now + ASK_AFTER_SECONDS
+                self._look_by(lease.renew_at)
+        return batch
+
+    def _next_deletes(self) -> SettlementBatch | None:
+        leases, self._to_delete = self._to_delete[:MAX_BATCH], self._to_delete[MAX_BATCH:]
+        leases = [lease for lease in leases if lease.state is LeaseState.ENDING]
+        return self._sending(DELETE, leases) if leases else None
+
     def next_batch(self) -> SettlementBatch | None:
         """Return leases to settle in a request, which is then unanswered; None = none."""
         if self._to_delete:
-            leases, self._to_delete = self._to_delete[:MAX_BATCH], self._to_delete[MAX_BATCH:]
-            leases = [lease for lease in leases if lease.state is LeaseState.ENDING]
-            if leases:
-                return self._sending(DELETE, leases)
+            batch = self._next_deletes()
+            if batch is not None:
+                return batch
         for settlement, leases in list(self._to_settle.items()):
             ending = [lease for lease in leases if lease.state is LeaseState.ENDING]
             ready = [lease for lease in ending if not lease.extending][:MAX_BATCH]
@@ -344,6 +384,7 @@ class Consumption:
     def _sending(self, settlement: Settlement, leases: list[Lease]) -> SettlementBatch:
         for lease in leases:
             lease.state = LeaseState.SENDING
+            lease.rides = False
         return SettlementBatch(settlement, leases)
 
     def answered(self, batch: SettlementBatch, invalid_handles: set[int]) -> list[Lease]:
@@ -444,6 +485,13 @@ class Consumption:
         soon = now + self._limits.lease / 6
         for lease in list(self._held.values()):
             if lease.state is LeaseState.SENDING:
+                if lease.rides and lease.renew_at <= now:
+                    # The receive still waits. A delete of its own is answered at once.
+                    lease.state = LeaseState.ENDING
+                    lease.uncertain = True
+                    lease.rides = False
+                    self._to_delete.append(lease)
+                    lease.renew_at = max(lease.renew_at, soon)
                 continue
             if lease.ends_at <= now:
                 if self._lose(lease, f"the lease of {self._limits.lease:g} s ended without an answer to its extension"):
@@ -504,11 +552,14 @@ class Consumption:
         self._plan_examination(now)
 
     def _plan_examination(self, now: float) -> None:
-        moments = [
-            lease.ends_at if lease.extending else min(lease.renew_at, lease.ends_at)
-            for lease in self._held.values()
-            if lease.state is not LeaseState.SENDING
-        ]
+        moments: list[float] = []
+        for lease in self._held.values():
+            if lease.state is not LeaseState.SENDING:
+                moments.append(lease.ends_at if lease.extending else min(lease.renew_at, lease.ends_at))
+            elif lease.rides:
+                # Not the end of the lease, which changes nothing while the delete is unanswered: examinations would
+                # follow each other without a pause until the delete is asked for.
+                moments.append(lease.renew_at)
         if self._postponed is not None:
             moments.append(self._postponed[0])
         self.examine_at = max(min(moments), now) if moments else None

@@ -3,6 +3,9 @@
 Three activities run side by side, without waiting for one another: the receive task, the settle task (a request at a
 time; messages that handlers finish meanwhile share the next request), and the extensions, in tasks of their own
 whenever the timer finds some due. An outage ends no activity: each logs, waits and goes on.
+
+Deletes ride in the next receive, if the server can and a receive is sent at that moment: a request and a commit less.
+While a receive is under way, the settle task deletes.
 """
 
 import asyncio
@@ -13,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol
 
 import msgspec
 
+from cmqd_client.acknowledging import Acknowledgement
 from cmqd_client.bodies import PoisonPolicy
 from cmqd_client.channel import SHORTEST_ATTEMPT, Channel
 from cmqd_client.consumer_options import LONGEST_PAUSE, Clock, ConsumerOptions, TimerHandle
@@ -31,6 +35,7 @@ from cmqd_client.retry import RetryPolicy, may_have_happened
 from cmqd_client.settlements import Settlements
 from cmqd_client.tracing import TracedMessage, now_ns
 from cmqd_protocol import messages as wire
+from cmqd_protocol.features import Feature
 from cmqd_types.messages import Headers, ReceivedMessage
 
 
@@ -275,10 +280,14 @@ class Intake:
         core = self.core
         if core.has_waiting:
             self._wake()
-        if (unsettled := self._unsettled) is not None and not unsettled.done():
-            unsettled.set_result(None)
-        if (room := self._room) is not None and not room.done() and core.receive_size():
+        # The receive task first, which takes deletes along that would take a request of their own otherwise.
+        room = self._room
+        if room is not None and not room.done() and core.receive_size(with_deletes=self._deletes_ride()):
             room.set_result(None)
+        # Not without a reason: a settle task that was woken too early would take the deletes of the next turn, in which
+        # a receive could take them along.
+        if (unsettled := self._unsettled) is not None and not unsettled.done() and core.has_unsettled:
+            unsettled.set_result(None)
         if core.examine_at != self._timer_at:
             self._set_timer()
         self._tell_settled()
@@ -297,7 +306,7 @@ class Intake:
         lease_ms = round(self._limits.lease * 1000)
         failed = 0
         while not core.stopping:
-            size = core.receive_size()
+            size = core.receive_size(with_deletes=self._deletes_ride())
             if not size:
                 self._room = loop.create_future()
                 await self._room
@@ -305,8 +314,12 @@ class Intake:
                 continue
             request = wire.ReceiveMessages(channel.next_request_id(), self.source.name, size, wait_ms, lease_ms)
             started = self._clock.time()
+            riding = core.deletes_to_ride(started) if self._deletes_ride() else None
             try:
-                reply = await self._receive_traced(channel, request)
+                if riding is None:
+                    reply = await self._receive_traced(channel, request)
+                else:
+                    reply = await self._receive_with_deletes(channel, request, riding)
             except CmqError as error:
                 if not _passes(error):
                     self.fail(error)
@@ -328,11 +341,35 @@ class Intake:
                 self._note_return()
                 failed = 0
                 channel, wait_ms = self._receiving, self._options.wait_ms
-            core.arrived(reply.messages, reply.request_id, self._clock.time())
+            is_full = len(reply.messages) == size
+            core.arrived(reply.messages, reply.request_id, self._clock.time(), is_full=is_full)
             if reply.messages:
                 channel.counters.messages_received += len(reply.messages)
                 self._wake()
                 self.changed()
+
+    def _deletes_ride(self) -> bool:
+        """True if a receive may take deletes along: the server can, there is no outage, and no tracing wants a span for
+        each settlement.
+        """
+        channel = self._receiving
+        return self._outage is None and channel.tracing is None and channel.supports(Feature.ACKNOWLEDGE)
+
+    async def _receive_with_deletes(
+        self, channel: Channel, request: wire.ReceiveMessages, riding: SettlementBatch
+    ) -> wire.MessagesReceived:
+        """Make a receive that deletes messages first. The settle task repeats deletes that got no answer."""
+        deletes = Acknowledgement([lease.handle for lease in riding.leases])
+        try:
+            return await channel.receive(request, deletes)
+        finally:
+            # Before the new messages: in order, the loss of a message gives back the messages that wait.
+            if deletes.is_done:
+                self._take_failures(riding, {entry.receipt_handle: entry.error for entry in deletes.failures})
+            else:
+                late = self.core.not_answered(riding, self.now(), may_have_happened=deletes.is_uncertain)
+                self._log_late(late)
+            self.changed()
 
     async def _receive_traced(self, channel: Channel, request: wire.ReceiveMessages) -> wire.MessagesReceived:
         tracing = channel.tracing

@@ -14,10 +14,12 @@ the same unknown outcome, unless its method promises more; calls that only read 
 """
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from time import time as wall_clock
 from typing import Any, Generic, TypeAlias, Unpack, cast
 
+from cmqd_client.acknowledging import Acknowledgement
 from cmqd_client.attributes import QueueAttributes, QueueInfo, from_wire, to_wire
 from cmqd_client.bodies import BodyCodec, BodyT, NotDecodable
 from cmqd_client.channel import Channel
@@ -26,7 +28,11 @@ from cmqd_client.consumer_options import LEASE, consumer_options
 from cmqd_client.consumption import Lease
 from cmqd_client.durations import Duration, to_datetime, to_moment_ms, to_ms
 from cmqd_client.errors import (
+    ClientClosed,
+    CmqError,
     NotSupported,
+    OutcomeUnknown,
+    PartialFailure,
     PoisonMessage,
     TimeNotRewindable,
 )
@@ -46,6 +52,7 @@ from cmqd_client.results import (
     Peeked,
     PeekPage,
     Redrive,
+    RewindPreview,
     Rewound,
     Sent,
     SentBatch,
@@ -425,6 +432,7 @@ class Queue(Generic[BodyT]):
         *,
         wait: Duration | None = None,
         visibility_timeout: Duration | None = None,
+        acknowledge: "Iterable[Held]" = (),
     ) -> list[Message[BodyT]]:
         """Receive messages; wait for the first message if the queue has no active message.
 
@@ -439,15 +447,27 @@ class Queue(Generic[BodyT]):
         counting the receive. The same happens when an attempt times out. An ``asyncio.timeout`` around the call
         therefore loses no message; ``wait`` is cheaper.
 
+        With ``acknowledge``, handled messages are deleted in the request of the receive: one request and one write to
+        the disk in place of two. The deletes come before the receive and are durable while the receive still waits, and
+        they stay when the receive ends without messages, with an error, or by a cancellation or the close of the client
+        (after which they may also not have happened; :meth:`delete_batch` tells). An error about the arguments, the
+        queue or the key comes before the deletes; after an error that comes later, ``details`` of the error has
+        ``acknowledged``. A repeat after a lost reply counts a handle that the first attempt made invalid as deleted. A
+        server without the feature gets a request for the deletes, then the receive.
+
         Args:
             max_messages: 1-256; an answer also ends before 1 MiB of bodies and headers.
             wait: how long to wait for the first message, 0-30 s; None = the queue's polling wait.
             visibility_timeout: how long the messages stay hidden, 1 s - 12 h; None = the queue's own.
+            acknowledge: up to 256 messages or receipt handles of this queue to delete first.
 
         Returns:
             The messages; empty if none came in time.
 
         Raises:
+            PartialFailure: messages of ``acknowledge`` failed; ``failures`` has each with its error, ``done`` the
+                deleted handles. Received messages were released, uncounted. An error of the receive is the cause.
+            OutcomeUnknown: with ``acknowledge``, the server did not answer; the messages may be deleted or not.
             QueueDeleted: the queue was deleted while the receive waited.
             TooManyInFlight: delete or release some first.
             ServerUnreachable, ConnectionLost, RequestTimeout: the server did not answer.
@@ -461,14 +481,42 @@ class Queue(Generic[BodyT]):
             None if visibility_timeout is None else to_ms(visibility_timeout, "visibility_timeout"),
         )
         tracing = channel.tracing
+        handles = _handles_of(acknowledge)
         started_ns = 0 if tracing is None else now_ns()
-        reply = await channel.receive(request)
+        reply = await (self._receive_after_deletes(request, handles) if handles else channel.receive(request))
         request_id = reply.request_id
         channel.counters.messages_received += len(reply.messages)
         messages = [Message(self, received, request_id) for received in reply.messages]
         if tracing is not None and messages:
             tracing.received(self.name, messages, started_ns)
         return messages
+
+    async def _receive_after_deletes(self, request: wire.ReceiveMessages, handles: list[int]) -> wire.MessagesReceived:
+        channel = self._channel
+        if channel.tracing is not None:
+            # A request of their own, so that the deletes have their span.
+            (await self._settlements.delete(handles)).raise_for_failures()
+            return await channel.receive(request)
+        deletes = Acknowledgement(handles)
+        try:
+            reply = await channel.receive(request, deletes)
+        except CmqError as error:
+            if deletes.failures:
+                raise _not_all_deleted(deletes, error.request_id) from error
+            if deletes.is_done:
+                error.details = {**error.details, "acknowledged": True}
+            elif deletes.is_uncertain and not isinstance(error, ClientClosed | OutcomeUnknown):
+                text = f"it is not known whether the messages were deleted: {error.text}"
+                raise OutcomeUnknown(text, request_id=error.request_id, connection_id=error.connection_id) from error
+            raise
+        if deletes.failures:
+            if reply.messages:
+                received = [message.receipt_handle for message in reply.messages]
+                # On failure, the visibility timeout makes the messages active again.
+                with suppress(CmqError):
+                    await self._settlements.release(received, count_receive=False)
+            raise _not_all_deleted(deletes, reply.request_id)
+        return reply
 
     async def peek(self, max_messages: int = 16, *, start: int = 0, states: Iterable[str] | None = None) -> PeekPage:
         """Return messages in the order of sending, without receiving them: counts, order and visibility stay.
@@ -793,14 +841,7 @@ class Queue(Generic[BodyT]):
         """
         if (time is None) == (ago is None):
             raise TypeError("rewind takes either time or ago")
-        ago_ms = None
-        if time is None:
-            ago_ms = to_ms(ago or 0, "ago")
-            if ago_ms < 0:
-                raise ValueError(f"ago is {ago!r}; it must not be negative")
-            time_ms = max(0, round(wall_clock() * 1000) - ago_ms)
-        else:
-            time_ms = to_moment_ms(time, "time", "rewind(ago=...)")
+        time_ms, ago_ms = _start_of_rewind(time, ago, "rewind(ago=...)")
         request = wire.RewindQueue(self._channel.next_request_id(), self.name, time_ms, strict, ago_ms)
         try:
             try:
@@ -808,10 +849,49 @@ class Queue(Generic[BodyT]):
             except NotSupported:
                 reply = await self._channel.ask(wire.RewindQueue, wire.Rewound, Repeat.ONCE, self.name, time_ms, strict)
         except TimeNotRewindable as error:
-            if error.nearest is not None:
-                error.add_note(f"The nearest possible time is {error.nearest}.")
+            _note_nearest(error)
             raise
         return Rewound(reply.messages, to_datetime(reply.time_ms), reply.clamped, reply.request_id)
+
+    async def preview_rewind(
+        self, time: datetime | float | None = None, *, ago: Duration | None = None
+    ) -> RewindPreview:
+        """Count the messages that a rewind would make active again now, and return the times that a rewind may have.
+        No message changes. Safe to cancel.
+
+        The count is exact for the moment of the reply; a rewind later also brings back messages deleted in between.
+
+        Args:
+            time: as for :meth:`rewind`; neither ``time`` nor ``ago`` = the whole rewind window.
+            ago: in place of ``time``, how long ago, by the clock of the server.
+
+        Raises:
+            TimeNotRewindable: the time is too late, or there is no window; ``nearest`` is the nearest possible time.
+            UnknownOperation: the server is older than this operation.
+            TypeError: the time is a duration, or neither a ``datetime`` nor a number; or both ``time`` and ``ago`` are
+                given.
+            ValueError: the time has no zone, or is a number that is not a time.
+        """
+        if time is not None and ago is not None:
+            raise TypeError("preview_rewind takes time or ago, not both")
+        time_ms, ago_ms = None, None
+        if time is not None or ago is not None:
+            time_ms, ago_ms = _start_of_rewind(time, ago, "preview_rewind(ago=...)")
+        kind = wire.PreviewRewind
+        try:
+            reply = await self._channel.ask(kind, wire.RewindPreview, Repeat.READ, self.name, time_ms, ago_ms)
+        except TimeNotRewindable as error:
+            _note_nearest(error)
+            raise
+        return RewindPreview(
+            reply.messages,
+            to_datetime(reply.time_ms),
+            reply.clamped,
+            to_datetime(reply.earliest_ms),
+            to_datetime(reply.latest_ms),
+            None if reply.oldest_ms is None else to_datetime(reply.oldest_ms),
+            reply.request_id,
+        )
 
     # ------------------------------------------------------------------ dead letters
 
@@ -993,8 +1073,33 @@ def _checked(result: BatchResult, *, check: bool) -> BatchResult:
     return result
 
 
+def _not_all_deleted(deletes: Acknowledgement, request_id: int | None) -> PartialFailure:
+    failures = deletes.failures
+    text = f"{len(failures)} of {len(deletes.handles)} messages were not deleted; the first, {failures[0]}"
+    return PartialFailure(text, failures, done=deletes.done, request_id=request_id)
+
+
 def _handle_of(item: Held) -> int:
     return item.receipt_handle if isinstance(item, Message) else item
+
+
+def _start_of_rewind(time: datetime | float | None, ago: Duration | None, hint: str) -> tuple[int, int | None]:
+    """Return the wire time of a rewind and, if the server counts back from its own time, the duration.
+
+    Raises:
+        TypeError, ValueError: the time or the duration is not valid; ``hint`` is the call for a duration.
+    """
+    if time is not None:
+        return to_moment_ms(time, "time", hint), None
+    ago_ms = to_ms(ago or 0, "ago")
+    if ago_ms < 0:
+        raise ValueError(f"ago is {ago!r}; it must not be negative")
+    return max(0, round(wall_clock() * 1000) - ago_ms), ago_ms
+
+
+def _note_nearest(error: TimeNotRewindable) -> None:
+    if error.nearest is not None:
+        error.add_note(f"The nearest possible time is {error.nearest}.")
 
 
 def _at_ms(at: datetime | float, delay: Duration | None) -> int:

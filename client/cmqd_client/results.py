@@ -293,6 +293,24 @@ class Rewound(msgspec.Struct, frozen=True):
     request_id: int
 
 
+class RewindPreview(msgspec.Struct, frozen=True):
+    """The result that a rewind would have at the time of the request."""
+
+    messages: int
+    """Number of messages that would be active again."""
+    time: datetime
+    """Start of the rewind: the requested time, or the nearest possible time."""
+    clamped: bool
+    """True if the requested time lies before the rewind window, so the nearest possible time was used."""
+    earliest: datetime
+    """Start of the rewind window."""
+    latest: datetime
+    """Latest possible time: the send of the oldest message that is active or in flight, or now."""
+    oldest: datetime | None
+    """Time at or shortly before the send of the oldest message that can come back; None = no message can."""
+    request_id: int
+
+
 class Redrive(msgspec.Struct, frozen=True):
     """A redrive at the time of the request: messages of a dead-letter queue on their way back."""
 

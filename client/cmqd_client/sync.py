@@ -20,10 +20,11 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Generic, Self, TypeAlias, TypeVar, Unpack, cast, overload
 
-from cmqd_client.accounts import AccessKey, AccountQueue, AccountQueuePage, KeySecret
+from cmqd_client.accounts import AccessKey, AccountQueue, AccountQueuePage, KeySecret, OwnKey
 from cmqd_client.accounts import Accounts as AsyncAccounts
 from cmqd_client.address import Address
 from cmqd_client.attributes import QueueAttributes, QueueInfo
+from cmqd_client.audit import AuditPage
 from cmqd_client.bodies import BodyCodec, BodyFormat, BodyT, PoisonPolicy
 from cmqd_client.check_answers import CHECK_TIMEOUT, CHECKS_AT_ONCE
 from cmqd_client.client import PATIENCE, SAME_PATIENCE
@@ -39,8 +40,10 @@ from cmqd_client.durations import Duration, to_seconds
 from cmqd_client.errors import PoisonMessage
 from cmqd_client.events import ClientState, ClientStatistics, OnEvent
 from cmqd_client.half_messages import Checker, LocalBatchTransaction, LocalTransaction, TransactionResult
+from cmqd_client.inspection import ConnectionPage, Setting, WaitingReceivePage
 from cmqd_client.intake import MessageT
 from cmqd_client.key_changes import KeyWatch, OnKeyChange
+from cmqd_client.matches import TopicMatch
 from cmqd_client.message_ids import MessageId
 from cmqd_client.metrics import Metrics, QueueMetricsPage, TopicMetricsPage, TopMetrics
 from cmqd_client.outgoing import Outgoing
@@ -49,6 +52,7 @@ from cmqd_client.queue import ConsumedMessage as AsyncConsumedMessage
 from cmqd_client.queue import Message as AsyncMessage
 from cmqd_client.queue import Queue as AsyncQueue
 from cmqd_client.queue import ReceiptHandle
+from cmqd_client.queue_summaries import QueueSummaryPage
 from cmqd_client.requests import REPLY_TIMEOUT, Reply
 from cmqd_client.results import (
     BatchResult,
@@ -61,6 +65,7 @@ from cmqd_client.results import (
     PeekPage,
     QueuePage,
     Redrive,
+    RewindPreview,
     Rewound,
     SegmentsSealed,
     Sent,
@@ -72,6 +77,7 @@ from cmqd_client.results import (
 from cmqd_client.running import STOP_SIGNALS, run_consumers
 from cmqd_client.schedules import ScheduleInfo, SchedulePage
 from cmqd_client.schedules import Schedules as AsyncSchedules
+from cmqd_client.segments import SegmentPage
 from cmqd_client.subscription import (
     DeliveriesDone,
     RotatedSecret,
@@ -84,7 +90,9 @@ from cmqd_client.topic import Published, TopicAttributes, TopicInfo, TopicPage
 from cmqd_client.topic import Topic as AsyncTopic
 from cmqd_client.transactions import TransactionProducer as AsyncTransactionProducer
 from cmqd_protocol.limits import DEFAULT_HEARTBEAT_MS
+from cmqd_types.inspection import ConnectionSort
 from cmqd_types.messages import Headers
+from cmqd_types.queues import QueueSelection, QueueSort
 
 __all__ = [
     "Accounts",
@@ -339,6 +347,15 @@ class Accounts(Synchronous[AsyncAccounts]):
         """
         return self.portal.call(lambda: self.asynchronous.watch_keys(on_change))
 
+    def own_key(self) -> OwnKey:
+        """Read the key of this client: its account, and the roles and name patterns that the server checks now. For
+        every key. Safe to cancel.
+
+        Raises:
+            UnknownOperation: the server is older than this operation.
+        """
+        return self.portal.call(self.asynchronous.own_key)
+
     def keys(self, *, account: str | None = None) -> Listing[AccessKey]:
         """List all keys of an account, without their secrets."""
         return self.portal.call(lambda: self.asynchronous.keys(account=account))
@@ -528,6 +545,38 @@ class Client(Synchronous[AsyncClient]):
             limit: most queues of a page, 1-1,000.
         """
         return self.portal.call(lambda: self.asynchronous.queues(search=search, offset=offset, limit=limit))
+
+    def queue_summaries(
+        self,
+        *,
+        search: str = "",
+        sort: QueueSort = "name",
+        descending: bool = False,
+        selection: QueueSelection = "all",
+        offset: int = 0,
+        limit: int = 100,
+    ) -> QueueSummaryPage:
+        """List queues of the account with their messages by state, age and traffic, in any order. Safe to cancel.
+
+        Each queue is shown as of its own moment, and a figure may change between two pages: a queue can be on both
+        pages, or on neither.
+
+        Args:
+            search: only queues with this word in the name.
+            sort: a figure. ``age`` is the age of the oldest message that consumers can receive or hold.
+            descending: the largest figures first; queues with equal figures are always in order of name.
+            selection: the kind of queues; ``with_messages`` = in any state but rewindable.
+            offset: number of queues to skip.
+            limit: most queues of a page, 1-1,000.
+
+        Raises:
+            UnknownOperation: the server is older than this operation.
+        """
+        return self.portal.call(
+            lambda: self.asynchronous.queue_summaries(
+                search=search, sort=sort, descending=descending, selection=selection, offset=offset, limit=limit
+            )
+        )
 
     def delete_queue(self, name: str) -> Done:
         """Delete a queue with all its messages. Not repeated after a lost reply.
@@ -824,6 +873,124 @@ class Client(Synchronous[AsyncClient]):
             UnknownOperation: the server is older than this operation.
         """
         return self.portal.call(lambda: self.asynchronous.top_metrics(limit))
+
+    def segments(self, *, after: int = 0, limit: int = 100) -> SegmentPage:
+        """Return segments of the server's log by number: rows, times, size, and what keeps each on disk. Safe to
+        cancel.
+
+        The server counts in steps, so each segment shows its own moment.
+
+        Args:
+            after: begin behind this number: ``next`` of the previous page.
+            limit: most segments of a page, 1-1,000. A page may have fewer before the end.
+
+        Raises:
+            PermissionDenied: the account is not ``admin``.
+            UnknownOperation: the server is older than this operation.
+        """
+        return self.portal.call(lambda: self.asynchronous.segments(after=after, limit=limit))
+
+    def connections(
+        self,
+        *,
+        search: str = "",
+        sort: ConnectionSort = "since",
+        descending: bool = False,
+        offset: int = 0,
+        limit: int = 100,
+    ) -> ConnectionPage:
+        """List the connections of the account that have authenticated; for ``admin``, of all accounts. Safe to cancel.
+
+        Args:
+            search: only connections with this text in account, key id, address or product, in upper or lower case.
+            sort: the order; equal connections are listed in the order of their numbers.
+            descending: largest or latest first.
+            offset: number of connections to skip.
+            limit: most connections of the page, 1-1,000.
+
+        Raises:
+            PermissionDenied: the key has not the role ``manage``.
+            UnknownOperation: the server is older than this operation.
+        """
+        return self.portal.call(
+            lambda: self.asynchronous.connections(
+                search=search, sort=sort, descending=descending, offset=offset, limit=limit
+            )
+        )
+
+    def waiting_receives(
+        self, *, search: str = "", connection_id: int | None = None, offset: int = 0, limit: int = 100
+    ) -> WaitingReceivePage:
+        """List the receives of the account that wait for messages, in order of arrival; for ``admin``, of all accounts.
+        Safe to cancel.
+
+        Args:
+            search: only receives with this text in queue, account or key id, in upper or lower case.
+            connection_id: only receives of this connection; None = of all connections.
+            offset: number of receives to skip.
+            limit: most receives of the page, 1-1,000.
+
+        Raises:
+            PermissionDenied: the key has not the role ``manage``.
+            UnknownOperation: the server is older than this operation.
+        """
+        return self.portal.call(
+            lambda: self.asynchronous.waiting_receives(
+                search=search, connection_id=connection_id, offset=offset, limit=limit
+            )
+        )
+
+    def settings(self) -> Listing[Setting]:
+        """Return the settings of the server that are in force, each with default, origin and meaning. Safe to cancel.
+
+        Raises:
+            PermissionDenied: the account is not ``admin``, or the key has not the role ``manage``.
+            UnknownOperation: the server is older than this operation.
+        """
+        return self.portal.call(self.asynchronous.settings)
+
+    def audit_entries(
+        self,
+        *,
+        account: str | None = None,
+        before: int | None = None,
+        after: int = 0,
+        since: datetime | float | None = None,
+        until: datetime | float | None = None,
+        search: str = "",
+        operation: str = "",
+        limit: int = 100,
+    ) -> AuditPage:
+        """Return entries of the audit trail, newest first: the administrative operations of the last 90 days. Safe to
+        cancel.
+
+        Args:
+            account: account of the changed objects; None = the caller's own, for ``admin`` every account.
+            before: only entries with a lower id: ``next`` of the previous page.
+            after: only entries with a higher id, for a program that has the older entries.
+            since: only entries of this time or later.
+            until: only entries before this time.
+            search: only entries with this text, in any case: in the account, key, peer, operation, name or changes.
+            operation: only entries of this operation, such as ``delete_queue``.
+            limit: most entries of a page, 1-1,000.
+
+        Raises:
+            PermissionDenied: the key has not the role ``manage`` for every name, or the account is another account and
+                the caller is not ``admin``.
+            UnknownOperation: the server is older than this operation.
+        """
+        return self.portal.call(
+            lambda: self.asynchronous.audit_entries(
+                account=account,
+                before=before,
+                after=after,
+                since=since,
+                until=until,
+                search=search,
+                operation=operation,
+                limit=limit,
+            )
+        )
 
     def seal_segments(self) -> SegmentsSealed:
         """Have the server seal the current segment of the log, so that readers of the log find all earlier changes in
@@ -1181,7 +1348,12 @@ class Queue(Synchronous[AsyncQueue[BodyT]]):
         )
 
     def receive(
-        self, max_messages: int = 1, *, wait: Duration | None = None, visibility_timeout: Duration | None = None
+        self,
+        max_messages: int = 1,
+        *,
+        wait: Duration | None = None,
+        visibility_timeout: Duration | None = None,
+        acknowledge: Iterable[Held] = (),
     ) -> list[Message[BodyT]]:
         """Receive messages; wait for the first message if the queue has no active message.
 
@@ -1196,23 +1368,41 @@ class Queue(Synchronous[AsyncQueue[BodyT]]):
         counting the receive. The same happens when an attempt times out. An interrupt (Ctrl-C)
         therefore loses no message; ``wait`` is cheaper.
 
+        With ``acknowledge``, handled messages are deleted in the request of the receive: one request and one write to
+        the disk in place of two. The deletes come before the receive and are durable while the receive still waits, and
+        they stay when the receive ends without messages, with an error, or by a cancellation or the close of the client
+        (after which they may also not have happened; :meth:`delete_batch` tells). An error about the arguments, the
+        queue or the key comes before the deletes; after an error that comes later, ``details`` of the error has
+        ``acknowledged``. A repeat after a lost reply counts a handle that the first attempt made invalid as deleted. A
+        server without the feature gets a request for the deletes, then the receive.
+
         Args:
             max_messages: 1-256; an answer also ends before 1 MiB of bodies and headers.
             wait: how long to wait for the first message, 0-30 s; None = the queue's polling wait.
             visibility_timeout: how long the messages stay hidden, 1 s - 12 h; None = the queue's own.
+            acknowledge: up to 256 messages or receipt handles of this queue to delete first.
 
         Returns:
             The messages; empty if none came in time.
 
         Raises:
+            PartialFailure: messages of ``acknowledge`` failed; ``failures`` has each with its error, ``done`` the
+                deleted handles. Received messages were released, uncounted. An error of the receive is the cause.
+            OutcomeUnknown: with ``acknowledge``, the server did not answer; the messages may be deleted or not.
             QueueDeleted: the queue was deleted while the receive waited.
             TooManyInFlight: delete or release some first.
             ServerUnreachable, ConnectionLost, RequestTimeout: the server did not answer.
         """
+        acknowledge = list(acknowledge)
         return [
             Message(element, self.portal)
             for element in self.portal.call(
-                lambda: self.asynchronous.receive(max_messages, wait=wait, visibility_timeout=visibility_timeout)
+                lambda: self.asynchronous.receive(
+                    max_messages,
+                    wait=wait,
+                    visibility_timeout=visibility_timeout,
+                    acknowledge=[entry.asynchronous if isinstance(entry, Message) else entry for entry in acknowledge],
+                )
             )
         ]
 
@@ -1534,6 +1724,25 @@ class Queue(Synchronous[AsyncQueue[BodyT]]):
             ValueError: the time has no zone, or is a number that is not a time.
         """
         return self.portal.call(lambda: self.asynchronous.rewind(time, ago=ago, strict=strict))
+
+    def preview_rewind(self, time: datetime | float | None = None, *, ago: Duration | None = None) -> RewindPreview:
+        """Count the messages that a rewind would make active again now, and return the times that a rewind may have.
+        No message changes. Safe to cancel.
+
+        The count is exact for the moment of the reply; a rewind later also brings back messages deleted in between.
+
+        Args:
+            time: as for :meth:`rewind`; neither ``time`` nor ``ago`` = the whole rewind window.
+            ago: in place of ``time``, how long ago, by the clock of the server.
+
+        Raises:
+            TimeNotRewindable: the time is too late, or there is no window; ``nearest`` is the nearest possible time.
+            UnknownOperation: the server is older than this operation.
+            TypeError: the time is a duration, or neither a ``datetime`` nor a number; or both ``time`` and ``ago`` are
+                given.
+            ValueError: the time has no zone, or is a number that is not a time.
+        """
+        return self.portal.call(lambda: self.asynchronous.preview_rewind(time, ago=ago))
 
     def dead_letter_sources(self) -> Listing[str]:
         """List the names of the queues that use this queue as their dead-letter queue."""
@@ -2172,6 +2381,23 @@ class Topic(Synchronous[AsyncTopic[BodyT]]):
             ValueError: the string is not a message id.
         """
         return self.portal.call(lambda: self.asynchronous.deliveries(message_id))
+
+    def match(self, *, tags: Iterable[str] | None = None, routing_key: str | None = None) -> TopicMatch:
+        """Find the subscriptions that would get a message with these labels, and why the others would not.
+
+        Nothing is published, and nothing changes. The server tests the labels with the code of a publish.
+
+        Args:
+            tags: on a tag topic, up to 10 tags; None = no tags.
+            routing_key: on a routing topic, where it must be given.
+
+        Raises:
+            TopicNotFound: the topic does not exist.
+            InvalidArgument: the labels are not legal, or are of the other kind of topic.
+            TypeError: a string where tags are expected.
+        """
+        tags = tags if isinstance(tags, str | None) else list(tags)
+        return self.portal.call(lambda: self.asynchronous.match(tags=tags, routing_key=routing_key))
 
     def attributes(self) -> TopicInfo:
         """Return attributes, counts and facts, as of now."""

@@ -16,6 +16,7 @@ from cmqd_client.bodies import BodyCodec, BodyT
 from cmqd_client.channel import Channel
 from cmqd_client.deliveries import MessageDeliveries, message_deliveries
 from cmqd_client.infos import info_fields
+from cmqd_client.matches import TopicMatch, topic_match
 from cmqd_client.message_ids import MessageId, id_number, printed_id
 from cmqd_client.outgoing import checked_body
 from cmqd_client.queue import Queue
@@ -359,6 +360,27 @@ class Topic(Generic[BodyT]):
         number = id_number(message_id)
         return message_deliveries(
             await self._channel.ask(wire.GetMessageDeliveries, wire.MessageDeliveries, Repeat.READ, self.name, number)
+        )
+
+    async def match(self, *, tags: Iterable[str] | None = None, routing_key: str | None = None) -> TopicMatch:
+        """Find the subscriptions that would get a message with these labels, and why the others would not.
+
+        Nothing is published, and nothing changes. The server tests the labels with the code of a publish.
+
+        Args:
+            tags: on a tag topic, up to 10 tags; None = no tags.
+            routing_key: on a routing topic, where it must be given.
+
+        Raises:
+            TopicNotFound: the topic does not exist.
+            InvalidArgument: the labels are not legal, or are of the other kind of topic.
+            TypeError: a string where tags are expected.
+        """
+        labels = None if tags is None else strings(tags, "tags")
+        return topic_match(
+            await self._channel.ask(
+                wire.MatchSubscriptions, wire.SubscriptionsMatched, Repeat.READ, self.name, labels, routing_key
+            )
         )
 
     # ------------------------------------------------------------------ the topic itself

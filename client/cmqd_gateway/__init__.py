@@ -1,9 +1,11 @@
-"""The gateway: an HTTP server that is a client of the broker. CMQ's API 2.0, a JSON API, metrics and health.
+"""The gateway: an HTTP server that is a client of the broker. CMQ's API 2.0, a JSON API, the console and metrics.
 
     server ─────────── the application, its listeners and its end
       ├── tls_port           sockets of HTTPS up to the end of the TLS handshake; the certificate in use
       ├── connection_guard   limits of an HTTP connection: slow heads, slow readers, the number of connections
       ├── cmq/               API 2.0: signature, parameters, actions, errors
+      ├── rest/              the JSON API
+      ├── console/           pages for people, over the JSON API
       ├── key_secrets        secrets of keys, for a second at most
       ├── broker_connections clients of the native protocol per key, and clients of their own for long polls
       └── hand_over          the messages of an answer that is not written go back to their queue

@@ -184,6 +184,7 @@ async def _run(settings: Settings, address: Address, metrics_key: KeySecret | No
     gateway = Gateway(settings, keys, partial(client_of, address, settings))
     gateway.metrics_key = metrics_key
     gateway.readiness.probe = keys.probe
+    gateway.sampler.own_keys = [own_key] if metrics_key is None else [own_key, metrics_key]
     server = GatewayServer(gateway)
     reload = Reload(server, settings)
     loop.add_signal_handler(signal.SIGHUP, reload.begin)
@@ -191,7 +192,7 @@ async def _run(settings: Settings, address: Address, metrics_key: KeySecret | No
         _watch_parent(parent_fd, reload.begin, stopped.set)
     # The gateway listens before the broker answers, and refuses requests until then. Therefore broker and gateway can
     # start in any order.
-    opening = asyncio.create_task(keys.open(gateway.secrets.forget))
+    opening = asyncio.create_task(keys.open(gateway.key_changed))
     opening.add_done_callback(lambda _: stopped.set() if _failure(opening) else None)
     try:
         await server.start()

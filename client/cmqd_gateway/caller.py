@@ -37,7 +37,11 @@ async def key_of_authorization(secrets: KeySecrets, authorization: str | None, a
     pair = _pair(authorization)
     if pair is None:
         raise NotAuthenticated("the request needs a key: Authorization: Basic, or Bearer SECRET_ID:SECRET_KEY")
-    secret_id, secret_key = pair
+    return await key_of_pair(secrets, *pair, address)
+
+
+async def key_of_pair(secrets: KeySecrets, secret_id: str, secret_key: str, address: str | None) -> KeySecret:
+    """Return the key of a key pair; see :func:`key_of_authorization`."""
     key = await secrets.find(secret_id, address)
     # Compared also for an unknown id: the time of the answer must not distinguish unknown ids from wrong secrets.
     expected = "" if key is None else key.secret_key

@@ -10,6 +10,9 @@ from aiohttp import web
 
 from cmqd_gateway.broker_connections import BrokerConnections, MakeClient, TooManyKeysInUse
 from cmqd_gateway.connection_guard import ConnectionGuards
+from cmqd_gateway.console.sampler import Sampler
+from cmqd_gateway.console.sessions import Sessions
+from cmqd_gateway.console.streams import Streams
 from cmqd_gateway.hand_over import HandOver, TakeBack
 from cmqd_gateway.key_secrets import KeySecret, KeySecrets, KeySource
 from cmqd_gateway.log_lines import SparseWarning
@@ -56,6 +59,8 @@ class Gateway:
         self.settings: Settings = settings
         self.secrets: KeySecrets = KeySecrets(source, now)
         """Secrets of keys; forget a key here when the broker reports a change."""
+        self.sessions: Sessions = Sessions(self.secrets, wall_clock)
+        """Sessions of browsers."""
         self.connections: BrokerConnections = BrokerConnections(
             make_client, settings.gateway_connections, settings.key_idle_seconds, now
         )
@@ -76,6 +81,10 @@ class Gateway:
         """The key that reads the figures; None = the key of the request."""
         self.readiness: Readiness = Readiness(now)
         """The readiness of the broker; its probe uses the gateway's own key."""
+        self.sampler: Sampler = Sampler(self.connections, self.secrets, now, wall_clock)
+        """The figures of the console."""
+        self.streams: Streams = Streams(self.sampler, self.readiness.is_ready, wall_clock)
+        """The event streams of the console."""
         self.is_draining = False
         """True while the gateway is ending: no more connections are accepted, and answers close their connections."""
         self.paused_refusals: int = 0
@@ -87,9 +96,15 @@ class Gateway:
         self._no_hand_overs = asyncio.Event()
         self._no_hand_overs.set()
 
+    def key_changed(self, secret_id: str | None) -> None:
+        """Forget a key that the broker reports as changed, and check its pages of the console; None = all keys."""
+        self.secrets.forget(secret_id)
+        self.streams.key_changed(secret_id)
+
     async def end_polls(self) -> None:
-        """End the long polls, and answer further polls as ended. Other requests are served."""
+        """End the long polls and event streams, and answer further polls as ended. Other requests are served."""
         self.is_draining = True
+        self.streams.end_all()
         await self.connections.end_polls()
 
     async def close(self) -> None:
@@ -105,6 +120,8 @@ class Gateway:
         while self._undoing:
             await asyncio.wait(self._undoing)
         self._not_given_back.flush()
+        await self.streams.stop()
+        await self.sampler.close()
         await self.readiness.close()
         await self.figures.close()
         await self.connections.close()

@@ -19,6 +19,8 @@ from aiohttp import web
 
 from cmqd_gateway.cmq import endpoint
 from cmqd_gateway.connection_guard import CHECK_SECONDS, MAX_HEAD_BYTES
+from cmqd_gateway.console import events as console_events
+from cmqd_gateway.console import routes as console_routes
 from cmqd_gateway.gateway import Gateway
 from cmqd_gateway.log_lines import get_logger
 from cmqd_gateway.monitoring import routes as monitoring_routes
@@ -75,6 +77,7 @@ class GatewayServer:
             await self.close()
             raise
         self._checker = asyncio.create_task(self._check())
+        self.gateway.sampler.start()
 
     async def reload_tls(self, certificate: Path, key: Path) -> bool:
         """Use these files for all later handshakes; return False if they cannot be used, or without HTTPS.
@@ -185,6 +188,9 @@ class GatewayServer:
 def _api_routes(gateway: Gateway) -> Iterable[web.AbstractRouteDef]:
     yield from endpoint.routes(gateway)
     yield from rest_routes.routes(gateway)
+    # Before the console's pages, which take every other path below /console/.
+    yield from console_events.routes(gateway)
+    yield from console_routes.routes(gateway)
     yield from monitoring_routes.routes(gateway, with_metrics=not gateway.settings.metrics_listen)
 
 

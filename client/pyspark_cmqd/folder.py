@@ -34,7 +34,7 @@ from cmqd_segment.manifest import (
 )
 from cmqd_segment.newer import NewerFormatError
 from cmqd_segment.scan import readable_segments, sealed_segments, verify_each
-from cmqd_segment.schema import SegmentFormatError, open_read_only
+from cmqd_segment.schema import SegmentFormatError, open_read_only, pragma
 from pyspark_cmqd.errors import HIDDEN, FolderError, NewerFolderError, OptionError, SegmentReclaimedError, masked
 from pyspark_cmqd.options import Options, is_url
 from pyspark_cmqd.plan import View, describe, is_sealed
@@ -182,9 +182,8 @@ class Folder:
             if first is None:
                 return None
             times = raw.execute("SELECT time_ms FROM log WHERE lsn IN (?, ?) ORDER BY lsn", (first, last)).fetchall()
-        size = path.stat().st_size
-        with contextlib.suppress(FileNotFoundError):
-            size += path.with_name(f"{path.name}-wal").stat().st_size
+            # Pages with those in the WAL. The length of the WAL tells nothing, because it may be filled ahead.
+            size = pragma(raw, "page_count") * pragma(raw, "page_size")
         return structs.replace(
             entry, first_lsn=first, last_lsn=last, first_ms=times[0][0], last_ms=times[-1][0], bytes=size
         )

@@ -55,6 +55,7 @@ class Broker:
         # Messages
         self.send_all = parts.send.send_all
         self.receive_all = parts.receive.receive_all
+        self.waiting_receive = parts.runtime.waiters.get
         self.cancel_receive = parts.receive.cancel_receive
         self.delete_all = parts.settle.delete_all
         self.change_visibility = parts.settle.change_visibility
@@ -62,12 +63,15 @@ class Broker:
         self.dead_letter = parts.rejections.dead_letter
         self.peek = parts.peek.peek
         self.rewind = parts.rewind.rewind
+        self.preview_rewind = parts.rewind.preview
 
         # Queues
         self.create_queue = parts.queues.create
         self.ensure_queue = parts.queues.ensure
         self.list_queues = parts.queues.list_names
         self.list_all_queues = parts.queues.list_all
+        self.check_queue_summaries = parts.queue_summaries.check
+        self.queue_summaries = parts.queue_summaries.page
         self.queue_info = parts.queues.info
         self.set_queue_attributes = parts.queues.set_attributes
         self.dead_letter_sources = parts.queues.dead_letter_sources
@@ -103,6 +107,7 @@ class Broker:
         self.unsubscribe = parts.topics.unsubscribe
         self.retry_deliveries = parts.topics.retry_deliveries
         self.drop_deliveries = parts.topics.drop_deliveries
+        self.match_subscriptions = parts.matches.match
         self.peek_deliveries = parts.undelivered.peek_deliveries
         self.retry_delivery = parts.undelivered.retry_delivery
         self.drop_delivery = parts.undelivered.drop_delivery
@@ -125,6 +130,12 @@ class Broker:
         self.check_top_limit = parts.top_metrics.check_limit
         self.add_up_totals = parts.metrics.totals
         self.count_objects = parts.metrics.objects
+        self.holders_of = parts.holders.of_ranges
+
+        # Audit trail
+        self.audit_record = parts.audit.record
+        self.audit_entries = parts.audit.entries
+        self.check_audit_limit = parts.audit.check_limit
 
         # Time and recovery
         self.next_deadline_ms = parts.runtime.agenda.next_due_ms

@@ -61,6 +61,10 @@ class Limits(msgspec.Struct, frozen=True):
     max_dedup_ids: int = 1_000_000
     """Per queue or topic; a dedup id costs about 140 bytes of memory and its text."""
     dedup_life_ms: int = 300_000
+    max_audit_entries: int = 100_000
+    """Of all accounts; an entry costs about 400 bytes of memory."""
+    audit_ms: int = 90 * 86_400_000
+    """Time for which the audit trail has an entry."""
     max_rejection_bytes: int = 256
     """Of the reason that a consumer gives for a move to the dead-letter queue: a sentence, kept in the origin."""
     max_dead_letter_sources: int = 6

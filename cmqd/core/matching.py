@@ -14,7 +14,7 @@ in decisions/0050-matching-by-columns.md.
 
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import compress
 from typing import Generic, Protocol, TypeVar
 
@@ -119,6 +119,41 @@ def _check_key(key: object, field: str) -> str:
     return key
 
 
+def differs_at(binding_key: str, routing_key: str) -> int:
+    """Return the number of the word, from 1, at which a routing key leaves a binding key; 0 if the keys match.
+
+    The words before it are the beginning of a routing key that matches; with this word they are not. A routing key that
+    ends too early leaves the binding key behind its last word.
+    """
+    # Bit n of a set of states stands for "the first n words of the binding key are covered". A ``#`` keeps its state
+    # with any word, and its state reaches the next state without a word.
+    hashes = stars = ends = 0
+    literals: dict[str, int] = {}
+    for state, word in enumerate(binding_key.split(".")):
+        bit = 1 << state
+        if word == "#":
+            hashes |= bit
+        elif word == "*":
+            stars |= bit
+        else:
+            literals[word] = literals.get(word, 0) | bit
+        ends = bit << 1
+    states = _through_hashes(1, hashes)
+    number = 0
+    for number, word in enumerate(routing_key.split("."), 1):
+        advancing = states & (literals.get(word, 0) | (stars if word else 0))
+        states = _through_hashes(advancing << 1 | states & hashes, hashes)
+        if not states:
+            return number
+    return 0 if states & ends else number + 1
+
+
+def _through_hashes(states: int, hashes: int) -> int:
+    while more := (states & hashes) << 1 & ~states:
+        states |= more
+    return states
+
+
 L = TypeVar("L")
 """Labels of a message in a hashable form: its tags as a tuple, or its routing key."""
 L_contra = TypeVar("L_contra", contravariant=True)
@@ -135,6 +170,12 @@ class Rules(Protocol[L_contra]):
 
     def members(self, labels: L_contra) -> int:
         """Return the set of subscribers that get a message with these labels."""
+        ...
+
+    def accepting(self, labels: L_contra) -> Callable[[int, Sequence[str]], list[bool]]:
+        """Return a function that takes the index of a subscriber and its filters, and returns for each filter whether
+        the filter accepts these labels.
+        """
         ...
 
 
@@ -192,6 +233,19 @@ class Matcher(Generic[L]):
                 self._tuples.clear()
             subscribers = self._tuples[members] = self._as_tuple(members)
         return subscribers
+
+    def examine(self, labels: L) -> Iterator[tuple[int, bool, list[tuple[str, bool]]]]:
+        """Yield every subscriber, ascending: whether it gets a message with these labels, and each of its filters with
+        the answer whether the filter accepts the labels.
+
+        Remembers nothing: a test must not displace the answers that publishes use. ``prepare`` must have completed.
+        """
+        members = self._rules.members(labels)
+        accepting = self._rules.accepting(labels)
+        for index, subscriber in enumerate(self._ids):
+            filters = self._filters[subscriber]
+            accepted = accepting(index, filters)
+            yield subscriber, bool(members >> index & 1), list(zip(filters, accepted, strict=True))
 
     def prepare(self, units: int) -> int:
         """Build the sets for the next match, about ``units`` microseconds of work; return the units that are left.
@@ -258,6 +312,11 @@ class TagRules:
         for tag in labels:
             members |= by_tag.get(tag, 0)
         return members
+
+    def accepting(self, labels: tuple[str, ...]) -> Callable[[int, Sequence[str]], list[bool]]:
+        """See ``Rules.accepting``."""
+        by_tag = self._by_tag
+        return lambda index, filters: [tag in labels and bool(by_tag[tag] >> index & 1) for tag in filters]
 
 
 class _Column:
@@ -382,6 +441,21 @@ class KeyRules:
 
     def members(self, labels: str) -> int:
         """See ``Rules.members``."""
+        keys = self._keys(labels)
+        subscribers = self._subscribers
+        members = 0
+        while keys:
+            members |= keys
+            keys >>= subscribers
+        return members & ((1 << subscribers) - 1)
+
+    def accepting(self, labels: str) -> Callable[[int, Sequence[str]], list[bool]]:
+        """See ``Rules.accepting``."""
+        keys, subscribers = self._keys(labels), self._subscribers
+        return lambda index, filters: [bool(keys >> (plane * subscribers + index) & 1) for plane in range(len(filters))]
+
+    def _keys(self, labels: str) -> int:
+        """Return the keys that accept a routing key."""
         words = labels.split(".")
         fitting = self._fitting
         keys = fitting[len(words)] if len(words) < len(fitting) else fitting[-1]
@@ -392,12 +466,7 @@ class KeyRules:
                 keys &= column.by_word.get(word, column.other)
         if self._several:
             keys |= self._simulate(words)
-        subscribers = self._subscribers
-        members = 0
-        while keys:
-            members |= keys
-            keys >>= subscribers
-        return members & ((1 << subscribers) - 1)
+        return keys
 
     def _simulate(self, words: Sequence[str]) -> int:
         """Return the keys with several ``#`` that accept these words."""

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
 from cmqd.core.errors import DomainError
 from cmqd_segment.records import AnyRecord, Runs, StoredMessage
-from cmqd_types.messages import Headers, Labels
+from cmqd_types.messages import Headers, Labels, ReceivedMessage
 
 T = TypeVar("T")
 
@@ -182,6 +182,11 @@ class ReceiveRequest(Protocol):
         """None = the queue's."""
         ...
 
+    @property
+    def acknowledge(self) -> list[int] | None:
+        """Receipt handles of messages to delete before the receive; None = a receive without deletes."""
+        ...
+
 
 class PublishRequest(msgspec.Struct, frozen=True, gc=False):
     """A publish of a batch of publishes; see ``Broker.publish``."""
@@ -293,3 +298,15 @@ class HandlesDone(msgspec.Struct, frozen=True):
     next_visible_ms: int = 0
     done: int = 0
     """Number of deleted messages."""
+
+
+class ReceivedAfterDeletes(msgspec.Struct, frozen=True):
+    """Reply of a receive with deletes. The deletes are carried out, whatever ``reply`` is."""
+
+    deletes: HandlesDone
+    reply: list[ReceivedMessage] | Waiting | DomainError
+    """Reply of the receive; a DomainError came after the deletes."""
+
+
+ReceiveReply: TypeAlias = list[ReceivedMessage] | Waiting | DomainError | ReceivedAfterDeletes
+"""Reply of a receive; ``ReceivedAfterDeletes`` if and only if a request with ``acknowledge`` was not refused whole."""

@@ -9,6 +9,7 @@ from typing import Any
 from cmqd.core.calendar import Calendar
 from cmqd.core.facts.facts import Facts
 from cmqd.core.limits import Limits
+from cmqd.core.operations.audit import Audit
 from cmqd.core.operations.auto_delete import AutoDelete
 from cmqd.core.operations.batches import Batches
 from cmqd.core.operations.checks import Checks
@@ -17,12 +18,15 @@ from cmqd.core.operations.delays import Delays
 from cmqd.core.operations.deliver import Deliver
 from cmqd.core.operations.expiry import Expiry
 from cmqd.core.operations.floors import Floors
+from cmqd.core.operations.holders import Holders
 from cmqd.core.operations.leases import Leases
+from cmqd.core.operations.matches import Matches
 from cmqd.core.operations.metrics import Metrics
 from cmqd.core.operations.moves import Moves
 from cmqd.core.operations.peek import Peek
 from cmqd.core.operations.prefetch import Prefetch
 from cmqd.core.operations.publish import Publish
+from cmqd.core.operations.queue_summaries import QueueSummaries
 from cmqd.core.operations.queues import QueueAdmin
 from cmqd.core.operations.receive import Receive
 from cmqd.core.operations.redrives import Redrives
@@ -67,8 +71,8 @@ class Parts:
 
         self.send = Send(facts, runtime, batches, store, serving)
         self.schedules = Schedules(facts, runtime, self.send, calendar)
-        self.receive = Receive(facts, runtime, serving)
         self.settle = Settle(facts, runtime, handles, serving, leases, dead_letters)
+        self.receive = Receive(facts, runtime, serving, self.settle)
         self.rejections = Rejections(facts, runtime, handles, self.settle, store, serving)
         self.peek = Peek(facts, runtime)
         self.rewind = Rewind(facts, runtime, serving)
@@ -76,13 +80,17 @@ class Parts:
         self.transactions = Transactions(facts, runtime, batches, store, serving, self.checks)
         self.redrives = Redrives(facts, runtime, reservations, serving)
         self.queues = QueueAdmin(facts, runtime, floors, serving, self.receive, self.checks, reservations, dead_letters)
+        self.queue_summaries = QueueSummaries(facts, runtime)
         self.auto_delete = AutoDelete(facts, runtime, self.queues)
         self.deliver = Deliver(facts, runtime, store, serving, seed)
         self.publish = Publish(facts, runtime, store, serving, self.deliver)
         self.topics = TopicAdmin(facts, runtime, self.deliver)
+        self.matches = Matches(facts, runtime)
         self.undelivered = Undelivered(facts, runtime, self.deliver)
         self.metrics = Metrics(facts, runtime)
         self.top_metrics = TopMetrics(facts, runtime, self.metrics)
+        self.holders = Holders(facts)
+        self.audit = Audit(facts)
 
         moves = Moves(facts, runtime, reservations, dead_letters, self.redrives, store, serving)
         delays = Delays(facts, runtime, serving)

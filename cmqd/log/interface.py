@@ -160,6 +160,13 @@ class Log(Protocol):
         """
         ...
 
+    async def active_segment(self) -> SegmentReport | None:
+        """Describe the segment that takes rows, with its durable rows of this moment; None without a durable row.
+
+        A segment that is closed meanwhile is described as it was, and is in ``closed_segments`` too. Raises LogFailed.
+        """
+        ...
+
     async def drop_segments(self, numbers: Sequence[int], min_lsn: int) -> list[int]:
         """Reclaim segments without a live message; return the numbers of the reclaimed segments.
 

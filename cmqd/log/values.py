@@ -4,7 +4,7 @@ The structs are encoded as msgpack arrays, because ``cmqd.storage`` passes them 
 """
 
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from typing import TypeAlias
 
@@ -75,15 +75,19 @@ PackedRanges: TypeAlias = bytes
 
 
 class SegmentReport(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A closed segment, with the positions that decide whether its messages are live."""
+    """A segment with rows, and the positions that decide whether its messages are live."""
 
     number: int
     first_lsn: int
     last_lsn: int
-    messages: int
-    bytes: int
+    first_ms: int
+    """Time of the oldest row, by its order."""
     last_ms: int
     """Time of the newest row."""
+    messages: int
+    bytes: int
+    is_sealed: bool
+    """The segment is complete and never changes again. A closed segment is sealed in the background."""
     ranges: PackedRanges
     """``queues``, packed in 24 bytes a queue: a thousand segments of ten thousand queues must not take a gigabyte."""
 
@@ -92,8 +96,17 @@ class SegmentReport(msgspec.Struct, frozen=True, array_like=True, gc=False):
         """Positions of the messages sent in the segment, as (queue or topic id, first position, stop position); a new
         list on each call.
         """
+        return list(self.each_queue())
+
+    def each_queue(self) -> Iterator[tuple[int, int, int]]:
+        """Yield the entries of ``queues`` without a list of all."""
         numbers = array("Q", self.ranges)
-        return list(zip(numbers[0::3], numbers[1::3], numbers[2::3], strict=True))
+        return zip(numbers[0::3], numbers[1::3], numbers[2::3], strict=True)
+
+    @property
+    def queue_count(self) -> int:
+        """Number of queues and topics with messages in the segment."""
+        return len(self.ranges) // 24
 
 
 def pack_ranges(queues: Iterable[tuple[int, int, int]]) -> PackedRanges:

@@ -20,6 +20,8 @@ class AbsentClient:
         self.secret_id = ""
         self.permissions: Permissions | None = None
         self.peer = "gone"
+        self.connection_id = 0
+        self.product = ""
         self.waiting: dict[int, int] | None = None
         self.checked_queues: set[str] | None = None
         self.unread_receives = 0

@@ -232,6 +232,10 @@ class Accounts:
         async with self._lock:
             pass
 
+    def created_ms(self, account: str) -> int:
+        """Return the broker time at which an account was made; 0 for an absent account."""
+        return self._document.accounts.get(account, 0)
+
     def check_exists(self, account: str) -> None:
         """Check that an account exists and is not being deleted: a queue made for it now would outlive it.
 

@@ -16,19 +16,21 @@ from typing import Any, Final, TypeAlias
 
 from cmqd.core import errors as domain
 from cmqd.core.broker import Broker
-from cmqd.core.outcome import WAITING, Check, Outcome
+from cmqd.core.outcome import WAITING, Check, Outcome, ReceivedAfterDeletes, Woken
 from cmqd.log.errors import LogFailed
 from cmqd.log.interface import Log
 from cmqd.server.client import Client
 from cmqd.server.counters import Counters
 from cmqd.server.log_lines import get_logger
+from cmqd.server.operations import received_after_deletes
 from cmqd.server.push.outbox import Outbox
-from cmqd.server.refusals import error_reply
 from cmqd.server.reply_gate import Answerable, ReplyGate
-from cmqd.server.shown_names import error_shown_to
+from cmqd.server.shown_names import refusal_shown_to
 from cmqd.server.transaction_checkers import CheckersChange, TransactionCheckers
 from cmqd.server.waiting_requests import WaitingRequests
 from cmqd_protocol import messages as wire
+from cmqd_protocol.errors import ErrorCode
+from cmqd_segment.records import AnyRecord
 
 _log = get_logger()
 
@@ -78,10 +80,38 @@ class Answering:
 
         The caller must hold the reply with this LSN even if the outcome has no records: see the rules above.
         """
-        log = self._log
-        lsn = log.append(outcome.records, outcome.bodies, now_ms) if outcome.records else log.last_lsn
-        if outcome.woken:
-            for woken in outcome.woken:
+        log, records, all_woken = self._log, outcome.records, outcome.woken
+        if all_woken and self._waiting_requests.actions:
+            records = [*records, *self._audit_records(all_woken, now_ms)]
+        lsn = log.append(records, outcome.bodies, now_ms) if records else log.last_lsn
+        self._carry_on(outcome, lsn, now_ms)
+        return lsn
+
+    def carry_out_all(self, outcomes: Sequence[Outcome[Any]], now_ms: int) -> int:
+        """Carry out outcomes with a single append, in their order; return the LSN that their replies depend on.
+
+        The core made the outcomes directly one after the other, and no record was appended in between. All records are
+        in the log before the first effect, so an effect that has records of its own appends them behind all of these.
+        """
+        log, actions = self._log, self._waiting_requests.actions
+        records: list[AnyRecord] = []
+        bodies: list[bytes] = []
+        for outcome in outcomes:
+            records += outcome.records
+            bodies += outcome.bodies
+            if actions and outcome.woken:
+                records += self._audit_records(outcome.woken, now_ms)
+        lsn = log.append(records, bodies, now_ms) if records else log.last_lsn
+        for outcome in outcomes:
+            if outcome.woken or outcome.reads or outcome.published_reads or outcome.checks or outcome.pushes:
+                self._carry_on(outcome, lsn, now_ms)
+        return lsn
+
+    def _carry_on(self, outcome: Outcome[Any], lsn: int, now_ms: int) -> None:
+        """Carry out the effects of an outcome with records that are in the log up to ``lsn``."""
+        log, all_woken = self._log, outcome.woken
+        if all_woken:
+            for woken in all_woken:
                 self._wake(woken.waiter_id, woken.reply, lsn)
         if outcome.reads:
             # With the LSN, because the page may need rows that this outcome or an outcome before it has appended.
@@ -93,7 +123,6 @@ class Answering:
             self._push_checks(outcome.checks, lsn, now_ms)
         if outcome.pushes:
             self._outbox.hold(lsn, outcome.pushes)
-        return lsn
 
     def answer_or_wait(
         self, client: Client, request: wire.Request, waiter_id: int, outcome: Outcome[Any], now_ms: int
@@ -116,6 +145,29 @@ class Answering:
             self._broker.cancel_receive(waiter_id)
         return waiter
 
+    def end_wait(self, waiter_id: int, error: wire.Error | None = None) -> bool:
+        """Remove a waiter here and in the core, and answer it with an error; return False if it was answered before.
+
+        A receive with deletes is answered ``messages_received``, with the error in it: an error alone would tell the
+        client that its deletes are not done. That reply waits at the gate, because the deletes may not be durable yet.
+        Without an error (only for a receive with deletes) the receive ends as at the end of its wait.
+        """
+        deletes = self._waiting_requests.deletes_of(waiter_id)
+        waiter = self.stop_waiting(waiter_id)
+        if waiter is None:
+            return False
+        client, request = waiter
+        if deletes is not None and (error is None or error.code != ErrorCode.OUTCOME_UNKNOWN):
+            if error is not None:
+                # The connection counts replies that are errors, and not errors inside other replies.
+                self._counters.count_error(error.name)
+            reply = received_after_deletes(request.request_id, deletes, [], error)
+            self._gate.hold(self._log.last_lsn, client, reply)
+        else:
+            assert error is not None, f"the wait of waiter {waiter_id} ended without an answer"
+            client.answer(error)
+        return True
+
     def answer(self, client: Client, outcome: Outcome[Any], now_ms: int, reply: wire.AnyReply) -> None:
         """Carry out an outcome, and answer once its records are durable."""
         self._gate.hold(self.carry_out(outcome, now_ms), client, reply)
@@ -130,9 +182,7 @@ class Answering:
     def refuse(self, client: Client, request_id: int, refusal: domain.DomainError, lsn: int | None = None) -> None:
         """Answer with a refusal of the core, once the state that it depends on is durable (as of now, or ``lsn``)."""
         self._counters.refusals += 1
-        reply = error_reply(request_id, refusal)
-        if refusal.named:
-            reply = error_shown_to(client, reply, refusal.named)
+        reply = refusal_shown_to(client, request_id, refusal)
         self._gate.hold(self._log.last_lsn if lsn is None else lsn, client, reply)
 
     def checkers_changed(self, change: CheckersChange, now_ms: int) -> None:
@@ -172,11 +222,23 @@ class Answering:
             )
             self._gate.hold(lsn, checker, push)
 
+    def _audit_records(self, all_woken: Sequence[Woken], now_ms: int) -> list[AnyRecord]:
+        """Return the entries of administrative operations that succeed at the end of their wait."""
+        actions = self._waiting_requests.actions
+        return [
+            self._broker.audit_record(actions.pop(woken.waiter_id), now_ms)
+            for woken in all_woken
+            if woken.waiter_id in actions and not isinstance(woken.reply, domain.DomainError)
+        ]
+
     def _wake(self, waiter_id: int, reply: Any, lsn: int) -> None:
+        deletes = self._waiting_requests.deletes_of(waiter_id) if self._waiting_requests.deletes else None
         waiter = self._waiting_requests.take(waiter_id)
         assert waiter is not None, f"the core answered waiter {waiter_id}, which no request has"
         # A refusal too waits for the LSN: the records that made the core refuse may not be durable.
         client, request = waiter
+        if deletes is not None:
+            reply = ReceivedAfterDeletes(deletes, reply)
         if isinstance(reply, domain.DomainError):
             self.refuse(client, request.request_id, reply, lsn)
         else:

@@ -17,6 +17,8 @@ class Client(Answerable, Protocol):
     account: str
     secret_id: str
     """Id of the key that authenticated the connection."""
+    product: str
+    """Software of the client as the client states, without proof; empty if not stated."""
     permissions: Permissions | None
     """Permissions of that key; None = unrestricted. Changed while the connection is open, by ``use_permissions``."""
     waiting: dict[int, int] | None
@@ -35,6 +37,11 @@ class Client(Answerable, Protocol):
     @property
     def peer(self) -> str:
         """Address of the client, for logs."""
+        ...
+
+    @property
+    def connection_id(self) -> int:
+        """Number of the connection, unique among the connections of the server."""
         ...
 
     @property

@@ -56,13 +56,24 @@ class ClientEvents:
         # A decision of transactions or a move to the dead-letter queue that has begun is carried out, and answered as
         # usual.
         is_carried_out = isinstance(request, wire.EndTransactions | wire.DeadLetterMessages)
-        if not is_carried_out and self.answering.stop_waiting(waiter_id) is not None:
-            client.answer(error(request_id, ErrorCode.CANCELLED, "cancelled"))
+        if not is_carried_out:
+            self.answering.end_wait(waiter_id, error(request_id, ErrorCode.CANCELLED, "cancelled"))
         return True
 
     def take_waiting(self, client: Client) -> list[wire.Request]:
-        """Cancel all waiting requests of a client without an answer, and return them."""
+        """Cancel all waiting requests of a slow client without an answer, and return them, to be dispatched again.
+
+        A receive with deletes is not returned: dispatched again, it would find its own handles invalid. Its wait ends
+        early, with a reply without messages.
+        """
         self.collector.decide_of(client)
+        if self.waiting_requests.deletes:
+            for waiter_id, _ in self.waiting_requests.of(client):
+                if waiter_id in self.waiting_requests.deletes:
+                    self.answering.end_wait(waiter_id)
+        return self._drop_waiting(client)
+
+    def _drop_waiting(self, client: Client) -> list[wire.Request]:
         dropped = self.waiting_requests.drop_all(client)
         for waiter_id, _ in dropped:
             self.broker.cancel_receive(waiter_id)
@@ -70,7 +81,8 @@ class ClientEvents:
 
     def disconnected(self, client: Client) -> None:
         """Cancel the waiting requests of a client that disconnected, and give its open checks to other checkers."""
-        self.take_waiting(client)
+        self.collector.decide_of(client)
+        self._drop_waiting(client)
         self.key_watchers.discard(client)
         if client.checked_queues is not None:
             self._tell_core(self.checkers.forget(client))
@@ -90,8 +102,8 @@ class ClientEvents:
             if isinstance(request, wire.EndTransactions | wire.DeadLetterMessages):
                 continue  # decided already, see ``cancel``
             refusal = self.authorization.refusal_of(client, request)
-            if refusal is not None and self.answering.stop_waiting(waiter_id) is not None:
-                client.answer(error_reply(request.request_id, refusal))
+            if refusal is not None:
+                self.answering.end_wait(waiter_id, error_reply(request.request_id, refusal))
         changes = [
             self.checkers.unregister(client, queue)
             for queue in sorted(client.checked_queues or ())
@@ -127,10 +139,8 @@ class ClientEvents:
         self.collector.decide_all()
         self.publishes.finish()
         ended = 0
-        for waiter_id, client, request in self.waiting_requests.all():
-            if self.answering.stop_waiting(waiter_id) is not None:
-                client.answer(error(request.request_id, code, text))
-                ended += 1
+        for waiter_id, _, request in self.waiting_requests.all():
+            ended += self.answering.end_wait(waiter_id, error(request.request_id, code, text))
         return ended
 
     def give_up_waiting(
@@ -139,7 +149,7 @@ class ClientEvents:
         """Answer requests that wait for bodies ``outcome_unknown``, up to this waiter; return their number.
 
         The core may still carry them out; a stand-in takes the late reply. With ``receives``, waiting receives are
-        refused: without a lease they have changed no state.
+        refused: without a lease they have changed no state. A receive with deletes has, so its outcome is unknown.
         """
         given_up = 0
         refusal = self.admission.stall_refusal
@@ -149,10 +159,12 @@ class ClientEvents:
             if isinstance(client, AbsentClient):
                 continue
             if isinstance(request, wire.ReceiveMessages):
-                if receives and refusal is not None and self.answering.stop_waiting(waiter_id) is not None:
+                if receives and refusal is not None:
                     code, reason, retry_after_ms = refusal
-                    client.answer(error(request.request_id, code, reason, retry_after_ms=retry_after_ms))
-                    given_up += 1
+                    reply = error(request.request_id, code, reason, retry_after_ms=retry_after_ms)
+                    if waiter_id in self.waiting_requests.deletes:
+                        reply = error(request.request_id, ErrorCode.OUTCOME_UNKNOWN, text)
+                    given_up += self.answering.end_wait(waiter_id, reply)
                 continue
             self.waiting_requests.replace(waiter_id, absent(client.account))
             client.answer(error(request.request_id, ErrorCode.OUTCOME_UNKNOWN, text))

@@ -5,30 +5,41 @@ record and the row are shared. The same holds for publishes, deletes and receive
 refusal does not touch the other requests. Rules:
 
 - Limits (busy, disk nearly full, unread replies) are checked when a request arrives, before the request is collected.
+  The log is examined once for the requests that are decided together (``Admission.room_bytes``).
 - Requests of a connection take effect in their order (SPEC.md, section 5.1). Therefore a group with a request of a
   client is decided before a request of that client for another operation or queue is taken up. A request for the same
   operation and queue joins the group.
 - Between connections there is no order before the answer, and no answer leaves before the log is flushed. Therefore
   time, the log and other clients may take effect in between, as if they had come sooner. Sends are decided before
   receives, so that the receives find the messages.
+- Plain sends of a client that arrive together for one queue join their group together (``collect_run``), with the same
+  limits.
 - A group is decided at the latest when the I/O batch ends, just before its records go to the storage, and sooner when
   it reaches the size of a batch. Therefore collecting delays no commit.
+- At the end of an I/O batch, groups of an operation share an append to the log: with requests to a thousand queues,
+  appends of their own would cost as much as the decisions. No effect of a group, and no answer, comes before the append
+  of its records. All effects of an operation come before the next operation is decided: a send that ends the wait of a
+  receive makes room for the receives behind it.
 - A publish with a plan of several slices continues later (``handlers.publishing``). Its clients are held meanwhile: a
   later request of the same client must not overtake it.
 - After a bug in the core, or a failure of the storage, no request is collected.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from typing import Any, Final, Protocol, TypeAlias
 
 import msgspec
 
 from cmqd.core import errors as domain
 from cmqd.core.limits import headers_bytes
+from cmqd.core.outcome import Outcome
 from cmqd.log.errors import LogFailed
+from cmqd.log.values import ROW_BYTES
 from cmqd.server.answering import Answering
 from cmqd.server.client import Client
 from cmqd.server.part import part
+from cmqd.server.reply_gate import Held, ReplyGate
 from cmqd.server.request_admission import Admission
 from cmqd.server.waiting_requests import WaitingRequests
 from cmqd_protocol import messages as wire
@@ -46,8 +57,10 @@ end of an I/O batch that has used up its time."""
 
 HALTED: Final = "internal error"
 
-Decided: TypeAlias = tuple[Sequence[Any], int] | None
-"""The result of each request, and the LSN that the replies depend on; None = the group continues in slices, and is
+_order = attrgetter("operation.order")
+
+Decided: TypeAlias = Outcome[Any] | None
+"""The outcome of a group, with the result of each request as its reply; None = the group continues in slices, and is
 answered later."""
 
 
@@ -64,11 +77,11 @@ class CollectedOperation(Protocol):
     """True if a collected request counts in ``Client.unread_receives``."""
 
     def decide(self, group: "Group", now_ms: int) -> Decided:
-        """Have the core decide a group."""
+        """Have the core decide a group. The collector carries the outcome out."""
         ...
 
-    def answer(self, group: "Group", results: Sequence[Any], lsn: int) -> None:
-        """Answer each request of a group."""
+    def answer(self, group: "Group", results: Sequence[Any], lsn: int, held: list[Held]) -> None:
+        """Answer each request of a group: add the replies to ``held``, or hold them at the gate."""
         ...
 
 
@@ -76,9 +89,8 @@ class Group(msgspec.Struct, eq=False):
     """Requests for one operation on one queue or topic, in order of arrival."""
 
     operation: CollectedOperation
-    account: str
-    name: str
-    """Name of the queue or topic."""
+    key: tuple[int, str, str]
+    """Order of the operation, account, and name of the queue or topic."""
     requests: list[Any] = []
     """The requests in the core's form."""
     askers: list[tuple[Client, int]] = []
@@ -97,6 +109,7 @@ class Collector:
 
     waiting_requests: WaitingRequests
     answering: Answering
+    gate: ReplyGate
     admission: Admission
     now_ms: Callable[[], int]
 
@@ -139,19 +152,19 @@ class Collector:
         if count < 1:
             count = 1
         if earlier is not None and earlier is not group:
-            self._decide(earlier)
+            self._decide([earlier])
             if self._is_too_late(client, asked):
                 return
             group = self._groups.get(key)
         if group is not None and (group.messages + count > MAX_MESSAGES or group.size + size > max_bytes):
-            self._decide(group)
+            self._decide([group])
             if self._is_too_late(client, asked):
                 return
             group = None
         if operation.counts_unread:
             client.unread_receives += 1
         if group is None:
-            group = self._groups[key] = Group(operation, client.account, name)
+            group = self._groups[key] = Group(operation, key)
         self.group_of[client] = group
         group.requests.append(request)
         group.askers.append((client, asked.request_id))
@@ -161,52 +174,89 @@ class Collector:
             self.admission.collected_bytes += size
         self._messages = messages = self._messages + count
         if group.messages >= MAX_MESSAGES or group.size >= max_bytes:
-            self._decide(group)
+            self._decide([group])
         elif messages >= MAX_COLLECTED:
             self.decide_all()
 
+    def collect_run(
+        self, operation: CollectedOperation, client: Client, name: str, run: Sequence[wire.Request], sizes: list[int]
+    ) -> int:
+        """Put the first requests of a run into their group, and decide the group if it is full.
+
+        Returns the number of requests collected: as many as the group takes, or 0 if a group must be decided first, or
+        if the bytes fit into no group; ``collect`` takes the next request then.
+
+        Args:
+            operation: the operation; its requests do not count as unread.
+            client: the connection of all requests.
+            name: the queue.
+            run: requests with a message each, in the core's form.
+            sizes: bytes of each request.
+        """
+        key = (operation.order, client.account, name)
+        group = self._groups.get(key)
+        earlier = self.group_of.get(client)
+        if earlier is not None and earlier is not group:
+            return 0
+        count = min(len(run), MAX_MESSAGES if group is None else MAX_MESSAGES - group.messages)
+        if count < len(run):
+            run = run[:count]
+            sizes = sizes[:count]
+        size = sum(sizes)
+        max_bytes = operation.max_bytes
+        if (size if group is None else group.size + size) > max_bytes or self._messages + count > MAX_COLLECTED:
+            return 0
+        if group is None:
+            group = self._groups[key] = Group(operation, key)
+        self.group_of[client] = group
+        group.requests += run
+        group.askers += [(client, asked.request_id) for asked in run]
+        group.messages += count
+        group.size += size
+        self.admission.collected_bytes += size
+        self._messages += count
+        if group.messages >= MAX_MESSAGES or group.size >= max_bytes:
+            self._decide([group])
+        elif self._messages >= MAX_COLLECTED:
+            self.decide_all()
+        return count
+
     def decide_all(self) -> None:
         """Decide all groups, because the I/O batch ends."""
-        for key in sorted(self._groups):
-            # A decision may have decided a later group.
-            group = self._groups.get(key)
-            if group is not None:
-                self._decide(group)
+        # Also without a group: requests that are not collected examine the log too, and the next I/O batch must not go
+        # by the state of the disk that they found.
+        self.admission.room_bytes = 0
+        # Stable: within an operation in order of arrival.
+        together: list[Group] = []
+        size = 0
+        for group in sorted(self._groups.values(), key=_order):
+            if together and (group.operation is not together[0].operation or size + group.size > ROW_BYTES):
+                self._decide(together)
+                together = []
+                size = 0
+            together.append(group)
+            size += group.size
+            if self.answering.is_halted:
+                # A bug in the groups before has left all requests unknown.
+                return
+        if together:
+            self._decide(together)
 
     def decide_of(self, client: Client) -> None:
         """Decide the group with requests of a client."""
         group = self.group_of.get(client)
         if group is not None:
-            self._decide(group)
+            self._decide([group])
 
     def carry_out(self, group: Group, decide: Callable[[Group, int], Decided]) -> bool:
         """Decide a group and answer its requests; return False if the group goes on in slices."""
-        answering = self.answering
-        try:
-            decided = decide(group, self.now_ms())
-        except domain.DomainError as refusal:
-            for client, request_id in group.askers:
-                answering.refuse(client, request_id, refusal)
-        except LogFailed as failure:
-            # The process is about to end: the failure came between two calls of the loop.
-            self.leave_unknown(group, str(failure))
-        except Exception as bug:
-            self.leave_unknown(group, HALTED)
-            answering.broke(bug, group.operation.name)
-        else:
-            if decided is None:
-                return False
-            results, lsn = decided
-            try:
-                group.operation.answer(group, results, lsn)
-            except Exception as bug:
-                answering.broke(bug, f"answer to {group.operation.name}")
-        return True
+        return self._carry_out([group], decide)
 
     def drop_all(self, reason: str) -> None:
         """Answer all collected requests ``outcome_unknown``, without deciding them."""
-        for group in list(self._groups.values()):
-            self._remove(group)
+        groups = list(self._groups.values())
+        self._remove(groups)
+        for group in groups:
             self.leave_unknown(group, reason)
 
     def leave_unknown(self, group: Group, reason: str) -> None:
@@ -216,10 +266,74 @@ class Collector:
             if self.waiting_requests.find(client, request_id) is None:
                 client.answer(error(request_id, ErrorCode.OUTCOME_UNKNOWN, reason))
 
-    def _decide(self, group: Group) -> None:
-        # Removed first: a decision may lead to requests that would join the group otherwise.
-        self._remove(group)
-        self.carry_out(group, group.operation.decide)
+    def _decide(self, groups: list[Group]) -> None:
+        """Decide groups of an operation, and answer their requests."""
+        # Removed first: a decision may lead to requests that would join a group otherwise.
+        self._remove(groups)
+        self._carry_out(groups, groups[0].operation.decide)
+
+    def _carry_out(self, groups: list[Group], decide: Callable[[Group, int], Decided]) -> bool:
+        """Decide groups of an operation, append their records together, and answer their requests.
+
+        Returns False if a group goes on in slices.
+        """
+        operation = groups[0].operation
+        now_ms = self.now_ms()
+        decided: list[tuple[Group, Outcome[Any]]] = []
+        is_whole = True
+        rest = iter(groups)
+        for group in rest:
+            try:
+                outcome = decide(group, now_ms)
+            except domain.DomainError as refusal:
+                # Before the append: the refusal depends on no record of the other groups, which have other queues.
+                for client, request_id in group.askers:
+                    self.answering.refuse(client, request_id, refusal)
+            except Exception as bug:
+                # Index and log differ from here on, so the groups before are not appended either.
+                self._broke(bug, operation.name, [*(group for group, _ in decided), group, *rest])
+                return True
+            else:
+                if outcome is None:
+                    is_whole = False
+                else:
+                    decided.append((group, outcome))
+        if decided:
+            self._answer(operation, decided, now_ms)
+        return is_whole
+
+    def _answer(self, operation: CollectedOperation, decided: list[tuple[Group, Outcome[Any]]], now_ms: int) -> None:
+        try:
+            if len(decided) == 1:
+                lsn = self.answering.carry_out(decided[0][1], now_ms)
+            else:
+                lsn = self.answering.carry_out_all([outcome for _, outcome in decided], now_ms)
+        except LogFailed as failure:
+            # The process is about to end: the failure came between two calls of the loop.
+            for group, _ in decided:
+                self.leave_unknown(group, str(failure))
+            return
+        except Exception as bug:
+            self._broke(bug, operation.name, [group for group, _ in decided])
+            return
+        held: list[Held] = []
+        try:
+            try:
+                for group, outcome in decided:
+                    operation.answer(group, outcome.reply, lsn, held)
+            finally:
+                # Within the outer try: a durable reply is handed to its client at once, and a bug there must end the
+                # server as well. Past this method the bug would end no I/O batch, and the server would hang.
+                self.gate.hold_all(held)
+        except Exception as bug:
+            self.answering.broke(bug, f"answer to {operation.name}")
+
+    def _broke(self, bug: Exception, during: str, groups: Iterable[Group]) -> None:
+        """Report a bug that leaves the requests of groups unknown."""
+        # Before the report, which ends all waits: a request that waits by then has its answer from there.
+        for group in groups:
+            self.leave_unknown(group, HALTED)
+        self.answering.broke(bug, during)
 
     def _is_too_late(self, client: Client, request: wire.Request) -> bool:
         """Answer or put back a request if the last decision keeps it from being collected.
@@ -236,24 +350,26 @@ class Collector:
             return True
         return False
 
-    def _remove(self, group: Group) -> None:
-        self._groups.pop((group.operation.order, group.account, group.name), None)
-        self.admission.collected_bytes -= group.size
-        self._messages -= group.messages
-        group_of = self.group_of
-        if group.operation.counts_unread:
+    def _remove(self, groups: list[Group]) -> None:
+        admission, collected, group_of = self.admission, self._groups, self.group_of
+        # The records of the groups will take up the room.
+        admission.room_bytes = 0
+        for group in groups:
+            del collected[group.key]
+            admission.collected_bytes -= group.size
+            self._messages -= group.messages
             for client, _ in group.askers:
                 group_of.pop(client, None)
-                # From here on a receive counts if it brings messages.
-                client.unread_receives -= 1
-        else:
-            for client, _ in group.askers:
-                group_of.pop(client, None)
+            if group.operation.counts_unread:
+                for client, _ in group.askers:
+                    # From here on a receive counts if it brings messages.
+                    client.unread_receives -= 1
 
 
 def stored_bytes(request: wire.SendMessages | wire.PublishMessages) -> int:
     """Return the bytes of bodies and headers of a request."""
-    size = sum(map(len, request.bodies))
+    bodies = request.bodies
+    size = len(bodies[0]) if len(bodies) == 1 else sum(map(len, bodies))
     if request.headers is not None:
         size += sum(headers_bytes(entry) for entry in request.headers if entry)
     return size

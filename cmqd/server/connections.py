@@ -12,6 +12,7 @@ from cmqd.server.counters import Counters
 from cmqd.server.part import part
 from cmqd.server.permissions import Permissions
 from cmqd_protocol.errors import ErrorCode
+from cmqd_types.inspection import ConnectionInfo
 
 CONNECTIONS_AT_ONCE: Final = 64
 """Connections that get changed permissions without a pause, some 10 us each if a receive waits."""
@@ -25,6 +26,14 @@ class Connection(Protocol):
     account: str
     """Empty until the connection has authenticated."""
     secret_id: str
+
+    def info(self, now_ms: int) -> ConnectionInfo:
+        """Return the figures of the connection.
+
+        Args:
+            now_ms: broker time, for the times among the figures.
+        """
+        ...
 
     def use_permissions(self, permissions: Permissions | None) -> None:
         """Check requests by changed permissions of the key from now on."""
@@ -63,6 +72,10 @@ class Connections:
     def current(self) -> list[Connection]:
         """Return the open connections."""
         return list(self._open)
+
+    def is_open(self, connection: Connection) -> bool:
+        """Return True until the connection is removed."""
+        return connection in self._open
 
     def add(self, connection: Connection) -> None:
         """Enter a connection; a connection over the limit gets an error and is closed."""

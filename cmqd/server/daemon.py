@@ -26,7 +26,7 @@ from typing import Any, Final, TypeVar
 import uvloop
 
 import cmqd
-from cmqd.allocator import return_large_blocks
+from cmqd.allocator import LargeBlocks
 from cmqd.core.broker import Broker
 from cmqd.exit_codes import ExitCode
 from cmqd.log.errors import LogError, LogFailed
@@ -90,7 +90,6 @@ def run_server(
         _log.info("variables_ignored", names=list(ignored), text="container platforms make these for a service")
     # Recovery makes millions of objects that stay; without this the collector would scan them again and again.
     gc.disable()
-    return_large_blocks()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         code = runner.run(Daemon(settings, Reload(settings, read_again), gateway_flags).run())
     _log.info("stopped", exit_code=int(code), reason=code.name.lower())
@@ -108,6 +107,7 @@ class Daemon:
         self._report: RecoveryReport | None = None
         self._recovery_s = 0.0
         self._failure: Exception | None = None
+        self._large_blocks = LargeBlocks()
         self._server: Server | None = None
         """None until the server is made."""
         self._gateway: HttpGateway | None = None
@@ -221,6 +221,8 @@ class Daemon:
             max_connections=connection_limit(settings.max_connections, raise_descriptor_limit(), settings.max_pushes),
             storage_status=self._storage_status,
             on_failed=self._on_failed,
+            settings_in_force=lambda: self._reload.in_force,
+            note_held=self._large_blocks.note_held,
         )
         if "state" in early:
             server.storage_state(early["state"])

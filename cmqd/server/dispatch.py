@@ -11,7 +11,7 @@ Rules:
   process ends, and the next start recovers from the log.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from cmqd.core import errors as domain
@@ -19,6 +19,8 @@ from cmqd.core.broker import Broker
 from cmqd.log.errors import LogFailed
 from cmqd.server.accounts import Accounts
 from cmqd.server.answering import Answering
+from cmqd.server.audit import ADMINISTRATION
+from cmqd.server.audit_entries import AuditEntries
 from cmqd.server.authorization import Authorization
 from cmqd.server.client import Client
 from cmqd.server.collecting import Collector
@@ -34,6 +36,8 @@ from cmqd_protocol.messages import error
 
 Handler: TypeAlias = Callable[[Client, Any], None]
 """Has a request of a given kind answered, now or later."""
+TakeRun: TypeAlias = Callable[[Client, Sequence[Any]], int]
+"""Takes up the first requests of a run of a kind; returns their number, 0 = the first request must go alone."""
 
 
 @part
@@ -43,6 +47,8 @@ class Dispatcher:
     handlers: Mapping[type[wire.Request], Handler]
     collected: frozenset[type[wire.Request]]
     """The requests that their handlers collect."""
+    runs: Mapping[type[wire.Request], TakeRun]
+    """Takes up the first requests of a run together, for kinds that may come in runs."""
     answering: Answering
     admission: Admission
     authorization: Authorization
@@ -77,6 +83,32 @@ class Dispatcher:
         except Exception as bug:
             self.answering.broke(bug, kind.__name__)
 
+    def dispatch_run(self, client: Client, run: Sequence[wire.Request]) -> int:
+        """Have requests of a client and a kind answered in their order, as ``dispatch`` for each.
+
+        Returns the number taken up: less than all if the client is held, by a request of the run.
+        """
+        taken = 0
+        take_run = self.runs.get(type(run[0]))
+        # Runs are of collected kinds, so a run ends no group of another kind before its first request.
+        while take_run is not None and taken < len(run) and not self.admission.is_restricted:
+            if client.permissions is not None or client.is_held:
+                break
+            try:
+                count = take_run(client, run[taken:] if taken else run)
+            except Exception as bug:
+                self.answering.broke(bug, type(run[0]).__name__)
+                break
+            if not count:
+                break
+            self.counters.requests += count
+            taken += count
+        # Requests that the group did not take go singly, with all checks.
+        while taken < len(run) and not client.is_held:
+            self.dispatch(client, run[taken])
+            taken += 1
+        return taken
+
 
 def plain_handlers(
     *,
@@ -87,11 +119,13 @@ def plain_handlers(
     location: Location,
     now_ms: Callable[[], int],
     restricted: RestrictedLookups,
+    audit_entries: AuditEntries,
 ) -> dict[type[wire.Request], Handler]:
     """Return a handler for each operation that only calls the core and answers."""
 
     def change(operation: Operation) -> Handler:
         call, make_reply = call_of(operation, broker), operation.reply
+        is_administration = operation.request in ADMINISTRATION
 
         def handle(client: Client, request: Any) -> None:
             has_body = operation.stores_body and request.body is not None
@@ -99,6 +133,8 @@ def plain_handlers(
                 return
             time_ms = now_ms()
             outcome = call(client.account, request, time_ms)
+            if is_administration:
+                outcome = audit_entries.with_entry(client, request, outcome, time_ms)
             reply = shown_to(client, make_reply(request.request_id, outcome.reply, location))
             answering.answer(client, outcome, time_ms, reply)
 

@@ -1,9 +1,10 @@
 """Deficit round robin over connections with deferred input.
 
 Input of a connection is taken up on arrival while the I/O batch has time left (``io_batch``) and the read is small.
-Other input is deferred: the connection keeps the bytes undecoded, is not read from, and takes turns here. Bytes wait
-undecoded because refusing a request costs as much as deciding it: a queue of decoded requests would have done the work
-already.
+Bytes of a frame of up to 80 KiB are taken up on arrival as well, without bytes of a second frame, if no connection
+takes turns. Other input is deferred: the connection keeps the bytes undecoded, is not read from, and takes turns here.
+Bytes wait undecoded because refusing a request costs as much as deciding it: a queue of decoded requests would have
+done the work already.
 
 The rounds are nested: accounts take turns, and within an account its connections do, so that an account gains nothing
 from a larger number of connections. The rule is deficit round robin (M. Shreedhar and G. Varghese, "Efficient Fair
@@ -168,6 +169,11 @@ class RoundRobin:
     def can_serve(self) -> bool:
         """True if a turn is wanted and the log has room."""
         return bool(self.round) and self._has_room()
+
+    @property
+    def is_free(self) -> bool:
+        """True if no connection takes turns and the log has room: a new turn would come at once."""
+        return not self.round and self._has_room()
 
     def add(self, flow: Flow) -> None:
         """Let a connection take turns; no effect if it does already."""

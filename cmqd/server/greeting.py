@@ -41,7 +41,7 @@ def greeting(started: Started, cmq: str | None) -> str:
     lines = [
         f"cmqd {__version__} is ready.",
         f"  address     {host}:{started.port}{', with TLS' if started.tls else ''}",
-        *([f"  HTTP        {started.http}"] if started.http else []),
+        *([f"  HTTP        {started.http}", f"  console     {started.http}/console/"] if started.http else []),
         f"  folder      {started.data.absolute()}",
         f"  durability  {_EPHEMERAL if started.ephemeral else _SURVIVES[started.durability]}",
         "Next, in a second terminal:",
@@ -54,6 +54,7 @@ def greeting(started: Started, cmq: str | None) -> str:
         f"  {command} queue create orders",
         f"  {command} send orders 'first'",
         f"  {command} receive orders --delete",
+        *([f"  {command} console --open    # the console, in a browser"] if started.http else []),
         "Ctrl-C ends the broker in order.",
     ]
     return "\n".join(lines)

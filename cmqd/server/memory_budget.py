@@ -62,16 +62,28 @@ class MemoryBudget:
     Invariant: ``held_bytes`` is the sum of the holdings of all accounts; a connection has holdings in one account.
     """
 
-    __slots__ = ("_account_of", "_accounts", "_kept_bytes", "dropped", "held_bytes", "total_bytes")
+    __slots__ = ("_account_of", "_accounts", "_kept_bytes", "_note_held", "dropped", "held_bytes", "total_bytes")
 
-    def __init__(self, total_bytes: int, kept_bytes: Callable[[], int] = lambda: 0) -> None:
-        """``kept_bytes`` returns the memory of promised holdings."""
+    def __init__(
+        self,
+        total_bytes: int,
+        kept_bytes: Callable[[], int] = lambda: 0,
+        note_held: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        """Make a budget without holdings.
+
+        Args:
+            total_bytes: bound of all holdings.
+            kept_bytes: returns the memory of promised holdings.
+            note_held: called with ``held_bytes`` after each change.
+        """
         self.total_bytes = total_bytes
         self.held_bytes = 0
         """Droppable memory of all connections."""
         self.dropped = 0
         """Connections dropped since the start."""
         self._kept_bytes = kept_bytes
+        self._note_held = note_held
         self._accounts: dict[str, dict[Holder, int]] = {}
         """Holdings by account and connection."""
         self._account_of: dict[Holder, str] = {}
@@ -89,6 +101,7 @@ class MemoryBudget:
             self.held_bytes += size
         if size > before:
             self._drop_largest()
+        self._note_held(self.held_bytes)
 
     def _release(self, holder: Holder) -> int:
         """Forget the holding of a connection; returns its size."""

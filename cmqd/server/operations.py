@@ -17,6 +17,7 @@ from cmqd.core.outcome import HandlesDone
 from cmqd.server.accounts_file import Key
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
+from cmqd_types.messages import ReceivedMessage
 from cmqd_types.topics import SubscriptionInfo, SubscriptionSummary
 
 Location: TypeAlias = Mapping[str, Any]
@@ -121,6 +122,22 @@ def handles_done(request_id: int, result: HandlesDone, location: Location | None
         code = int(ErrorCode.RECEIPT_HANDLE_INVALID)
         failures = [wire.HandleFailure(failure.receipt_handle, code, failure.text) for failure in result.failures]
     return wire.HandlesDone(request_id, failures, result.next_visible_ms)
+
+
+HANDLE_NOT_VALID: Final = "the message was deleted, handed back or received again, or its visibility timeout passed"
+"""Text of a refused handle of ``acknowledge``. It has no queue and no handle: with 256 failures of the usual text, a
+reply with a full batch could exceed the smallest frame that a client may negotiate."""
+
+
+def received_after_deletes(
+    request_id: int, deletes: HandlesDone, messages: list[ReceivedMessage], error: wire.Error | None = None
+) -> wire.MessagesReceived:
+    """Return the reply to a receive with deletes that were carried out; ``error`` ended the receive after them."""
+    failures = _NO_FAILURES
+    if deletes.failures:
+        code = int(ErrorCode.RECEIPT_HANDLE_INVALID)
+        failures = [wire.HandleFailure(failure.receipt_handle, code, HANDLE_NOT_VALID) for failure in deletes.failures]
+    return wire.MessagesReceived(request_id, messages, failures, error)
 
 
 def _subscriptions(request_id: int, page: tuple[int, list[SubscriptionInfo]], location: Location) -> wire.AnyReply:

@@ -9,6 +9,7 @@ import asyncio
 import dataclasses
 import ssl
 from collections.abc import Callable
+from typing import Any
 
 from cmqd.server.binary.listener import Listener
 from cmqd.server.http_gateway import HttpGateway
@@ -44,7 +45,7 @@ class Reload:
                 _log.error("reload_refused", reason=str(refusal), text="nothing was changed")
                 return
             set_log_level(read.log_level)
-            self.in_force = dataclasses.replace(self.in_force, log_level=read.log_level)
+            self._take(read, "log_level")
             tls = await self._reload_tls(read, listener)
             _log.info("reloaded", log_level=str(read.log_level), tls_files=tls)
             if gateway is not None:
@@ -65,5 +66,11 @@ class Reload:
             return False
         assert context is not None
         listener.use_tls(context)
-        self.in_force = dataclasses.replace(self.in_force, tls_certificate=read.tls_certificate, tls_key=read.tls_key)
+        self._take(read, "tls_certificate", "tls_key")
         return True
+
+    def _take(self, read: Settings, *names: str) -> None:
+        """Take settings with their origins."""
+        values: dict[str, Any] = {name: getattr(read, name) for name in names}
+        origins = {**self.in_force.origins, **{name: read.origin_of(name) for name in names}}
+        self.in_force = dataclasses.replace(self.in_force, **values, origins=origins)

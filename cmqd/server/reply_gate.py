@@ -28,6 +28,10 @@ class Answerable(Protocol):
         ...
 
 
+Held: TypeAlias = tuple[int, Answerable, Outgoing, str | None]
+"""A reply at the gate: the LSN, the receiver, the reply, and the queue of its messages."""
+
+
 class ReplyGate:
     """Replies that wait for the disk.
 
@@ -35,15 +39,16 @@ class ReplyGate:
     given up come before all other replies.
     """
 
-    __slots__ = ("_durable_lsn", "_given_up", "_held", "let_go_so_far")
+    __slots__ = ("_durable_lsn", "_given_up", "_held", "_last_released", "let_go_so_far")
 
     def __init__(self, durable_lsn: int = 0) -> None:
         self._durable_lsn = durable_lsn
-        self._held: deque[tuple[int, Answerable, Outgoing, str | None]] = deque()
-        self._given_up: deque[tuple[int, Answerable, Outgoing, str | None]] = deque()
+        self._held: deque[Held] = deque()
+        self._given_up: deque[Held] = deque()
         """Replies to requests that were answered ``outcome_unknown``; a stand-in takes them."""
         self.let_go_so_far = 0
         """Number of replies released or given up since the start."""
+        self._last_released = 0
 
     def __len__(self) -> int:
         return len(self._held) + len(self._given_up)
@@ -65,6 +70,16 @@ class ReplyGate:
         else:
             self._held.append((lsn, asker, reply, queue))
 
+    def hold_all(self, held: list[Held]) -> None:
+        """Hold the replies of a group, which have the same LSN, in their order."""
+        if not held:
+            return
+        if held[0][0] <= self._durable_lsn:
+            for _, asker, reply, queue in held:
+                asker.answer(reply, queue)
+        else:
+            self._held.extend(held)
+
     def open_to(self, durable_lsn: int) -> None:
         """Release the replies up to ``durable_lsn``."""
         self._durable_lsn = durable_lsn
@@ -79,6 +94,13 @@ class ReplyGate:
             count += 1
             asker.answer(reply, queue)
         self.let_go_so_far += count
+        self._last_released = count
+
+    def is_for_lone_client(self) -> bool:
+        """Return True if no reply is held, and the last commit released at most one: the usual state while a single
+        client waits for the answer to each request.
+        """
+        return self._last_released <= 1 and not self._held
 
     @property
     def has_given_up(self) -> bool:

@@ -2,9 +2,13 @@
 
 A request that is refused here has changed nothing and reads nothing of the index, so the error reply leaves at once and
 not through the reply gate.
+
+The state of the log holds for all requests until records are appended. Therefore the log is examined for the first
+request with bodies, and the requests behind it are compared with the room that was found (``room_bytes``).
 """
 
 from collections.abc import Callable
+from typing import Final
 
 from cmqd.log.interface import Log
 from cmqd.server.client import Client
@@ -15,6 +19,11 @@ from cmqd.server.token_bucket import TokenBucket
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error
+
+WITHOUT_DISK: Final = frozenset(
+    {wire.GetServerStatus, wire.GetOwnKey, wire.ListConnections, wire.ListWaitingReceives, wire.GetSettings}
+)
+"""Requests that are answered while the storage hangs: they neither read the index nor wait at the reply gate."""
 
 
 @part
@@ -44,6 +53,9 @@ class Admission:
         self.collected_bytes = 0
         """Bytes of requests that were admitted and wait for their decision; kept by ``Collector`` and ``Publishes``.
         Counted as pending, because a flood within one I/O batch would otherwise pass ``busy_pending_bytes`` unseen."""
+        self.room_bytes = 0
+        """Bodies are admitted without another look at the log while ``collected_bytes`` is below; 0 = the log must be
+        examined. Found by ``refuses_bodies``; the decision of a group ends it, because its records take up the room."""
         self.is_restricted = bool(self.max_requests_per_second)
 
     def refuse_all(self, code: ErrorCode, text: str) -> None:
@@ -52,7 +64,7 @@ class Admission:
         self.is_restricted = True
 
     def stall(self, reason: str | None) -> None:
-        """Refuse every request except the status, because the storage hangs; None ends the refusals."""
+        """Refuse every request but ``WITHOUT_DISK``, because the storage hangs; None ends the refusals."""
         if reason is None:
             self.stall_refusal = None
         elif self.sends_refused is not None:
@@ -67,7 +79,7 @@ class Admission:
             code, text = self._all_refused
             client.answer(error(request.request_id, code, text))
             return True
-        if self.stall_refusal is not None and type(request) is not wire.GetServerStatus:
+        if self.stall_refusal is not None and type(request) not in WITHOUT_DISK:
             code, text, retry_after_ms = self.stall_refusal
             self.counters.busy += 1
             client.answer(error(request.request_id, code, text, retry_after_ms=retry_after_ms))
@@ -91,8 +103,24 @@ class Admission:
         pending_bytes = log.pending_bytes + self.collected_bytes
         return pending_bytes >= self.busy_pending_bytes or log.pending_records >= self.busy_pending_records
 
+    def has_room(self, size: int) -> bool:
+        """Return True if requests with bodies of ``size`` bytes may be collected together; refuses no request."""
+        if self.collected_bytes + size < self.room_bytes:
+            return True
+        log = self.log
+        if self.sends_refused is not None or log.pending_records >= self.busy_pending_records:
+            return False
+        self.room_bytes = self.busy_pending_bytes - log.pending_bytes
+        return self.collected_bytes + size < self.room_bytes
+
     def refuses_bodies(self, client: Client, request_id: int) -> bool:
         """Refuse a request with bodies if the storage is too slow or has no space; return True after a refusal."""
+        log = self.log
+        if self.sends_refused is None and log.pending_records < self.busy_pending_records:
+            self.room_bytes = self.busy_pending_bytes - log.pending_bytes
+            if self.collected_bytes < self.room_bytes:
+                return False
+        self.room_bytes = 0
         if self.is_log_behind:
             pending_bytes = self.log.pending_bytes + self.collected_bytes
             self.counters.busy += 1

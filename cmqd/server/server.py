@@ -30,6 +30,7 @@ from cmqd.server.advertised_address import advertised_address
 from cmqd.server.agenda_timer import AgendaTimer
 from cmqd.server.answering import Answer, Answering
 from cmqd.server.audit import ADMINISTRATION, Audit
+from cmqd.server.audit_entries import AuditEntries
 from cmqd.server.authorization import Authorization
 from cmqd.server.background_tasks import BackgroundTasks
 from cmqd.server.binary.listener import Listener
@@ -42,8 +43,12 @@ from cmqd.server.connection_timer import STEP_MS, local_ms
 from cmqd.server.connections import Connections
 from cmqd.server.counters import Counters, cpu_us, rss_bytes
 from cmqd.server.dispatch import Dispatcher, Handler, plain_handlers
+from cmqd.server.entries_ahead import EntriesAhead
 from cmqd.server.fairness import CommitRoom, RoundRobin
 from cmqd.server.handlers.accounts import AccountOperations
+from cmqd.server.handlers.audit import AuditRequests
+from cmqd.server.handlers.inspection import Inspection
+from cmqd.server.handlers.matches import MatchRequests
 from cmqd.server.handlers.messages import (
     DeadLetterReplies,
     DeadLetters,
@@ -55,8 +60,9 @@ from cmqd.server.handlers.messages import (
 )
 from cmqd.server.handlers.metrics import MetricsRequests
 from cmqd.server.handlers.publishing import Publishes
-from cmqd.server.handlers.queues import Queues, queue_rewound
+from cmqd.server.handlers.queues import Queues, queue_rewound, rewind_previewed
 from cmqd.server.handlers.secrets_of_keys import SecretsOfKeys
+from cmqd.server.handlers.segments import SegmentRequests
 from cmqd.server.handlers.server_requests import ServerRequests
 from cmqd.server.handlers.subscriptions import Subscriptions
 from cmqd.server.handlers.transactions import Transactions, transactions_ended
@@ -109,12 +115,16 @@ class Server:
     """Returns the status of the storage process and of the recovery."""
     on_failed: Callable[[Exception], None]
     """Called once with the reason of the halt of all acknowledgements: a LogFailed, or a bug."""
+    settings_in_force: Callable[[], Settings] | None = None
+    """Returns the settings with those that a reload has taken; None = nothing reloads settings."""
     make_pusher: Callable[..., Pushing] = Pusher
     """Makes the part that posts to URLs."""
     can_push: bool | None = None
     """True if that part can be made; None = if its extra is installed."""
     timer: Callable[[], float] = time.perf_counter
     """Seconds of a clock that never goes back, to measure I/O batches by."""
+    note_held: Callable[[int], None] = lambda _held_bytes: None
+    """Called with the droppable memory of all connections whenever that of one has changed."""
 
     def __post_init__(self) -> None:
         """Make the parts; nothing listens yet."""
@@ -146,7 +156,7 @@ class Server:
             limit=self.max_connections, limit_of_account=settings.max_connections_per_account, counters=self.counters
         )
         promised = broker.facts.promises.memory
-        self.budget = MemoryBudget(budget_bytes(settings), lambda: promised.total_bytes)
+        self.budget = MemoryBudget(budget_bytes(settings), lambda: promised.total_bytes, self.note_held)
         self.tasks = BackgroundTasks(loop)
         self._commit_room = CommitRoom(log, timer)
         self.turns = RoundRobin(self._has_room)
@@ -158,6 +168,7 @@ class Server:
             before_end=lambda: self.collector.decide_all(),
             turns=self.turns,
             timer=timer,
+            is_lone_client=self.gate.is_for_lone_client,
         )
 
         now_ms, schedule, spawn = self.io_batch.now_ms, self.io_batch.schedule, self.tasks.spawn
@@ -184,13 +195,13 @@ class Server:
         self.collector = Collector(
             waiting_requests=self.waiting_requests,
             answering=self.answering,
+            gate=self.gate,
             admission=self.admission,
             now_ms=now_ms,
         )
         self.publishes = Publishes(
             broker=broker,
             answering=self.answering,
-            gate=self.gate,
             admission=self.admission,
             collector=self.collector,
             counters=self.counters,
@@ -238,20 +249,19 @@ class Server:
                 )
             )
         broker.gates.pushing = self.outbox.can_push
+        sends = Sends(
+            broker=broker,
+            answering=self.answering,
+            admission=self.admission,
+            collector=self.collector,
+            counters=self.counters,
+        )
         collected: dict[type[wire.Request], Handler] = {
-            wire.SendMessages: Sends(
-                broker=broker,
-                answering=self.answering,
-                gate=self.gate,
-                admission=self.admission,
-                collector=self.collector,
-                counters=self.counters,
-            ).handle,
+            wire.SendMessages: sends.handle,
             wire.PublishMessages: self.publishes.handle,
             wire.DeleteMessages: Deletes(
                 broker=broker,
                 answering=self.answering,
-                gate=self.gate,
                 collector=self.collector,
                 counters=self.counters,
             ).handle,
@@ -261,6 +271,7 @@ class Server:
                 collector=self.collector,
                 waiting_requests=self.waiting_requests,
                 reply=bodies,
+                counters=self.counters,
                 max_unread_receives=settings.max_unread_receives,
                 max_waiting_per_account=settings.max_waiting_receives_per_account,
             ).handle,
@@ -272,6 +283,7 @@ class Server:
                 for kind, handler in authorization.guarded(handlers).items()
             },
             collected=frozenset(collected),
+            runs={wire.SendMessages: sends.take_run},
             answering=self.answering,
             admission=self.admission,
             authorization=authorization,
@@ -282,6 +294,7 @@ class Server:
             loop=loop,
             settings=settings,
             dispatch=self.dispatcher.dispatch,
+            dispatch_run=self.dispatcher.dispatch_run,
             events=self.client_events,
             collector=self.collector,
             io_batch=self.io_batch,
@@ -336,6 +349,9 @@ class Server:
             wire.RewindQueue: lambda client, request, rewound, lsn: hold(
                 lsn, client, queue_rewound(request.request_id, rewound)
             ),
+            wire.PreviewRewind: lambda client, request, preview, lsn: hold(
+                lsn, client, rewind_previewed(request.request_id, preview)
+            ),
             wire.DeadLetterMessages: DeadLetterReplies(gate=self.gate, counters=self.counters).dead_lettered,
             wire.EndTransactions: lambda client, request, done, lsn: hold(
                 lsn, client, transactions_ended(request.request_id, done)
@@ -353,15 +369,25 @@ class Server:
         broker, answering, accounts = self.broker, self.answering, self.accounts
         # One for all: a turn of the loop has a slice of one look-up, of all look-ups.
         sliced_work = SlicedWork(spawn, answering.broke, lambda: self.io_batch.has_work)
+        entries_ahead = EntriesAhead(self.log)
         restricted = RestrictedLookups(answering=answering, work=sliced_work, schedule=schedule)
+        audit_entries = AuditEntries(
+            broker=broker,
+            answering=answering,
+            waiting_requests=self.waiting_requests,
+            now_ms=now_ms,
+            schedule=schedule,
+        )
         account_operations = AccountOperations(
             broker=broker,
             answering=answering,
+            audit_entries=audit_entries,
             restricted=restricted,
             accounts=accounts,
             revoke=self.connections.revoke,
             use_permissions=self.connections.use_permissions,
             key_changed=self.key_watchers.changed,
+            region=self.settings.region,
             counters=self.counters,
             now_ms=now_ms,
             schedule=schedule,
@@ -371,9 +397,11 @@ class Server:
         queues = Queues(
             broker=broker,
             answering=answering,
+            audit_entries=audit_entries,
             waiting_requests=self.waiting_requests,
             checkers=self.checkers,
             now_ms=now_ms,
+            max_unread_receives=self.settings.max_unread_receives,
         )
         peeks = Peeks(
             broker=broker,
@@ -385,6 +413,7 @@ class Server:
         undelivered = Undelivered(
             broker=broker,
             answering=answering,
+            audit_entries=audit_entries,
             waiting_requests=self.waiting_requests,
             now_ms=now_ms,
             max_unread_receives=self.settings.max_unread_receives,
@@ -400,6 +429,7 @@ class Server:
         subscriptions = Subscriptions(
             broker=broker,
             answering=answering,
+            audit_entries=audit_entries,
             accounts=accounts,
             outbox=self.outbox,
             pushes_ended=self.broker_events.pushes_ended,
@@ -425,13 +455,51 @@ class Server:
             location=self._location,
             now_ms=now_ms,
             restricted=restricted,
+            audit_entries=audit_entries,
+        )
+        audit_requests = AuditRequests(
+            broker=broker,
+            log=self.log,
+            answering=answering,
+            gate=self.gate,
+            accounts=accounts,
+            now_ms=now_ms,
+            schedule=schedule,
+            work=sliced_work,
+            max_unread_receives=self.settings.max_unread_receives,
         )
         metrics = MetricsRequests(
+            broker=broker,
+            answering=answering,
+            accounts=accounts,
+            server_metrics=self.metrics,
+            now_ms=now_ms,
+            schedule=schedule,
+            work=sliced_work,
+            entries_ahead=entries_ahead,
+        )
+        matches = MatchRequests(
+            broker=broker, answering=answering, work=sliced_work, entries_ahead=entries_ahead, schedule=schedule
+        )
+        segments = SegmentRequests(
             broker=broker,
             log=self.log,
             answering=answering,
             accounts=accounts,
-            server_metrics=self.metrics,
+            state=lambda: self._state,
+            history_bytes=lambda: self.reclaim.history_bytes,
+            keep_history_ms=self.settings.keep_history_ms,
+            now_ms=now_ms,
+            spawn=spawn,
+            schedule=schedule,
+            work=sliced_work,
+        )
+        inspection = Inspection(
+            broker=broker,
+            accounts=accounts,
+            connections=self.connections,
+            waiting_requests=self.waiting_requests,
+            settings_in_force=self.settings_in_force or (lambda: self.settings),
             now_ms=now_ms,
             schedule=schedule,
             work=sliced_work,
@@ -442,9 +510,12 @@ class Server:
             wire.RetryDelivery: undelivered.handle,
             wire.DropDelivery: undelivered.handle,
             wire.GetMessageDeliveries: undelivered.handle,
+            wire.MatchSubscriptions: matches.match,
             wire.DeadLetterMessages: dead_letters.handle,
             wire.DeleteQueue: queues.delete,
             wire.RewindQueue: queues.rewind,
+            wire.PreviewRewind: queues.preview_rewind,
+            wire.ListQueueSummaries: metrics.summaries,
             wire.Subscribe: subscriptions.subscribe,
             wire.EnsureSubscription: subscriptions.subscribe,
             wire.Unsubscribe: subscriptions.unsubscribe,
@@ -456,6 +527,7 @@ class Server:
             wire.SetKeyEnabled: account_operations.set_key_enabled,
             wire.SetKeyRoles: account_operations.set_key_roles,
             wire.DeleteKey: account_operations.delete_key,
+            wire.GetOwnKey: account_operations.get_own_key,
             wire.GetKeySecret: secrets_of_keys.get,
             wire.WatchKeys: secrets_of_keys.watch,
             wire.DeleteAccount: account_operations.delete_account,
@@ -465,7 +537,12 @@ class Server:
             wire.GetQueueMetrics: metrics.queues,
             wire.GetTopicMetrics: metrics.topics,
             wire.GetTopMetrics: metrics.top,
+            wire.ListConnections: inspection.list_connections,
+            wire.ListWaitingReceives: inspection.list_waiting_receives,
+            wire.GetSettings: inspection.get_settings,
             wire.SealSegments: server_requests.seal_segments,
+            wire.ListSegments: segments.handle,
+            wire.ListAuditEntries: audit_requests.list_entries,
         }
         return plain | account_operations.handlers(self._location) | others
 
@@ -732,6 +809,9 @@ class Server:
         self.reclaim.checkpoint_done(lsn)
 
     def _on_durable(self, lsn: int) -> None:
+        self.io_batch.write_released(lambda: self._release(lsn))
+
+    def _release(self, lsn: int) -> None:
         if self.held_reply_memory.noted:
             self.held_reply_memory.forget()
         self.gate.open_to(lsn)

@@ -22,6 +22,7 @@ from cmqd.core.names import every_name
 from cmqd.core.operations.moves import NO_ORIGIN
 from cmqd.server.client import Client
 from cmqd.server.permissions import MAX_NAMES_AT_ONCE
+from cmqd.server.refusals import error_reply
 from cmqd_protocol import messages as wire
 from cmqd_types.deliveries import DeliveryReport, PendingMessage
 from cmqd_types.keys import Role
@@ -61,6 +62,12 @@ def names_compared_at_once(client: Client) -> int:
     return MAX_NAMES_AT_ONCE if permissions is None else permissions.names_at_once
 
 
+def name_shown_to(client: Client, name: str) -> str:
+    """Return a name, or ``HIDDEN`` if the key of a client may not see the name."""
+    permissions = client.permissions
+    return name if permissions is None else _name(permissions, name)
+
+
 def shown_to(client: Client, reply: _R) -> _R:
     """Return a reply without the names and URLs that the key of the client may not see."""
     permissions = client.permissions
@@ -80,6 +87,12 @@ def error_shown_to(client: Client, reply: wire.Error, named: Sequence[str]) -> w
         return reply
     details = {field: _without(value, hidden) for field, value in (reply.details or {}).items()}
     return replace(reply, text=_text_without(reply.text, hidden), details=details or None)
+
+
+def refusal_shown_to(client: Client, request_id: int, refusal: DomainError) -> wire.Error:
+    """Return the error reply for a refusal, without the names that the key of the client may not see."""
+    reply = error_reply(request_id, refusal)
+    return error_shown_to(client, reply, refusal.named) if refusal.named else reply
 
 
 def text_shown_to(client: Client, refusal: DomainError) -> str:
@@ -172,6 +185,11 @@ def _subscription_list(seen: Names, reply: wire.SubscriptionList) -> wire.Subscr
     return replace(reply, subscriptions=[shown(summary) for summary in reply.subscriptions])
 
 
+def _subscriptions_matched(seen: Names, reply: wire.SubscriptionsMatched) -> wire.SubscriptionsMatched:
+    subscriptions = [replace(match, endpoint=_endpoint(seen, match.endpoint)) for match in reply.subscriptions]
+    return replace(reply, subscriptions=subscriptions)
+
+
 def _schedule_info(seen: Names, reply: wire.ScheduleInfo) -> wire.ScheduleInfo:
     queue = _name(seen, reply.attributes["queue"])
     last_error = _last_error(seen, reply.facts["last_error"])
@@ -208,6 +226,7 @@ _CHANGES: Final[dict[type, Callable[[Names, Any], Any]]] = {
     wire.RedriveStatus: _redrive_status,
     wire.SubscriptionInfo: _subscription_info,
     wire.SubscriptionList: _subscription_list,
+    wire.SubscriptionsMatched: _subscriptions_matched,
     wire.ScheduleInfo: _schedule_info,
     wire.ScheduleList: _schedule_list,
     wire.DeliveriesPeeked: _deliveries_peeked,

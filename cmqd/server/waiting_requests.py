@@ -5,18 +5,25 @@ request is in the table from the moment when the core lets the request wait, unt
 or the connection closes.
 """
 
+from array import array
+
+from msgspec.structs import replace
+
+from cmqd.core.operations.audit import AuditAction
+from cmqd.core.outcome import HandleFailure, HandlesDone
 from cmqd.server.client import Client
 from cmqd_protocol.messages import (
     DropDelivery,
     GetMessageDeliveries,
     PeekDeliveries,
     PeekMessages,
+    PreviewRewind,
     ReceiveMessages,
     Request,
     RetryDelivery,
 )
 
-READS = (PeekMessages, PeekDeliveries, RetryDelivery, DropDelivery, GetMessageDeliveries)
+READS = (PeekMessages, PeekDeliveries, RetryDelivery, DropDelivery, GetMessageDeliveries, PreviewRewind)
 """Requests that read the log, and answer when they have read."""
 
 
@@ -26,12 +33,18 @@ class WaitingRequests:
     Invariant: a waiter is in the table if and only if its asker lists it in ``waiting``.
     """
 
-    __slots__ = ("_receives", "_waiters", "last_id")
+    __slots__ = ("_receives", "_waiters", "actions", "deletes", "last_id")
 
     def __init__(self) -> None:
         self._waiters: dict[int, tuple[Client, Request]] = {}
         self._receives: dict[str, int] = {}
         """Number of waiting receives by account."""
+        self.actions: dict[int, AuditAction] = {}
+        """Administrative operations that wait, by waiter id; their entries are made when the wait ends."""
+        self.deletes: dict[int, array[int]] = {}
+        """Failed handles of the deletes of waiting receives, by waiter id. The deletes are carried out, and every
+        answer to the receive tells of them. In arrays, because thousands of receives of a connection can wait, each
+        with 256 handles that failed: as objects with their texts 300 MB, and no memory budget counts them."""
         self.last_id = 0
         """The newest waiter id."""
 
@@ -45,6 +58,12 @@ class WaitingRequests:
         """Return a waiter id that was never used. The core gets one with every request that may have to wait."""
         self.last_id += 1
         return self.last_id
+
+    def new_ids(self, count: int) -> range:
+        """Return waiter ids that were never used."""
+        first_id = self.last_id + 1
+        self.last_id += count
+        return range(first_id, first_id + count)
 
     def receives_of(self, account: str) -> int:
         """Return the number of waiting receives of an account."""
@@ -66,11 +85,25 @@ class WaitingRequests:
         elif isinstance(request, READS):
             asker.unread_receives += 1
 
+    def add_after_deletes(self, waiter_id: int, asker: Client, request: ReceiveMessages, deletes: HandlesDone) -> None:
+        """Enter a receive that the core lets wait after its deletes; the handles of the request are not kept."""
+        self.add(waiter_id, asker, replace(request, acknowledge=None))
+        self.deletes[waiter_id] = array("Q", [failure.receipt_handle for failure in deletes.failures])
+
+    def deletes_of(self, waiter_id: int) -> HandlesDone | None:
+        """Return the deletes of a waiting receive, without texts; None = it has none."""
+        failed = self.deletes.get(waiter_id) if self.deletes else None
+        return None if failed is None else HandlesDone([HandleFailure(handle, "") for handle in failed])
+
     def take(self, waiter_id: int) -> tuple[Client, Request] | None:
         """Remove a waiter and return its asker and request, None after an earlier removal."""
         waiter = self._waiters.pop(waiter_id, None)
         if waiter is not None:
             self._forget(*waiter)
+        if self.actions:
+            self.actions.pop(waiter_id, None)
+        if self.deletes:
+            self.deletes.pop(waiter_id, None)
         return waiter
 
     def replace(self, waiter_id: int, stand_in: Client) -> None:
@@ -90,6 +123,8 @@ class WaitingRequests:
         for waiter_id in list((asker.waiting or {}).values()):
             _, request = self._waiters.pop(waiter_id)
             self._forget(asker, request)
+            self.actions.pop(waiter_id, None)
+            self.deletes.pop(waiter_id, None)
             dropped.append((waiter_id, request))
         return dropped
 
@@ -101,6 +136,14 @@ class WaitingRequests:
         """Return all waiters, in order of arrival."""
         return [(waiter_id, asker, request) for waiter_id, (asker, request) in self._waiters.items()]
 
+    def ids(self) -> list[int]:
+        """Return all waiter ids, in order of arrival."""
+        return list(self._waiters)
+
+    def get(self, waiter_id: int) -> tuple[Client, Request] | None:
+        """Return the asker and the request of a waiter, None after the removal of the waiter."""
+        return self._waiters.get(waiter_id)
+
     def check_invariants(self) -> None:
         """Raise AssertionError if an invariant is broken."""
         receives: dict[str, int] = {}
@@ -110,6 +153,7 @@ class WaitingRequests:
             if isinstance(request, ReceiveMessages):
                 receives[asker.account] = receives.get(asker.account, 0) + 1
         assert receives == self._receives
+        assert all(isinstance(self._waiters[waiter_id][1], ReceiveMessages) for waiter_id in self.deletes)
 
     def _forget(self, asker: Client, request: Request) -> None:
         if asker.waiting is not None:

@@ -5,11 +5,14 @@ import gc
 import signal
 import sys
 
+from cmqd.allocator import LargeBlocks
 from cmqd.storage.service import main
 
 PR_SET_PDEATHSIG = 1
-SWITCH_SECONDS = 0.001
-"""A page being decoded lets a commit have the interpreter after at most this."""
+SWITCH_SECONDS = 0.0001
+"""The loop lets the commit thread have the interpreter after this time, of which a commit may need several in turn.
+Beside a thread that always decodes, a commit takes 1.3 ms with a millisecond, 0.4 ms with a fifth of it, and the
+decoding is no slower (decision 0181)."""
 
 
 def prepare_process() -> None:
@@ -28,6 +31,9 @@ def prepare_process() -> None:
     gc.disable()
     gc.freeze()
     sys.setswitchinterval(SWITCH_SECONDS)
+    # A commit of large bodies would fault its pages in anew, in the buffers of the sockets and of SQLite. Few bytes are
+    # held at a time: a batch, a page, a part of a checkpoint.
+    LargeBlocks()
 
 
 if __name__ == "__main__":

@@ -72,9 +72,11 @@ class SealedFile:
             number=entry.number,
             first_lsn=entry.first_lsn,
             last_lsn=entry.last_lsn,
+            first_ms=entry.first_ms,
+            last_ms=entry.last_ms,
             messages=entry.messages,
             bytes=entry.bytes,
-            last_ms=entry.last_ms,
+            is_sealed=True,
             ranges=pack_ranges(zip(self._queue_ids, self._firsts, self._stops, strict=True)),
         )
 

@@ -8,13 +8,14 @@ import asyncio
 import errno
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from cmqd.storage.catalog import Catalog
+from cmqd.storage.durable_lsn import DurableLsn
 from cmqd.storage.standard_error import complain
 from cmqd_segment.checkpoint_file import MAGIC, CheckpointError, frame, verify_checkpoint
-from cmqd_segment.manifest import CheckpointEntry, checkpoint_file, sync_folder
+from cmqd_segment.manifest import CheckpointEntry, SourceName, checkpoint_file, sync_folder
 
 TEMPORARY = "unfinished.tmp"
 BUFFER_BYTES = 1 << 20
@@ -28,31 +29,32 @@ class Checkpoints:
         catalog: Catalog,
         *,
         kept: int,
-        durable_lsn: Callable[[], int],
+        durable: DurableLsn,
         on_done: Callable[[int], None],
         on_full: Callable[[], object],
     ) -> None:
         self._catalog = catalog
         self._kept = kept
-        self._durable_lsn = durable_lsn
+        self._durable = durable
         self._on_done = on_done
         self._on_full = on_full
-        self._parts: asyncio.Queue[tuple[bool, int, bytes]] = asyncio.Queue()
-        self._durable: asyncio.Future[None] | None = None
-        self._awaited_lsn = 0
+        self._parts: asyncio.Queue[tuple[bool, int, bytes, Sequence[SourceName]]] = asyncio.Queue()
+        self._lacking: Sequence[SourceName] = ()
+        """Names that the next end of a checkpoint lacks."""
         self._begun = False
         self._buffer = bytearray()
         self._path = catalog.folder.checkpoints / TEMPORARY
 
     def write(self, first: bool, end_lsn: int, payload: bytes) -> None:
         """Take the next part; ``first`` begins a checkpoint, ``end_lsn`` (not 0) ends it."""
-        self._parts.put_nowait((first, end_lsn, payload))
+        lacking: Sequence[SourceName] = ()
+        if end_lsn:
+            lacking, self._lacking = self._lacking, ()
+        self._parts.put_nowait((first, end_lsn, payload, lacking))
 
-    def on_durable(self, lsn: int) -> None:
-        """Finish a checkpoint that waited for this LSN."""
-        if self._durable is not None and lsn >= self._awaited_lsn:
-            self._durable.set_result(None)
-            self._durable = None
+    def lacks(self, names: Sequence[SourceName]) -> None:
+        """Keep names of deleted queues and topics with the checkpoint that ends next."""
+        self._lacking = names
 
     async def drained(self) -> None:
         """Wait until every part is written or dropped."""
@@ -65,9 +67,9 @@ class Checkpoints:
         lost.
         """
         while True:
-            first, end_lsn, payload = await self._parts.get()
+            first, end_lsn, payload, lacking = await self._parts.get()
             try:
-                await self._write(first, end_lsn, payload)
+                await self._write(first, end_lsn, payload, lacking)
             except (OSError, CheckpointError) as error:
                 if isinstance(error, OSError) and error.errno not in (errno.ENOSPC, errno.EDQUOT):
                     raise
@@ -78,7 +80,7 @@ class Checkpoints:
                     self._on_full()
             self._parts.task_done()
 
-    async def _write(self, first: bool, end_lsn: int, payload: bytes) -> None:
+    async def _write(self, first: bool, end_lsn: int, payload: bytes, lacking: Sequence[SourceName]) -> None:
         buffer = self._buffer
         if first:
             await asyncio.to_thread(self._path.write_bytes, MAGIC)
@@ -92,14 +94,14 @@ class Checkpoints:
             buffer.clear()
         if end_lsn:
             self._begun = False
-            await self._finish(end_lsn)
+            await self._finish(end_lsn, lacking)
 
-    async def _finish(self, end_lsn: int) -> None:
-        if end_lsn > self._durable_lsn():
-            self._awaited_lsn = end_lsn
-            self._durable = asyncio.get_running_loop().create_future()
-            await self._durable
+    async def _finish(self, end_lsn: int, lacking: Sequence[SourceName]) -> None:
+        await self._durable.reached(end_lsn)
         catalog = self._catalog
+        # Not before the rows of the segments that have messages of these queues are counted, and before the manifest
+        # that lists the checkpoint.
+        catalog.note_deleted(lacking)
         number = max((entry.number for entry in catalog.checkpoints), default=0) + 1
         entry = await asyncio.to_thread(publish, self._path, catalog.folder.path, number)
         # Listed before the older file is deleted: a crash in between leaves an unlisted file, which the next start

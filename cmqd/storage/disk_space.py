@@ -85,6 +85,14 @@ class Space:
         """Return whether the disk has room for the copy that a seal makes before the WAL is released."""
         return _sealed_growth(segment) + SEAL_MARGIN_BYTES <= self._disk.free_bytes()
 
+    def room_to_fill(self) -> int:
+        """Return how many zeros a WAL may be filled with ahead of its frames; 0 or less if there is no room.
+
+        Counted twice: frames in place of the zeros take no more room, but the seal copies them. And as far above the
+        mark as history is kept: zeros must not be the cause that history is dropped.
+        """
+        return int(self._disk.free_bytes() - SHORT_SLACK * self.mark_bytes()) // 2
+
     def rolls_early(self, active: WritableSegment) -> bool:
         """Return whether to retire the active segment for the sake of its WAL.
 
@@ -92,8 +100,9 @@ class Space:
         it, and no other seal is under way that will release space. A seal that a reader from outside holds up counts as
         under way: more retired segments would cost files and release nothing.
         """
-        wal_bytes = active.wal_bytes
-        if not self.short or wal_bytes < SMALL_SEGMENT_BYTES:
+        # A seal gives zeros back that were filled in ahead of the frames, too.
+        released = max(active.wal_bytes, active.filled_bytes)
+        if not self.short or released < SMALL_SEGMENT_BYTES:
             return False
         if any(
             segment.state is SegmentState.RETIRED and self.can_seal(segment) for segment in self._catalog.open.values()
@@ -102,7 +111,7 @@ class Space:
         free = self._disk.free_bytes()
         growth = _sealed_growth(active)
         if not self._full:
-            return wal_bytes >= free // 4 and growth + 2 * SMALL_SEGMENT_BYTES <= free
+            return released >= free // 4 and growth + 2 * SMALL_SEGMENT_BYTES <= free
         if growth + SEAL_MARGIN_BYTES <= free:
             return True
         # The segment stays unsealed. Its successor is small, and must find room for its own seal; without that room the
@@ -180,5 +189,8 @@ class Space:
 
 
 def _sealed_growth(segment: WritableSegment) -> int:
-    """Estimate the growth of the main file at a seal, before the WAL is released."""
-    return min(segment.wal_bytes, segment.row_bytes + ROW_BYTES * segment.rows)
+    """Return the growth of the main file at a seal, before the WAL is released: as the last commit tells, which has the
+    size of the database. Rows little above half a page take twice their bytes. Without a commit, an estimate.
+    """
+    growth = segment.sealed_growth
+    return min(segment.wal_bytes, segment.row_bytes + ROW_BYTES * segment.rows) if growth is None else growth

@@ -46,7 +46,7 @@ class GroupCommit:
 
     def __init__(self, names: SourceNames) -> None:
         self._names = names
-        self._control: ipc.Channel | None = None
+        self._commits: ipc.CommitChannel | None = None
         self._row = RowBuilder()
         self._closed_rows: deque[ClosedRow] = deque()
         """Rows that were not handed over yet, oldest first; the open row is newer than all of them."""
@@ -62,11 +62,16 @@ class GroupCommit:
         self.pending_records = 0
         self.figures = CommitFigures()
 
-    def begin(self, control: ipc.Channel, last_lsn: int) -> None:
-        """Continue the log after row ``last_lsn``; commits leave through ``control``."""
-        self._control = control
+    def begin(self, commits: ipc.CommitChannel, last_lsn: int) -> None:
+        """Continue the log after row ``last_lsn``; commits leave through ``commits``."""
+        self._commits = commits
         # Recovered rows are durable. After a loss ``last_lsn`` is far above them, so new rows get no lost number.
         self.last_lsn = self.durable_lsn = last_lsn
+
+    @property
+    def sent_lsn(self) -> int:
+        """LSN of the last row that was handed over."""
+        return self._batches[-1].last_lsn if self._batches else self.durable_lsn
 
     @property
     def has_rows(self) -> bool:
@@ -119,7 +124,7 @@ class GroupCommit:
             closed.append(self._row.close())
         if not closed:
             return
-        assert self._control is not None
+        assert self._commits is not None
         # No row is open now, so the closed rows are the newest LSNs.
         first_lsn = self.last_lsn - len(closed) + 1
         # Blobs stand behind the head and are never encoded, so the bodies of a batch are not copied for the frame.
@@ -136,7 +141,7 @@ class GroupCommit:
             records += row.records
         # Rows under way still count as pending: back-pressure must see a disk that does not finish a commit.
         self._batches.append(Batch(first_lsn + len(heads) - 1, pending, records, perf_counter()))
-        self._control.send(ipc.Commit(first_lsn, heads), *blobs)
+        self._commits.send(ipc.Commit(first_lsn, heads), blobs)
 
     def became_durable(self, lsn: int) -> None:
         """Note that all rows up to ``lsn`` are durable."""
@@ -157,6 +162,11 @@ class GroupCommit:
         until = self.last_lsn
         while self.durable_lsn < until:
             self.flush()
+            await self.answered()
+
+    async def answered(self) -> None:
+        """Wait until every commit under way is durable."""
+        if self._batches:
             if self.idle is None:
                 self.idle = asyncio.get_running_loop().create_future()
             # Several calls may share the future, and a cancelled call must not cancel the future for the other calls.

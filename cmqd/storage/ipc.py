@@ -1,17 +1,20 @@
-"""Frames between the loop process and the storage process, over two socketpairs.
+"""Frames between the loop process and the storage process, over three socketpairs.
 
     frame = u32 length of the rest | u32 length of the head | head (msgpack) | blobs
 
 The head is one of the Structs below. Blobs are raw bytes with sizes from the head, so bodies are never encoded.
 
-The first socket carries commits, checkpoint parts and control; the order of these frames is a promise (see
-``service``). The second socket carries pages and the recovery stream: on the first socket, a page of a MiB would delay
-the durable LSN behind the page.
+The first socket carries checkpoint parts and control, the second pages and the recovery stream, the third commits and
+their answers. The third is for the commit thread of the storage process alone (``commit_socket``), which blocks in its
+read: no other frame and no other thread is between a batch and its durable LSN.
+
+The order of frames is a promise on each socket alone. A control frame that states rows names the LSN up to which it
+does, and takes effect when that LSN is durable (``durable_lsn``).
 """
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import TypeAlias, cast
 
@@ -23,7 +26,10 @@ from cmqd_segment.manifest import SourceName
 from cmqd_segment.records import PublishedMessage, Runs
 from cmqd_types.messages import CopyOf, Headers, Labels, Origin
 
-_PREFIX = Struct("<II")
+PREFIX = Struct("<II")
+"""Beginning of a frame: length of the rest, length of the head."""
+ANSWER = Struct("<QQ")
+"""Answer to a commit: every row up to this LSN is durable; time of the transaction with its fsync, in microseconds."""
 _encode = msgspec.msgpack.Encoder().encode
 
 SOCKET_BUFFER_BYTES = 4 * 1024 * 1024
@@ -42,14 +48,6 @@ class Open(Head, frozen=True, tag=1):
     """The first frame: the folder to open, and its settings."""
 
     settings: StorageSettings
-
-
-class Commit(Head, frozen=True, tag=2):
-    """Rows to make durable together. Blobs: meta and data of each row in turn."""
-
-    first_lsn: int
-    rows: list[tuple[int, int, bytes, int, int]]
-    """(time_ms, messages, queues, bytes of meta, bytes of data)"""
 
 
 class CheckpointPart(Head, frozen=True, tag=3):
@@ -75,8 +73,16 @@ class SealNow(Head, frozen=True, tag=5):
     request_id: int
 
 
+class DescribeActive(Head, frozen=True, tag=9):
+    """Describe the active segment. Answered ``ActiveSegment``."""
+
+    request_id: int
+
+
 class Close(Head, frozen=True, tag=6):
-    """Stop in order: all rows were sent before this frame."""
+    """Stop in order, once row ``last_lsn`` is durable: the last row that was sent."""
+
+    last_lsn: int
 
 
 class SegmentNames(Head, frozen=True, tag=7):
@@ -87,7 +93,9 @@ class SegmentNames(Head, frozen=True, tag=7):
 
 
 class DeletedNames(Head, frozen=True, tag=8):
-    """Names of deleted queues and topics. Sent before the end of a checkpoint: the checkpoint lacks these names."""
+    """Names of deleted queues and topics. Sent before the end of a checkpoint, which lacks these names; takes effect
+    with the end.
+    """
 
     names: list[SourceName]
 
@@ -101,14 +109,6 @@ class Opened(Head, frozen=True, tag=22):
     report: RecoveryReport
     droppable_lsn: int
     segments: list[SegmentReport]
-
-
-class Durable(Head, frozen=True, tag=23):
-    """Every row up to this LSN is durable. Sent once for each commit."""
-
-    lsn: int
-    fsync_us: int
-    """Time of the transaction with its fsync."""
 
 
 class StateChanged(Head, frozen=True, tag=24):
@@ -158,6 +158,13 @@ class Answered(Head, frozen=True, tag=28):
 
     request_id: int
     numbers: list[int]
+
+
+class ActiveSegment(Head, frozen=True, tag=33):
+    """Answer to ``DescribeActive``: the active segment, None if it has no rows."""
+
+    request_id: int
+    segment: SegmentReport | None
 
 
 class Closed(Head, frozen=True, tag=29):
@@ -247,24 +254,35 @@ class Published(Head, frozen=True, tag=47):
     message: PublishedMessage | None
 
 
+# Loop to storage, third socket; answered ``ANSWER``
+
+
+class Commit(Head, frozen=True):
+    """Rows to make durable together. Blobs: meta and data of each row in turn."""
+
+    first_lsn: int
+    rows: list[tuple[int, int, bytes, int, int]]
+    """(time_ms, messages, queues, bytes of meta, bytes of data)"""
+
+
 AnyHead: TypeAlias = (
     Open
-    | Commit
     | CheckpointPart
     | DropSegments
     | SealNow
+    | DescribeActive
     | Close
     | SegmentNames
     | DeletedNames
     | FolderInUse
     | Opened
-    | Durable
     | StateChanged
     | SegmentClosed
     | NamesWanted
     | CheckpointWanted
     | CheckpointDone
     | Answered
+    | ActiveSegment
     | Closed
     | Failed
     | RecoverNext
@@ -310,13 +328,11 @@ class Channel(asyncio.Protocol):
         transport = self._transport
         if transport is None:
             return
-        encoded = _encode(head)
-        if not blobs:
-            transport.write(_PREFIX.pack(4 + len(encoded), len(encoded)) + encoded)
+        if blobs:
+            transport.writelines(_pieces(head, blobs))
             return
-        size = 4 + len(encoded) + sum(map(len, blobs))
-        # One system call for all blobs. Joining them first would copy, and above 128 KiB fault in fresh pages.
-        transport.writelines([_PREFIX.pack(size, len(encoded)) + encoded, *blobs])
+        encoded = _encode(head)
+        transport.write(PREFIX.pack(4 + len(encoded), len(encoded)) + encoded)
 
     def data_received(self, data: bytes) -> None:
         """Hand on every whole frame, keep the rest."""
@@ -332,7 +348,7 @@ class Channel(asyncio.Protocol):
         end = len(data)
         offset = 0
         while end - offset >= 8:
-            size, head_size = _PREFIX.unpack_from(data, offset)
+            size, head_size = PREFIX.unpack_from(data, offset)
             stop = offset + 4 + size
             if stop > end:
                 # ``_need`` counts from the beginning of this frame, where the kept bytes begin.
@@ -359,11 +375,78 @@ class Channel(asyncio.Protocol):
             self._transport.abort()
 
 
+class CommitChannel(asyncio.Protocol):
+    """The loop process's end of the third socketpair: commits leave, answers arrive."""
+
+    def __init__(self, on_durable: Callable[[int, int], None], on_lost: Callable[[], None]) -> None:
+        """Take the receiver of the answers, called with the fields of ``ANSWER``, and of the end of the other side."""
+        self._on_durable = on_durable
+        self._on_lost = on_lost
+        self._transport: asyncio.Transport | None = None
+        self._beginning = b""
+        """Of an answer that has not arrived whole."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the transport."""
+        self._transport = cast(asyncio.Transport, transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Report the end of the other side; later calls of ``send`` do nothing."""
+        self._transport = None
+        self._on_lost()
+
+    def send(self, commit: Commit, blobs: Sequence[bytes]) -> None:
+        """Send a commit. Does nothing after the other end is gone."""
+        if self._transport is not None:
+            self._transport.writelines(_pieces(commit, blobs))
+
+    def data_received(self, data: bytes) -> None:
+        """Hand on every whole answer, keep the rest."""
+        if self._beginning:
+            data = self._beginning + data
+        whole = len(data) - len(data) % ANSWER.size
+        for offset in range(0, whole, ANSWER.size):
+            self._on_durable(*ANSWER.unpack_from(data, offset))
+        self._beginning = data[whole:]
+
+    def close(self) -> None:
+        """Flush the commits, then end the connection."""
+        if self._transport is not None:
+            self._transport.close()
+
+
+def _pieces(head: Head, blobs: Sequence[bytes | memoryview]) -> list[bytes | memoryview]:
+    """Return a frame for ``writelines``: one system call for all blobs. Joining them first would copy, and above
+    128 KiB fault in fresh pages.
+    """
+    encoded = _encode(head)
+    size = 4 + len(encoded) + sum(map(len, blobs))
+    return [PREFIX.pack(size, len(encoded)) + encoded, *blobs]
+
+
 async def attach(sock: socket.socket, on_frame: OnFrame, on_lost: Callable[[], None]) -> Channel:
     """Make a channel over one end of a socketpair, on asyncio's loop or uvloop. The channel owns the socket."""
+    channel = Channel(on_frame, on_lost)
+    await _attach(sock, channel)
+    return channel
+
+
+async def attach_commits(
+    sock: socket.socket, on_durable: Callable[[int, int], None], on_lost: Callable[[], None]
+) -> CommitChannel:
+    """Make the loop process's channel of the third socketpair, as ``attach`` does."""
+    channel = CommitChannel(on_durable, on_lost)
+    await _attach(sock, channel)
+    return channel
+
+
+async def _attach(sock: socket.socket, protocol: asyncio.Protocol) -> None:
     sock.setblocking(False)
+    enlarge_buffers(sock)
+    await asyncio.get_running_loop().create_unix_connection(lambda: protocol, sock=sock)
+
+
+def enlarge_buffers(sock: socket.socket) -> None:
+    """Ask the kernel for buffers of ``SOCKET_BUFFER_BYTES``."""
     for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
         sock.setsockopt(socket.SOL_SOCKET, option, SOCKET_BUFFER_BYTES)
-    loop = asyncio.get_running_loop()
-    _, channel = await loop.create_unix_connection(lambda: Channel(on_frame, on_lost), sock=sock)
-    return channel

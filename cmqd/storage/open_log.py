@@ -20,18 +20,22 @@ from pathlib import Path
 from time import monotonic, time
 from typing import Any
 
-from cmqd.log.values import RecoveryReport
+from cmqd.log.values import RecoveryReport, SegmentReport
 from cmqd.storage import ipc
 from cmqd.storage.catalog import Catalog, SealedFile
 from cmqd.storage.checkpoint_writer import Checkpoints
+from cmqd.storage.commit_socket import CommitSocket
 from cmqd.storage.data_folder import Disk
 from cmqd.storage.disk_space import Space
+from cmqd.storage.durable_lsn import DurableLsn
 from cmqd.storage.freshness import Freshness
 from cmqd.storage.inspection import Recovered
+from cmqd.storage.page_size import page_bytes_after
 from cmqd.storage.pager import Pager
 from cmqd.storage.sealer import Sealer, truncate_wal
 from cmqd.storage.segment import WritableSegment, create_segment, open_connection
 from cmqd.storage.settings import StorageSettings
+from cmqd.storage.wal_filling import Filling
 from cmqd.storage.writer import Writer, is_disk_full
 from cmqd_segment.manifest import SegmentEntry, SegmentState, merge_ranges, sync_folder
 
@@ -53,7 +57,9 @@ class OpenLog:
         disk: Disk,
         control: ipc.Channel,
         pages: ipc.Channel,
+        commits: CommitSocket,
         start: StartTask,
+        on_lost: Callable[[], None],
     ) -> None:
         """Join the rooms, in the order of their dependencies.
 
@@ -63,18 +69,23 @@ class OpenLog:
             disk: under the folder.
             control: first socket to the loop process.
             pages: second socket.
+            commits: third socket, for the commit thread.
             start: runs a task; an exception in the task ends the process.
+            on_lost: called when the loop process has ended its side of the third socket.
         """
         self.catalog = catalog
         self.settings = settings
         self.disk = disk
         self._control = control
+        self._commits = commits
         self._start = start
+        self._on_lost = on_lost
+        self.durable = DurableLsn(0)
         self.space = Space(catalog, disk, settings.min_free_bytes, lambda state: control.send(ipc.StateChanged(state)))
         catalog.on_full = self.space.found_no_room
         self.pager = Pager(
             catalog,
-            durable_lsn=lambda: self.writer.durable_lsn,
+            durable=self.durable,
             send=pages.send,
             on_damage=self._on_damage,
             cache_bytes=settings.page_cache_bytes,
@@ -84,7 +95,7 @@ class OpenLog:
         self.checkpoints = Checkpoints(
             catalog,
             kept=settings.checkpoints_kept,
-            durable_lsn=lambda: self.writer.durable_lsn,
+            durable=self.durable,
             on_done=self._on_checkpoint_done,
             on_full=self._on_checkpoint_abandoned,
         )
@@ -93,8 +104,6 @@ class OpenLog:
         """Made by ``take_up``, because a writer needs a segment."""
         self._rolling: asyncio.Task[None] | None = None
         self._refreshing: asyncio.Task[None] | None = None
-        self._drops: list[ipc.DropSegments] = []
-        """Requests that wait until the deletes that emptied the segments are durable."""
 
     # Opening
 
@@ -109,19 +118,24 @@ class OpenLog:
             segment = WritableSegment(leftover.number, leftover.path, connection, SegmentState.RETIRED)
             await segment.load()
             catalog.open[leftover.number] = segment
-        active = await self._prepare()
+        page_bytes = self._page_bytes_at_start()
+        active = await self._prepare(page_bytes)
         active.state = SegmentState.ACTIVE
         self.writer = Writer(
             active,
+            self._commits,
+            self.durable,
             self.space,
             segment_bytes=settings.segment_bytes,
             segment_age_ms=settings.segment_age_ms,
-            on_durable=self._on_durable,
+            on_grown=self._on_grown,
             on_retired=self._on_retired,
+            on_lost=self._on_lost,
         )
-        self.writer.durable_lsn = recovered.last_lsn
+        self.filling = Filling(catalog, self.space, settings, self.writer)
+        self.durable.raise_to(recovered.last_lsn)
         self.freshness.told(recovered.last_lsn, active.number, 0)
-        self.writer.prepared = await self._prepare()
+        self.writer.prepared = await self._prepare(page_bytes)
         for number in recovered.broken_wals & catalog.open.keys():
             # After an accepted loss the next start must not find the broken WAL again: it would refuse to start. The
             # WAL is emptied only now that the manifest has the loss: with neither of the two, a start would not notice
@@ -134,8 +148,19 @@ class OpenLog:
         self.space.begin()
         self._start(self.pager.run())
         self._start(self.checkpoints.run())
+        self.writer.start()
 
-    async def _prepare(self) -> WritableSegment:
+    def _page_bytes_at_start(self) -> int:
+        """Return the page size of the first new segments, by the newest segment of the folder."""
+        newest = max(self.catalog.segments(), key=lambda segment: segment.number, default=None)
+        if newest is None:
+            return page_bytes_after(0, 0)
+        if isinstance(newest, SealedFile):
+            # The size of the file: little more than its rows, of a size at which pages matter.
+            return page_bytes_after(newest.entry.rows, newest.entry.bytes)
+        return page_bytes_after(newest.rows, newest.row_bytes)
+
+    async def _prepare(self, page_bytes: int) -> WritableSegment:
         """Create an empty segment: in the manifest before its file exists, and again when the file is whole.
 
         A full disk is waited for, because the active segment can grow meanwhile, and consumers make room.
@@ -148,7 +173,7 @@ class OpenLog:
         while True:
             await catalog.save()
             try:
-                segment = await create_segment(number, path, self.settings.durability, int(time() * 1000))
+                segment = await create_segment(number, path, self.settings.durability, int(time() * 1000), page_bytes)
                 break
             except sqlite3.Error as error:
                 if not is_disk_full(error):
@@ -195,18 +220,13 @@ class OpenLog:
 
     # Events at run time
 
-    def _on_durable(self, lsn: int, fsync_us: int) -> None:
-        # First the news for the loop process: replies wait for it, and everything below can wait for the replies.
-        self._control.send(ipc.Durable(lsn, fsync_us))
-        self.pager.on_durable(lsn)
-        self.checkpoints.on_durable(lsn)
+    def _on_grown(self) -> None:
+        self.space.measure()
         self._refresh_manifest()
-        if self._drops:
-            self._begin_drops()
 
     def _refresh_manifest(self) -> None:
         """Write the last durable row into the manifest, if that is due. No commit waits for the write."""
-        lsn, active = self.writer.durable_lsn, self.writer.active
+        lsn, active = self.durable.value, self.writer.active
         if self._refreshing is None and self.freshness.is_due(lsn, active.number, active.wal_bytes):
             self._refreshing = self._start(self._write_fresh_manifest(lsn, active.number, active.wal_bytes))
 
@@ -232,7 +252,7 @@ class OpenLog:
             await self.catalog.save()
             self.sealer.submit(retired)
         # The successor comes first: without a successor the active segment cannot be retired and grows.
-        self.writer.prepared = await self._prepare()
+        self.writer.offer(await self._prepare(page_bytes_after(retired.rows, retired.row_bytes)))
         if short:
             return
         # A segment that is soon empty is dropped unsealed and its WAL never copied. Kept history is not dropped.
@@ -265,25 +285,27 @@ class OpenLog:
             if self.space.short:
                 self.sealer.seal_held()
             self.writer.tick()
+            if self.filling.uses_up():
+                self.writer.retire()
+            self._fill_ahead()
             await asyncio.sleep(self.settings.state_interval_ms / 1000)
+
+    def _fill_ahead(self) -> None:
+        """Begin a change of the zeros in the prepared segment, if one is due and no switch of segments is under way."""
+        if (self._rolling is None or self._rolling.done()) and self.filling.is_due():
+            # As a switch: what needs a successor waits until the writer has it back.
+            self._rolling = self._start(self.filling.run())
 
     # Requests of the loop process
 
     def drop(self, request: ipc.DropSegments) -> None:
         """Reclaim segments once row ``min_lsn`` is durable."""
-        self._drops.append(request)
-        self._begin_drops()
+        self._start(self._drop(request.request_id, request.numbers, request.min_lsn))
 
-    def _begin_drops(self) -> None:
-        durable_lsn = self.writer.durable_lsn
-        waiting = self._drops
-        self._drops = [drop for drop in waiting if drop.min_lsn > durable_lsn]
-        for drop in waiting:
-            if drop.min_lsn <= durable_lsn:
-                self._start(self._drop(drop.request_id, drop.numbers))
-
-    async def _drop(self, request_id: int, numbers: list[int]) -> None:
+    async def _drop(self, request_id: int, numbers: list[int], min_lsn: int) -> None:
         """Reclaim whole segments: manifest "dropping", unlink, manifest forgets."""
+        # Durable deletes first: see the module.
+        await self.durable.reached(min_lsn)
         entries: dict[int, SegmentEntry] = {}
         unsealed: dict[int, WritableSegment] = {}
         for number in numbers:
@@ -322,10 +344,18 @@ class OpenLog:
             unsealed[number] = catalog.open.pop(number)
             entries[number] = segment.entry()
 
+    def active_segment(self) -> SegmentReport | None:
+        """Describe the active segment, None if it has no rows."""
+        # First: a segment that was just retired would be neither in this answer nor among the closed segments.
+        self.writer.note_switch()
+        active = self.writer.active
+        return active.report() if active.rows else None
+
     async def seal_now(self, request_id: int) -> None:
         """Retire and seal the active segment, if it has rows."""
-        # Before the roll, because a roll needs a successor; after it, because only a segment that is retired in the
-        # manifest may be sealed.
+        # Before the roll, because a roll needs a successor, also after a switch that the commit thread has just made;
+        # after it, because only a segment that is retired in the manifest may be sealed.
+        self.writer.note_switch()
         await self._rolled()
         await self.writer.roll()
         await self._rolled()
@@ -340,13 +370,17 @@ class OpenLog:
 
     # The end
 
-    async def close(self) -> None:
-        """Stop in order: rows durable, segments sealed (unless a reader prevents it), manifest clean.
+    async def close(self, last_lsn: int) -> None:
+        """Stop in order: rows up to ``last_lsn`` durable, segments sealed (unless a reader prevents it), manifest
+        clean.
 
         The order is that of the facts: a checkpoint waits for its last row, and the manifest may say *clean* only when
-        every segment with rows is sealed.
+        every segment with rows is sealed. The commit thread ends before the seal of the active segment, whose
+        connection it used.
         """
-        await self.writer.drained()
+        self.filling.stop()
+        await self.durable.reached(last_lsn)
+        await self.writer.stopped()
         await self.checkpoints.drained()
         await self._rolled()
         self.freshness.stop()
@@ -369,21 +403,27 @@ class OpenLog:
         # After the manifest, which does not list them any more: see the module.
         for segment in empty:
             await self.pager.forget(segment.number)
-            await segment.connection.close()
+            await segment.close()
             await asyncio.to_thread(_unlink_segment, segment.path)
         await asyncio.to_thread(sync_folder, catalog.folder.segments)
 
     async def stop(self) -> None:
         """Finish the commit under way and take no other."""
         if hasattr(self, "writer"):
+            self.filling.stop()
+            await self.writer.stopped()
+
+    def refuse(self) -> None:
+        """Take no other commit, without waiting for the commit under way."""
+        if hasattr(self, "writer"):
             self.writer.stop()
-            await self.writer.drained()
 
     async def release(self) -> None:
         """Close every file and thread."""
+        await self.stop()
         await self.pager.close()
         for segment in self.catalog.open.values():
-            await segment.connection.close()
+            await segment.close()
 
 
 async def _empty_wal(segment: WritableSegment) -> None:

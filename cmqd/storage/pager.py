@@ -1,9 +1,9 @@
 """Pages: from positions of a queue to messages.
 
 Requests are answered in order. Each segment is read through a read-only connection of its own. The statements run in
-the thread of the connection; the rows are decoded in the thread of the loop, a few at a time, so that a page delays a
-commit by at most the time to decode these. A request waits until its ``min_lsn`` is durable: the active segment could
-otherwise lack rows that the caller has appended, and report the positions in these rows as missing.
+the thread of the connection; the rows are decoded in the thread of the loop, a few at a time, so that a page delays
+control frames by at most the time to decode these. A request waits until its ``min_lsn`` is durable: the active segment
+could otherwise lack rows that the caller has appended, and report the positions in these rows as missing.
 
 Pages run beside seals and drops, which take files away. A page holds the lock ``_reading`` from its first segment to
 its last, and a seal or drop takes the lock before it closes or unlinks a file (``forget``, ``closing``). Otherwise a
@@ -18,12 +18,14 @@ import asyncio
 import sqlite3
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import TypeAlias
 
 import aiosqlite
 
 from cmqd.storage import ipc
 from cmqd.storage.catalog import Catalog, Segment
+from cmqd.storage.durable_lsn import DurableLsn
 from cmqd.storage.reading_connection import open_reading
 from cmqd.storage.segment_reader import Answer, RowCache, SegmentReader, is_damage
 from cmqd.storage.standard_error import complain
@@ -46,20 +48,18 @@ class Pager:
         self,
         catalog: Catalog,
         *,
-        durable_lsn: Callable[[], int],
+        durable: DurableLsn,
         send: Callable[..., None],
         on_damage: Callable[[str], None],
         cache_bytes: int,
         open_segments: int,
     ) -> None:
         self._catalog = catalog
-        self._durable_lsn = durable_lsn
+        self._durable = durable
         self._send = send
         self._on_damage = on_damage
         self._open_segments = open_segments
         self._requests: deque[Request] = deque()
-        self._deferred: list[Request] = []
-        """Requests with a ``min_lsn`` that is not durable yet."""
         self._wake: asyncio.Future[None] | None = None
         self._connections: OrderedDict[int, aiosqlite.Connection] = OrderedDict()
         """Connections by number of the segment, least recently used first."""
@@ -72,22 +72,13 @@ class Pager:
 
     def request(self, page: Request) -> None:
         """Answer a request, now or when its LSN is durable."""
-        if page.min_lsn > self._durable_lsn():
-            self._deferred.append(page)
+        if page.min_lsn > self._durable.value:
+            self._durable.call_at(page.min_lsn, partial(self.request, page))
             return
         self._requests.append(page)
         if self._wake is not None:
             self._wake.set_result(None)
             self._wake = None
-
-    def on_durable(self, lsn: int) -> None:
-        """Take up the requests that waited for this LSN."""
-        if self._deferred:
-            # A new list first: ``request`` adds the requests again for which the LSN is still too low.
-            waiting = self._deferred
-            self._deferred = []
-            for page in waiting:
-                self.request(page)
 
     async def run(self) -> None:
         """Answer requests until cancelled. Raises sqlite3.Error, OSError for failures that are neither damage nor

@@ -63,13 +63,16 @@ class StorageProcessLog:
     """A log in a storage process; see the module and ``cmqd.log.interface.Log``."""
 
     def __init__(
-        self, settings: StorageSettings, start: "Callable[[socket.socket, socket.socket], ChildProcess] | None" = None
+        self,
+        settings: StorageSettings,
+        start: "Callable[[socket.socket, socket.socket, socket.socket], ChildProcess] | None" = None,
     ) -> None:
         """Take the settings; ``open`` starts the process.
 
         Args:
             settings: sent to the storage process in the first frame.
-            start: replaces ``start_process`` in tests, and gets the other ends of the two sockets.
+            start: replaces ``start_process`` in tests, and gets the other ends of the three sockets, in their
+                order.
         """
         self.on_durable: Callable[[int], None] = ignore
         self.on_page: OnPage = ignore
@@ -101,10 +104,13 @@ class StorageProcessLog:
         self._process: ChildProcess | None = None
         self._control: ipc.Channel | None = None
         self._pages: ipc.Channel | None = None
+        self._commit_channel: ipc.CommitChannel | None = None
         self._opened: asyncio.Future[ipc.Opened] | None = None
         self._closed: asyncio.Future[None] | None = None
         self._answers: dict[int, asyncio.Future[list[int]]] = {}
         """Requests without an answer, by id."""
+        self._descriptions: dict[int, asyncio.Future[SegmentReport | None]] = {}
+        """Requests for a description of the active segment, by id."""
         self._recovery: asyncio.Queue[RecoveredBatch | LogFailed | None] = asyncio.Queue()
         """Decoded chunks of the recovery stream, then None, or the failure that cut the stream off."""
         self._recovered = False
@@ -121,14 +127,16 @@ class StorageProcessLog:
         """See ``Log``."""
         control, control_child = socket.socketpair()
         pages, pages_child = socket.socketpair()
+        commits, commits_child = socket.socketpair()
         # The other ends are closed here once the process has them: while a copy is open in this process, the end of the
         # storage process would not end the sockets, and would go unnoticed.
-        with control_child, pages_child:
-            self._process = self._start(control_child, pages_child)
+        with control_child, pages_child, commits_child:
+            self._process = self._start(control_child, pages_child, commits_child)
         # Before the sockets are attached: the process may end in between, and the failure must find the future.
         self._opened = asyncio.get_running_loop().create_future()
         self._control = await ipc.attach(control, self._on_control, self._on_lost)
         self._pages = await ipc.attach(pages, self._on_pages, self._on_lost)
+        self._commit_channel = await ipc.attach_commits(commits, self._on_durable, self._on_lost)
         self._control.send(ipc.Open(self._settings))
         try:
             opened = await self._opened
@@ -138,7 +146,7 @@ class StorageProcessLog:
             await self._end_process()
             raise
         report = opened.report
-        self._commits.begin(self._control, report.last_lsn)
+        self._commits.begin(self._commit_channel, report.last_lsn)
         self._log_id = report.log_id
         self.droppable_lsn = opened.droppable_lsn
         for segment in opened.segments:
@@ -253,6 +261,15 @@ class StorageProcessLog:
         """See ``Log``."""
         return list(self._segments.values())
 
+    async def active_segment(self) -> SegmentReport | None:
+        """See ``Log``."""
+        control = self._channel(self._control)
+        request_id = max(self._descriptions, default=0) + 1
+        described: asyncio.Future[SegmentReport | None] = asyncio.get_running_loop().create_future()
+        self._descriptions[request_id] = described
+        control.send(ipc.DescribeActive(request_id))
+        return await described
+
     async def drop_segments(self, numbers: Sequence[int], min_lsn: int) -> list[int]:
         """See ``Log``."""
         control = self._channel(self._control)
@@ -286,13 +303,18 @@ class StorageProcessLog:
         self._answers[request_id] = future
         return request_id, future
 
+    def _on_durable(self, lsn: int, fsync_us: int) -> None:
+        commits = self._commits
+        # The failure came through another socket: its callers were told that these rows may or may not be durable.
+        if commits.failed is not None:
+            return
+        commits.figures.fsync_us.note(fsync_us)
+        # The callback last, when the LSN and the counts of the log agree with its argument.
+        commits.became_durable(lsn)
+        self.on_durable(lsn)
+
     def _on_control(self, head: ipc.AnyHead, _data: bytes, _offset: int) -> None:
         match head:
-            case ipc.Durable(lsn, fsync_us):
-                self._commits.figures.fsync_us.note(fsync_us)
-                # The callback last, when the LSN and the counts of the log agree with its argument.
-                self._commits.became_durable(lsn)
-                self.on_durable(lsn)
             case ipc.StateChanged(state):
                 self.on_state(state)
             case ipc.SegmentClosed(segment, sealed_upto):
@@ -312,6 +334,10 @@ class StorageProcessLog:
                 answer = self._answers.pop(request_id)
                 if not answer.done():
                     answer.set_result(numbers)
+            case ipc.ActiveSegment(request_id, segment):
+                described = self._descriptions.pop(request_id)
+                if not described.done():
+                    described.set_result(segment)
             case ipc.FolderInUse(text, waiting_ms):
                 self.on_folder_in_use(text, waiting_ms)
             case ipc.Opened():
@@ -353,9 +379,11 @@ class StorageProcessLog:
             await self._commits.drained()
             self._closing = True
             self._closed = asyncio.get_running_loop().create_future()
-            self._control.send(ipc.Close())
+            self._control.send(ipc.Close(self._commits.sent_lsn))
             try:
                 await self._closed
+                # Answers have a socket of their own, and the answers to rows of the last moment may be unread.
+                await self._commits.answered()
             except LogError:
                 await self._end_process()
                 raise
@@ -381,19 +409,21 @@ class StorageProcessLog:
         failed = error if isinstance(error, LogFailed) else LogFailed(str(error))
         self._commits.failed = failed
         opening = self._opened is not None and not self._opened.done()
-        for future in (self._opened, self._closed, self._commits.idle, *self._answers.values()):
+        asked = (*self._answers.values(), *self._descriptions.values())
+        for future in (self._opened, self._closed, self._commits.idle, *asked):
             if future is not None and not future.done():
                 future.set_exception(error)
                 # A waiting caller gets the error. Reading it here keeps asyncio from warning when no caller waits.
                 future.exception()
         self._answers.clear()
+        self._descriptions.clear()
         # Behind the chunks that have arrived: ``recover`` raises when it comes to the gap.
         self._recovery.put_nowait(failed)
         if not opening:
             self.on_fatal(failed)
 
     def _close_channels(self) -> None:
-        for channel in (self._control, self._pages):
+        for channel in (self._control, self._pages, self._commit_channel):
             if channel is not None:
                 channel.close()
         # Before the callbacks of the sockets run: this end is not a failure.
@@ -428,11 +458,11 @@ class StorageProcessLog:
         return channel
 
 
-def start_process(control: socket.socket, pages: socket.socket) -> "subprocess.Popen[bytes]":
-    """Start the storage process at the other ends of the two sockets. Both processes share a standard error, for crash
-    reports.
+def start_process(control: socket.socket, pages: socket.socket, commits: socket.socket) -> "subprocess.Popen[bytes]":
+    """Start the storage process at the other ends of the three sockets. Both processes share a standard error, for
+    crash reports.
     """
-    descriptors = (control.fileno(), pages.fileno())
+    descriptors = (control.fileno(), pages.fileno(), commits.fileno())
     safe_path = ("-P",) if sys.flags.safe_path else ()
     # Memory that one thread allocates and another frees would otherwise spread over an arena per thread.
     environment = {"MALLOC_ARENA_MAX": "2", **os.environ}

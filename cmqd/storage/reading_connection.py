@@ -1,7 +1,7 @@
 """A read-only connection to a segment, by aiosqlite.
 
 aiosqlite makes each statement a hop to the thread of the connection and back. The reader of pages needs few statements,
-because the decoded rows are cached; commits need whole functions in a single hop, and have ``sqlite_thread``.
+because the decoded rows are cached; seals need whole functions in a single hop, and have ``sqlite_thread``.
 """
 
 import asyncio

@@ -30,6 +30,9 @@ def recovery_stream(recovered: Recovered, catalog: Catalog) -> Iterator[Chunk]:
     for segment in list(catalog.segments()):
         if segment.last_lsn > above:
             yield from _row_chunks(segment.path, sealed=segment.immutable, above=above, skip=recovered.skip_rows)
+            # Earlier versions stored a commit twice if they switched segments before its retry on a full disk
+            # (``writer.may_be_in_file``) and crashed before the seal. The facts of a row must not be counted twice.
+            above = segment.last_lsn
 
 
 def _checkpoint_chunks(path: Path) -> Iterator[Chunk]:

@@ -200,7 +200,7 @@ class Sealer:
 
         async def close() -> None:
             # Without other connections this removes -wal and -shm; with a reader from outside an empty -wal stays.
-            await segment.connection.close()
+            await segment.close()
             segment.immutable = True
             segment.wal_bytes = 0
 

@@ -1,24 +1,27 @@
-"""A segment open for writing: one file, one connection, one thread.
+"""A segment open for writing: one file and one connection, which one thread uses at a time.
 
-The storage process opens the file, its ``-wal`` and its ``-shm`` only through SQLite. Closing a plain file handle on
-any of the three would drop SQLite's POSIX locks, and a reader from outside could then truncate the WAL.
+The commit thread inserts and counts rows while the segment is active; the thread of the connection has the steps before
+and after (``writer``). The loop reads the counts at any time.
+
+The storage process opens the file and its ``-shm`` only through SQLite. Closing a plain file handle on either would
+drop SQLite's POSIX locks, and a reader from outside could then truncate the WAL. The ``-wal`` carries no locks:
+``wal_gauge`` reads it through a descriptor of its own.
 """
 
-import asyncio
-import os
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
-from functools import partial
 from pathlib import Path
+from threading import Lock
 from time import monotonic, perf_counter
 from typing import NamedTuple
 
 from cmqd.log.values import Durability, SegmentReport, pack_ranges
 from cmqd.storage.sqlite_thread import ThreadConnection, connect
+from cmqd.storage.wal_gauge import WalGauge
 from cmqd_segment.manifest import SegmentEntry, SegmentState
 from cmqd_segment.rows import data_checksum, decode_queues, meta_checksum
-from cmqd_segment.schema import check_format, create_tables, open_read_only
+from cmqd_segment.schema import PAGE_BYTES, check_format, create_tables, open_read_only
 from cmqd_segment.sparse import SparseIndex
 
 ROWS_PER_STATEMENT = 64
@@ -44,7 +47,7 @@ class Committed(NamedTuple):
     """The result of a commit."""
 
     wal_bytes: int
-    """Size of the WAL after it."""
+    """Used bytes of the WAL after it."""
     fsync_us: int
     """Time of the transaction with its fsync."""
 
@@ -69,31 +72,37 @@ class WritableSegment:
         self.row_bytes = 0
         """Meta and data of its rows."""
         self.wal_bytes = 0
+        """Bytes of the frames in the WAL. The file may be longer, because it was filled ahead."""
         self.opened_at = monotonic()
         """Time of its first row, by the monotonic clock."""
+        self._counting = Lock()
+        """Held while rows are counted by the commit thread, and while the counts are read together by the loop."""
         self.immutable = False
         """Wholly in the main file and without a writer: opened without locks from here on."""
-        self._wal = f"{path}-wal"
-
-    def commit(self, rows: Sequence[LogRow], done: "asyncio.Future[Committed]") -> None:
-        """Make rows durable in one transaction.
-
-        ``done`` gets the size of the WAL, for ``committed``, and the time of the commit, or sqlite3.Error: then the
-        segment is unchanged.
-        """
-        self.connection.submit(done, partial(self._insert, rows))
+        self.filled_bytes = 0
+        """Size of the WAL by zeros that were filled in ahead (``wal_filling``)."""
+        self.commits = 0
+        """Commits since the segment became active."""
+        self._gauge = WalGauge(f"{path}-wal")
 
     def committed(self, rows: Sequence[LogRow], wal_bytes: int) -> None:
         """Take note of rows that are durable."""
-        self.wal_bytes = wal_bytes
-        if not self.rows:
-            self.first_lsn = rows[0].lsn
-            self.first_ms = rows[0].time_ms
-            self.opened_at = monotonic()
-        for row in rows:
-            self._count(row.lsn, row.time_ms, row.messages, row.queues, len(row.meta) + len(row.data))
+        with self._counting:
+            self.wal_bytes = wal_bytes
+            self.commits += 1
+            if not self.rows:
+                self.first_lsn = rows[0].lsn
+                self.first_ms = rows[0].time_ms
+                self.opened_at = monotonic()
+            for row in rows:
+                self._count(row.lsn, row.time_ms, row.messages, row.queues, len(row.meta) + len(row.data))
 
-    def _insert(self, rows: Sequence[LogRow]) -> Committed:
+    def insert(self, rows: Sequence[LogRow]) -> Committed:
+        """Make rows durable in one transaction, in the thread of the caller: the commit thread, for as long as the
+        segment is active. ``committed`` counts the rows.
+
+        Raises sqlite3.Error; the segment is unchanged then.
+        """
         connection = self.connection.raw
         begun_s = perf_counter()
         if len(rows) <= ROWS_PER_STATEMENT:
@@ -110,7 +119,7 @@ class WritableSegment:
                     connection.execute("ROLLBACK")
                 raise
         fsync_us = int((perf_counter() - begun_s) * 1_000_000)
-        return Committed(os.stat(self._wal).st_size, fsync_us)
+        return Committed(self._gauge.used_bytes(), fsync_us)
 
     def _count(self, lsn: int, time_ms: int, messages: int, queues: bytes, size: int) -> None:
         self.last_lsn = lsn
@@ -128,19 +137,30 @@ class WritableSegment:
                 self.first_lsn = lsn
                 self.first_ms = time_ms
             self._count(lsn, time_ms, messages, queues, size)
-        self.wal_bytes = await self.connection.run(self._wal_size)
+        self.wal_bytes = await self.connection.run(self._gauge.used_bytes)
 
     def _stock(self) -> list[tuple[int, int, int, bytes, int]]:
         return self.connection.raw.execute(
             "SELECT lsn, time_ms, messages, queues, length(meta) + length(data) FROM log ORDER BY lsn"
         ).fetchall()
 
-    def _wal_size(self) -> int:
-        return os.stat(self._wal).st_size if os.path.exists(self._wal) else 0
+    @property
+    def sealed_growth(self) -> int | None:
+        """Growth of the main file when the WAL is copied, without the tables of the seal; None if no commit tells it.
+
+        Less after an attempt to copy that met a full disk, because the file keeps its length.
+        """
+        database_bytes = self._gauge.database_bytes
+        if not database_bytes:
+            return None
+        try:
+            return max(0, database_bytes - self.path.stat().st_size)
+        except FileNotFoundError:
+            return database_bytes
 
     @property
     def bytes_on_disk(self) -> int:
-        """Size of the main file and the WAL."""
+        """Size of the main file and of the frames in the WAL."""
         try:
             return self.path.stat().st_size + self.wal_bytes
         except FileNotFoundError:
@@ -148,8 +168,14 @@ class WritableSegment:
 
     def positions_of(self, queue_id: int) -> tuple[int, int] | None:
         """Return the half-open range of positions of a queue in this segment, None if there are none."""
-        queue = self.index.queues.get(queue_id)
-        return None if queue is None else (queue.first_position, queue.stop_position)
+        with self._counting:
+            queue = self.index.queues.get(queue_id)
+            return None if queue is None else (queue.first_position, queue.stop_position)
+
+    async def close(self) -> None:
+        """Close the connection, which copies the WAL into the main file if it is the last. Raises sqlite3.Error."""
+        await self.connection.close()
+        self._gauge.close()
 
     async def close_uncopied(self) -> None:
         """Close a segment that will be deleted. Raises sqlite3.Error.
@@ -164,35 +190,39 @@ class WritableSegment:
                 self.connection.raw.close()
 
         await self.connection.run(close)
-        await self.connection.close()
+        await self.close()
         self.immutable = True
 
     def report(self) -> SegmentReport:
         """Describe the segment to the loop process."""
-        queues = sorted(self.index.queues.items())
-        return SegmentReport(
-            number=self.number,
-            first_lsn=self.first_lsn,
-            last_lsn=self.last_lsn,
-            messages=self.messages,
-            bytes=self.bytes_on_disk,
-            last_ms=self.last_ms,
-            ranges=pack_ranges((queue_id, queue.first_position, queue.stop_position) for queue_id, queue in queues),
-        )
+        with self._counting:
+            queues = sorted(self.index.queues.items())
+            return SegmentReport(
+                number=self.number,
+                first_lsn=self.first_lsn,
+                last_lsn=self.last_lsn,
+                first_ms=self.first_ms,
+                last_ms=self.last_ms,
+                messages=self.messages,
+                bytes=self.bytes_on_disk,
+                is_sealed=False,
+                ranges=pack_ranges((queue_id, queue.first_position, queue.stop_position) for queue_id, queue in queues),
+            )
 
     def entry(self) -> SegmentEntry:
         """Make the entry of the manifest."""
-        return SegmentEntry(
-            number=self.number,
-            state=self.state,
-            first_lsn=self.first_lsn,
-            last_lsn=self.last_lsn,
-            first_ms=self.first_ms,
-            last_ms=self.last_ms,
-            rows=self.rows,
-            messages=self.messages,
-            bytes=self.bytes_on_disk,
-        )
+        with self._counting:
+            return SegmentEntry(
+                number=self.number,
+                state=self.state,
+                first_lsn=self.first_lsn,
+                last_lsn=self.last_lsn,
+                first_ms=self.first_ms,
+                last_ms=self.last_ms,
+                rows=self.rows,
+                messages=self.messages,
+                bytes=self.bytes_on_disk,
+            )
 
 
 def _parameters(rows: Sequence[LogRow]) -> list[object]:
@@ -211,17 +241,24 @@ def _parameters(rows: Sequence[LogRow]) -> list[object]:
     return parameters
 
 
-async def open_connection(path: Path, durability: Durability, *, create: bool) -> ThreadConnection:
-    """Open the only writing connection of a segment, with the settings that the format demands."""
+async def open_connection(
+    path: Path, durability: Durability, *, create: bool, page_bytes: int = PAGE_BYTES
+) -> ThreadConnection:
+    """Open the only writing connection of a segment, with the settings that the format demands.
+
+    ``page_bytes`` is the page size of a segment that is created; it stays.
+    """
 
     def open_database() -> sqlite3.Connection:
         connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=256)
         try:
             if create:
-                create_tables(connection)
+                create_tables(connection, page_bytes)
             # No checkpoint of the WAL while rows come in: a checkpoint would cost 20 ms of latency and write every page
             # twice.
             connection.execute("PRAGMA wal_autocheckpoint=0")
+            # A limit would cut the zeros off that a WAL is filled with ahead.
+            connection.execute("PRAGMA journal_size_limit=-1")
             connection.execute(f"PRAGMA synchronous={'FULL' if durability is Durability.FSYNC else 'OFF'}")
             check_format(connection, path)
         except BaseException:
@@ -232,9 +269,11 @@ async def open_connection(path: Path, durability: Durability, *, create: bool) -
     return await connect(open_database)
 
 
-async def create_segment(number: int, path: Path, durability: Durability, now_ms: int) -> WritableSegment:
+async def create_segment(
+    number: int, path: Path, durability: Durability, now_ms: int, page_bytes: int = PAGE_BYTES
+) -> WritableSegment:
     """Create an empty segment, durable with its tables; the WAL is empty. Raises sqlite3.Error, OSError."""
-    connection = await open_connection(path, Durability.FSYNC, create=True)
+    connection = await open_connection(path, Durability.FSYNC, create=True, page_bytes=page_bytes)
 
     def prepare() -> None:
         raw = connection.raw

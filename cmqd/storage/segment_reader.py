@@ -4,7 +4,8 @@ The statements run in the thread of the segment's connection, everything else in
 once, checked against its CRCs and cached, because the next page often begins in the row where the last page ended.
 Damage costs only the messages in the damaged rows, which are reported as missing.
 
-The loop also passes on commits, so that decoding gives way to the loop after ``DECODED_AT_A_TIME`` bytes. Rows of small
+The loop also serves seals, checkpoints and control frames, so that decoding gives way to the loop after
+``DECODED_AT_A_TIME`` bytes. Rows of small
 messages and rows of many queues would otherwise hold the loop for tens of milliseconds: a block of 64 rows that were
 published to 10,000 queues has 640,000 entries.
 """

@@ -1,6 +1,6 @@
-"""The storage process: two sockets to the loop process, a data folder, and the log that is open in it.
+"""The storage process: three sockets to the loop process, a data folder, and the log that is open in it.
 
-The process lives as long as both sockets. At the end of either, or when its parent dies, it finishes the commit under
+The process lives as long as its sockets. At the end of any, or when its parent dies, it finishes the commit under
 way, abandons seals and exits. A crash of the loop process leaves time for no more, and recovery handles the rest. After
 an error that must not be retried, the process sends a last frame and exits with status 1.
 
@@ -25,13 +25,14 @@ from typing import Any
 
 from cmqd.log.errors import LogError, LogFailed
 from cmqd.storage import ipc
+from cmqd.storage.commit_socket import CommitSocket
 from cmqd.storage.data_folder import DataFolder, Disk, boot_id
 from cmqd.storage.inspection import inspect, put_right
 from cmqd.storage.open_log import OpenLog
 from cmqd.storage.recovery_stream import Chunk, recovery_stream
-from cmqd.storage.segment import LogRow
 from cmqd.storage.settings import StorageSettings
 from cmqd.storage.standard_error import complain_of_exception
+from cmqd.storage.wal_gauge import used_bytes
 from cmqd_segment.newer import NewerFormatError
 
 GOODBYE_SECONDS = 1.0
@@ -40,11 +41,11 @@ START_BYTES = 1024 * 1024
 """Free space without which a start is refused: two new segments and a few manifests. WAL-indexes of unsealed segments
 come on top."""
 WAL_PER_INDEX_BYTE = 500
-"""Bytes of a WAL for each byte of its index (32 KiB for 4,096 frames of 4 KiB)."""
+"""Used bytes of a WAL for each byte of its index (32 KiB for 4,096 frames of 4 KiB)."""
 
 
 class StorageService:
-    """Serves the loop process over two sockets; see the module. Tests replace ``disk``."""
+    """Serves the loop process over three sockets; see the module. Tests replace ``disk``."""
 
     def __init__(self, broker_pid: int, disk: Callable[[Path, int, int], Disk] = Disk) -> None:
         self._broker_pid = broker_pid
@@ -59,23 +60,29 @@ class StorageService:
         """Mask before the start, restored at the end."""
         self._control: ipc.Channel
         self._pages: ipc.Channel
+        self._commits: CommitSocket
         self._folder: DataFolder | None = None
         self.log: OpenLog
         """Set once the folder has passed the inspection."""
 
-    async def run(self, control: socket.socket, pages: socket.socket) -> int:
+    async def run(self, control: socket.socket, pages: socket.socket, commits: socket.socket) -> int:
         """Serve until the sockets or the parent end, or an error ends the service; return the exit status."""
         self._control = await ipc.attach(control, self._on_control, self._on_lost)
         self._pages = await ipc.attach(pages, self._on_pages, self._on_lost)
+        self._commits = CommitSocket(commits)
         status = 0
         try:
             await self._ended
         except Exception as error:
             status = 1
             self._control.send(_last_frame(error))
-        # After an error nothing more may become durable: the loop process has been told that the log stands still.
-        if status == 0 and hasattr(self, "log"):
-            await self.log.stop()
+        if hasattr(self, "log"):
+            if status == 0:
+                await self.log.stop()
+            else:
+                # Nothing more may become durable: the loop process has been told that the log stands still. The third
+                # socket stays open, because its end could reach the loop process before the last frame.
+                self.log.refuse()
         # Without waiting: a thread in the middle of a seal cannot be interrupted, and the next start repeats the seal.
         for task in self._tasks:
             task.cancel()
@@ -93,12 +100,15 @@ class StorageService:
         """Close every file and thread: for a service that is not alone in its process. The process itself just exits,
         since closing a segment would copy its WAL first.
         """
-        # Tasks begun since the end are included. A segment that a task is opening is closed by the task.
+        # Tasks begun since the end are included. A segment that a task is opening is closed by the task; a second
+        # cancellation would end that task before the close.
         for task in self._tasks:
-            task.cancel()
+            if not task.cancelling():
+                task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if hasattr(self, "log"):
             await self.log.release()
+        self._commits.close()
         if self._umask is not None:
             os.umask(self._umask)
         if self._folder is not None:
@@ -114,7 +124,7 @@ class StorageService:
                 self._ended.set_exception(error)
 
     def _on_lost(self) -> None:
-        # Either socket: the loop process closes both, so a single lost socket is a loop process that died or is broken.
+        # Any socket: the loop process closes all, so a single lost socket is a loop process that died or is broken.
         self._lost.set()
         self.end()
 
@@ -133,21 +143,12 @@ class StorageService:
 
     # Frames from the loop
 
-    # The order of the frames on this socket is a promise. The parts of a checkpoint follow the commits with the rows
-    # that they state, and the names of deleted queues come before the end of the checkpoint that lacks them.
+    # The order of the frames on this socket is a promise: the names of deleted queues come before the end of the
+    # checkpoint that lacks them. Commits have another socket and overtake these frames or fall behind, so a frame that
+    # states rows names their LSN: the end of a checkpoint, a drop, and the close.
 
     def _on_control(self, head: ipc.AnyHead, data: bytes, offset: int) -> None:
         match head:
-            case ipc.Commit(first_lsn, rows):
-                # Views: a batch of 4 MiB is not copied again on its way to SQLite.
-                view = memoryview(data)
-                batch: list[LogRow] = []
-                for lsn, (time_ms, messages, queues, meta_size, data_size) in enumerate(rows, first_lsn):
-                    body = offset + meta_size
-                    end = body + data_size
-                    batch.append(LogRow(lsn, time_ms, messages, queues, view[offset:body], view[body:end]))
-                    offset = end
-                self.log.writer.submit(batch)
             case ipc.CheckpointPart(first, end_lsn, size):
                 # A copy: parts wait in memory until the disk has taken them, and a view would keep the whole frame.
                 self.log.checkpoints.write(first, end_lsn, data[offset : offset + size])
@@ -156,20 +157,19 @@ class StorageService:
             case ipc.SegmentNames(number, names):
                 self.log.sealer.names_told(number, names)
             case ipc.DeletedNames(names):
-                self.log.catalog.note_deleted(names)
+                self.log.checkpoints.lacks(names)
             case ipc.SealNow(request_id):
                 self._start(self.log.seal_now(request_id))
+            case ipc.DescribeActive(request_id):
+                self._control.send(ipc.ActiveSegment(request_id, self.log.active_segment()))
             case ipc.Open(settings):
                 # A task: the wait for the lock and the inspection take seconds, and the end of a socket must be seen.
                 self._start(self._open(settings))
-            case ipc.Close():
+            case ipc.Close(last_lsn):
                 # The last frame of the loop process, so no frame can overtake the task.
-                self._start(self._close())
+                self._start(self._close(last_lsn))
             case _:
                 raise AssertionError(head)
-
-    # Pages and the recovery stream have a socket of their own: a page of a MiB in front of a durable LSN would delay
-    # every reply that waits for the LSN.
 
     def _on_pages(self, head: ipc.AnyHead, _data: bytes, _offset: int) -> None:
         match head:
@@ -206,7 +206,9 @@ class StorageService:
         self._umask = os.umask(0o777 & ~mode)
         await asyncio.to_thread(put_right, recovered)
         catalog = recovered.catalog(settings.durability, boot)
-        log = self.log = OpenLog(catalog, settings, disk, self._control, self._pages, self._start)
+        log = self.log = OpenLog(
+            catalog, settings, disk, self._control, self._pages, self._commits, self._start, self._on_lost
+        )
         await log.take_up(recovered, mode)
         # A failed fsync may have dropped the pages from the cache, and a second fsync would report success: no retry.
         log.writer.failed.add_done_callback(lambda failed: self.end(failed.exception()))
@@ -226,9 +228,9 @@ class StorageService:
         # Not earlier: a seal or a drop would take files away that the stream still reads.
         self.log.begin_upkeep()
 
-    async def _close(self) -> None:
+    async def _close(self, last_lsn: int) -> None:
         # The folder is free before the answer: the next broker may start as soon as this broker has ended.
-        await self.log.close()
+        await self.log.close(last_lsn)
         # A folder with unsealed segments stays locked until the exit: a seal may still be writing into it.
         if self.log.catalog.clean and self._folder is not None:
             self._folder.unlock()
@@ -240,7 +242,7 @@ def _make_room(folder: DataFolder, disk: Disk) -> None:
 
     The reserve of the start goes first: the ballast is for the deletes of the consumers.
     """
-    wals = sum(path.stat().st_size for path in folder.segments.glob("*-wal"))
+    wals = sum(used_bytes(str(path)) for path in folder.segments.glob("*-wal"))
     needed = START_BYTES + wals // WAL_PER_INDEX_BYTE
     for reserve in (disk.start_ballast, disk.ballast):
         if disk.free_bytes() < needed:
@@ -271,8 +273,8 @@ def _describe(error: BaseException) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """``python -m cmqd.storage CONTROL_FD PAGES_FD PARENT_PID``; see ``__main__``."""
-    control_fd, pages_fd, parent = map(int, arguments)
+    """``python -m cmqd.storage CONTROL_FD PAGES_FD COMMITS_FD PARENT_PID``; see ``__main__``."""
+    *descriptors, parent = map(int, arguments)
     if os.getppid() != parent:
         # The parent died before ``__main__`` asked for a signal at its death, so no signal would come.
         return 1
@@ -282,7 +284,8 @@ def main(arguments: list[str]) -> int:
         service = StorageService(parent)
         # The parent died (see ``__main__``): as if its sockets had ended.
         asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, service.end)
-        return await service.run(socket.socket(fileno=control_fd), socket.socket(fileno=pages_fd))
+        control, pages, commits = (socket.socket(fileno=descriptor) for descriptor in descriptors)
+        return await service.run(control, pages, commits)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         status = runner.run(serve())

@@ -1,7 +1,9 @@
 """A writing SQLite connection with its own thread that runs whole functions.
 
-A commit, a seal or the preparation of a segment is a function, and so a single hop to the thread and back. aiosqlite,
+A step of a seal or the preparation of a segment is a function, and so a single hop to the thread and back. aiosqlite,
 which reads the pages (``reading_connection``), has no public call that runs a function: each statement is a hop.
+
+While a segment is active, the commit thread uses its connection instead (``writer``), and this thread stands idle.
 """
 
 import asyncio
@@ -21,7 +23,7 @@ class ThreadConnection:
     """A connection that ``connect`` has made; see the module."""
 
     raw: sqlite3.Connection
-    """The SQLite connection, for functions that are passed to ``run`` or ``submit``."""
+    """The SQLite connection, for functions that are passed to ``run``, and for the commit thread."""
 
     def __init__(self) -> None:
         self._jobs: SimpleQueue[tuple[asyncio.Future[Any], Callable[[], Any]] | None] = SimpleQueue()
@@ -31,17 +33,16 @@ class ThreadConnection:
         self._thread.start()
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a function in the thread of the connection and return its result or raise its exception."""
+        """Run a function in the thread of the connection and return its result or raise its exception. The function of
+        a cancelled call still runs.
+
+        Raises ValueError if the connection is closed.
+        """
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self.submit(future, partial(function, *args, **kwargs))
+        self._submit(future, partial(function, *args, **kwargs))
         return await future
 
-    def submit(self, future: "asyncio.Future[T]", function: Callable[[], T]) -> None:
-        """Run a function as ``run`` does, for a caller that waits by callback: a task would cost a good part of a small
-        commit.
-
-        Raises ValueError if the connection is closed. A future that is cancelled gets nothing; its function still runs.
-        """
+    def _submit(self, future: "asyncio.Future[T]", function: Callable[[], T]) -> None:
         if self._closed:
             raise ValueError("the connection is closed")
         self._jobs.put((future, function))
@@ -53,7 +54,7 @@ class ThreadConnection:
         if self._closed:
             return
         closing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.submit(closing, self._close)
+        self._submit(closing, self._close)
         self._closed = True
         self._jobs.put(None)
         await asyncio.shield(closing)
@@ -71,7 +72,7 @@ class ThreadConnection:
             except BaseException as raised:
                 result, error = None, raised
             future.get_loop().call_soon_threadsafe(_resolve, future, result, error)
-            # The next function may be far off, and its wait must not keep the rows of a commit in memory.
+            # The next function may be far off, and its wait must not keep the arguments of this function in memory.
             del job, future, function, result, error
 
 

@@ -2,7 +2,8 @@
 
 SQLite takes the longest prefix of a WAL with correct checksums and drops the rest in silence. After a crash this is
 right for the commit that was under way. But a flipped bit a tenth into the file drops the other nine tenths as
-silently. Two witnesses tell the difference.
+silently. A WAL may also have been filled with zeros ahead of its frames (decision 0182): a frame header of zeros is no
+frame, and the log ends with the last header that is not zero. Two witnesses tell a torn tail from damage.
 
 - Only one commit can have been under way, so at most one commit frame may follow the last valid frame: two or
   more with the current salts are damage (``walk``, ``judge``).
@@ -24,10 +25,15 @@ from pathlib import Path
 from struct import Struct
 from typing import NamedTuple
 
+from cmqd_segment.schema import PAGE_BYTES
+
 _WAL_HEADER = Struct(">IIIIIIII")
 """magic | format | page size | checkpoint number | salt 1 | salt 2 | checksum 1 | checksum 2"""
 _FRAME_HEADER = Struct(">IIIIII")
 """page | pages after the commit, else 0 | salt 1 | salt 2 | checksum 1 | checksum 2"""
+_NO_FRAME = bytes(_FRAME_HEADER.size)
+"""Header of a frame that was never written, in a WAL that was filled ahead. The header of a frame has a page number,
+which is never 0."""
 _CHECKSUM = Struct(">II")
 _MAGICS = {0x377F0682: "<", 0x377F0683: ">"}
 """Magic number, and the byte order of the checksums."""
@@ -40,13 +46,13 @@ class Walk(NamedTuple):
     """Result of reading the headers of a WAL."""
 
     frames: int
-    """Whole frames in the file."""
+    """Number of the last whole frame with a header that is not zero. Zeros behind it were filled in ahead."""
     commits: list[int]
-    """Numbers (from 1) of the commit frames with the salts of the file's header, or of its first frame when that
-    header is broken."""
+    """Numbers (from 1) of the commit frames with the salts of the file's header, or of the first frame that is not zero
+    when that header is broken."""
     salts: bytes = b""
     """Salts of the file's header; empty if the header is missing or broken."""
-    page_size: int = 4096
+    page_size: int = PAGE_BYTES
     order: str = ""
     """Byte order of the checksums, in the notation of ``struct``; empty without a sound header."""
 
@@ -86,20 +92,36 @@ def walk(wal: Path) -> Walk:
         magic, _, page_size, _, salt_1, salt_2, *_ = _WAL_HEADER.unpack(header)
         intact = _header_is_intact(header, magic)
         if not intact or page_size & (page_size - 1) or not 512 <= page_size <= 65536:
-            page_size = 4096
+            page_size = _page_size_of(wal.with_name(wal.name.removesuffix("-wal")))
         step = _FRAME_HEADER.size + page_size
-        frames = (size - _WAL_HEADER.size) // step
-        for number in range(1, frames + 1):
+        frames = 0
+        for number in range(1, (size - _WAL_HEADER.size) // step + 1):
             offset = _WAL_HEADER.size + (number - 1) * step
             head = os.pread(file.fileno(), _FRAME_HEADER.size, offset)
+            # Not the end yet: frames may follow a hole of zeros, and two commits behind the hole are damage.
+            if head == _NO_FRAME:
+                continue
             _, commit, frame_salt_1, frame_salt_2, *_ = _FRAME_HEADER.unpack(head)
-            if not intact and number == 1:
+            if not intact and not frames:
                 salt_1, salt_2 = frame_salt_1, frame_salt_2
+            frames = number
             if commit and (frame_salt_1, frame_salt_2) == (salt_1, salt_2):
                 commits.append(number)
     if not intact:
         return Walk(frames, commits)
     return Walk(frames, commits, header[16:24], page_size, _MAGICS[magic])
+
+
+def _page_size_of(database: Path) -> int:
+    """Return the page size in the header of a database; the smaller of a segment's two if the header tells none."""
+    try:
+        with database.open("rb") as file:
+            page_size = int.from_bytes(file.read(18)[16:], "big")
+    except FileNotFoundError:
+        return PAGE_BYTES
+    # 1 stands for 65536, which two bytes cannot hold.
+    page_size = 65536 if page_size == 1 else page_size
+    return page_size if page_size >= 512 and not page_size & (page_size - 1) else PAGE_BYTES
 
 
 def _header_is_intact(header: bytes, magic: int) -> bool:

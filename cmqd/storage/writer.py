@@ -1,4 +1,8 @@
-"""Commits: a batch at a time into the active segment, and the switch to the next segment.
+"""Commits, in a thread of their own: a batch at a time into the active segment, and the switch to the next segment.
+
+The commit thread blocks in the read of its socket, makes the batch durable and writes the answer: no other thread and
+no loop stands between a batch and its answer (decision 0181). Everything else of the storage process stays with the
+loop, so a commit that takes seconds delays neither pages nor seals nor the notice of a lost loop process.
 
 A batch is reported durable after SQLite's fsync has returned, never before. On a full disk the batch is kept and
 retried, in the next segment if sealing this segment gives its WAL back. Any other error goes to the caller, and the
@@ -6,15 +10,22 @@ process must end: a failed fsync may have discarded the pages, and a second fsyn
 
 One batch at a time, because a crash can then tear at most one commit. ``walcheck`` depends on that: a second commit
 frame beyond the valid frames is damage.
+
+The writing connection of the active segment is the commit thread's, from the switch that makes the segment active to
+the switch that retires it. A switch is made between two commits: by the loop while no commit is under way, else by the
+commit thread at the end of its commit. The lock of the writer decides. The commit thread tells the loop of a switch,
+and the loop begins with that news (``note_switch``) wherever it asks which segment is active.
 """
 
 import asyncio
 import sqlite3
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from threading import Condition, Thread
 from time import monotonic
 
+from cmqd.storage.commit_socket import CommitSocket
 from cmqd.storage.disk_space import Space
+from cmqd.storage.durable_lsn import DurableLsn
 from cmqd.storage.segment import Committed, LogRow, WritableSegment
 
 RETRY_SECONDS = (0.01, 1.0)
@@ -23,180 +34,307 @@ releases the ballast, which may be room enough."""
 
 
 class Writer:
-    """Commits batches and switches segments; see the module."""
+    """Commits batches and switches segments; see the module. Methods are for the thread of the loop, except those of
+    the section "Commit thread".
+    """
 
     def __init__(
         self,
         active: WritableSegment,
+        commits: CommitSocket,
+        durable: DurableLsn,
         space: Space,
         *,
         segment_bytes: int,
         segment_age_ms: int,
-        on_durable: Callable[[int, int], None],
+        on_grown: Callable[[], None],
         on_retired: Callable[[WritableSegment], None],
+        on_lost: Callable[[], None],
     ) -> None:
+        """Take the parts; ``start`` begins.
+
+        Args:
+            active: the segment of the first batch.
+            commits: source of the batches.
+            durable: raised after each commit.
+            space: decides about early ends of segments; called in the loop.
+            segment_bytes: size of a WAL at which its segment is retired.
+            segment_age_ms: age of a segment at which a tick retires it.
+            on_grown: called in the loop when the WAL has grown by ``space.measure_after_bytes``.
+            on_retired: called in the loop with each segment that is no longer active.
+            on_lost: called in the loop when the loop process has ended its side of the socket.
+        """
         self.active = active
         self.prepared: WritableSegment | None = None
-        self.durable_lsn = 0
+        self._commits = commits
+        self._durable = durable
         self._space = space
         self._segment_bytes = segment_bytes
         self._segment_age_ms = segment_age_ms
-        self._on_durable = on_durable
+        self._on_grown = on_grown
         self._on_retired = on_retired
+        self._on_lost = on_lost
         self._loop = asyncio.get_running_loop()
-        self._batches: deque[list[LogRow]] = deque()
-        """The first batch is under way, or waits for room on the disk."""
+        # A daemon, because the process exits without waiting for threads (see ``service.main``).
+        self._thread = Thread(target=self._work, name="commits", daemon=True)
+        self._changed = Condition()
+        """Lock of the fields down to ``_stopping``, and of ``active`` and ``prepared``; notified by a stop and by a
+        switch, which end the pause of a retry."""
         self._committing = False
-        self._roll_wanted: asyncio.Future[None] | None = None
-        self._pause = RETRY_SECONDS[0]
-        self._retry: asyncio.TimerHandle | None = None
-        """Set while the disk is full."""
-        self._idle: asyncio.Future[None] | None = None
+        """The commit thread uses the connection of the active segment."""
+        self._roll_wanted = False
+        """The commit thread switches segments at the end of its commit."""
+        self._retired: WritableSegment | None = None
+        """A retired segment that the loop has not taken note of. At most one: the next switch needs a successor, which
+        the loop prepares."""
         self._stopping = False
-        self._since_measured = 0
-        """Growth of the WAL since free space was last measured."""
+        self._rolled: asyncio.Future[None] | None = None
+        """Set while ``roll`` waits for the switch."""
+        self._looks = False
+        """The loop is about to decide about an early end of the active segment."""
+        self._ungrown = 0
+        """Growth of the WAL since ``on_grown``; of the commit thread."""
+        self._ended: asyncio.Future[None] | None = None
+        """Resolved at the end of the commit thread; None before its start."""
         self.failed: asyncio.Future[None] = self._loop.create_future()
         """Gets the error after which no commit may follow."""
 
-    def submit(self, rows: list[LogRow]) -> None:
-        """Commit rows after the batches submitted before; ``on_durable`` reports the commit.
-
-        Rows submitted after a failure are ignored: after rows that a failed fsync lost, the log must not continue as if
-        it had them.
-        """
-        if self._stopping or self.failed.done():
-            return
-        self._batches.append(rows)
-        # Any other batch is in line behind a commit or a retry, and begins when that batch is durable.
-        if len(self._batches) == 1:
-            self._commit()
+    def start(self) -> None:
+        """Start the commit thread."""
+        self._ended = self._loop.create_future()
+        self._thread.start()
 
     def stop(self) -> None:
-        """Finish the commit under way and take no other; ``drained`` waits for that. A full disk is not waited for."""
-        self._stopping = True
-        if not self._committing:
-            # A retry may wait for room that never comes, and the parent may be dead: the batch was never promised.
-            if self._retry is not None:
-                self._retry.cancel()
-            self._rest()
-
-    async def drained(self) -> None:
-        """Wait until every submitted batch is durable, or dropped because the writer stops."""
-        if self._batches:
-            self._idle = self._idle or self._loop.create_future()
-            await asyncio.shield(self._idle)
-
-    def _commit(self) -> None:
-        self._committing = True
-        done: asyncio.Future[Committed] = self._loop.create_future()
-        done.add_done_callback(self._on_done)
-        self.active.commit(self._batches[0], done)
-
-    def _on_done(self, done: "asyncio.Future[Committed]") -> None:
-        """Take note of a commit, report it, switch segments if this one is full, then commit the next batch.
-
-        In this order: the counts of the segment must have the rows before a reader is told of them, replies must not
-        wait for a switch of segments, and the next batch must go to the segment after the switch.
+        """Let the commit thread end after the commit under way. A full disk is not waited for: room may never come, the
+        parent may be dead, and the batch was never promised.
         """
-        self._committing = False
-        error = done.exception()
-        if error is not None:
-            self._on_error(error)
-            return
-        rows = self._batches.popleft()
-        committed = done.result()
-        self._since_measured += max(0, committed.wal_bytes - self.active.wal_bytes)
-        self.active.committed(rows, committed.wal_bytes)
-        self.durable_lsn = rows[-1].lsn
-        self._on_durable(self.durable_lsn, committed.fsync_us)
-        if self._retry is not None:
-            self._retry = None
-            self._pause = RETRY_SECONDS[0]
-            self._space.found_room()
-        self._after()
-        # While the writer stops, ``_rest`` drops the batches in line: no durable LSN was reported for these.
-        if self._batches and not self._stopping:
-            self._commit()
-        else:
-            self._rest()
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
 
-    def _on_error(self, error: BaseException) -> None:
-        """Keep the batch if the disk is full. Any other error is final."""
-        if not (isinstance(error, sqlite3.Error) and is_disk_full(error)):
-            # All batches, because rows behind a lost batch would leave a gap in the LSNs.
-            self._batches.clear()
-            self.failed.set_exception(error)
-            self._rest()
-            return
-        self._space.found_full()
-        if self._stopping:
-            self._rest()
-            return
-        # The failed commit changed nothing. The switch comes before the retry, which goes to the segment that is active
-        # then: the seal of the full segment can give back the room that the retry needs.
-        if self._space.rolls_early(self.active):
-            self._roll()
-        self._retry = self._loop.call_later(self._pause, self._commit)
-        self._pause = min(2 * self._pause, RETRY_SECONDS[1])
+    async def stopped(self) -> None:
+        """Stop, and wait for the commit under way and the end of the thread."""
+        self.stop()
+        if self._ended is not None:
+            self._commits.shut()
+            await asyncio.shield(self._ended)
+            self._thread.join()
 
-    def _rest(self) -> None:
-        """Resolve ``drained``, if no batch is left, now that no commit is under way."""
-        if self._stopping:
-            self._batches.clear()
-        if self._idle is not None and not self._batches:
-            self._idle.set_result(None)
-            self._idle = None
-
-    def _after(self) -> None:
+    def tick(self) -> None:
+        """Retire an old segment, or a segment with a WAL worth having back, without waiting for a commit."""
+        self.note_switch()
         active = self.active
-        if self._roll_wanted is not None or self._rolls(active) or self._aged(active):
-            self._roll()
-        # Beside the timer: a fast writer fills a disk between two ticks.
-        if self._since_measured >= self._space.measure_after_bytes:
-            self._since_measured = 0
-            self._space.measure()
+        if active.rows and (self._is_old(active) or self._rolls(active)):
+            self._begin_roll(active)
+
+    def offer(self, prepared: WritableSegment) -> None:
+        """Take the prepared segment, and switch to it if a switch was wanted while there was none."""
+        with self._changed:
+            self.prepared = prepared
+            # Otherwise the switch would wait for the end of the next commit, which may never come.
+            if self._roll_wanted and not self._committing and self.active.rows:
+                self._switch()
+        self.note_switch()
+
+    def withdraw(self) -> WritableSegment | None:
+        """Take the prepared segment back, so that no commit can begin in it; None if there is none, or if a
+        switch to the segment is about to come.
+        """
+        with self._changed:
+            if self._roll_wanted:
+                return None
+            prepared, self.prepared = self.prepared, None
+            return prepared
+
+    def retire(self) -> None:
+        """Retire the active segment, if it has rows, now or at the end of the commit under way."""
+        self.note_switch()
+        self._begin_roll(self.active)
+
+    async def roll(self) -> None:
+        """Retire the active segment, if it has rows, after the commit under way. A successor must be ready."""
+        self.note_switch()
+        if not self._begin_roll(self.active):
+            if self._rolled is None:
+                self._rolled = self._loop.create_future()
+            await asyncio.shield(self._rolled)
+
+    def note_switch(self) -> None:
+        """Take note of a switch by the commit thread, if there was one; for a caller that asks for its effects."""
+        with self._changed:
+            retired, self._retired = self._retired, None
+        if retired is not None:
+            if self._rolled is not None:
+                self._rolled.set_result(None)
+                self._rolled = None
+            self._on_retired(retired)
+
+    def _is_old(self, active: WritableSegment) -> bool:
+        return (monotonic() - active.opened_at) * 1000 >= self._segment_age_ms
 
     def _rolls(self, active: WritableSegment) -> bool:
         return active.wal_bytes >= self._segment_bytes or self._space.rolls_early(active)
 
-    def _aged(self, active: WritableSegment) -> bool:
-        return (monotonic() - active.opened_at) * 1000 >= self._segment_age_ms
+    def _begin_roll(self, active: WritableSegment) -> bool:
+        """Switch to the prepared segment, unless another segment is active by now. False if a commit is under way: its
+        end makes the switch.
+        """
+        with self._changed:
+            if self._committing:
+                if self.active is active:
+                    self._roll_wanted = True
+                return False
+            if self.active is active and active.rows:
+                self._switch()
+        self.note_switch()
+        return True
 
-    def tick(self) -> None:
-        """Retire an old segment, or a segment with a WAL worth having back, without waiting for a commit."""
+    def _on_full(self) -> None:
+        """React to a commit that met a full disk, while the commit thread pauses.
+
+        The failed commit changed nothing, except as ``may_be_in_file`` says. The retry goes to the segment that is
+        active then: the seal of the full segment can give back the room that the retry needs.
+        """
+        self._space.found_full()
+        self._look()
+
+    def _look(self) -> None:
+        """Retire the active segment if room is short and its WAL is worth having back."""
+        self._looks = False
+        self.note_switch()
         active = self.active
-        if active.rows and not self._committing and (self._aged(active) or self._rolls(active)):
-            self._roll()
+        if active.rows and self._space.rolls_early(active):
+            self._begin_roll(active)
 
-    async def roll(self) -> None:
-        """Retire the active segment, if it has rows, after the commit under way. A successor must be ready."""
-        if self._committing:
-            self._roll_wanted = self._roll_wanted or self._loop.create_future()
-            await asyncio.shield(self._roll_wanted)
-        elif self.active.rows:
-            self._roll()
+    def _on_end(self, error: BaseException | None) -> None:
+        assert self._ended is not None
+        self._ended.set_result(None)
+        if error is not None:
+            self.failed.set_exception(error)
+        elif not self._stopping:
+            self._on_lost()
 
-    def _roll(self) -> None:
+    # Commit thread
+
+    def _work(self) -> None:
+        """Commit batches until the loop process ends, the writer stops or a commit fails."""
+        failure = None
+        try:
+            while (rows := self._commits.receive()) is not None:
+                committed = self.make_durable(rows)
+                if committed is None:
+                    break
+                self._report(rows[-1].lsn, committed)
+                # Views of the buffer of the socket, which the next batch overwrites.
+                del rows
+        except BaseException as error:
+            failure = error
+        self._loop.call_soon_threadsafe(self._on_end, failure)
+
+    def make_durable(self, rows: Sequence[LogRow]) -> Committed | None:
+        """Make a batch durable, and count its rows; None if the writer stops before.
+
+        The only step between a batch and its answer that may take seconds. The loop process times the batch
+        (``cmqd.server.storage_watch``); nothing here does.
+
+        Raises sqlite3.Error, after which no commit may follow. Lack of space is waited for.
+        """
+        pause, longest = RETRY_SECONDS
+        was_full = False
+        while (active := self._begin_commit()) is not None:
+            try:
+                committed = active.insert(rows)
+            except sqlite3.Error as error:
+                if not is_disk_full(error):
+                    raise
+                was_full = True
+                self._pause(pause, keeps_segment=may_be_in_file(error))
+                pause = min(2 * pause, longest)
+                continue
+            self._ungrown += max(0, committed.wal_bytes - active.wal_bytes)
+            # Before the answer: a reader that is told of the rows asks for them at once.
+            active.committed(rows, committed.wal_bytes)
+            if was_full:
+                self._loop.call_soon_threadsafe(self._space.found_room)
+            return committed
+        return None
+
+    def _begin_commit(self) -> WritableSegment | None:
+        """Take the connection of the active segment; None if the writer stops."""
+        with self._changed:
+            if self._stopping:
+                return None
+            self._committing = True
+            return self.active
+
+    def _pause(self, seconds: float, *, keeps_segment: bool) -> None:
+        """Wait before the retry on a full disk; a stop or a switch ends the wait. With ``keeps_segment`` there is no
+        switch before the retry, as during a commit.
+        """
+        self._loop.call_soon_threadsafe(self._on_full)
+        with self._changed:
+            if not keeps_segment:
+                self._end_commit(rolls=False)
+            if not self._stopping and self._retired is None:
+                self._changed.wait(seconds)
+
+    def _report(self, lsn: int, committed: Committed) -> None:
+        """Answer a batch, wake the loop if it waits for the batch, and switch segments if this segment is full.
+
+        The answer comes first, because replies wait for it; the switch comes before the next batch, which goes to the
+        next segment.
+        """
+        self._durable.raise_to(lsn)
+        self._commits.answer(lsn, committed.fsync_us)
+        self._durable.tell()
+        with self._changed:
+            self._end_commit(rolls=committed.wal_bytes >= self._segment_bytes)
+        # Beside the timer: a fast writer fills a disk between two ticks.
+        if self._ungrown >= self._space.measure_after_bytes:
+            self._ungrown = 0
+            self._loop.call_soon_threadsafe(self._on_grown)
+        if self._space.short and not self._looks:
+            self._looks = True
+            self._loop.call_soon_threadsafe(self._look)
+
+    # Either thread, with the lock
+
+    def _end_commit(self, *, rolls: bool) -> None:
+        """Give the connection back, and switch if the segment is full or the loop wants a switch."""
+        self._committing = False
+        if (rolls or self._roll_wanted) and self.active.rows:
+            self._switch()
+            if self._retired is not None:
+                self._loop.call_soon_threadsafe(self.note_switch)
+
+    def _switch(self) -> None:
         """Switch to the prepared segment; without a prepared segment the active segment grows on.
 
         The manifest is written later, so that no commit waits for it. A crash in between is safe: recovery reads a
         prepared segment with rows as an active segment.
         """
-        prepared = self.prepared
-        if prepared is None:
+        if self.prepared is None:
             # Better a segment above its size than a commit that waits for a new file.
             return
-        retired = self.active
-        self.active = prepared
-        # Now, not when the successor is ready: a second roll before that must find no segment to switch to.
+        self._retired = self.active
+        self.active = self.prepared
+        # Now, not when the successor is ready: a second switch before that must find no segment to switch to.
         self.prepared = None
-        if self._roll_wanted is not None:
-            self._roll_wanted.set_result(None)
-            self._roll_wanted = None
-        self._on_retired(retired)
+        self._roll_wanted = False
+        self._changed.notify()
 
 
 def is_disk_full(error: sqlite3.Error) -> bool:
     """Return whether the error is lack of space, which may end; any other failure of a write is final."""
     # Lack of room for the WAL-index has an I/O error code of its own. The index is never synced, so a retry is safe.
     return getattr(error, "sqlite_errorcode", None) in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE)
+
+
+def may_be_in_file(error: sqlite3.Error) -> bool:
+    """Return whether the rows of a commit that met a full disk may be in the WAL all the same.
+
+    SQLite enters a commit into the WAL-index after it has synced the frames. If the index cannot grow, the commit fails
+    with its frames on the disk, and a start after a crash accepts them. The retry overwrites the frames; in the next
+    segment the retry would store the rows a second time. The room that a switch needs is enough for the index.
+    """
+    return getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_IOERR_SHMSIZE

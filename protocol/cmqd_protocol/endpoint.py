@@ -102,6 +102,13 @@ class Endpoint(Generic[EventT]):
         """Number of bytes missing from the incomplete frame, as far as the header tells; 0 between frames."""
         return self._reader.missing_bytes
 
+    def is_within_frame(self, data: bytes, most: int) -> bool:
+        """Return True if the connection is open and ``data`` belongs to a single frame of at most ``most`` bytes.
+
+        Bytes of at most one request are then in ``data``, the last request of the stream so far.
+        """
+        return self._state is State.OPEN and self._reader.is_within_frame(data, most)
+
     @property
     def max_frame_bytes(self) -> int:
         """Negotiated limit of a payload in bytes, once open."""

@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 from msgspec import Struct
 
 from cmqd_protocol.errors import LocalProtocolError
-from cmqd_protocol.messages import PublishMessages, RewindQueue, SendMessages
+from cmqd_protocol.messages import PublishMessages, ReceiveMessages, RewindQueue, SendMessages
 
 MAX_WAITING_REQUESTS_FACT: Final = "max_waiting_requests"
 FEATURES_FACT: Final = "features"
@@ -30,12 +30,14 @@ class Feature(StrEnum):
     SEND_AT = "send_at"
     LONG_DELAYS = "long_delays"
     """Delays beyond ``CMQ_MAX_DELAY_MS``; named only by a server with such a setting."""
+    ACKNOWLEDGE = "acknowledge"
 
 
 FIELD_FEATURES: Final[Mapping[type[Struct], Mapping[str, str]]] = {
     RewindQueue: {"ago_ms": Feature.REWIND_AGO},
     SendMessages: {"after": Feature.ORDERED_SENDS, "at_ms": Feature.SEND_AT},
     PublishMessages: {"after": Feature.ORDERED_PUBLISHES},
+    ReceiveMessages: {"acknowledge": Feature.ACKNOWLEDGE},
 }
 """Fields of requests that need a feature. A field with its default value needs no feature."""
 

@@ -45,9 +45,8 @@ Delays: TypeAlias = Annotated[list[Unsigned], Meta(max_length=MAX_BATCH)]
 AttributeValue: TypeAlias = int | str | bool | None
 Tags: TypeAlias = Annotated[list[Annotated[str, Meta(max_length=MAX_TAG_CHARS)]], Meta(max_length=MAX_TAGS)]
 TagsList: TypeAlias = Annotated[list[Tags], Meta(max_length=MAX_BATCH)]
-RoutingKeys: TypeAlias = Annotated[
-    list[Annotated[str, Meta(max_length=MAX_ROUTING_KEY_BYTES)]], Meta(max_length=MAX_BATCH)
-]
+RoutingKey: TypeAlias = Annotated[str, Meta(max_length=MAX_ROUTING_KEY_BYTES)]
+RoutingKeys: TypeAlias = Annotated[list[RoutingKey], Meta(max_length=MAX_BATCH)]
 SubscriptionAttributes: TypeAlias = Annotated[
     dict[str, AttributeValue | Annotated[list[str], Meta(max_length=MAX_TAGS)]], Meta(max_length=MAX_ATTRIBUTES)
 ]

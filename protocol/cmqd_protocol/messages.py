@@ -33,19 +33,25 @@ from cmqd_protocol.fields import (
     Proof,
     Reasons,
     RequestId,
+    RoutingKey,
     RoutingKeys,
     ShortText,
     SubscriptionAttributes,
+    Tags,
     TagsList,
     Unsigned,
 )
 from cmqd_protocol.limits import MAX_BATCH, MAX_SECRET_ID_BYTES
 from cmqd_types import deliveries, messages, queues, schedules, topics
+from cmqd_types.audit import AuditEntry
+from cmqd_types.inspection import ConnectionInfo, SettingInfo, WaitingReceiveInfo
 from cmqd_types.keys import EVERY_NAME, EVERY_ROLE
 from cmqd_types.messages import Headers, ReceivedMessage
 from cmqd_types.metrics import MetricSums, QueueMetrics, ServerMetrics, TopicMetrics, TopSubscription
+from cmqd_types.queues import QueueSummary
 from cmqd_types.schedules import ScheduleSummary
-from cmqd_types.topics import SubscriptionSummary
+from cmqd_types.segments import SegmentInfo
+from cmqd_types.topics import SubscriptionMatch, SubscriptionSummary
 from cmqd_types.totals import QueueTotals, SubscriptionTotals, TopicTotals
 
 
@@ -175,6 +181,8 @@ class ReceiveMessages(Request, frozen=True, tag=17):
     max_messages: Unsigned = 1
     wait_ms: Unsigned | None = None
     visibility_timeout_ms: Unsigned | None = None
+    acknowledge: Handles | None = None
+    """Receipt handles of messages to delete before the receive. Needs feature ``acknowledge``."""
 
 
 class DeleteMessages(Request, frozen=True, tag=18):
@@ -226,18 +234,22 @@ class MessagesSent(Reply, frozen=True, tag=193):
     message_ids: list[int]
 
 
-class MessagesReceived(Reply, frozen=True, tag=194):
-    """Received messages; empty if no message arrived during the wait."""
-
-    messages: list[ReceivedMessage]
-
-
 class HandleFailure(Struct, frozen=True, array_like=True, gc=False):
     """Error of a receipt handle in a batch."""
 
     receipt_handle: int
     code: int
     text: str
+
+
+class MessagesReceived(Reply, frozen=True, tag=194):
+    """Received messages; empty if no message arrived during the wait."""
+
+    messages: list[ReceivedMessage]
+    failures: list[HandleFailure] | None = None
+    """Refused handles of ``acknowledge``; the other handles are done. None = the request had no ``acknowledge``."""
+    error: Error | None = None
+    """The error that ended the receive after its deletes were done; None = no error did."""
 
 
 class HandlesDone(Reply, frozen=True, tag=195):
@@ -342,6 +354,31 @@ class GetRedrive(Request, frozen=True, tag=59):
     queue: str
 
 
+class PreviewRewind(Request, frozen=True, tag=60):
+    """Count the messages that a rewind to a time would bring back, and read the times allowed. Answered
+    ``RewindPreview``.
+    """
+
+    queue: str
+    time_ms: Unsigned | None = None
+    """None = the start of the rewind window."""
+    ago_ms: Unsigned | None = None
+    """Time before now by the server's clock, in place of ``time_ms``."""
+
+
+class ListQueueSummaries(Request, frozen=True, tag=61):
+    """List queues with their messages by state, in any order. Answered ``QueueSummaries``."""
+
+    search: str = ""
+    sort: str = "name"
+    """One of ``cmqd_types.queues.QUEUE_SORTS``; equal queues come in order of name."""
+    descending: bool = False
+    offset: Unsigned = 0
+    limit: Unsigned = 100
+    selection: str = "all"
+    """One of ``cmqd_types.queues.QUEUE_SELECTIONS``."""
+
+
 class QueueInfo(queues.QueueInfo, WireMessage, frozen=True, tag=197):
     """Attributes, counts and facts of a queue; ``created`` is set by create and ensure."""
 
@@ -365,6 +402,20 @@ class RedriveStatus(queues.RedriveStatus, WireMessage, frozen=True, tag=203):
     """The progress of a redrive, running or ended."""
 
     request_id: int
+
+
+class RewindPreview(queues.RewindPreview, WireMessage, frozen=True, tag=231):
+    """The result that a rewind would have now."""
+
+    request_id: int
+
+
+class QueueSummaries(Reply, frozen=True, tag=232):
+    """A page of queues, and the ``total`` number of matching queues."""
+
+    broker_time_ms: int
+    total: int
+    queues: list[QueueSummary]
 
 
 # Topics
@@ -548,6 +599,17 @@ class GetMessageDeliveries(Request, frozen=True, tag=100):
     message_id: Unsigned
 
 
+class MatchSubscriptions(Request, frozen=True, tag=101):
+    """Find the subscriptions that would get a message with these labels; nothing is published. Answered
+    ``SubscriptionsMatched``."""
+
+    topic: str
+    tags: Tags | None = None
+    """On a tag topic; None = no tags."""
+    routing_key: RoutingKey | None = None
+    """On a routing topic."""
+
+
 class RotateSecret(Request, frozen=True, tag=96):
     """Give a subscription to a URL a new secret for signatures. Answered ``SubscriptionSecret``."""
 
@@ -586,6 +648,14 @@ class MessageDeliveries(deliveries.MessageDeliveries, WireMessage, frozen=True, 
     """The deliveries of a message to the subscriptions that it was published for."""
 
     request_id: int
+
+
+class SubscriptionsMatched(Reply, frozen=True, tag=233):
+    """Every subscription of the topic, by name, and the number of those that ``matched``."""
+
+    filter_type: str
+    matched: int
+    subscriptions: list[SubscriptionMatch]
 
 
 class SubscriptionSecret(Reply, frozen=True, tag=212):
@@ -853,6 +923,23 @@ class WatchKeys(Request, frozen=True, tag=140):
     ``gateway``. Answered ``Done``."""
 
 
+class GetOwnKey(Request, frozen=True, tag=141):
+    """Read the key of this connection, with its roles and name patterns. Answered ``OwnKey``."""
+
+
+class OwnKey(Reply, frozen=True, tag=234):
+    """The key of the connection, without its secret."""
+
+    secret_id: str
+    account: str
+    roles: tuple[str, ...]
+    names: tuple[str, ...]
+    is_admin: bool
+    """True for account ``admin``, whose keys can see the objects of all accounts."""
+    region: str
+    connection_id: int
+
+
 class KeySecret(Reply, frozen=True, tag=218):
     """The secret of a key."""
 
@@ -961,6 +1048,64 @@ class GetTopMetrics(Request, frozen=True, tag=150):
     """Most queues, most topics and most subscriptions of the reply, 0-1000."""
 
 
+class ListSegments(Request, frozen=True, tag=155):
+    """List segments of the log, and what keeps each on disk. Answered ``SegmentList``."""
+
+    after: int = 0
+    """The list begins behind this number: ``next`` of the previous reply."""
+    limit: int = 100
+    """Most segments of the reply, 1-1000."""
+
+
+class ListAuditEntries(Request, frozen=True, tag=154):
+    """Read entries of the audit trail, newest first: of the account, or for ``admin`` of every account. Answered
+    ``AuditEntries``.
+    """
+
+    account: str | None = None
+    """None = for ``admin`` every account, else the account of the caller. Other accounts only for ``admin``."""
+    before: Unsigned = 0
+    """Only entries with a lower id: ``next_before`` of the previous reply; 0 = from the newest on."""
+    after: Unsigned = 0
+    """Only entries with a higher id."""
+    since_ms: Unsigned = 0
+    until_ms: Unsigned | None = None
+    search: ShortText = ""
+    """Only entries with this text in the account, key, peer, operation, name or changes, in any case."""
+    operation: ShortText = ""
+    """Only entries of this operation."""
+    limit: int = 100
+
+
+class ListConnections(Request, frozen=True, tag=151):
+    """List the connections of the account (``admin``: of all accounts). Answered ``ConnectionList``."""
+
+    search: ShortText = ""
+    """Only connections with this text in account, key id, address or product, in upper or lower case."""
+    sort: str = "since"
+    """A word of ``CONNECTION_SORTS``."""
+    descending: bool = False
+    offset: int = 0
+    limit: int = 100
+
+
+class ListWaitingReceives(Request, frozen=True, tag=152):
+    """List the waiting receives of the account (``admin``: of all accounts), in order of arrival. Answered
+    ``WaitingReceiveList``.
+    """
+
+    search: ShortText = ""
+    """Only receives with this text in queue, account or key id, in upper or lower case."""
+    connection_id: int = 0
+    """Only receives of this connection; 0 = of all connections."""
+    offset: int = 0
+    limit: int = 100
+
+
+class GetSettings(Request, frozen=True, tag=153):
+    """Read the settings in force, by ``admin``. Answered ``SettingList``."""
+
+
 class ServerStatus(Reply, frozen=True, tag=201):
     """Status values by name: version, durability, uptime, counts, storage figures."""
 
@@ -972,6 +1117,28 @@ class SegmentsSealed(Reply, frozen=True, tag=213):
 
     last_lsn: int
     """Last row number in sealed segments. Earlier rows are in sealed segments or were reclaimed."""
+
+
+class SegmentList(Reply, frozen=True, tag=239):
+    """A page of segments by number, and the room of the log."""
+
+    broker_time_ms: int
+    segments: list[SegmentInfo]
+    next: int | None
+    """Number behind which the next page starts; None = the end."""
+    total: int
+    """Number of all segments with rows."""
+    keep_history_ms: int
+    """Time after its last row for which a segment without needed messages is kept."""
+    covered_lsn: int
+    """LSN of the oldest kept checkpoint: closed segments with rows above are kept."""
+    log_bytes: int
+    """Size of the log on disk; 0 = not known (an ephemeral broker), also of ``free_bytes``."""
+    history_bytes: int
+    """Size of the segments that are kept for history alone."""
+    free_bytes: int
+    sends_refused_reason: str | None = None
+    """Why sends are refused for lack of space; None = sends are accepted."""
 
 
 class Metrics(Reply, frozen=True, tag=227):
@@ -1017,12 +1184,44 @@ class TopMetrics(Reply, frozen=True, tag=230):
     subscriptions: list[TopSubscription]
 
 
+class AuditEntries(Reply, frozen=True, tag=238):
+    """Entries of the audit trail, newest first."""
+
+    entries: list[AuditEntry]
+    next_before: int = 0
+    """``before`` of the next request; 0 = the end."""
+
+
+class ConnectionList(Reply, frozen=True, tag=235):
+    """A page of connections."""
+
+    broker_time_ms: int
+    total: int
+    """Connections that match the search, on this page or not."""
+    connections: list[ConnectionInfo]
+
+
+class WaitingReceiveList(Reply, frozen=True, tag=236):
+    """A page of waiting receives."""
+
+    broker_time_ms: int
+    total: int
+    receives: list[WaitingReceiveInfo]
+
+
+class SettingList(Reply, frozen=True, tag=237):
+    """Every setting, in the order of the documentation."""
+
+    settings: list[SettingInfo]
+
+
 AnyReply: TypeAlias = (
     Reply
     | MessagesPeeked
     | QueueInfo
     | Rewound
     | RedriveStatus
+    | RewindPreview
     | HalfMessages
     | TopicInfo
     | SubscriptionInfo

@@ -1,7 +1,7 @@
 """Server side of a connection without I/O: bytes in, events out; replies in, bytes out. ``endpoint`` has the usage."""
 
 from collections.abc import Callable, Iterable
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from msgspec import structs
 
@@ -13,7 +13,7 @@ from cmqd_protocol.features import (
     FEATURES_FACT,
     MAX_WAITING_REQUESTS_FACT,
 )
-from cmqd_protocol.frames import encode_preamble, header
+from cmqd_protocol.frames import encode_preamble, header, length_at
 from cmqd_protocol.handshake import (
     NO_KEY,
     AccessKey,
@@ -31,6 +31,7 @@ from cmqd_protocol.limits import (
     DEFAULT_MAX_FRAME_BYTES,
     DEFAULT_MAX_WAITING_REQUESTS,
     HANDSHAKE_BYTES,
+    HEADER_BYTES,
     LARGE_PAYLOAD_BYTES,
     NONCE_BYTES,
     OLDEST_VERSION,
@@ -145,6 +146,11 @@ class ServerConnection(Endpoint[Authenticated | Request | Cancel | RequestRefuse
         self.offered_secret_id = ""
         """Secret id in the client's hello, proven or not; for logs."""
 
+    @property
+    def connection_id(self) -> int:
+        """Number of the connection, as in the welcome."""
+        return self._connection_id
+
     def receive_data(self, data: bytes, now_ms: int) -> None:
         """Process the bytes of a read. Take ``events()`` and write ``data_to_send()`` afterwards."""
         if self._state is not _OPEN:
@@ -152,33 +158,43 @@ class ServerConnection(Endpoint[Authenticated | Request | Cancel | RequestRefuse
             return
         self._last_read_ms = now_ms
         reader = self._reader
-        is_small = len(data) <= LARGE_PAYLOAD_BYTES and not reader.stored_bytes
+        is_small = len(data) <= LARGE_PAYLOAD_BYTES and reader.is_empty
         self._receive_requests(reader.read(data), _decode_request if is_small else _decode_any_request)
         if reader.refused_length and self._state is _OPEN:
             self._check_length()
 
     def receive(self, data: bytes, now_ms: int) -> list[ServerEvent]:
-        """Process the bytes of a read and return the events: ``receive_data`` and ``events`` in a single call.
-
-        Most reads hold exactly one request, from a peer that waits for the reply before the next request. A short
-        path serves this case.
-        """
-        if self._state is _OPEN and not self._events:
-            payload = self._reader.lone_frame(data)
-            if payload is not None:
-                try:
-                    message = _decode_request(payload)
-                except DECODE_ERRORS:
-                    message = None  # receive_data finds the fault and refuses the request
-                if message is not None and type(message) is not Cancel:
-                    outstanding = self._outstanding
-                    request_id = message.request_id
-                    if request_id not in outstanding and len(outstanding) < self._max_outstanding:
-                        outstanding.add(request_id)
-                        self._last_read_ms = now_ms
-                        return [message]
+        """Process the bytes of a read and return the events: ``receive_data`` and ``events`` in a single call."""
         self.receive_data(data, now_ms)
         return self.events()
+
+    def lone_request(self, data: bytes, now_ms: int) -> Request | None:
+        """Return the request if ``data`` is exactly the frame of a request that is passed on, and no event is due.
+
+        Otherwise return None and change nothing; ``data`` still has to be received. Most reads hold exactly a single
+        request, from a peer that waits for the reply before the next request. For such a read this single call does
+        the work of ``receive_data`` and ``events``.
+        """
+        if self._state is not _OPEN or self._events or not self._reader.is_empty:
+            return None
+        size = len(data) - HEADER_BYTES
+        if not 0 < size <= LARGE_PAYLOAD_BYTES or length_at(data)[0] != size:
+            return None
+        # ``Any``, because a comparison of the type excludes no class for the type checker.
+        message: Any
+        try:
+            message = _decode_request(data[HEADER_BYTES:])
+        except DECODE_ERRORS:
+            return None  # receive_data finds the fault and refuses the request
+        if type(message) is Cancel:
+            return None
+        outstanding = self._outstanding
+        request_id = message.request_id
+        if request_id in outstanding or len(outstanding) >= self._max_outstanding:
+            return None
+        outstanding.add(request_id)
+        self._last_read_ms = now_ms
+        return message
 
     def reply_to_send(self, reply: AnyReply, now_ms: int) -> bytes:
         """Return the bytes of a single reply: ``send`` and ``data_to_send`` in a single call.
@@ -200,6 +216,31 @@ class ServerConnection(Endpoint[Authenticated | Request | Cancel | RequestRefuse
             raise _not_outstanding(reply.request_id) from None
         self._last_write_ms = now_ms
         return header(size) + payload
+
+    def replies_to_send(self, replies: Iterable[AnyReply], now_ms: int) -> list[bytes]:
+        """Return the bytes of replies: ``send`` for each and ``data_to_send`` in a single call.
+
+        Raises:
+            LocalProtocolError: as ``send``; the replies before are queued.
+        """
+        if self._state is not _OPEN:
+            raise LocalProtocolError(f"no reply can be sent in state {self._state.name}")
+        most = self._max_frame_bytes
+        finish = self._outstanding.remove
+        append = self._out.append
+        for reply in replies:
+            payload = _encode(reply)
+            size = len(payload)
+            if size > most:
+                payload = self._too_large(reply.request_id, size)
+                size = len(payload)
+            try:
+                finish(reply.request_id)
+            except KeyError:
+                raise _not_outstanding(reply.request_id) from None
+            append(header(size))
+            append(payload)
+        return self.data_to_send(now_ms)
 
     def send(self, reply: AnyReply) -> None:
         """Queue the reply to an outstanding request. A reply larger than a frame becomes ``REPLY_TOO_LARGE``.

@@ -15,6 +15,7 @@ from typing import TypeAlias
 import msgspec
 
 from cmqd_segment.attributes import QueueAttributes, SubscriptionAttributes, TopicAttributes
+from cmqd_types.audit import AuditEntry
 from cmqd_types.messages import Headers
 from cmqd_types.totals import QueueTotals, SubscriptionTotals, TopicTotals
 
@@ -250,6 +251,18 @@ class GoneTotalsSlice(CheckpointPart, frozen=True, tag=13):
     accounts: list[tuple[str, QueueTotals, TopicTotals, SubscriptionTotals]]
 
 
+class AuditSlice(CheckpointPart, frozen=True, tag=14):
+    """A part of the audit trail, oldest entry first. All parts show one moment, and several add up.
+
+    Without an LSN for replay: a record with an id below ``next_id`` is in the slices.
+    """
+
+    lsn: int
+    next_id: int
+    """Id of the next entry at that moment in the last part; in an earlier part the id behind its last entry."""
+    entries: list[AuditEntry]
+
+
 class CheckpointEnd(CheckpointPart, frozen=True, tag=6):
     """The last part."""
 
@@ -272,5 +285,6 @@ AnyPart: TypeAlias = (
     | ScheduleSlice
     | SessionsSlice
     | GoneTotalsSlice
+    | AuditSlice
     | CheckpointEnd
 )

@@ -18,6 +18,7 @@ from typing import NewType, TypeAlias
 import msgspec
 
 from cmqd_segment.attributes import QueueAttributes, SubscriptionAttributes, TopicAttributes
+from cmqd_types.audit import AuditEntry
 from cmqd_types.messages import CopyOf, Headers, Labels, Origin
 
 Lsn = NewType("Lsn", int)
@@ -207,6 +208,14 @@ class TotalsReset(Record, frozen=True, tag=68):
     """
 
     reset_ms: int
+
+
+class Administered(Record, frozen=True, tag=69):
+    """A key made an administrative operation. Where the operation changed facts of the log, their records are in the
+    same append.
+    """
+
+    entry: AuditEntry
 
 
 class MessagesSent(Record, frozen=True, tag=16):
@@ -580,6 +589,7 @@ AnyRecord: TypeAlias = (
     | RedriveEnded
     | ClockOffset
     | TotalsReset
+    | Administered
     | MessagesSent
     | MessagesReceived
     | MessagesDeleted

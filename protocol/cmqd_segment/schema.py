@@ -13,7 +13,10 @@ APPLICATION_ID = 0x434D5144
 """``CMQD`` in the header of every segment, so that a stray database is not mistaken for a segment."""
 SEGMENT_FORMAT = 1
 """``user_version`` of a segment. A reader refuses a higher number."""
-PAGE_SIZE = 4096
+PAGE_BYTES = 4096
+"""Page size of a segment for small commits."""
+LARGE_PAGE_BYTES = 16384
+"""Page size of a segment for large rows. Readers read any page size that SQLite knows."""
 READER_CACHE_KIB = 256
 
 TABLES = (
@@ -73,9 +76,9 @@ def check_format(connection: sqlite3.Connection, path: Path) -> None:
         raise SegmentFormatError(f"{path.name} has segment format {version}; this version knows up to {SEGMENT_FORMAT}")
 
 
-def create_tables(connection: sqlite3.Connection) -> None:
+def create_tables(connection: sqlite3.Connection, page_bytes: int = PAGE_BYTES) -> None:
     """Make an empty file a segment in WAL mode. The connection must be in autocommit (isolation_level None)."""
-    connection.execute(f"PRAGMA page_size={PAGE_SIZE}")
+    connection.execute(f"PRAGMA page_size={page_bytes}")
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
     connection.execute(f"PRAGMA user_version={SEGMENT_FORMAT}")

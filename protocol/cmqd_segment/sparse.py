@@ -49,8 +49,10 @@ class SparseQueue:
     def add(self, lsn: int, first_position: int, stop_position: int, size: int, offset: int) -> None:
         """Note a row with messages of this queue, at ``offset`` bytes of the segment's log."""
         if first_position >= self._due_position or offset >= self._due_offset:
-            self.positions.append(first_position)
+            # In this order: the storage process reads pages while its commit thread counts rows, and finds the row of
+            # a position by the place of the position.
             self.lsns.append(lsn)
+            self.positions.append(first_position)
             self._due_position = first_position + MESSAGES_PER_ENTRY
             self._due_offset = offset + BYTES_PER_ENTRY
         self.stop_position = stop_position

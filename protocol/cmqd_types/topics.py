@@ -38,6 +38,49 @@ class SubscriptionInfo(msgspec.Struct, frozen=True, array_like=True, gc=False, k
     """Secret that signs the pushes to the URL. Only the reply to the request that created the subscription has it."""
 
 
+FATES = ("stored", "posted", "behind", "blocked", "queue_full", "queue_missing", "paused", "no_match")
+"""Ways of a message that is published now, for a subscription: a copy is in the queue with the publish; a post to the
+URL; a wait behind earlier messages of the subscription, after failures, for a full queue, for a missing queue, or for
+the end of a pause; no match."""
+
+
+class FilterMatch(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A filter of a subscription, tested against the labels of a message."""
+
+    text: str
+    """The filter tag or binding key."""
+    matches: bool
+    differs_at: int | None = None
+    """Number, from 1, of the word at which the routing key leaves the binding key; behind the last word if the routing
+    key ends too early. Null if the key matches, and for a tag."""
+
+
+class SubscriptionMatch(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A subscription, tested against the labels of a message."""
+
+    subscription: str
+    protocol: str
+    """``queue``, ``http`` or ``https``."""
+    endpoint: str
+    """Name of the queue, or the URL."""
+    matches: bool
+    fate: str
+    """One of ``FATES``."""
+    filters: list[FilterMatch]
+    """Empty = every message of the topic matches."""
+
+
+class TopicMatch(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The subscriptions of a topic, tested against the labels of a message."""
+
+    filter_type: str
+    """``tag`` or ``routing``."""
+    matched: int
+    """Number of subscriptions that get the message."""
+    subscriptions: list[SubscriptionMatch]
+    """All subscriptions, in order of their names."""
+
+
 class SubscriptionSummary(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A subscription in a list."""
 

@@ -25,6 +25,7 @@ def test_nothing_is_lost_when_the_broker_is_killed_half_way(tmp_path: Path):
     assert "│ everything │ 500 │ #: 500 expected │" in rows
     assert "│ nobody │ 0 │ nobody.publishes.this: 0 expected │" in rows
     assert any(row.startswith("│ url │ ") for row in rows)
+    assert "make demo-console" in ended.stdout
     assert list((tmp_path / "scratch").iterdir()) == []
 
 

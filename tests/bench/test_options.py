@@ -25,7 +25,8 @@ def parse(command: str) -> Options:
         "fanout --batch 1 --connections 64 --subscribers 0 --unmatched --json",
         "push --endpoints 20 --json",
         "gateway --connections 64 --moto /usr/bin/python3 --json",
-        "metrics --queues 10000 --json",
+        "metrics --queues 10000 --path /api/v1/queue-summaries?sort=active --json",
+        "console --rate 500 --json",
     ],
 )
 def test_the_commands_that_others_rely_on_are_understood(command: str):

@@ -59,6 +59,10 @@ def report_of(scratch: Path, *arguments: str) -> dict[str, Any]:
             {"metrics_p50_ms", "metrics_max_ms", "metrics_bytes", "alone_p99_ms"},
         ),
         (
+            "console --queues 20 --connections 2 --rate 200 --seconds 0.5 --warm-up 0.1 --rounds 1",
+            {"open_ratio", "gateway_rss_last_mib", "figures_per_page_and_second"},
+        ),
+        (
             "push --endpoints 4 --rate 200 --seconds 0.6 --warm-up 0.3 --rounds 1",
             {"pushes_per_second", "healthy_ratio", "server_cpu_us_per_push", "backlog_growth_per_second"},
         ),

@@ -5,6 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cmqd_bench.wire import (
+    ALL_ACKNOWLEDGED,
+    AcknowledgeTemplate,
     DeleteTemplate,
     LoadConnection,
     SendTemplate,
@@ -16,6 +18,7 @@ from cmqd_bench.wire import (
 )
 from cmqd_protocol.messages import (
     DeleteMessages,
+    HandleFailure,
     MessagesReceived,
     MessagesSent,
     ReceiveMessages,
@@ -127,3 +130,19 @@ def test_the_decoders_skip_fields_that_later_versions_append():
     payload = msgspec.msgpack.encode([194, 1, [[5, 6, random_body(16), 7, 8, 9, 1, None, "new"]], "newer"])
 
     assert decode_handles(payload).messages[0].receipt_handle == 6
+
+
+def test_a_receive_with_deletes_is_that_of_the_codec():
+    template = AcknowledgeTemplate("q", max_messages=4, wait_ms=5_000)
+
+    for handles in ([7], [2**64 - 1, 0], list(range(20))):
+        request = request_decoder.decode(payload_of(template.of(handles, 9)))
+        assert request == ReceiveMessages(9, "q", 4, 5_000, None, handles)
+
+
+def test_the_end_of_a_reply_tells_that_all_deletes_are_done():
+    failed = HandleFailure(7, 402, "not valid")
+
+    assert encoder.encode(MessagesReceived(1, [], [], None)).endswith(ALL_ACKNOWLEDGED)
+    assert not encoder.encode(MessagesReceived(1, [], None, None)).endswith(ALL_ACKNOWLEDGED)
+    assert not encoder.encode(MessagesReceived(1, [], [failed], None)).endswith(ALL_ACKNOWLEDGED)

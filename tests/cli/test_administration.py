@@ -1,5 +1,6 @@
 """``cmq queue``, ``account``, ``context``, ``status``; where the server is found, how runs end."""
 
+import asyncio
 import json
 import os
 import shutil
@@ -238,6 +239,9 @@ def test_keys_have_roles_and_names(cmq_at: Cmq, tmp_path: Path) -> None:
     assert cmq_at("key", "set", secret_id, "--role", "send", "--role", "read").code == 0
     listed = {key["secret_id"]: key for key in cmq_at("key", "list", "--output", "json").json}
     assert (listed[secret_id]["roles"], listed[secret_id]["names"]) == (["send", "read"], ["orders-*"])
+    own = cmq_at("key", "show", "--output", "json").json
+    assert (own["account"], own["roles"][0], own["names"], own["is_admin"]) == ("admin", "admin", ["*"], True)
+    assert own["secret_id"] in cmq_at("key", "show").out
     assert cmq_at("key", "set", secret_id, "--names", "*").code == 0
     table = cmq_at("key", "list").out
     assert "send, read" in table
@@ -245,6 +249,67 @@ def test_keys_have_roles_and_names(cmq_at: Cmq, tmp_path: Path) -> None:
     assert cmq_at("key", "set", secret_id).code == ExitCode.USAGE
     assert cmq_at("key", "set", "AKIDabsent", "--role", "send").code == ExitCode.NOT_FOUND
     assert "not a role" in cmq_at("key", "create", "--role", "root").err
+
+
+def test_connections_and_waiting_receives_are_listed(cmq_at: Cmq, server: ThreadedServer) -> None:
+    page = cmq_at("connection", "list", "--sort", "bytes_in", "--descending", "--output", "json").json
+    products = {connection["product"] for connection in page["connections"]}
+    assert (page["total"], "cmq" in products) == (len(page["connections"]), True)
+    first = cmq_at("connection", "list", "--limit", "1", "--search", "cmq").out
+    assert all(word in first for word in ("peer", "127.0.0.1", "unread bytes"))
+    assert cmq_at("connection", "list", "--sort", "colour").code == ExitCode.USAGE
+
+    async def begin_receive() -> asyncio.Task[Any]:
+        admin = server.local.admin
+        await admin.create_queue("jobs")
+        task = asyncio.create_task(admin.queue("jobs").receive(wait=30))
+        while not (await admin.waiting_receives()).receives:
+            assert not task.done()
+        return task
+
+    waiting = server.do(begin_receive)
+    page = cmq_at("connection", "waiting", "--search", "jobs", "--output", "json").json
+    [receive] = page["receives"]
+    assert (receive["queue"], receive["account"], page["total"]) == ("jobs", "admin", 1)
+    shown = cmq_at("connection", "waiting", "--connection", str(receive["connection_id"])).out
+    assert "jobs" in shown
+
+    async def end() -> None:
+        waiting.cancel()
+        await asyncio.wait([waiting])
+
+    server.do(end)
+
+
+def test_settings_are_shown_with_their_origins(cmq_at: Cmq) -> None:
+    settings = {setting["name"]: setting for setting in cmq_at("status", "--settings", "--output", "json").json}
+    assert (settings["heartbeat_ms"]["value"], settings["data"]["origin"]) == (30_000, "program")
+    table = cmq_at("status", "--settings").out
+    assert "30 seconds" in table
+    assert "max_connections" in table
+
+
+def test_the_audit_trail_is_listed_newest_first_and_searched(cmq_at: Cmq) -> None:
+    cmq_at("queue", "create", "audited", "--delay", "5s")
+    cmq_at("queue", "delete", "audited", "--yes")
+    own = cmq_at("key", "show", "--output", "json").json["secret_id"]
+
+    found = cmq_at("audit", "list", "audited", "--output", "json").json
+    table = cmq_at("audit", "list", "AUDITED", "--since", "1h").out.splitlines()
+    first = cmq_at("audit", "list", "audited", "--limit", "1")
+
+    assert [(entry["operation"], entry["name"], entry["secret_id"]) for entry in found] == [
+        ("delete_queue", "audited", own),
+        ("create_queue", "audited", own),
+    ]
+    assert found[1]["changes"] == "delay_ms=5000"
+    assert table[0].split() == ["time", "operation", "name", "changes", "account", "secret", "id", "peer"]
+    assert "delete_queue" in table[1]
+    assert "delay_ms=5000" in table[2]
+    assert "create_queue" not in first.out
+    assert first.err == "there are older entries; --limit 10 shows more\n"
+    assert cmq_at("audit", "list", "audited", "--operation", "create_queue", "--output", "json").json == found[1:]
+    assert cmq_at("audit", "list", "audited", "--until", "1h", "--output", "json").json == []
 
 
 def test_a_key_pair_is_imported_from_a_file_of_its_owner(cmq_at: Cmq, tmp_path: Path) -> None:

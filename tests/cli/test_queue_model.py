@@ -135,6 +135,43 @@ def test_rewinding_further_than_the_window_is_told(cmq_at: Cmq, server: Threaded
     assert cmq_at("rewind", "nowhere", "1h").code == ExitCode.NOT_FOUND
 
 
+def test_a_rewind_is_previewed(cmq_at: Cmq, server: ThreadedServer) -> None:
+    _delete_some(cmq_at, server, b"a", b"b")
+
+    ran = cmq_at("rewind", "orders", "10m", "--preview")
+    clamped = cmq_at("rewind", "orders", "2h", "--preview")
+    everything = cmq_at("rewind", "orders", "all", "--preview", "--output", "json")
+
+    assert ran.code == 0
+    assert ran.err.startswith("2 messages of 'orders' sent since ")
+    assert "would become active again; possible times: 2" in ran.err
+    assert "2h ago lies before the rewind window" in clamped.err
+    assert (everything.json["messages"], everything.json["clamped"]) == (2, False)
+    assert everything.json["earliest"] == everything.json["time"] < everything.json["latest"]
+    assert server.do(server.local.bodies, "orders") == []
+    assert cmq_at("rewind", "orders", "10m", "--preview", "--strict").code == ExitCode.USAGE
+    assert cmq_at("rewind", "orders", "2100-01-01T00:00Z", "--preview").code == ExitCode.FAILED
+
+
+def test_queues_are_listed_by_a_figure(cmq_at: Cmq, server: ThreadedServer) -> None:
+    assert cmq_at("queue", "create", "dead").code == 0
+    options = ("--dead-letter-queue", "dead", "--dead-letter-max-receives", "3")
+    assert cmq_at("queue", "create", "jobs", *options).code == 0
+    server.do(server.local.put, "orders", b"a", b"b")
+
+    table = cmq_at("queue", "list", "--sort", "active").out.splitlines()
+    ascending = cmq_at("queue", "list", "--sort", "active", "--ascending", "--limit", "1", "--output", "json").json
+    only = cmq_at("queue", "list", "--only", "dead_letter_queues", "--output", "json").json
+
+    assert table[0].split()[:3] == ["name", "active", "in"]
+    assert [line.split()[:2] for line in table[1:]] == [["orders", "2"], ["dead", "0"], ["jobs", "0"]]
+    assert (ascending["total"], [queue["name"] for queue in ascending["queues"]]) == (3, ["dead"])
+    [dead] = only["queues"]
+    assert (dead["name"], dead["is_dead_letter_queue"], dead["oldest_message_time"]) == ("dead", True, None)
+    assert cmq_at("queue", "list", "--ascending").code == ExitCode.USAGE
+    assert cmq_at("queue", "list", "--sort", "size").code == ExitCode.USAGE
+
+
 def test_without_a_window_there_is_no_rewind(cmq_at: Cmq) -> None:
     ran = cmq_at("rewind", "orders", "1m")
     assert ran.code == ExitCode.FAILED

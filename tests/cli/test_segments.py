@@ -118,3 +118,31 @@ def test_sealing_is_asked_of_the_server(cmq_at: Cmq, server: ThreadedServer) -> 
 
     server.do(server.local.link.refuse, wire.SealSegments, ErrorCode.PERMISSION_DENIED)
     assert cmq_at("segment", "seal").code == ExitCode.REFUSED
+
+
+def test_the_segments_of_the_server_tell_what_keeps_them(cmq_at: Cmq, server: ThreadedServer) -> None:
+    cmq_at("queue", "create", "parcels", "--rewind", "1h")
+    cmq_at("send", "parcels", "one")
+    cmq_at("receive", "parcels", "--delete")
+    cmq_at("send", "parcels", "two")
+    cmq_at("segment", "seal")
+    cmq_at("send", "parcels", "three")
+
+    table = cmq_at("segment", "list").out.splitlines()
+    found = cmq_at("segment", "list", "--output", "json").json
+    first = cmq_at("segment", "list", "--limit", "1")
+
+    assert table[0].split() == ["segment", "state", "messages", "size", "from", "to", "kept", "for", "needed", "by"]
+    sealed, active = found["segments"]
+    assert (sealed["state"], sealed["live"], sealed["rewindable"]) == ("sealed", 1, 1)
+    assert (active["state"], active["live"], active["kept_for"]) == ("active", 1, ["rows", "messages"])
+    assert found["next"] is None
+    assert found["log_bytes"] >= 0
+    text = " ".join(" ".join(table).split())
+    assert "1 message, 1 rewindable" in text
+    assert "new rows, 1 message admin/parcels 1" in text
+    assert first.err == f"1 of 2 segments; --after {sealed['number']} shows the next ones\n"
+    assert cmq_at("segment", "list", "--after", str(sealed["number"]), "--output", "json").json["segments"] == [active]
+
+    server.do(server.local.link.refuse, wire.ListSegments, ErrorCode.PERMISSION_DENIED)
+    assert cmq_at("segment", "list").code == ExitCode.REFUSED

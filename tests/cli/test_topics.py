@@ -240,6 +240,37 @@ def test_the_deliveries_of_a_message_are_shown(cmq_at: Cmq, hook: ThreadedServer
     assert cmq_at("topic", "deliveries", "shop", "Msg-00000000000fffff").code == ExitCode.NOT_FOUND
 
 
+def test_labels_are_tested_against_the_subscriptions(cmq_at: Cmq) -> None:
+    cmq_at("topic", "create", "repository", "--filter-type", "routing")
+    cmq_at("queue", "create", "builds")
+    cmq_at("sub", "create", "repository", "all", "--queue", "builds", "--binding-key", "#")
+    keys = ("--binding-key", "docs.*", "--binding-key", "src.core.#.py.*")
+    cmq_at("sub", "create", "repository", "some", "--queue", "builds", *keys)
+
+    shown = cmq_at("topic", "match", "repository", "--routing-key", "src.core.py")
+    assert [line.rstrip().split(maxsplit=3) for line in shown.out.splitlines()[1:]] == [
+        ["all", "stored", "builds", "#"],
+        ["some", "no_match", "builds", "docs.* differs at 'src'; src.core.#.py.* has more words"],
+    ]
+    assert shown.err == "1 subscription of 2 would get the message\n"
+    document = cmq_at("topic", "match", "repository", "--routing-key", "docs.md", "--output", "json").json
+    assert (document["matched"], [one["matches"] for one in document["subscriptions"]]) == (2, [True, True])
+    assert cmq_at("topic", "match", "repository", "--tag", "red").code == ExitCode.FAILED
+    assert cmq_at("topic", "match", "nowhere").code == ExitCode.NOT_FOUND
+
+
+def test_tags_are_tested_against_the_subscriptions(cmq_at: Cmq) -> None:
+    cmq_at("topic", "create", "shop")
+    cmq_at("queue", "create", "orders")
+    cmq_at("sub", "create", "shop", "all", "--queue", "orders")
+    cmq_at("sub", "create", "shop", "some", "--queue", "orders", "--filter-tag", "paid", "--filter-tag", "new")
+
+    shown = cmq_at("topic", "match", "shop", "--tag", "new", "--tag", "old").out.splitlines()
+    assert [line.split()[3:] for line in shown[1:]] == [["every", "message"], ["new"]]
+    shown = cmq_at("topic", "match", "shop").out.splitlines()
+    assert shown[2].split()[3:] == ["none", "of", "paid,", "new"]
+
+
 # ---------------------------------------------------------------------- publish
 
 

@@ -8,7 +8,6 @@ from collections import defaultdict
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
-from math import inf
 from typing import Any
 
 import msgspec
@@ -17,38 +16,26 @@ import pytest
 from cmqd_client import Client, ConsumedMessage, Consumer, Reject, Retry, connect
 from cmqd_client.bodies import PoisonPolicy
 from cmqd_client.consumer import Handler, MessageStream
-from cmqd_client.consumer_options import ConsumerOptions
-from cmqd_client.consumption import ConsumptionLimits
 from cmqd_client.errors import ClientClosed, InternalError, PoisonMessage, QueueDeleted, QueueNotFound
 from cmqd_client.events import ClientState
-from cmqd_client.intake import Source
 from cmqd_client.queue import Queue
-from cmqd_client.retry import RetryPolicy
 from cmqd_client.settlements import Settlements
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
+from cmqd_protocol.features import Feature
+from support.consumer_parts import options, source
 from support.eventually import eventually
 from support.local_server import LocalServer
 from support.turned_clock import TurnedClock
 
-PAUSES = RetryPolicy(first_delay=1.0, max_delay=600.0)
 
+@pytest.fixture(autouse=True)
+def an_older_server(server: LocalServer) -> None:
+    """Deletes in requests of their own, because the server does not name the feature ``acknowledge``.
 
-def options(clock: TurnedClock | None = None, patience: float = inf, **limits: Any) -> ConsumerOptions:
-    return ConsumerOptions(
-        limits=ConsumptionLimits(**limits), retry_pauses=PAUSES, wait_ms=30_000, patience=patience, clock=clock
-    )
-
-
-def source(client: Client) -> Source[ConsumedMessage]:
-    """Return the queue ``orders`` from the view of a consumer."""
-    queue = client.queue("orders")
-    return Source(
-        channel=queue.channel,
-        name=queue.name,
-        poison=None,
-        message=lambda intake, lease: ConsumedMessage(queue, intake, lease),
-    )
+    ``test_consumer_acknowledges.py`` has the deletes that ride in receives.
+    """
+    server.link.features = [word for word in Feature if word is not Feature.ACKNOWLEDGE]
 
 
 @asynccontextmanager

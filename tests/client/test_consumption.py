@@ -6,6 +6,7 @@ from random import Random
 import pytest
 
 from cmqd_client.consumption import (
+    ASK_AFTER_SECONDS,
     DELETE,
     GIVE_BACK,
     Action,
@@ -526,3 +527,99 @@ def test_the_number_of_tasks_that_ask_is_received() -> None:
 def test_an_ordered_consumer_has_a_limit() -> None:
     with pytest.raises(ValueError, match="concurrency is None"):
         consumption(concurrency=None, ordered=True)
+
+
+# ---------------------------------------------------------------------- deletes that ride in a receive
+
+
+def handled(core: Consumption, now: float, *handles: int, is_full: bool = True) -> list[Lease]:
+    """Messages of a receive that were handled, and wait for their delete."""
+    core.arrived(messages(*handles), 1, now, is_full=is_full)
+    leases = [begun(core, now) for _ in handles]
+    for lease in leases:
+        core.settle(lease, DELETE, now)
+    return leases
+
+
+def test_deletes_ride_after_a_full_receive_only() -> None:
+    core = consumption(concurrency=2)
+    handled(core, 0, 1, 2, is_full=False)
+    assert core.deletes_to_ride(0) is None
+    assert core.has_unsettled
+
+    handled(core, 0, 3, 4)
+    batch = core.deletes_to_ride(0)
+
+    assert batch is not None
+    assert [lease.handle for lease in batch.leases] == [1, 2, 3, 4]
+    assert not core.has_unsettled
+    assert core.answered(batch, set()) == []
+    assert core.statistics().deleted == 4
+    core.check_invariants()
+
+
+def test_deletes_in_a_receive_that_waits_are_asked_for_and_an_invalid_handle_is_a_success() -> None:
+    core = consumption(concurrency=1)
+    (lease,) = handled(core, 0, 1)
+    riding = core.deletes_to_ride(0)
+    assert riding is not None
+    assert core.next_batch() is None
+    assert core.examine_at == ASK_AFTER_SECONDS
+
+    due = core.examine(ASK_AFTER_SECONDS)
+    assert (due.lost, due.extend) == ([], [])
+    asked = core.next_batch()
+    assert asked is not None
+    assert asked.leases == [lease]
+    assert core.answered(asked, {1}) == []
+    core.check_invariants()
+
+    assert core.answered(riding, {1}) == [], "the answer of the receive comes late and changes nothing"
+    assert (core.statistics().deleted, core.statistics().lost) == (1, 0)
+
+
+def test_a_lease_that_ends_while_its_delete_rides_is_not_examined_again_and_again() -> None:
+    core = consumption(concurrency=1, lease=1.0)
+    handled(core, 0, 1)
+    assert core.deletes_to_ride(0.9) is not None
+
+    due = core.examine(1.0)
+
+    assert (due.lost, due.extend) == ([], [])
+    assert core.examine_at == 0.9 + ASK_AFTER_SECONDS
+    core.check_invariants()
+
+
+def test_deletes_of_a_receive_without_an_answer_are_sent_again() -> None:
+    core = consumption(concurrency=1)
+    handled(core, 0, 1)
+    riding = core.deletes_to_ride(0)
+    assert riding is not None
+
+    assert core.not_answered(riding, 0.1, may_have_happened=True) == []
+
+    assert settle_all(core) == [(DELETE, [1])]
+    assert core.is_settled
+
+
+def test_in_order_the_next_message_is_received_with_the_delete_of_the_last() -> None:
+    core = consumption(concurrency=1, ordered=True, prefetch=1)
+    core.arrived(messages(1, 2), 1, 0, is_full=True)
+    core.settle(begun(core, 0), DELETE, 0)
+    assert core.receive_size(with_deletes=True) == 0, "a message is held that waits"
+    core.settle(begun(core, 0), DELETE, 0)
+
+    assert core.receive_size() == 0
+    assert core.receive_size(with_deletes=True) == 2
+
+
+def test_in_order_a_lost_message_among_the_deletes_does_not_stand_for_a_message_that_is_held() -> None:
+    core = consumption(concurrency=1, ordered=True, prefetch=1)
+    core.arrived(messages(1, 2), 1, 0, is_full=True)
+    core.settle(begun(core, 0), DELETE, 0)
+    begun(core, 1)
+    assert [lease.handle for lease in core.examine(31).lost] == [2]
+
+    core.arrived(messages(3), 2, 31, is_full=True)
+
+    assert core.receive_size(with_deletes=True) == 0

@@ -2,6 +2,7 @@
 
 import traceback
 from contextlib import AsyncExitStack
+from datetime import datetime
 
 import pytest
 
@@ -74,6 +75,22 @@ async def test_roles_are_changed_for_open_clients_and_listed(server: LocalServer
     await accounts.set_key_roles(key.secret_id)
     [listed] = [each for each in await accounts.keys() if each.secret_id == key.secret_id]
     assert "admin" in listed.roles
+
+
+async def test_a_key_reads_its_own_roles_and_names_also_after_a_change(server: LocalServer) -> None:
+    accounts = server.admin.accounts
+    key = await accounts.create_key(roles=["read", "send"], names=["orders-*", "billing"])
+    async with client_of(server, key) as client:
+        before = await client.accounts.own_key()
+        await accounts.set_key_roles(key.secret_id, roles=["gateway"])
+        after = await client.accounts.own_key()
+    unrestricted = await accounts.own_key()
+
+    assert (before.secret_id, before.account, before.is_admin) == (key.secret_id, "admin", True)
+    assert (before.roles, before.names) == (("send", "read"), ("orders-*", "billing"))
+    assert (after.roles, after.names, after.connection_id) == (("gateway",), ("*",), before.connection_id)
+    assert (unrestricted.roles, unrestricted.names) == (("admin", "manage", "send", "consume", "read"), ("*",))
+    assert str(key.secret_key) not in repr(before)
 
 
 async def test_refusals_are_typed(server: LocalServer) -> None:
@@ -151,3 +168,24 @@ async def test_a_lost_connection_is_reported_and_the_next_one_watches_again(serv
         await eventually(lambda: changes[3:] == [KeyChange(made.secret_id, "created")])
 
     assert len(server.link.of(wire.WatchKeys)) == 3
+
+
+async def test_the_audit_trail_is_read_in_pages(client: Client) -> None:
+    await client.create_queue("audited", delay=5)
+    await client.delete_queue("audited")
+
+    page = await client.audit_entries(search="audited", limit=1)
+    older = await client.audit_entries(search="audited", before=page.next)
+
+    (deleted,), (created,) = page.entries, older.entries
+    assert (deleted.operation, created.operation, created.changes) == ("delete_queue", "create_queue", "delay_ms=5000")
+    assert (deleted.name, deleted.account, deleted.by_account) == ("audited", "admin", "admin")
+    assert deleted.time >= created.time
+    assert older.next is None
+    newer = await client.audit_entries(after=created.entry_id)
+    assert [entry.operation for entry in newer.entries] == ["delete_queue"]
+    assert (await client.audit_entries(search="audited", until=created.time)).entries == []
+    same = await client.audit_entries(search="audited", since=created.time, operation="create_queue")
+    assert same.entries == [created]
+    with pytest.raises(ValueError, match="names no zone"):
+        await client.audit_entries(since=datetime(2026, 1, 1))

@@ -19,7 +19,9 @@ from cmqd_client.errors import (
     QueueNotFound,
     ReceiptHandleInvalid,
 )
+from cmqd_client.segments import SegmentHolder
 from cmqd_protocol import messages as wire
+from cmqd_types.segments import KeptFor
 from support.local_server import LocalServer
 
 
@@ -325,6 +327,24 @@ async def test_the_queues_of_all_accounts_come_by_pages(client: Client) -> None:
 async def test_status_tells_about_the_server(client: Client, server: LocalServer) -> None:
     assert (await client.status())["version"] == cmqd.__version__
     assert (await client.seal_segments()).last_lsn == await server.status("durable_lsn")
+
+
+async def test_segments_tell_what_keeps_them(client: Client, server: LocalServer) -> None:
+    await client.queue("orders").send(b"1")
+    await client.seal_segments()
+    await client.queue("orders").send_batch([b"2", b"3"])
+
+    page = await client.segments()
+
+    sealed, active = page.segments
+    assert (sealed.state, sealed.live, sealed.holders) == ("sealed", 1, [SegmentHolder("admin", "orders", False, 1, 0)])
+    assert KeptFor.MESSAGES in sealed.kept_for
+    assert (active.state, active.live, active.kept_for) == ("active", 2, [KeptFor.ROWS, KeptFor.MESSAGES])
+    assert (page.total, page.next, page.keep_history) == (2, None, timedelta(0))
+    assert page.time >= active.last_time
+    behind = await client.segments(after=sealed.number, limit=1)
+    assert [segment.number for segment in behind.segments] == [active.number]
+    assert (await client.segments(limit=1)).next == sealed.number
 
 
 # ---------------------------------------------------------------------- at a time

@@ -30,6 +30,44 @@ async def _deleted(server: LocalServer, client: Client, *bodies: bytes) -> Queue
     return queue
 
 
+async def test_a_rewind_is_previewed(client: Client, server: LocalServer) -> None:
+    queue = await _deleted(server, client, b"a", b"b")
+
+    whole = await queue.preview_rewind()
+    ago = await queue.preview_rewind(ago=60)
+    at = await queue.preview_rewind(whole.latest)
+
+    assert (whole.messages, whole.clamped, ago.messages) == (2, False, 2)
+    assert whole.latest - whole.earliest == timedelta(hours=1)
+    assert whole.oldest is not None
+    assert whole.earliest <= whole.oldest <= whole.latest
+    assert at.time == whole.latest
+    assert [(one.time_ms is None, one.ago_ms) for one in server.link.of(wire.PreviewRewind)][:2] == [
+        (True, None),
+        (False, 60_000),
+    ]
+    assert (await queue.attributes()).rewindable == 2
+    with pytest.raises(TimeNotRewindable) as refused:
+        await queue.preview_rewind(datetime.now(UTC) + timedelta(days=9))
+    assert refused.value.nearest is not None
+    with pytest.raises(TypeError, match="not both"):
+        await queue.preview_rewind(whole.latest, ago=5)
+    with pytest.raises(ValueError, match="negative"):
+        await queue.preview_rewind(ago=-5)
+
+
+async def test_queues_are_listed_by_a_figure(client: Client, server: LocalServer) -> None:
+    await server.put("orders", b"a", b"b")
+    await client.create_queue("parcels")
+
+    page = await client.queue_summaries(sort="active", descending=True, limit=1)
+    empty = await client.queue_summaries(search="par", selection="with_messages")
+
+    assert ([(queue.queue, queue.active) for queue in page.queues], page.total) == ([("orders", 2)], 2)
+    assert (empty.queues, empty.total) == ([], 0)
+    assert page.time.tzinfo is not None
+
+
 # ---------------------------------------------------------------------- dedup ids
 
 

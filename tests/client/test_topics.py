@@ -25,8 +25,10 @@ from cmqd_client.errors import (
     TopicInUse,
     TopicNotFound,
 )
+from cmqd_client.matches import Fate, FilterMatch
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
+from cmqd_types.topics import SubscriptionMatch
 from support.eventually import eventually
 from support.faulty_link import LinkConnection
 from support.local_server import LocalServer
@@ -453,6 +455,42 @@ async def test_the_deliveries_of_a_message_are_reported(client: Client, server: 
     assert (hook.last_error, hook.copy_id, hook.drop_reason) == ("answered 500", None, None)
     with pytest.raises(MessageNotPublished, match=copy.id):
         await topic.deliveries(copy.id)
+
+
+async def test_labels_are_tested_against_the_subscriptions(client: Client, server: LocalServer) -> None:
+    topic = await server.admin.ensure_topic("shop", filter_type="routing")
+    await topic.subscribe("some", queue="orders", binding_keys=["eu.#", "*.new"])
+    await topic.subscribe("hook", url="https://shop.example", binding_keys=["us.#"])
+
+    found = await client.topic("shop").match(routing_key="us.new")
+
+    assert (found.filter_type, found.matched, len(found)) == ("routing", 2, 2)
+    assert [(one.subscription, one.protocol, one.endpoint, one.fate) for one in found] == [
+        ("hook", "https", "https://shop.example", Fate.POSTED),
+        ("some", "queue", "orders", Fate.STORED),
+    ]
+    assert found.subscriptions[1].filters == [FilterMatch("eu.#", False, 1), FilterMatch("*.new", True, None)]
+    assert not server.pushes, "nothing was published"
+    with pytest.raises(InvalidArgument):
+        await client.topic("shop").match(tags=["red"])
+    with pytest.raises(TypeError):
+        await client.topic("shop").match(tags="red")
+    with pytest.raises(TopicNotFound):
+        await client.topic("other").match()
+
+
+async def test_a_fate_that_the_client_does_not_know_is_a_text(client: Client, server: LocalServer) -> None:
+    await server.admin.ensure_topic("shop")
+    match = SubscriptionMatch("some", "queue", "orders", True, "frozen", [])
+
+    def newer(_: LinkConnection, request: wire.Request) -> wire.AnyReply:
+        return wire.SubscriptionsMatched(request.request_id, "tag", 1, [match])
+
+    server.link.answer(wire.MatchSubscriptions, newer)
+
+    (found,) = await client.topic("shop").match()
+
+    assert (found.fate, type(found.fate)) == ("frozen", str)
 
 
 async def test_subscriptions_are_listed_and_ended(client: Client, server: LocalServer) -> None:

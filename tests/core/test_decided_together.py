@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from cmqd.core.broker import Broker
 from cmqd.core.errors import BacklogFull, DomainError, InvalidArgument, MessageTooLarge, QueueNotFound, TooManyInFlight
 from cmqd.core.limits import Limits
-from cmqd.core.outcome import WAITING, HandlesDone, Outcome
+from cmqd.core.outcome import WAITING, HandlesDone, Outcome, ReceivedAfterDeletes
 from cmqd_segment.records import MessagesDeleted, MessagesReceived, MessagesSent
 from cmqd_types.messages import ReceivedMessage
 from support import alone as single
@@ -117,6 +118,33 @@ def test_one_that_is_refused_hinders_none_of_the_others() -> None:
     assert rig.bodies() == [b"a", b"b"]
 
 
+def test_a_send_without_bodies_is_refused_beside_a_send_with_two() -> None:
+    rig = rig_with_queue()
+
+    replies = send_all(rig, Send([b"a", b"b"]), Send([]))
+
+    assert [type(reply) for reply in replies] == [range, InvalidArgument]
+    assert rig.bodies() == [b"a", b"b"]
+
+
+def test_batches_within_all_limits_get_their_ids_in_order() -> None:
+    rig = rig_with_queue()
+
+    first, second, third = send_all(rig, Send([b"a", b"b"]), Send([b"c"]), Send([b"d", b"e"]))
+
+    ids = [list(reply) for reply in (first, second, third) if not isinstance(reply, DomainError)]
+    assert ids == [[ids[0][0] + offset for offset in offsets] for offsets in ((0, 1), (2,), (3, 4))]
+    assert rig.bodies() == [b"a", b"b", b"c", b"d", b"e"]
+
+
+def test_sends_that_fit_one_by_one_and_not_together_are_all_stored() -> None:
+    rig = rig_with_queue(max_message_bytes=1024 * 1024)
+
+    replies = send_all(rig, *[Send([bytes(500_000)]) for _ in range(3)])
+
+    assert [len(reply) for reply in replies if not isinstance(reply, DomainError)] == [1, 1, 1]
+
+
 def test_the_backlog_is_full_for_a_late_send() -> None:
     rig = rig_with_queue()
     rig.force(max_backlog=3)
@@ -168,6 +196,36 @@ def test_a_handle_in_two_deletes_is_of_use_in_the_first() -> None:
     assert rig.counts()["in_flight"] == 0
 
 
+@pytest.mark.parametrize("place", [0, 1, 2])
+@pytest.mark.parametrize("count", [0, 257])
+def test_a_delete_with_a_wrong_number_of_handles_leaves_the_handles_of_the_others(place: int, count: int) -> None:
+    rig = rig_with_queue()
+    rig.send(b"a", b"b")
+    one, two = rig.handles()
+    requests = [[one], [two]]
+    requests.insert(place, [one] * count)
+
+    replies = delete_all(rig, *requests)
+
+    assert isinstance(replies.pop(place), InvalidArgument)
+    assert [(reply.done, list(reply.failures)) for reply in replies] == [(1, []), (1, [])]
+    assert rig.counts()["in_flight"] == 0
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+@pytest.mark.parametrize("bad", [Receive(0), Receive(257), Receive(1, wait_ms=-1), Receive(1, wait_ms=10**9)])
+def test_a_refused_receive_leaves_the_others_their_messages(bad: Receive, place: int) -> None:
+    rig = rig_with_queue()
+    rig.send(b"a", b"b", b"c")
+    requests = [Receive(1), Receive(1)]
+    requests.insert(place, bad)
+
+    replies = receive_all(rig, *requests)
+
+    assert isinstance(replies.pop(place), InvalidArgument)
+    assert [message.body for reply in replies for message in reply] == [b"a", b"b"]
+
+
 def test_receives_that_find_nothing_wait_or_come_back_empty() -> None:
     rig = rig_with_queue()
     rig.send(b"a", b"b")
@@ -195,7 +253,7 @@ def test_a_list_of_delays_is_checked_though_it_is_empty() -> None:
 
     replies = send_all(rig, Send([b"a"], delay_ms=[]), Send([b"b"], delay_ms=[]), Send([b"c"], delay_ms=0))
 
-    assert [type(reply) for reply in replies] == [InvalidArgument, InvalidArgument, range]
+    assert [type(reply) for reply in replies] == [InvalidArgument, InvalidArgument, list]
 
 
 def test_large_messages_are_shared_out_as_they_would_be_alone() -> None:
@@ -228,11 +286,14 @@ sends = st.lists(
     max_size=6,
 )
 timeouts = st.sampled_from([None, 1_000, 2_000, -5])
+acknowledged = st.lists(st.integers(0, 20), max_size=4)
 receives = st.lists(
     st.one_of(
         st.builds(Receive, st.integers(-1, 4), st.sampled_from([0, -1]), timeouts),
         # A receive of several messages gets the messages of several sends, and not the first message alone.
         st.builds(Receive, st.just(1), st.sampled_from([None, 5_000]), timeouts),
+        st.builds(Receive, st.integers(0, 4), st.just(0), timeouts, acknowledged),
+        st.builds(Receive, st.just(1), st.sampled_from([None, 5_000]), timeouts, acknowledged),
     ),
     max_size=6,
 )
@@ -260,6 +321,8 @@ def told(reply: Any) -> Any:
     """A reply that can be compared."""
     if isinstance(reply, DomainError):
         return type(reply), reply.text
+    if isinstance(reply, ReceivedAfterDeletes):
+        return reply.deletes, told(reply.reply)
     return reply if reply is WAITING or isinstance(reply, HandlesDone) else list(reply)
 
 
@@ -285,9 +348,39 @@ def receive_alone(rig: Rig, one: Receive, waiter: int) -> Any:
     return alone(
         rig,
         lambda broker: single.receive(
-            broker, ACCOUNT, "q", waiter, one.max_messages, one.wait_ms, one.visibility_timeout_ms, rig.now_ms
+            broker,
+            ACCOUNT,
+            "q",
+            waiter,
+            one.max_messages,
+            one.wait_ms,
+            one.visibility_timeout_ms,
+            rig.now_ms,
+            one.acknowledge,
         ),
     )
+
+
+def receive_each_alone(rig: Rig, requests: list[Receive], first_waiter: int) -> list[Any]:
+    """The deletes of all requests by themselves, then the receives. A request that is not valid is refused whole."""
+    deletes: list[Any] = []
+    for number, one in enumerate(requests, first_waiter):
+        handles = one.acknowledge
+        is_valid = one.max_messages >= 1 and one.visibility_timeout_ms != -5 and handles
+        if handles is None:
+            deletes.append(None)
+        elif is_valid:
+            deletes.append(delete_alone(rig, handles))
+        else:
+            deletes.append(receive_alone(rig, one, number))
+    replies: list[Any] = []
+    for number, (one, done) in enumerate(zip(requests, deletes, strict=True), first_waiter):
+        if isinstance(done, DomainError):
+            replies.append(done)
+            continue
+        reply = receive_alone(rig, msgspec.structs.replace(one, acknowledge=None), number)
+        replies.append(reply if done is None else ReceivedAfterDeletes(done, reply))
+    return replies
 
 
 def delete_alone(rig: Rig, handles: list[int]) -> Any:
@@ -315,10 +408,21 @@ def test_deciding_together_equals_deciding_one_by_one(steps: list[tuple[str, Any
             expected = [delete_alone(one_by_one, some) for some in chosen]
         else:
             waiter += 100
-            replies = receive_all(together, *asked, first_waiter=waiter)
-            expected = [receive_alone(one_by_one, one, number) for number, one in enumerate(asked, waiter)]
+            chosen_requests: list[Receive] = [
+                one
+                if one.acknowledge is None
+                else msgspec.structs.replace(
+                    one, acknowledge=[handles[each % len(handles)] for each in one.acknowledge]
+                )
+                for one in asked
+            ]
+            replies = receive_all(together, *chosen_requests, first_waiter=waiter)
+            expected = receive_each_alone(one_by_one, chosen_requests, waiter)
+            received: list[Any] = [
+                reply.reply if isinstance(reply, ReceivedAfterDeletes) else reply for reply in replies
+            ]
             handles += handles_of(
-                reply for reply in replies if reply is not WAITING and not isinstance(reply, DomainError)
+                reply for reply in received if reply is not WAITING and not isinstance(reply, DomainError)
             )
         assert list(map(told, replies)) == list(map(told, expected))
         for rig in (together, one_by_one):

@@ -155,7 +155,7 @@ def test_deleting_forgets_how_often_messages_were_received():
 
 def test_a_waiter_is_overdue_once():
     line = WaitingLine()
-    waiter = Waiter(1, 1, 1, 1000, 0)
+    waiter = Waiter(1, 1, 1, 1000, 0, 0)
     line.add(waiter)
 
     line.set_overdue(waiter)

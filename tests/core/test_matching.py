@@ -13,7 +13,15 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from cmqd.core import matching
 from cmqd.core.errors import InvalidArgument
-from cmqd.core.matching import KeyRules, Matcher, TagRules, check_binding_keys, check_routing_key, check_tags
+from cmqd.core.matching import (
+    KeyRules,
+    Matcher,
+    TagRules,
+    check_binding_keys,
+    check_routing_key,
+    check_tags,
+    differs_at,
+)
 
 
 def tags_match(filters: Sequence[str], tags: Sequence[str]) -> bool:
@@ -77,6 +85,83 @@ routing_keys = st.lists(routing_words, min_size=1, max_size=8).map(".".join)
 binding_keys = st.lists(binding_words, min_size=1, max_size=8).map(".".join)
 keys_of_subscribers = st.lists(st.lists(binding_keys, min_size=1, max_size=5), max_size=20)
 tags = st.lists(st.sampled_from(["a", "b", "c", "d", "A", "ä"]), max_size=5)
+
+
+class TestExamination:
+    """Every subscriber and filter, examined by the sets that publishes use."""
+
+    @given(keys_of_subscribers, routing_keys)
+    def test_keys(self, filters: list[list[str]], routing_key: str):
+        matcher = Matcher(KeyRules())
+        for subscriber, own in enumerate(filters):
+            matcher.set(subscriber * 3, own)
+        matcher.prepare(1 << 40)
+
+        examined = list(matcher.examine(routing_key))
+
+        assert examined == [
+            (
+                subscriber * 3,
+                any(key_matches(key, routing_key) for key in own),
+                [(key, key_matches(key, routing_key)) for key in own],
+            )
+            for subscriber, own in enumerate(filters)
+        ]
+        assert matcher.known(routing_key) is None, "the answers of publishes stay as they are"
+
+    @given(st.lists(tags, max_size=20), tags)
+    def test_tags(self, filters: list[list[str]], labels: list[str]):
+        matcher = tag_matcher(*filters)
+        matcher.prepare(1 << 40)
+
+        assert list(matcher.examine(tuple(labels))) == [
+            (subscriber, tags_match(own, labels), [(tag, tag in labels) for tag in own])
+            for subscriber, own in enumerate(filters)
+        ]
+
+
+class TestDifference:
+    """The word at which a routing key leaves a binding key."""
+
+    @pytest.mark.parametrize(
+        ("binding_key", "routing_key", "word"),
+        [
+            ("a.b", "a.b", 0),
+            ("a.b", "a.c", 2),
+            ("a.b", "b", 1),
+            ("a.b", "a", 2),
+            ("a.b", "a.b.c", 3),
+            ("a.*", "a.", 2),
+            ("*.b", ".b", 1),
+            ("#", "any.thing", 0),
+            ("#.b", "a.c", 3),
+            ("a.#.b", "a", 2),
+            ("a.#.b", "a.c.d.b", 0),
+            ("a.#.#.b.*", "a.b", 3),
+            ("*", "*", 0),
+            ("x.*", "*.x", 1),
+        ],
+    )
+    def test_the_word(self, binding_key: str, routing_key: str, word: int):
+        assert differs_at(binding_key, routing_key) == word
+
+    @given(binding_keys, routing_keys)
+    def test_the_words_before_it_can_be_continued_and_with_it_they_cannot(self, binding_key: str, routing_key: str):
+        words = routing_key.split(".")
+        number = differs_at(binding_key, routing_key)
+
+        assert (number == 0) == key_matches(binding_key, routing_key)
+        if number:
+            assert number == 1 or can_begin(binding_key, words[: number - 1])
+            assert number == len(words) + 1 or not can_begin(binding_key, words[:number])
+
+
+def can_begin(binding_key: str, words: list[str]) -> bool:
+    """True if a routing key that matches begins with these words: the rest of the binding key is a way to continue."""
+    literal = [word for word in binding_key.split(".") if word != "#"]
+    literal = ["x" if word == "*" else word for word in literal]
+    tails = [literal[start:] for start in range(len(literal) + 1)]
+    return any(key_matches(binding_key, ".".join([*words, *tail])) for tail in tails)
 
 
 class TestTags:

@@ -9,6 +9,7 @@ import pytest
 from cmqd.core.broker import Broker
 from cmqd.core.facts.numbers import JUMP
 from cmqd.core.limits import Limits
+from cmqd.core.operations.audit import AuditAction
 from cmqd_segment.checkpoint import AnyPart
 from cmqd_segment.records import (
     UNUSED,
@@ -68,6 +69,8 @@ def eventful() -> Rig:
     reset = TotalsReset(rig.now_ms)
     rig.log.append([reset])
     rig.broker.replay(reset, rig.log.last_lsn)
+    action = AuditAction("admin", "admin", "AKID", "10.0.0.1:5", "create_queue", "far", "")
+    rig.log.append([rig.broker.audit_record(action, rig.now_ms)])
     rig.create("far")
     rig.send(b"in 3 hours", b"in 9 hours", name="far", delay_ms=[10_800_000, 32_400_000])
     rig.create("reply", auto_delete_after_ms=60_000)

@@ -2,12 +2,14 @@
 
 import asyncio
 import base64
+import gzip
 import json
 import logging
 import socket
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
+import aiohttp
 import pytest
 
 from cmqd_client import Message, Queue
@@ -498,6 +500,20 @@ async def test_the_page_and_the_document_need_no_key(rest: RestCalls):
     for answer in (page, script):
         assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
         assert answer.headers["X-Content-Type-Options"] == "nosniff"
+
+
+async def test_the_document_is_compressed_and_not_sent_twice(rest: RestCalls):
+    async with aiohttp.ClientSession(auto_decompress=False) as session:
+        url = f"http://{rest.rig.host}{BASE}/openapi.json"
+        async with session.get(url, headers={"Accept-Encoding": "gzip"}) as first:
+            packed = await first.read()
+        known = {"Accept-Encoding": "gzip", "If-None-Match": first.headers["ETag"]}
+        async with session.get(url, headers=known) as again:
+            nothing = await again.read()
+
+    assert json.loads(gzip.decompress(packed))["openapi"] == "3.1.0"
+    assert first.headers["Cache-Control"] == "no-cache"
+    assert (again.status, nothing) == (304, b"")
 
 
 async def test_the_path_without_a_slash_leads_to_the_page(rest: RestCalls):

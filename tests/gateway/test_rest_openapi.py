@@ -5,11 +5,15 @@ import re
 from typing import Any
 
 import pytest
+from msgspec.structs import asdict
 
+from cmqd.core.limits import ATTRIBUTE_RANGES
 from cmqd_gateway.rest import openapi
 from cmqd_gateway.rest.operation import Operation
 from cmqd_gateway.rest.page import CONTENT_SECURITY_POLICY, page_files
 from cmqd_gateway.rest.table import BASE, OPERATIONS
+from cmqd_segment.attributes import QueueAttributes
+from support.rest_calls import RestCalls
 
 DOCUMENT = openapi.build()
 
@@ -64,6 +68,56 @@ def test_requests_refuse_unknown_fields():
     for operation in OPERATIONS:
         if operation.body.__struct_fields__:
             assert DOCUMENT["components"]["schemas"][operation.body.__name__]["additionalProperties"] is False
+
+
+def test_attributes_of_queues_have_the_ranges_and_defaults_of_the_broker():
+    fields = DOCUMENT["components"]["schemas"]["QueueAttributes"]["properties"]
+    defaults = asdict(QueueAttributes())
+    assert {name.removesuffix("_ms") for name in defaults} == set(fields)
+    for name, default in defaults.items():
+        field = fields[name.removesuffix("_ms")]
+        scale = 1000 if name.endswith("_ms") else 1
+        if name == "dead_letter_queue":
+            continue
+        assert field["default"] * scale == default, name
+        if not isinstance(default, bool):
+            assert (field["minimum"] * scale, field["maximum"] * scale) == ATTRIBUTE_RANGES[name], name
+
+
+HANDLE = {"receipt_handle": "1"}
+
+
+@pytest.mark.parametrize(
+    ("operation", "schema", "needed", "field", "lowest", "highest"),
+    [
+        ("receive_messages", "ReceiveMessages", {}, "max_messages", 1, 256),
+        ("receive_messages", "ReceiveMessages", {}, "wait", 0, 30),
+        ("receive_messages", "ReceiveMessages", {}, "visibility_timeout", 1, 43_200),
+        ("change_visibility", "ChangeVisibility", HANDLE, "timeout", 0, 43_200),
+        ("change_visibilities", "ChangeVisibilities", {"receipt_handles": ["1"]}, "timeout", 0, 43_200),
+        ("send_half_message", "SendHalfMessage", {"body": "x"}, "first_check", 1, 3_600),
+    ],
+)
+async def test_ranges_of_requests_are_those_of_the_broker(
+    rest: RestCalls, operation: str, schema: str, needed: dict[str, Any], field: str, lowest: float, highest: float
+):
+    """The console checks the fields of its forms by these ranges."""
+    described = DOCUMENT["components"]["schemas"][schema]["properties"][field]
+    assert (described["minimum"], described["maximum"]) == (lowest, highest)
+
+    await rest.ok("create_queue", queue="halves", body={"transactional": True})
+    step = 1 if field == "max_messages" else 0.001
+    for outside in [highest + step, *([lowest - step] if lowest > 0 else [])]:
+        problem = await rest.refused(operation, queue="halves", body={**needed, field: outside})
+        assert (problem.status, problem.field) == (400, field)
+        assert problem.detail.startswith(field)
+
+
+def test_a_field_is_described_in_its_own_words():
+    properties = DOCUMENT["components"]["schemas"]["QueueAttributes"]["properties"]
+
+    assert properties["retention"]["description"].startswith("Life of a message")
+    assert len({field["description"] for field in properties.values()}) == len(properties)
 
 
 # ---------------------------------------------------------------- the page

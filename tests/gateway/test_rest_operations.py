@@ -1,5 +1,6 @@
 """Every operation of the JSON API against a broker: each succeeds, and each refuses what it must refuse."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
@@ -116,6 +117,28 @@ async def check_list_queues(rest: RestCalls) -> None:
     assert (last.names, last.total, last.next_offset) == (["a3"], 3, None)
 
 
+@checks("list_queue_summaries")
+async def check_list_queue_summaries(rest: RestCalls) -> None:
+    await dead(rest)
+    for number in range(2):
+        await rest.ok("send_message", queue="orders", body={"body": f"body {number}"})
+    whole = await rest.ok("list_queue_summaries", query={"sort": "active", "descending": "true"})
+    assert [queue.name for queue in whole.queues] == ["orders", "dead"]
+    orders = whole.queues[0]
+    assert (orders.counts.active, orders.arrived, orders.dead_letter_queue) == (2, 2, "dead")
+    assert orders.create_time <= orders.oldest_message_time <= whole.time
+    assert orders.id == (await rest.ok("get_queue", queue="orders")).id
+    assert (whole.total, whole.next_offset) == (2, None)
+    first = await rest.ok("list_queue_summaries", query={"limit": 1})
+    assert ([queue.name for queue in first.queues], first.next_offset) == (["dead"], 1)
+    only = await rest.ok("list_queue_summaries", query={"selection": "dead_letter_queues", "search": "ea"})
+    assert [(queue.name, queue.is_dead_letter_queue, queue.oldest_message_time) for queue in only.queues] == [
+        ("dead", True, None)
+    ]
+    for query in ({"sort": "size"}, {"selection": "big"}, {"limit": 1001}):
+        assert (await rest.refused("list_queue_summaries", query=query)).field == next(iter(query))
+
+
 @checks("create_queue")
 async def check_create_queue(rest: RestCalls) -> None:
     created = await rest.ok("create_queue", queue="new", body={"visibility_timeout": 90.5, "rewind": 3600})
@@ -191,6 +214,27 @@ async def check_rewind_queue(rest: RestCalls) -> None:
     assert clamped.clamped
     for body in ({}, {"ago": 5, "time": "2020-01-01T00:00:00Z"}):
         assert (await rest.refused("rewind_queue", queue="orders", body=body)).field == "time"
+
+
+@checks("preview_rewind")
+async def check_preview_rewind(rest: RestCalls) -> None:
+    refusal = await rest.refused("preview_rewind", queue="orders")
+    assert (refusal.status, refusal.name) == (409, "time_not_rewindable")
+    await rest.ok("set_queue", queue="orders", body={"rewind": 3600})
+    await rest.ok("delete_messages", queue="orders", body={"receipt_handles": await received(rest, 3)})
+    window = await rest.ok("preview_rewind", queue="orders")
+    assert (window.messages, window.clamped, window.time) == (3, False, window.earliest)
+    assert window.earliest <= window.oldest <= window.latest
+    assert (await rest.ok("preview_rewind", queue="orders", query={"ago": "60"})).messages == 3
+    early = await rest.ok("preview_rewind", queue="orders", query={"time": "2020-01-01T00:00:00Z"})
+    assert (early.messages, early.clamped) == (3, True)
+    late = await rest.refused("preview_rewind", queue="orders", query={"time": "2100-01-01T00:00:00Z"})
+    assert (late.name, late.field) == ("time_not_rewindable", "time")
+    assert "2100-01-01T00:00:00Z" in late.detail
+    both = {"time": "2020-01-01T00:00:00Z", "ago": "5"}
+    assert (await rest.refused("preview_rewind", queue="orders", query=both)).field == "time"
+    assert (await rest.refused("preview_rewind", queue="orders", query={"ago": "-5"})).field == "ago"
+    assert (await rest.ok("get_queue", queue="orders")).counts.rewindable == 3
 
 
 @checks("send_message")
@@ -702,6 +746,17 @@ async def check_get_message_deliveries(rest: RestCalls) -> None:
     assert (gone.status, gone.name) == (404, "message_not_published")
 
 
+@checks("match_subscriptions")
+async def check_match_subscriptions(rest: RestCalls) -> None:
+    await waiting(rest)
+    found = await rest.ok("match_subscriptions", topic="news", query={"tags": "red"})
+    assert (found.filter_type, found.matched) == ("tag", 1)
+    (match,) = found.subscriptions
+    assert (match.subscription, match.endpoint, match.fate, match.filters) == ("copies", "orders", "paused", [])
+    wrong = await rest.refused("match_subscriptions", topic="news", query={"routing_key": "a.b"})
+    assert (wrong.status, wrong.field) == (400, "routing_key")
+
+
 @checks("retry_deliveries")
 async def check_retry_deliveries(rest: RestCalls) -> None:
     await waiting(rest)
@@ -788,6 +843,20 @@ async def check_delete_schedule(rest: RestCalls) -> None:
     await rest.ok("create_schedule", schedule="daily", body=SCHEDULE)
     await rest.ok("delete_schedule", schedule="daily")
     assert (await rest.refused("get_schedule", schedule="daily")).name == "schedule_not_found"
+
+
+@checks("get_own_key")
+async def check_get_own_key(rest: RestCalls) -> None:
+    own = await rest.ok("get_own_key")
+    assert own.secret_id == rest.key.secret_id
+    assert own.account.startswith("account")
+    assert own.roles == ["admin", "manage", "send", "consume", "read"]
+    assert (own.names, own.is_admin) == (["*"], False)
+    limited = await rest.ok("create_key", body={"roles": ["send"], "names": ["ord*"]})
+    sender = rest.rig.table.keys[limited.key.secret_id] = KeySecret(limited.key.secret_id, limited.secret_key)
+    shown = await rest.ok("get_own_key", key=sender)
+    assert (shown.secret_id, shown.roles, shown.names) == (sender.secret_id, ["send"], ["ord*"])
+    assert sender.secret_key.encode() not in (await rest.answer("get_own_key", key=sender)).body
 
 
 @checks("list_keys")
@@ -901,11 +970,91 @@ async def check_list_all_queues(rest: RestCalls) -> None:
     assert (await rest.ok("list_all_queues", query=after)).queues[0].queue == "payments"
 
 
+@checks("list_audit_entries")
+async def check_list_audit_entries(rest: RestCalls) -> None:
+    await rest.ok("create_queue", queue="payments", body={"delay": 5})
+    await rest.ok("delete_queue", queue="payments")
+    page = await rest.ok("list_audit_entries", query={"limit": 1})
+    (deleted,) = page.entries
+    assert (deleted.operation, deleted.name, deleted.changes) == ("delete_queue", "payments", "")
+    assert (deleted.secret_id, deleted.peer.split(":")[0]) == (rest.key.secret_id, "127.0.0.1")
+    rest_of = await rest.ok("list_audit_entries", query={"before": page.next, "search": "PAYMENTS"})
+    created = rest_of.entries[0]
+    assert (created.operation, created.changes, rest_of.next) == ("create_queue", "delay_ms=5000", None)
+    newer = await rest.ok("list_audit_entries", query={"after": created.entry_id})
+    assert [entry.operation for entry in newer.entries] == ["delete_queue"]
+    late = {"since": created.time.isoformat(), "until": "2100-01-01T00:00:00Z", "operation": "create_queue"}
+    assert "payments" in [entry.name for entry in (await rest.ok("list_audit_entries", query=late)).entries]
+    assert (await rest.ok("list_audit_entries", query={"until": "2001-01-01T00:00:00Z"})).entries == []
+    reader = await rest.ok("create_key", body={"roles": ["read"], "names": ["*"]})
+    key = rest.rig.table.keys[reader.key.secret_id] = KeySecret(reader.key.secret_id, reader.secret_key)
+    assert (await rest.refused("list_audit_entries", key=key)).name == "permission_denied"
+
+
+@checks("list_segments")
+async def check_list_segments(rest: RestCalls) -> None:
+    await rest.ok("create_queue", queue="payments")
+    await rest.ok("send_message", queue="payments", body={"body": "x"})
+    page = await rest.ok("list_segments", query={"limit": 1000})
+    newest = page.segments[-1]
+    assert (newest.state, newest.kept_for, newest.live) == ("active", ["rows", "messages"], 1)
+    assert (newest.holders[0].account, newest.holders[0].name) == ("admin", "payments")
+    assert (page.total, page.next, page.sends_refused_reason) == (len(page.segments), None, None)
+    assert newest.first_time <= newest.last_time <= page.time
+    assert (await rest.ok("list_segments", query={"after": newest.number})).segments == []
+    assert (await rest.refused("list_segments", query={"after": "-1"})).name == "invalid_argument"
+
+
+@checks("list_connections")
+async def check_list_connections(rest: RestCalls) -> None:
+    admin, rest = rest, await rest.in_account("watched")
+    page = await rest.ok("list_connections")
+    (own,) = page.connections
+    assert (own.account, own.secret_id) == ("watched", rest.key.secret_id)
+    assert (own.peer.startswith("127.0.0.1:"), own.tls, own.requests > 0) == (True, False, True)
+    assert (page.total, page.next_offset) == (1, None)
+    assert own.since <= own.last_request <= page.time
+    query = {"search": rest.key.secret_id, "sort": "bytes_in", "descending": "true", "limit": 1}
+    assert [found.id for found in (await rest.ok("list_connections", query=query)).connections] == [own.id]
+    assert (await rest.ok("list_connections", query={"search": "another"})).connections == []
+    refused = await rest.refused("list_connections", query={"sort": "colour"})
+    assert (refused.status, refused.field) == (400, "sort")
+    assert {"admin", "watched"} <= {each.account for each in (await admin.ok("list_connections")).connections}
+
+
+@checks("list_waiting_receives")
+async def check_list_waiting_receives(rest: RestCalls) -> None:
+    admin, rest = rest, await rest.in_account("waiting")
+    assert (await rest.ok("list_waiting_receives")).receives == []
+    polling = asyncio.create_task(rest.ok("receive_messages", queue="orders", body={"max_messages": 3, "wait": 30}))
+    while not (page := await rest.ok("list_waiting_receives")).receives:
+        assert not polling.done()
+    (waiting,) = page.receives
+    assert (waiting.queue, waiting.max_messages) == ("orders", 3)
+    assert (waiting.secret_id, page.total, page.next_offset) == (rest.key.secret_id, 1, None)
+    assert (waiting.until - waiting.since).total_seconds() == 30
+    own = await rest.ok("list_waiting_receives", query={"connection": waiting.connection, "search": "ord"})
+    assert own.receives == [waiting]
+    assert (await rest.ok("list_waiting_receives", query={"search": "parcels"})).receives == []
+    assert waiting in (await admin.ok("list_waiting_receives")).receives
+    await rest.ok("send_message", queue="orders", body={"body": "x"})
+    assert len((await polling).messages) == 1
+
+
+@checks("get_settings")
+async def check_get_settings(rest: RestCalls) -> None:
+    denied = await (await rest.in_account("curious")).refused("get_settings")
+    assert (denied.status, denied.name) == (403, "permission_denied")
+    settings = {setting.name: setting for setting in (await rest.ok("get_settings")).settings}
+    assert (settings["heartbeat_ms"].default, settings["durability"].allowed) == (30000, "fsync or os")
+    assert settings["max_connections"].meaning.startswith("connections in total")
+
+
 @pytest.mark.parametrize("tag", dict.fromkeys(operation.tag for operation in OPERATIONS))
 async def test_each_operation_succeeds_and_has_its_own_errors(tag: str, rest: RestCalls):
     for number, operation in enumerate(operation for operation in OPERATIONS if operation.tag == tag):
-        # Only ``admin`` administers accounts; each other operation begins in an account of its own.
-        calls = rest if tag == "accounts" else await rest.in_account(f"account{number}")
+        # Only ``admin`` administers accounts and the server; each other operation begins in an account of its own.
+        calls = rest if tag in ("accounts", "server") else await rest.in_account(f"account{number}")
         await CHECKS[operation.name](calls)
         assert operation.name in calls.succeeded
 

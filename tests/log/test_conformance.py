@@ -376,6 +376,41 @@ async def test_sealing_nothing_makes_no_segment(open_rig: OpenRig) -> None:
     assert rig.log.closed_segments() == []
 
 
+async def test_the_active_segment_shows_its_durable_rows(open_rig: OpenRig) -> None:
+    rig = await open_rig()
+    assert await rig.log.active_segment() is None
+    await rig.store(1, 0, 3)
+    await rig.store(2, 0, 1)
+    await rig.store(1, 3, 2)
+
+    active = await rig.log.active_segment()
+
+    assert active is not None
+    assert (active.first_lsn, active.last_lsn, active.messages, active.is_sealed) == (1, 3, 6, False)
+    assert (active.first_ms, active.last_ms, active.bytes > 0) == (NOW_MS, NOW_MS, True)
+    assert (active.queues, active.queue_count) == ([(1, 0, 5), (2, 0, 1)], 2)
+
+    await rig.log.seal_now()
+
+    assert await rig.log.active_segment() is None
+    [closed] = rig.log.closed_segments()
+    assert (closed.number, closed.is_sealed, closed.first_ms, closed.queues) == (
+        active.number,
+        True,
+        NOW_MS,
+        active.queues,
+    )
+
+
+async def test_a_failed_log_describes_no_segment(open_rig: OpenRig) -> None:
+    rig = await open_rig()
+    await rig.store(1, 0, 3)
+    await rig.log.close()
+
+    with pytest.raises(LogFailed):
+        await rig.log.active_segment()
+
+
 async def test_a_retired_segment_asks_for_a_checkpoint(open_rig: OpenRig) -> None:
     rig = await open_rig()
     await rig.store(1, 0, 1)

@@ -1,6 +1,7 @@
 # pyright: reportPrivateUsage=false
 """The rules of disk and time: late pages, damage, ticks, crashes at any row, and checkpoints."""
 
+from collections import Counter
 from typing import Any
 
 import msgspec
@@ -10,7 +11,8 @@ from model.judge import MOST_TICKS, has_queues, times, wanted_of, which
 from model.messages import MessageRules
 
 from cmqd.core.broker import Broker
-from cmqd.core.outcome import PageRead
+from cmqd.core.operations.audit import AuditAction
+from cmqd.core.outcome import Outcome, PageRead
 from cmqd_segment.checkpoint import AnyPart, CheckpointEnd, CheckpointHeader
 from cmqd_segment.published import count_copies, message_ids_of
 from cmqd_segment.records import (
@@ -40,6 +42,9 @@ from support.naive_broker import (
 
 
 class DiskRules(MessageRules):
+    trail: list[tuple[int, str]]
+    """Id and account of the entries of the audit trail, oldest first."""
+
     @precondition(lambda self: bool(self.reads))
     @rule(pages=st.integers(1, 5))
     def pages_arrive(self, pages: int) -> None:
@@ -266,6 +271,22 @@ class DiskRules(MessageRules):
         """The wall clock jumped: a fact without an effect on messages."""
         self.done(self.broker.set_clock_offset(offset_ms, self.now_ms))
         assert self.broker.facts.clock_offset_ms == offset_ms
+
+    @rule(accounts=st.lists(st.sampled_from("abc"), min_size=1, max_size=4))
+    def administer(self, accounts: list[str]) -> None:
+        """Operations of keys leave entries in the audit trail, which is bounded."""
+        for account in accounts:
+            action = AuditAction(account, account, "key", "10.0.0.1:5", "clear_queue", "orders", "")
+            record = self.broker.audit_record(action, self.now_ms)
+            self.done(Outcome(None, [record]))
+            self.trail.append((record.entry.entry_id, account))
+            if len(self.trail) > self.limits.max_audit_entries:
+                holders = Counter(holder for _, holder in self.trail)
+                most = max(holders.values())
+                self.trail.remove(next(entry for entry in self.trail if holders[entry[1]] == most))
+        trail = self.broker.facts.audit_trail
+        trail.check_invariants()
+        assert [(entry.entry_id, entry.account) for block in trail.blocks() for entry in block] == self.trail
 
     @rule(steps=st.integers(1, 4))
     def checkpoint(self, steps: int) -> None:

@@ -59,6 +59,7 @@ class BrokerMachine(DiskRules):
             max_dead_letter_sources=2,
             max_dedup_ids=3,
             max_delay_ms=1_296_000_000,
+            max_audit_entries=5,
             **self.more_limits,
         )
         self.broker = Broker(KEY, self.limits, calendar=every)
@@ -81,6 +82,7 @@ class BrokerMachine(DiskRules):
         self.rewinds = {}
         self.rewound = {}
         self.decisions = {}
+        self.trail = []
         for number, attributes in enumerate(self.first_queues):
             self.create(2 * number, attributes)
         self.begin()

@@ -13,7 +13,7 @@ from cmqd.core.errors import (
     TooManyInFlight,
     TooManyRemembered,
 )
-from cmqd.core.outcome import WAITING, HandlesDone, Outcome
+from cmqd.core.outcome import WAITING, HandlesDone, Outcome, ReceivedAfterDeletes
 from cmqd_segment.records import (
     VisibilityChanged,
     unpack_runs,
@@ -74,8 +74,10 @@ class MessageRules(QueueRules):
         except TooManyRemembered:
             assert is_full
             return
+        finally:
+            # A refused send is a use, too: the queue has a producer.
+            queue.use(self.now_ms)
         ids = list(outcome.reply)
-        queue.use(self.now_ms)
         if not outcome.records:
             assert ids == stored, "a repeat got another answer"
             return
@@ -126,6 +128,56 @@ class MessageRules(QueueRules):
             went_out = queue.deliver(receive, reply, self.now_ms, moving)
             assert self.delivered == [(queue.queue_id, position) for position in went_out]
         else:
+            assert not wait_ms
+            assert {one.position for one in queue.active()} <= moving
+
+    @precondition(has_queues)
+    @rule(
+        number=which,
+        picks=st.lists(which, min_size=1, max_size=8),
+        most=st.integers(1, 8),
+        wait=waits,
+        timeout=timeouts,
+    )
+    def receive_after_deletes(
+        self, number: int, picks: list[int], most: int, wait: int | None, timeout: int | None
+    ) -> None:
+        queue = self.pick(number)
+        handles = self.handles_of(queue, picks)
+        self.waiter_id += 1
+        request = alone.Receive(most, wait, timeout, handles)
+        outcome = self.broker.receive_all(queue.account, queue.name, [request], [self.waiter_id], self.now_ms)
+        (result,) = outcome.reply
+        assert isinstance(result, ReceivedAfterDeletes)
+        refused = [failure.receipt_handle for failure in result.deletes.failures]
+        messages, failed = queue.settle(handles, refused, self.now_ms)
+        assert refused == failed
+        assert result.deletes.done == len(messages)
+        queue.delete(messages)
+        queue.use(self.now_ms)
+        moving = self.moving(queue)
+        self.done(outcome)
+        reply = result.reply
+        if isinstance(reply, TooManyInFlight):
+            assert queue.in_flight() >= self.limits.max_in_flight, "the limit was judged before the deletes"
+            assert self.went_out == self.delivered
+            return
+        wait_ms = queue.attributes["polling_wait_ms"] if wait is None else wait
+        timeout_ms = queue.attributes["visibility_timeout_ms"] if timeout is None else timeout
+        receive = NaiveReceive(self.waiter_id, most, timeout_ms, self.now_ms + wait_ms, bool(wait_ms))
+        queue.use(self.now_ms, receive.deadline_ms)
+        if reply is WAITING:
+            assert self.went_out == self.delivered
+            queue.line.append(receive)
+            return
+        assert isinstance(reply, list)
+        assert not queue.line or not reply, "it overtook those in the line"
+        if reply:
+            went_out = queue.deliver(receive, reply, self.now_ms, moving)
+            own = [(queue.queue_id, position) for position in went_out]
+            assert self.delivered == self.went_out + own, "the line is served first"
+        else:
+            assert self.went_out == self.delivered
             assert not wait_ms
             assert {one.position for one in queue.active()} <= moving
 

@@ -11,7 +11,7 @@ from model.machine import BrokerMachine
 from cmqd.core.errors import TimeNotRewindable
 from cmqd.core.outcome import WAITING
 from cmqd_segment.records import AnyRecord, QueueRewound
-from cmqd_types.queues import Rewound
+from cmqd_types.queues import RewindPreview, Rewound
 from support import alone
 from support.naive_broker import REWIND_GRAIN_MS, STEP_GRAIN_MS, NaiveQueue, State
 
@@ -74,6 +74,7 @@ class RewindMachine(BrokerMachine):
         due = [one.enqueue_ms for one in queue.of(State.DELAYED) if one.is_due(self.now_ms)]
         refused_above_ms = min([*due, latest_ms])
         earliest_ms = self.now_ms - window_ms
+        previewed = self.previewed(queue, time_ms)
         self.waiter_id += 1
         rewind = NaiveRewind(queue, time_ms, max(latest_ms, earliest_ms), max(refused_above_ms, earliest_ms))
         try:
@@ -93,6 +94,24 @@ class RewindMachine(BrokerMachine):
             self.check_rewound(rewind, reply)
             expected = (earliest_ms, True) if time_ms < earliest_ms else (time_ms, False)
             assert (reply.time_ms, reply.clamped) == expected
+            if isinstance(previewed, RewindPreview):
+                counted = previewed.messages, previewed.time_ms, previewed.clamped
+                assert counted == (reply.messages, reply.time_ms, reply.clamped)
+                assert previewed.earliest_ms == earliest_ms
+                assert previewed.time_ms <= previewed.latest_ms
+
+    def previewed(self, queue: NaiveQueue, time_ms: int) -> RewindPreview | None:
+        """The preview of a rewind that is not strict; None if it is refused, or would read the log."""
+        self.waiter_id += 1
+        try:
+            outcome = self.broker.preview_rewind(queue.account, queue.name, self.waiter_id, time_ms, self.now_ms)
+        except TimeNotRewindable:
+            return None
+        assert not outcome.records
+        if isinstance(outcome.reply, RewindPreview):
+            return outcome.reply
+        self.broker.cancel_receive(self.waiter_id)
+        return None
 
     def judge_more(self, record: AnyRecord) -> None:
         if not isinstance(record, QueueRewound):

@@ -38,6 +38,7 @@ from cmqd_segment.records import (
 )
 from cmqd_types.deliveries import DeliveriesPeeked, MessageDeliveries, PendingMessage
 from cmqd_types.messages import CopyOf, Headers, Labels
+from cmqd_types.topics import TopicMatch
 from support.naive_broker import STEP_GRAIN_MS, NaiveQueue, NaiveRow, fields_of
 from support.naive_topics import NaivePublished, NaiveSubscription, NaiveTopic
 
@@ -397,6 +398,7 @@ class TopicsMachine(BrokerMachine):
         maybe_forgotten = session != 0 and self.sessions.may_be_forgotten("admin", session, self.now_ms)
         is_full = session != 0 and self.sessions.is_full_for("admin", session, self.now_ms)
         request = PublishRequest(bodies, marks, labels, session, sequence if session else 0)
+        fates = self.fates(topic, labels[0])
         outcome = self.broker.publish("admin", topic.name, [request], self.now_ms)
         (reply,) = outcome.reply
         if isinstance(reply, BatchTooLarge):
@@ -430,7 +432,51 @@ class TopicsMachine(BrokerMachine):
         self.done(outcome)
         self.publishing = None
         assert stored_ids == [one for one, matched in zip(ids, reply.matched, strict=True) if matched]
+        self.judge_fates(topic, fates, ids[0])
         assert self.went_out == self.delivered
+
+    def fates(self, topic: NaiveTopic, label: Labels) -> dict[str, str]:
+        """The fates of a message with this label, as a test of the filters says them."""
+        tags, routing_key = (None, label) if isinstance(label, str) else (label, None)
+        steps = self.broker.match_subscriptions(topic.account, topic.name, tags, routing_key)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                match: TopicMatch = end.value
+                break
+        assert [one.subscription for one in match.subscriptions] == sorted(one.name for one in topic.subscriptions)
+        assert match.matched == sum(one.matches(label) for one in topic.subscriptions)
+        for one in topic.subscriptions:
+            (tested,) = (each for each in match.subscriptions if each.subscription == one.name)
+            assert tested.matches == one.matches(label)
+            assert tested.matches == (not tested.filters or any(each.matches for each in tested.filters))
+            assert [each.text for each in tested.filters] == one.filters
+        return {one.subscription: one.fate for one in match.subscriptions}
+
+    def judge_fates(self, topic: NaiveTopic, fates: dict[str, str], message_id: int) -> None:
+        """The first message of a publish has the fates that the test before the publish said."""
+        _, _, names, waits = topic.published.get(message_id, (0, 0, set[str](), list[int]()))
+        for one in topic.subscriptions:
+            fate = fates[one.name]
+            assert (fate == "no_match") == (one.name not in names and one.subscription_id not in waits)
+            # A queue without room for the copy is full, or refuses the size of the body, which a test does not know.
+            assert (one.name not in names) or fate == "stored"
+            if one.subscription_id in waits and one.is_push:
+                assert fate in ("paused", "blocked", "behind", "posted")
+                assert (fate == "paused") == one.paused
+            elif one.subscription_id in waits:
+                assert fate in ("paused", "blocked", "behind", "queue_full", "queue_missing", "stored")
+                assert fate != "stored" or self.refuses(one, topic, message_id)
+
+    def refuses(self, one: NaiveSubscription, topic: NaiveTopic, message_id: int) -> bool:
+        """True if the queue of a subscription is too small for a body, or was filled by copies of the same publish."""
+        queue = self.named(topic.account, one.endpoint)
+        assert queue is not None
+        attributes = self.broker.queues[queue.queue_id].index.attributes
+        size = len(one.pending[topic.published[message_id][0]].message.body)
+        shared = sum(other.endpoint == one.endpoint for other in topic.subscriptions) > 1
+        return size > attributes.max_message_bytes or shared
 
     def note_publish(self, topic: NaiveTopic) -> None:
         """Messages without retries left get another attempt."""

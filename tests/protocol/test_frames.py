@@ -1,11 +1,20 @@
 import itertools
 import random
+import tracemalloc
 from typing import Any
 
 import pytest
 
-from cmqd_protocol.frames import FrameReader, decode_preamble, encode_preamble, frame, header
-from cmqd_protocol.limits import LARGE_PAYLOAD_BYTES
+from cmqd_protocol.frames import (
+    KEPT_READ_BYTES,
+    LARGE_FRAME_BYTES,
+    FrameReader,
+    decode_preamble,
+    encode_preamble,
+    frame,
+    header,
+)
+from cmqd_protocol.limits import HEADER_BYTES
 from support.vectors import load, names
 
 STREAMS = load("streams")
@@ -70,7 +79,7 @@ class TestVectors:
 class TestReading:
     def test_frames_are_found_however_the_stream_was_cut(self) -> None:
         chance = random.Random(1)
-        payloads = [chance.randbytes(chance.choice((0, 1, 7, 300, 70_000))) for _ in range(60)]
+        payloads = [chance.randbytes(chance.choice((0, 1, 7, 300, 70_000, 300_000))) for _ in range(60)]
         stream = b"".join(frame(payload) for payload in payloads)
         cuts = sorted(chance.sample(range(1, len(stream)), 400))
         pieces = [stream[start:stop] for start, stop in itertools.pairwise([0, *cuts, len(stream)])]
@@ -111,6 +120,51 @@ class TestReading:
             assert repr(reader).rpartition(" ")[2] == need
 
         assert reader.read(b"x" * 900_000) == [b"x" * 1_000_000]
+
+    @pytest.mark.parametrize("around", [-1, 0, 1])
+    @pytest.mark.parametrize("before", [b"", frame(b"before")])
+    def test_a_large_frame_comes_from_its_reads_in_order(self, before: bytes, around: int) -> None:
+        """Large reads are kept, small reads between them are joined."""
+        chance = random.Random(around)
+        payloads = [chance.randbytes(LARGE_FRAME_BYTES - HEADER_BYTES + around), chance.randbytes(700_000), b"behind"]
+        stream = before + b"".join(frame(payload) for payload in payloads)
+        for _ in range(20):
+            reader = FrameReader(LIMIT)
+            found: list[bytes] = []
+            rest = stream
+            while rest:
+                size = chance.choice((1, 3, 500, KEPT_READ_BYTES - 1, KEPT_READ_BYTES, 100_000, 256_000))
+                data, rest = rest[:size], rest[size:]
+                found += reader.read(data)
+                taken = sum(HEADER_BYTES + len(payload) for payload in found)
+                assert reader.stored_bytes == len(stream) - len(rest) - taken
+                assert reader.is_empty is (reader.stored_bytes == 0)
+                assert reader.missing_bytes <= len(rest)
+            assert found == ([b"before"] if before else []) + payloads
+            assert all(type(payload) is bytes for payload in found)
+
+    def test_the_bytes_of_a_large_frame_are_copied_once(self) -> None:
+        reader = FrameReader(LIMIT)
+        reads = [header(1_000_000) + bytes(200_000 - 4), *(bytes([number]) * 200_000 for number in range(1, 5))]
+        tracemalloc.start()
+        try:
+            for data in reads:
+                assert reader.read(data) == []
+            assert tracemalloc.get_traced_memory()[1] < 10_000, "the reads themselves are kept"
+        finally:
+            tracemalloc.stop()
+        assert reader.missing_bytes == 4
+        assert reader.read(b"last") == [b"".join(reads)[HEADER_BYTES:] + b"last"]
+
+    def test_a_large_frame_without_its_end_leaves_nothing(self) -> None:
+        reader = FrameReader(LIMIT)
+        reader.read(header(1_000_000) + bytes(500_000))
+
+        reader.clear()
+
+        assert reader.is_empty
+        assert (reader.stored_bytes, reader.missing_bytes) == (0, 0)
+        assert reader.read(frame(b"next")) == [b"next"]
 
     def test_a_read_buffer_is_not_kept_for_the_sake_of_its_last_bytes(self) -> None:
         reader = FrameReader(LIMIT)
@@ -155,16 +209,53 @@ class TestHeaders:
         assert decode_preamble(b"CMQE\x00\x01\x01\x02") is None
 
 
-def test_a_lone_frame_is_taken_only_when_it_is_the_whole_read() -> None:
+def test_a_read_is_within_a_frame_up_to_the_last_byte_of_the_frame() -> None:
+    reader = FrameReader(limit=10_000)
+    data = frame(bytes(1_000))
+    assert reader.is_within_frame(data, 1_004)
+    assert reader.is_within_frame(data[:5], 1_004)
+    assert not reader.is_within_frame(data, 1_003)
+    assert not reader.is_within_frame(data + b"x", 2_000)
+    assert not reader.is_within_frame(data[:4], 2_000), "the header alone"
+    assert not reader.is_within_frame(frame(b"") + b"x", 2_000), "a heartbeat, and more"
+
+    assert reader.read(data[:3]) == []
+    assert not reader.is_within_frame(data[3:], 2_000), "the length is not known before"
+    assert reader.read(data[3:600]) == []
+    assert reader.is_within_frame(data[600:], 1_004)
+    assert reader.is_within_frame(data[600:700], 1_004)
+    assert not reader.is_within_frame(data[600:], 1_003)
+    assert not reader.is_within_frame(data[600:] + b"x", 2_000)
+
+    large = frame(bytes(LARGE_FRAME_BYTES))
+    reader = FrameReader(LIMIT)
+    assert reader.read(large[:50_000]) == []
+    assert reader.is_within_frame(large[50_000:], len(large))
+    assert not reader.is_within_frame(large[50_000:], len(large) - 1)
+    assert not reader.is_within_frame(large[50_000:] + b"x", 2 * len(large))
+
+
+def test_a_reader_knows_that_it_is_empty() -> None:
     reader = FrameReader(100)
 
-    assert reader.lone_frame(frame(b"abc")) == b"abc"
-    assert reader.lone_frame(frame(b"")) is None
-    assert reader.lone_frame(frame(b"abc") + b"x") is None
-    assert reader.lone_frame(frame(b"abc")[:-1]) is None
-    assert reader.lone_frame(frame(bytes(LARGE_PAYLOAD_BYTES + 1))) is None
-    assert reader.read(frame(b"abc")[:-1]) == []
-    assert reader.lone_frame(frame(b"abc")) is None, "what is stored comes first"
+    assert reader.is_empty
+    assert reader.read(frame(b"abc")) == [b"abc"]
+    assert reader.is_empty
+    for stored, rest in ((frame(b"abc")[:3], frame(b"abc")[3:]), (frame(b"abc")[:-1], b"c"), (bytes(7), bytes(1))):
+        reader.read(stored)
+        assert not reader.is_empty
+        reader.read(rest[:-1])
+        assert not reader.is_empty
+        reader.read(rest[-1:])
+        assert reader.is_empty
+    reader.feed(frame(b"abc"))
+    assert not reader.is_empty
+    assert reader.next_frame() == b"abc"
+    assert reader.next_frame() is None
+    assert reader.is_empty
+    reader.feed(b"ab")
+    reader.clear()
+    assert reader.is_empty
 
 
 def test_runs_of_heartbeats_are_skipped_whatever_stands_around_them() -> None:

@@ -1,5 +1,8 @@
 """State OPEN: requests in one direction, replies in the other."""
 
+import itertools
+from random import Random
+
 import msgspec
 import pytest
 
@@ -18,6 +21,7 @@ from cmqd_protocol.messages import (
     MessagesSent,
     Push,
     ReceiveMessages,
+    Request,
     SendMessages,
     TransactionCheck,
     WireMessage,
@@ -25,7 +29,7 @@ from cmqd_protocol.messages import (
     error,
     reply_decoder,
 )
-from cmqd_protocol.server_connection import ServerConnection
+from cmqd_protocol.server_connection import ServerConnection, ServerEvent
 from cmqd_types.messages import ReceivedMessage
 from support.connection_pair import ConnectionPair, byte_by_byte
 
@@ -383,7 +387,7 @@ class TestMalformed:
     def test_the_reason_given_by_the_server_reaches_the_client(self) -> None:
         pair = ConnectionPair.opened()
         pair.client.send(DeleteMessages(1, "q", [1]))
-        pair.to_server(frame(b"\x97\x11\x02\xa1q\x01\xc0\xc0" + b"\x91" * 20_000))
+        pair.to_server(frame(b"\x98\x11\x02\xa1q\x01\xc0\xc0\xc0" + b"\x91" * 20_000))
 
         pair.exchange()
 
@@ -394,8 +398,14 @@ class TestMalformed:
         assert pair.client.outstanding == 0
 
 
+def received(server: ServerConnection, data: bytes, now_ms: int) -> list[ServerEvent]:
+    """The events of a read, by the calls of a shell."""
+    request = server.lone_request(data, now_ms)
+    return server.receive(data, now_ms) if request is None else [request]
+
+
 class TestShortCuts:
-    """``receive`` and ``reply_to_send`` do the same as their longer forms, for any input."""
+    """``lone_request``, ``reply_to_send`` and ``replies_to_send`` do the same as their longer forms, for any input."""
 
     @pytest.mark.parametrize(
         "stream",
@@ -418,16 +428,59 @@ class TestShortCuts:
         for at in range(0, len(stream), step):
             piece = stream[at : at + step]
             two.receive_data(piece, 5)
-            assert one.receive(piece, 5) == two.events()
+            assert received(one, piece, 5) == two.events()
             assert one.data_to_send(5) == two.data_to_send(5)
             assert (one.outstanding, one.state) == (two.outstanding, two.state)
+            assert (one.unfinished_bytes, one.next_deadline_ms()) == (two.unfinished_bytes, two.next_deadline_ms())
+
+    @pytest.mark.parametrize("seed", range(40))
+    def test_any_frames_in_any_pieces_are_the_same_in_one_call_and_in_two(self, seed: int) -> None:
+        """With pieces that often end where a frame does, as the reads of a socket do."""
+        random = Random(seed)
+        one, two = (ConnectionPair.opened(server={"max_outstanding": 5}).server for _ in range(2))
+        for now_ms in range(60):
+            frames = [
+                frame(random.randbytes(random.randrange(6)))
+                if random.random() < 0.05
+                else encoded(
+                    random.choice(
+                        [
+                            SendMessages(
+                                random.randrange(1, 9), "q", [random.randbytes(random.choice((1, 256, 70_000)))]
+                            ),
+                            ReceiveMessages(random.randrange(1, 9), "q"),
+                            Cancel(random.randrange(1, 9)),
+                        ]
+                    )
+                )
+                for _ in range(random.choice((1, 1, 1, 2, 5)))
+            ]
+            stream = b"".join(frames)
+            cuts = sorted({random.randrange(len(stream)) for _ in range(random.choice((0, 0, 1, 3)))} - {0})
+            for start, stop in itertools.pairwise([0, *cuts, len(stream)]):
+                two.receive_data(stream[start:stop], now_ms)
+                events = two.events()
+                assert received(one, stream[start:stop], now_ms) == events
+                assert one.data_to_send(now_ms) == two.data_to_send(now_ms)
+                assert (one.outstanding, one.state, one.unfinished_bytes) == (
+                    two.outstanding,
+                    two.state,
+                    two.unfinished_bytes,
+                )
+                answered = [event.request_id for event in events if isinstance(event, Request)]
+                replies = [Done(number) for number in random.sample(answered, random.randint(0, len(answered)))]
+                for reply in replies if two.is_open else ():
+                    two.send(reply)
+                if two.is_open:
+                    assert one.replies_to_send(replies, now_ms) == two.data_to_send(now_ms)
+        assert one.next_deadline_ms() == two.next_deadline_ms()
 
     def test_too_many_outstanding_requests_are_refused_one_by_one_too(self) -> None:
         server = ConnectionPair.opened(server={"max_outstanding": 1}).server
 
-        assert server.receive(encoded(GetServerStatus(1)), 0) == [GetServerStatus(1)]
+        assert received(server, encoded(GetServerStatus(1)), 0) == [GetServerStatus(1)]
 
-        (refused,) = server.receive(encoded(GetServerStatus(2)), 0)
+        (refused,) = received(server, encoded(GetServerStatus(2)), 0)
         assert isinstance(refused, RequestRefused)
         assert refused.reply.code == ErrorCode.TOO_MANY_REQUESTS
 
@@ -450,6 +503,32 @@ class TestShortCuts:
         server.send(Done(2))
 
         assert server.reply_to_send(Done(1), 0) == encoded(Done(2)) + encoded(Done(1))
+
+    def test_replies_leave_together_after_what_is_queued(self) -> None:
+        server = ConnectionPair.opened(server={"max_frame_bytes": MIN_MAX_FRAME_BYTES}).server
+        server.receive(b"".join(encoded(GetServerStatus(number)) for number in range(1, 6)), 0)
+        server.send(Done(5))
+
+        assert server.replies_to_send([Done(2), Done(1)], 9) == [
+            b"".join(encoded(Done(number)) for number in (5, 2, 1))
+        ]
+        assert server.replies_to_send([], 9) == []
+        large = MessagesReceived(3, [ReceivedMessage(1, 2, bytes(MIN_MAX_FRAME_BYTES), 3, 4, 5, 6)])
+        [data] = server.replies_to_send([large], 9)
+        refused = reply_decoder.decode(data[4:])
+        assert isinstance(refused, Error)
+        assert (refused.request_id, refused.code) == (3, ErrorCode.REPLY_TOO_LARGE)
+        assert server.outstanding == 1
+
+    def test_of_several_replies_each_needs_a_request(self) -> None:
+        server = ConnectionPair.opened().server
+        server.receive(encoded(GetServerStatus(1)), 0)
+
+        with pytest.raises(LocalProtocolError, match="request 2 does not wait"):
+            server.replies_to_send([Done(1), Done(2)], 0)
+        assert server.outstanding == 0
+        with pytest.raises(LocalProtocolError, match="no reply can be sent"):
+            ConnectionPair().server.replies_to_send([Done(1)], 0)
 
 
 class TestPushes:

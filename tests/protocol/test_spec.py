@@ -30,8 +30,10 @@ from cmqd_protocol.features import FEATURES_FACT, FIELD_FEATURES, MAX_WAITING_RE
 from cmqd_protocol.messages import MESSAGE_TYPES, REQUEST_TYPES, operation_name
 from cmqd_segment.attributes import QueueAttributes, SubscriptionAttributes, TopicAttributes
 from cmqd_types.deliveries import DeliveryReport, PendingMessage
+from cmqd_types.inspection import ConnectionInfo, SettingInfo, WaitingReceiveInfo
 from cmqd_types.messages import CopyOf, HalfMessage, Origin, PeekedMessage, ReceivedMessage
 from cmqd_types.metrics import Histogram, QueueMetrics, ServerMetrics, SubscriptionMetrics, TopicMetrics
+from cmqd_types.queues import QueueSummary
 from cmqd_types.schedules import ScheduleSummary
 from cmqd_types.topics import SubscriptionSummary
 from cmqd_types.totals import QueueTotals, SubscriptionTotals, TopicTotals
@@ -86,6 +88,7 @@ def test_every_request_names_its_reply(opcode: int) -> None:
         DeliveryReport,
         ScheduleSummary,
         messages.KeyInfo,
+        QueueSummary,
         QueueMetrics,
         SubscriptionMetrics,
         TopicMetrics,
@@ -93,6 +96,9 @@ def test_every_request_names_its_reply(opcode: int) -> None:
         QueueTotals,
         TopicTotals,
         SubscriptionTotals,
+        ConnectionInfo,
+        WaitingReceiveInfo,
+        SettingInfo,
     ],
 )
 def test_every_field_inside_a_reply_is_described(struct: Any) -> None:

@@ -24,18 +24,22 @@ ROLE_OF: dict[str, str] = {
         "send": "send_messages publish_messages send_half_messages end_transactions register_checker"
         " unregister_checker",
         "consume": "receive_messages delete_messages change_visibility release_messages dead_letter_messages",
-        "read": "peek_messages list_queues get_queue_attributes list_dead_letter_sources get_redrive list_topics"
+        "read": "peek_messages list_queues list_queue_summaries preview_rewind get_queue_attributes"
+        " list_dead_letter_sources get_redrive list_topics"
         " get_topic_attributes list_subscriptions get_subscription peek_deliveries get_message_deliveries"
+        " match_subscriptions"
         " list_half_messages list_schedules get_schedule"
-        " get_metrics get_queue_metrics get_topic_metrics get_top_metrics",
+        " get_metrics get_queue_metrics get_topic_metrics get_top_metrics list_segments",
         "manage": "create_queue ensure_queue set_queue_attributes delete_queue clear_queue rewind_queue start_redrive"
         " cancel_redrive create_topic ensure_topic set_topic_attributes delete_topic subscribe ensure_subscription"
         " set_subscription_attributes unsubscribe retry_deliveries drop_deliveries retry_delivery drop_delivery"
-        " rotate_secret create_schedule ensure_schedule set_schedule delete_schedule seal_segments",
+        " rotate_secret create_schedule ensure_schedule set_schedule delete_schedule seal_segments"
+        " list_audit_entries"
+        " list_connections list_waiting_receives get_settings",
         "admin": "create_account list_accounts delete_account list_all_queues create_key create_role_key import_key"
         " list_keys set_key_enabled set_key_roles delete_key",
         "gateway": "get_key_secret watch_keys",
-        "any": "get_server_status",
+        "any": "get_server_status get_own_key",
     }.items()
     for operation in operations.split()
 }
@@ -54,6 +58,8 @@ REQUESTS: dict[str, tuple[tuple[Any, ...], list[str]]] = {
     "create_queue": (("new", {"dead_letter_queue": "dead", "dead_letter_max_receives": 3}), ["new", "dead"]),
     "ensure_queue": (("new", {"dead_letter_queue": "dead", "dead_letter_max_receives": 3}), ["new", "dead"]),
     "list_queues": ((), []),
+    "list_queue_summaries": ((), []),
+    "preview_rewind": (("orders",), ["orders"]),
     "get_queue_attributes": (("orders",), ["orders"]),
     "set_queue_attributes": (("orders", {"dead_letter_queue": "dead"}), ["orders", "dead"]),
     "delete_queue": (("orders",), ["orders"]),
@@ -82,6 +88,7 @@ REQUESTS: dict[str, tuple[tuple[Any, ...], list[str]]] = {
     "retry_delivery": (("events", "copies", 1), ["events"]),
     "drop_delivery": (("events", "copies", 1), ["events"]),
     "get_message_deliveries": (("events", 1), ["events"]),
+    "match_subscriptions": (("events", ["red"]), ["events"]),
     "rotate_secret": (("events", "copies"), ["events"]),
     "send_half_messages": (("pay", [b"x"]), ["pay"]),
     "end_transactions": (("pay", [1], [wire.COMMIT]), ["pay"]),
@@ -105,10 +112,16 @@ REQUESTS: dict[str, tuple[tuple[Any, ...], list[str]]] = {
     "set_key_enabled": (("AKIDabsent", True), []),
     "set_key_roles": (("AKIDabsent", ["send"], ["*"]), []),
     "delete_key": (("AKIDabsent",), []),
+    "get_own_key": ((), []),
     "get_key_secret": (("AKIDabsent",), []),
     "watch_keys": ((), []),
     "get_server_status": ((), []),
     "seal_segments": ((), []),
+    "list_segments": ((), []),
+    "list_audit_entries": ((), []),
+    "list_connections": ((), []),
+    "list_waiting_receives": ((), []),
+    "get_settings": ((), []),
     "get_metrics": ((), []),
     "get_queue_metrics": ((), []),
     "get_topic_metrics": ((), []),
@@ -359,14 +372,16 @@ async def test_details_hide_names_that_do_not_match(tmp_path: Path) -> None:
     queue = await team.expect(wire.QueueInfo, wire.GetQueueAttributes, "team-orders")
     copies = await team.expect(wire.SubscriptionInfo, wire.GetSubscription, "team-events", "copies")
     listed = await team.expect(wire.SubscriptionList, wire.ListSubscriptions, "team-events")
+    matched = await team.expect(wire.SubscriptionsMatched, wire.MatchSubscriptions, "team-events", ["red"])
     schedule = await team.expect(wire.ScheduleInfo, wire.GetSchedule, "team-nightly")
     schedules = await team.expect(wire.ScheduleList, wire.ListSchedules)
 
     assert queue.attributes["dead_letter_queue"] == "(hidden)"
     assert copies.attributes["endpoint"] == "(hidden)"
     assert [one.endpoint for one in listed.subscriptions] == ["(hidden)", "https://hooks.example.com:8443/(hidden)"]
+    assert [one.endpoint for one in matched.subscriptions] == [one.endpoint for one in listed.subscriptions]
     assert schedule.attributes["queue"] == schedules.schedules[0].queue == "(hidden)"
-    assert "billing" not in repr([queue, copies, listed, schedule, schedules])
+    assert "billing" not in repr([queue, copies, listed, matched, schedule, schedules])
 
     wider = await rig.client(await a_key(rig, ["read"], ["team-*", "billing*"]))
     info = await wider.expect(wire.QueueInfo, wire.GetQueueAttributes, "team-orders")
@@ -381,6 +396,8 @@ async def test_the_url_of_a_subscription_is_shown_whole_to_keys_that_may_set_it(
         client = await rig.client(await a_key(rig, roles, names))
         info = await client.expect(wire.SubscriptionInfo, wire.GetSubscription, "team-events", "posts")
         shown.append(info.attributes["endpoint"])
+        matched = await client.expect(wire.SubscriptionsMatched, wire.MatchSubscriptions, "team-events")
+        assert [match.endpoint for match in matched.subscriptions if match.subscription == "posts"] == shown[-1:]
 
     assert shown == [
         "https://hooks.example.com:8443/(hidden)",

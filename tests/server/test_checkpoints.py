@@ -26,7 +26,7 @@ def segment_report(
     size: int = 0,
     last_ms: int = 0,
 ) -> SegmentReport:
-    return SegmentReport(number, first_lsn, last_lsn, messages, size, last_ms, pack_ranges(queues))
+    return SegmentReport(number, first_lsn, last_lsn, 0, last_ms, messages, size, True, pack_ranges(queues))
 
 
 async def recovered(rig: ServerRig) -> Broker:

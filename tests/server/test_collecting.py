@@ -3,14 +3,22 @@
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
 from cmqd.log.errors import LogFailed
 from cmqd.server import collecting
+from cmqd.server.binary.accepted_connection import AcceptedConnection
+from cmqd.server.client import Client
+from cmqd.server.permissions import Permissions
+from cmqd.server.reply_gate import Outgoing
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
+from cmqd_protocol.frames import frame
+from cmqd_protocol.messages import encoder
+from cmqd_types.keys import Role
 from support.server_rig import RigClient, ServerRig, code_of
 
 
@@ -364,6 +372,287 @@ async def test_collected_requests_count_as_pending(tmp_path: Path) -> None:
     rig.close()
 
 
+async def with_queues(rig: ServerRig, count: int) -> list[RigClient]:
+    """A client for each of the queues q0, q1, ..."""
+    clients = [await rig.client() for _ in range(count)]
+    for number, client in enumerate(clients):
+        await client.expect(wire.QueueInfo, wire.CreateQueue, f"q{number}", {})
+    return clients
+
+
+def note_appends(rig: ServerRig, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Number of records of each append to the log."""
+    appends: list[int] = []
+    real = rig.log.append
+
+    def noted(records: Any, bodies: Any, now_ms: int) -> Any:
+        appends.append(len(records))
+        return real(records, bodies, now_ms)
+
+    monkeypatch.setattr(rig.log, "append", noted)
+    return appends
+
+
+class TestQueuesOfAnIoBatch:
+    async def test_share_an_append_for_each_operation(self, rig: ServerRig, monkeypatch: pytest.MonkeyPatch) -> None:
+        clients = await with_queues(rig, 4)
+        appends = note_appends(rig, monkeypatch)
+
+        sent = [send(client, b"%d" % number, queue=f"q{number}") for number, client in enumerate(clients)]
+        asked = [client.begin(wire.ReceiveMessages(client.next_id(), "q0", 1, 0)) for client in clients[:1]]
+        await settle(clients)
+
+        # The first client's receive came behind its own send, which was decided before it, alone.
+        assert appends == [1, 3, 1]
+        for number, (client, request_id) in enumerate(zip(clients, sent, strict=True)):
+            assert isinstance(client.replies[request_id], wire.MessagesSent)
+            if number:
+                assert [message.body for message in await client.receive(f"q{number}")] == [b"%d" % number]
+        reply = clients[0].replies[asked[0]]
+        assert isinstance(reply, wire.MessagesReceived)
+        assert [message.body for message in reply.messages] == [b"0"]
+
+    async def test_fill_no_more_than_a_row_of_the_log(self, rig: ServerRig, monkeypatch: pytest.MonkeyPatch) -> None:
+        clients = await with_queues(rig, 5)
+        appends = note_appends(rig, monkeypatch)
+
+        for number, client in enumerate(clients):
+            send(client, bytes(30_000), queue=f"q{number}")
+        await settle(clients)
+
+        assert appends == [2, 2, 1]
+
+    async def test_are_refused_each_for_itself(self, rig: ServerRig) -> None:
+        clients = await with_queues(rig, 3)
+
+        ids = [send(client, b"x", queue=name) for client, name in zip(clients, ("q0", "nowhere", "q2"), strict=True)]
+        await settle(clients)
+
+        replies = [client.replies[request_id] for client, request_id in zip(clients, ids, strict=True)]
+        assert isinstance(replies[0], wire.MessagesSent)
+        assert code_of(replies[1]) == "queue_not_found"
+        assert isinstance(replies[2], wire.MessagesSent)
+
+    async def test_have_their_effects_before_the_next_operation(self, tmp_path: Path) -> None:
+        rig = await ServerRig.make(tmp_path, max_waiting_receives_per_account=1)
+        clients = await with_queues(rig, 3)
+        waiting = clients[0].begin(wire.ReceiveMessages(clients[0].next_id(), "q0", 1, 30_000))
+        await settle(clients)
+
+        send(clients[1], b"x", queue="q0")
+        second = clients[2].begin(wire.ReceiveMessages(clients[2].next_id(), "q2", 1, 30_000))
+        await settle(clients)
+
+        assert isinstance(clients[0].replies[waiting], wire.MessagesReceived)
+        assert second not in clients[2].replies, "the wait that the send ended does not count against the receive"
+        rig.check()
+        rig.close()
+
+    @pytest.mark.parametrize("broken_queue", ["q0", "q1", "q2"])
+    async def test_are_unknown_after_a_bug_in_one_of_them(
+        self, rig: ServerRig, monkeypatch: pytest.MonkeyPatch, broken_queue: str
+    ) -> None:
+        clients = await with_queues(rig, 3)
+        real = rig.broker.receive_all
+
+        def broken(account: str, name: str, *rest: Any, **named: Any) -> Any:
+            if name == broken_queue:
+                raise RuntimeError("a bug")
+            return real(account, name, *rest, **named)
+
+        monkeypatch.setattr(rig.broker, "receive_all", broken)
+        await clients[0].send("q0", b"x")
+        lsn = rig.log.last_lsn
+        ids = [
+            client.begin(wire.ReceiveMessages(client.next_id(), f"q{number}", 1, 30_000))
+            for number, client in enumerate(clients)
+        ]
+        await settle(clients)
+
+        assert rig.log.last_lsn == lsn, "a receive that was decided before the bug is not appended"
+        for client, request_id in zip(clients, ids, strict=True):
+            reply = client.replies[request_id]
+            assert isinstance(reply, wire.Error)
+            assert reply.code == ErrorCode.OUTCOME_UNKNOWN
+            assert not client.transport.lost
+        await rig.server.end("a bug", 0.1)
+
+
+async def test_room_in_the_log_is_found_anew_after_a_decision(tmp_path: Path) -> None:
+    rig = await ServerRig.make(tmp_path, busy_pending_bytes=64 * 1024)
+    clients = await with_queue(rig, 8)
+    rig.log.hold()
+
+    ids: list[int] = []
+    for client in clients:
+        # Each in an I/O batch of its own: no request is collected beside it.
+        ids.append(send(client, bytes(20_000)))
+        await rig.turn()
+    rig.log.let_go()
+    await settle(clients)
+
+    replies = [client.replies[request_id] for client, request_id in zip(clients, ids, strict=True)]
+    assert [isinstance(reply, wire.MessagesSent) for reply in replies] == [True] * 4 + [False] * 4
+    await clients[0].send("jobs", b"there is room again")
+    rig.close()
+
+
+async def test_a_disk_that_fills_up_refuses_the_next_io_batch(rig: ServerRig) -> None:
+    (client,) = await with_queue(rig, 1)
+    await client.send("jobs", b"fits")
+
+    rig.server.admission.sends_refused = "the disk is nearly full"
+    refused = await client.ask(wire.SendMessages, "jobs", [b"does not"])
+
+    assert code_of(refused) == "disk_nearly_full"
+
+
+async def test_a_disk_that_fills_up_refuses_sends_after_a_request_that_was_not_collected(rig: ServerRig) -> None:
+    (client,) = await with_queue(rig, 1)
+    # Examines the log as sends do, and joins no group.
+    assert code_of(await client.ask(wire.SendHalfMessages, "jobs", [b"half"])) == "not_transactional"
+
+    rig.server.admission.sends_refused = "the disk is nearly full"
+    refused = await client.ask(wire.SendMessages, "jobs", [b"does not"])
+
+    assert code_of(refused) == "disk_nearly_full"
+
+
+def said(reply: wire.AnyReply) -> object:
+    """A reply without its receipt handles, which differ from server to server."""
+    if not isinstance(reply, wire.MessagesReceived):
+        return reply
+    return [(message.message_id, message.body, message.receive_count) for message in reply.messages]
+
+
+class TestRuns:
+    """Sends of a client that arrive in a single read join their group together."""
+
+    async def test_plain_sends_to_a_queue_go_together_and_keep_their_order(
+        self, rig: ServerRig, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        client, other = await with_queue(rig, 2)
+        calls = note_calls(rig, monkeypatch)
+        alone: list[wire.Request] = []
+
+        def dispatch(_: Client, request: wire.Request) -> None:
+            alone.append(request)
+
+        monkeypatch.setattr(rig.server.dispatcher, "dispatch", dispatch)
+        requests, sent = rig.server.counters.requests, rig.server.counters.sent
+
+        asked = [wire.SendMessages(client.next_id(), "jobs", [b"%d" % number]) for number in range(300)]
+        for request in asked:
+            client.machine.send(request)
+        client.deliver()
+        monkeypatch.undo()
+        await settle([client, other])
+
+        assert alone == []
+        assert calls == [("send_all", 256)], "a full group is decided at once"
+        assert rig.server.counters.requests - requests == rig.server.counters.sent - sent == 300
+        replies = [client.replies[request.request_id] for request in asked]
+        ids = [reply.message_ids for reply in replies if isinstance(reply, wire.MessagesSent)]
+        assert len(ids) == 300
+        assert ids == sorted(ids)
+        bodies: list[bytes] = []
+        while received := await other.receive("jobs", 16):
+            bodies += [message.body for message in received]
+        assert bodies == [b"%d" % number for number in range(300)]
+
+    @pytest.mark.parametrize("seed", range(12))
+    async def test_requests_have_the_same_outcome_together_as_one_by_one(self, tmp_path: Path, seed: int) -> None:
+        random = Random(seed)
+        settings: dict[str, Any] = random.choice([{}, {"max_requests_per_second_per_account": 40}])
+        rigs = [await ServerRig.make(tmp_path / name, **settings) for name in ("one", "two")]
+        clients = [(await with_queue(rig, 1))[0] for rig in rigs]
+        for client in clients:
+            await client.expect(wire.QueueInfo, wire.CreateQueue, "more", {"max_message_bytes": 1024})
+        kinds: list[Callable[[int], wire.Request]] = [
+            lambda number: wire.SendMessages(number, "jobs", [b"x" * random.choice((1, 256))]),
+            lambda number: wire.SendMessages(number, "more", [b"x" * random.choice((0, 1, 2048))]),
+            lambda number: wire.SendMessages(number, "none", [b"x"]),
+            lambda number: wire.SendMessages(number, "jobs", [b"x"] * random.choice((1, 3, 100))),
+            lambda number: wire.SendMessages(number, "jobs", [b"x"], headers=[{"k": "v"}]),
+            lambda number: wire.SendMessages(number, "jobs", [b"x"], session=7, sequence=number),
+            lambda number: wire.SendMessages(number, "jobs", [bytes(3_000)]),
+            lambda number: wire.ReceiveMessages(number, "jobs", 3, 0),
+            lambda number: wire.ListQueues(number),
+        ]
+        for _ in range(12):
+            asked: list[wire.Request] = []
+            for _ in range(random.choice((1, 3))):
+                # Mostly runs of the first kind.
+                make = random.choice([kinds[0], random.choice(kinds)])
+                asked += [make(clients[0].next_id()) for _ in range(random.choice((1, 2, 20, 300)))]
+            clients[1]._last_id = clients[0]._last_id  # pyright: ignore[reportPrivateUsage]
+            stream = b"".join(frame(encoder.encode(request)) for request in asked)
+            together, apart = clients
+            for request in asked:
+                together.machine.send(request)
+                apart.machine.send(request)
+                for data in apart.machine.data_to_send(0):
+                    apart.connection.data_received(data)
+            assert b"".join(together.machine.data_to_send(0)) == stream
+            together.connection.data_received(stream)
+            await settle(clients)
+            assert {number: said(reply) for number, reply in together.replies.items()} == {
+                number: said(reply) for number, reply in apart.replies.items()
+            }
+            assert len(together.replies) == len(asked)
+            for client in clients:
+                client.replies.clear()
+        assert rigs[0].server.counters == rigs[1].server.counters
+        for rig in rigs:
+            rig.close()
+
+    async def test_a_run_beyond_the_room_in_the_log_is_refused_from_there_on(self, tmp_path: Path) -> None:
+        rig = await ServerRig.make(tmp_path, busy_pending_bytes=64 * 1024)
+        (client,) = await with_queue(rig, 1)
+        rig.log.hold()
+        for _ in range(4):
+            send(client, bytes(14_000))
+            await rig.turn()
+
+        asked = [wire.SendMessages(client.next_id(), "jobs", [bytes(1_000)]) for _ in range(15)]
+        for request in asked:
+            client.machine.send(request)
+        client.deliver()
+        rig.log.let_go()
+        await client.settle()
+
+        replies = [client.replies[request.request_id] for request in asked]
+        accepted = [isinstance(reply, wire.MessagesSent) for reply in replies]
+        assert accepted == sorted(accepted, reverse=True)
+        assert 5 <= sum(accepted) <= 10
+        assert {code_of(reply) for reply in replies[sum(accepted) :]} == {"busy"}
+        rig.close()
+
+    async def test_an_earlier_request_for_another_operation_is_decided_first(self, rig: ServerRig) -> None:
+        (client,) = await with_queue(rig, 1)
+
+        asked = receive(client, most=16)
+        for _ in range(3):
+            client.machine.send(wire.SendMessages(client.next_id(), "jobs", [b"x"]))
+        client.deliver()
+        await client.settle()
+
+        reply = client.replies[asked]
+        assert isinstance(reply, wire.MessagesReceived)
+        assert reply.messages == []
+        assert len(await client.receive("jobs", 16)) == 3
+
+    async def test_a_key_for_some_names_is_checked_for_each_request(self, rig: ServerRig) -> None:
+        (client,) = await with_queue(rig, 1)
+        client.connection.use_permissions(Permissions([Role.SEND], ["other*"]))
+        for _ in range(3):
+            client.machine.send(wire.SendMessages(client.next_id(), "jobs", [b"x"]))
+        client.deliver()
+        await client.settle()
+
+        assert {code_of(reply) for reply in list(client.replies.values())[-3:]} == {"permission_denied"}
+
+
 class TestABug:
     async def test_while_it_decides_ends_all_and_touches_the_log_no_more(
         self, rig: ServerRig, monkeypatch: pytest.MonkeyPatch
@@ -404,3 +693,23 @@ class TestABug:
             assert reply.code == ErrorCode.OUTCOME_UNKNOWN
         assert not one.transport.lost
         assert not two.transport.lost
+
+    async def test_in_an_answer_that_is_durable_already_ends_the_server(
+        self, rig: ServerRig, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        client, other = await with_queue(rig, 2)
+        answer = AcceptedConnection.answer
+
+        def broken(connection: AcceptedConnection, reply: Outgoing, queue: str | None = None) -> None:
+            if isinstance(reply, wire.MessagesReceived):
+                raise ValueError("a bug")
+            answer(connection, reply, queue)
+
+        monkeypatch.setattr(AcceptedConnection, "answer", broken)
+        # Without messages and records: the reply depends on rows that are durable.
+        client.begin(wire.ReceiveMessages(client.next_id(), "jobs", 1, 0))
+        await client.settle()
+
+        assert [str(failure) for failure in rig.failures] == ["a bug"]
+        assert code_of(await other.ask(wire.SendMessages, "jobs", [b"x"])) == "outcome_unknown"
+        await rig.server.end("a bug", 0.1)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cmqd.server.binary.deferred_input import PIECE_BYTES
+from cmqd.server.binary.deferred_input import LONE_FRAME_BYTES, PIECE_BYTES, DeferredInput
 from cmqd.server.fairness import AHEAD_BYTES, DISK_PATIENCE_SECONDS, QUANTUM, CommitRoom, RoundRobin
 from cmqd.server.io_batch import IO_BATCH_SECONDS, LEAST_TURNS_SECONDS
 from cmqd_protocol import messages as wire
@@ -238,6 +238,79 @@ async def test_a_large_frame_is_read_on_without_a_rest_till_the_coarse_time(rig:
     assert client.transport.is_reading()
 
 
+def send_frame(client: RigClient, size: int) -> bytes:
+    """Return the bytes of a send without handing them to the server."""
+    client.machine.send(wire.SendMessages(client.next_id(), "jobs", [bytes(size)]))
+    return b"".join(client.machine.data_to_send(0))
+
+
+async def test_a_lone_frame_with_a_body_of_64_kib_is_taken_up_on_arrival(rig: ServerRig) -> None:
+    client = await with_queue(rig)
+    request = send_frame(client, 64 * 1024)
+
+    # As the loopback interface cuts it.
+    for part in (request[:65_483], request[65_483:]):
+        client.connection.data_received(part)
+        assert client.transport.is_reading()
+        assert not len(rig.server.turns)
+
+    await client.settle()
+    (reply,) = (reply for reply in client.replies.values() if isinstance(reply, wire.MessagesSent))
+    assert len(reply.message_ids) == 1
+
+
+async def test_a_lone_frame_takes_turns_behind_others_or_a_full_log(rig: ServerRig) -> None:
+    client, other = await with_queue(rig), await rig.client()
+    request = send_frame(client, 64 * 1024)
+
+    other.connection.data_received(bytes(100_000))
+    client.connection.data_received(request)
+    assert len(rig.server.turns) == 2
+    await rig.turn(100)
+    pass_time(rig)
+    await rig.turn()
+    assert not len(rig.server.turns)
+
+    rig.log.hold()
+    feed(client, *(wire.SendMessages(client.next_id(), "jobs", [bytes(MIB)]) for _ in range(5)))
+    await rig.turn()
+    assert rig.log.pending_bytes >= AHEAD_BYTES
+    other.connection.data_received(send_frame(other, 64 * 1024))
+    assert not other.transport.is_reading()
+    rig.log.let_go()
+
+
+@pytest.mark.parametrize(
+    ("sizes", "is_taken"),
+    [([70_000], True), ([LONE_FRAME_BYTES], False), ([30_000, 30_000], False), ([30_000, 5], False)],
+)
+async def test_only_a_frame_of_its_own_that_is_not_too_large_is_taken_up_on_arrival(
+    rig: ServerRig, sizes: list[int], is_taken: bool
+) -> None:
+    client = await with_queue(rig)
+
+    client.connection.data_received(b"".join(send_frame(client, size) for size in sizes))
+
+    assert client.transport.is_reading() is is_taken
+
+
+def test_a_piece_ends_with_the_large_frame_that_it_begins() -> None:
+    large, small = frame(bytes(40_000)), frame(bytes(10))
+    deferred = DeferredInput()
+    deferred.add(large + small * 3000)
+
+    assert deferred.take_piece(0, at_frame=True) == large
+    assert deferred.take_piece(0, at_frame=True) == (small * 3000)[:PIECE_BYTES]
+
+    deferred = DeferredInput()
+    begun = large[:30_000]
+    deferred.add(begun)
+    assert deferred.take_piece(0, at_frame=True) is begun, "a copy would be for nothing"
+
+    deferred.add(large + small)
+    assert len(deferred.take_piece(0)) == PIECE_BYTES, "before the welcome the bytes may be no frames"
+
+
 async def test_a_connection_that_breaks_while_it_rests_for_longer_leaves_nothing(rig: ServerRig) -> None:
     client = await with_queue(rig)
     client.connection.data_received(bytes(256_000))
@@ -396,6 +469,9 @@ async def test_a_held_connection_dispatches_nothing_until_it_is_released(rig: Se
             client.connection.hold()
 
     client.connection._shared.dispatch = hold_at_the_first  # type: ignore[attr-defined, method-assign]
+    # Sends that arrive together go through the same call, each for itself.
+    rig.server.dispatcher.dispatch = hold_at_the_first  # type: ignore[method-assign]
+    rig.server.dispatcher.runs = {}
     feed(client, *(wire.SendMessages(client.next_id(), "jobs", [b"%d" % number]) for number in range(4)))
     feed(client, wire.ListQueues(client.next_id()))
     await rig.turn()

@@ -30,7 +30,10 @@ def test_it_names_address_folder_durability_and_the_next_commands() -> None:
 def test_it_names_the_address_of_an_http_gateway() -> None:
     assert "HTTP" not in greeting(STARTED, "cmq")
     url = "https://127.0.0.1:5681"
-    assert f"  HTTP        {url}" in greeting(STARTED._replace(http=url), "cmq").splitlines()
+    lines = greeting(STARTED._replace(http=url), "cmq").splitlines()
+    assert f"  HTTP        {url}" in lines
+    assert f"  console     {url}/console/" in lines
+    assert "  cmq console --open    # the console, in a browser" in lines
 
 
 def test_other_durabilities_promise_less() -> None:

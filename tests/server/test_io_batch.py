@@ -56,6 +56,61 @@ async def test_replies_leave_first_and_what_is_common_comes_once_when_nothing_mo
     assert len(log) == 3
 
 
+class TestALoneClient:
+    @staticmethod
+    def io_batch(log: list[str], *, is_lone_client: bool = True) -> IoBatch:
+        """An I/O batch that never runs out of time."""
+        return IoBatch(
+            asyncio.get_running_loop(),
+            lambda: 0,
+            lambda: log.append("end"),
+            timer=lambda: 0.0,
+            is_lone_client=lambda: is_lone_client,
+        )
+
+    async def test_does_not_wait_for_another_poll(self) -> None:
+        log: list[str] = []
+        io_batch = self.io_batch(log)
+
+        for _ in range(2):
+            assert io_batch.take_input(100)
+            assert log == []
+            await turns(1)
+            assert log == ["end"]
+            log.clear()
+            await turns(3)
+            assert log == []
+
+    @pytest.mark.parametrize(
+        ("reads", "is_lone_client"), [(2, True), (1, False), (0, True)], ids=["two reads", "two clients", "no read"]
+    )
+    async def test_is_alone_with_its_only_read(self, reads: int, is_lone_client: bool) -> None:
+        log: list[str] = []
+        io_batch = self.io_batch(log, is_lone_client=is_lone_client)
+
+        for _ in range(reads):
+            io_batch.take_input(100)
+        io_batch.schedule()
+        await turns(1)
+        assert log == []
+        await turns(1)
+
+        assert log == ["end"]
+
+    async def test_has_the_second_poll_when_a_reply_left_before_its_read(self) -> None:
+        log: list[str] = []
+        io_batch = self.io_batch(log)
+
+        io_batch.schedule()
+        await turns(1)
+        io_batch.take_input(100)
+        await turns(1)
+        assert log == [], "the batch began without a read, so requests of other clients may follow their replies"
+        await turns(1)
+
+        assert log == ["end"]
+
+
 async def test_what_is_done_before_the_end_is_part_of_it() -> None:
     log: list[str] = []
 
@@ -96,6 +151,82 @@ async def test_replies_alone_are_written_once_and_have_no_end() -> None:
         await turns(5)
 
     assert log == ["flush a", "flush b"]
+
+
+class TestReleasedReplies:
+    @staticmethod
+    def io_batch(log: list[str]) -> IoBatch:
+        return IoBatch(asyncio.get_running_loop(), lambda: 0, lambda: log.append("end"), timer=lambda: 0.0)
+
+    async def test_are_written_in_the_call_without_a_look(self) -> None:
+        log: list[str] = []
+        io_batch = self.io_batch(log)
+
+        for name in ("a", "b"):
+            io_batch.write_released(lambda name=name: io_batch.write_later(Client(log, name)))
+            assert log[-1] == f"flush {name}"
+        await turns(5)
+
+        assert log == ["flush a", "flush b"]
+
+    async def test_are_written_by_the_next_look_if_there_is_work(self) -> None:
+        log: list[str] = []
+        io_batch = self.io_batch(log)
+
+        def release() -> None:
+            io_batch.write_later(Client(log, "a"))
+            io_batch.schedule()
+
+        io_batch.write_released(release)
+        assert log == []
+        await turns(1)
+        assert log == ["flush a"]
+        await turns(5)
+
+        assert log == ["flush a", "end"]
+
+    async def test_are_written_by_the_next_look_while_a_batch_is_under_way(self) -> None:
+        log: list[str] = []
+        io_batch = self.io_batch(log)
+
+        io_batch.schedule()
+        io_batch.write_released(lambda: io_batch.write_later(Client(log, "a")))
+        assert log == []
+        await turns(5)
+
+        assert log == ["flush a", "end"]
+
+    async def test_may_bring_work_and_further_replies_when_they_are_written(self) -> None:
+        log: list[str] = []
+        io_batch = self.io_batch(log)
+
+        class Causing(Client):
+            def flush(self) -> None:
+                super().flush()
+                io_batch.write_later(Client(log, "caused"))
+                io_batch.schedule()
+
+        io_batch.write_released(lambda: io_batch.write_later(Causing(log, "a")))
+        assert log == ["flush a"]
+        await turns(5)
+
+        assert log == ["flush a", "flush caused", "end"]
+
+    async def test_are_written_although_the_call_fails(self) -> None:
+        log: list[str] = []
+        io_batch = self.io_batch(log)
+
+        def release() -> None:
+            io_batch.write_later(Client(log, "a"))
+            raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            io_batch.write_released(release)
+        assert log == ["flush a"]
+        io_batch.write_later(Client(log, "b"))
+        await turns(3)
+
+        assert log == ["flush a", "flush b"]
 
 
 async def test_a_reply_that_another_reply_causes_is_written_too() -> None:

@@ -173,14 +173,17 @@ class TestCollecting:
         assert isinstance(client.replies[request_id], wire.MessagesPublished)
 
     async def test_what_is_collected_when_the_storage_fails_is_unknown(self, rig: ServerRig) -> None:
-        client = await rig.client()
-        await a_topic(client)
+        # Two clients: the publish of a lone client would be decided before the failure is known.
+        clients = [await rig.client() for _ in range(2)]
+        await a_topic(clients[0])
 
-        request_id = client.begin(wire.PublishMessages(client.next_id(), "news", [b"x"]))
+        ids = [client.begin(wire.PublishMessages(client.next_id(), "news", [b"x"])) for client in clients]
         rig.log.fail(LogFailed("fsync: I/O error"))
-        await client.settle()
+        for client in clients:
+            await client.settle()
 
-        assert code_of(client.replies[request_id]) == "outcome_unknown"
+        told = [code_of(client.replies[request_id]) for client, request_id in zip(clients, ids, strict=True)]
+        assert told == ["outcome_unknown"] * 2
 
     async def test_a_bug_in_the_core_leaves_all_of_them_unknown(
         self, rig: ServerRig, monkeypatch: pytest.MonkeyPatch

@@ -57,6 +57,41 @@ def test_replies_leave_in_the_order_of_their_decision() -> None:
     assert len(gate) == 1
 
 
+def test_replies_of_a_group_are_held_together() -> None:
+    gate, one, two = ReplyGate(10), Asker(), Asker()
+
+    gate.hold(11, one, Done(1))
+    gate.hold_all([])
+    gate.hold_all([(12, one, Done(2), "jobs"), (12, two, Done(3), None)])
+    gate.check_invariants()
+    gate.open_to(11)
+    assert (one.answers, two.answers) == ([(1, None)], [])
+    gate.open_to(12)
+
+    assert (one.answers, two.answers) == ([(1, None), (2, "jobs")], [(3, None)])
+    gate.hold_all([(12, two, Done(4), None)])
+    assert two.answers[-1] == (4, None), "durable already"
+
+
+def test_a_client_is_alone_while_each_commit_releases_one_reply() -> None:
+    gate, asker = ReplyGate(10), Asker()
+    assert gate.is_for_lone_client()
+
+    gate.hold(11, asker, Done(1))
+    assert not gate.is_for_lone_client(), "a reply is outstanding"
+    gate.open_to(11)
+    assert gate.is_for_lone_client()
+
+    gate.hold(12, asker, Done(2))
+    gate.hold(12, asker, Done(3))
+    gate.open_to(12)
+    assert not gate.is_for_lone_client(), "two clients that were served together come again together"
+
+    gate.hold(13, asker, Done(4))
+    gate.open_to(13)
+    assert gate.is_for_lone_client()
+
+
 def test_an_answer_may_hold_another_one_while_the_gate_opens() -> None:
     gate, last = ReplyGate(0), Asker()
 

@@ -58,6 +58,53 @@ async def test_a_time_before_the_window_is_moved_or_refused(rig: ServerRig) -> N
     assert (rewound.messages, rewound.time_ms, rewound.clamped) == (len(ids), nearest_ms, True)
 
 
+async def test_a_preview_counts_and_changes_nothing(rig: ServerRig) -> None:
+    client, ids, times = await a_consumed_queue(rig)
+    now_ms = rig.clock.now_ms()
+
+    preview = await client.expect(wire.RewindPreview, wire.PreviewRewind, "jobs", times[2])
+    ago = await client.expect(wire.RewindPreview, wire.PreviewRewind, "jobs", None, now_ms - times[1])
+    window = await client.expect(wire.RewindPreview, wire.PreviewRewind, "jobs")
+
+    assert (preview.messages, preview.time_ms, preview.clamped) == (2, times[2], False)
+    assert (preview.earliest_ms, preview.latest_ms) == (now_ms - 60_000, now_ms)
+    assert (ago.messages, ago.time_ms) == (3, times[1])
+    assert (window.messages, window.time_ms) == (len(ids), now_ms - 60_000)
+    assert (await client.counts("jobs"))["rewindable"] == len(ids)
+    refused = await client.expect(wire.Error, wire.PreviewRewind, "jobs", now_ms + 1)
+    assert refused.name == "time_not_rewindable"
+    rig.check()
+
+
+async def test_previews_that_read_the_log_are_bounded_and_all_answered(rig: ServerRig) -> None:
+    client, _, times = await a_consumed_queue(rig)
+    limit = rig.server.settings.max_unread_receives
+    rig.log.hold_pages()
+    asked = [client.begin(wire.PreviewRewind(client.next_id(), "jobs", times[1])) for _ in range(limit + 20)]
+    await client.settle()
+
+    assert len(rig.server.waiting_requests) == limit
+    rig.log.let_pages_go()
+    await client.settle()
+
+    assert {getattr(client.replies[one], "messages", None) for one in asked} == {3}
+    assert len(rig.server.waiting_requests) == 0
+
+
+async def test_a_cancelled_preview_ends(rig: ServerRig) -> None:
+    client, _, times = await a_consumed_queue(rig)
+    rig.log.hold_pages()
+    waiting = client.begin(wire.PreviewRewind(client.next_id(), "jobs", times[1]))
+    await client.settle()
+
+    client.cancel(waiting)
+    rig.log.let_pages_go()
+    await client.settle()
+
+    assert code_of(client.replies[waiting]) == "cancelled"
+    assert len(rig.server.waiting_requests) == 0
+
+
 async def test_without_a_window_nothing_can_be_rewound(rig: ServerRig) -> None:
     client = await rig.client()
     await client.expect(wire.QueueInfo, wire.CreateQueue, "jobs", {})

@@ -9,6 +9,7 @@ from cmqd.server.client import Client
 from cmqd.server.permissions import Permissions
 from cmqd.server.reply_gate import Outgoing
 from cmqd_protocol import messages as wire
+from cmqd_types.inspection import ConnectionInfo
 from support.server_rig import ServerRig, code_of
 
 
@@ -19,12 +20,14 @@ class Face:
         key = rig.accounts.find_key(secret_id)
         assert key is not None
         self.account, self.secret_id, self.peer = key.account, key.secret_id, "[::1]:80"
+        self.product = "a face"
         self.permissions = rig.accounts.permissions_of(secret_id)
         self.waiting: dict[int, int] | None = None
         self.checked_queues: set[str] | None = None
         self.unread_receives = 0
         self.is_held = self.is_slow = self.is_gone = False
         self.is_private = True
+        self.connection_id = 1_000_000 + len(rig.server.connections)
         self.ended: str | None = None
         server = self._server = rig.server
         self._behind: deque[wire.Request] = deque()
@@ -78,6 +81,10 @@ class Face:
         pass
 
     # The interface ``Connection``.
+
+    def info(self, now_ms: int) -> ConnectionInfo:
+        figures = (now_ms, now_ms, len(self._replies), 0, 0, 0, len(self.waiting or ()), 0, 0)
+        return ConnectionInfo(self.connection_id, self.account, self.secret_id, self.peer, self.product, True, *figures)
 
     def end(self, code: object, text: str, retry_after_ms: int | None = None) -> None:
         self.ended = text

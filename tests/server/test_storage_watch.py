@@ -148,6 +148,7 @@ async def test_what_begins_while_the_storage_hangs_is_refused_and_changes_nothin
         assert reply.name == code
         assert reply.retry_after_ms is not None
     await client.expect(wire.ServerStatus, wire.GetServerStatus)
+    await client.expect(wire.OwnKey, wire.GetOwnKey)
     assert (rig.log.last_lsn, rig.log.pending_records) == (last_lsn, pending)
 
     client.replies.clear()

@@ -47,6 +47,7 @@ from pyspark_cmqd.source import CmqdReader
 from support.log_folder import queue_created, sends, write_folder
 from support.log_rig import NOW_MS
 from support.running_server import RunningServer
+from support.wals import fill_ahead
 
 pytestmark = pytest.mark.system
 """Segments are written by a storage process."""
@@ -349,6 +350,35 @@ def test_what_is_not_sealed_ends_the_view(folder: Path):
     view = Folder(str(folder)).view(include_active=True)
     assert view.hi == 6
     assert [is_sealed(one) for one in view.extents] == [True, False, True]
+
+
+@pytest.mark.parametrize("state", [SegmentState.ACTIVE, SegmentState.RETIRED])
+def test_a_wal_that_was_filled_ahead(folder: Path, state: SegmentState):
+    manifest = read_manifest(folder)
+    segments = [type(one)(one.number, state) if one.first_lsn == 5 else one for one in manifest.segments]
+    write_manifest(folder, Manifest(next_number=9, segments=segments))
+    path = folder / segments[2].file
+    path.chmod(0o644)
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as writer:
+        writer.execute("PRAGMA wal_autocheckpoint=0")
+        writer.execute("UPDATE log SET time_ms = time_ms WHERE lsn = 5")
+        wal = path.with_name(f"{path.name}-wal")
+        fill_ahead(wal, 1 << 20)
+        time_ms, messages, queues, meta = writer.execute(
+            "SELECT time_ms, messages, queues, meta FROM log WHERE lsn = 6"
+        ).fetchone()
+        writer.execute(
+            "INSERT INTO log SELECT 7, time_ms, messages, queues, ?, data_crc, meta, data FROM log WHERE lsn = 6",
+            (meta_checksum(7, time_ms, messages, queues, meta),),
+        )
+
+        view = Folder(str(folder)).view(include_active=True)
+        with Folder(str(folder)).opened(view.extents[2]) as raw:
+            lsns = [lsn for (lsn,) in raw.execute("SELECT lsn FROM log")]
+
+    assert view.hi == 7
+    assert lsns == [5, 6, 7]
+    assert 0 < view.extents[2].bytes < 1 << 20
 
 
 @pytest.mark.parametrize(

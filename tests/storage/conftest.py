@@ -7,8 +7,10 @@ import pytest
 
 from cmqd.log.errors import LogFailed
 from cmqd.storage.data_folder import Disk
+from support.damage import CrashedAfter, crash
 from support.full_disk import Broker, FakeDisk, StartBroker
 from support.log_rig import LogRig, OpenProcess, ProcessPlace
+from support.wals import fill_ahead
 
 
 @pytest.fixture
@@ -34,6 +36,23 @@ async def open_process(folder: Path) -> AsyncIterator[OpenProcess]:
             await rig.log.close()
         except LogFailed:
             pass
+
+
+@pytest.fixture(params=["wal as written", "wal filled ahead"])
+def crashed_after(folder: Path, request: pytest.FixtureRequest) -> CrashedAfter:
+    """Make commits and crash. A WAL that was filled ahead has zeros behind its frames; that of a prepared segment has
+    zeros alone.
+    """
+
+    async def commit_and_crash(rig: LogRig, commits: int) -> None:
+        for index in range(commits):
+            await rig.store(1, 10 * index, 10, 1000)
+        await crash(rig)
+        if request.param == "wal filled ahead":
+            for wal in (folder / "segments").glob("*-wal"):
+                fill_ahead(wal)
+
+    return commit_and_crash
 
 
 @pytest.fixture

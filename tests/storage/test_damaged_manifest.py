@@ -6,21 +6,22 @@ import pytest
 
 from cmqd.storage.errors import DamagedError
 from cmqd_segment.manifest import SegmentState, read_manifest
-from support.damage import active_wal, crashed_after, in_another_boot, manifest_knows
+from support.damage import CrashedAfter, active_wal, in_another_boot, manifest_knows
 from support.log_rig import OpenProcess
+from support.wals import cut
 
 pytestmark = pytest.mark.system
 
 
 @pytest.mark.parametrize("left", ["no index", "another boot"])
 async def test_rows_that_only_the_manifest_knows_of_stop_the_start(
-    open_process: OpenProcess, folder: Path, left: str
+    open_process: OpenProcess, folder: Path, crashed_after: CrashedAfter, left: str
 ) -> None:
     """A folder restored without its WAL-index, or after the machine started anew."""
     await crashed_after(await open_process(), 10)
     manifest_knows(folder, 1, 8)
     wal = active_wal(folder)
-    wal.write_bytes(b"")
+    cut(wal, 0)
     if left == "no index":
         wal.with_name(wal.name.replace("-wal", "-shm")).unlink()
     else:

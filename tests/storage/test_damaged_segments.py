@@ -7,7 +7,7 @@ import pytest
 
 from cmqd.storage.errors import DamagedError
 from cmqd_segment.records import MessagesPublished, pack_runs
-from support.damage import crashed_after, kinds
+from support.damage import CrashedAfter, kinds
 from support.eventually import eventually
 from support.log_rig import NOW_MS, OpenProcess
 
@@ -23,7 +23,7 @@ def zero_page(path: Path, page: int) -> None:
 
 @pytest.mark.parametrize("page", [2, 3, 4], ids=["log", "segment", "sparse"])
 async def test_a_broken_page_of_an_unsealed_segment_stops_the_start(
-    open_process: OpenProcess, folder: Path, page: int
+    open_process: OpenProcess, folder: Path, crashed_after: CrashedAfter, page: int
 ) -> None:
     """Sealing alone would meet the page, after the start said that all is well."""
     await crashed_after(await open_process(), 5)
@@ -196,6 +196,7 @@ async def test_an_unknown_file_is_set_aside(open_process: OpenProcess, folder: P
 
 async def test_a_segment_half_sealed_when_the_broker_died_is_sealed_at_the_next_start(
     open_process: OpenProcess,
+    crashed_after: CrashedAfter,
 ) -> None:
     await crashed_after(await open_process(), 5)
 

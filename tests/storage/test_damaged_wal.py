@@ -11,20 +11,22 @@ from cmqd.storage.errors import DamagedError
 from cmqd.storage.process_log import StorageProcessLog
 from cmqd.storage.sealer import truncate_wal
 from cmqd.storage.segment import WritableSegment
+from cmqd.storage.walcheck import walk
 from cmqd_segment.manifest import SegmentState, read_manifest, write_manifest
-from support.damage import active_wal, crash, crashed_after, flip, in_another_boot, kinds
+from support.damage import CrashedAfter, active_wal, crash, flip, in_another_boot, kinds
 from support.log_rig import InProcess, LogRig, OpenProcess, ProcessPlace, settings_for
+from support.wals import FRAME_BYTES, HEADER_BYTES, cut, end_of_frames
 
 pytestmark = pytest.mark.system
 
-FRAME_BYTES = 24 + 4096
 
-
-async def test_a_flipped_bit_in_the_active_wal_stops_the_start(open_process: OpenProcess, folder: Path) -> None:
+async def test_a_flipped_bit_in_the_active_wal_stops_the_start(
+    open_process: OpenProcess, folder: Path, crashed_after: CrashedAfter
+) -> None:
     """SQLite alone would silently drop the nine tenths behind the flipped bit."""
     await crashed_after(await open_process(), 40)
     wal = active_wal(folder)
-    flip(wal, wal.stat().st_size // 10)
+    flip(wal, end_of_frames(wal) // 10)
     before = wal.read_bytes()
 
     with pytest.raises(DamagedError, match=r"WAL of segment .* is damaged"):
@@ -36,11 +38,11 @@ async def test_a_flipped_bit_in_the_active_wal_stops_the_start(open_process: Ope
 
 
 async def test_a_loss_that_is_accepted_keeps_what_stands_before_it_and_a_copy_of_the_rest(
-    open_process: OpenProcess, folder: Path
+    open_process: OpenProcess, folder: Path, crashed_after: CrashedAfter
 ) -> None:
     await crashed_after(await open_process(), 40)
     wal = active_wal(folder)
-    flip(wal, wal.stat().st_size // 10)
+    flip(wal, end_of_frames(wal) // 10)
     damaged = wal.read_bytes()
 
     rig = await open_process(accept_loss=True)
@@ -65,12 +67,12 @@ async def test_a_loss_that_is_accepted_keeps_what_stands_before_it_and_a_copy_of
 
 
 async def test_an_accepted_loss_is_no_news_even_if_the_broker_dies_at_once(
-    open_process: OpenProcess, folder: Path
+    open_process: OpenProcess, folder: Path, crashed_after: CrashedAfter
 ) -> None:
     """The death comes before the damaged segment is sealed and its WAL given up."""
     await crashed_after(await open_process(), 40)
     wal = active_wal(folder)
-    flip(wal, wal.stat().st_size // 10)
+    flip(wal, end_of_frames(wal) // 10)
     first = LogRig(ProcessPlace(folder, accept_loss=True).log())
     await first.log.open()
     await crash(first)
@@ -98,14 +100,14 @@ async def opened_here(folder: Path, **settings: object) -> None:
 
 
 async def test_what_is_lost_is_in_the_manifest_before_the_damage_can_no_longer_be_seen(
-    open_process: OpenProcess, folder: Path, monkeypatch: pytest.MonkeyPatch
+    open_process: OpenProcess, folder: Path, crashed_after: CrashedAfter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else a start after a crash in between would not know the loss, and use the lost numbers again. The content of the
     WAL is synced before the WAL goes, although commits are not synced.
     """
     await crashed_after(await open_process(durability="os"), 40)
     wal = active_wal(folder)
-    flip(wal, wal.stat().st_size // 10)
+    flip(wal, end_of_frames(wal) // 10)
     told: list[tuple[int, int]] = []
 
     def noted(segment: WritableSegment) -> bool:
@@ -120,11 +122,11 @@ async def test_what_is_lost_is_in_the_manifest_before_the_damage_can_no_longer_b
 
 
 async def test_a_full_disk_does_not_keep_a_broker_from_starting_after_a_loss(
-    open_process: OpenProcess, folder: Path, monkeypatch: pytest.MonkeyPatch
+    open_process: OpenProcess, folder: Path, crashed_after: CrashedAfter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await crashed_after(await open_process(), 40)
     wal = active_wal(folder)
-    flip(wal, wal.stat().st_size // 10)
+    flip(wal, end_of_frames(wal) // 10)
     tried: list[int] = []
 
     def full(segment: WritableSegment) -> bool:
@@ -139,13 +141,14 @@ async def test_a_full_disk_does_not_keep_a_broker_from_starting_after_a_loss(
     assert tried == [1]
 
 
-async def test_a_torn_last_commit_is_dropped_and_the_start_goes_on(open_process: OpenProcess, folder: Path) -> None:
+async def test_a_torn_last_commit_is_dropped_and_the_start_goes_on(
+    open_process: OpenProcess, folder: Path, crashed_after: CrashedAfter
+) -> None:
     """The commit was not durable when the power failed, or the disk took back its promise for this commit only."""
     await crashed_after(await open_process(), 10)
     in_another_boot(folder)
     wal = active_wal(folder)
-    with wal.open("r+b") as file:
-        file.truncate(wal.stat().st_size - FRAME_BYTES // 2)
+    cut(wal, end_of_frames(wal) - FRAME_BYTES // 2)
 
     rig = await open_process()
 
@@ -155,7 +158,9 @@ async def test_a_torn_last_commit_is_dropped_and_the_start_goes_on(open_process:
     assert rig.send(1, 90, 1) == 10
 
 
-async def test_a_damaged_header_of_the_wal_stops_the_start(open_process: OpenProcess, folder: Path) -> None:
+async def test_a_damaged_header_of_the_wal_stops_the_start(
+    open_process: OpenProcess, folder: Path, crashed_after: CrashedAfter
+) -> None:
     await crashed_after(await open_process(), 10)
     flip(active_wal(folder), 17)
 
@@ -163,7 +168,9 @@ async def test_a_damaged_header_of_the_wal_stops_the_start(open_process: OpenPro
         await open_process()
 
 
-async def test_a_missing_wal_stops_the_start(open_process: OpenProcess, folder: Path) -> None:
+async def test_a_missing_wal_stops_the_start(
+    open_process: OpenProcess, folder: Path, crashed_after: CrashedAfter
+) -> None:
     await crashed_after(await open_process(), 10)
     active_wal(folder).unlink()
 
@@ -172,20 +179,20 @@ async def test_a_missing_wal_stops_the_start(open_process: OpenProcess, folder: 
 
 
 CUTS = {"emptied": None, "cut in the middle": 20, "cut by a commit": 4, "cut by a byte": 0}
+LACK = r"WAL of segment .*(were|was) durable: (its rows after \d+|all its rows)"
 
 
 @pytest.mark.parametrize("frames", CUTS.values(), ids=CUTS.keys())
 async def test_a_shorter_wal_than_the_writer_left_stops_every_start(
-    open_process: OpenProcess, folder: Path, frames: int | None
+    open_process: OpenProcess, folder: Path, crashed_after: CrashedAfter, frames: int | None
 ) -> None:
     """The manifest has no row, but the WAL-index has; a refused start must keep the index."""
     await crashed_after(await open_process(), 10)
     wal = active_wal(folder)
-    with wal.open("r+b") as file:
-        file.truncate(0 if frames is None else wal.stat().st_size - max(1, frames * FRAME_BYTES))
+    cut(wal, 0 if frames is None else end_of_frames(wal) - max(1, frames * FRAME_BYTES))
 
     for _ in range(2):
-        with pytest.raises(DamagedError, match=r"WAL of segment .* were durable: (its rows after \d+|all its rows)"):
+        with pytest.raises(DamagedError, match=LACK):
             await open_process()
     assert not (folder / "inspection").exists()
 
@@ -204,12 +211,11 @@ async def test_a_shorter_wal_than_the_writer_left_stops_every_start(
 
 
 async def test_a_shorter_wal_is_found_on_a_file_system_without_links(
-    open_process: OpenProcess, folder: Path, monkeypatch: pytest.MonkeyPatch
+    open_process: OpenProcess, folder: Path, crashed_after: CrashedAfter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await crashed_after(await open_process(), 10)
     wal = active_wal(folder)
-    with wal.open("r+b") as file:
-        file.truncate(wal.stat().st_size - 4 * FRAME_BYTES)
+    cut(wal, end_of_frames(wal) - 4 * FRAME_BYTES)
 
     def refuse(*_arguments: object) -> None:
         raise PermissionError(1, "Operation not permitted")
@@ -221,7 +227,9 @@ async def test_a_shorter_wal_is_found_on_a_file_system_without_links(
     assert not (folder / "inspection").exists()
 
 
-async def test_a_missing_wal_of_a_retired_segment_stops_the_start(open_process: OpenProcess, folder: Path) -> None:
+async def test_a_missing_wal_of_a_retired_segment_stops_the_start(
+    open_process: OpenProcess, folder: Path, crashed_after: CrashedAfter
+) -> None:
     """A sealed segment needs no WAL, but SQLite would have marked the index before removing the WAL."""
     rig = await open_process()
     await crashed_after(rig, 10)
@@ -237,11 +245,13 @@ async def test_a_missing_wal_of_a_retired_segment_stops_the_start(open_process: 
         await open_process()
 
 
-async def test_a_flipped_bit_in_the_last_commit_stops_every_start(open_process: OpenProcess, folder: Path) -> None:
+async def test_a_flipped_bit_in_the_last_commit_stops_every_start(
+    open_process: OpenProcess, folder: Path, crashed_after: CrashedAfter
+) -> None:
     """Without the WAL-index the commit would look like a commit that was under way."""
     await crashed_after(await open_process(), 10)
     wal = active_wal(folder)
-    flip(wal, wal.stat().st_size - 100)
+    flip(wal, end_of_frames(wal) - 100)
 
     for _ in range(2):
         with pytest.raises(DamagedError, match=r"its rows after 9 are gone"):
@@ -249,13 +259,12 @@ async def test_a_flipped_bit_in_the_last_commit_stops_every_start(open_process: 
 
 
 async def test_a_start_that_accepts_a_loss_and_dies_at_once_leaves_a_folder_that_tells_of_it(
-    open_process: OpenProcess, folder: Path, monkeypatch: pytest.MonkeyPatch
+    open_process: OpenProcess, folder: Path, crashed_after: CrashedAfter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Opening the database destroys the only witness, so the manifest must have the loss before."""
     await crashed_after(await open_process(), 10)
     wal = active_wal(folder)
-    with wal.open("r+b") as file:
-        file.truncate(wal.stat().st_size - 4 * FRAME_BYTES)
+    cut(wal, end_of_frames(wal) - 4 * FRAME_BYTES)
 
     async def die(*_arguments: object, **_named: object) -> None:
         raise LogFailed("killed here")
@@ -283,3 +292,70 @@ async def test_commits_after_a_switch_of_segments_are_found(open_process: OpenPr
     messages, missing = await again.page(1, [0, 200], 1 << 30)
     assert len(messages) == 200
     assert missing == []
+
+
+def zero(wal: Path, begin: int, end: int) -> None:
+    with wal.open("r+b") as file:
+        file.seek(begin)
+        file.write(bytes(end - begin))
+
+
+@pytest.mark.parametrize("commits_behind", [2, 5])
+async def test_two_commits_behind_a_hole_of_zeros_stop_every_start(
+    open_process: OpenProcess, folder: Path, crashed_after: CrashedAfter, commits_behind: int
+) -> None:
+    """The WAL-index is of another boot, and the manifest has no row: only the commits behind the hole tell."""
+    await crashed_after(await open_process(), 10)
+    in_another_boot(folder)
+    wal = active_wal(folder)
+    last = walk(wal).commits[-commits_behind - 1]
+    zero(wal, HEADER_BYTES + (last - 1) * FRAME_BYTES, HEADER_BYTES + last * FRAME_BYTES)
+
+    for _ in range(2):
+        with pytest.raises(DamagedError, match=rf"{commits_behind} commits beyond it cannot be read"):
+            await open_process()
+
+
+async def test_a_hole_of_zeros_in_the_last_commit_is_a_torn_commit(
+    open_process: OpenProcess, folder: Path, crashed_after: CrashedAfter
+) -> None:
+    """The disk wrote the last frame of the commit under way, and not the first."""
+    await crashed_after(await open_process(), 10)
+    in_another_boot(folder)
+    wal = active_wal(folder)
+    before, last = walk(wal).commits[-2:]
+    assert last - before > 1
+    zero(wal, HEADER_BYTES + before * FRAME_BYTES, HEADER_BYTES + (before + 1) * FRAME_BYTES)
+
+    rig = await open_process()
+
+    assert rig.report is not None
+    assert kinds(rig) == ["unclean_stop", "torn_tail"]
+    assert len(rig.rows) == 9
+
+
+@pytest.mark.parametrize("frames", [0, 1])
+async def test_zeros_at_the_beginning_of_a_wal_stop_every_start(
+    open_process: OpenProcess, folder: Path, crashed_after: CrashedAfter, frames: int
+) -> None:
+    await crashed_after(await open_process(), 10)
+    in_another_boot(folder)
+    zero(active_wal(folder), 0, HEADER_BYTES + frames * FRAME_BYTES)
+
+    for _ in range(2):
+        with pytest.raises(DamagedError, match=r"commits beyond it cannot be read"):
+            await open_process()
+
+
+async def test_zeros_that_were_filled_in_ahead_are_no_finding(
+    open_process: OpenProcess, folder: Path, crashed_after: CrashedAfter
+) -> None:
+    """Also in the active and the prepared segment of a broker that died before its first commit."""
+    for commits in (0, 3):
+        await crashed_after(await open_process(), commits)
+
+        rig = await open_process()
+
+        assert kinds(rig) == ["unclean_stop"]
+        assert len(rig.rows) == commits
+        await crash(rig)

@@ -27,7 +27,7 @@ async def test_an_io_error_is_never_retried_and_ends_everything(
         error.sqlite_errorname = "SQLITE_IOERR_FSYNC"
         raise error
 
-    monkeypatch.setattr(broker.process.service.log.writer.active, "_insert", fail)
+    monkeypatch.setattr(broker.process.service.log.writer.active, "insert", fail)
 
     rig.send(1, 1, 1)
     rig.log.flush()
@@ -46,7 +46,7 @@ async def test_a_batch_is_not_reported_before_its_commit_returned(start: StartBr
     broker = await start()
     rig = broker.rig
     writer = broker.process.service.log.writer
-    raw_insert = writer.active._insert  # pyright: ignore[reportPrivateUsage]
+    raw_insert = writer.active.insert
     may_return = asyncio.Event()
     loop = asyncio.get_running_loop()
     committed = asyncio.Event()
@@ -57,7 +57,7 @@ async def test_a_batch_is_not_reported_before_its_commit_returned(start: StartBr
         asyncio.run_coroutine_threadsafe(may_return.wait(), loop).result()
         return done
 
-    writer.active._insert = insert_and_wait  # pyright: ignore[reportAttributeAccessIssue, reportPrivateUsage]
+    writer.active.insert = insert_and_wait  # pyright: ignore[reportAttributeAccessIssue]
     rig.send(1, 0, 1)
     rig.log.flush()
     await committed.wait()

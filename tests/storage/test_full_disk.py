@@ -9,6 +9,7 @@ from msgspec import structs
 
 from cmqd.log.values import Durability
 from cmqd.storage.data_folder import Disk
+from cmqd.storage.disk_space import SEAL_MARGIN_BYTES
 from cmqd_segment.manifest import SegmentState
 from cmqd_segment.schema import open_read_only
 from support.eventually import eventually
@@ -33,6 +34,26 @@ class SmallDisk(Disk):
         free = self.size - used
         self.least = min(self.least, free)
         return free
+
+
+@pytest.mark.parametrize("size", [40, 2050, 57_000], ids=["small", "above half a page", "large"])
+async def test_a_seal_begins_only_with_room_for_all_its_pages(start: StartBroker, size: int) -> None:
+    """A copy that ends half-way leaves the disk full: the main file keeps its length, and the WAL too."""
+    broker = await start()
+    for position in range(60):
+        await broker.rig.store(1, position, 1, size)
+    log = broker.process.service.log
+    segment = log.writer.active
+    with contextlib.closing(open_read_only(segment.path, sealed=False)) as raw:
+        ((pages,),) = raw.execute("PRAGMA page_count").fetchall()
+        ((page_bytes,),) = raw.execute("PRAGMA page_size").fetchall()
+    growth = pages * page_bytes - segment.path.stat().st_size
+    assert growth > 0
+
+    broker.disk.free = growth + SEAL_MARGIN_BYTES - 1
+    assert not log.space.can_seal(segment)
+    broker.disk.free += 1
+    assert log.space.can_seal(segment)
 
 
 async def test_room_is_said_to_be_short_before_sends_are_refused(start: StartBroker) -> None:

@@ -5,18 +5,19 @@ from pathlib import Path
 import pytest
 
 from cmqd.storage.errors import DamagedError
-from support.damage import active_wal, crash, crashed_after, flip, in_another_boot, kinds, manifest_knows
+from support.damage import CrashedAfter, active_wal, crash, flip, in_another_boot, kinds, manifest_knows
 from support.log_rig import LogRig, OpenProcess, ProcessPlace
+from support.wals import cut, end_of_frames
 
 pytestmark = pytest.mark.system
 
 
 async def test_without_fsync_an_emptied_wal_after_a_loss_of_power_is_told_and_the_start_goes_on(
-    open_process: OpenProcess, folder: Path
+    open_process: OpenProcess, folder: Path, crashed_after: CrashedAfter
 ) -> None:
     await crashed_after(await open_process(durability="os"), 10)
     manifest_knows(folder, 1, 8)
-    active_wal(folder).write_bytes(b"")
+    cut(active_wal(folder), 0)
     in_another_boot(folder)
 
     rig = await open_process(durability="os")
@@ -28,11 +29,11 @@ async def test_without_fsync_an_emptied_wal_after_a_loss_of_power_is_told_and_th
 
 
 async def test_without_fsync_an_emptied_wal_in_the_same_boot_stops_the_start(
-    open_process: OpenProcess, folder: Path
+    open_process: OpenProcess, folder: Path, crashed_after: CrashedAfter
 ) -> None:
     """Without a power loss the page cache cannot have lost a write."""
     await crashed_after(await open_process(durability="os"), 10)
-    active_wal(folder).write_bytes(b"")
+    cut(active_wal(folder), 0)
 
     with pytest.raises(DamagedError, match=r"is empty, but \d+ frames"):
         await open_process(durability="os")
@@ -49,12 +50,12 @@ async def test_without_fsync_a_crash_of_the_broker_alone_loses_nothing(open_proc
 
 
 async def test_without_fsync_a_loss_with_the_power_is_told_and_the_start_goes_on(
-    open_process: OpenProcess, folder: Path
+    open_process: OpenProcess, folder: Path, crashed_after: CrashedAfter
 ) -> None:
     await crashed_after(await open_process(durability="os"), 20)
     in_another_boot(folder)
     wal = active_wal(folder)
-    flip(wal, wal.stat().st_size // 2)
+    flip(wal, end_of_frames(wal) // 2)
 
     rig = await open_process(durability="os")
 
@@ -65,12 +66,12 @@ async def test_without_fsync_a_loss_with_the_power_is_told_and_the_start_goes_on
 
 
 async def test_rows_lost_in_a_power_failure_are_no_damage_at_the_next_start_either(
-    open_process: OpenProcess, folder: Path
+    open_process: OpenProcess, folder: Path, crashed_after: CrashedAfter
 ) -> None:
     await crashed_after(await open_process(durability="os"), 20)
     in_another_boot(folder)
     wal = active_wal(folder)
-    flip(wal, wal.stat().st_size // 2)
+    flip(wal, end_of_frames(wal) // 2)
     first = LogRig(ProcessPlace(folder, durability="os").log())
     await first.log.open()
     await crash(first)

@@ -12,11 +12,11 @@ from cmqd.storage import ipc
 from cmqd.storage.process_log import StorageProcessLog
 from support.log_rig import settings_for
 
-SEGMENT = SegmentReport(1, 1, 5, 5, 4096, 0, b"")
+SEGMENT = SegmentReport(1, 1, 5, 0, 0, 5, 4096, True, b"")
 
 
 class ToldProcess:
-    """The other ends of the two sockets, without a process."""
+    """The other ends of the three sockets, without a process."""
 
     pid = 0
 
@@ -26,9 +26,11 @@ class ToldProcess:
         self.heads: asyncio.Queue[ipc.AnyHead] = asyncio.Queue()
         """Frames of the log, in their order."""
         self.control: ipc.Channel
+        self.commits: socket.socket
 
-    def start(self, control: socket.socket, pages: socket.socket) -> "ToldProcess":
+    def start(self, control: socket.socket, pages: socket.socket, commits: socket.socket) -> "ToldProcess":
         if not self._dies_at_once:
+            self.commits = commits.dup()
             self._attaching = asyncio.ensure_future(self._attach(control.dup(), pages.dup()))
         return self
 
@@ -64,6 +66,7 @@ async def test_a_segment_whose_seal_ends_while_it_is_dropped_is_not_offered_agai
     assert log.closed_segments() == []
     await log.kill()
     process.control.close()
+    process.commits.close()
 
 
 async def test_a_process_that_ends_before_it_is_asked_to_open_fails_the_opening(tmp_path: Path) -> None:
@@ -71,3 +74,25 @@ async def test_a_process_that_ends_before_it_is_asked_to_open_fails_the_opening(
 
     with pytest.raises(LogFailed, match="ended unexpectedly"):
         await log.open()
+
+
+async def test_a_request_for_the_active_segment_fails_with_the_log(tmp_path: Path) -> None:
+    process = ToldProcess()
+    log = StorageProcessLog(settings_for(tmp_path), process.start)
+    opening = asyncio.create_task(log.open())
+    assert isinstance(await process.heads.get(), ipc.Open)
+    process.control.send(ipc.Opened(RecoveryReport(False, True, 0, 5, False), 5, [SEGMENT]))
+    await opening
+    first, second = (asyncio.create_task(log.active_segment()) for _ in range(2))
+    requests = [await process.heads.get() for _ in range(2)]
+    assert [type(request) for request in requests] == [ipc.DescribeActive] * 2
+    process.control.send(ipc.ActiveSegment(requests[1].request_id, None))  # type: ignore[union-attr]
+    assert await second is None
+
+    process.control.send(ipc.Failed("LogFailed", "the disk failed"))
+
+    with pytest.raises(LogFailed, match="the disk failed"):
+        await first
+    await log.kill()
+    process.control.close()
+    process.commits.close()

@@ -16,7 +16,7 @@ from cmqd.log.values import Durability
 from cmqd.storage import reading_connection
 from cmqd.storage.reading_connection import open_reading
 from cmqd.storage.row_builder import RowBuilder
-from cmqd.storage.segment import Committed, LogRow, WritableSegment, create_segment
+from cmqd.storage.segment import LogRow, WritableSegment, create_segment
 from cmqd.storage.segment_reader import DECODED_AT_A_TIME, ROW_OVERHEAD_BYTES, Answer, RowCache, SegmentReader
 from cmqd_segment.rows import encode_records
 from cmqd_segment.schema import SegmentFormatError, open_read_only
@@ -33,9 +33,8 @@ async def segment_with(folder: Path, rows: int) -> WritableSegment:
         builder.add([record], encode_records([record]), bodies, sum(map(len, bodies)), NOW_MS)
         row = builder.close()
         log_rows.append(LogRow(lsn, row.time_ms, row.messages, row.queues, row.meta, row.data))
-    done: asyncio.Future[Committed] = asyncio.get_running_loop().create_future()
-    segment.commit(log_rows, done)
-    segment.committed(log_rows, (await done).wal_bytes)
+    committed = await segment.connection.run(segment.insert, log_rows)
+    segment.committed(log_rows, committed.wal_bytes)
     return segment
 
 

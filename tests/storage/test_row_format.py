@@ -24,6 +24,7 @@ from cmqd_segment.rows import (
     sent_runs,
     stored_messages,
 )
+from cmqd_types.audit import AuditEntry
 from cmqd_types.messages import CopyOf, Origin
 from support.log_rig import NOW_MS, body, deleted, sent
 
@@ -104,6 +105,9 @@ def one_of_each() -> list[records.AnyRecord]:
         records.ScheduleFired(1, NOW_MS, NOW_MS + 1, 0, 0, "queue 'q' does not exist; create it first"),
         records.SchedulePlanned(1, NOW_MS, NOW_MS + 5),
         records.TotalsReset(NOW_MS),
+        records.Administered(
+            AuditEntry(7, NOW_MS, "account", "admin", "AKID" + "x" * 32, "[::1]:65535", "set_key_enabled", "k", "a=b")
+        ),
     ]
 
 

@@ -1,5 +1,6 @@
 """Telling a torn tail from damage, on write-ahead logs that SQLite wrote."""
 
+import random
 import sqlite3
 import subprocess
 import sys
@@ -8,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from cmqd.storage.walcheck import find_lack, judge, read_index, walk
+from support.wals import FRAME_BYTES, cut, end_of_frames, fill_ahead
 
 COMMITS = 12
-FRAME_BYTES = 24 + 4096
 
 WRITER = f"""
 import os, sqlite3, sys
@@ -33,10 +34,12 @@ def crashed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture
-def database(crashed: Path, tmp_path: Path) -> Path:
+@pytest.fixture(params=["as written", "filled ahead"])
+def database(crashed: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     for suffix in ("", "-wal"):
         (tmp_path / f"log.db{suffix}").write_bytes(crashed.with_name(crashed.name + suffix).read_bytes())
+    if request.param == "filled ahead":
+        fill_ahead(tmp_path / "log.db-wal")
     return tmp_path / "log.db"
 
 
@@ -87,13 +90,12 @@ def test_looking_changes_nothing(database: Path) -> None:
     assert (wal_of(database).read_bytes(), database.read_bytes()) == before
 
 
-@pytest.mark.parametrize("cut", range(1, 9))
-def test_a_wal_cut_anywhere_in_its_last_commit_is_a_torn_tail(database: Path, cut: int) -> None:
+@pytest.mark.parametrize("eighths", range(1, 9))
+def test_a_wal_cut_anywhere_in_its_last_commit_is_a_torn_tail(database: Path, eighths: int) -> None:
     found = walk(wal_of(database))
     last_commit = found.commits[-1] - found.commits[-2]
     wal = wal_of(database)
-    with wal.open("r+b") as file:
-        file.truncate(wal.stat().st_size - cut * last_commit * FRAME_BYTES // 8)
+    cut(wal, end_of_frames(wal) - eighths * last_commit * FRAME_BYTES // 8)
 
     cut_walk = walk(wal)
     accepted, rows = accepted_of(database)
@@ -151,6 +153,45 @@ def test_frames_of_an_earlier_use_of_the_file_are_not_damage(tmp_path: Path) -> 
     assert judge(found, accepted).commits_beyond == 0
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_any_sectors_of_a_torn_commit_are_no_damage(database: Path, seed: int) -> None:
+    """As after a loss of power in the last commit, in a WAL that had zeros in its place or had no bytes there."""
+    wal = wal_of(database)
+    whole = wal.read_bytes()
+    begin = 32 + walk(wal).commits[-2] * FRAME_BYTES
+    end = end_of_frames(wal)
+    chance = random.Random(seed)
+    content = bytearray(whole)
+    content[begin:end] = bytes(end - begin)
+    for sector in range(begin // 512, -(-end // 512)):
+        if chance.random() < 0.7:
+            start, stop = max(begin, 512 * sector), min(end, 512 * (sector + 1))
+            content[start:stop] = whole[start:stop]
+    wal.write_bytes(content)
+
+    found = walk(wal)
+    accepted, rows = accepted_of(database)
+
+    assert rows in ((COMMITS, COMMITS - 1) if content == whole else (COMMITS - 1,))
+    assert not judge(found, accepted or 0).damaged
+    assert 0 <= judge(found, accepted or 0).frames_beyond <= found.commits[-1]
+
+
+def test_a_wal_of_zeros_alone_is_empty(tmp_path: Path) -> None:
+    """A prepared segment that was filled ahead: its tables are in the main file."""
+    path = tmp_path / "log.db"
+    script = WRITER.split("for lsn")[0] + "os._exit(0)"
+    subprocess.run([sys.executable, "-c", script, str(path)], check=True)
+    fill_ahead(wal_of(path))
+    index = read_index(path.with_name("log.db-shm"))
+    found = walk(wal_of(path))
+
+    assert (found.frames, found.commits) == (0, [])
+    assert index is not None
+    assert find_lack(wal_of(path), found, index) is None
+    assert accepted_of(path) == (0, 0)
+
+
 def test_an_empty_wal_has_nothing_in_it(tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
 
@@ -173,17 +214,19 @@ def test_a_whole_wal_lacks_nothing_that_its_index_names(left_behind: Path) -> No
     assert lack_of(left_behind) is None
 
 
-@pytest.mark.parametrize("cut", [1, FRAME_BYTES, 5 * FRAME_BYTES, 20 * FRAME_BYTES])
-def test_a_wal_that_is_shorter_than_its_index_says_lacks_something(left_behind: Path, cut: int) -> None:
+@pytest.mark.parametrize("lost", [1, FRAME_BYTES - 24, FRAME_BYTES, 5 * FRAME_BYTES, 20 * FRAME_BYTES])
+def test_a_wal_that_is_shorter_than_its_index_says_lacks_something(left_behind: Path, lost: int) -> None:
     wal = wal_of(left_behind)
-    with wal.open("r+b") as file:
-        file.truncate(wal.stat().st_size - cut)
+    is_filled = wal.stat().st_size > end_of_frames(wal)
+    cut(wal, end_of_frames(wal) - lost)
 
-    assert "ends after frame" in (lack_of(left_behind) or "")
+    # In a WAL that was filled ahead a frame without a part of its page has a header still.
+    is_torn = is_filled and lost < FRAME_BYTES
+    assert ("is damaged before frame" if is_torn else "ends after frame") in (lack_of(left_behind) or "")
 
 
 def test_a_wal_that_is_empty_or_missing_although_its_index_has_frames_lacks_something(left_behind: Path) -> None:
-    wal_of(left_behind).write_bytes(b"")
+    cut(wal_of(left_behind), 0)
     assert "is empty" in (lack_of(left_behind) or "")
 
     wal_of(left_behind).unlink()

@@ -41,6 +41,7 @@ class Receive(msgspec.Struct, frozen=True):
     max_messages: int = 1
     wait_ms: int | None = 0
     visibility_timeout_ms: int | None = None
+    acknowledge: list[int] | None = None
 
 
 def send(
@@ -88,9 +89,10 @@ def receive(
     wait_ms: int | None,
     visibility_timeout_ms: int | None,
     now_ms: int,
+    acknowledge: list[int] | None = None,
 ) -> Outcome[list[ReceivedMessage] | Waiting]:
     """Receive; a refusal is raised."""
-    request = Receive(max_messages, wait_ms, visibility_timeout_ms)
+    request = Receive(max_messages, wait_ms, visibility_timeout_ms, acknowledge)
     return _only(broker.receive_all(account, name, [request], [waiter_id], now_ms))
 
 

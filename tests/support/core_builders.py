@@ -39,7 +39,7 @@ from cmqd_segment.records import (
 )
 from cmqd_segment.rows import extra_bytes, sent_runs, stored_messages
 from cmqd_types.messages import Headers, Labels, ReceivedMessage
-from cmqd_types.queues import RedriveStatus, Rewound
+from cmqd_types.queues import RedriveStatus, RewindPreview, Rewound
 from support import alone
 from support.invariants import check_broker
 
@@ -247,6 +247,12 @@ class Rig:
         """Page-ins included."""
         waiter_id = self._new_waiter()
         outcome = self.broker.rewind(ACCOUNT, name, waiter_id, time_ms, strict, self.now_ms)
+        return self._settled(waiter_id, self.done(outcome))
+
+    def preview_rewind(self, time_ms: int | None = None, name: str = "q") -> RewindPreview:
+        """Page-ins included."""
+        waiter_id = self._new_waiter()
+        outcome = self.broker.preview_rewind(ACCOUNT, name, waiter_id, time_ms, self.now_ms)
         return self._settled(waiter_id, self.done(outcome))
 
     def redrive(self, name: str = "dlq", target: str | None = None, max_per_second: int | None = None) -> RedriveStatus:

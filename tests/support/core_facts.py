@@ -28,6 +28,10 @@ def facts(broker: Broker) -> dict[str, Any]:
             account: (astuple(totals.queues), astuple(totals.topics), astuple(totals.subscriptions))
             for account, totals in sorted(broker.facts.gone_totals.by_account.items())
         },
+        "audit trail": (
+            [entry for block in broker.facts.audit_trail.blocks() for entry in block],
+            broker.facts.audit_trail.next_id,
+        ),
         "clock offset": broker.facts.clock_offset_ms,
     }
 

@@ -1,12 +1,18 @@
 """Damage to a data folder: crashes, flipped bits, broken pages, spoilt rows."""
 
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import TypeAlias
 
 from msgspec import structs
 
 from cmqd.storage.process_log import StorageProcessLog
 from cmqd_segment.manifest import SegmentState, read_manifest, write_manifest
 from support.log_rig import LogRig, ProcessPlace
+from support.wals import end_of_frames
+
+CrashedAfter: TypeAlias = Callable[[LogRig, int], Awaitable[None]]
+"""Make this number of commits and crash; the fixture ``crashed_after`` does so with and without zeros ahead."""
 
 
 async def crash(rig: LogRig) -> None:
@@ -24,19 +30,13 @@ def flip(path: Path, offset: int) -> None:
 
 
 def active_wal(folder: Path) -> Path:
-    """The longest WAL."""
-    return max((folder / "segments").glob("*.db-wal"), key=lambda path: path.stat().st_size)
+    """The WAL with the most frames."""
+    return max((folder / "segments").glob("*.db-wal"), key=end_of_frames)
 
 
 def kinds(rig: LogRig) -> list[str]:
     assert rig.report is not None
     return [finding.kind for finding in rig.report.findings]
-
-
-async def crashed_after(rig: LogRig, commits: int) -> None:
-    for index in range(commits):
-        await rig.store(1, 10 * index, 10, 1000)
-    await crash(rig)
 
 
 def in_another_boot(folder: Path) -> None:

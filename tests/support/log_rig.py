@@ -234,14 +234,14 @@ class InProcess:
         self.service = StorageService(self.pid, disk)
         self.task: asyncio.Task[int] | None = None
 
-    def start(self, control: socket.socket, pages: socket.socket) -> "InProcess":
+    def start(self, control: socket.socket, pages: socket.socket, commits: socket.socket) -> "InProcess":
         # The log closes its copies of these ends, as after an exec.
-        self.task = asyncio.create_task(self._run(control.dup(), pages.dup()))
+        self.task = asyncio.create_task(self._run(control.dup(), pages.dup(), commits.dup()))
         return self
 
-    async def _run(self, control: socket.socket, pages: socket.socket) -> int:
+    async def _run(self, control: socket.socket, pages: socket.socket, commits: socket.socket) -> int:
         try:
-            return await self.service.run(control, pages)
+            return await self.service.run(control, pages, commits)
         finally:
             await self.service.release()
 

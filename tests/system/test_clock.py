@@ -35,6 +35,9 @@ async def lived(data: Path, now_ms: int, offset_ms: int = 0) -> None:
     broker = Broker(accounts.handle_key)
     log = StorageProcessLog(StorageSettings.of(Settings(data=data)))
     await log.open()
+    # To the end: before it, ``close`` ends the storage process as a crash would, perhaps before the commit.
+    async for _ in log.recover():
+        pass
     outcomes = [
         broker.create_queue(ADMIN, "jobs", {"rewind_ms": HOUR_MS, "retention_ms": 24 * HOUR_MS}, now_ms),
         alone.send(broker, ADMIN, "jobs", [b"deleted", b"leased", b"active"], None, None, 0, 0, now_ms),

@@ -100,7 +100,7 @@ async def run_block(text: str, names: dict[str, Any]) -> None:
 
 
 async def test_the_programs_of_the_client_page_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    program, request, replier, consumer, stream, imports, typed, gauges = blocks_to_run(
+    program, request, replier, consumer, riding, stream, imports, typed, gauges = blocks_to_run(
         ROOT / "docs/client.md", "python"
     )
     exec(compile(imports, "client.md", "exec"), {})
@@ -127,21 +127,29 @@ async def test_the_programs_of_the_client_page_run(tmp_path: Path, capsys: pytes
                     running.cancel()
             assert capsys.readouterr().out == "b'43 apples'\n"
 
+            await orders.send(b"44 apples")
+            await run_block(riding.replace("wait=20", "wait=0"), {"queue": orders})
+            assert capsys.readouterr().out == "b'44 apples'\n"
+            attributes = await orders.attributes()
+            assert attributes.active + attributes.in_flight == 0
+
             exec(compile(typed, "client.md", "exec"), names)
             await names["work"](client)
             assert capsys.readouterr().out == "espresso\n"
             exec(compile(gauges, "client.md", "exec"), names)
-            assert names["gauges"](client)["messages_sent"] == 5
+            assert names["gauges"](client)["messages_sent"] == 6
 
 
 async def test_the_programs_of_the_topics_page_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    publishing, looking, verifying = blocks_to_run(ROOT / "docs/topics.md", "python")
+    publishing, matching, looking, verifying = blocks_to_run(ROOT / "docs/topics.md", "python")
     with RunningBroker(tmp_path, "--durability", "os") as broker:
         async with connect(broker.url) as client:
             await client.create_queue("orders")
             await run_block(publishing, {"client": client})
             copies = await client.queue("orders").receive(16)
             published = capsys.readouterr().out.split()
+            await run_block(matching, {"client": client})
+            matched_subscriptions = capsys.readouterr().out.splitlines()
             partner = await client.topic("shop").subscribe("partner", queue="orders")
             await partner.pause()
             sent = await client.topic("shop").publish(b"order 9 was paid", tags=["paid"])
@@ -154,6 +162,7 @@ async def test_the_programs_of_the_topics_page_run(tmp_path: Path, capsys: pytes
     (copy,) = (delivery.split() for delivery in deliveries if delivery.startswith("billing"))
     assert (copy[1], copy[2][:4], copy[3]) == ("delivered", "Msg-", "None")
     assert "partner waiting None None" in deliveries
+    assert [line.split()[0] for line in matched_subscriptions] == ["partner"]
     message_id, matched, secret = published
     assert (message_id[:4], matched, secret[:6]) == ("Msg-", "1", "whsec_")
     assert [copy.body for copy in copies] == [b"order 1 was paid"]

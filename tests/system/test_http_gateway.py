@@ -187,7 +187,7 @@ async def test_with_tls_the_gateway_speaks_https_and_follows_reloads_of_the_brok
         address = (ready["host"], ready["port"])
         shown.append(await asyncio.to_thread(shown_certificate, *address))
         assert await asyncio.to_thread(status_of, ready) == 400, "plain HTTP is refused"
-        assert await asyncio.to_thread(lambda: status_of(ready, tls=True)) == 404
+        assert await asyncio.to_thread(lambda: status_of(ready, tls=True)) == 307, "the way to the console"
 
         use("second", "debug")
         server.send_signal(signal.SIGHUP)

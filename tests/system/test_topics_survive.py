@@ -201,3 +201,43 @@ async def test_dropped_messages_and_errors_survive_every_kill_nine(tmp_path: Pat
                         assert told == dict.fromkeys(("small", "paused"), ("dropped", "operator"))
                     else:
                         assert told == {"small": ("in_retry", None), "paused": ("waiting", None)}
+
+
+async def test_a_pause_holds_over_every_kill_nine_and_its_messages_come_after_the_end(tmp_path: Path) -> None:
+    async with WebhookReceiver() as receiver:
+        with RunningServer(tmp_path, LOOPBACK) as server:
+            async with connect(server.url) as client:
+                topic = await client.create_topic("news")
+                await client.create_queue("copies")
+                await topic.subscribe("copies", queue="copies", filter_tags=["held"])
+                await topic.subscribe("held", url=receiver.url("/held"), filter_tags=["held"])
+                await topic.subscribe("open", url=receiver.url("/open"), filter_tags=["open"])
+            for number in range(3):
+                async with connect(server.url) as client:
+                    topic = client.topic("news")
+                    for name in ("copies", "held"):
+                        await topic.subscription(name).pause()
+                    await topic.publish(b"before %d" % number, tags=["held"])
+                server.kill()
+                server.start()
+                async with connect(server.url) as client:
+                    topic = client.topic("news")
+                    await topic.publish(b"after %d" % number, tags=["held"])
+                    fates = {one.subscription: one.fate for one in await topic.match(tags=["held"])}
+                    assert fates == {"copies": "paused", "held": "paused", "open": "no_match"}
+                    # The broker posts: an open subscription of the same start is served.
+                    await topic.publish(b"open", tags=["open"])
+                    received = await receiver.wait_for(3 * number + 1)
+                    assert [one.target for one in received].count("/open") == number + 1
+                    assert (await topic.subscription("held").info()).waiting == 2
+                    assert await client.queue("copies").receive(16, wait=0) == []
+
+                    for name in ("copies", "held"):
+                        await topic.subscription(name).resume()
+                    held = [json.loads(one.body)["msgBody"] for one in (await receiver.wait_for(3 * number + 3))[-2:]]
+                    assert sorted(held) == [f"after {number}", f"before {number}"]
+                    copies = await client.queue("copies").receive(16, wait=5)
+                    copies += await client.queue("copies").receive(16, wait=5) if len(copies) < 2 else []
+                    assert sorted(copy.body for copy in copies) == [b"after %d" % number, b"before %d" % number]
+                    for copy in copies:
+                        await copy.delete()

@@ -1,4 +1,4 @@
-"""The demos: ``python -m cmqd_bench.demo [--spark] [--input FILE] [--messages N]``.
+"""The demos: ``python -m cmqd_bench.demo [--spark | --console] [--input FILE] [--messages N]``.
 
 Exit code 0 if the proof holds, 1 if a check fails or the demo could not finish, 2 for unusable input.
 """
@@ -29,6 +29,8 @@ def build_parser() -> argparse.ArgumentParser:
     """Return the command line."""
     parser = argparse.ArgumentParser(prog="cmqd_bench.demo", description="Kill a broker under load; lose no message.")
     parser.add_argument("--spark", action="store_true", help="read the log of a broker with Spark instead")
+    parser.add_argument("--console", action="store_true", help="a lively broker with its console, until Ctrl-C")
+    parser.add_argument("--no-browser", action="store_true", help="with --console: open no browser")
     parser.add_argument("--input", type=Path, metavar="FILE", help="NDJSON: objects with a body, or any JSON lines")
     messages = whole(kill.FEWEST, MOST_MESSAGES)
     parser.add_argument("--messages", type=messages, default=MESSAGES, help="number of messages (%(default)s)")
@@ -43,6 +45,11 @@ def main() -> int:
     console = Console(highlight=False)
     signal.signal(signal.SIGTERM, _terminate)
     try:
+        if arguments.console:
+            from cmqd_bench.demo.console import run_demo as run_shop
+
+            run_shop(console, arguments.scratch, open_browser=not arguments.no_browser)
+            return HELD
         source = json_lines(arguments.input) if arguments.input else repository_source()
         if arguments.spark:
             from cmqd_bench.demo.spark import run_demo
@@ -59,7 +66,8 @@ def main() -> int:
             console.print(f"the demo failed: {error!r}", style="bold red", markup=False)
         return BROKEN
     except KeyboardInterrupt:
-        return INTERRUPTED
+        # Ctrl-C is the only end of the shop.
+        return HELD if arguments.console else INTERRUPTED
     return HELD if holds else BROKEN
 
 

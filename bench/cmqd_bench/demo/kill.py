@@ -234,7 +234,7 @@ class Journey:
     async def _endpoint(self) -> AsyncGenerator[str]:
         """Run the endpoint of the URL subscriber and yield its URL."""
         loop = asyncio.get_running_loop()
-        server = await loop.create_server(lambda: _Hook(self._on_push), "127.0.0.1", 0)
+        server = await loop.create_server(lambda: Hook(self._on_push), "127.0.0.1", 0)
         try:
             yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/hook"
         finally:
@@ -267,7 +267,7 @@ class Journey:
         )
 
 
-class _Hook(asyncio.Protocol):
+class Hook(asyncio.Protocol):
     """A connection to the endpoint: every push is recorded, then answered."""
 
     def __init__(self, on_push: Callable[[Mapping[str, str], bytes], None]) -> None:
@@ -367,4 +367,6 @@ def run_demo(source: Source, messages: int, console: Console, scratch: Path | No
     with broker_folder(root) as broker:
         journey = uvloop.run(run(broker))
     console.print(closing_table(journey, time.monotonic() - started))
+    console.print("Look inside a broker at work, in a browser: [bold]make demo-console[/bold]")
+    console.print("Or run one for yourself: [bold]make serve[/bold], and in a second terminal: cmq console --open")
     return journey.books.hold

@@ -1,7 +1,7 @@
 """cycle: durable send, long-poll receive, durable delete, all at once."""
 
 from cmqd_bench.broker import Broker
-from cmqd_bench.load import Consumer, Gate, Producer
+from cmqd_bench.load import AcknowledgingConsumer, Consumer, Gate, Producer
 from cmqd_bench.measure import Round
 from cmqd_bench.options import Options
 from cmqd_bench.session import Session, running
@@ -18,7 +18,8 @@ async def load(session: Session, options: Options, queue: str) -> None:
     gate = Gate(AHEAD * options.connections * options.batch)
     producing = await session.connect(options.connections)
     consuming = await session.connect(options.connections)
-    consumers = [Consumer(each, queue, options.batch, session.tally, gate=gate) for each in consuming]
+    kind = AcknowledgingConsumer if options.acknowledge else Consumer
+    consumers = [kind(each, queue, options.batch, session.tally, gate=gate) for each in consuming]
     producers = [
         Producer(each, SendTemplate(queue, batch=options.batch, size=options.body), session.tally, gate)
         for each in producing
@@ -30,7 +31,7 @@ async def load(session: Session, options: Options, queue: str) -> None:
 
 
 async def run(options: Options, broker: Broker) -> Round:
-    """Run a round; a message is completed when its delete was answered."""
+    """Run a round; a message is completed when its delete was answered, by itself or in the reply to a receive."""
     async with running(broker) as session:
         queue = await session.create_queue("cycle")
         await load(session, options, queue)

@@ -1,5 +1,7 @@
 """metrics: /metrics of a gateway before a broker with many queues, and the native latency meanwhile.
 
+``--path`` reads something else in place of ``/metrics``: a list of the JSON API, for example.
+
 The broker has N queues with a message in every queue. An open loop sends messages to a further queue at a fixed rate,
 first alone, then while a client reads ``/metrics`` repeatedly with a pause of ``PAUSE_SECONDS``, far more often than a
 monitoring system does. The latencies of the report are from the second phase; ``alone_p99_ms`` is from the first.
@@ -44,10 +46,10 @@ async def _fill(url: str, names: list[str], body: int) -> None:
         await asyncio.gather(*(send_some() for _ in range(AT_ONCE)))
 
 
-async def _read(server: HttpServer, authorization: str, taken: list[tuple[float, int]]) -> None:
-    """Read ``/metrics`` until cancelled; record the seconds and the bytes of every answer."""
+async def _read(server: HttpServer, path: str, authorization: str, taken: list[tuple[float, int]]) -> None:
+    """Read a path until cancelled; record the seconds and the bytes of every answer."""
     caller = HttpCaller(server.host, server.port)
-    request = f"GET /metrics HTTP/1.1\r\nHost: {server.host}\r\nAuthorization: {authorization}\r\n\r\n".encode()
+    request = f"GET {path} HTTP/1.1\r\nHost: {server.host}\r\nAuthorization: {authorization}\r\n\r\n".encode()
     try:
         while True:
             begun = time.perf_counter()
@@ -83,7 +85,7 @@ async def run(options: Options, broker: Broker) -> Round:
                 meter.start()
                 await session.guard.sleep(options.seconds)
                 alone = meter.finish(lambda tally: tally.received)
-                reading = asyncio.create_task(_read(server, authorization, taken))
+                reading = asyncio.create_task(_read(server, options.path, authorization, taken))
                 try:
                     meter.start()
                     gateway_before = cpu_seconds(server.pids)
@@ -97,7 +99,7 @@ async def run(options: Options, broker: Broker) -> Round:
                     with contextlib.suppress(asyncio.CancelledError):
                         await reading
     if not taken:
-        raise TimeoutError(f"/metrics did not answer within {options.seconds:.0f} s")
+        raise TimeoutError(f"{options.path} did not answer within {options.seconds:.0f} s")
     # The broker's CPU beyond the CPU of the load: the load was the same in the first phase.
     broker_seconds = max(0.0, result.server_cpu_seconds - alone.server_cpu_seconds)
     milliseconds = sorted(seconds * 1000 for seconds, _ in taken)

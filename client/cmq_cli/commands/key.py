@@ -53,6 +53,16 @@ async def list_keys(*, account: Owner = None, session: CurrentSession) -> None:
     session.output.listing([as_document(key) for key in keys], *table)
 
 
+@app.command
+async def show(*, session: CurrentSession) -> None:
+    """Show your own key: account, roles and names, without its secret."""
+    async with session.client() as client:
+        key = await client.accounts.own_key()
+    pairs = {"secret id": key.secret_id, "account": key.account, "roles": ", ".join(key.roles)}
+    pairs |= {"names": ", ".join(key.names), "region": key.region}
+    session.output.facts(as_document(key), pairs)
+
+
 @app.command(name="set")
 async def set_roles(
     secret_id: KeyId,

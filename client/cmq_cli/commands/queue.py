@@ -7,16 +7,29 @@ import msgspec
 from cyclopts import App, Parameter
 
 from cmq_cli.exitcodes import CommandFailed, ExitCode
-from cmq_cli.nouns import as_document, created_remark, delete_each, differences_shown, existing, show_details, table_of
-from cmq_cli.options import FIRST_PAGE, CurrentSession, Ensure, Paging, QueueName, Yes
+from cmq_cli.nouns import (
+    as_document,
+    created_remark,
+    delete_each,
+    differences_shown,
+    existing,
+    label,
+    show_details,
+    table_of,
+)
+from cmq_cli.options import FIRST_PAGE, CurrentSession, Ensure, Flag, Paging, QueueName, Yes
 from cmq_cli.output import Output
 from cmq_cli.session import Seconds
-from cmq_cli.values import counted, show_duration
+from cmq_cli.values import counted, from_ms, show_count, show_duration
 from cmqd_client import Client, QueueAttributes, QueueInfo
+from cmqd_client.queue_summaries import QueueSummaryPage
+from cmqd_types.queues import QueueSelection, QueueSort
 
 app = App(name="queue", help="Create, list, show, change, clear and delete queues.")
 
 _COLUMNS = ("name", "active", "in_flight", "delayed", "oldest_message_time")
+_FIGURES = ("active", "in_flight", "delayed", "half", "waiting_receives", "arrived", "deleted", "dead_lettered")
+"""Columns of a sorted list."""
 _FIELDS = (
     *("name", "active", "in_flight", "delayed", "half", "rewindable", "oldest_message_time"),
     *("polling_wait", "visibility_timeout", "max_message_bytes", "retention", "delay", "max_backlog", "max_delayed"),
@@ -97,17 +110,53 @@ async def list_queues(
     *,
     paging: Paging = FIRST_PAGE,
     counts: Annotated[bool, Parameter(help="Show the message counts of each queue.")] = True,
+    sort: Annotated[
+        QueueSort | None,
+        Parameter(help="Sort by this figure, the largest first (names from A to Z); the list then shows all figures."),
+    ] = None,
+    ascending: Annotated[Flag, Parameter(help="With --sort: the smallest figures first.")] = False,
+    only: Annotated[QueueSelection | None, Parameter(help="Only queues of this kind; shows all figures.")] = None,
     session: CurrentSession,
-) -> None:
-    """List queues by name."""
+) -> ExitCode:
+    """List queues by name, or by a figure."""
     output = session.output
+    if ascending and sort is None:
+        raise CommandFailed("--ascending needs --sort", ExitCode.USAGE)
     async with session.client() as client:
+        if sort is not None or only is not None:
+            order = sort or "name"
+            descending = not ascending and order != "name"
+            summaries = await client.queue_summaries(
+                **vars(paging), sort=order, descending=descending, selection=only or "all"
+            )
+            _show_summaries(output, summaries)
+            output.remark_rest(paging.offset, len(summaries.queues), summaries.total)
+            return ExitCode.OK
         page = await client.queues(**vars(paging))
         infos = await existing(client.queue(name).attributes() for name in page) if counts else []
     documents: list[Any] = [as_document(info) for info in infos] if counts else [{"name": name} for name in page]
     table = table_of(infos, _COLUMNS) if counts else (["name"], [[name] for name in page])
     output.listing({"total": page.total, "queues": documents}, *table)
     output.remark_rest(paging.offset, len(page), page.total)
+    return ExitCode.OK
+
+
+def _show_summaries(output: Output, page: QueueSummaryPage) -> None:
+    documents: list[Any] = []
+    rows: list[list[str]] = []
+    for queue in page.queues:
+        oldest = None if queue.oldest_message_ms is None else from_ms(queue.oldest_message_ms)
+        document = as_document(queue)
+        document["name"] = document.pop("queue")
+        document["id"] = document.pop("queue_id")
+        del document["oldest_message_ms"]
+        document["create_time"] = from_ms(document.pop("created_ms"))
+        documents.append({**document, "oldest_message_time": oldest})
+        age = "-" if oldest is None else show_duration(max(0, round((page.time - oldest).total_seconds())))
+        figures = [getattr(queue, field) for field in _FIGURES]
+        rows.append([queue.queue, *map(show_count, figures), age])
+    columns = ["name", *(f"{label(field)}#" for field in _FIGURES), "age"]
+    output.listing({"total": page.total, "queues": documents}, columns, rows)
 
 
 @app.command

@@ -1,4 +1,4 @@
-"""``cmq segment``: the files of the log, read from the data folder; only ``seal`` sends a request to the server."""
+"""``cmq segment``: the segments of the log, asked of the server (``list``, ``seal``) or read from a data folder."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -7,12 +7,16 @@ import msgspec
 from cyclopts import App, Parameter
 
 from cmq_cli.exitcodes import CommandFailed, ExitCode
+from cmq_cli.nouns import as_document
 from cmq_cli.options import CurrentSession, DataPath, Repeated
+from cmq_cli.output import Output
 from cmq_cli.spark import connector_errors, show_unsealed
-from cmq_cli.values import from_ms, show_count, show_size, show_time
+from cmq_cli.values import counted, from_ms, show_count, show_size, show_time
+from cmqd_client.segments import Segment, SegmentPage
 from cmqd_segment.manifest import Manifest, SegmentEntry
 from cmqd_segment.newer import NewerFormatError
 from cmqd_segment.scan import readable_segments, sealed_segments
+from cmqd_types.segments import KeptFor
 from pyspark_cmqd.errors import CmqdSourceError, FolderError, OptionError, masked
 from pyspark_cmqd.folder import Folder
 
@@ -23,8 +27,74 @@ app = App(name="segment", help="The segments of the log: list, verify, seal and 
 
 
 @app.command(name="list")
-def list_segments(*, path: DataPath, session: CurrentSession) -> None:
-    """List the segments in the manifest of a data folder. Unsealed segments have no figures."""
+async def list_segments(
+    *, path: DataPath | None = None, after: int = 0, limit: int = 1000, session: CurrentSession
+) -> None:
+    """List segments of the log: of the server, with what keeps each on disk, or of a data folder.
+
+    Only the account admin can list the segments of the server. Unsealed segments of a folder have no figures.
+
+    Parameters
+    ----------
+    after
+        Of the server, only segments behind this number.
+    limit
+        Of the server, maximum number of segments: 1 to 1000.
+    """
+    if path is None:
+        async with session.client() as client:
+            _show_page(session.output, await client.segments(after=after, limit=limit))
+    else:
+        _list_folder(session.output, path)
+
+
+def _show_page(output: Output, page: SegmentPage) -> None:
+    columns = ("segment#", "state", "messages#", "size#", "from", "to", "kept for", "needed by")
+    rows = [
+        (
+            str(segment.number),
+            segment.state,
+            show_count(segment.messages),
+            show_size(segment.bytes),
+            show_time(segment.first_time),
+            show_time(segment.last_time),
+            ", ".join(_reason(segment, word) for word in segment.kept_for) or "nothing: about to be reclaimed",
+            _holders(segment),
+        )
+        for segment in page.segments
+    ]
+    output.listing(as_document(page), columns, rows)
+    if page.sends_refused_reason is not None:
+        output.warning(f"sends are refused: {page.sends_refused_reason}")
+    if page.next is not None:
+        output.remark(f"{len(page.segments):,} of {page.total:,} segments; --after {page.next} shows the next ones")
+
+
+def _reason(segment: Segment, word: str) -> str:
+    match word:
+        case KeptFor.ROWS:
+            return "new rows"
+        case KeptFor.MESSAGES:
+            return counted(segment.live, "message")
+        case KeptFor.REWIND:
+            return f"{segment.rewindable:,} rewindable"
+        case KeptFor.DELIVERIES:
+            return f"{segment.undelivered:,} to deliver"
+        case _:
+            # Also a word that a newer server has added.
+            return word
+
+
+def _holders(segment: Segment) -> str:
+    shown = [
+        f"{holder.account}/{holder.name}{' (topic)' if holder.is_topic else ''} {holder.live + holder.rewindable:,}"
+        for holder in segment.holders
+    ]
+    more = segment.holder_count - len(shown)
+    return ", ".join([*shown, f"{more:,} more"] if more else shown)
+
+
+def _list_folder(output: Output, path: str) -> None:
     _, manifest = _open(path)
     entries = readable_segments(manifest)
     document = {
@@ -35,10 +105,10 @@ def list_segments(*, path: DataPath, session: CurrentSession) -> None:
         "losses": manifest.losses,
     }
     columns = ("segment#", "state", "first row#", "last row#", "messages#", "size#", "from", "to")
-    session.output.listing(document, columns, map(_row, entries))
-    if not session.output.json:
+    output.listing(document, columns, map(_row, entries))
+    if not output.json:
         for loss in manifest.losses:
-            session.output.warning(f"rows {loss.first_lsn} to {loss.last_lsn} are lost: {loss.reason}")
+            output.warning(f"rows {loss.first_lsn} to {loss.last_lsn} are lost: {loss.reason}")
 
 
 @app.command

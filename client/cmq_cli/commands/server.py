@@ -1,11 +1,16 @@
 """``cmq status``: the state of the server."""
 
 from collections.abc import Mapping
-from typing import Any, Final, cast
+from typing import Annotated, Any, Final, cast
 
-from cmq_cli.options import CurrentSession
+from cyclopts import Parameter
+from msgspec.structs import asdict
+
+from cmq_cli.options import CurrentSession, Flag
 from cmq_cli.output import Output
+from cmq_cli.session import Session
 from cmq_cli.values import show_value
+from cmqd_client.inspection import Setting
 
 _SECTIONS: Final = {
     "Clients": ("connections", "waiting_receives", "held_replies", "checkers", "pushes_under_way"),
@@ -21,17 +26,46 @@ _SECTIONS: Final = {
 _OFFSET_WARNED_MS: Final = 60_000
 
 
-async def status(*, session: CurrentSession) -> None:
+async def status(
+    *,
+    settings: Annotated[
+        Flag, Parameter(help="Show the settings in force instead, with their origins. Only for admin.")
+    ] = False,
+    session: CurrentSession,
+) -> None:
     """Show the state of the server: version, durability, uptime, clients, storage, totals since its start.
 
     Accounts other than admin see only the first section.
     """
+    if settings:
+        await _show_settings(session)
+        return
     async with session.client() as client:
         status = await client.status()
     if session.output.json:
         session.output.document(dict(status))
     else:
         _show(session.output, status)
+
+
+async def _show_settings(session: Session) -> None:
+    async with session.client() as client:
+        settings = await client.settings()
+    document = [asdict(setting) for setting in settings]
+    rows = [
+        [
+            setting.name,
+            show_value(setting.name, setting.value),
+            _origin(setting),
+            show_value(setting.name, setting.default),
+        ]
+        for setting in settings
+    ]
+    session.output.listing(document, ["setting", "value", "origin", "default"], rows)
+
+
+def _origin(setting: Setting) -> str:
+    return f"{setting.origin} {setting.place}".rstrip()
 
 
 def _show(output: Output, status: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""``cmq topic``: create, list, show, change and delete topics."""
+"""``cmq topic``: create, list, show, change and delete topics, and test the filters of their subscriptions."""
 
 from typing import Annotated
 
@@ -7,8 +7,10 @@ from cyclopts import App, Parameter
 
 from cmq_cli.exitcodes import ExitCode
 from cmq_cli.nouns import as_document, created_remark, delete_each, differences_shown, existing, show_details, table_of
-from cmq_cli.options import FIRST_PAGE, CurrentSession, Ensure, Paging, TopicName, Yes
+from cmq_cli.options import FIRST_PAGE, CurrentSession, Ensure, Paging, Repeated, TopicName, Yes
+from cmq_cli.values import counted
 from cmqd_client import Client, FilterType
+from cmqd_client.matches import SubscriptionMatch
 from cmqd_client.topic import TopicAttributes
 
 app = App(name="topic", help="Create, list, show, change and delete topics.")
@@ -21,6 +23,8 @@ _DELIVERY_COLUMNS = (
     *("subscription", "state", "endpoint", "attempts", "delivered_time", "copy_id", "next_attempt_time"),
     *("last_error", "drop_reason"),
 )
+
+_MATCH_COLUMNS = ["subscription", "fate", "endpoint", "because"]
 
 
 @app.command
@@ -89,6 +93,45 @@ async def deliveries(
     if not output.json:
         show_details(output, report, _REPORT_FIELDS)
     output.listing(as_document(report), *table_of(report, _DELIVERY_COLUMNS))
+
+
+@app.command
+async def match(
+    name: TopicName,
+    /,
+    *,
+    tag: Annotated[Repeated, Parameter(help="A tag of the message; can be repeated, up to 10.")] = None,
+    routing_key: Annotated[str | None, Parameter(help="On a routing topic: the routing key of the message.")] = None,
+    session: CurrentSession,
+) -> None:
+    """Show the subscriptions that would get a message with these tags or this routing key, and why the others not.
+
+    Nothing is published.
+    """
+    async with session.client() as client:
+        found = await client.topic(name).match(tags=tag, routing_key=routing_key)
+    rows = [[each.subscription, each.fate, each.endpoint, _reason(each, routing_key)] for each in found]
+    session.output.listing(as_document(found), _MATCH_COLUMNS, rows)
+    matched = counted(found.matched, "subscription")
+    session.output.remark(f"{matched} of {len(found)} would get the message")
+
+
+def _reason(match: SubscriptionMatch, routing_key: str | None) -> str:
+    """Return the filters that decided about a subscription, as text."""
+    if not match.filters:
+        return "every message"
+    if match.matches:
+        return ", ".join(each.text for each in match.filters if each.matches)
+    if routing_key is None:
+        return f"none of {', '.join(each.text for each in match.filters)}"
+    words = routing_key.split(".")
+    return "; ".join(f"{each.text} {_difference(each.differs_at, words)}" for each in match.filters)
+
+
+def _difference(number: int | None, words: list[str]) -> str:
+    if number is None:
+        return "differs"
+    return f"differs at {words[number - 1]!r}" if number <= len(words) else "has more words"
 
 
 @app.command(name="set")

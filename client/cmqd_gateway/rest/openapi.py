@@ -4,10 +4,11 @@ import re
 from collections.abc import Mapping
 from functools import cache
 from inspect import cleandoc
-from typing import Any
+from typing import Any, get_type_hints
 
 import msgspec
 
+from cmqd_gateway.rest import types
 from cmqd_gateway.rest.operation import Operation
 from cmqd_gateway.rest.problems import CONTENT_TYPE, GATEWAY_PROBLEMS, STATUS_OF_CODE, Problem
 from cmqd_gateway.rest.table import BASE, OPERATIONS
@@ -79,6 +80,10 @@ def build() -> dict[str, Any]:
             kinds[operation.reply] = None
     references, components = msgspec.json.schema_components(list(kinds), ref_template="#/components/schemas/{name}")
     schemas = dict(zip(kinds, references, strict=True))
+    for root in (types.Request, types.Reply):
+        for kind in _with_subclasses(root):
+            if kind.__name__ in components:
+                _use_outer_annotations(components[kind.__name__], kind)
     queries = {operation.query for operation in OPERATIONS}
     used = {name: schema for name, schema in components.items() if name not in {query.__name__ for query in queries}}
     paths: dict[str, dict[str, Any]] = {}
@@ -105,6 +110,23 @@ def build() -> dict[str, Any]:
             },
         },
     }
+
+
+def _with_subclasses(kind: type[Any]) -> list[type[Any]]:
+    return [kind, *(each for subclass in kind.__subclasses__() for each in _with_subclasses(subclass))]
+
+
+def _use_outer_annotations(component: dict[str, Any], kind: type[Any]) -> None:
+    """Give the fields of a schema the description, range and default of the outermost annotation.
+
+    msgspec prefers the annotation of an alias, and would describe each duration with the words for all durations, with
+    the limits of the wire in place of the limits of the field.
+    """
+    for name, hint in get_type_hints(kind, include_extras=True).items():
+        for meta in getattr(hint, "__metadata__", ()):
+            if isinstance(meta, msgspec.Meta):
+                described = {} if meta.description is None else {"description": meta.description}
+                component["properties"][name].update(described | (meta.extra_json_schema or {}))
 
 
 def _operation(

@@ -265,7 +265,9 @@ def invalid(field: str | None, detail: str, **details: Any) -> ProblemError:
 GATEWAY_PROBLEMS: Mapping[str, tuple[int, str]] = {
     "malformed_json": (400, "The body of the request is not JSON in UTF-8."),
     "unauthorized": (401, "The request names no key, or its secret is wrong."),
+    "session_ended": (401, "The session of the console has ended, or its key has changed."),
     "cross_site_request": (403, "A page of another site made a browser send the request."),
+    "wrong_csrf_token": (403, "The request has the cookie of a session without the token of the session."),
     "path_not_found": (404, "The API has no such path."),
     "method_not_allowed": (405, "The path exists, but not for this method."),
     "request_too_large": (413, "The body of the request is over the limit of the gateway."),

@@ -1,47 +1,35 @@
 """The routes of the JSON API: from an HTTP request to an operation and back.
 
-    key of the header ─► rate ─► path, query, body ─► the operation's function ─► JSON, or problem+json
+    key of header or session ─► rate ─► path, query, body ─► the operation's function ─► JSON, or problem+json
 
 The key comes first: a stranger cannot make the gateway read a body.
 """
 
-import math
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from functools import partial
+from collections.abc import Awaitable, Callable, Iterable
+from functools import cache, partial
 from typing import Any, Final
 
 import msgspec
 from aiohttp import web
 
-from cmqd_client.errors import ClientClosed, CmqError
+from cmqd_client.errors import ClientClosed
 from cmqd_gateway.broker_connections import TooManyKeysInUse, TooManyPolls
-from cmqd_gateway.caller import NotAuthenticated, key_of_authorization
 from cmqd_gateway.gateway import Gateway
 from cmqd_gateway.hand_over import HandOver
-from cmqd_gateway.key_secrets import KeySecret, TooManyUnknownIds
-from cmqd_gateway.log_lines import get_logger
+from cmqd_gateway.key_secrets import KeySecret
 from cmqd_gateway.request_bodies import BodyRefused
 from cmqd_gateway.rest import openapi
+from cmqd_gateway.rest.answers import API_HEADERS, answer_of_error, json_response, problem_response
+from cmqd_gateway.rest.authentication import authenticate, keep_session
 from cmqd_gateway.rest.operation import Call, Operation
 from cmqd_gateway.rest.page import CONTENT_SECURITY_POLICY, PageFile, page_files
-from cmqd_gateway.rest.problems import (
-    CONTENT_TYPE,
-    Problem,
-    ProblemError,
-    gateway_problem,
-    of_code,
-    problem_of,
-)
+from cmqd_gateway.rest.problems import gateway_problem, of_code
 from cmqd_gateway.rest.reading import count_steps, read_body, read_idempotency_key, read_query
 from cmqd_gateway.rest.table import BASE, OPERATIONS
+from cmqd_gateway.stored_files import StoredFile, file_answer, stored_file
 from cmqd_gateway.turns import in_turns
 from cmqd_protocol.errors import ErrorCode
-
-_log = get_logger()
-
-_HEADERS: Final[Mapping[str, str]] = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
-"""Of every answer of the API: a cache or a browser must not keep messages, and must not guess their type."""
 
 _FREQUENT: Final = ("send_message", "receive_messages", "delete_message")
 """Operations with most of the requests."""
@@ -78,21 +66,11 @@ class _OperationHandler:
         operation = self._operation
         with self._gateway.hand_over() as hand_over:
             try:
-                _check_site(request)
-                key = await self._key(request)
-                response = self._response(await self._run(request, key, hand_over))
-            except ProblemError as refusal:
-                if refusal.problem.status == 401:
-                    await self._gateway.pause_refusal(request, refusal)
-                return _problem_response(request, refusal.problem, refusal.headers)
-            except CmqError as error:
-                # Without the traceback: its frames hold the body, and frames that hold their own error would keep the
-                # body until the garbage collector finds them, outside the budget of bodies.
-                return _problem_response(request, problem_of(error.with_traceback(None)), {})
-            except Exception as bug:
-                _log.error("request_failed", operation=operation.name, error=type(bug).__name__, exc_info=bug)
-                text = "the gateway failed at this request; its log has the reason"
-                return _problem_response(request, of_code(ErrorCode.INTERNAL_ERROR, text).problem, {})
+                caller = await authenticate(self._gateway, request)
+                response = self._response(await self._run(request, caller.key, hand_over))
+            except Exception as error:
+                return await answer_of_error(self._gateway, request, operation.name, error)
+            keep_session(self._gateway, request, response, caller)
             if hand_over.has_messages:
                 await hand_over.write(request, response)
             return response
@@ -100,29 +78,8 @@ class _OperationHandler:
     def _response(self, reply: Any) -> web.Response:
         status = self._operation.status(reply)
         if reply is None:
-            return web.Response(status=status, headers=_HEADERS)
-        return _json_response(status, msgspec.json.encode(reply), "application/json", {})
-
-    async def _key(self, request: web.Request) -> KeySecret:
-        """Return the key of a request.
-
-        Raises:
-            ProblemError: there is no such key, or it makes too many requests.
-        """
-        gateway = self._gateway
-        if len(request.headers.getall("Authorization", [])) > 1:
-            raise gateway_problem("unauthorized", "the header Authorization is given twice", field="Authorization")
-        try:
-            authorization = request.headers.get("Authorization")
-            key = await key_of_authorization(gateway.secrets, authorization, request.remote)
-        except NotAuthenticated as refusal:
-            raise gateway_problem("unauthorized", str(refusal), field="Authorization") from None
-        except TooManyUnknownIds:
-            text = "the gateway asks the broker for too many unknown keys; try again"
-            raise of_code(ErrorCode.TOO_MANY_REQUESTS, text) from None
-        if not gateway.rates.take(key.secret_id):
-            raise of_code(ErrorCode.TOO_MANY_REQUESTS, "the key makes more requests per second than the gateway allows")
-        return key
+            return web.Response(status=status, headers=API_HEADERS)
+        return json_response(status, msgspec.json.encode(reply), "application/json", {})
 
     async def _run(self, request: web.Request, key: KeySecret, hand_over: HandOver) -> Any:
         operation = self._operation
@@ -166,43 +123,22 @@ class _OperationHandler:
         )
 
 
-def _check_site(request: web.Request) -> None:
-    """Refuse a request that a page of another site made a browser send: the browser may add its stored basic auth.
-
-    Raises:
-        ProblemError: the request comes from a page of another origin.
-    """
-    if request.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
-        raise gateway_problem("cross_site_request", "pages of other sites cannot use this API", field="Sec-Fetch-Site")
-
-
 # ---------------------------------------------------------------- answers
 
 
-def _json_response(status: int, body: bytes, content_type: str, headers: Mapping[str, str]) -> web.Response:
-    return web.Response(status=status, body=body, content_type=content_type, headers={**_HEADERS, **headers})
-
-
-def _problem_response(request: web.Request, problem: Problem, headers: Mapping[str, str]) -> web.Response:
-    more: dict[str, str] = dict(headers)
-    if problem.retry_after is not None and problem.status in (429, 503):
-        more["Retry-After"] = str(max(1, math.ceil(problem.retry_after)))
-    if problem.status == 401:
-        # A browser would ask for a password and keep it, so it is not offered basic auth; the page asks by itself.
-        is_browser = "Sec-Fetch-Site" in request.headers
-        more["WWW-Authenticate"] = 'Bearer realm="cmqd"' + (
-            "" if is_browser else ', Basic realm="cmqd", charset="UTF-8"'
-        )
-    return _json_response(problem.status, msgspec.json.encode(problem), CONTENT_TYPE, more)
-
-
 async def _serve_document(request: web.Request) -> web.StreamResponse:
-    return _json_response(200, openapi.document(), "application/json", {})
+    # The pages of the console read the document at each start.
+    return file_answer(request, _document(), {**API_HEADERS, "Cache-Control": "no-cache"})
+
+
+@cache
+def _document() -> StoredFile:
+    return stored_file("application/json", openapi.document())
 
 
 async def _serve_redirect(request: web.Request) -> web.StreamResponse:
     # A relative reference: a proxy may serve the gateway under another path.
-    return web.Response(status=308, headers={**_HEADERS, "Location": "v1/"})
+    return web.Response(status=308, headers={**API_HEADERS, "Location": "v1/"})
 
 
 def _file_handler(file: PageFile) -> Handler:
@@ -241,4 +177,4 @@ async def _serve_refusal(request: web.Request) -> web.StreamResponse:
         refusal = gateway_problem(
             "path_not_found", f"the API has no path {request.path[:200]}; see {BASE}/openapi.json"
         )
-    return _problem_response(request, refusal.problem, refusal.headers)
+    return problem_response(request, refusal.problem, refusal.headers)

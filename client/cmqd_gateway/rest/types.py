@@ -26,6 +26,8 @@ from cmqd_gateway.rest.values import (
     Seconds,
     Tag,
 )
+from cmqd_types.inspection import ConnectionSort
+from cmqd_types.queues import QueueSelection, QueueSort
 
 
 class Request(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -62,66 +64,122 @@ class NameList(Reply, frozen=True, kw_only=True):
 # ---------------------------------------------------------------- queues
 
 
+def _range(minimum: float, maximum: float, default: float | None = None) -> dict[str, float]:
+    """Return the range of a field, and its default if it is a number, for the OpenAPI document.
+
+    The broker checks the value: its refusal has a sentence for the field, and the gateway's own would not.
+    """
+    return {"minimum": minimum, "maximum": maximum} | ({} if default is None else {"default": default})
+
+
 class QueueAttributes(Request, frozen=True, kw_only=True):
     """Attributes of a queue. An omitted attribute keeps its value, or has its default in a new queue."""
 
     polling_wait: Annotated[
         Seconds | UnsetType,
-        Meta(description="Wait in seconds of a receive without a wait of its own; 0-30, default 0.2."),
+        Meta(
+            description="Wait in seconds of a receive without a wait of its own; 0-30, default 0.2.",
+            extra_json_schema=_range(0, 30, 0.2),
+        ),
     ] = UNSET
     visibility_timeout: Annotated[
-        Seconds | UnsetType, Meta(description="Seconds for which a received message is hidden; 1-43,200, default 30.")
+        Seconds | UnsetType,
+        Meta(
+            description="Seconds for which a received message is hidden; 1-43,200, default 30.",
+            extra_json_schema=_range(1, 43_200, 30),
+        ),
     ] = UNSET
     max_message_bytes: Annotated[
-        Count | UnsetType, Meta(description="Longest body in bytes; 1,024-1,048,576, default 65,536.")
+        Count | UnsetType,
+        Meta(
+            description="Longest body in bytes; 1,024-1,048,576, default 65,536.",
+            extra_json_schema=_range(1_024, 1_048_576, 65_536),
+        ),
     ] = UNSET
     retention: Annotated[
         Seconds | UnsetType,
-        Meta(description="Life of a message in seconds from its send, received or not; 60-1,296,000, default 345,600."),
+        Meta(
+            description="Life of a message in seconds from its send, received or not; 60-1,296,000, default 345,600.",
+            extra_json_schema=_range(60, 1_296_000, 345_600),
+        ),
     ] = UNSET
     delay: Annotated[
         Seconds | UnsetType,
-        Meta(description="Delay in seconds of sends without a delay of their own; 0-3,600, default 0."),
+        Meta(
+            description="Delay in seconds of sends without a delay of their own; 0-3,600, default 0.",
+            extra_json_schema=_range(0, 3_600, 0),
+        ),
     ] = UNSET
     max_backlog: Annotated[
         Count | UnsetType,
         Meta(
-            description="Limit of messages in the queue; further sends are refused. 1,000,000-100,000,000, the default."
+            description="Limit of messages in the queue; more sends are refused. 1,000,000-100,000,000, the default.",
+            extra_json_schema=_range(1_000_000, 100_000_000, 100_000_000),
         ),
     ] = UNSET
     max_delayed: Annotated[
         Count | UnsetType,
-        Meta(description="Limit of delayed messages; the rest waits in order for a slot. 1-1,000,000, the default."),
+        Meta(
+            description="Limit of delayed messages; the rest waits in order for a slot. 1-1,000,000, the default.",
+            extra_json_schema=_range(1, 1_000_000, 1_000_000),
+        ),
     ] = UNSET
     rewind: Annotated[
         Seconds | UnsetType,
-        Meta(description="Seconds after its send in which a deleted message can come back; 0, the default = never."),
+        Meta(
+            description="Seconds after its send in which a deleted message can come back; 0, the default = never.",
+            extra_json_schema=_range(0, 1_296_000, 0),
+        ),
     ] = UNSET
     dead_letter_queue: Annotated[
         str | UnsetType,
         Meta(description="Queue for dead letters; empty = none, the default. Needs at least one of the next two."),
     ] = UNSET
     dead_letter_max_receives: Annotated[
-        Count | UnsetType, Meta(description="Receives after which a message is a dead letter; 1-1,000, 0 = never.")
+        Count | UnsetType,
+        Meta(
+            description="Receives after which a message is a dead letter; 1-1,000, 0 = never.",
+            extra_json_schema=_range(0, 1_000, 0),
+        ),
     ] = UNSET
     dead_letter_after: Annotated[
         Seconds | UnsetType,
-        Meta(description="Seconds without a delete after which a message is a dead letter; 300-43,200, 0 = never."),
+        Meta(
+            description="Seconds without a delete after which a message is a dead letter; 300-43,200, 0 = never.",
+            extra_json_schema=_range(0, 43_200, 0),
+        ),
     ] = UNSET
     transactional: Annotated[
-        bool | UnsetType, Meta(description="True if the queue takes half messages; fixed when the queue is created.")
+        bool | UnsetType,
+        Meta(
+            description="True if the queue takes half messages; fixed when the queue is created.",
+            extra_json_schema={"default": False},
+        ),
     ] = UNSET
     first_check: Annotated[
-        Seconds | UnsetType, Meta(description="Seconds from a half message to its first check; 1-3,600, default 5.")
+        Seconds | UnsetType,
+        Meta(
+            description="Seconds from a half message to its first check; 1-3,600, default 5.",
+            extra_json_schema=_range(1, 3_600, 5),
+        ),
     ] = UNSET
     max_checks: Annotated[
-        Count | UnsetType, Meta(description="Limit of checks of a half message; 1-100, default 15.")
+        Count | UnsetType,
+        Meta(description="Limit of checks of a half message; 1-100, default 15.", extra_json_schema=_range(1, 100, 15)),
     ] = UNSET
     auto_delete_after: Annotated[
-        Seconds | UnsetType, Meta(description="Seconds without use after which the queue is deleted; 0 = never.")
+        Seconds | UnsetType,
+        Meta(
+            description="Seconds without use after which the queue is deleted; 0 = never.",
+            extra_json_schema=_range(0, 1_296_000, 0),
+        ),
     ] = UNSET
     auto_delete_only_empty: Annotated[
-        bool | UnsetType, Meta(description="True if an unused queue with messages stays; default true.")
+        bool | UnsetType,
+        Meta(
+            description="True if an unused queue with messages stays; default true.",
+            extra_json_schema={"default": True},
+        ),
     ] = UNSET
 
 
@@ -151,6 +209,60 @@ class QueueInfo(Reply, frozen=True, kw_only=True):
     create_time: datetime | None
     modify_time: datetime | None
     region: str
+
+
+class QueueSummaryQuery(ListQuery, frozen=True, kw_only=True):
+    """The page of a list of queues in any order."""
+
+    sort: Annotated[
+        QueueSort,
+        Meta(
+            description="Figure to sort by. `age` = of the oldest message that is active or in flight."
+            " Queues with equal figures come in order of name."
+        ),
+    ] = "name"
+    descending: Annotated[bool, Meta(description="True = the largest figures first.")] = False
+    selection: Annotated[
+        QueueSelection, Meta(description="Kind of queues; `with_messages` = in any state but rewindable.")
+    ] = "all"
+
+
+class QueueSummary(Reply, frozen=True, kw_only=True):
+    """A queue in a list, at its own moment."""
+
+    name: str
+    id: Annotated[IdText, Meta(description="Changes if the queue is deleted and created again.")]
+    counts: QueueCounts
+    damaged: Annotated[int, Meta(description="Messages with a body that cannot be read.")]
+    waiting_receives: Annotated[int, Meta(description="Receives that wait for a message.")]
+    oldest_message_time: Annotated[
+        datetime | None,
+        Meta(description="Send time of the oldest message that is active or in flight; null = none is."),
+    ]
+    create_time: datetime
+    transactional: bool
+    dead_letter_queue: Annotated[str, Meta(description="Name of the dead-letter queue; empty = none.")]
+    is_dead_letter_queue: Annotated[bool, Meta(description="True if other queues send their dead letters to this one.")]
+    arrived: Annotated[
+        int,
+        Meta(
+            description="Messages that came since the queue was created: by sends, publishes, as dead letters and by"
+            " redrives. A rate is the difference of two readings."
+        ),
+    ]
+    deleted: Annotated[int, Meta(description="Messages that consumers deleted since the queue was created.")]
+    dead_lettered: Annotated[
+        int, Meta(description="Messages that left for the dead-letter queue since the queue was created.")
+    ]
+
+
+class QueueSummaries(Reply, frozen=True, kw_only=True):
+    """A page of queues with their figures."""
+
+    time: Annotated[datetime, Meta(description="Broker time of the page.")]
+    queues: list[QueueSummary]
+    total: Annotated[int, Meta(description="Number of matching queues, on this page or not.")]
+    next_offset: Annotated[int | None, Meta(description="`offset` of the next page; null = this is the last page.")]
 
 
 # ---------------------------------------------------------------- sends
@@ -211,13 +323,22 @@ class SentBatch(Reply, frozen=True, kw_only=True):
 class ReceiveMessages(Request, frozen=True, kw_only=True):
     """A receive. The answer comes at once with the active messages, or with the first message that becomes active."""
 
-    max_messages: Annotated[Count, Meta(description="Most messages of the reply, 1-256.")] = 1
+    max_messages: Annotated[
+        Count, Meta(description="Most messages of the reply, 1-256.", extra_json_schema=_range(1, MAX_BATCH))
+    ] = 1
     wait: Annotated[
         Seconds | None,
-        Meta(description="Seconds to wait for the first message, 0-30; null = the queue's polling wait."),
+        Meta(
+            description="Seconds to wait for the first message, 0-30; null = the queue's polling wait.",
+            extra_json_schema=_range(0, 30),
+        ),
     ] = None
     visibility_timeout: Annotated[
-        Seconds | None, Meta(description="Seconds for which the messages are hidden; null = the queue's own.")
+        Seconds | None,
+        Meta(
+            description="Seconds for which the messages are hidden, 1-43,200; null = the queue's own.",
+            extra_json_schema=_range(1, 43_200),
+        ),
     ] = None
 
 
@@ -320,14 +441,26 @@ class ChangeVisibility(Request, frozen=True, kw_only=True):
     """How long, from now, a received message stays hidden."""
 
     receipt_handle: ReceiptHandleText
-    timeout: Annotated[Seconds, Meta(description="0-43,200 seconds from now; 0 makes the message active at once.")]
+    timeout: Annotated[
+        Seconds,
+        Meta(
+            description="0-43,200 seconds from now; 0 makes the message active at once.",
+            extra_json_schema=_range(0, 43_200),
+        ),
+    ]
 
 
 class ChangeVisibilities(Request, frozen=True, kw_only=True):
     """How long, from now, received messages stay hidden."""
 
     receipt_handles: Annotated[list[ReceiptHandleText], Meta(min_length=1, max_length=MAX_BATCH)]
-    timeout: Annotated[Seconds, Meta(description="0-43,200 seconds from now; 0 makes the messages active at once.")]
+    timeout: Annotated[
+        Seconds,
+        Meta(
+            description="0-43,200 seconds from now; 0 makes the messages active at once.",
+            extra_json_schema=_range(0, 43_200),
+        ),
+    ]
 
 
 class Release(Request, frozen=True, kw_only=True):
@@ -400,6 +533,30 @@ class Rewound(Reply, frozen=True, kw_only=True):
     clamped: Annotated[bool, Meta(description="True if the requested time lies before the rewind window.")]
 
 
+class RewindPreviewQuery(Request, frozen=True, kw_only=True):
+    """The start of a rewind; neither `time` nor `ago` = the whole rewind window."""
+
+    time: Moment | None = None
+    ago: Annotated[Seconds | None, Meta(description="How many seconds ago, by the clock of the server.")] = None
+
+
+class RewindPreview(Reply, frozen=True, kw_only=True):
+    """The result that a rewind would have at the time of the request."""
+
+    messages: Annotated[int, Meta(description="Number of messages that would be active again.")]
+    time: Annotated[datetime, Meta(description="Start of the rewind: the requested or the nearest possible time.")]
+    clamped: Annotated[bool, Meta(description="True if the requested time lies before the rewind window.")]
+    earliest: Annotated[datetime, Meta(description="Start of the rewind window.")]
+    latest: Annotated[
+        datetime,
+        Meta(description="Latest possible time: the send of the oldest message that is active or in flight, or now."),
+    ]
+    oldest: Annotated[
+        datetime | None,
+        Meta(description="Time at or shortly before the send of the oldest message that can come back; null = none."),
+    ]
+
+
 class StartRedrive(Request, frozen=True, kw_only=True):
     """The target of a redrive."""
 
@@ -448,7 +605,10 @@ class SendHalfMessage(NewHalfMessage, frozen=True, kw_only=True):
 
     first_check: Annotated[
         Seconds | None,
-        Meta(description="Seconds to the first check with a registered producer; null = the queue's own."),
+        Meta(
+            description="Seconds to the first check with a registered producer, 1-3,600; null = the queue's own.",
+            extra_json_schema=_range(1, 3_600),
+        ),
     ] = None
 
 
@@ -537,7 +697,11 @@ class TopicAttributes(Request, frozen=True, kw_only=True):
         Meta(description="`tag`, the default: messages have tags. `routing`: messages have a routing key. Fixed."),
     ] = UNSET
     max_message_bytes: Annotated[
-        Count | UnsetType, Meta(description="Longest body in bytes; 1,024-1,048,576, default 65,536.")
+        Count | UnsetType,
+        Meta(
+            description="Longest body in bytes; 1,024-1,048,576, default 65,536.",
+            extra_json_schema=_range(1_024, 1_048_576, 65_536),
+        ),
     ] = UNSET
 
 
@@ -772,11 +936,64 @@ class MessageDeliveries(Reply, frozen=True, kw_only=True):
     deliveries: list[MessageDelivery]
 
 
+class MatchQuery(Request, frozen=True, kw_only=True):
+    """The labels of a message that is not published."""
+
+    tags: Annotated[list[str], Meta(max_length=10, description="A tag of the message; can be repeated.")] = []
+    routing_key: Annotated[
+        Annotated[str, Meta(max_length=64)] | None, Meta(description="On a routing topic, where it must be given.")
+    ] = None
+
+
+class FilterMatch(Reply, frozen=True, kw_only=True):
+    """A filter tag or binding key of a subscription, tested."""
+
+    text: str
+    matches: bool
+    differs_at: Annotated[
+        int | None,
+        Meta(
+            description="Number, from 1, of the first word of the routing key that does not fit the binding key; "
+            "behind the last word if the routing key ends too early. null if the key matches, and for a tag."
+        ),
+    ]
+
+
+class SubscriptionMatch(Reply, frozen=True, kw_only=True):
+    """A subscription, tested."""
+
+    subscription: str
+    protocol: Annotated[str, Meta(description="`queue`, `http` or `https`.")]
+    endpoint: Annotated[str, Meta(description="Name of the queue, or the URL.")]
+    matches: bool
+    fate: Annotated[
+        str,
+        Meta(
+            description="`stored`: the copy would be in the queue with the publish. `posted`: to the URL. The message "
+            "would wait: `behind` earlier messages; `blocked` after failures; `queue_full`; `queue_missing`; `paused`. "
+            "`no_match`: the message does not match."
+        ),
+    ]
+    filters: Annotated[list[FilterMatch], Meta(description="Empty = every message matches.")]
+
+
+class TopicMatch(Reply, frozen=True, kw_only=True):
+    """The subscriptions of a topic, tested, as of one moment."""
+
+    filter_type: Annotated[str, Meta(description="`tag` or `routing`.")]
+    matched: Annotated[int, Meta(description="Number of subscriptions that would get the message.")]
+    subscriptions: Annotated[list[SubscriptionMatch], Meta(description="All subscriptions of the topic, by name.")]
+
+
 class RotateSecret(Request, frozen=True, kw_only=True):
     """The change-over to a new secret."""
 
     overlap: Annotated[
-        Seconds | None, Meta(description="Seconds for which the old secret signs as well; null = a day.")
+        Seconds | None,
+        Meta(
+            description="Seconds for which the old secret signs as well; 0-604,800, null = a day.",
+            extra_json_schema=_range(0, 604_800, 86_400),
+        ),
     ] = None
 
 
@@ -937,6 +1154,17 @@ class Key(Reply, frozen=True, kw_only=True):
     names: list[str]
 
 
+class OwnKey(Reply, frozen=True, kw_only=True):
+    """The key of the request, without its secret part."""
+
+    secret_id: str
+    account: str
+    roles: list[str]
+    names: list[str]
+    is_admin: Annotated[bool, Meta(description="true for account `admin`, whose keys can see all accounts.")]
+    region: Annotated[str, Meta(description="Region of the broker.")]
+
+
 class NewKey(Reply, frozen=True, kw_only=True):
     """A new key pair; the secret part is shown only once."""
 
@@ -957,6 +1185,126 @@ class AccountList(Reply, frozen=True, kw_only=True):
     """The names of all accounts."""
 
     names: list[str]
+
+
+class AuditQuery(Request, frozen=True, kw_only=True):
+    """The entries of the audit trail that are asked for."""
+
+    account: Annotated[
+        str | None,
+        Meta(description="Account of the changed objects; null = the caller's own, for `admin` every account."),
+    ] = None
+    before: Annotated[
+        str, Meta(pattern="^[0-9]{1,18}$", description="`next` of the page before; `0` = from the newest entry on.")
+    ] = "0"
+    after: Annotated[str, Meta(pattern="^[0-9]{1,18}$", description="Only entries with a higher `entry_id`.")] = "0"
+    since: Annotated[Moment | None, Meta(description="Only entries of this time or later.")] = None
+    until: Annotated[Moment | None, Meta(description="Only entries before this time.")] = None
+    search: Annotated[
+        str,
+        Meta(
+            max_length=128,
+            description="Only entries with this text, in any case: in account, key, peer, operation, name or changes.",
+        ),
+    ] = ""
+    operation: Annotated[
+        str, Meta(max_length=128, description="Only entries of this operation.", examples=["delete_queue"])
+    ] = ""
+    limit: Annotated[Count, Meta(description="Most entries of the page, 1-1,000.")] = 100
+
+
+class AuditEntry(Reply, frozen=True, kw_only=True):
+    """An administrative operation that succeeded."""
+
+    entry_id: IdText
+    time: datetime
+    account: Annotated[str, Meta(description="Account of the changed object.")]
+    by_account: Annotated[str, Meta(description="Account of the key: `account`, or `admin`.")]
+    secret_id: Annotated[str, Meta(description="Id of the key.")]
+    peer: Annotated[str, Meta(description="Address of the connection; behind a gateway, of the gateway.")]
+    operation: Annotated[str, Meta(description="Name of the operation in the native protocol, as `delete_queue`.")]
+    name: Annotated[str, Meta(description="The queue, topic, `topic/subscription`, schedule, account or id of a key.")]
+    product: Annotated[str, Meta(description="Software of the connection, as it named itself.")]
+    changes: Annotated[str, Meta(description="Words of the request for people; their form can change.")]
+
+
+class AuditEntries(Reply, frozen=True, kw_only=True):
+    """A page of the audit trail, newest first."""
+
+    entries: list[AuditEntry]
+    next: Annotated[IdText | None, Meta(description="`before` of the next page; null at the end.")]
+
+
+class SegmentQuery(Request, frozen=True, kw_only=True):
+    """The page of a list of segments."""
+
+    after: Annotated[
+        str,
+        Meta(pattern="^[0-9]{1,18}$", description="`next` of the page before; `0` = from the beginning."),
+    ] = "0"
+    limit: Annotated[Count, Meta(description="Most segments of the page, 1-1,000.")] = 100
+
+
+class SegmentHolder(Reply, frozen=True, kw_only=True):
+    """A queue or topic with messages that keep a segment on disk."""
+
+    account: str
+    name: str
+    is_topic: bool
+    live: Annotated[
+        int, Meta(description="Messages of the queue that are not consumed, or waiting deliveries of the topic.")
+    ]
+    rewindable: Annotated[int, Meta(description="Deleted messages of the queue that a rewind can bring back.")]
+
+
+class Segment(Reply, frozen=True, kw_only=True):
+    """A segment of the log, and what keeps it on disk."""
+
+    number: IdText
+    state: Annotated[str, Meta(description="`active`, `retired` (closed, not sealed yet) or `sealed`.")]
+    first_lsn: Annotated[IdText, Meta(description="Number of its first row.")]
+    last_lsn: Annotated[IdText, Meta(description="Number of its newest row.")]
+    first_time: datetime
+    last_time: datetime
+    bytes: Annotated[int, Meta(description="Size on disk.")]
+    messages: Annotated[int, Meta(description="Messages that were stored in it, needed or not.")]
+    kept_for: Annotated[
+        list[str],
+        Meta(
+            description="Reasons: `rows` (takes new rows), `messages` (not consumed), `rewind` (deleted messages that "
+            "can come back), `deliveries` (wait for a subscription), `checkpoint` (a start needs its rows), `history`. "
+            "Empty = about to be reclaimed. Reasons may be added."
+        ),
+    ]
+    live: Annotated[int, Meta(description="Messages of queues that are not consumed.")]
+    rewindable: Annotated[int, Meta(description="Deleted messages that a rewind can bring back.")]
+    undelivered: Annotated[int, Meta(description="Deliveries of published messages that wait for a subscription.")]
+    holders: Annotated[
+        list[SegmentHolder],
+        Meta(description="Queues and topics that need most of its messages, at most 5, in descending order."),
+    ]
+    holder_count: Annotated[int, Meta(description="Number of all queues and topics that need messages of it.")]
+
+
+class SegmentList(Reply, frozen=True, kw_only=True):
+    """A page of segments, and the room of the log."""
+
+    time: datetime
+    segments: list[Segment]
+    next: Annotated[IdText | None, Meta(description="`after` of the next page; null at the end.")]
+    total: Annotated[int, Meta(description="Number of all segments with rows.")]
+    keep_history: Annotated[
+        Seconds, Meta(description="Seconds after its last row for which a segment without needed messages is kept.")
+    ]
+    covered_lsn: Annotated[
+        IdText, Meta(description="Row of the oldest kept checkpoint: closed segments with rows above are kept.")
+    ]
+    log_bytes: Annotated[int, Meta(description="Size of the log on disk; 0 = not known.")]
+    history_bytes: Annotated[int, Meta(description="Size of the segments that are kept for history alone.")]
+    free_bytes: Annotated[int, Meta(description="Free space of the disk; 0 = not known.")]
+    sends_refused_reason: Annotated[
+        str | None, Meta(description="Why sends are refused for lack of space; null = sends are accepted.")
+    ]
 
 
 class AllQueuesQuery(Request, frozen=True, kw_only=True):
@@ -980,3 +1328,105 @@ class AllQueues(Reply, frozen=True, kw_only=True):
 
     queues: list[AccountQueue]
     next: Annotated[AccountQueue | None, Meta(description="The last queue of this page; null at the end.")]
+
+
+# ---------------------------------------------------------------- the inside of the broker
+
+
+class ConnectionQuery(Request, frozen=True, kw_only=True):
+    """The page of a list of connections."""
+
+    search: Annotated[
+        str,
+        Meta(max_length=128, description="Only connections with this text in account, key, address or product."),
+    ] = ""
+    sort: Annotated[ConnectionSort, Meta(description="Order of the list.")] = "since"
+    descending: Annotated[bool, Meta(description="true = largest or latest first.")] = False
+    offset: Annotated[Count, Meta(description="Number of connections to skip.")] = 0
+    limit: Annotated[Count, Meta(description="Most connections of the page, 1-1,000.")] = 100
+
+
+class Connection(Reply, frozen=True, kw_only=True):
+    """A connection of the broker."""
+
+    id: Annotated[IdText, Meta(description="Number of the connection, as in the broker's log.")]
+    account: str
+    secret_id: Annotated[str, Meta(description="Id of the key of the connection.")]
+    peer: Annotated[str, Meta(description="Address of the client; of requests over HTTP, of the gateway.")]
+    product: Annotated[str, Meta(description="Software of the client as the client states; `cmqd-gateway`: HTTP.")]
+    tls: bool
+    since: datetime
+    last_request: Annotated[datetime, Meta(description="Time of the last request; `since` before the first request.")]
+    requests: Annotated[int, Meta(description="Requests since the connection was opened.")]
+    bytes_in: int
+    bytes_out: int
+    unanswered: Annotated[int, Meta(description="Requests without a reply so far, waiting receives included.")]
+    waiting: Annotated[int, Meta(description="Requests that wait for messages, or for messages of the log.")]
+    unread_bytes: Annotated[int, Meta(description="Bytes of replies that the client has not read.")]
+    checked_queues: Annotated[int, Meta(description="Queues for which the connection answers transaction checks.")]
+
+
+class ConnectionList(Reply, frozen=True, kw_only=True):
+    """A page of connections."""
+
+    connections: list[Connection]
+    time: Annotated[datetime, Meta(description="Broker time of the page.")]
+    total: Annotated[int, Meta(description="Number of connections that match, on this page or not.")]
+    next_offset: Annotated[int | None, Meta(description="`offset` of the next page; null = this is the last page.")]
+
+
+class WaitingReceiveQuery(Request, frozen=True, kw_only=True):
+    """The page of a list of waiting receives."""
+
+    search: Annotated[
+        str, Meta(max_length=128, description="Only receives with this text in queue, account or key.")
+    ] = ""
+    connection: Annotated[
+        Annotated[int, Meta(ge=1, le=2**63 - 1)] | None, Meta(description="Only receives of this connection.")
+    ] = None
+    offset: Annotated[Count, Meta(description="Number of receives to skip.")] = 0
+    limit: Annotated[Count, Meta(description="Most receives of the page, 1-1,000.")] = 100
+
+
+class WaitingReceive(Reply, frozen=True, kw_only=True):
+    """A receive that waits for messages."""
+
+    account: str
+    queue: str
+    connection: Annotated[IdText, Meta(description="Number of the connection.")]
+    secret_id: str
+    peer: str
+    product: str
+    max_messages: int
+    since: datetime
+    until: Annotated[datetime, Meta(description="Time at which the receive ends without messages.")]
+
+
+class WaitingReceiveList(Reply, frozen=True, kw_only=True):
+    """A page of waiting receives, in order of arrival."""
+
+    receives: list[WaitingReceive]
+    time: Annotated[datetime, Meta(description="Broker time of the page.")]
+    total: Annotated[int, Meta(description="Number of waiting receives that match, on this page or not.")]
+    next_offset: Annotated[int | None, Meta(description="`offset` of the next page; null = this is the last page.")]
+
+
+class Setting(Reply, frozen=True, kw_only=True):
+    """A setting of the broker. No setting holds a secret: keys and certificates are named by their files."""
+
+    name: str
+    section: str
+    value: Annotated[
+        str | int | bool | None, Meta(description="In force. Names end in `_ms` (milliseconds) or `_bytes`.")
+    ]
+    default: str | int | bool | None
+    origin: Annotated[str, Meta(description="`default`, `file`, `environment`, `flag` or `program`.")]
+    place: Annotated[str, Meta(description="Path of the file, name of the variable or the flag.")]
+    meaning: str
+    allowed: Annotated[str, Meta(description="The allowed values, in words.")]
+
+
+class SettingList(Reply, frozen=True, kw_only=True):
+    """Every setting, in the order of the documentation."""
+
+    settings: list[Setting]

@@ -1,5 +1,6 @@
-"""All facts of a broker: numbers, promises, queues, topics and schedules."""
+"""All facts of a broker: numbers, promises, queues, topics, schedules and the audit trail."""
 
+from cmqd.core.facts.audit_trail import AuditTrail
 from cmqd.core.facts.gone_totals import GoneTotals
 from cmqd.core.facts.numbers import Numbers
 from cmqd.core.facts.promised_memory import Promises
@@ -22,6 +23,7 @@ class Facts:
         self.queues = QueueTable(limits, self.promises, self.gone_totals)
         self.topics = TopicTable(limits, self.promises, self.queues, self.gone_totals)
         self.schedules = ScheduleTable(self.promises.memory)
+        self.audit_trail = AuditTrail(limits)
         self.clock_offset_ms = 0
         """Wall clock less broker time, as the log records it. No rule examines it: the next start does."""
 

@@ -1,9 +1,9 @@
 """Auto-delete: queues that are deleted because they were not used for the time ``auto_delete_after_ms``.
 
-Uses are a receive, a delete or change of a lease, a send or a copy that is stored, and a change of attributes. A
-waiting receive is a use until the time that the receive asked to wait for. A queue is also in use while it has a
-message in flight, delayed, half or moving, and during a redrive; the end of that state is then the last use. (Checkers
-register for transactional queues alone, and these are never auto-deleted.)
+Uses are a receive, a delete or change of a lease, a send (also a refused send), a copy that is stored, and a change of
+attributes. A waiting receive is a use until the time that the receive asked to wait for. A queue is also in use while
+it has a message in flight, delayed, half or moving, and during a redrive; the end of that state is then the last use.
+(Checkers register for transactional queues alone, and these are never auto-deleted.)
 
 Last uses are runtime and have no record: with a record for every receive, an idle queue would fill the log. After a
 start the last use is unknown, so the start counts as a use. An outage deletes no queue, because the edge sets the time

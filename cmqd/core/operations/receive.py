@@ -8,18 +8,37 @@ receives would take all messages, and the receives in line would starve.
 
 A receive that waits for a read is not answered empty when its wait ends. The read is under way and may serve the
 receive; with an empty reply the messages would reach memory without a receive that takes them.
+
+A receive can carry deletes (``acknowledge``). The order of :meth:`Receive.receive_all`: every request with deletes is
+checked whole, then the deletes of all requests are applied with one record, then the line is served, then the receives
+are decided. Records of deletes and receives share the row. A check after the deletes would refuse a request that has
+changed facts; a receive before the line would overtake the receives that the limit of messages in flight held up.
 """
 
 from collections.abc import Sequence
+from typing import cast
 
 from cmqd.core.errors import DomainError, TooManyInFlight, TooManyWaiting
 from cmqd.core.facts.facts import Facts
 from cmqd.core.facts.queue import Queue
 from cmqd.core.limits import check_range
 from cmqd.core.operations.serving import Serving
-from cmqd.core.outcome import WAITING, Effects, Outcome, PageRead, ReceiveRequest, Waiting, Woken
+from cmqd.core.operations.settle import Settle
+from cmqd.core.outcome import (
+    WAITING,
+    Effects,
+    HandlesDone,
+    Outcome,
+    PageRead,
+    ReceivedAfterDeletes,
+    ReceiveReply,
+    ReceiveRequest,
+    Waiting,
+    Woken,
+)
 from cmqd.core.runtime.runtime import Runtime
 from cmqd.core.runtime.waiters import Waiter
+from cmqd_fold.leases import InFlight
 from cmqd_segment.records import AnyRecord
 from cmqd_types.messages import ReceivedMessage
 
@@ -30,7 +49,7 @@ ENDED_AT_ONCE = 512
 class Receive:
     """Answers receives, and ends their waits."""
 
-    def __init__(self, facts: Facts, runtime: Runtime, serving: Serving) -> None:
+    def __init__(self, facts: Facts, runtime: Runtime, serving: Serving, settle: Settle) -> None:
         self._limits = facts.limits
         self._max_in_flight = facts.limits.max_in_flight
         self._queues = facts.queues
@@ -44,6 +63,7 @@ class Receive:
         self._lookups = runtime.lookups
         self._lane = runtime.pages.receives
         self._serving = serving
+        self._settle = settle
 
     def _receive_one(
         self, queue: Queue, request: ReceiveRequest, waiter_id: int, now_ms: int, waiting: int, max_waiting: int
@@ -87,7 +107,7 @@ class Receive:
         # is overdue from the start, so the page answers it even with an empty list.
         deadline_ms = now_ms + wait_ms
         waiter = Waiter(
-            waiter_id, queue.queue_id, max_messages, visibility_timeout_ms, deadline_ms, overdue=not wait_ms
+            waiter_id, queue.queue_id, max_messages, visibility_timeout_ms, deadline_ms, now_ms, overdue=not wait_ms
         )
         # The table finds a receive by id, the line keeps the order. Both entries end together: a receive left in the
         # line alone would take messages for a closed connection.
@@ -113,16 +133,83 @@ class Receive:
         *,
         waiting: int = 0,
         max_waiting: int = 0,
-    ) -> Outcome[list[list[ReceivedMessage] | Waiting | DomainError]]:
+    ) -> Outcome[list[ReceiveReply]]:
         """Apply the receives of several clients to a queue, in this order, each receive independent of the others.
 
         Neighbours with one visibility timeout share a step and a record, as far as their messages are in memory. A
-        refused receive has its error at its index of the reply and does not affect the others.
+        refused receive has its error at its index of the reply and does not affect the others. The deletes of receives
+        (``acknowledge``) come before all receives of the call.
 
         Raises:
             QueueNotFound.
         """
         queue = self._queues.find(account, name)
+        for request in requests:
+            if request.acknowledge is not None:
+                return self._receive_after_deletes(queue, requests, waiter_ids, now_ms, waiting, max_waiting)
+        outcome = self._receive_each(queue, requests, waiter_ids, now_ms, waiting, max_waiting)
+        return cast("Outcome[list[ReceiveReply]]", outcome)
+
+    def _receive_after_deletes(
+        self,
+        queue: Queue,
+        requests: Sequence[ReceiveRequest],
+        waiter_ids: Sequence[int],
+        now_ms: int,
+        waiting: int,
+        max_waiting: int,
+    ) -> Outcome[list[ReceiveReply]]:
+        """Apply the deletes of receives, then the receives; see the module."""
+        deletes: list[HandlesDone | DomainError | None] = []
+        # Shared by all requests of the call, as in a call of several deletes.
+        leases: dict[int, InFlight] = {}
+        for request in requests:
+            handles = request.acknowledge
+            if handles is None:
+                deletes.append(None)
+                continue
+            try:
+                self._receive_times(queue, request)
+            except DomainError as refusal:
+                deletes.append(refusal)
+            else:
+                deletes += self._settle.find_each(queue, [handles], leases, now_ms, field="acknowledge")
+        effects = Effects()
+        if leases:
+            effects.records.append(self._settle.apply_deletes(queue, leases, now_ms))
+            if queue.index.active_count and self._runtime[queue.queue_id].line.waiting:
+                self._serving.serve(queue, effects, now_ms)
+        places = [place for place, result in enumerate(deletes) if not isinstance(result, DomainError)]
+        received = self._receive_each(
+            queue,
+            [requests[place] for place in places],
+            [waiter_ids[place] for place in places],
+            now_ms,
+            waiting,
+            max_waiting,
+        )
+        effects.add(received)
+        replies: list[ReceiveReply] = []
+        each = iter(received.reply)
+        for result in deletes:
+            if isinstance(result, DomainError):
+                replies.append(result)
+            elif result is None:
+                replies.append(next(each))
+            else:
+                replies.append(ReceivedAfterDeletes(result, next(each)))
+        return effects.outcome(replies)
+
+    def _receive_each(
+        self,
+        queue: Queue,
+        requests: Sequence[ReceiveRequest],
+        waiter_ids: Sequence[int],
+        now_ms: int,
+        waiting: int,
+        max_waiting: int,
+    ) -> Outcome[list[list[ReceivedMessage] | Waiting | DomainError]]:
+        """Decide receives without their deletes; see :meth:`receive_all`."""
         index = queue.index
         runtime = self._runtime[queue.queue_id]
         runtime.used_ms = now_ms
@@ -176,16 +263,21 @@ class Receive:
         Returns the number of answered receives, from the first on: up to the first receive without messages, or with
         invalid arguments.
         """
-        timeout_ms = 0
+        limits = self._limits
+        max_batch, max_wait_ms = limits.max_batch, limits.max_wait_ms
+        try:
+            # The first receive that would be refused ends the group. The single way refuses it, at its place among the
+            # replies. All have the visibility timeout of the first.
+            _, timeout_ms = self._receive_times(queue, requests[0])
+        except DomainError:
+            return 0
         batch_sizes: list[int] = []
         for request in requests:
-            try:
-                # The first receive that would be refused ends the group. The single way refuses it, at its place among
-                # the replies.
-                _, timeout_ms = self._receive_times(queue, request)
-            except DomainError:
+            wait_ms = request.wait_ms
+            max_messages = request.max_messages
+            if not 1 <= max_messages <= max_batch or (wait_ms is not None and not 0 <= wait_ms <= max_wait_ms):
                 break
-            batch_sizes.append(request.max_messages)
+            batch_sizes.append(max_messages)
         # A step that memory cannot fill would give the last receives less than each would get alone. Such receives are
         # left to the single way, which asks for a page.
         del batch_sizes[self._serving.served_together(queue, batch_sizes) :]

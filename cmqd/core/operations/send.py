@@ -5,12 +5,12 @@ valid, so a refused send leaves no trace.
 
 The order of the checks of a send:
 
-1. A repeat of a numbered send. It is answered with its ids even if its batch would be refused by now: the messages are
-   stored, and a refusal would say that they are not.
+1. A repeat of a numbered send. The repeat is answered with its ids even if its batch would be refused by now: the
+   messages are stored, and a refusal would say that they are not.
 2. The predecessor (``after``). A send behind a missing predecessor is refused as out of order, whatever else is wrong
-   with it: the producer must repeat the predecessor first.
+   with the send: the producer must repeat the predecessor first.
 3. The batch: sizes, dedup ids, promises, room (:mod:`cmqd.core.operations.batches`), then the delays. A delay is
-   shorter than the retention; a message with a longer delay would expire before a consumer could receive it.
+   shorter than the retention; a message with a longer delay would expire before a consumer could receive the message.
 
 After a send the receives in line are served in the same outcome. Send and receive share a row, and the message goes out
 with a single commit.
@@ -128,41 +128,106 @@ class Send:
             # Here, and not only where messages are stored: a repeated send is a use too.
             self._runtime[queue.queue_id].used_ms = now_ms
         replies: list[Sequence[int] | DomainError] = []
+        end, bodies, is_usual = _plain_run(requests, 0, delay_ms)
+        if end == len(requests):
+            # Plain sends alone, the usual call.
+            return self._send_plain(queue, requests, bodies, is_usual, replies, now_ms)
         effects = Effects()
         # Requests are taken in their order, never sorted by kind: the positions of a queue are the order in which its
         # producers were heard. A run of plain sends shares a record; any other send ends the run and stands alone.
         place = 0
         while place < len(requests):
-            end = place
-            while end < len(requests) and _is_plain(requests[end], delay_ms):
-                end += 1
             if end > place:
-                self._send_plain(queue, requests[place:end], replies, effects, now_ms)
+                effects.add(self._send_plain(queue, requests[place:end], bodies, is_usual, replies, now_ms))
                 place = end
                 continue
-            request = requests[place]
-            place += 1
             try:
-                outcome = self.send_one(queue, request, now_ms)
+                outcome = self.send_one(queue, requests[place], now_ms)
             except DomainError as refusal:
                 replies.append(refusal)
-                continue
-            replies.append(outcome.reply)
-            if len(requests) == 1:
-                # A single request, the usual case while few clients send, needs no copies of lists.
-                return Outcome(replies, outcome.records, outcome.bodies, outcome.woken, outcome.reads)
-            effects.add(outcome)
+            else:
+                replies.append(outcome.reply)
+                if len(requests) == 1:
+                    # A single request, the usual case while few clients send, needs no copies of lists.
+                    return Outcome(replies, outcome.records, outcome.bodies, outcome.woken, outcome.reads)
+                effects.add(outcome)
+            place += 1
+            end, bodies, is_usual = _plain_run(requests, place, delay_ms)
         return effects.outcome(replies)
 
     def _send_plain(
         self,
         queue: Queue,
         requests: Sequence[SendRequest],
+        bodies: list[bytes],
+        is_usual: bool,
         replies: list[Sequence[int] | DomainError],
-        effects: Effects,
         now_ms: int,
-    ) -> None:
-        """Store plain sends in a record; the same rules as in ``_send_one``, for sends without its further fields."""
+    ) -> Outcome[list[Sequence[int] | DomainError]]:
+        """Store the plain sends of :func:`_plain_run` in a record, and append their replies to ``replies``, the reply
+        of the outcome; the rules are those of ``send_one``, for sends without its further fields.
+        """
+        index, limits = queue.index, self._limits
+        attributes = index.attributes
+        next_id = self._numbers.next_message_id
+        sizes = list(map(len, bodies))
+        count = len(sizes)
+        numbered: list[int] = []
+        if (
+            # The usual run: within all limits together, so each request is, and none can be a repeat.
+            is_usual
+            and 0 < count <= limits.max_batch
+            and count <= attributes.max_backlog - index.live_count
+            and max(sizes) <= attributes.max_message_bytes
+            and min(sizes) > 0
+            and sum(sizes) <= limits.max_batch_bytes
+        ):
+            if count == len(requests):
+                replies += [[message_id] for message_id in range(next_id, next_id + count)]
+            else:
+                first_id = next_id
+                for request in requests:
+                    stop = first_id + len(request.bodies)
+                    replies.append(range(first_id, stop))
+                    first_id = stop
+        else:
+            sizes, bodies = self._examined(queue, requests, replies, numbered, now_ms)
+            if not sizes:
+                return Outcome(replies)
+        records: list[AnyRecord] = []
+        self._numbers.take_message_ids(len(sizes), records)
+        # ``numbered`` names the ids of every numbered send of the record, so that a replay can answer a repeat as the
+        # live broker does. A lone send has all ids of the record, so its number is enough.
+        is_lone = len(requests) == 1
+        last_ms = index.last_enqueue_ms
+        record = MessagesSent(
+            queue_id=index.queue_id,
+            first_position=index.next_position,
+            first_message_id=next_id,
+            enqueue_ms=now_ms if now_ms > last_ms else last_ms,
+            sizes=sizes,
+            session=requests[0].session if is_lone else 0,
+            sequence=requests[0].sequence if is_lone else 0,
+            numbered=[] if is_lone else numbered,
+        )
+        records.append(record)
+        self._store.store(queue, record, bodies)
+        # After all sends of the call, not after each: the receives in line share one record then.
+        if not (index.active_count and self._runtime[queue.queue_id].line.waiting):
+            return Outcome(replies, records, bodies)
+        effects = Effects(records, bodies)
+        self._serving.serve(queue, effects, now_ms)
+        return effects.outcome(replies)
+
+    def _examined(
+        self,
+        queue: Queue,
+        requests: Sequence[SendRequest],
+        replies: list[Sequence[int] | DomainError],
+        numbered: list[int],
+        now_ms: int,
+    ) -> tuple[list[int], list[bytes]]:
+        """Examine plain sends one by one; return sizes and bodies of the sends that are stored now."""
         # Everything is checked against the state before the call plus what the earlier requests of the call will add:
         # room, sessions and numbers. The record is applied once, at the end, so the index cannot be asked for that.
         index = queue.index
@@ -170,7 +235,6 @@ class Send:
         room = attributes.max_backlog - index.live_count
         sizes: list[int] = []
         taken: list[bytes] = []
-        numbered: list[int] = []
         here: dict[tuple[int, int], range] = {}
         """Numbered sends of this call: a producer may have repeated a send over a second connection."""
         new_sessions: set[int] = set()
@@ -205,7 +269,8 @@ class Send:
             except DomainError as refusal:
                 replies.append(refusal)
                 continue
-            # Ids are promised here and taken below. Between the two no other operation runs, so they are the same ids.
+            # Ids are promised here and taken by the caller. Between the two no other operation runs, so they are the
+            # same ids.
             first_id = next_id + len(sizes)
             ids = range(first_id, first_id + len(own))
             if is_numbered:
@@ -216,28 +281,7 @@ class Send:
             sizes += own
             taken += request.bodies
             replies.append(ids)
-        if sizes:
-            self._numbers.take_message_ids(len(sizes), effects.records)
-            enqueue_ms = max(now_ms, index.last_enqueue_ms)
-            # ``numbered`` names the ids of every numbered send of the record, so that a replay can answer a repeat as
-            # the live broker does. A lone send has all ids of the record, so its number is enough.
-            is_lone = len(requests) == 1
-            record = MessagesSent(
-                queue_id=index.queue_id,
-                first_position=index.next_position,
-                first_message_id=next_id,
-                enqueue_ms=enqueue_ms,
-                sizes=sizes,
-                session=requests[0].session if is_lone else 0,
-                sequence=requests[0].sequence if is_lone else 0,
-                numbered=[] if is_lone else numbered,
-            )
-            effects.records.append(record)
-            effects.bodies += taken
-            self._store.store(queue, record, taken)
-            # After all sends of the call, not after each: the receives in line share one record then.
-            if index.active_count and self._runtime[queue.queue_id].line.waiting:
-                self._serving.serve(queue, effects, now_ms)
+        return sizes, taken
 
     def _visible_ms(
         self, queue: Queue, delay_ms: int | list[int], count: int, enqueue_ms: int
@@ -291,11 +335,27 @@ class Send:
             )
 
 
-def _is_plain(request: SendRequest, queue_delay_ms: int) -> bool:
-    """Return whether a send has only bodies, active at once, and perhaps a session and sequence."""
-    if request.headers is not None or request.dedup_ids is not None or request.after is not None:
-        return False
-    # Even a passed time must be checked against the field ``delay_ms``, and a plain send has no check of both fields.
-    if request.at_ms is not None:
-        return False
-    return (queue_delay_ms if request.delay_ms is None else request.delay_ms) == 0
+def _plain_run(requests: Sequence[SendRequest], start: int, queue_delay_ms: int) -> tuple[int, list[bytes], bool]:
+    """Return the run of plain sends from ``start`` on: its end, its bodies, and whether the run is usual.
+
+    A plain send has only bodies, active at once, and perhaps a session and sequence. In a usual run no send is
+    numbered, and each has a body.
+    """
+    bodies: list[bytes] = []
+    is_usual = True
+    for place in range(start, len(requests)):
+        request = requests[place]
+        if (
+            request.headers is not None
+            or request.dedup_ids is not None
+            or request.after is not None
+            # Even a passed time must be checked against the field ``delay_ms``, and a plain send has no check of both
+            # fields.
+            or request.at_ms is not None
+            or (queue_delay_ms if request.delay_ms is None else request.delay_ms) != 0
+        ):
+            return place, bodies, is_usual
+        if request.sequence or not request.bodies:
+            is_usual = False
+        bodies += request.bodies
+    return len(requests), bodies, is_usual

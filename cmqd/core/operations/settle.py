@@ -11,8 +11,9 @@ The order after a lease ended: the record is applied, dead letters are reserved,
 served. Served first, a receive would get a message that has used up its receives.
 """
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
+from itertools import chain, islice
 
 from cmqd.core.errors import DomainError, InvalidArgument, ReceiptHandleInvalid
 from cmqd.core.facts.facts import Facts
@@ -66,27 +67,14 @@ class Settle:
         queue = self._queues.find(account, name)
         index = queue.index
         self.note_use(queue, now_ms)
-        replies: list[HandlesDone | DomainError] = []
         # Shared by all requests of the call: a handle that an earlier request names is ended by that request, and fails
         # in a later request, exactly as in two calls.
         leases: dict[int, InFlight] = {}
-        for handles in requests:
-            before = len(leases)
-            try:
-                failures = self.find_leases(queue, handles, leases, now_ms)
-                replies.append(HandlesDone(failures, done=len(leases) - before))
-            except DomainError as refusal:
-                replies.append(refusal)
+        replies = self.find_each(queue, requests, leases, now_ms)
         # No record without messages: it would be a row of the log that says nothing.
         if not leases:
             return Outcome(replies)
-        positions = [lease.position for lease in leases.values()]
-        record = MessagesDeleted(index.queue_id, runs_of(positions), runs_of(list(leases)), now_ms)
-        # Examined before the record is applied, because afterwards these messages are in the set themselves.
-        if index.attributes.rewind_ms and (not index.rewindable_count or min(positions) < next(iter(index.rewindable))):
-            # The oldest deleted message leaves the rewind window first, and the planned review may be later than that.
-            self._agenda.reviews.set(queue.queue_id, now_ms + PRUNE_MS)
-        index.apply_deleted(record)
+        record = self.apply_deletes(queue, leases, now_ms)
         # The usual delete ends here: with an empty line, a delete makes no message receivable.
         if not (index.active_count and self._runtime[queue.queue_id].line.waiting):
             return Outcome(replies, [record])
@@ -95,6 +83,22 @@ class Settle:
         effects = Effects([record])
         self._serving.serve(queue, effects, now_ms)
         return effects.outcome(replies)
+
+    def apply_deletes(self, queue: Queue, leases: dict[int, InFlight], now_ms: int) -> MessagesDeleted:
+        """Delete the messages of these leases, at least one, and return the record.
+
+        The caller serves the waiting receives (:mod:`cmqd.core.operations.serving`), for which the delete may have made
+        room.
+        """
+        index = queue.index
+        positions = [lease.position for lease in leases.values()]
+        record = MessagesDeleted(index.queue_id, runs_of(positions), runs_of(list(leases)), now_ms)
+        # Examined before the record is applied, because afterwards these messages are in the set themselves.
+        if index.attributes.rewind_ms and (not index.rewindable_count or min(positions) < next(iter(index.rewindable))):
+            # The oldest deleted message leaves the rewind window first, and the planned review may be later than that.
+            self._agenda.reviews.set(queue.queue_id, now_ms + PRUNE_MS)
+        index.apply_deleted(record)
+        return record
 
     def change_visibility(
         self, account: str, name: str, handles: list[int], visibility_timeout_ms: int, now_ms: int
@@ -169,24 +173,36 @@ class Settle:
     def find_leases(
         self, queue: Queue, handles: list[int], leases: dict[int, InFlight], now_ms: int
     ) -> Sequence[HandleFailure]:
-        """Add the messages in flight under ``handles`` to ``leases``, and return the failed handles.
+        """Do the same as :meth:`find_each` for one request, and return the failed handles.
+
+        Raises:
+            InvalidArgument: there are too few handles, or too many.
+        """
+        (found,) = self.find_each(queue, [handles], leases, now_ms)
+        if isinstance(found, DomainError):
+            raise found
+        return found.failures
+
+    def find_each(
+        self,
+        queue: Queue,
+        requests: Sequence[list[int]],
+        leases: dict[int, InFlight],
+        now_ms: int,
+        *,
+        field: str = "receipt_handles",
+    ) -> list[HandlesDone | DomainError]:
+        """Add the messages in flight under the handles of requests, a ``field`` of each, to ``leases``.
+
+        Returns for each request the number of its messages and the failed handles, or InvalidArgument if the request
+        has too few handles or too many.
 
         A handle fails if its lease ended, if its message is moving to the dead-letter queue, or if an earlier request
         of the same call has the handle. A handle that is named twice in a request counts once.
 
         A handle ends with the retention of its message, or up to a time step later: 100 ms, or more where a long
         backlog made steps merge (see :mod:`cmqd_fold.time_steps`). An exact end would need send times in all leases.
-
-        Raises:
-            InvalidArgument: there are too few handles, or too many.
         """
-        if not 1 <= len(handles) <= self._limits.max_batch:
-            raise InvalidArgument(
-                f"a request has 1 to {self._limits.max_batch} receipt handles; this one has {len(handles)}",
-                field="receipt_handles",
-                value=len(handles),
-                limit=f"1 to {self._limits.max_batch} handles",
-            )
         in_flight = queue.index.leases.by_number
         floor = queue.index.floor
         expiry_due_ms = self._expiry_due_ms.get(queue.queue_id)
@@ -197,22 +213,41 @@ class Settle:
             # Messages have expired, and the tick that moves the floor over them has not run yet, or a moving message
             # holds the floor.
             floor = max(floor, queue.index.expired_below(now_ms))
-        failed: list[int] = []
-        for lease, handle in zip(self._handles.leases(handles), handles, strict=True):
-            in_flight_message = in_flight.get(lease)
-            if (
-                # The time counts, and not whether the tick has ended the lease: a handle must not work longer on a busy
-                # broker. The floor counts, because leases of cleared messages stay until their deadline.
-                in_flight_message is not None
-                and in_flight_message.deadline_ms > now_ms
-                and in_flight_message.position >= floor
-                and lease not in leases
-                and (moving is None or lease not in moving.leases)
-            ):
-                leases[lease] = in_flight_message
-            else:
-                failed.append(handle)
-        return _failures(queue.name, handles, failed) if failed else []
+        max_batch = self._limits.max_batch
+        numbers = iter(self._handles.leases(chain.from_iterable(requests)))
+        found: list[HandlesDone | DomainError] = []
+        for handles in requests:
+            if not 1 <= len(handles) <= max_batch:
+                refusal = InvalidArgument(
+                    f"a request has 1 to {max_batch} receipt handles; this one has {len(handles)}",
+                    field=field,
+                    value=len(handles),
+                    limit=f"1 to {max_batch} handles",
+                )
+                found.append(refusal)
+                # The leases of its handles are passed over.
+                deque(islice(numbers, len(handles)), maxlen=0)
+                continue
+            before = len(leases)
+            failed: list[int] = []
+            # The handles first: the end of a list takes no number of the next request.
+            for handle, lease in zip(handles, numbers, strict=False):
+                in_flight_message = in_flight.get(lease)
+                if (
+                    # The time counts, and not whether the tick has ended the lease: a handle must not work longer on a
+                    # busy broker. The floor counts, because leases of cleared messages stay until their deadline.
+                    in_flight_message is not None
+                    and in_flight_message.deadline_ms > now_ms
+                    and in_flight_message.position >= floor
+                    and lease not in leases
+                    and (moving is None or lease not in moving.leases)
+                ):
+                    leases[lease] = in_flight_message
+                else:
+                    failed.append(handle)
+            failures = _failures(queue.name, handles, failed) if failed else []
+            found.append(HandlesDone(failures, done=len(leases) - before))
+        return found
 
     def tick(self, effects: Effects, now_ms: int) -> None:
         """End leases of a queue after their visibility timeout."""

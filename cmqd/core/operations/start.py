@@ -20,6 +20,7 @@ class Start:
         agenda, queues, topics = self._agenda, self._facts.queues, self._facts.topics
         queues.in_order.sort()
         topics.in_order.sort()
+        self._facts.audit_trail.sort()
         for queue in queues.by_id.values():
             if queue.index.live_count:
                 self._runtime[queue.queue_id].window.cold = True

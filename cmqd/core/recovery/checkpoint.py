@@ -27,6 +27,7 @@ from cmqd.core.facts.topic import Subscription, Topic
 from cmqd_fold.half_messages import Checked
 from cmqd_segment.checkpoint import (
     AnyPart,
+    AuditSlice,
     CheckpointEnd,
     CheckpointHeader,
     DedupSlice,
@@ -46,6 +47,7 @@ SESSIONS_A_PART = 64
 HALVES_A_PART = 8192
 RETRIES_A_PART = 8192
 ACCOUNTS_A_PART = 256
+AUDIT_BLOCKS_A_PART = 2
 """Sizes of parts: a part is made in about 2 ms at most, so that the loop can serve clients in between."""
 
 
@@ -109,6 +111,9 @@ class Checkpoint:
         for start in range(0, len(accounts), ACCOUNTS_A_PART):
             parts += 1
             yield self._facts.gone_totals.slice(accounts[start : start + ACCOUNTS_A_PART], last_lsn())
+        for part in self._audit_parts(last_lsn()):
+            parts += 1
+            yield part
         # Sessions last: their slices then have all answers of the queues' slices, and replay can take a session as it
         # is. The keys are copied for the same reason as the ids: a session that ends is left out, and a session that
         # begins is in the log.
@@ -121,6 +126,19 @@ class Checkpoint:
         # that none is missing: a frame has a checksum of its own alone, so without the number a file that lost a whole
         # frame would pass for a checkpoint with fewer queues.
         yield CheckpointEnd(last_lsn(), parts)
+
+    def _audit_parts(self, lsn: int) -> Iterator[AnyPart]:
+        """Yield the audit trail as of the first part. A trail that had no entry yet has no part."""
+        trail = self._facts.audit_trail
+        # Copies of references: 100,000 take about half a millisecond.
+        blocks, next_id = trail.blocks(), trail.next_id
+        for start in range(0, len(blocks), AUDIT_BLOCKS_A_PART):
+            entries = [entry for block in blocks[start : start + AUDIT_BLOCKS_A_PART] for entry in block]
+            yield AuditSlice(lsn, entries[-1].entry_id + 1, entries)
+        if next_id > 1:
+            # The next id alone, also of a trail that ran empty: with an id that is given twice, a reader that asks for
+            # newer entries would not get the entry.
+            yield AuditSlice(lsn, next_id, [])
 
     def _queue_parts(self, queue: Queue, lsn: int) -> Iterator[AnyPart]:
         """Yield the parts of a queue, all as of the moment when the first part is made."""

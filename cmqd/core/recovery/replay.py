@@ -21,6 +21,7 @@ from cmqd.core.recovery.restore import Restore
 from cmqd.core.recovery.salvage import Salvage
 from cmqd_segment.published import copies_of
 from cmqd_segment.records import (
+    Administered,
     AnyRecord,
     ClockOffset,
     DeadLettersFrom,
@@ -95,6 +96,10 @@ class Replay:
             return
         if isinstance(record, TotalsReset):
             self._facts.apply_totals_reset(lsn)
+            return
+        if isinstance(record, Administered):
+            # The ids of entries take the place of an LSN: the trail passes over entries that it has.
+            self._facts.audit_trail.apply(record)
             return
         if isinstance(record, TopicRecord):
             self._replay_topic(record, lsn)

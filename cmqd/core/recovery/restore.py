@@ -21,6 +21,7 @@ from cmqd.core.facts.topic import Subscription, Topic
 from cmqd_fold.half_messages import Checked
 from cmqd_segment.checkpoint import (
     AnyPart,
+    AuditSlice,
     CheckpointEnd,
     CheckpointHeader,
     DedupSlice,
@@ -96,6 +97,8 @@ class Restore:
                 self._facts.schedules.load(part)
             case GoneTotalsSlice():
                 self._facts.gone_totals.load(part)
+            case AuditSlice():
+                self._facts.audit_trail.load(part)
             case SessionsSlice():
                 # Slices of sessions are written last and hold all answers of the queues, so a session is taken as the
                 # slice has it.

@@ -36,7 +36,7 @@ class PendingDeliveriesPeek(msgspec.Struct, gc=False):
 
 
 class PendingRewind(msgspec.Struct, gc=False):
-    """A binary search for the first message sent at or after the time of a rewind."""
+    """A binary search for the first message sent at or after the time of a rewind, or of the preview of a rewind."""
 
     waiter_id: int
     queue_id: int
@@ -52,6 +52,12 @@ class PendingRewind(msgspec.Struct, gc=False):
     """The message that is being read."""
     oldest: bool = False
     """The message being read is the oldest unconsumed message: its time is the latest time that a rewind may have."""
+    is_preview: bool = False
+    """The search ends with a count, and changes nothing."""
+    earliest_ms: int = 0
+    """Start of the rewind window at the time of the request."""
+    latest_ms: int = 0
+    """Latest time that the rewind may have, as far as the search knows. Only a preview needs both times."""
 
 
 class PendingDecisions(msgspec.Struct, gc=False):

@@ -4,7 +4,7 @@ Matcher and answers follow from the facts. The topic counts the changes that mak
 ``Topic.routes``), and an answer is used only under the count of its making. Facts therefore know no cache.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from cmqd.core.facts.topic import Subscription, Topic
@@ -83,6 +83,10 @@ class TopicRuntime:
     def find_members(self, labels: Labels) -> int:
         """Return the set of subscriptions that match these labels."""
         return self._matcher.find(labels if isinstance(labels, str) else tuple(labels))
+
+    def examine(self, labels: Labels) -> Iterator[tuple[int, bool, list[tuple[str, bool]]]]:
+        """Yield every subscription with its filters; see :meth:`Matcher.examine`."""
+        return self._matcher.examine(labels if isinstance(labels, str) else tuple(labels))
 
     def subscribers(self, members: int) -> tuple[int, ...]:
         """Return the ids of the subscriptions of a set, ascending."""

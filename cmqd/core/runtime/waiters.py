@@ -17,6 +17,8 @@ class Waiter(msgspec.Struct, gc=False):
     max_messages: int
     visibility_timeout_ms: int
     deadline_ms: int
+    since_ms: int
+    """Time of the arrival, for operators."""
     overdue: bool = False
     """The deadline passed while bodies of active messages were being read from the log. The receive stays in line until
     the read returns, because the read may still serve it; an empty answer now would waste the read."""

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
 from cmqd.server.audit import FAILED_LOGINS
-from cmqd.server.binary.deferred_input import PIECE_BYTES, DeferredInput
+from cmqd.server.binary.deferred_input import LONE_FRAME_BYTES, PIECE_BYTES, DeferredInput
 from cmqd.server.binary.reply_output import (
     DEFAULT_PATIENCE_MS,
     SLOW_AFTER_MS,
@@ -53,6 +53,7 @@ from cmqd_protocol.frames import HEADER_BYTES
 from cmqd_protocol.limits import MIN_HEARTBEAT_MS
 from cmqd_protocol.messages import PUSH_TYPES, Cancel, Error, MessagesReceived, Request, error
 from cmqd_protocol.server_connection import CONNECTION_RETRY_MS, ServerConnection
+from cmqd_types.inspection import ConnectionInfo
 
 _log = get_logger()
 
@@ -61,6 +62,9 @@ _EVENTS: Final = frozenset({Authenticated, Cancel, RequestRefused, ConnectionEnd
 
 READ_BYTES: Final = 256_000
 """Most that a read of the socket brings; uvloop's buffer."""
+
+MAX_PRODUCTS: Final = 100
+"""Products that are kept; a client may state any text."""
 
 CLOSE_WITHIN_MS: Final = 5_000
 """Time that a closing connection has to send its last bytes."""
@@ -71,6 +75,8 @@ class Shared:
     """State and settings shared by all connections of a listener."""
 
     dispatch: Callable[["AcceptedConnection", Request], None]
+    dispatch_run: Callable[["AcceptedConnection", Sequence[Any]], int]
+    """Dispatches requests of a kind until the connection is held; returns their number."""
     events: ClientEvents
     decide_collected: Callable[["AcceptedConnection"], None]
     io_batch: IoBatch
@@ -95,8 +101,16 @@ class Shared:
     """Connections that are not read from while the server is overloaded."""
     idle: list["AcceptedConnection"] = field(default_factory=list["AcceptedConnection"])
     """Connections that rest until the next step of ``time_ms``, because their last input held no request."""
+    products: dict[str, str] = field(default_factory=dict[str, str])
+    """Products of clients, each once: thousands of connections have the same product."""
     slow: set["AcceptedConnection"] = field(default_factory=set["AcceptedConnection"])
     """Connections with a socket buffer over its mark."""
+
+    def product_of(self, product: str) -> str:
+        """Return a product of a client, as the same object for equal products while the table has room."""
+        if len(self.products) >= MAX_PRODUCTS:
+            return self.products.get(product, product)
+        return self.products.setdefault(product, product)
 
 
 class AcceptedConnection(asyncio.Protocol):
@@ -109,16 +123,21 @@ class AcceptedConnection(asyncio.Protocol):
     """
 
     __slots__ = (
+        "_bytes_in",
+        "_bytes_out",
         "_cancelled",
         "_charged",
         "_closing_ms",
         "_deferred",
         "_dirty",
         "_gate_bytes",
+        "_last_request_ms",
         "_parked",
         "_replies",
+        "_requests",
         "_resting",
         "_shared",
+        "_since_ms",
         "_slow",
         "_stalled",
         "_transport",
@@ -128,6 +147,7 @@ class AcceptedConnection(asyncio.Protocol):
         "credit",
         "is_held",
         "permissions",
+        "product",
         "secret_id",
         "unread_receives",
         "waiting",
@@ -138,6 +158,9 @@ class AcceptedConnection(asyncio.Protocol):
         self._wire = shared.make_wire(shared.time_ms)
         self._transport: asyncio.Transport | None = None
         """Set from ``connection_made`` to ``connection_lost``."""
+        # Figures for operators, see ``info``. All connections of a step of the coarse time share its integer.
+        self._since_ms = self._last_request_ms = shared.time_ms
+        self._requests = self._bytes_in = self._bytes_out = 0
         self._replies: list[ReplyOfQueue] = []
         """Replies and pushes that are decided and durable but not yet encoded."""
         self._dirty = False
@@ -166,6 +189,7 @@ class AcceptedConnection(asyncio.Protocol):
         self.account = ""
         """Empty until the connection has authenticated."""
         self.secret_id = ""
+        self.product = ""
         self.permissions: Permissions | None = None
         """None = unrestricted. Set together with ``secret_id``, before the first request is dispatched."""
         self.waiting: dict[int, int] | None = None
@@ -194,6 +218,11 @@ class AcceptedConnection(asyncio.Protocol):
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     @property
+    def connection_id(self) -> int:
+        """See ``Client``."""
+        return self._wire.connection_id
+
+    @property
     def is_private(self) -> bool:
         """See ``Client``."""
         transport = self._transport
@@ -206,6 +235,28 @@ class AcceptedConnection(asyncio.Protocol):
         if connected is not None and connected.family == socket.AF_UNIX:
             return True
         return bool(peer) and is_loopback(peer[0])
+
+    def info(self, now_ms: int) -> ConnectionInfo:
+        """See ``connections.Connection``."""
+        transport, wire = self._transport, self._wire
+        local_ms = self._shared.time_ms
+        return ConnectionInfo(
+            connection_id=wire.connection_id,
+            account=self.account,
+            secret_id=self.secret_id,
+            peer=self.peer,
+            product=self.product,
+            is_tls=transport is not None and transport.get_extra_info("ssl_object") is not None,
+            since_ms=now_ms - (local_ms - self._since_ms),
+            last_request_ms=now_ms - (local_ms - self._last_request_ms),
+            requests=self._requests,
+            bytes_in=self._bytes_in,
+            bytes_out=self._bytes_out,
+            unanswered=wire.outstanding,
+            waiting=len(self.waiting or ()),
+            unread_bytes=0 if transport is None else transport.get_write_buffer_size(),
+            checked_queues=len(self.checked_queues or ()),
+        )
 
     # ------------------------------------------------------------------ the transport's calls
 
@@ -222,27 +273,38 @@ class AcceptedConnection(asyncio.Protocol):
         shared = self._shared
         size = len(data)
         shared.counters.bytes_in += size
+        self._bytes_in += size
         has_time = shared.io_batch.take_input(size)
-        if not has_time or size > PIECE_BYTES or self._deferred or self.is_held:
+        if not has_time or (size > PIECE_BYTES and not self._is_lone_frame(data)) or self._deferred or self.is_held:
             self._defer().add(data)
             self._plan_input()
             self._measure()
         else:
-            events = self._wire.receive(data, shared.time_ms)
-            if len(events) == 1 and not self._charged:
-                # The usual case of ``_dispatch_each``: a client that waits for the answer to every request. ``Any``
-                # instead of a ``cast``, because ``cast`` is a call.
-                event: Any = events[0]
-                if type(event) not in _EVENTS:
-                    shared.dispatch(self, event)
-                else:
-                    self._dispatch_each(events)
+            wire = self._wire
+            # The usual case: a client that waits for the answer to every request.
+            request = wire.lone_request(data, shared.time_ms)
+            if request is None:
+                self._dispatch_each(wire.receive(data, shared.time_ms))
             else:
-                self._dispatch_each(events)
+                self._requests += 1
+                self._last_request_ms = shared.time_ms
+                shared.dispatch(self, request)
+                if self._charged:
+                    self._measure()
         if shared.overloaded and not self._stalled:
             self._stalled = True
             shared.stalled.append(self)
             self._plan_input()
+
+    def _is_lone_frame(self, data: bytes) -> bool:
+        """Return True if a large read is taken up on arrival; see ``LONE_FRAME_BYTES``."""
+        return (
+            len(data) <= LONE_FRAME_BYTES
+            and not self._stalled
+            and self._slow is None
+            and self._wire.is_within_frame(data, LONE_FRAME_BYTES)
+            and self._shared.io_batch.turns.is_free
+        )
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Return the messages and reservations of a closed connection and cancel its waiting requests."""
@@ -296,7 +358,7 @@ class AcceptedConnection(asyncio.Protocol):
         events: Sequence[object] = deferred.take_decoded()
         size = 0
         if not events:
-            piece = deferred.take_piece(self._wire.missing_bytes)
+            piece = deferred.take_piece(self._wire.missing_bytes, at_frame=self._wire.is_open)
             size = len(piece)
             events = self._wire.receive(piece, self._shared.time_ms)
         deferred.had_request = deferred.had_request or not all(type(event) is Cancel for event in events)
@@ -330,6 +392,7 @@ class AcceptedConnection(asyncio.Protocol):
 
     def put_back(self, request: Request) -> None:
         """Dispatch a request again on release, before all others: it arrived while the connection was held."""
+        self._requests -= 1
         self._defer().decoded.insert(0, request)
 
     def release(self) -> None:
@@ -385,22 +448,39 @@ class AcceptedConnection(asyncio.Protocol):
 
     def _dispatch_each(self, events: Sequence[object]) -> int:
         """Dispatch the events of a piece of input in order until the connection is held; return their number."""
-        dispatch = self._shared.dispatch
-        rest = iter(events)
-        event: Any
-        for event in rest:
-            if type(event) in _EVENTS:
-                self._happened(event)
-            else:
-                dispatch(self, event)
-            if self.is_held:
-                self._defer().decoded.extend(rest)
+        shared = self._shared
+        if len(events) > 1 and type(events[0]) not in _EVENTS and len(set(map(type, events))) == 1:
+            # The usual input of a client that sends ahead of the answers.
+            requests = shared.dispatch_run(self, events)
+            if requests < len(events):
+                self._defer().decoded.extend(events[requests:])
+        else:
+            requests = self._dispatch_singly(events)
+        if requests:
+            self._requests += requests
+            self._last_request_ms = shared.time_ms
         if not self.account or self._wire.ended is not None:
             self._flush_soon()
         if self._charged or self._deferred or not events:
             # A frame that grows from read to read yields no events meanwhile.
             self._measure()
         return len(events)
+
+    def _dispatch_singly(self, events: Sequence[object]) -> int:
+        """Dispatch events of several kinds in order until the connection is held; return the number of requests."""
+        dispatch = self._shared.dispatch
+        rest = iter(events)
+        event: Any
+        requests = 0
+        for event in rest:
+            if type(event) in _EVENTS:
+                self._happened(event)
+            else:
+                requests += 1
+                dispatch(self, event)
+            if self.is_held:
+                self._defer().decoded.extend(rest)
+        return requests
 
     def _plan_input(self) -> None:
         """Read from the socket, take turns, or neither."""
@@ -472,6 +552,7 @@ class AcceptedConnection(asyncio.Protocol):
             shared = self._shared
             data = wire.reply_to_send(encodable, shared.time_ms)
             shared.counters.bytes_out += len(data)
+            self._bytes_out += len(data)
             transport.write(data)
             if queue is not None:
                 self.unread_receives -= 1
@@ -495,14 +576,19 @@ class AcceptedConnection(asyncio.Protocol):
         while replies and self._slow is None and wire.ended is None:
             encoded = encode_replies(wire, replies, now_ms)
             self.unread_receives -= encoded.with_messages
-            self._shared.counters.bytes_out += sum(map(len, encoded.data))
+            self._count_out(encoded.data)
             transport.writelines(encoded.data)
             if encoded.with_messages and transport.get_write_buffer_size():
                 self._wait_for_socket(transport, *encoded.last)
         data = wire.data_to_send(now_ms)
         if data:
-            self._shared.counters.bytes_out += sum(map(len, data))
+            self._count_out(data)
             transport.writelines(data)
+
+    def _count_out(self, data: Sequence[bytes]) -> None:
+        size = sum(map(len, data))
+        self._shared.counters.bytes_out += size
+        self._bytes_out += size
 
     def _wait_for_socket(self, transport: asyncio.Transport, reply: Outgoing, queue: str | None) -> None:
         """Write no more until the socket has taken all of a write with messages, which ended in this reply.
@@ -568,6 +654,7 @@ class AcceptedConnection(asyncio.Protocol):
         if isinstance(event, Authenticated):
             self.account = event.account
             self.secret_id = event.secret_id
+            self.product = self._shared.product_of(event.product)
             self.permissions = self._shared.permissions_of(event.secret_id)
             self._shared.connections.authenticated(self)
             _log.debug("connection_authenticated", peer=self.peer, account=event.account, product=event.product)

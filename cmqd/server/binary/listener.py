@@ -9,8 +9,8 @@ loop does not spin.
 import asyncio
 import os
 import ssl
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 from cmqd.core.limits import CMQ_MAX_DELAY_MS
 from cmqd.server.accounts import Accounts
@@ -54,6 +54,7 @@ class Listener:
         loop: asyncio.AbstractEventLoop,
         settings: Settings,
         dispatch: Callable[[Client, Request], None],
+        dispatch_run: Callable[[Client, Sequence[Any]], int],
         events: ClientEvents,
         collector: Collector,
         io_batch: IoBatch,
@@ -79,6 +80,7 @@ class Listener:
         self._visits: asyncio.TimerHandle | None = None
         self._shared = Shared(
             dispatch=dispatch,
+            dispatch_run=dispatch_run,
             events=events,
             decide_collected=collector.decide_of,
             io_batch=io_batch,

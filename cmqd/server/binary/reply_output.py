@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from cmqd.server.reply_gate import Outgoing
 from cmqd_protocol.errors import ErrorCode
-from cmqd_protocol.messages import PUSH_TYPES, Push, error
+from cmqd_protocol.messages import PUSH_TYPES, AnyReply, MessagesReceived, Push, error
 from cmqd_protocol.server_connection import ServerConnection
 
 BYTES_PER_WRITE: Final = 64 * 1024
@@ -55,21 +55,30 @@ def encode_replies(wire: ServerConnection, replies: list[ReplyOfQueue], now_ms: 
     """
     data: list[bytes] = []
     size = done = with_messages = 0
+    plain: list[Any] = []
+    """Replies without messages that follow each other: encoded in a single call."""
     try:
         for reply, queue in replies:
             done += 1
             encodable: Any = reply
-            if type(reply) in PUSH_TYPES:
+            if queue is None and type(reply) not in PUSH_TYPES:
+                plain.append(reply)
+                continue
+            if plain:
+                data += wire.replies_to_send(plain, now_ms)
+                plain = []
+            if queue is None:
                 wire.push(encodable)
                 data += wire.data_to_send(now_ms)
                 continue
             encoded = wire.reply_to_send(encodable, now_ms)
             data.append(encoded)
             size += len(encoded)
-            if queue is not None:
-                with_messages += 1
-                if size >= BYTES_PER_WRITE:
-                    break
+            with_messages += 1
+            if size >= BYTES_PER_WRITE:
+                break
+        if plain:
+            data += wire.replies_to_send(plain, now_ms)
         return Encoded(data, with_messages, replies[done - 1])
     finally:
         del replies[:done]
@@ -80,6 +89,8 @@ def without_cancelled(
 ) -> tuple[list[ReplyOfQueue], list[tuple[Outgoing, str]]]:
     """Return the replies with a "cancelled" answer in place of messages, and the replaced replies with their queues.
 
+    A receive with deletes keeps its reply, without the messages: an error alone would hide its deletes.
+
     Requests with a reply are removed from ``cancelled``.
     """
     kept: list[ReplyOfQueue] = []
@@ -89,7 +100,10 @@ def without_cancelled(
             cancelled.discard(reply.request_id)
             if queue is not None:
                 returned.append((reply, queue))
-                kept.append((error(reply.request_id, ErrorCode.CANCELLED, "cancelled"), None))
+                cancelled_reply: AnyReply = error(reply.request_id, ErrorCode.CANCELLED, "cancelled")
+                if isinstance(reply, MessagesReceived) and reply.failures is not None:
+                    cancelled_reply = MessagesReceived(reply.request_id, [], reply.failures, cancelled_reply)
+                kept.append((cancelled_reply, None))
                 continue
         kept.append((reply, queue))
     return kept, returned

@@ -9,7 +9,9 @@ from cmqd.core.broker import Broker
 from cmqd.core.names import every_name
 from cmqd.log.errors import LogFailed
 from cmqd.server.accounts import AccountNotEmpty, Accounts
+from cmqd.server.accounts_file import ADMIN
 from cmqd.server.answering import Answering
+from cmqd.server.audit_entries import AuditEntries, action_of
 from cmqd.server.client import Client
 from cmqd.server.counters import Counters
 from cmqd.server.log_lines import get_logger
@@ -22,6 +24,7 @@ from cmqd.server.shown_names import Names
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error
+from cmqd_types.keys import EVERY_NAME, EVERY_ROLE, Role
 
 _log = get_logger()
 
@@ -35,6 +38,7 @@ class AccountOperations:
 
     broker: Broker
     answering: Answering
+    audit_entries: AuditEntries
     restricted: RestrictedLookups
     accounts: Accounts
     revoke: Callable[[str], None]
@@ -43,6 +47,7 @@ class AccountOperations:
     """Gives the connections that authenticated by a key its changed permissions."""
     key_changed: Callable[[str, str], None]
     """Tells the gateways of a change of a key, after the change is on disk."""
+    region: str
     counters: Counters
     now_ms: Callable[[], int]
     schedule: Callable[[], None]
@@ -135,6 +140,25 @@ class AccountOperations:
 
         self._when_written(client, request, change)
 
+    def get_own_key(self, client: Client, request: wire.GetOwnKey) -> None:
+        """Answer with the key of the connection and the permissions that its requests are checked by, at once: a
+        client that shows only the allowed operations needs the reply also while the storage hangs.
+        """
+        permissions = client.permissions
+        roles, names = (EVERY_ROLE, EVERY_NAME) if permissions is None else (permissions.roles, permissions.names)
+        client.answer(
+            wire.OwnKey(
+                request.request_id,
+                client.secret_id,
+                client.account,
+                tuple(str(role) for role in Role if role in roles),
+                names,
+                client.account == ADMIN,
+                self.region,
+                client.connection_id,
+            )
+        )
+
     def list_all_queues(self, client: Client, request: wire.ListAllQueues) -> None:
         """List the queues of all accounts, for ``admin``."""
         self.accounts.must_be_admin(client.account, "list the queues of all accounts")
@@ -184,10 +208,13 @@ class AccountOperations:
         self.key_changed(secret_id, "deleted")
 
     def _when_written(self, client: Client, request: wire.Request, work: Work) -> None:
-        """Answer when the accounts file is written."""
+        """Answer when the accounts file is written, and the entry of a change is durable."""
+
+        action = action_of(client, request)
 
         async def run() -> None:
-            client.answer(await reply_when_written(request.request_id, work, self.counters))
+            reply = await reply_when_written(request.request_id, work, self.counters)
+            self.audit_entries.answer(client, action, request.request_id, reply)
 
         self.spawn(run())
 

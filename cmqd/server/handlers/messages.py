@@ -5,18 +5,18 @@ from typing import Final
 
 from cmqd.core.broker import Broker
 from cmqd.core.errors import DomainError
-from cmqd.core.outcome import WAITING, DeadLettersDone, HandlesDone, Waiting
+from cmqd.core.outcome import WAITING, DeadLettersDone, HandlesDone, Outcome, ReceivedAfterDeletes, ReceiveReply
 from cmqd.log.values import ROW_BYTES
 from cmqd.server.answering import Answering
 from cmqd.server.client import Client
 from cmqd.server.collecting import MAX_BYTES, Collector, Group, stored_bytes
 from cmqd.server.counters import Counters
-from cmqd.server.operations import handles_done
+from cmqd.server.operations import handles_done, received_after_deletes
 from cmqd.server.part import part
 from cmqd.server.refusals import ERROR_CODES
-from cmqd.server.reply_gate import ReplyGate
+from cmqd.server.reply_gate import Held, ReplyGate
 from cmqd.server.request_admission import Admission
-from cmqd.server.shown_names import text_shown_to
+from cmqd.server.shown_names import refusal_shown_to, text_shown_to
 from cmqd.server.waiting_requests import WaitingRequests
 from cmqd_protocol import messages as wire
 from cmqd_types.messages import MessagesPeeked, ReceivedMessage
@@ -37,39 +37,47 @@ class Sends:
 
     broker: Broker
     answering: Answering
-    gate: ReplyGate
     admission: Admission
     collector: Collector
     counters: Counters
 
     def handle(self, client: Client, request: wire.SendMessages) -> None:
         """Collect a send."""
-        if self.admission.refuses_bodies(client, request.request_id):
+        admission = self.admission
+        if admission.collected_bytes >= admission.room_bytes and admission.refuses_bodies(client, request.request_id):
             return
         self.collector.collect(
-            operation=self,
-            client=client,
-            asked=request,
-            name=request.queue,
-            request=request,
-            count=len(request.bodies),
-            size=stored_bytes(request),
+            self, client, request, request.queue, request, len(request.bodies), stored_bytes(request)
         )
 
-    def decide(self, group: Group, now_ms: int) -> tuple[Sequence[Sequence[int] | DomainError], int]:
-        """Have the core store the messages."""
-        outcome = self.broker.send_all(group.account, group.name, group.requests, now_ms)
-        return outcome.reply, self.answering.carry_out(outcome, now_ms)
+    def take_run(self, client: Client, run: Sequence[wire.SendMessages]) -> int:
+        """Collect the first sends of a run together; see ``Dispatcher``.
 
-    def answer(self, group: Group, results: Sequence[Sequence[int] | DomainError], lsn: int) -> None:
+        Only plain sends: with a single body, without headers, all to the same queue. Other sends are examined singly.
+        """
+        queue = run[0].queue
+        if [True for asked in run if asked.queue != queue or asked.headers is not None or len(asked.bodies) != 1]:
+            return 0
+        sizes = [len(asked.bodies[0]) for asked in run]
+        if not self.admission.has_room(sum(sizes)):
+            return 0
+        return self.collector.collect_run(self, client, queue, run, sizes)
+
+    def decide(self, group: Group, now_ms: int) -> Outcome[list[Sequence[int] | DomainError]]:
+        """Have the core store the messages."""
+        _, account, queue = group.key
+        return self.broker.send_all(account, queue, group.requests, now_ms)
+
+    def answer(self, group: Group, results: Sequence[Sequence[int] | DomainError], lsn: int, held: list[Held]) -> None:
         """Answer the sends of a group with their message ids."""
-        hold = self.gate.hold
+        sent = 0
         for (client, request_id), result in zip(group.askers, results, strict=True):
             if isinstance(result, DomainError):
                 self.answering.refuse(client, request_id, result, lsn)
             else:
-                self.counters.sent += len(result)
-                hold(lsn, client, wire.MessagesSent(request_id, list(result)))
+                sent += len(result)
+                held.append((lsn, client, wire.MessagesSent(request_id, list(result)), None))
+        self.counters.sent += sent
 
 
 @part
@@ -83,7 +91,6 @@ class Deletes:
 
     broker: Broker
     answering: Answering
-    gate: ReplyGate
     collector: Collector
     counters: Counters
 
@@ -92,20 +99,19 @@ class Deletes:
         handles = request.receipt_handles
         self.collector.collect(self, client, request, request.queue, handles, len(handles))
 
-    def decide(self, group: Group, now_ms: int) -> tuple[Sequence[HandlesDone | DomainError], int]:
+    def decide(self, group: Group, now_ms: int) -> Outcome[list[HandlesDone | DomainError]]:
         """Have the core delete the messages."""
-        outcome = self.broker.delete_all(group.account, group.name, group.requests, now_ms)
-        return outcome.reply, self.answering.carry_out(outcome, now_ms)
+        _, account, queue = group.key
+        return self.broker.delete_all(account, queue, group.requests, now_ms)
 
-    def answer(self, group: Group, results: Sequence[HandlesDone | DomainError], lsn: int) -> None:
+    def answer(self, group: Group, results: Sequence[HandlesDone | DomainError], lsn: int, held: list[Held]) -> None:
         """Answer the deletes of a group."""
-        hold = self.gate.hold
         for (client, request_id), result in zip(group.askers, results, strict=True):
             if isinstance(result, DomainError):
                 self.answering.refuse(client, request_id, result, lsn)
             else:
                 self.counters.deleted += result.done
-                hold(lsn, client, handles_done(request_id, result))
+                held.append((lsn, client, handles_done(request_id, result), None))
 
 
 @part
@@ -116,17 +122,39 @@ class ReplyWithBodies:
     counters: Counters
 
     def received(
-        self, client: Client, request: wire.ReceiveMessages, messages: list[ReceivedMessage], lsn: int
+        self,
+        client: Client,
+        request: wire.ReceiveMessages,
+        result: list[ReceivedMessage] | ReceivedAfterDeletes,
+        lsn: int,
     ) -> None:
         """Answer a receive. A reply with messages names the queue, to which they return if the client has
         disconnected.
         """
+        if isinstance(result, ReceivedAfterDeletes):
+            messages, reply = self._after_deletes(client, request.request_id, result)
+        else:
+            messages, reply = result, wire.MessagesReceived(request.request_id, result)
         if messages:
             client.unread_receives += 1
             self.counters.received += len(messages)
-            self.gate.hold(lsn, client, wire.MessagesReceived(request.request_id, messages), request.queue)
+            self.gate.hold(lsn, client, reply, request.queue)
         else:
-            self.gate.hold(lsn, client, wire.MessagesReceived(request.request_id, messages))
+            self.gate.hold(lsn, client, reply)
+
+    def _after_deletes(
+        self, client: Client, request_id: int, result: ReceivedAfterDeletes
+    ) -> tuple[list[ReceivedMessage], wire.MessagesReceived]:
+        """Return the messages and the reply; a refusal of the receive stands in the reply, beside its deletes."""
+        refusal = result.reply
+        if isinstance(refusal, list):
+            return refusal, received_after_deletes(request_id, result.deletes, refusal)
+        assert isinstance(refusal, DomainError), "a receive that waits has no answer yet"
+        self.counters.refusals += 1
+        error = refusal_shown_to(client, request_id, refusal)
+        # The connection counts replies that are errors, and not errors inside other replies.
+        self.counters.count_error(error.name)
+        return [], received_after_deletes(request_id, result.deletes, [], error)
 
     def peeked(self, client: Client, request: wire.PeekMessages, peeked: MessagesPeeked, lsn: int) -> None:
         """Answer a peek."""
@@ -152,50 +180,74 @@ class Receives:
     collector: Collector
     waiting_requests: WaitingRequests
     reply: ReplyWithBodies
+    counters: Counters
     max_unread_receives: int
     max_waiting_per_account: int
 
     def handle(self, client: Client, request: wire.ReceiveMessages) -> None:
-        """Collect a receive, or park it while the client has too many unread replies."""
+        """Collect a receive, or park it while the client has too many unread replies.
+
+        A parked receive has not begun, and neither have its deletes: the error ``cancelled`` says that nothing changed.
+        """
         if client.unread_receives >= self.max_unread_receives:
             # A collected receive may wait once it is decided, and does not count then.
             self.collector.decide_of(client)
         if client.unread_receives >= self.max_unread_receives or client.is_slow:
             client.park(request)
             return
-        self.collector.collect(self, client, request, request.queue, request, request.max_messages)
+        count = request.max_messages
+        if request.acknowledge is not None:
+            count += len(request.acknowledge)
+        self.collector.collect(self, client, request, request.queue, request, count)
 
-    def decide(self, group: Group, now_ms: int) -> tuple[Sequence[list[ReceivedMessage] | Waiting | DomainError], int]:
-        """Have the core hand out messages, or let receives wait."""
+    def decide(self, group: Group, now_ms: int) -> Outcome[list[ReceiveReply]]:
+        """Have the core delete messages and hand out messages, or let receives wait."""
         requests: list[wire.ReceiveMessages] = group.requests
+        _, account, queue = group.key
         waiting_requests = self.waiting_requests
-        waiter_ids = [waiting_requests.new_id() for _ in requests]
+        waiter_ids = waiting_requests.new_ids(len(requests))
         outcome = self.broker.receive_all(
-            group.account,
-            group.name,
+            account,
+            queue,
             requests,
             waiter_ids,
             now_ms,
-            waiting=waiting_requests.receives_of(group.account),
+            waiting=waiting_requests.receives_of(account),
             max_waiting=self.max_waiting_per_account,
         )
         results = outcome.reply
-        if WAITING in results:
+        has_deletes = ReceivedAfterDeletes in map(type, results)
+        if has_deletes or WAITING in results:
             # In the table before the outcome is carried out: an answer to a waiter without an entry counts as a bug.
             for (client, _), request, waiter_id, result in zip(
                 group.askers, requests, waiter_ids, results, strict=True
             ):
-                if result is WAITING:
+                if isinstance(result, ReceivedAfterDeletes):
+                    self.counters.deleted += result.deletes.done
+                    if result.reply is WAITING:
+                        waiting_requests.add_after_deletes(waiter_id, client, request, result.deletes)
+                elif result is WAITING:
                     waiting_requests.add(waiter_id, client, request)
-        return results, self.answering.carry_out(outcome, now_ms)
+        return outcome
 
-    def answer(self, group: Group, results: Sequence[list[ReceivedMessage] | Waiting | DomainError], lsn: int) -> None:
+    def answer(self, group: Group, results: Sequence[ReceiveReply], lsn: int, held: list[Held]) -> None:
         """Answer the receives of a group that do not wait."""
+        received = 0
         for (client, request_id), request, result in zip(group.askers, group.requests, results, strict=True):
             if isinstance(result, list):
-                self.reply.received(client, request, result, lsn)
+                # As in ``ReplyWithBodies.received``, which answers receives one by one.
+                queue = None
+                if result:
+                    client.unread_receives += 1
+                    received += len(result)
+                    queue = request.queue
+                held.append((lsn, client, wire.MessagesReceived(request_id, result), queue))
+            elif isinstance(result, ReceivedAfterDeletes):
+                if result.reply is not WAITING:
+                    self.reply.received(client, request, result, lsn)
             elif isinstance(result, DomainError):
                 self.answering.refuse(client, request_id, result, lsn)
+        self.counters.received += received
 
 
 @part

@@ -1,21 +1,19 @@
-"""Metrics of queues, topics and the server, for monitoring systems."""
+"""Metrics of queues, topics and the server, for monitoring systems, and lists of queues with their figures."""
 
 import dataclasses
-from collections import deque
 from collections.abc import Callable, Generator
 from typing import Final, TypeAlias, TypeVar
 
 from cmqd.core.broker import Broker
 from cmqd.core.facts.gone_totals import AccountTotals
 from cmqd.core.operations.top_metrics import Top
-from cmqd.log.interface import Log
 from cmqd.server.accounts import Accounts
 from cmqd.server.accounts_file import ADMIN
 from cmqd.server.answering import Answering
 from cmqd.server.client import Client
+from cmqd.server.entries_ahead import EntriesAhead
 from cmqd.server.part import part
-from cmqd.server.refusals import BUSY_RETRY_MS
-from cmqd.server.shown_names import names_compared_at_once, names_shown_to
+from cmqd.server.shown_names import name_shown_to, names_compared_at_once, names_shown_to
 from cmqd.server.sliced_work import SlicedWork
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
@@ -40,9 +38,6 @@ ENTRIES_AT_ONCE: Final = 1_000
 """Queues in replies that are handed over in a slice: their encoding takes about 0.5 ms."""
 ENTRIES_OF_TOTALS: Final = 16
 """Queues that cost as much to encode as a reply with totals."""
-MAX_ENTRIES_AHEAD: Final = 16_000
-"""Queues, topics and subscriptions in pages and rankings that wait for the disk, of all clients: up to 10 MiB. While
-the disk hangs, pipelined requests would fill the memory with pages, or with a ranking for each limit."""
 REFUSED_AT_ONCE: Final = 64
 """Requests that a slice refuses."""
 HALTED: Final = "the broker stopped while the figures were read"
@@ -57,19 +52,15 @@ class MetricsRequests:
     """
 
     broker: Broker
-    log: Log
     answering: Answering
     accounts: Accounts
     server_metrics: Callable[[], ServerMetrics]
     now_ms: Callable[[], int]
     schedule: Callable[[], None]
     work: SlicedWork
+    entries_ahead: EntriesAhead
     _waiting: dict[Shared, list[Asker]] = dataclasses.field(default_factory=dict[Shared, list[Asker]], init=False)
     """Requests by the figures that they share, until the reading of these figures begins."""
-    _pages: deque[tuple[int, int]] = dataclasses.field(default_factory=deque[tuple[int, int]], init=False)
-    """LSN that a page or ranking waits for, and its entries, in ascending order."""
-    _entries_ahead: int = dataclasses.field(default=0, init=False)
-    """Entries of ``_pages``."""
 
     def totals(self, client: Client, request: wire.GetMetrics) -> None:
         """Add up the totals in steps and answer."""
@@ -132,7 +123,7 @@ class MetricsRequests:
 
         def read() -> Generator[None]:
             askers = self._waiting.pop(shared)
-            if limit and not self._has_room():
+            if limit and not self.entries_ahead.has_room():
                 yield from self._refuse(askers)
                 return
             steps = begin(account)
@@ -158,7 +149,7 @@ class MetricsRequests:
                     self.answering.answer_lookup(client, make_reply(request_id))
                 self.schedule()
             if limit:
-                self._count_ahead(size)
+                self.entries_ahead.add(size)
 
         self.work.add(client.account, read())
 
@@ -168,12 +159,8 @@ class MetricsRequests:
             if start:
                 yield
             for client, request_id in self._still_there(askers[start : start + REFUSED_AT_ONCE]):
-                client.answer(self._busy(request_id))
+                client.answer(self.entries_ahead.refusal(request_id))
             self.schedule()
-
-    def _busy(self, request_id: int) -> wire.Error:
-        text = f"pages of metrics with {self._entries_ahead} queues or topics wait for the disk; try again"
-        return error(request_id, ErrorCode.BUSY, text, retry_after_ms=BUSY_RETRY_MS)
 
     def _still_there(self, askers: list[Asker]) -> list[Asker]:
         """Return the requests that can still be answered; after a failure of the broker they get an error instead."""
@@ -197,6 +184,47 @@ class MetricsRequests:
             wire.QueueMetricsPage,
             len,
         )
+
+    def summaries(self, client: Client, request: wire.ListQueueSummaries) -> None:
+        """Rank the queues of the account in steps and answer with a page.
+
+        Raises:
+            InvalidArgument: an argument is unknown or out of range.
+        """
+        search, sort, selection, offset, limit = (
+            *(request.search, request.sort, request.selection),
+            *(request.offset, request.limit),
+        )
+        self.broker.check_queue_summaries(sort, selection, offset, limit)
+        request_id = request.request_id
+
+        def page() -> Generator[None]:
+            if client.is_slow:
+                client.park(request)
+                return
+            if not self.entries_ahead.has_room():
+                client.answer(self.entries_ahead.refusal(request_id))
+                self.schedule()
+                return
+            steps = self.broker.queue_summaries(
+                *(client.account, search, sort, request.descending, selection, offset, limit),
+                shows=names_shown_to(client),
+                named=lambda name: name_shown_to(client, name),
+                most_compared=names_compared_at_once(client),
+            )
+            while self._still_there([(client, request_id)]):
+                try:
+                    next(steps)
+                except StopIteration as end:
+                    total, queues = end.value
+                    reply = wire.QueueSummaries(request_id, self.now_ms(), total, queues)
+                    self.answering.answer_lookup(client, reply)
+                    self.entries_ahead.add(len(queues))
+                    self.schedule()
+                    return
+                yield
+
+        self.work.add(client.account, page())
 
     def topics(self, client: Client, request: wire.GetTopicMetrics) -> None:
         """Answer with a page of topics."""
@@ -236,8 +264,8 @@ class MetricsRequests:
                 # The memory of finished pages would grow with each further request of a client that does not read.
                 client.park(request)
                 return
-            if not self._has_room():
-                client.answer(self._busy(request_id))
+            if not self.entries_ahead.has_room():
+                client.answer(self.entries_ahead.refusal(request_id))
                 self.schedule()
                 return
             entries: list[_T] = []
@@ -252,22 +280,10 @@ class MetricsRequests:
                     break
                 yield
             self.answering.answer_lookup(client, make_reply(request_id, self.now_ms(), entries, behind))
-            self._count_ahead(size_of(entries))
+            self.entries_ahead.add(size_of(entries))
             self.schedule()
 
         self.work.add(client.account, page())
-
-    def _count_ahead(self, size: int) -> None:
-        """Count the entries of a page or ranking that waits for the disk from now on."""
-        self._pages.append((self.log.last_lsn, size))
-        self._entries_ahead += size
-
-    def _has_room(self) -> bool:
-        """Return True if a further page or ranking may wait for the disk."""
-        pages, durable_lsn = self._pages, self.log.durable_lsn
-        while pages and pages[0][0] <= durable_lsn:
-            self._entries_ahead -= pages.popleft()[1]
-        return self._entries_ahead < MAX_ENTRIES_AHEAD
 
     def _account(self, client: Client, all_accounts: bool) -> str | None:
         """Return the account of a page, None for all accounts.

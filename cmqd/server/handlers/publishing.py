@@ -23,7 +23,7 @@ from cmqd.server.client import Client
 from cmqd.server.collecting import MAX_BYTES, Collector, Decided, Group, stored_bytes
 from cmqd.server.counters import Counters
 from cmqd.server.part import part
-from cmqd.server.reply_gate import ReplyGate
+from cmqd.server.reply_gate import Held
 from cmqd.server.request_admission import Admission
 from cmqd_protocol import messages as wire
 from cmqd_types.messages import Labels
@@ -53,7 +53,6 @@ class Publishes:
 
     broker: Broker
     answering: Answering
-    gate: ReplyGate
     admission: Admission
     collector: Collector
     counters: Counters
@@ -90,11 +89,12 @@ class Publishes:
     def decide(self, group: Group, now_ms: int) -> Decided:
         """Plan the publishes, and apply the plan unless it needs more slices or waits behind an earlier publish."""
         plan = None
-        key = (group.account, group.name)
+        _, account, topic = group.key
+        key = (account, topic)
         if key not in self.lines:
-            plan = self.broker.plan_publish(group.account, group.name, group.requests, now_ms)
+            plan = self.broker.plan_publish(account, topic, group.requests, now_ms)
             if plan.advance(SLICE_UNITS):
-                return self._apply(plan, now_ms)
+                return self.broker.apply_publish(plan, now_ms)
         self.lines.setdefault(key, deque()).append(_Publish(group, plan))
         self.admission.collected_bytes += group.size
         for client, _ in group.askers:
@@ -102,7 +102,9 @@ class Publishes:
         self.schedule()
         return None
 
-    def answer(self, group: Group, results: Sequence[Published | domain.DomainError], lsn: int) -> None:
+    def answer(
+        self, group: Group, results: Sequence[Published | domain.DomainError], lsn: int, held: list[Held]
+    ) -> None:
         """Answer the publishes of a group with their message ids."""
         for (client, request_id), result in zip(group.askers, results, strict=True):
             if isinstance(result, Published):
@@ -110,7 +112,7 @@ class Publishes:
                 if 0 in result.matched:
                     self.counters.unmatched += result.matched.count(0)
                 reply = wire.MessagesPublished(request_id, list(result.message_ids), list(result.matched))
-                self.gate.hold(lsn, client, reply)
+                held.append((lsn, client, reply, None))
             else:
                 self.answering.refuse(client, request_id, result, lsn)
 
@@ -126,9 +128,10 @@ class Publishes:
         def decide(group: Group, now_ms: int) -> Decided:
             plan = publish.plan
             if plan is None:
-                plan = self.broker.plan_publish(group.account, group.name, group.requests, now_ms)
+                _, account, topic = group.key
+                plan = self.broker.plan_publish(account, topic, group.requests, now_ms)
                 publish.plan = plan
-            return self._apply(plan, now_ms) if plan.advance(units) else None
+            return self.broker.apply_publish(plan, now_ms) if plan.advance(units) else None
 
         if not self.collector.carry_out(publish.group, decide):
             line.appendleft(publish)
@@ -151,10 +154,6 @@ class Publishes:
         for publish in publishes:
             self.admission.collected_bytes -= publish.group.size
             self.collector.leave_unknown(publish.group, reason)
-
-    def _apply(self, plan: PublishPlan, now_ms: int) -> tuple[Sequence[Published | domain.DomainError], int]:
-        outcome = self.broker.apply_publish(plan, now_ms)
-        return outcome.reply, self.answering.carry_out(outcome, now_ms)
 
 
 def _labels(request: wire.PublishMessages) -> list[Labels] | None:

@@ -1,4 +1,4 @@
-"""Deletion and rewind of a queue."""
+"""Deletion and rewind of a queue, and previews of rewinds."""
 
 from collections.abc import Callable
 
@@ -6,12 +6,13 @@ from msgspec.structs import asdict
 
 from cmqd.core.broker import Broker
 from cmqd.server.answering import Answering
+from cmqd.server.audit_entries import AuditEntries
 from cmqd.server.client import Client
 from cmqd.server.part import part
 from cmqd.server.transaction_checkers import TransactionCheckers
 from cmqd.server.waiting_requests import WaitingRequests
 from cmqd_protocol import messages as wire
-from cmqd_types.queues import Rewound
+from cmqd_types.queues import RewindPreview, Rewound
 
 
 @part
@@ -20,15 +21,18 @@ class Queues:
 
     broker: Broker
     answering: Answering
+    audit_entries: AuditEntries
     waiting_requests: WaitingRequests
     checkers: TransactionCheckers
     now_ms: Callable[[], int]
+    max_unread_receives: int
 
     def delete(self, client: Client, request: wire.DeleteQueue) -> None:
         """Delete a queue and the registrations of its checkers."""
         now_ms = self.now_ms()
         outcome = self.broker.delete_queue(client.account, request.queue, now_ms)
         self.checkers.forget_queue(client.account, request.queue)
+        outcome = self.audit_entries.with_entry(client, request, outcome, now_ms)
         self.answering.answer(client, outcome, now_ms, wire.Done(request.request_id))
 
     def rewind(self, client: Client, request: wire.RewindQueue) -> None:
@@ -38,9 +42,30 @@ class Queues:
         # Counted here: the client's clock may differ from broker time, in which messages have their times.
         time_ms = request.time_ms if request.ago_ms is None else max(0, now_ms - request.ago_ms)
         outcome = self.broker.rewind(client.account, request.queue, waiter_id, time_ms, request.strict, now_ms)
+        outcome = self.audit_entries.with_entry(client, request, outcome, now_ms, waiter_id)
+        self.answering.answer_or_wait(client, request, waiter_id, outcome, now_ms)
+
+    def preview_rewind(self, client: Client, request: wire.PreviewRewind) -> None:
+        """Count the messages that a rewind would bring back; park the request while the client has too many unread
+        replies.
+
+        A preview reads the log like a peek: pipelined previews without a limit would fill the line of the storage.
+        """
+        if client.unread_receives >= self.max_unread_receives or client.is_slow:
+            client.park(request)
+            return
+        now_ms = self.now_ms()
+        waiter_id = self.waiting_requests.new_id()
+        time_ms = request.time_ms if request.ago_ms is None else max(0, now_ms - request.ago_ms)
+        outcome = self.broker.preview_rewind(client.account, request.queue, waiter_id, time_ms, now_ms)
         self.answering.answer_or_wait(client, request, waiter_id, outcome, now_ms)
 
 
 def queue_rewound(request_id: int, rewound: Rewound) -> wire.Rewound:
     """Return the reply to a rewind."""
     return wire.Rewound(request_id, **asdict(rewound))
+
+
+def rewind_previewed(request_id: int, preview: RewindPreview) -> wire.RewindPreview:
+    """Return the reply to the preview of a rewind."""
+    return wire.RewindPreview(request_id, **asdict(preview))

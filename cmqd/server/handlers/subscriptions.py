@@ -15,9 +15,11 @@ from msgspec.structs import asdict, replace
 from cmqd.core import errors as domain
 from cmqd.core.broker import Broker
 from cmqd.core.limits import check_range
+from cmqd.core.operations.audit import AuditAction
 from cmqd.core.outcome import Outcome, PushResult
 from cmqd.server.accounts import Accounts, PushUnavailable
 from cmqd.server.answering import Answering
+from cmqd.server.audit_entries import AuditEntries, action_of
 from cmqd.server.client import Client
 from cmqd.server.counters import Counters
 from cmqd.server.handlers.accounts import Work, reply_when_written
@@ -44,6 +46,7 @@ class Subscriptions:
 
     broker: Broker
     answering: Answering
+    audit_entries: AuditEntries
     accounts: Accounts
     outbox: Outbox
     pushes_ended: Callable[[list[PushResult]], None]
@@ -60,13 +63,15 @@ class Subscriptions:
         now_ms = self.now_ms()
         make = self.broker.subscribe if isinstance(request, wire.Subscribe) else self.broker.ensure_subscription
         outcome = make(client.account, request.topic, request.subscription, request.attributes, now_ms)
-        self._answer_subscribed(client, request.request_id, outcome, now_ms)
+        outcome = self.audit_entries.with_entry(client, request, outcome, now_ms)
+        self._answer_subscribed(client, request, outcome, now_ms)
 
     def unsubscribe(self, client: Client, request: wire.Unsubscribe) -> None:
         """End a subscription, and forget its secret."""
         now_ms = self.now_ms()
         subscription = self.broker.facts.topics.find_subscription(client.account, request.topic, request.subscription)
         outcome = self.broker.unsubscribe(client.account, request.topic, request.subscription, now_ms)
+        outcome = self.audit_entries.with_entry(client, request, outcome, now_ms)
         self.answering.answer(client, outcome, now_ms, wire.Done(request.request_id))
         if subscription.attributes.protocol != "queue":
             self._end_unsigned_pushes(subscription.subscription_id, now_ms)
@@ -95,12 +100,16 @@ class Subscriptions:
             secret = await self.accounts.rotate_secret(subscription_id, until_ms)
             return wire.SubscriptionSecret(request.request_id, secret, until_ms)
 
-        self._when_written(client, request.request_id, change)
+        self._when_written(client, request.request_id, change, action_of(client, request))
 
     def _answer_subscribed(
-        self, client: Client, request_id: int, outcome: Outcome[SubscriptionInfo], now_ms: int
+        self,
+        client: Client,
+        request: wire.Subscribe | wire.EnsureSubscription,
+        outcome: Outcome[SubscriptionInfo],
+        now_ms: int,
     ) -> None:
-        info = outcome.reply
+        info, request_id = outcome.reply, request.request_id
         if not info.created or info.attributes["protocol"] == "queue":
             self.answering.answer(client, outcome, now_ms, shown_to(client, _info(request_id, info)))
             return
@@ -115,21 +124,25 @@ class Subscriptions:
                 secret = await self.accounts.make_secret(subscription_id)
             except OSError:
                 # A subscription without its secret posts no message, and no client knows that it exists.
-                self._undo(account, subscription_id)
+                self._undo(client, account, subscription_id)
                 raise
             self.outbox.secret_made(subscription_id)
             return _info(request_id, replace(info, secret=secret))
 
-        self._when_written(client, request_id, make_secret)
+        # The entry is in the append of the subscription.
+        self._when_written(client, request_id, make_secret, None)
 
-    def _undo(self, account: str, subscription_id: int) -> None:
+    def _undo(self, client: Client, account: str, subscription_id: int) -> None:
         subscription = self.broker.subscriptions.get(subscription_id)
         if self.answering.is_halted or subscription is None:
             return
         now_ms = self.now_ms()
         try:
-            outcome = self.broker.unsubscribe(account, subscription.topic.name, subscription.name, now_ms)
-            self.answering.carry_out(outcome, now_ms)
+            topic, name = subscription.topic.name, subscription.name
+            outcome = self.broker.unsubscribe(account, topic, name, now_ms)
+            # An entry too, or the trail would show a subscription that does not exist.
+            undone = wire.Unsubscribe(1, topic, name)
+            self.answering.carry_out(self.audit_entries.with_entry(client, undone, outcome, now_ms), now_ms)
         except Exception as bug:
             self.answering.broke(bug, "unsubscribe")
         self._end_unsigned_pushes(subscription_id, now_ms)
@@ -146,15 +159,17 @@ class Subscriptions:
             # The secret signs no further post; the next start drops it.
             _log.exception("secret_not_forgotten", subscription_id=subscription_id)
 
-    def _when_written(self, client: Client, request_id: int, work: Work) -> None:
-        """Answer when the accounts file is written and all earlier decisions are durable."""
+    def _when_written(self, client: Client, request_id: int, work: Work, action: AuditAction | None) -> None:
+        """Answer when the accounts file is written and all earlier decisions are durable; ``action`` has an entry."""
 
         async def run() -> None:
             reply = await reply_when_written(request_id, work, self.counters)
             if self.answering.is_halted:
                 client.answer(error(request_id, ErrorCode.OUTCOME_UNKNOWN, "the server failed meanwhile"))
-            else:
+            elif action is None or isinstance(reply, wire.Error):
                 self.answering.answer_lookup(client, reply)
+            else:
+                self.audit_entries.answer(client, action, request_id, reply)
             self.schedule()
 
         self.spawn(run())

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 from cmqd.core.broker import Broker
 from cmqd.core.outcome import Outcome
 from cmqd.server.answering import Answer, Answering
+from cmqd.server.audit_entries import AuditEntries
 from cmqd.server.client import Client
 from cmqd.server.handlers.messages import NOT_TO_GIVE_BACK
 from cmqd.server.part import part
@@ -28,6 +29,7 @@ class Undelivered:
 
     broker: Broker
     answering: Answering
+    audit_entries: AuditEntries
     waiting_requests: WaitingRequests
     now_ms: Callable[[], int]
     max_unread_receives: int
@@ -40,6 +42,7 @@ class Undelivered:
         now_ms = self.now_ms()
         waiter_id = self.waiting_requests.new_id()
         outcome = self._call(client.account, request, waiter_id, now_ms)
+        outcome = self.audit_entries.with_entry(client, request, outcome, now_ms, waiter_id)
         self.answering.answer_or_wait(client, request, waiter_id, outcome, now_ms)
 
     def _call(self, account: str, request: Request, waiter_id: int, now_ms: int) -> Outcome[Any]:

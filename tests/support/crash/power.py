@@ -7,7 +7,7 @@ import asyncio
 import os
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from support.crash.broker import CrashingBroker
@@ -98,8 +98,12 @@ async def traced_life(
     flags: Sequence[str],
     generation: str,
     chance: random.Random,
+    until: Callable[[], bool] = lambda: True,
 ) -> tuple[list[AnyEvent], int]:
-    """Run a broker under load and kill it; return its trace, and the index in the trace where the load began."""
+    """Run a broker under load and kill it; return its trace, and the index in the trace where the load began.
+
+    The load goes on until ``until()`` is true.
+    """
     endpoints.history = history
     endpoints.is_repaired = False
     broker = CrashingBroker(folder, flags=flags)
@@ -121,6 +125,7 @@ async def traced_life(
         await asyncio.wait([load], timeout=LOAD_SECONDS)
         await eventually(lambda: load.done() or done(history, Send) >= sends + LEAST_SENDS)
         await eventually(lambda: load.done() or done(history, Publish) >= publishes + LEAST_PUBLISHES)
+        await eventually(lambda: load.done() or until())
         assert not load.done(), f"the load ended by itself: {load}\n{broker.log_tail()}"
     finally:
         history.breaks_ns.append(time.monotonic_ns())

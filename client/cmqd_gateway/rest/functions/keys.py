@@ -2,6 +2,7 @@
 
 from cmqd_client.accounts import AccessKey
 from cmqd_client.accounts import AccountQueue as ClientAccountQueue
+from cmqd_client.accounts import OwnKey as ClientOwnKey
 from cmqd_gateway.rest.operation import Call
 from cmqd_gateway.rest.types import (
     AccountList,
@@ -15,9 +16,27 @@ from cmqd_gateway.rest.types import (
     NewKey,
     NewKeyRequest,
     Nothing,
+    OwnKey,
     SetKey,
     SetKeyRoles,
 )
+
+
+async def get_own_key(call: Call[Nothing, Nothing]) -> OwnKey:
+    """Show the key of this request: its account, and the roles and name patterns that hold now. For every key."""
+    return own_key_of(await call.client.accounts.own_key())
+
+
+def own_key_of(key: ClientOwnKey) -> OwnKey:
+    """Return a reply of the client as a reply of this API."""
+    return OwnKey(
+        secret_id=key.secret_id,
+        account=key.account,
+        roles=list(key.roles),
+        names=list(key.names),
+        is_admin=key.is_admin,
+        region=key.region,
+    )
 
 
 async def list_keys(call: Call[AccountQuery, Nothing]) -> KeyList:

@@ -1,15 +1,19 @@
 """Messages of a queue: send, receive and peek; delete, release and reject received messages."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Literal
+
+from msgspec import structs
 
 from cmqd_client import BatchResult, Message, Outgoing
 from cmqd_client import CopyOf as ClientCopyOf
 from cmqd_client import Origin as ClientOrigin
+from cmqd_client.errors import InvalidArgument
 from cmqd_gateway.rest import values
 from cmqd_gateway.rest.operation import Call
-from cmqd_gateway.rest.problems import invalid, problem_of
+from cmqd_gateway.rest.problems import ProblemError, invalid, problem_of
 from cmqd_gateway.rest.types import (
     ChangeVisibilities,
     ChangeVisibility,
@@ -145,7 +149,9 @@ async def change_visibility(call: Call[Nothing, ChangeVisibility]) -> Visibility
     """Set how long, from now, a received message stays hidden. With 0 the message is active at once."""
     body = call.body
     queue = call.client.queue(call.names["queue"])
-    changed = await queue.change_visibility(_handle(body.receipt_handle), body.timeout)
+    handle = _handle(body.receipt_handle)
+    with _refusals_of_timeout():
+        changed = await queue.change_visibility(handle, body.timeout)
     return VisibilityChanged(next_visible_time=changed.next_visible_time)
 
 
@@ -154,7 +160,9 @@ async def change_visibilities(call: Call[Nothing, ChangeVisibilities]) -> Handle
     body = call.body
     handles = _handles(body.receipt_handles)
     queue = call.client.queue(call.names["queue"])
-    return _results(handles, await queue.change_visibility_batch(handles, body.timeout, check=False))
+    with _refusals_of_timeout():
+        result = await queue.change_visibility_batch(handles, body.timeout, check=False)
+    return _results(handles, result)
 
 
 async def release_message(call: Call[Nothing, Release]) -> None:
@@ -251,6 +259,23 @@ def _moment(at: datetime | None, delays: Iterable[float | None]) -> datetime | N
     if at.year < 1970:
         raise invalid("at", "at must not lie before 1970", value=at.isoformat())
     return at
+
+
+@contextmanager
+def _refusals_of_timeout() -> Generator[None]:
+    """Name the field ``timeout`` in refusals of the broker, whose field has another name.
+
+    Raises:
+        ProblemError: the broker refused the value of ``timeout``.
+    """
+    try:
+        yield
+    except InvalidArgument as refusal:
+        problem = problem_of(refusal)
+        if problem.field != "visibility_timeout":
+            raise
+        detail = problem.detail.replace("visibility_timeout", "timeout")
+        raise ProblemError(structs.replace(problem, field="timeout", detail=detail)) from None
 
 
 def _results(handles: list[int], result: BatchResult) -> HandleResults:

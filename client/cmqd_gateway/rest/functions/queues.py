@@ -6,6 +6,7 @@ import msgspec
 
 from cmqd_client import QueueInfo as ClientQueueInfo
 from cmqd_client import Redrive as ClientRedrive
+from cmqd_client.durations import to_datetime
 from cmqd_client.results import NamePage
 from cmqd_gateway.rest.operation import Call
 from cmqd_gateway.rest.problems import invalid
@@ -17,11 +18,17 @@ from cmqd_gateway.rest.types import (
     QueueCounts,
     QueueInfo,
     QueueNames,
+    QueueSummaries,
+    QueueSummary,
+    QueueSummaryQuery,
     Redrive,
     Rewind,
+    RewindPreview,
+    RewindPreviewQuery,
     Rewound,
     StartRedrive,
 )
+from cmqd_types.queues import QueueSummary as ClientQueueSummary
 
 
 async def list_queues(call: Call[ListQuery, Nothing]) -> NameList:
@@ -29,6 +36,29 @@ async def list_queues(call: Call[ListQuery, Nothing]) -> NameList:
     query = call.query
     page = await call.client.queues(search=query.search, offset=query.offset, limit=query.limit)
     return name_list(page, query.offset)
+
+
+async def list_queue_summaries(call: Call[QueueSummaryQuery, Nothing]) -> QueueSummaries:
+    """List queues of the account with their messages by state, in order of any figure.
+
+    A figure may change between two pages: a queue can be on both pages, or on neither.
+    """
+    query = call.query
+    page = await call.client.queue_summaries(
+        search=query.search,
+        sort=query.sort,
+        descending=query.descending,
+        selection=query.selection,
+        offset=query.offset,
+        limit=query.limit,
+    )
+    # A page can lack queues that were deleted meanwhile: the next page begins behind the places of this page.
+    return QueueSummaries(
+        time=page.time,
+        queues=[_queue_summary(queue) for queue in page.queues],
+        total=page.total,
+        next_offset=next_offset(query.offset, query.limit, page.total),
+    )
 
 
 async def create_queue(call: Call[Nothing, QueueAttributes]) -> QueueInfo:
@@ -77,6 +107,27 @@ async def rewind_queue(call: Call[Nothing, Rewind]) -> Rewound:
         raise invalid("ago", f"ago must not be negative, not {body.ago:g}", value=body.ago)
     rewound = await call.client.queue(call.names["queue"]).rewind(body.time, ago=body.ago, strict=body.strict)
     return Rewound(messages=rewound.messages, time=rewound.time, clamped=rewound.clamped)
+
+
+async def preview_rewind(call: Call[RewindPreviewQuery, Nothing]) -> RewindPreview:
+    """Count the messages that a rewind would bring back now, and return the possible times. Nothing changes.
+
+    The count is exact. A time that a rewind would refuse is refused.
+    """
+    query = call.query
+    if query.time is not None and query.ago is not None:
+        raise invalid("time", "a preview has at most one of the fields time and ago")
+    if query.ago is not None and query.ago < 0:
+        raise invalid("ago", f"ago must not be negative, not {query.ago:g}", value=query.ago)
+    preview = await call.client.queue(call.names["queue"]).preview_rewind(query.time, ago=query.ago)
+    return RewindPreview(
+        messages=preview.messages,
+        time=preview.time,
+        clamped=preview.clamped,
+        earliest=preview.earliest,
+        latest=preview.latest,
+        oldest=preview.oldest,
+    )
 
 
 async def list_dead_letter_sources(call: Call[Nothing, Nothing]) -> QueueNames:
@@ -138,6 +189,30 @@ def queue_info(info: ClientQueueInfo) -> QueueInfo:
         create_time=info.create_time,
         modify_time=info.modify_time,
         region=info.region,
+    )
+
+
+def _queue_summary(queue: ClientQueueSummary) -> QueueSummary:
+    return QueueSummary(
+        name=queue.queue,
+        id=str(queue.queue_id),
+        counts=QueueCounts(
+            active=queue.active,
+            in_flight=queue.in_flight,
+            delayed=queue.delayed,
+            half=queue.half,
+            rewindable=queue.rewindable,
+        ),
+        damaged=queue.damaged,
+        waiting_receives=queue.waiting_receives,
+        oldest_message_time=None if queue.oldest_message_ms is None else to_datetime(queue.oldest_message_ms),
+        create_time=to_datetime(queue.created_ms),
+        transactional=queue.transactional,
+        dead_letter_queue=queue.dead_letter_queue,
+        is_dead_letter_queue=queue.is_dead_letter_queue,
+        arrived=queue.arrived,
+        deleted=queue.deleted,
+        dead_lettered=queue.dead_lettered,
     )
 
 

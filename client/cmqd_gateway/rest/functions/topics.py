@@ -17,7 +17,9 @@ from cmqd_gateway.rest.operation import Call
 from cmqd_gateway.rest.problems import invalid
 from cmqd_gateway.rest.types import (
     Deliveries,
+    FilterMatch,
     ListQuery,
+    MatchQuery,
     MessageDeliveries,
     MessageDelivery,
     NameList,
@@ -35,10 +37,12 @@ from cmqd_gateway.rest.types import (
     SubscriptionChanges,
     SubscriptionInfo,
     SubscriptionList,
+    SubscriptionMatch,
     SubscriptionSummary,
     TopicAttributes,
     TopicChanges,
     TopicInfo,
+    TopicMatch,
 )
 
 MESSAGE_ID = re.compile("Msg-[0-9a-f]{16}")
@@ -224,6 +228,29 @@ async def get_message_deliveries(call: Call[Nothing, Nothing]) -> MessageDeliver
         routing_key=report.routing_key,
         deliveries=[_message_delivery(delivery) for delivery in report],
     )
+
+
+async def match_subscriptions(call: Call[MatchQuery, Nothing]) -> TopicMatch:
+    """Find the subscriptions that would get a message with these labels, and why the others would not.
+
+    Nothing is published. The broker tests the labels with the code of a publish.
+    """
+    query = call.query
+    found = await call.client.topic(call.names["topic"]).match(tags=query.tags, routing_key=query.routing_key)
+    subscriptions = [
+        SubscriptionMatch(
+            subscription=match.subscription,
+            protocol=match.protocol,
+            endpoint=match.endpoint,
+            matches=match.matches,
+            fate=match.fate,
+            filters=[
+                FilterMatch(text=each.text, matches=each.matches, differs_at=each.differs_at) for each in match.filters
+            ],
+        )
+        for match in found
+    ]
+    return TopicMatch(filter_type=found.filter_type, matched=found.matched, subscriptions=subscriptions)
 
 
 async def rotate_secret(call: Call[Nothing, RotateSecret]) -> RotatedSecret:

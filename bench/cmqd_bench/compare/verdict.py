@@ -1,0 +1,67 @@
+"""The verdict on a benchmark: the ratio of the new time to the base's, over several turns.
+
+A ratio is taken within a turn, in which both trees are measured in alternation, so a slow minute of the machine meets
+both. A difference counts only if it is larger than the tolerance and if all turns but one agree about its direction:
+processes of the same code differ by some percent, because addresses and hash seeds differ from process to process.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from statistics import median
+
+TOLERANCE = 0.05
+"""A smaller difference of the medians is no difference."""
+TURNS_WITH_OUTLIER = 5
+"""With this many turns the lowest and the highest ratio are left out of the spread."""
+
+
+class Verdict(StrEnum):
+    """The judgement of a benchmark."""
+
+    FASTER = "faster"
+    SAME = "same"
+    SLOWER = "SLOWER"
+    UNCLEAR = "unclear"
+    """The median differs by more than the tolerance, but the turns disagree about the direction."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A benchmark of both trees."""
+
+    name: str
+    base_ns: float
+    """Median of the turns."""
+    new_ns: float
+    ratio: float
+    """Median of the ratios of the turns: above 1 the new tree needs more time."""
+    low: float
+    high: float
+    """The spread of the ratios; from ``TURNS_WITH_OUTLIER`` turns on without the lowest and the highest."""
+    verdict: Verdict
+
+
+def judge(ratio: float, low: float, high: float, tolerance: float) -> Verdict:
+    """Return the verdict for a median and its spread."""
+    if 1 - tolerance <= ratio <= 1 + tolerance:
+        return Verdict.SAME
+    if ratio > 1:
+        return Verdict.SLOWER if low > 1 else Verdict.UNCLEAR
+    return Verdict.FASTER if high < 1 else Verdict.UNCLEAR
+
+
+def compare(name: str, turns: Sequence[tuple[float, float]], tolerance: float = TOLERANCE) -> Comparison:
+    """Compare the times of a benchmark; ``turns`` has (base, new) in nanoseconds, at least one pair."""
+    ratios = sorted(new / base for base, new in turns)
+    spread = ratios[1:-1] if len(ratios) >= TURNS_WITH_OUTLIER else ratios
+    ratio, low, high = median(ratios), spread[0], spread[-1]
+    return Comparison(
+        name=name,
+        base_ns=median(base for base, _ in turns),
+        new_ns=median(new for _, new in turns),
+        ratio=ratio,
+        low=low,
+        high=high,
+        verdict=judge(ratio, low, high, tolerance),
+    )

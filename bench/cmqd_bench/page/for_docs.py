@@ -1,0 +1,142 @@
+"""The parts of README and docs/benchmarks.md that are made from the newest files of results: tables and two plots."""
+
+from cmqd_bench.curves.cliffs import cliffs_of
+from cmqd_bench.page.findings import compared, disturbed_share, name_of, summary, works
+from cmqd_bench.page.plots import colours, curve_plots, ratios, titles
+from cmqd_bench.page.svg import HEIGHT, Panel, standalone
+from cmqd_bench.page.tables import (
+    Cell,
+    curve_table,
+    figure,
+    mark,
+    markdown,
+    overview_table,
+    step_text,
+    times,
+    turns_text,
+)
+from cmqd_bench.results import CMQD, REFERENCE_PEER, Point, Results, Scenario, points
+
+RATIO_ROW = 40
+RATIO_FRAME = 64
+"""Pixels of a row of the plot of ratios, and above and below the rows."""
+
+
+def conditions_text(results: Results) -> str:
+    """Return the conditions as a paragraph."""
+    told = results.conditions
+    text = (
+        f"Measured {told.started[:10]} at commit `{told.commit or 'unknown'}`: {told.cpu}, {told.cores} cores shared by"
+        f" brokers and load, Linux {told.kernel}, Python {told.python}, {told.file_system}; {told.load}, bodies of"
+        f" {told.body} bytes, loopback; {turns_text(results)}."
+    )
+    if share := disturbed_share(results):
+        text += f" Other programs used the machine beside {share:.0%} of the measurements (marked *)."
+    return text
+
+
+def short_peers_table(results: Results) -> str:
+    """Return the table of README: cmqd and the reference peer."""
+    names = titles(results)
+    heads = [
+        "work",
+        "cmqd, messages/s",
+        "cmqd, µs",
+        f"{names.get(REFERENCE_PEER, 'reference')}, µs",
+        "CPU ratio",
+        "p50 ratio",
+    ]
+    rows: list[list[Cell]] = []
+    for scenario in works(results):
+        by_name = {each.name: each for each in compared(results, scenario)}
+        reference = by_name.get(REFERENCE_PEER)
+        for name, own in by_name.items():
+            if own.point.peer == CMQD and reference is not None:
+                work = scenario.title if name == CMQD else f"{scenario.title}, {own.point.build} build"
+                rows.append(
+                    [
+                        Cell(work + mark(scenario, own.point, reference.point)),
+                        Cell(figure(own.rate)),
+                        Cell(figure(own.cpu_us)),
+                        Cell(figure(reference.cpu_us)),
+                        times(own.cpu_ratio),
+                        times(own.p50_ratio),
+                    ]
+                )
+    return markdown((heads, rows))
+
+
+def peers_text(results: Results) -> str:
+    """Return the part of README: the sentences, the table, the conditions."""
+    told = " ".join(
+        [
+            *summary(results),
+            "CPU is that of all processes of a broker. A ratio over 1 means that cmqd needs more.",
+            conditions_text(results),
+        ]
+    )
+    return f"{short_peers_table(results)}\n\n{told}"
+
+
+def all_peers_text(results: Results) -> str:
+    """Return the part of docs/benchmarks.md: CPU per message of all peers, and their durability."""
+    durability = [f"- {peer.title} {peer.version}: {peer.durability}" for peer in results.peers]
+    return "\n\n".join(
+        [
+            *summary(results),
+            short_peers_table(results),
+            "CPU per message of all brokers, µs:",
+            markdown(overview_table(results)),
+            "\n".join(durability),
+            conditions_text(results),
+        ]
+    )
+
+
+def curves_text(results: Results) -> str:
+    """Return the part of docs/benchmarks.md about scale: the ends of every curve, the cliffs, the conditions."""
+    heads = ["curve", "from", "CPU µs", "p50 ms", "to", "CPU µs", "p50 ms"]
+    rows: list[list[Cell]] = []
+    for scenario in results.scenarios:
+        own = sorted(_own(results, scenario), key=lambda point: point.x)
+        if scenario.is_curve and own:
+            cells = [Cell(scenario.title)]
+            for end in (own[0], own[-1]):
+                cells += [
+                    Cell(f"{step_text(scenario, end.x)}" + (" *" if end.is_disturbed else "")),
+                    Cell(figure(end.spread(lambda row: row.cpu_us))),
+                    Cell(figure(end.spread(lambda row: row.p50_ms))),
+                ]
+            rows.append(cells)
+    cliffs = [f"- {str(cliff).capitalize()}" for cliff in cliffs_of(results)]
+    return "\n\n".join([markdown((heads, rows)), "\n".join(cliffs) or "No cliff was found.", conditions_text(results)])
+
+
+def _own(results: Results, scenario: Scenario) -> list[Point]:
+    return [point for point in points(results.rows) if point.scenario == scenario.name and name_of(point) == CMQD]
+
+
+def curve_tables(results: Results) -> str:
+    """Return the tables of all steps of all curves."""
+    return "\n\n".join(
+        f"### By {scenario.x}\n\n{scenario.title.capitalize()}.\n\n{markdown(curve_table(scenario, own))}"
+        for scenario in results.scenarios
+        if (own := _own(results, scenario))
+    )
+
+
+def peers_svg(results: Results) -> str:
+    """Return the plot of CPU ratios as a file."""
+    picture, rows = ratios(results)
+    names, colour = titles(results), colours(results)
+    shown = {name for row in rows for name, _, _ in row.ratios}
+    legend = [(names[name], number) for name, number in colour.items() if name in shown]
+    title = f"CPU per message, as a multiple of {names.get(REFERENCE_PEER, 'the reference')}"
+    panels = [Panel("", picture, RATIO_ROW * len(rows) + RATIO_FRAME)] if rows else []
+    return standalone(title, panels, legend, columns=1)
+
+
+def curves_svg(results: Results) -> str:
+    """Return the CPU plots of all curves as a file."""
+    panels = [Panel(plot.heading, plot.svg, HEIGHT) for plot in curve_plots(results) if plot.name.endswith("-cpu")]
+    return standalone("CPU per message as one quantity grows", panels, [])

@@ -1,0 +1,159 @@
+"""Tables of figures, as rows of text: the page makes HTML of them, the documents make Markdown."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cmqd_bench.page.findings import Standing, compared, is_overload, name_of, standing, works
+from cmqd_bench.page.plots import titles
+from cmqd_bench.page.svg import bytes_text
+from cmqd_bench.results import Point, Results, Scenario, Spread, is_overloaded
+
+MISSING = "-"
+DISTURBED = "*"
+"""Marks rows beside which other programs used the machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A cell; ``standing`` colours a comparison."""
+
+    text: str
+    standing: Standing | None = None
+
+
+Table = tuple[Sequence[str], Sequence[Sequence[Cell]]]
+"""Heads and rows; the first column is text, the others are figures."""
+
+
+def number(value: float) -> str:
+    """Return a figure with three significant digits, and with separators of thousands."""
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.3g}" if value else "0"
+
+
+def figure(spread: Spread | None) -> str:
+    """Return the median."""
+    return MISSING if spread is None else number(spread.median)
+
+
+def extent(spread: Spread | None) -> str:
+    """Return the median with the spread of the turns."""
+    if spread is None:
+        return MISSING
+    if spread.turns == 1:
+        return number(spread.median)
+    return f"{number(spread.median)} ({number(spread.low)}-{number(spread.high)})"
+
+
+def times(spread: Spread | None, *, is_more_better: bool = False) -> Cell:
+    """Return a ratio as "2.3x"; the standing is that of the first peer."""
+    if spread is None:
+        return Cell(MISSING)
+    text = f"{spread.median:.2f}x"
+    if spread.turns > 1:
+        text += f" ({spread.low:.2f}-{spread.high:.2f})"
+    return Cell(text, standing(spread, is_more_better=is_more_better))
+
+
+def turns_text(results: Results) -> str:
+    """Return the repetition of a run in words."""
+    told = results.conditions
+    return (
+        f"medians of {told.turns} turns of {told.seconds:g} s" if told.turns > 1 else f"one turn of {told.seconds:g} s"
+    )
+
+
+def mark(scenario: Scenario, *shown: Point) -> str:
+    """Return the marks of a row: other programs used the machine, or the offered rate was not reached."""
+    disturbed = f" {DISTURBED}" if any(point.is_disturbed for point in shown) else ""
+    return disturbed + (" (overload)" if any(is_overload(scenario, point) for point in shown) else "")
+
+
+def peers_table(results: Results, scenario: Scenario) -> Table:
+    """Return the table of a work: a row per peer."""
+    names = titles(results)
+    heads = ["peer", "messages/s", "CPU µs", "/ Redis", "p50 ms", "/ Redis", "p90 ms", "p99 ms", "p99.9 ms", "load µs"]
+    rows = [
+        [
+            Cell(names[each.name] + mark(scenario, each.point)),
+            Cell(extent(each.rate)),
+            Cell(extent(each.cpu_us)),
+            times(each.cpu_ratio),
+            Cell(figure(each.p50)),
+            times(each.p50_ratio),
+            Cell(figure(each.point.spread(lambda row: row.p90_ms))),
+            Cell(figure(each.point.spread(lambda row: row.p99_ms))),
+            Cell(figure(each.point.spread(lambda row: row.p999_ms))),
+            Cell(figure(each.point.spread(lambda row: row.load_us))),
+        ]
+        for each in compared(results, scenario)
+    ]
+    return heads, rows
+
+
+def overview_table(results: Results) -> Table:
+    """Return the table of all works: CPU per message of each peer, and cmqd's ratio to the reference."""
+    names = titles(results)
+    found = {scenario.name: compared(results, scenario) for scenario in works(results)}
+    shown = list(dict.fromkeys(each.name for group in found.values() for each in group))
+    heads = ["work", "cmqd / Redis", *(names[name] for name in shown)]
+    rows: list[list[Cell]] = []
+    for scenario in works(results):
+        by_name = {each.name: each for each in found[scenario.name]}
+        if not by_name:
+            continue
+        own = by_name.get("cmqd")
+        cells = [
+            Cell(scenario.title + mark(scenario, *(each.point for each in by_name.values()))),
+            times(own.cpu_ratio if own else None),
+        ]
+        cells += [Cell(figure(by_name[name].cpu_us) if name in by_name else MISSING) for name in shown]
+        rows.append(cells)
+    return heads, rows
+
+
+def step_text(scenario: Scenario, x: float) -> str:
+    """Return a step of a curve in the unit of its scenario."""
+    return bytes_text(x) if scenario.x.startswith("bytes") else f"{x:,.0f}"
+
+
+def curve_table(scenario: Scenario, own: Sequence[Point]) -> Table:
+    """Return the table of a curve: a row per step and peer."""
+    several = len({name_of(point) for point in own}) > 1
+    heads = [scenario.x or "x", *(["peer"] if several else [])]
+    heads += [
+        "copies/s" if scenario.item == "copy" else f"{scenario.item}s/s",
+        f"CPU µs/{scenario.item}",
+        "p50 ms",
+        "p90 ms",
+        "p99 ms",
+    ]
+    heads += ["p99.9 ms", "memory MiB"]
+    rows = [
+        [
+            Cell(
+                step_text(scenario, point.x)
+                + (f" {DISTURBED}" if point.is_disturbed else "")
+                + (" overload" if is_overloaded(scenario, point) else "")
+            ),
+            *([Cell(name_of(point))] if several else []),
+            Cell(figure(point.spread(lambda row: row.rate))),
+            Cell(extent(point.spread(lambda row: row.cpu_us))),
+            Cell(figure(point.spread(lambda row: row.p50_ms))),
+            Cell(figure(point.spread(lambda row: row.p90_ms))),
+            Cell(figure(point.spread(lambda row: row.p99_ms))),
+            Cell(figure(point.spread(lambda row: row.p999_ms))),
+            Cell(figure(point.spread(lambda row: row.rss_mib))),
+        ]
+        for point in sorted(own, key=lambda each: each.x)
+    ]
+    return heads, rows
+
+
+def markdown(table: Table) -> str:
+    """Return a table in Markdown; figures stand at the right."""
+    heads, rows = table
+    lines = ["| " + " | ".join(heads) + " |", "| --- |" + " ---: |" * (len(heads) - 1)]
+    lines += ["| " + " | ".join(cell.text for cell in row) + " |" for row in rows]
+    return "\n".join(lines)

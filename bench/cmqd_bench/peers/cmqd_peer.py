@@ -1,0 +1,188 @@
+"""cmqd as a peer: the installation under test, or another installation for a comparison of builds."""
+
+import os
+import socket
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+from cmqd_bench.broker import START_SECONDS, Broker, BrokerFailed
+from cmqd_bench.machine import commit, version_of
+from cmqd_bench.peers.errors import PeerFailed
+from cmqd_bench.peers.job import Line, Request
+from cmqd_bench.peers.peer import Load, Reader, connect
+from cmqd_bench.peers.works import Work
+from cmqd_bench.wire import ERROR, decode_error, frame
+from cmqd_protocol.client_connection import ClientConnection
+from cmqd_protocol.events import ConnectionEnded, Opened
+from cmqd_protocol.messages import (
+    CreateQueue,
+    DeleteMessages,
+    DeleteQueue,
+    GetQueueAttributes,
+    QueueInfo,
+    ReceiveMessages,
+    SendMessages,
+    WireMessage,
+    encoder,
+)
+
+SMALL_SEGMENT = "1MiB"
+TITLES = {
+    "": "cmqd",
+    "inside": "cmqd, deletes inside receives",
+    "rolling": f"cmqd, segments of {SMALL_SEGMENT}: sealed and dropped all the time",
+}
+NUMBER = 256
+"""A request number that takes three bytes; the generator patches the last two."""
+NUMBER_AT = 3
+"""Place of the number in a payload, after array, opcode and the number's first byte."""
+HEADER = 4
+WAIT_MS = 20_000
+"""Wait of a receive: far above any wait in a run."""
+
+
+def request_of(message: WireMessage, messages: int, *, is_stamped: bool = False) -> Request:
+    """Return a request of the generator; the message's number must be ``NUMBER``."""
+    return Request(frame(message), messages, number_at=HEADER + NUMBER_AT, is_stamped=is_stamped)
+
+
+def without_last_list(message: WireMessage) -> bytes:
+    """Return a payload without its last field, an empty list: the generator appends the handles."""
+    payload = encoder.encode(message)
+    assert payload[-1] == 0x90
+    return payload[:-1]
+
+
+class CmqdPeer:
+    """``cmqd serve`` with its defaults: a send is answered after the fsync of its commit."""
+
+    protocol = "cmqd"
+    fastest = 16_000
+    remark = ""
+
+    def __init__(
+        self, *, build: str = "pure", python: str | None = None, deletes_inside: bool = False, is_rolling: bool = False
+    ) -> None:
+        """Describe an installation and its use.
+
+        Args:
+            build: name of the installation.
+            python: its interpreter; None = the current installation.
+            deletes_inside: deletes travel inside receives.
+            is_rolling: segments are so small that a segment is sealed, a checkpoint written and a segment dropped
+                about once a second of an open loop.
+        """
+        variant = "inside" if deletes_inside else "rolling" if is_rolling else ""
+        self.name = f"cmqd-{variant}" if variant else "cmqd"
+        self.title = TITLES[variant]
+        self._is_rolling = is_rolling
+        self.build = build
+        self.durability = "fsync before the answer, of sends, receives and deletes"
+        self._python = python
+        self._deletes_inside = deletes_inside
+        self._broker: Broker | None = None
+
+    def missing(self) -> str:
+        if self._python is not None and not os.access(self._python, os.X_OK):
+            return f"{self._python} is no interpreter"
+        return ""
+
+    def version(self) -> str:
+        return f"{version_of('cmqd')} {commit()}".strip() if self._python is None else f"of {self._python}"
+
+    def can_run(self, work: Work) -> bool:
+        # A row without receives has no deletes that could travel inside; small segments matter at a fixed rate.
+        if self._is_rolling:
+            return work.rate > 0
+        return work.consumers > 0 or not self._deletes_inside
+
+    def start(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._broker = broker = Broker(folder)
+        broker.python = self._python
+        if self._is_rolling:
+            broker.flags = ["--segment-bytes", SMALL_SEGMENT]
+        broker.launch()
+        deadline = time.monotonic() + START_SECONDS
+        while broker.poll_ready() is None:
+            if time.monotonic() > deadline:
+                broker.kill()
+                raise BrokerFailed(f"the server was not ready within {START_SECONDS:.0f} s")
+            time.sleep(0.01)
+
+    def stop(self) -> None:
+        if self._broker is not None:
+            self._broker.kill()
+
+    def roots(self) -> Sequence[int]:
+        assert self._broker is not None
+        return self._broker.pids[:1]
+
+    def create_queue(self, queue: str) -> None:
+        self._ask(CreateQueue(1, queue, {}))
+
+    def drop_queue(self, queue: str) -> None:
+        self._ask(DeleteQueue(1, queue))
+
+    def messages_left(self, queue: str) -> int:
+        info = msgspec.msgpack.decode(self._ask(GetQueueAttributes(1, queue)), type=QueueInfo)
+        return sum(info.counts[state] for state in ("active", "in_flight", "delayed"))
+
+    def open(self, queue: str, *, producers: int, consumers: int, batch: int, body: bytes, outstanding: int) -> Load:
+        send = request_of(SendMessages(NUMBER, queue, [body] * batch), batch, is_stamped=True)
+        receive = request_of(ReceiveMessages(NUMBER, queue, batch, WAIT_MS), batch)
+        if self._deletes_inside:
+            delete = without_last_list(ReceiveMessages(NUMBER, queue, batch, WAIT_MS, acknowledge=[]))
+        else:
+            delete = without_last_list(DeleteMessages(NUMBER, queue, []))
+        return Load(
+            [Line(self._connect(), send) for _ in range(producers)],
+            [Line(self._connect(), receive, delete) for _ in range(consumers)],
+            {"acknowledges": self._deletes_inside and consumers > 0},
+        )
+
+    def _connect(self) -> socket.socket:
+        """Open an authenticated connection."""
+        assert self._broker is not None
+        url = urlsplit(self._broker.ready.url)
+        opened = connect(self._broker.ready.port)
+        handshake = ClientConnection(
+            secret_id=unquote(url.username or ""),
+            secret_key=unquote(url.password or ""),
+            nonce=os.urandom(32),
+            now_ms=_now_ms(),
+            product="cmqd_bench",
+        )
+        while True:
+            for data in handshake.data_to_send(_now_ms()):
+                opened.sendall(data)
+            for event in handshake.events():
+                if isinstance(event, ConnectionEnded):
+                    raise PeerFailed(f"cmqd refused a connection: {event.name}: {event.text}")
+                if isinstance(event, Opened):
+                    return opened
+            data = opened.recv(65536)
+            if not data:
+                raise PeerFailed("cmqd closed a connection during the handshake")
+            handshake.receive_data(data, _now_ms())
+
+    def _ask(self, message: WireMessage) -> bytes:
+        """Send an administrative request; return the payload of the reply."""
+        with self._connect() as connection:
+            connection.sendall(frame(message))
+            reader = Reader(connection)
+            payload = b""
+            while not payload:  # an empty frame is a heartbeat
+                payload = reader.exactly(int.from_bytes(reader.exactly(HEADER), "big"))
+        if payload[2] == ERROR:
+            error = decode_error(payload)
+            raise PeerFailed(f"cmqd: {error.name}: {error.text}")
+        return payload
+
+
+def _now_ms() -> int:
+    return time.monotonic_ns() // 1_000_000

@@ -1,0 +1,232 @@
+"""A job of the load generator: open connections and prepared requests; and the outcome that the generator reports.
+
+The generator gets the connections as inherited descriptors and the job as lines of text on standard input; ``load.c``
+reads the job in ``read_job``.
+"""
+
+import socket
+import subprocess
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from cmqd_bench.histogram import Histogram, highest_in
+from cmqd_bench.peers.errors import LoadFailed
+
+MARK = b"@cmqd-bench:"
+STAMP_DIGITS = 16
+MIN_BODY = len(MARK) + STAMP_DIGITS
+"""Smallest body: the mark and a time."""
+NOISE = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz-_"
+END_SECONDS = 60.0
+"""Time for the replies that are still to come after the measured time."""
+
+
+def body_of(size: int, seed: int = 0) -> bytes:
+    """Return a body of ``size`` bytes (at least ``MIN_BODY``): the mark, an empty time, then printable noise.
+
+    Printable, because one of the peers takes text only. The noise is the same in all runs.
+    """
+    if size < MIN_BODY:
+        raise ValueError(f"a body has at least {MIN_BODY} bytes, not {size}")
+    state, noise = seed + 1, bytearray()
+    for _ in range(size - MIN_BODY):
+        state = (state * 6364136223846793005 + 1442695040888963407) % (1 << 64)
+        noise.append(NOISE[state >> 58])
+    return MARK + b"0" * STAMP_DIGITS + bytes(noise)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The bytes of a request, with the places that the generator patches."""
+
+    data: bytes
+    messages: int = 1
+    """Messages that a send contains, or a receive asks for at most."""
+    replies: int = 1
+    """Replies that complete the request, for protocols whose replies come in order."""
+    number_at: int | None = None
+    """Place of the request's number; None = the protocol has none."""
+    is_stamped: bool = False
+    """True for a send: its bodies get the time of sending."""
+
+    def stamps(self) -> list[int]:
+        """Return the places of the times of all bodies."""
+        places: list[int] = []
+        if self.is_stamped:
+            start = self.data.find(MARK)
+            while start >= 0:
+                places.append(start + len(MARK))
+                start = self.data.find(MARK, start + MIN_BODY)
+        return places
+
+    def line(self) -> str:
+        """Return the request as a line of a job."""
+        stamps = self.stamps()
+        number_at = -1 if self.number_at is None else self.number_at
+        fields = [self.messages, self.replies, number_at, len(stamps), *stamps, self.data.hex() or "-"]
+        return "request " + " ".join(map(str, fields))
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A connection of the load: an authenticated socket and the request that it repeats."""
+
+    socket: socket.socket
+    request: Request
+    settle: bytes = b""
+    """The bytes of a delete that the protocol needs, such as the start of the request, up to its handles."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """The work of one measurement."""
+
+    protocol: str
+    queue: str
+    producers: Sequence[Line] = ()
+    consumers: Sequence[Line] = ()
+    group: str = ""
+    """Name of the group of consumers, where the protocol needs one."""
+    acknowledges: bool = False
+    """Deletes travel inside the next receive."""
+    outstanding: int = 1
+    """Requests under way for each producer."""
+    warm_up: float = 1.0
+    seconds: float = 4.0
+    rate: float = 0.0
+    """Sends a second of an open loop; 0 = the next send follows a reply."""
+    limit: int = 0
+    """Messages after which the run ends; 0 = no limit."""
+    ahead: int = 0
+    """Messages that producers may be ahead of consumers; 0 = no bound."""
+    records: Literal["sends", "pairs", "stamps"] = "sends"
+    """The measured latency: of a send, of receive + delete, or from sending to receipt."""
+
+    def text(self) -> str:
+        """Return the lines of the job."""
+        lines = [
+            f"protocol {self.protocol}",
+            f"queue {self.queue}",
+            f"warm_up_ms {round(self.warm_up * 1000)}",
+            f"measure_ms {round(self.seconds * 1000)}",
+            f"rate {self.rate}",
+            f"limit {self.limit}",
+            f"ahead {self.ahead}",
+            f"records {self.records}",
+            f"acknowledges {int(self.acknowledges)}",
+        ]
+        if self.group:
+            lines.append(f"group {self.group}")
+        lines += _connection_lines("produce", self.producers, self.outstanding)
+        lines += _connection_lines("consume", self.consumers, 1)
+        return "\n".join(lines) + "\n"
+
+
+def _connection_lines(role: str, lines: Iterable[Line], outstanding: int) -> list[str]:
+    text: list[str] = []
+    last: Request | None = None
+    settle = b""
+    for line in lines:
+        if line.request is not last:
+            text.append(line.request.line())
+            last = line.request
+        if line.settle != settle:
+            text.append(f"settle {line.settle.hex()}")
+            settle = line.settle
+        text.append(f"connection {line.socket.fileno()} {role} {outstanding}")
+    return text
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """The report of the generator. Counts are of the measured time, totals of the whole run."""
+
+    seconds: float
+    sent: int
+    received: int
+    deleted: int
+    empty: int
+    """Receives that brought no message, of the whole run."""
+    total_sent: int
+    total_received: int
+    total_deleted: int
+    unanswered: int
+    """Deletes inside receives without a reply at the end: done or not."""
+    cpu_seconds: float
+    """CPU of the generator in the measured time."""
+    wakeups: int
+    latency: list[tuple[int, int]]
+    late: list[tuple[int, int]]
+    """How late the sends of an open loop left, because of the generator, the machine or the broker."""
+
+    def latencies(self) -> Histogram:
+        """Return the measured latencies, in microseconds."""
+        return _histogram(self.latency)
+
+    def lateness(self) -> Histogram:
+        """Return how late the sends of an open loop left, in microseconds."""
+        return _histogram(self.late)
+
+
+def _histogram(buckets: Iterable[tuple[int, int]]) -> Histogram:
+    histogram = Histogram()
+    for bucket, count in buckets:
+        histogram.record(highest_in(bucket), count)
+    return histogram
+
+
+class _Failure(msgspec.Struct, frozen=True):
+    error: str
+
+
+def parse_report(text: bytes) -> Outcome:
+    """Read the generator's last line.
+
+    Raises:
+        LoadFailed: the line names an error, or is no report.
+    """
+    try:
+        return msgspec.json.decode(text, type=Outcome)
+    except msgspec.MsgspecError:
+        pass
+    try:
+        failure = msgspec.json.decode(text, type=_Failure)
+    except msgspec.MsgspecError:
+        raise LoadFailed(f"the load generator ended without a report: {text[:200]!r}") from None
+    raise LoadFailed(failure.error)
+
+
+def run(program: Path, job: Job, *, on_start: Callable[[], None], on_end: Callable[[], None]) -> Outcome:
+    """Run a job; ``on_start`` and ``on_end`` are called when the measured time begins and ends.
+
+    Raises:
+        LoadFailed: the broker answered with an error, ended, or owed a reply for 30 s.
+    """
+    descriptors = [line.socket.fileno() for line in (*job.producers, *job.consumers)]
+    for line in (*job.producers, *job.consumers):
+        line.socket.setblocking(False)
+    with subprocess.Popen(
+        [str(program)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=descriptors
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.write(job.text().encode())
+            process.stdin.close()
+            last = b""
+            for line in process.stdout:
+                match line:
+                    case b"start\n":
+                        on_start()
+                    case b"end\n":
+                        on_end()
+                    case _:
+                        last = line
+            process.wait(END_SECONDS)
+        finally:
+            if process.poll() is None:
+                process.kill()
+    return parse_report(last)

@@ -1,0 +1,118 @@
+"""Redis Streams as a peer: XADD, XREADGROUP with a consumer group, then XACK and XDEL in a single write."""
+
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from cmqd_bench.peers.errors import PeerFailed
+from cmqd_bench.peers.job import Line, Request
+from cmqd_bench.peers.peer import (
+    Load,
+    Reader,
+    Server,
+    accepts,
+    command_of,
+    connect,
+    first_line,
+    free_port,
+)
+from cmqd_bench.peers.works import Work
+
+GROUP = "bench"
+WAIT_MS = 20_000
+DURABILITY = {
+    "always": "fsync before the answer (appendfsync always)",
+    "everysec": "fsync once a second (appendfsync everysec): a power failure loses up to two seconds",
+}
+
+
+def command(*parts: bytes | str | int) -> bytes:
+    """Return a command as an array of strings."""
+    encoded = [part if isinstance(part, bytes) else str(part).encode() for part in parts]
+    return b"*%d\r\n" % len(encoded) + b"".join(b"$%d\r\n%b\r\n" % (len(part), part) for part in encoded)
+
+
+class RedisPeer:
+    """``redis-server`` with an append-only file and no snapshots."""
+
+    protocol = "redis"
+    fastest = 16_000
+    build = "-"
+    remark = ""
+
+    def __init__(self, policy: Literal["always", "everysec"]) -> None:
+        self.name = f"redis-{policy}"
+        self.title = f"Redis Streams, appendfsync {policy}"
+        self.durability = DURABILITY[policy]
+        self._policy = policy
+        self._server: Server | None = None
+        self._port = 0
+
+    def missing(self) -> str:
+        return "" if command_of("redis-server") else "redis-server is not installed"
+
+    def version(self) -> str:
+        words = first_line("redis-server", "--version").split()
+        return next((word[2:] for word in words if word.startswith("v=")), "unknown")
+
+    def can_run(self, work: Work) -> bool:
+        return True
+
+    def start(self, folder: Path) -> None:
+        self._port = free_port()
+        program = command_of("redis-server")
+        assert program is not None
+        options = {
+            "port": self._port,
+            "bind": "127.0.0.1",
+            "dir": folder,
+            "save": "",
+            "appendonly": "yes",
+            "appendfsync": self._policy,
+        }
+        folder.mkdir(parents=True, exist_ok=True)
+        self._server = Server(
+            [program, *(str(part) for name, value in options.items() for part in (f"--{name}", value))], folder
+        )
+        self._server.wait_until(lambda: accepts(self._port), self.name)
+
+    def stop(self) -> None:
+        if self._server is not None:
+            self._server.stop()
+
+    def roots(self) -> Sequence[int]:
+        assert self._server is not None
+        return [self._server.process.pid]
+
+    def create_queue(self, queue: str) -> None:
+        self._ask("XGROUP", "CREATE", queue, GROUP, "0", "MKSTREAM")
+
+    def drop_queue(self, queue: str) -> None:
+        self._ask("UNLINK", queue)
+
+    def messages_left(self, queue: str) -> int:
+        return int(self._ask("XLEN", queue))
+
+    def open(self, queue: str, *, producers: int, consumers: int, batch: int, body: bytes, outstanding: int) -> Load:
+        send = Request(command("XADD", queue, "*", "b", body) * batch, batch, replies=batch, is_stamped=True)
+        receiving: list[Line] = []
+        for number in range(consumers):
+            name = f"c{number}"
+            parts = ("XREADGROUP", "GROUP", GROUP, name, "COUNT", batch, "BLOCK", WAIT_MS, "STREAMS", queue, ">")
+            receiving.append(Line(connect(self._port), Request(command(*parts), batch)))
+        return Load([Line(connect(self._port), send) for _ in range(producers)], receiving, {"group": GROUP})
+
+    def _ask(self, *parts: bytes | str | int) -> bytes:
+        """Return the line of a reply that is a line."""
+        with connect(self._port) as connection:
+            return ask(connection, *parts)
+
+
+def ask(connection: socket.socket, *parts: bytes | str | int) -> bytes:
+    """Send a command whose reply is a line; return the line after its first byte."""
+    connection.sendall(command(*parts))
+    line = Reader(connection).line()
+    if line.startswith(b"-"):
+        raise PeerFailed(f"Redis: {line[1:].decode()}")
+    return line[1:]

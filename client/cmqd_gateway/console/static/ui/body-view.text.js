@@ -1,0 +1,18 @@
+export default {
+  'body.views': ['View of the body', '消息体显示方式'],
+  'body.json': ['JSON', 'JSON'],
+  'body.text': ['Text', '文本'],
+  'body.hex': ['Hex', '十六进制'],
+  'body.copy': ['Copy body', '复制消息体'],
+  'body.find': ['Find in body', '在消息体中查找'],
+  'body.no-match': ['Not found', '未找到'],
+  'body.match-of': ['{current} of {total}', '第 {current} 处，共 {total} 处'],
+  'body.previous-match': ['Previous match', '上一处'],
+  'body.next-match': ['Next match', '下一处'],
+  'body.pieces': ['Parts of the body', '消息体分段'],
+  'body.piece-of': ['Rows {first}–{last} of {total}', '第 {first}–{last} 行，共 {total} 行'],
+  'body.first': ['First', '首段'],
+  'body.last': ['Last', '末段'],
+  'body.fold': ['Fold row {row}', '折叠第 {row} 行'],
+  'body.folded': [({ rows }) => ` … ${rows} ${rows === '1' ? 'row' : 'rows'} … `, ' … {rows} 行 … '],
+};

@@ -1,0 +1,121 @@
+/** Modal dialogs. The browser keeps the focus inside, closes them with Escape and gives the focus back. */
+
+import { html, nothing, render } from '../vendor/lit-html-3.3.3/lit-html.js';
+import { addTexts, t } from '../app/text.js';
+import { createForm, textField } from './form.js';
+import { icon } from './icon.js';
+import { problemText } from './notice.js';
+import { toast } from './toast.js';
+import texts from './ui.text.js';
+
+addTexts(texts);
+let number = 0;
+
+/**
+ * Open a dialog.
+ *
+ * @param title text of its heading.
+ * @param body function of `{ close, update }` that returns the content as a template; called at each drawing.
+ * @param signal closes the dialog when it aborts: pass the signal of the page.
+ * @param isKept the dialog has no button to close it, and Escape does not close it: for a value that is shown once.
+ * @returns `{ update, close, closed, outcome }`; `closed` is a promise of the value that `close(value)` got, or undefined.
+ *   `outcome` also waits for a form that was submitted before the dialog was closed: its request cannot be taken back,
+ *   and its reply may be a secret that is shown once. A failure is a toast then.
+ */
+export function openDialog({ title, body, signal, wide = false, isKept = false }) {
+  const element = document.createElement('dialog');
+  const heading = `dialog-${(number += 1)}`;
+  element.setAttribute('aria-labelledby', heading);
+  element.classList.toggle('wide', wide);
+  document.body.append(element);
+  let result;
+  const close = (value) => {
+    result = value;
+    element.close();
+  };
+  const update = () => {
+    if (element.isConnected) {
+      render(
+        html`<header class="dialog-head">
+            <h2 id=${heading}>${typeof title === 'function' ? title() : title}</h2>
+            ${isKept
+              ? nothing
+              : html`<button type="button" class="quiet small" @click=${() => close()}>
+                  ${icon('close')}<span class="visually-hidden">${t('ui.close')}</span>
+                </button>`}
+          </header>
+          <div class="dialog-body">${body({ close, update })}</div>`,
+        element,
+      );
+    }
+  };
+  const closed = new Promise((resolve) => {
+    element.addEventListener('close', () => {
+      element.remove();
+      resolve(result);
+    });
+  });
+  element.addEventListener('cancel', (event) => isKept && event.preventDefault());
+  let submitted = null;
+  element.addEventListener('cmqd:submitted', ({ detail: running }) => {
+    submitted = running;
+    running.catch(() => {
+      if (element.isConnected) {
+        // The form shows the error.
+        submitted = null;
+      }
+    });
+  });
+  const outcome = async () => {
+    await closed;
+    try {
+      await submitted;
+    } catch (error) {
+      if (error.name !== 'AbortError') {
+        toast(problemText(error));
+      }
+    }
+    return result;
+  };
+  signal?.addEventListener('abort', () => element.open && element.close());
+  update();
+  element.showModal();
+  return { update, close, closed, outcome: outcome() };
+}
+
+/**
+ * Ask before an action that cannot be undone. The dialog stays open with the error if the action fails.
+ *
+ * @param name the name that must be typed; null = a button is enough.
+ * @param action async function; its end closes the dialog.
+ * @returns promise of true if the action succeeded.
+ */
+export async function confirmAction({ title, text, button, name = null, danger = true, action, signal }) {
+  let dialog = null;
+  const form = createForm({
+    values: { name: '' },
+    update: () => dialog?.update(),
+    check: (values) => (name !== null && values.name !== name ? { name: t('ui.type-name', { name }) } : {}),
+    async submit() {
+      await action();
+      dialog.close(true);
+    },
+  });
+  dialog = openDialog({
+    title,
+    signal,
+    body: ({ close }) => html`<form @submit=${form.onSubmit} novalidate>
+      ${form.failure()}
+      <div class="dialog-text">${text}</div>
+      ${name === null
+        ? ''
+        : textField({ form, name: 'name', label: t('ui.type-name', { name }), autocomplete: 'off', required: true })}
+      <div class="actions">
+        <button type="button" @click=${() => close()}>${t('ui.cancel')}</button>
+        ${form.submitButton(button, danger ? 'danger' : 'primary')}
+      </div>
+    </form>`,
+  });
+  // The page may have been left meanwhile: its callers must not act on another page.
+  return (await dialog.outcome) === true && !signal?.aborted;
+}

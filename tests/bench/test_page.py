@@ -1,0 +1,372 @@
+"""The report: what the page says about gains and losses, that it needs nothing from elsewhere, and its plots."""
+
+import base64
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+import msgspec
+import pytest
+
+from cmqd_bench.page import for_docs, run
+from cmqd_bench.page.document import page
+from cmqd_bench.page.findings import Standing, compared, standing, summary, works
+from cmqd_bench.page.plots import colours, curve_plots, open_loop
+from cmqd_bench.page.svg import bytes_text, linear_ticks, log_ticks, short
+from cmqd_bench.page.tables import extent, number, peers_table
+from cmqd_bench.results import (
+    REFERENCE_PEER,
+    Conditions,
+    Peer,
+    Results,
+    ResultsUnreadable,
+    Row,
+    Scenario,
+    Spread,
+    write,
+)
+
+CONDITIONS = Conditions(
+    commit="0123456789",
+    started="2026-01-02T03:04:05Z",
+    cpu="a <fast> CPU",
+    cores=2,
+    kernel="6.1",
+    python="3.11.7",
+    sqlite="3.40.1",
+    file_system="ext4",
+    device="/dev/vda",
+    load_average=0.1,
+    load="C generator",
+    seconds=4.0,
+    turns=3,
+)
+PEERS = [
+    Peer(name="cmqd", title="cmqd", version="0.1.0", durability="fsync before the answer"),
+    Peer(name=REFERENCE_PEER, title="Redis Streams, always", version="7.0", durability="fsync before the answer"),
+]
+SLOWER = Scenario(name="send", title="send, one at a time")
+FASTER = Scenario(name="batch", title="best batches")
+QUEUES = Scenario(name="queues", title="over N queues", x="queues", is_curve=True, is_log_x=True)
+BODY = Scenario(name="body", title="with N bytes", x="bytes per body", is_curve=True, is_log_x=True)
+
+
+def rows_of(scenario: str, peer: str, costs: Sequence[float], *, x: float = 0.0, build: str = "-") -> list[Row]:
+    """A row per turn."""
+    return [
+        Row(
+            scenario=scenario,
+            peer=peer,
+            build="pure" if peer == "cmqd" and build == "-" else build,
+            turn=turn,
+            x=x,
+            rate=1e6 / cost,
+            cpu_us=cost,
+            p50_ms=cost / 100,
+            p90_ms=cost / 50,
+            p99_ms=cost / 20,
+            p999_ms=cost / 10,
+            load_us=1.0,
+            rss_mib=80.0,
+        )
+        for turn, cost in enumerate(costs, 1)
+    ]
+
+
+def peers_file() -> Results:
+    """cmqd needs more than the reference in one work, and less in the other."""
+    rows = [
+        *rows_of("send", REFERENCE_PEER, [10, 10.2, 10.1]),
+        *rows_of("send", "cmqd", [25, 26, 25.5]),
+        *rows_of("batch", "cmqd", [2, 2.1, 2.05]),
+        *rows_of("batch", REFERENCE_PEER, [4, 4.1, 4.2]),
+    ]
+    return Results(kind="peers", conditions=CONDITIONS, peers=PEERS, scenarios=[SLOWER, FASTER], rows=rows)
+
+
+def curves_file() -> Results:
+    rows = [
+        row for x, cost in ((1, 50.0), (100, 51.0), (10_000, 150.0)) for row in rows_of("queues", "cmqd", [cost], x=x)
+    ]
+    rows += [row for x, cost in ((16, 50.0), (1 << 20, 7000.0)) for row in rows_of("body", "cmqd", [cost, cost], x=x)]
+    return Results(kind="curves", conditions=CONDITIONS, peers=PEERS[:1], scenarios=[QUEUES, BODY], rows=rows)
+
+
+def with_rows(file: Results, rows: list[Row], scenarios: list[Scenario] | None = None) -> Results:
+    return msgspec.structs.replace(file, rows=rows, scenarios=scenarios or file.scenarios)
+
+
+def test_a_loss_is_called_more_and_a_gain_less():
+    (sentence,) = summary(peers_file())
+
+    assert sentence == (
+        "CPU per message beside Redis Streams, always, in 2 works: "
+        "cmqd needs more in 1 (2.5 times), less in 1 (0.5 times)."
+    )
+
+
+def test_each_build_of_cmqd_has_a_sentence_of_its_own():
+    file = peers_file()
+    file = with_rows(file, [*file.rows, *rows_of("send", "cmqd", [12, 12.5, 12], build="native")])
+
+    assert [sentence.partition(": ")[2].partition(" needs")[0] for sentence in summary(file)] == [
+        "cmqd",
+        "cmqd (native)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("spread", "expected"),
+    [
+        (Spread(2.0, 1.9, 2.1, 3), Standing.BEHIND),
+        (Spread(0.5, 0.4, 0.6, 3), Standing.AHEAD),
+        (Spread(1.02, 1.01, 1.03, 3), Standing.EVEN),
+        # The turns disagree about the direction.
+        (Spread(1.2, 0.9, 1.3, 3), Standing.EVEN),
+    ],
+)
+def test_a_comparison_needs_a_difference_and_agreement(spread: Spread, expected: Standing):
+    assert standing(spread) is expected
+    if expected is not Standing.EVEN:
+        assert standing(spread, is_more_better=True) is not expected
+
+
+def test_cmqd_comes_first_and_the_reference_has_no_ratio():
+    first, second = compared(peers_file(), SLOWER)
+
+    assert (first.name, second.name) == ("cmqd", REFERENCE_PEER)
+    assert first.cpu_ratio is not None
+    assert first.cpu_ratio.median == pytest.approx(2.525, abs=0.03)
+    assert second.cpu_ratio is None
+
+
+def test_a_rate_that_was_not_reached_is_marked_as_overload():
+    scenario = Scenario(name="rate-2000", title="2,000/s")
+    rows = [
+        msgspec.structs.replace(row, rate=rate)
+        for peer, rate in (("cmqd", 1_200.0), (REFERENCE_PEER, 1_990.0))
+        for row in rows_of(scenario.name, peer, [20])
+    ]
+    file = with_rows(peers_file(), rows, [scenario])
+
+    _, (own, reference) = peers_table(file, scenario)
+
+    assert own[0].text == "cmqd (overload)"
+    assert reference[0].text == "Redis Streams, always"
+    assert "| 2,000/s (overload) |" in for_docs.peers_text(file)
+
+
+def test_other_uses_of_cmqd_stand_beside_cmqd():
+    file = peers_file()
+    file = with_rows(file, [*file.rows, *rows_of("send", "cmqd-inside", [15])])
+
+    assert [each.name for each in compared(file, SLOWER)] == ["cmqd", "cmqd-inside", REFERENCE_PEER]
+    assert colours(file)["cmqd-inside"] not in {0, 1}
+    # The sentence at the top is about cmqd as it is used by default.
+    assert len(summary(file)) == 1
+
+
+def test_a_work_without_the_reference_has_no_ratios():
+    file = with_rows(peers_file(), rows_of("send", "cmqd", [20]))
+
+    assert [each.cpu_ratio for each in compared(file, SLOWER)] == [None]
+    assert summary(file) == []
+    assert "send, one at a time" in page([file])
+
+
+def test_a_loss_is_marked_in_the_tables():
+    _, rows = peers_table(peers_file(), SLOWER)
+    own, reference = rows
+
+    assert own[3].standing is Standing.BEHIND
+    assert own[3].text.startswith("2.5")
+    assert reference[3].standing is None
+
+
+class Resources(HTMLParser):
+    """What a browser would load, and whether the tags match."""
+
+    VOID = frozenset({"meta", "link", "br", "path", "circle", "rect"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loaded: list[str] = []
+        self.text: list[str] = []
+        self.open: list[str] = []
+        self.tags: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        if tag not in self.VOID:
+            self.open.append(tag)
+        self.loaded += [value or "" for name, value in attrs if name in ("src", "href", "srcset", "data", "poster")]
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in self.VOID:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+def parsed(html: str) -> Resources:
+    parser = Resources()
+    parser.feed(html)
+    parser.close()
+    assert parser.open == []
+    return parser
+
+
+def test_the_page_loads_nothing_and_runs_nothing():
+    html = page([peers_file(), curves_file()])
+    resources = parsed(html)
+
+    assert all(link.startswith(("#", "data:")) for link in resources.loaded)
+    assert not {"script", "iframe", "img", "object"} & resources.tags
+    assert not re.search(r"url\(|@import|http(?!://www\.w3\.org/2000/svg)", html)
+
+
+def test_the_page_holds_conditions_figures_and_every_turn():
+    file = peers_file()
+    html = page([file])
+    text = " ".join(parsed(html).text)
+
+    assert "a <fast> CPU, 2 cores" in text
+    assert "a <fast>" not in html
+    assert "fsync before the answer" in text
+    assert "2.52x (2.50-2.55)" in text
+    encoded = re.search(r"base64,([^\"]+)", html)
+    assert encoded
+    data = json.loads(base64.b64decode(encoded[1]))
+    assert len(data["rows"]) == len(file.rows)
+
+
+def test_the_page_warns_of_other_programs():
+    quiet = peers_file()
+    busy = with_rows(quiet, [msgspec.structs.replace(row, is_disturbed=True) for row in quiet.rows])
+
+    assert "Other programs used the machine" not in page([quiet])
+    assert "Other programs used the machine</b> beside 100%" in page([busy])
+
+
+def test_the_page_names_cliffs():
+    assert "cliff on the curve queues: 51 us at 100, 150 us at 10,000" in page([curves_file()])
+
+
+def test_each_curve_has_a_plot_of_cpu_and_of_latency_that_is_well_formed():
+    plots = curve_plots(curves_file())
+
+    assert [plot.name for plot in plots] == ["queues-cpu", "queues-latency", "body-cpu", "body-latency"]
+    for plot in plots:
+        ElementTree.fromstring(plot.svg)
+    assert "1 MiB" in plots[2].svg
+
+
+def test_a_step_of_zero_has_a_place_on_a_logarithmic_axis():
+    file = curves_file()
+    file = with_rows(file, [*rows_of("queues", "cmqd", [50], x=0), *file.rows])
+    svg = curve_plots(file)[0].svg
+
+    centres = [float(text) for text in re.findall(r'cx="([\d.]+)"', svg)]
+    assert centres == sorted(set(centres))
+    assert len(centres) == 4
+
+
+def test_a_curve_of_one_step_is_no_plot():
+    file = with_rows(curves_file(), rows_of("queues", "cmqd", [50], x=1))
+
+    assert curve_plots(file) == []
+    assert "Scale curves" in page([file])
+
+
+def test_works_of_an_open_loop_become_latency_over_rate():
+    scenarios = [Scenario(name=f"rate-{rate}", title=f"{rate}/s") for rate in (500, 2000)]
+    rows = [row for each in scenarios for peer in ("cmqd", REFERENCE_PEER) for row in rows_of(each.name, peer, [20])]
+    file = with_rows(peers_file(), rows, scenarios)
+
+    assert [plot.heading for plot in open_loop(file)] == ["p50 by rate", "p99 by rate"]
+    assert "Latency over rate" in page([file])
+    # A rate that all peers share is no result: the bars show latencies.
+    assert "median latency, shorter is better" in page([file])
+    assert open_loop(peers_file()) == []
+    # One rate is a row of the table, the others are points of the plot alone.
+    assert [scenario.name for scenario in works(file)] == ["rate-2000"]
+
+
+def test_colours_tell_peers_apart():
+    rows = [row for index in range(8) for row in rows_of("send", f"peer-{index}", [20])]
+    rows += rows_of("send", "cmqd", [20]) + rows_of("send", "cmqd", [15], build="native")
+    rows += rows_of("send", REFERENCE_PEER, [10])
+    chosen = colours(with_rows(peers_file(), rows))
+
+    assert (chosen["cmqd"], chosen[REFERENCE_PEER]) == (0, 1)
+    assert len(set(chosen.values())) == len(chosen)
+
+
+def test_axes_enclose_their_values():
+    assert linear_ticks(0.93)[-1] >= 0.93
+    assert linear_ticks(1234)[0] == 0
+    assert log_ticks(3, 40) == [2, 5, 10, 20, 50]
+    assert log_ticks(1, 1) == [1]
+    ticks = log_ticks(0.02, 9_000)
+    assert ticks[0] <= 0.02
+    assert ticks[-1] >= 9_000
+
+
+def test_figures_are_short():
+    assert [short(value) for value in (0, 12.34, 999.6, 1_000, 1_500_000)] == ["0", "12.3", "1k", "1k", "1.5M"]
+    assert [bytes_text(value) for value in (16, 4_096, 1 << 20)] == ["16 B", "4 KiB", "1 MiB"]
+    assert [number(value) for value in (0, 0.1234, 12.34, 12_345.6)] == ["0", "0.123", "12.3", "12,346"]
+    assert extent(Spread(10.0, 9.0, 12.0, 3)) == "10 (9-12)"
+    assert extent(Spread(10.0, 10.0, 10.0, 1)) == "10"
+
+
+def test_the_parts_of_the_documents_have_conditions_and_losses():
+    text = for_docs.peers_text(peers_file())
+
+    assert "| send, one at a time | 39,216 | 25.5 | 10.1 | 2.52x (2.50-2.55) |" in text
+    assert "commit `0123456789`" in text
+    assert "more in 1" in text
+    assert "cliff on the curve queues".capitalize() in for_docs.curves_text(curves_file())
+    for svg in (for_docs.peers_svg(peers_file()), for_docs.curves_svg(curves_file())):
+        ElementTree.fromstring(svg)
+        # A file has no page that could give the variables.
+        assert "var(" not in svg
+
+
+def test_the_newest_stored_results_are_taken(tmp_path: Path):
+    for name, started in (("ffff", "2026-01-01"), ("0000", "2026-02-01")):
+        conditions = msgspec.structs.replace(CONDITIONS, started=started)
+        write(tmp_path / f"{name}-peers.json", msgspec.structs.replace(peers_file(), conditions=conditions))
+
+    newest = run.newest("peers", tmp_path)
+
+    assert newest is not None
+    assert newest.conditions.started == "2026-02-01"
+    assert run.newest("curves", tmp_path) is None
+
+
+def test_the_command_writes_the_page_of_the_named_files(tmp_path: Path):
+    write(tmp_path / "one.json", peers_file())
+    output = tmp_path / "new/report.html"
+    command = [sys.executable, "-m", "cmqd_bench", "html", "--output", str(output), "--files"]
+
+    done = subprocess.run([*command, str(tmp_path / "one.json")], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "best batches" in output.read_text()
+
+    failed = subprocess.run([*command, str(tmp_path / "none.json")], capture_output=True, text=True, check=False)
+    assert failed.returncode == 1
+    assert "none.json" in failed.stderr
+
+
+def test_a_stored_kind_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(run, "RESULTS", tmp_path)
+
+    with pytest.raises(ResultsUnreadable, match=r"\*-peers\.json"):
+        run.stored("peers")

@@ -1,0 +1,173 @@
+"""Consumers whose deletes ride in receives, against a server with a clock that the test turns."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from cmqd_client import Client, ConsumedMessage, Consumer
+from cmqd_client.consumer import Handler, MessageStream
+from cmqd_client.consumption import ASK_AFTER_SECONDS
+from cmqd_protocol import messages as wire
+from support.consumer_parts import options, source
+from support.eventually import eventually
+from support.local_server import LocalServer
+from support.turned_clock import TurnedClock
+
+
+@asynccontextmanager
+async def running(
+    client: Client, handler: Handler[ConsumedMessage], clock: TurnedClock, **limits: Any
+) -> AsyncGenerator[Consumer, None]:
+    """Run a consumer of ``orders`` during the block; stopped at its end."""
+    consumer = Consumer(source(client), handler, options(clock, **limits))
+    task = asyncio.create_task(consumer.run())
+    await asyncio.sleep(0)
+    try:
+        yield consumer
+    except BaseException:
+        task.cancel()  # a failed test must not wait for its handlers
+        raise
+    consumer.stop()
+    await task
+
+
+async def counts(server: LocalServer) -> tuple[int, int]:
+    info = await server.info("orders")
+    return info.active, info.in_flight
+
+
+def ridden(server: LocalServer) -> list[int]:
+    """Numbers of deletes in each receive that had any."""
+    return [len(request.acknowledge) for request in server.link.of(wire.ReceiveMessages) if request.acknowledge]
+
+
+async def none_left(server: LocalServer) -> None:
+    while await counts(server) != (0, 0):
+        pass
+
+
+async def test_each_message_of_a_sequential_consumer_costs_one_request(client: Client, server: LocalServer) -> None:
+    clock = TurnedClock()
+    await server.put("orders", *[b"%d" % number for number in range(10)])
+    bodies: list[bytes] = []
+
+    async def handle(message: ConsumedMessage) -> None:
+        bodies.append(message.body)
+
+    async with running(client, handle, clock, prefetch=0) as consumer:
+        await none_left(server)
+        assert server.link.of(wire.DeleteMessages) == []
+        assert len(server.link.of(wire.ReceiveMessages)) == 11
+        assert ridden(server) == [1] * 10
+        # The last delete rides in a receive that waits, and is asked for.
+        assert consumer.statistics().deleted == 9
+        clock.advance(ASK_AFTER_SECONDS)
+        await eventually(lambda: consumer.statistics().deleted == 10)
+
+    assert bodies == [b"%d" % number for number in range(10)]
+    assert len(server.link.of(wire.DeleteMessages)) == 1
+    assert (consumer.statistics().lost, consumer.statistics().held) == (0, 0)
+
+
+async def test_a_stop_asks_for_deletes_that_ride_in_a_waiting_receive(client: Client, server: LocalServer) -> None:
+    await server.put("orders", b"1")
+
+    async def handle(message: ConsumedMessage) -> None: ...
+
+    async with running(client, handle, TurnedClock(), prefetch=0) as consumer:
+        await none_left(server)
+
+    assert consumer.statistics().deleted == 1
+    assert ridden(server) == [1]
+    assert len(server.link.of(wire.DeleteMessages)) == 1
+
+
+async def test_a_lost_answer_is_repeated_and_counts_as_deleted(client: Client, server: LocalServer) -> None:
+    clock = TurnedClock()
+    await server.put("orders", b"1", b"2")
+
+    async def handle(message: ConsumedMessage) -> None:
+        if message.body == b"1":
+            server.link.lose_answer(wire.ReceiveMessages)
+
+    async with running(client, handle, clock, prefetch=0) as consumer:
+        await server.link.wait_handled(wire.ReceiveMessages, 3)
+        await server.wait_status("waiting_receives", 1)
+        # The message of the lost answer returns when its lease ends.
+        server.advance(31)
+        await none_left(server)
+        clock.advance(ASK_AFTER_SECONDS)
+        await eventually(lambda: consumer.statistics().deleted == 2)
+
+    assert ridden(server) == [1, 1, 1]
+    assert consumer.statistics().lost == 0
+
+
+async def test_a_handle_that_ended_is_told_as_handled_again(
+    client: Client, server: LocalServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = TurnedClock()
+    await server.put("orders", b"1")
+    receives: list[int] = []
+
+    async def handle(message: ConsumedMessage) -> None:
+        receives.append(message.receive_count)
+        if message.receive_count == 1:
+            server.advance(31)
+            while await counts(server) != (1, 0):
+                pass
+
+    async with running(client, handle, clock, prefetch=0) as consumer:
+        await eventually(lambda: clock.advance(0.1) or consumer.statistics().deleted == 1)
+
+    assert receives == [1, 2]
+    assert consumer.statistics().lost == 1
+    assert [getattr(record, "event", "") for record in caplog.records].count("handled_again") == 1
+
+
+async def test_in_order_the_delete_rides_too_and_the_order_stays(client: Client, server: LocalServer) -> None:
+    clock = TurnedClock()
+    await server.put("orders", b"1", b"2", b"3")
+    bodies: list[bytes] = []
+
+    async def handle(message: ConsumedMessage) -> None:
+        bodies.append(message.body)
+        if message.body == b"2" and message.receive_count == 1:
+            raise ValueError("once")
+
+    async with running(client, handle, clock, concurrency=1, ordered=True) as consumer:
+        await eventually(lambda: clock.advance(1) or consumer.statistics().deleted == 3)
+
+    assert bodies == [b"1", b"2", b"2", b"3"]
+    assert sum(ridden(server)) >= 2
+
+
+async def test_slow_traffic_does_not_ride(client: Client, server: LocalServer) -> None:
+    """A receive that brought fewer messages than requested emptied the queue: the next would wait."""
+    await server.put("orders", b"1", b"2")
+
+    async def handle(message: ConsumedMessage) -> None: ...
+
+    async with running(client, handle, TurnedClock(), concurrency=4, prefetch=0) as consumer:
+        await eventually(lambda: consumer.statistics().deleted == 2)
+
+    assert ridden(server) == []
+
+
+async def test_a_stream_of_messages_rides(client: Client, server: LocalServer) -> None:
+    clock = TurnedClock()
+    await server.put("orders", *[b"x"] * 5)
+    stream = MessageStream(source(client), options(clock, concurrency=None, prefetch=0))
+    taken = 0
+    async with stream:
+        async for message in stream:
+            async with message.process():
+                taken += 1
+            if taken == 5:
+                break
+
+    assert sum(ridden(server)) == 4
+    assert await counts(server) == (0, 0)

@@ -1,0 +1,127 @@
+"""The page of dead letters: queues with their sources, messages with origin and reason, redrives."""
+
+import re
+
+from playwright.sync_api import Page, expect
+
+from support.console_rig import Account, Visits
+
+
+def dead_letters(page: Page, queue: str = "orders-dead") -> Page:
+    """Show the page with the messages of a queue."""
+    page.get_by_role("link", name="Dead letters").click()
+    expect(page.get_by_role("table", name=f"Dead letters of {queue}")).to_be_visible()
+    return page
+
+
+def start_redrive(page: Page, *, target: str | None = None, rate: int | None = None) -> None:
+    page.get_by_role("button", name="Start a redrive").click()
+    dialog = page.get_by_role("dialog")
+    if target is not None:
+        dialog.get_by_label("Where to").select_option("target")
+        dialog.get_by_label("Queue").fill(target)
+    if rate is not None:
+        dialog.get_by_label("Most messages per second").fill(str(rate))
+    dialog.get_by_role("button", name="Start a redrive").click()
+
+
+def test_dead_letters_show_origin_and_reason(page: Page, account: Account):
+    account.seed()
+    dead_letters(page)
+
+    queues = page.get_by_role("table", name="Dead letters", exact=True)
+    expect(queues.get_by_role("row").nth(1)).to_contain_text("orders-dead")
+    expect(queues.get_by_role("row").nth(1)).to_contain_text("4")
+    expect(page.locator("#chosen-queue")).to_contain_text("Sources: orders")
+    messages = page.get_by_role("table", name="Dead letters of orders-dead")
+    first = messages.get_by_role("row").nth(1)
+    expect(first).to_contain_text("rejected: the total is negative")
+    expect(first.get_by_role("link", name="orders")).to_be_visible()
+
+    first.get_by_role("button").click()
+
+    expect(messages).to_contain_text("rejected by its consumer")
+    expect(messages.get_by_text('"order"', exact=True)).to_be_visible()
+
+
+def test_a_redrive_moves_each_message_to_its_origin(page: Page, account: Account):
+    account.seed()
+    account.client.queue("orders-dead").send(b"sent here by hand")
+    before = account.client.queue("orders").attributes().active
+    dead_letters(page)
+
+    start_redrive(page)
+
+    redrive = page.locator(".redrive")
+    expect(redrive).to_contain_text("The last redrive moved 4 messages")
+    expect(redrive).to_contain_text("1: sent here directly, without an origin")
+    expect(page.get_by_role("table", name="Dead letters of orders-dead")).to_contain_text("sent here directly")
+    assert account.client.queue("orders").attributes().active == before + 4
+
+
+def test_a_redrive_with_a_rate_shows_its_progress_and_is_cancelled(page: Page, account: Account):
+    account.seed()
+    dead_letters(page)
+
+    # Slow enough to stay under way for as long as a busy machine needs to find the button.
+    dead = account.client.queue("orders-dead")
+    dead.send_batch([b"more"] * 2_000, split=True)
+    start_redrive(page, target="empty", rate=1)
+    redrive = page.locator(".redrive")
+    expect(redrive).to_contain_text("A redrive is running")
+    expect(redrive).to_contain_text("to empty")
+    expect(redrive).to_contain_text("at most 1/s")
+    expect(redrive.get_by_role("progressbar")).to_be_visible()
+    page.get_by_role("button", name="Cancel the redrive").click()
+    page.get_by_role("dialog").get_by_role("button", name="Cancel the redrive").click()
+
+    expect(redrive).to_contain_text("The last redrive was cancelled")
+    status = dead.redrive_status()
+    assert (status.reason, status.target, status.max_per_second) == ("cancelled", "empty", 1)
+
+
+def test_a_refused_target_is_said_beside_the_form(page: Page, account: Account):
+    account.seed()
+    dead_letters(page)
+
+    start_redrive(page, target="missing")
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("the redrive cannot move messages to 'missing': the queue does not exist")
+    expect(dialog.get_by_label("Queue")).to_be_focused()
+    dialog.get_by_label("Most messages per second").fill("0")
+    dialog.get_by_role("button", name="Start a redrive").click()
+
+    expect(dialog.get_by_text("Must be 1 to 1,000,000.")).to_be_visible()
+    expect(dialog.get_by_label("Most messages per second")).to_be_focused()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("button", name="Start a redrive")).to_be_focused()
+
+
+def test_another_dead_letter_queue_is_chosen_and_stays_after_a_load(page: Page, account: Account):
+    account.seed()
+    account.client.create_queue("mail-dead")
+    account.client.create_queue("mail", dead_letter_queue="mail-dead", dead_letter_max_receives=3)
+    dead_letters(page)
+
+    page.get_by_role("button", name="Show mail-dead").click()
+
+    expect(page.locator("#chosen-queue")).to_contain_text("No dead letters")
+    expect(page.locator("#chosen-queue h2").first).to_be_focused()
+    expect(page).to_have_url(re.compile(r"\?queue=mail-dead$"))
+    page.reload()
+    expect(page.locator("#chosen-queue h2").first).to_have_text("mail-dead")
+
+
+def test_a_key_that_reads_is_offered_no_redrive(visits: Visits, account: Account):
+    account.seed()
+    page = visits.sign_in(account.make_key("read"), "dead-letters")
+
+    expect(page.get_by_role("table", name="Dead letters of orders-dead")).to_be_visible()
+    expect(page.get_by_role("button", name="Start a redrive")).to_have_count(0)
+
+
+def test_without_dead_letter_queues_the_page_teaches(page: Page):
+    page.get_by_role("link", name="Dead letters").click()
+
+    expect(page.get_by_role("heading", name="No queue serves as a dead-letter queue")).to_be_visible()
+    expect(page.locator(".empty")).to_contain_text("--dead-letter-max-receives 5")
