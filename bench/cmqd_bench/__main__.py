@@ -1,9 +1,7 @@
 """``python -m cmqd_bench SCENARIO ...``; see bench/README.md."""
 
 import argparse
-import signal
 import sys
-from types import FrameType
 
 from cmqd_bench.broker import BrokerFailed
 from cmqd_bench.compare.tree import RevisionUnknown
@@ -13,16 +11,12 @@ from cmqd_bench.options import build_parser, options_from, plan_from, quick
 from cmqd_bench.peers.errors import MeasurementFailed
 from cmqd_bench.results import ResultsUnreadable
 from cmqd_bench.runner import print_report
+from cmqd_bench.termination import treat_sigterm_like_ctrl_c
 from cmqd_bench.wire import RequestFailed
 
 RUN_FAILED = 1
 SLOWER = 3
 INTERRUPTED = 130
-
-
-def _terminate(_number: int, _frame: FrameType | None) -> None:
-    # Treat SIGTERM like Ctrl-C, so that servers are killed and folders removed on the way out.
-    raise KeyboardInterrupt
 
 
 def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
@@ -87,7 +81,7 @@ def main() -> int:
     """Exit code 0 with a report, 1 for a failed run, 2 for wrong arguments, 3 for slower code, 130 when interrupted."""
     parser = build_parser()
     arguments = parser.parse_args()
-    signal.signal(signal.SIGTERM, _terminate)
+    treat_sigterm_like_ctrl_c()
     try:
         return _run(parser, arguments)
     except (
