@@ -172,17 +172,29 @@ async def violations_after_restart(
 
 
 async def repeat_sends(session: Session, history: History) -> None:
-    """Repeat the sends with unknown answers that can be repeated, and the last sends with known answers."""
-    numbered = [send for send in history.of_kind(Send) if send.sequence and not send.half]
+    """Repeat the sends with unknown answers that can be repeated, and the last sends with known answers.
+
+    Only those that a broker still remembers: on a busy machine the lives before began too long ago.
+    """
+    first_calls = first_calls_ns(history)
+    oldest_ns = time.monotonic_ns() - int(DedupProducer.REMEMBERED_SECONDS * 1e9)
+
+    def is_remembered(send: Send | Publish) -> bool:
+        return all(first_calls[key] >= oldest_ns for key in keys_of(send))
+
+    sends = [send for send in history.of_kind(Send) if not send.half and is_remembered(send)]
+    numbered = [send for send in sends if send.sequence]
     answered = {send.sequence for send in numbered if send.outcome is not Outcome.UNKNOWN}
     unanswered = {send.sequence: send for send in numbered if send.sequence not in answered}
     for send in (*unanswered.values(), *numbered[-5:]):
         await session.send(send.queue, send.bodies, session=send.session, sequence=send.sequence)
-    deduped = [send for send in history.of_kind(Send) if send.dedup_ids and not send.half]
+    deduped = [send for send in sends if send.dedup_ids]
     for send in (*(send for send in deduped if send.outcome is Outcome.UNKNOWN), *deduped[-5:]):
         await session.send(send.queue, send.bodies, dedup_ids=send.dedup_ids)
-    unanswered_publishes = [publish for publish in history.of_kind(Publish) if publish.outcome is Outcome.UNKNOWN]
-    for publish in unanswered_publishes:
+    publishes = [publish for publish in history.of_kind(Publish) if is_remembered(publish)]
+    for publish in publishes:
+        if publish.outcome is not Outcome.UNKNOWN:
+            continue
         await session.publish(
             publish.queue,
             publish.bodies,
@@ -191,6 +203,22 @@ async def repeat_sends(session: Session, history: History) -> None:
             sequence=publish.sequence,
             dedup_ids=publish.dedup_ids,
         )
+
+
+def keys_of(send: Send | Publish) -> list[tuple[str, int, int | str]]:
+    """Return the keys by which a broker recognises a repeat: of the sequence, and of each dedup id."""
+    keys: list[tuple[str, int, int | str]] = [(send.queue, 0, dedup_id) for dedup_id in send.dedup_ids]
+    return [*keys, (send.queue, send.session, send.sequence)] if send.sequence else keys
+
+
+def first_calls_ns(history: History) -> dict[tuple[str, int, int | str], int]:
+    """Return the time of the first attempt for each key: a broker counts its memory from the first message."""
+    calls: dict[tuple[str, int, int | str], int] = {}
+    for kind in (Send, Publish):
+        for send in history.of_kind(kind):
+            for key in keys_of(send):
+                calls[key] = min(calls.get(key, send.called_ns), send.called_ns)
+    return calls
 
 
 def rebuild(target: Path, events: Sequence[AnyEvent], unsynced: Unsynced, chance: random.Random) -> None:
