@@ -8,8 +8,8 @@ import base64
 from collections.abc import Sequence
 from html import escape
 
-from cmqd_bench.curves.cliffs import cliffs_of
-from cmqd_bench.page.findings import RATE, compared, disturbed_share, summary, works
+from cmqd_bench.curves.cliffs import judgement
+from cmqd_bench.page.findings import RATE, compared, disturbed_share, gaps_told, remarks, summary, works
 from cmqd_bench.page.plots import Plot, colours, curve_plots, open_loop, ratios, titles
 from cmqd_bench.page.svg import COLOURS, DARK, LIGHT
 from cmqd_bench.page.tables import Table, curve_table, figure, number, overview_table, peers_table, times, turns_text
@@ -247,21 +247,26 @@ def _peers_part(results: Results, conditions: str) -> str:
         f"<li><b>{escape(peer.title)}</b> {escape(peer.version)}: {escape(peer.durability)}</li>"
         for peer in results.peers
     )
-    remarks = dict.fromkeys(f"{names.get(row.peer, row.peer)}: {row.remark}" for row in results.rows if row.remark)
-    told = "".join(f"<li>{escape(remark)}</li>" for remark in remarks)
+    told = "".join(f"<li>{escape(remark)}</li>" for remark in remarks(results))
     parts.append(f'<h3>Versions and durability</h3><ul class="plain">{durability}{told}</ul>')
+    parts.append(_listed("Figures that are missing", gaps_told(results)))
     return "".join(parts)
 
 
+def _listed(heading: str, sentences: Sequence[str]) -> str:
+    """Return a list with its heading; empty without sentences."""
+    items = "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences)
+    return f'<h3>{heading}</h3><ul class="plain">{items}</ul>' if items else ""
+
+
 def _curves_part(results: Results, conditions: str) -> str:
-    cliffs = cliffs_of(results)
-    told = "".join(f"<li>{escape(str(cliff))}</li>" for cliff in cliffs)
-    found = f'<ul class="plain">{told}</ul>' if cliffs else '<p class="muted">No cliff was found.</p>'
+    judged = "".join(f"<li>{escape(sentence)}</li>" for sentence in judgement(results))
+    gaps = _listed("Steps that were not measured", gaps_told(results))
     return (
         f'<h2 id="curves">Scale curves</h2>{conditions}'
         '<p class="muted">One quantity grows while the rest stays. A cliff is a step that costs more than 1.5 times the'
         " expected cost, or a climb to more than 2 times; a cliff is a defect.</p>"
-        f"{_warning(results)}{found}{_plots(curve_plots(results))}"
+        f'{_warning(results)}<ul class="plain">{judged}</ul>{_plots(curve_plots(results))}{gaps}'
     )
 
 

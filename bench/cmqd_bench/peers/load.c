@@ -77,9 +77,15 @@ struct template {
     int stamp_count;
 };
 
-enum role { PRODUCE, CONSUME };
-enum state { IDLE, RECEIVING, SETTLING, PARKED };
+enum role { PRODUCE, CONSUME, WALK };
+enum state { IDLE, SENDING, RECEIVING, SETTLING, PARKED };
 enum kind { SENT, RECEIVED, SETTLED, IGNORED };
+
+/* A queue on the way of the walkers. A walker sends to the queue, receives, deletes, and goes on to the next. */
+struct stop {
+    struct template send, receive;
+    struct bytes settle;
+};
 
 struct reply {
     enum kind kind;
@@ -114,6 +120,7 @@ struct connection {
     int delivery_state;        /* of a protocol whose message comes in several parts */
     uint64_t delivery_tag;
     uint64_t delivery_bytes;
+    int stop, first_stop, stride; /* of a walker: the current stop, the first, and the distance to the next */
 };
 
 struct protocol {
@@ -133,6 +140,8 @@ struct protocol {
 static const struct protocol *protocol;
 static struct connection *connections;
 static int connection_count;
+static struct stop *stops;
+static int stop_count;
 static char queue[256], group[64];
 static bool acknowledges; /* cmqd: deletes travel inside the next receive */
 
@@ -321,7 +330,7 @@ static void skip_value(struct cursor *cursor) {
     while (items--) skip_value(cursor);
 }
 
-enum { CMQD_SENT = 193, CMQD_RECEIVED = 194, CMQD_HANDLES_DONE = 195, CMQD_ERROR = 255 };
+enum { CMQD_SENT = 193, CMQD_RECEIVED = 194, CMQD_HANDLES_DONE = 195, CMQD_PUBLISHED = 206, CMQD_ERROR = 255 };
 
 static size_t cmqd_parse(struct connection *connection, const uint8_t *data, size_t bytes, struct reply *reply) {
     if (bytes < 4) return 0;
@@ -333,7 +342,7 @@ static size_t cmqd_parse(struct connection *connection, const uint8_t *data, siz
     uint32_t fields = take_array(&cursor);
     uint64_t opcode = take_unsigned(&cursor);
     reply->number = (int64_t)take_unsigned(&cursor);
-    if (opcode == CMQD_SENT) {
+    if (opcode == CMQD_SENT || opcode == CMQD_PUBLISHED) {
         reply->kind = SENT;
         reply->count = (int)take_array(&cursor);
     } else if (opcode == CMQD_RECEIVED) {
@@ -516,12 +525,30 @@ static void redis_settle(struct connection *connection) {
 /* ------------------------------------------------------------------------------- PostgreSQL: protocol version 3 */
 
 /*
- * A queue is a table. A receive is `begin` and a `delete ... skip locked ... returning` in one write; the row stays
- * locked until the delete of the message, which is `commit`. A reply is everything up to "ready for query". After a
- * receive of nothing a commit ends the empty transaction: `delivery_state` is 1 while its reply is awaited.
+ * A queue is a table. A receive leases rows (`update ... skip locked ... returning id, body`), a delete removes them by
+ * their ids: two commits. A reply is everything up to "ready for query".
+ *
+ * The delete binds an array of ids to the prepared statement `done`. The template is the rest of the write: execute,
+ * sync.
  */
 static void postgres_settle(struct connection *connection) {
-    append(&connection->out, connection->settle.data, connection->settle.used);
+    static const uint8_t BIND[] = {0, 'd', 'o', 'n', 'e', 0, 0, 1, 0, 1, 0, 1};
+    static const uint8_t RESULTS[] = {0, 1, 0, 1};
+    const uint32_t INT8 = 20;
+    struct bytes *out = &connection->out;
+    uint32_t count = (uint32_t)connection->handle_count, array_bytes = 20 + 12 * count;
+    *extend(out, 1) = 'B';
+    put32(extend(out, 4), (uint32_t)(4 + sizeof BIND + 4 + array_bytes + sizeof RESULTS));
+    append(out, BIND, sizeof BIND);
+    /* bytes of the array, dimensions, has nulls, type of the items, items, number of the first item */
+    const uint32_t head[] = {array_bytes, 1, 0, INT8, count, 1};
+    for (size_t i = 0; i < sizeof head / sizeof *head; i++) put32(extend(out, 4), head[i]);
+    for (uint32_t i = 0; i < count; i++) {
+        put32(extend(out, 4), 8);
+        append(out, connection->handles.data + 8 * i, 8);
+    }
+    append(out, RESULTS, sizeof RESULTS);
+    append(out, connection->settle.data, connection->settle.used);
 }
 
 static const char *postgres_error(const uint8_t *fields, size_t bytes) {
@@ -544,38 +571,23 @@ static size_t postgres_parse(struct connection *connection, const uint8_t *data,
         at += 1 + length;
     }
     size_t whole = at;
-    bool is_open = data[whole - 1] == 'T';
     reply->number = -1;
+    reply->kind = connection->role == PRODUCE ? SENT : connection->state == SETTLING ? SETTLED : RECEIVED;
     for (at = 0; at < whole; at += 1 + big32(data + at + 1)) {
         const uint8_t *payload = data + at + 5;
         if (data[at] == 'D') {
-            size_t body_bytes = big32(payload + 2);
-            uint64_t stamp = read_stamp(payload + 6, body_bytes);
+            /* columns, bytes of the id, the id, bytes of the body, the body */
+            if (big16(payload) != 2 || big32(payload + 2) != 8) fail("PostgreSQL: a row of another shape");
+            size_t body_bytes = big32(payload + 14);
+            uint64_t stamp = read_stamp(payload + 18, body_bytes);
             if (!reply->count++) reply->stamp = stamp;
-            keep_handle(connection, "", 1);
-        } else if (data[at] == 'C' && connection->role == PRODUCE) {
-            int inserted = 0;
-            int wanted = connection->request.messages;
-            if (sscanf((const char *)payload, "INSERT 0 %d", &inserted) != 1 || inserted != wanted)
-                fail("PostgreSQL: %s in place of %d rows", (const char *)payload, wanted);
+            keep_handle(connection, payload + 6, 8);
+        } else if (data[at] == 'C' && reply->kind != RECEIVED) {
+            int done = 0, expected = reply->kind == SENT ? connection->request.messages : connection->handle_count;
+            const char *form = reply->kind == SENT ? "INSERT 0 %d" : "DELETE %d";
+            if (sscanf((const char *)payload, form, &done) != 1 || done != expected)
+                fail("PostgreSQL: %s in place of %d rows", (const char *)payload, expected);
         }
-    }
-    if (connection->role == PRODUCE) {
-        reply->kind = SENT;
-    } else if (connection->state == SETTLING) {
-        if (is_open) fail("PostgreSQL: a transaction is open after its commit");
-        reply->kind = SETTLED;
-    } else if (connection->delivery_state) {
-        connection->delivery_state = 0;
-        reply->kind = RECEIVED;
-    } else if (!is_open) {
-        fail("PostgreSQL: no transaction is open after a receive");
-    } else if (!reply->count) {
-        connection->delivery_state = 1;
-        postgres_settle(connection);
-        reply->kind = IGNORED;
-    } else {
-        reply->kind = RECEIVED;
     }
     return whole;
 }
@@ -873,8 +885,41 @@ static void complete_send(struct connection *connection, uint64_t slot) {
     if (rate == 0 && may_send()) send_or_park(connection);
 }
 
+static void issue_receive(struct connection *connection) {
+    connection->state = RECEIVING;
+    /* The latency of a walker counts from its send. */
+    if (connection->role != WALK) connection->began = now_ns;
+    connection->handles.used = 0;
+    connection->handle_count = 0;
+    if (!protocol->is_pushed) append_request(connection, 0, FIRST_ID);
+}
+
+/* Send to the next stop. */
+static void walk_on(struct connection *connection) {
+    connection->stop += connection->stride;
+    if (connection->stop >= stop_count) connection->stop = connection->first_stop;
+    const struct stop *stop = &stops[connection->stop];
+    connection->request = stop->send;
+    connection->settle = stop->settle;
+    connection->state = SENDING;
+    connection->began = now_ns;
+    append_request(connection, now_ns, FIRST_ID);
+}
+
+static void on_walker_sent(struct connection *connection, const struct reply *reply) {
+    if (connection->state != SENDING) fail("a reply to nothing");
+    if (reply->count != connection->request.messages)
+        fail("a send of %d messages was answered for %d", connection->request.messages, reply->count);
+    sent += (uint64_t)reply->count;
+    if (is_measuring) window_sent += (uint64_t)reply->count;
+    connection->request = stops[connection->stop].receive;
+    issue_receive(connection);
+}
+
 static void on_sent(struct connection *connection, const struct reply *reply) {
-    if (protocol->is_numbered) {
+    if (connection->role == WALK) {
+        on_walker_sent(connection, reply);
+    } else if (protocol->is_numbered) {
         uint64_t slot = (uint64_t)(reply->number - FIRST_ID);
         if (reply->number < FIRST_ID || slot >= (uint64_t)connection->outstanding || !connection->starts[slot])
             fail("a reply to request %lld, which was not sent", (long long)reply->number);
@@ -894,14 +939,6 @@ static void on_sent(struct connection *connection, const struct reply *reply) {
         connection->replies_left = connection->request.replies;
         complete_send(connection, connection->head++ % (uint64_t)connection->outstanding);
     }
-}
-
-static void issue_receive(struct connection *connection) {
-    connection->state = RECEIVING;
-    connection->began = now_ns;
-    connection->handles.used = 0;
-    connection->handle_count = 0;
-    if (!protocol->is_pushed) append_request(connection, 0, FIRST_ID);
 }
 
 static void release_parked(void) {
@@ -986,6 +1023,7 @@ static void on_settled(struct connection *connection) {
     if (connection->state != SETTLING) fail("an answer to a delete that was not sent");
     count_deleted(connection->handle_count, connection->began);
     if (is_ending || (limit && deleted >= limit)) connection->state = IDLE;
+    else if (connection->role == WALK) walk_on(connection);
     else issue_receive(connection);
 }
 
@@ -1054,7 +1092,12 @@ static struct template read_template(char *text) {
     return result;
 }
 
-/* A connection uses the request and the delete that were read last. */
+static void add_stop(const struct template *send, const struct template *receive, const struct bytes *settle) {
+    stops = reserve(stops, (size_t)(stop_count + 1) * sizeof *stops);
+    stops[stop_count++] = (struct stop){*send, *receive, *settle};
+}
+
+/* A connection uses the request and the delete that were read last; a walker uses the stops. */
 static void add_connection(char *text, const struct template *request, const struct bytes *settle) {
     char *rest = NULL;
     if (!protocol) fail("the job has a connection before its protocol");
@@ -1062,7 +1105,14 @@ static void add_connection(char *text, const struct template *request, const str
     struct connection *connection = &connections[connection_count++];
     memset(connection, 0, sizeof *connection);
     connection->fd = atoi(strtok_r(text, " ", &rest));
-    connection->role = strcmp(strtok_r(NULL, " ", &rest), "produce") ? CONSUME : PRODUCE;
+    const char *role = strtok_r(NULL, " ", &rest);
+    connection->role = !strcmp(role, "produce") ? PRODUCE : !strcmp(role, "consume") ? CONSUME : WALK;
+    if (connection->role == WALK) {
+        connection->stop = connection->first_stop = atoi(strtok_r(NULL, " ", &rest));
+        connection->stride = atoi(strtok_r(NULL, " ", &rest));
+        if (connection->first_stop >= stop_count) fail("a walker has no stop %d", connection->first_stop);
+        return;
+    }
     connection->outstanding = atoi(strtok_r(NULL, " ", &rest));
     connection->request = *request;
     connection->settle = *settle;
@@ -1079,7 +1129,7 @@ static void read_job(void) {
     char *line = NULL;
     size_t room = 0;
     ssize_t bytes;
-    struct template request = {.number_at = SIZE_MAX};
+    struct template request = {.number_at = SIZE_MAX}, send = request;
     struct bytes settle = {0};
     while ((bytes = getline(&line, &room, stdin)) > 0) {
         if (line[bytes - 1] == '\n') line[bytes - 1] = 0;
@@ -1107,6 +1157,8 @@ static void read_job(void) {
             read_hex(&settle, value);
         }
         else if (!strcmp(line, "request")) request = read_template(value);
+        else if (!strcmp(line, "send")) send = read_template(value);
+        else if (!strcmp(line, "stop")) add_stop(&send, &request, &settle);
         else if (!strcmp(line, "connection")) add_connection(value, &request, &settle);
         else fail("the job has an unknown line: %s", line);
     }
@@ -1134,7 +1186,8 @@ static void print_buckets(const char *name, const struct histogram *histogram) {
 
 static bool is_quiet(void) {
     for (int i = 0; i < connection_count; i++)
-        if (connections[i].under_way || connections[i].state == SETTLING) return false;
+        if (connections[i].under_way || connections[i].state == SENDING || connections[i].state == SETTLING)
+            return false;
     return true;
 }
 
@@ -1150,6 +1203,10 @@ static void start_load(void) {
         if (epoll_ctl(epoll_fd, EPOLL_CTL_ADD, connection->fd, &event)) fail("epoll: %s", strerror(errno));
         if (connection->role == CONSUME) {
             issue_receive(connection);
+        } else if (connection->role == WALK) {
+            /* The step to the first stop is no step. */
+            connection->stop -= connection->stride;
+            walk_on(connection);
         } else if (rate == 0) {
             for (int unit = 0; unit < connection->outstanding && may_send(); unit++) send_or_park(connection);
         }
@@ -1246,8 +1303,9 @@ int main(void) {
             cpu_start = own_cpu_ns();
             tell("start");
         }
-        /* A receive of an empty queue waits with its deletes: they are done although unanswered. */
-        bool is_done = limit && (deleted + unanswered >= limit || sent >= limit);
+        /* A receive of an empty queue waits with its deletes: they are done although unanswered. A walker deletes the
+           messages that it sends. */
+        bool is_done = limit && (deleted + unanswered >= limit || (sent >= limit && !stop_count));
         if (is_measuring && !is_ending && (now_ns >= window_end || is_done)) {
             is_measuring = false;
             is_ending = true;
