@@ -4,7 +4,7 @@ import argparse
 import sys
 
 from cmqd_bench.broker import BrokerFailed
-from cmqd_bench.compare.tree import RevisionUnknown
+from cmqd_bench.compare.tree import RevisionUnknown, WrongProduct
 from cmqd_bench.compare.turns import CompareFailed
 from cmqd_bench.machine import ConditionsError
 from cmqd_bench.options import build_parser, options_from, plan_from, quick
@@ -30,6 +30,10 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
             from cmqd_bench.compare.run import Plan, print_compare
 
             return 0 if print_compare(plan_from(Plan, arguments)) else SLOWER
+        case "scenarios":
+            from cmqd_bench.compare.scenarios import Plan, print_scenarios
+
+            return 0 if print_scenarios(plan_from(Plan, arguments)) else SLOWER
         case "curves":
             from cmqd_bench.curves.run import Plan, print_curves
 
@@ -93,6 +97,7 @@ def main() -> int:
         ResultsUnreadable,
         RevisionUnknown,
         TimeoutError,
+        WrongProduct,
         OSError,
     ) as error:
         print(f"cmqd_bench: {str(error) or type(error).__name__}", file=sys.stderr)

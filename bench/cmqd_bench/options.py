@@ -340,6 +340,22 @@ PROGRAMS: Mapping[str, tuple[str, Mapping[str, Flag]]] = {
             "json": FLAGS["json"],
         },
     ),
+    "scenarios": (
+        "batches, fan-out, backlog, restart, idle connections against another commit, in turns: a verdict per figure",
+        {
+            "base": {
+                "default": "HEAD",
+                "metavar": "REVISION",
+                "help": "commit to compare the working tree with (HEAD)",
+            },
+            "turns": flag(whole(1, 100), "of both commits, each on fresh brokers", 5),
+            "seconds": flag(decimal(1, 36_000), "after which no further turn begins", 900.0),
+            "tolerance": flag(decimal(0, 1), "smallest share of a figure that counts as a difference", 0.03),
+            "filter": {"default": "", "help": "only scenarios with this text in the name"},
+            "scratch": FLAGS["scratch"],
+            "json": FLAGS["json"],
+        },
+    ),
     "match": (
         "the matching of a topic: tags and routing keys of 500 subscribers, call by call",
         {"json": FLAGS["json"]},

@@ -19,7 +19,7 @@ from cmqd_bench.page.findings import Standing, compared, standing, summary, work
 from cmqd_bench.page.plots import colours, curve_plots, open_loop
 from cmqd_bench.page.svg import bytes_text, linear_ticks, log_ticks, short
 from cmqd_bench.page.tables import extent, number, overview_table, peers_table
-from cmqd_bench.results import REFERENCE_PEER, Results, ResultsUnreadable, Row, Scenario, Spread, write
+from cmqd_bench.results import REFERENCE_PEER, Gap, Results, ResultsUnreadable, Row, Scenario, Spread, write
 from support.bench_results import CMQD_PEER, CONDITIONS, SEND, results_of, turns_of
 
 QUEUES = Scenario(name="queues", title="over N queues", x="queues", is_curve=True, is_log_x=True)

@@ -102,7 +102,9 @@ class CurvesRun:
         resume(pids_of(peer))
         with site.stack:
             load = curve.prepare(site, step)
-            job = load.job(warm_up=self._plan.warm_up, seconds=self._plan.seconds)
+            # The first step also warms the interpreter of the broker up.
+            warm_up = self._plan.warm_up * (2 if step == curve.steps[0] else 1)
+            job = load.job(warm_up=warm_up, seconds=self._plan.seconds)
             outcome = run(self._program, job, on_start=sampler.start, on_end=sampler.end)
             rss_mib = rss_mib_of(peer)
         name = curve.scenario.name
