@@ -359,3 +359,17 @@ def test_disturbed_curves_do_not_prove_that_there_is_no_cliff():
     assert sentence in for_docs.curves_text(busy)
     lacking = msgspec.structs.replace(quiet, gaps=[Gap(scenario="queues", peer="cmqd", turn=1, x=100, reason="limit")])
     assert judgement(lacking) == ["No cliff was found.", "1 steps were not measured."]
+
+
+def test_a_bar_far_above_the_others_is_cut_and_marked():
+    file = peers_file()
+    costs = {"moto-sqs": 4_000.0, "postgresql": 60.0, "nats": 20.0}
+    html = page(
+        [with_rows(file, [*file.rows, *(row for name in costs for row in turns_of("send", name, [costs[name]]))])]
+    )
+
+    assert "4,000 µs ▸" in html
+    assert html.count("▸ = the bar is cut") == 1
+    # PostgreSQL's bar is the longest of the whole bars: a third of it is the bar of NATS.
+    assert "width:33.3%" in html
+    assert "▸ = the bar is cut" not in page([file])

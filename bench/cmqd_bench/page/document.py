@@ -7,6 +7,7 @@ visible as gains; each work; the curves; the peers; the data.
 import base64
 from collections.abc import Sequence
 from html import escape
+from statistics import median
 
 from cmqd_bench.curves.cliffs import judgement
 from cmqd_bench.page.findings import RATE, compared, disturbed_share, gaps_told, remarks, summary, works
@@ -15,6 +16,8 @@ from cmqd_bench.page.svg import COLOURS, DARK, LIGHT
 from cmqd_bench.page.tables import Table, curve_table, figure, number, overview_table, peers_table, times, turns_text
 from cmqd_bench.results import CMQD, REFERENCE_PEER, Results, Scenario, to_json
 
+FAR_ABOVE, CUT = 8.0, "▸"
+"""A bar above so many times the median is cut, and marked."""
 MANY_DISTURBED = 0.2
 """Above this share of disturbed rows the page warns at the top."""
 
@@ -47,7 +50,7 @@ a{color:var(--c0)}
 .grid{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,420px),1fr));gap:2rem 2rem;margin-top:1rem}
 figure{margin:0;min-width:0}
 figure svg{display:block;width:100%;height:auto;margin-top:.3rem}
-.wide svg{max-width:600px}
+.wide svg{max-width:760px}
 .legend{display:flex;flex-wrap:wrap;gap:.15rem 1rem;margin:.3rem 0;padding:0;list-style:none;font-size:.88rem}
 .legend i{display:inline-block;width:.75em;height:.75em;border-radius:50%;margin-right:.4em}
 .bars{display:grid;grid-template-columns:minmax(0,1fr);gap:.45rem;margin:.5rem 0}
@@ -140,8 +143,20 @@ def _warning(results: Results) -> str:
 
 
 def _bar_list(caption: str, bars: Sequence[tuple[str, str, float, int]]) -> str:
-    """Return bars: name, figure, value and colour of each."""
-    highest = max((value for _, _, value, _ in bars), default=0.0) or 1.0
+    """Return bars: name, figure, value and colour of each.
+
+    A bar far above the others is cut, and says so: at its scale all others would look the same.
+    """
+    values = [value for _, _, value, _ in bars]
+    far = FAR_ABOVE * median(values) if values else 0.0
+    highest = max((value for value in values if value <= far), default=0.0) or 1.0
+    cut = [value > far for value in values]
+    if any(cut):
+        caption += f"; {CUT} = the bar is cut"
+    bars = [
+        (name, f"{shown} {CUT}" if is_cut else shown, min(value, highest), colour)
+        for (name, shown, value, colour), is_cut in zip(bars, cut, strict=True)
+    ]
     items = "".join(
         f'<div class="bar"><div class="text"><span>{escape(name)}</span><b>{escape(shown)}</b></div>'
         f'<div class="track"><i style="width:{max(0.5, 100 * value / highest):.1f}%;'

@@ -228,7 +228,7 @@ def ratio_plot(title: str, rows: Sequence[Dots], *, low_label: str, high_label: 
     for index, row in enumerate(rows):
         y = top + index * row_height
         parts.append(
-            f'<rect x="12" y="{y - 2}" width="{len(row.label) * 7.0 + 6:.0f}" height="15" fill="var(--paper)"/>'
+            f'<rect x="12" y="{y - 2}" width="{len(row.label) * 7.6 + 6:.0f}" height="15" fill="var(--paper)"/>'
         )
         parts.append(_text(14, y + 10, row.label, anchor="start", kind="ink"))
         middle = y + 26
@@ -275,7 +275,7 @@ def standalone(title: str, panels: Sequence[Panel], legend: Sequence[tuple[str, 
         parts.append(f'<circle cx="{x + 5}" cy="{y - 4}" r="5" fill="var(--c{colour % COLOURS})"/>')
         parts.append(_text(x + 15, y, name, anchor="start", kind="ink"))
         x += entry
-    y += gap if legend else -10
+    y += gap if legend else 0
     for start in range(0, len(panels), columns):
         row = panels[start : start + columns]
         for column, panel in enumerate(row):

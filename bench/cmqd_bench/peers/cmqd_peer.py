@@ -43,7 +43,7 @@ TITLES = {
 NUMBER = 256
 """A request number that takes three bytes; the generator patches the last two."""
 NUMBER_AT = 3
-"""Place of the number in a payload, after array, opcode and the number's first byte."""
+"""Position of the number in a payload, after array, opcode and the number's first byte."""
 HEADER = 4
 WAIT_MS = 20_000
 """Wait of a receive: far above any wait in a run."""
@@ -203,10 +203,10 @@ class CmqdPeer:
         with self.connect() as connection:
             reader = Reader(connection)
             for start in range(0, len(messages), REQUESTS_AT_ONCE):
-                some = messages[start : start + REQUESTS_AT_ONCE]
-                numbered = (structs.replace(message, request_id=number) for number, message in enumerate(some, 1))
+                chunk = messages[start : start + REQUESTS_AT_ONCE]
+                numbered = (structs.replace(message, request_id=number) for number, message in enumerate(chunk, 1))
                 connection.sendall(b"".join(map(frame, numbered)))
-                payloads += [_reply(reader) for _ in some]
+                payloads += [_reply(reader) for _ in chunk]
         return payloads
 
 

@@ -41,7 +41,7 @@ def body_of(size: int, seed: int = 0) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """The bytes of a request, with the places that the generator patches."""
+    """The bytes of a request, with the positions that the generator patches."""
 
     data: bytes
     messages: int = 1
@@ -49,19 +49,19 @@ class Request:
     replies: int = 1
     """Replies that complete the request, for protocols whose replies come in order."""
     number_at: int | None = None
-    """Place of the request's number; None = the protocol has none."""
+    """Position of the request's number; None = the protocol has none."""
     is_stamped: bool = False
     """True for a send: its bodies get the time of sending."""
 
     def stamps(self) -> list[int]:
-        """Return the places of the times of all bodies."""
-        places: list[int] = []
+        """Return the positions of the times of all bodies."""
+        positions: list[int] = []
         if self.is_stamped:
             start = self.data.find(MARK)
             while start >= 0:
-                places.append(start + len(MARK))
+                positions.append(start + len(MARK))
                 start = self.data.find(MARK, start + MIN_BODY)
-        return places
+        return positions
 
     def line(self, name: str = "request") -> str:
         """Return the request as a line of a job."""

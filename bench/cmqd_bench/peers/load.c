@@ -72,7 +72,7 @@ struct template {
     struct bytes bytes;
     int replies;         /* in-order protocols: replies that complete the request */
     int messages;        /* messages that the request sends, or asks for at most */
-    size_t number_at;    /* place of the request's number; SIZE_MAX = none */
+    size_t number_at;    /* position of the request's number; SIZE_MAX = none */
     size_t *stamps;      /* places of times */
     int stamp_count;
 };
@@ -126,7 +126,7 @@ struct connection {
 struct protocol {
     const char *name;
     bool is_numbered;     /* replies name their request by its number */
-    bool is_tagged;       /* replies name the place of a message in the order of sends, from 1 */
+    bool is_tagged;       /* replies name the position of a message in the order of sends, from 1 */
     bool is_pushed;       /* no receive requests: the broker delivers by itself */
     bool is_unconfirmed;  /* deletes have no reply */
     bool is_polled;       /* a receive of an empty queue returns at once: pause before the next */
@@ -134,7 +134,7 @@ struct protocol {
     size_t (*parse)(struct connection *, const uint8_t *data, size_t bytes, struct reply *);
     /* Append a delete of the connection's handles to `out`. */
     void (*settle)(struct connection *);
-    void (*number)(uint8_t *place, uint64_t number);
+    void (*number)(uint8_t *target, uint64_t number);
 };
 
 static const struct protocol *protocol;
@@ -159,9 +159,9 @@ static int epoll_fd;
 static uint64_t wakeups;
 
 static uint64_t monotonic(void) {
-    struct timespec at;
-    clock_gettime(CLOCK_MONOTONIC, &at);
-    return (uint64_t)at.tv_sec * SECOND + (uint64_t)at.tv_nsec;
+    struct timespec moment;
+    clock_gettime(CLOCK_MONOTONIC, &moment);
+    return (uint64_t)moment.tv_sec * SECOND + (uint64_t)moment.tv_nsec;
 }
 
 static void print_json_text(const char *text, size_t bytes) {
@@ -201,9 +201,9 @@ static uint8_t *extend(struct bytes *bytes, size_t more) {
         while (bytes->used + more > bytes->room) bytes->room = bytes->room ? 2 * bytes->room : 4096;
         bytes->data = reserve(bytes->data, bytes->room);
     }
-    uint8_t *place = bytes->data + bytes->used;
+    uint8_t *target = bytes->data + bytes->used;
     bytes->used += more;
-    return place;
+    return target;
 }
 
 static void append(struct bytes *bytes, const void *data, size_t count) {
@@ -222,8 +222,8 @@ __attribute__((format(printf, 2, 3))) static void append_text(struct bytes *byte
 
 static const char HEX[] = "0123456789abcdef";
 
-static void write_stamp(uint8_t *place, uint64_t value) {
-    for (int digit = STAMP_DIGITS - 1; digit >= 0; digit--, value >>= 4) place[digit] = (uint8_t)HEX[value & 15];
+static void write_stamp(uint8_t *target, uint64_t value) {
+    for (int digit = STAMP_DIGITS - 1; digit >= 0; digit--, value >>= 4) target[digit] = (uint8_t)HEX[value & 15];
 }
 
 static int hex_digit(uint8_t byte) {
@@ -250,28 +250,28 @@ static void keep_handle(struct connection *connection, const void *data, size_t 
     connection->handle_count++;
 }
 
-static uint16_t big16(const uint8_t *at) { return (uint16_t)(at[0] << 8 | at[1]); }
-static uint32_t big32(const uint8_t *at) {
-    return (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3];
+static uint16_t big16(const uint8_t *position) { return (uint16_t)(position[0] << 8 | position[1]); }
+static uint32_t big32(const uint8_t *position) {
+    return (uint32_t)position[0] << 24 | (uint32_t)position[1] << 16 | (uint32_t)position[2] << 8 | position[3];
 }
-static uint64_t big64(const uint8_t *at) { return (uint64_t)big32(at) << 32 | big32(at + 4); }
-static void put32(uint8_t *place, uint32_t value) {
-    for (int i = 3; i >= 0; i--, value >>= 8) place[i] = (uint8_t)value;
+static uint64_t big64(const uint8_t *position) { return (uint64_t)big32(position) << 32 | big32(position + 4); }
+static void put32(uint8_t *target, uint32_t value) {
+    for (int i = 3; i >= 0; i--, value >>= 8) target[i] = (uint8_t)value;
 }
-static void put64(uint8_t *place, uint64_t value) {
-    for (int i = 7; i >= 0; i--, value >>= 8) place[i] = (uint8_t)value;
+static void put64(uint8_t *target, uint64_t value) {
+    for (int i = 7; i >= 0; i--, value >>= 8) target[i] = (uint8_t)value;
 }
 
 /* -------------------------------------------------------------------------------------------------- cmqd: msgpack */
 
 struct cursor {
-    const uint8_t *at, *end;
+    const uint8_t *position, *end;
 };
 
 static const uint8_t *take(struct cursor *cursor, size_t bytes) {
-    if ((size_t)(cursor->end - cursor->at) < bytes) fail("cmqd: a reply ends too early");
-    const uint8_t *start = cursor->at;
-    cursor->at += bytes;
+    if ((size_t)(cursor->end - cursor->position) < bytes) fail("cmqd: a reply ends too early");
+    const uint8_t *start = cursor->position;
+    cursor->position += bytes;
     return start;
 }
 
@@ -360,7 +360,8 @@ static size_t cmqd_parse(struct connection *connection, const uint8_t *data, siz
             if (!i) reply->stamp = stamp;
         }
         /* Failed deletes inside the receive: an empty list, or null where the request had none. */
-        if (fields > 3 && *cursor.at != 0xc0 && take_array(&cursor)) fail("cmqd: a delete inside a receive failed");
+        bool has_failures = fields > 3 && *cursor.position != 0xc0 && take_array(&cursor);
+        if (has_failures) fail("cmqd: a delete inside a receive failed");
     } else if (opcode == CMQD_HANDLES_DONE) {
         reply->kind = SETTLED;
         if (take_array(&cursor)) fail("cmqd: a delete failed");
@@ -409,9 +410,9 @@ static void cmqd_settle(struct connection *connection) {
     put32(out->data + start, (uint32_t)(out->used - start - 4));
 }
 
-static void cmqd_number(uint8_t *place, uint64_t number) {
-    place[0] = (uint8_t)(number >> 8);
-    place[1] = (uint8_t)number;
+static void cmqd_number(uint8_t *target, uint64_t number) {
+    target[0] = (uint8_t)(number >> 8);
+    target[1] = (uint8_t)number;
 }
 
 /* ---------------------------------------------------------------------------------------------------- Redis: RESP */
@@ -447,15 +448,15 @@ static size_t resp_bytes(const uint8_t *data, size_t bytes) {
 }
 
 /* Step into an array that is complete. */
-static const uint8_t *resp_enter(const uint8_t *at, int64_t *items) {
-    if (*at != '*') fail("Redis: a reply to XREADGROUP has another shape");
-    return at + resp_number(at, SIZE_MAX / 2, items);
+static const uint8_t *resp_enter(const uint8_t *position, int64_t *items) {
+    if (*position != '*') fail("Redis: a reply to XREADGROUP has another shape");
+    return position + resp_number(position, SIZE_MAX / 2, items);
 }
 
-static const uint8_t *resp_text(const uint8_t *at, const uint8_t **text, size_t *bytes) {
+static const uint8_t *resp_text(const uint8_t *position, const uint8_t **text, size_t *bytes) {
     int64_t number = 0;
-    if (*at != '$') fail("Redis: a reply to XREADGROUP has another shape");
-    *text = at + resp_number(at, SIZE_MAX / 2, &number);
+    if (*position != '$') fail("Redis: a reply to XREADGROUP has another shape");
+    *text = position + resp_number(position, SIZE_MAX / 2, &number);
     *bytes = (size_t)number;
     return *text + number + 2;
 }
@@ -482,21 +483,21 @@ static size_t redis_parse(struct connection *connection, const uint8_t *data, si
     }
     reply->kind = RECEIVED;
     int64_t streams = 0, parts = 0, messages = 0, fields = 0;
-    const uint8_t *at = resp_enter(data, &streams), *text;
+    const uint8_t *position = resp_enter(data, &streams), *text;
     size_t text_bytes;
     if (streams <= 0) return whole; /* the wait ended */
-    at = resp_enter(at, &parts);
-    at = resp_text(at, &text, &text_bytes);
-    at = resp_enter(at, &messages);
+    position = resp_enter(position, &parts);
+    position = resp_text(position, &text, &text_bytes);
+    position = resp_enter(position, &messages);
     reply->count = (int)messages;
     for (int64_t i = 0; i < messages; i++) {
-        at = resp_enter(at, &parts);
-        at = resp_text(at, &text, &text_bytes);
+        position = resp_enter(position, &parts);
+        position = resp_text(position, &text, &text_bytes);
         uint16_t id_bytes = (uint16_t)text_bytes;
         append(&connection->handles, &id_bytes, sizeof id_bytes);
         keep_handle(connection, text, text_bytes);
-        at = resp_enter(at, &fields);
-        for (int64_t field = 0; field < fields; field++) at = resp_text(at, &text, &text_bytes);
+        position = resp_enter(position, &fields);
+        for (int64_t field = 0; field < fields; field++) position = resp_text(position, &text, &text_bytes);
         uint64_t stamp = read_stamp(text, text_bytes);
         if (!i) reply->stamp = stamp;
     }
@@ -504,12 +505,12 @@ static size_t redis_parse(struct connection *connection, const uint8_t *data, si
 }
 
 static void redis_append_ids(struct connection *connection) {
-    const uint8_t *at = connection->handles.data;
+    const uint8_t *position = connection->handles.data;
     for (int i = 0; i < connection->handle_count; i++) {
         uint16_t bytes;
-        memcpy(&bytes, at, sizeof bytes);
-        append_text(&connection->out, "$%u\r\n%.*s\r\n", bytes, (int)bytes, (const char *)at + sizeof bytes);
-        at += sizeof bytes + bytes;
+        memcpy(&bytes, position, sizeof bytes);
+        append_text(&connection->out, "$%u\r\n%.*s\r\n", bytes, (int)bytes, (const char *)position + sizeof bytes);
+        position += sizeof bytes + bytes;
     }
 }
 
@@ -552,37 +553,37 @@ static void postgres_settle(struct connection *connection) {
 }
 
 static const char *postgres_error(const uint8_t *fields, size_t bytes) {
-    for (size_t at = 0; at < bytes && fields[at];) {
-        if (fields[at] == 'M') return (const char *)fields + at + 1;
-        at += 2 + strnlen((const char *)fields + at + 1, bytes - at - 1);
+    for (size_t position = 0; position < bytes && fields[position];) {
+        if (fields[position] == 'M') return (const char *)fields + position + 1;
+        position += 2 + strnlen((const char *)fields + position + 1, bytes - position - 1);
     }
     return "an error without a text";
 }
 
 static size_t postgres_parse(struct connection *connection, const uint8_t *data, size_t bytes, struct reply *reply) {
-    size_t at = 0;
+    size_t position = 0;
     bool is_ready = false;
     while (!is_ready) {
-        if (bytes - at < 5) return 0;
-        size_t length = big32(data + at + 1);
-        if (bytes - at < 1 + length) return 0;
-        if (data[at] == 'E') fail("PostgreSQL: %s", postgres_error(data + at + 5, length - 4));
-        is_ready = data[at] == 'Z';
-        at += 1 + length;
+        if (bytes - position < 5) return 0;
+        size_t length = big32(data + position + 1);
+        if (bytes - position < 1 + length) return 0;
+        if (data[position] == 'E') fail("PostgreSQL: %s", postgres_error(data + position + 5, length - 4));
+        is_ready = data[position] == 'Z';
+        position += 1 + length;
     }
-    size_t whole = at;
+    size_t whole = position;
     reply->number = -1;
     reply->kind = connection->role == PRODUCE ? SENT : connection->state == SETTLING ? SETTLED : RECEIVED;
-    for (at = 0; at < whole; at += 1 + big32(data + at + 1)) {
-        const uint8_t *payload = data + at + 5;
-        if (data[at] == 'D') {
+    for (position = 0; position < whole; position += 1 + big32(data + position + 1)) {
+        const uint8_t *payload = data + position + 5;
+        if (data[position] == 'D') {
             /* columns, bytes of the id, the id, bytes of the body, the body */
             if (big16(payload) != 2 || big32(payload + 2) != 8) fail("PostgreSQL: a row of another shape");
             size_t body_bytes = big32(payload + 14);
             uint64_t stamp = read_stamp(payload + 18, body_bytes);
             if (!reply->count++) reply->stamp = stamp;
             keep_handle(connection, payload + 6, 8);
-        } else if (data[at] == 'C' && reply->kind != RECEIVED) {
+        } else if (data[position] == 'C' && reply->kind != RECEIVED) {
             int done = 0, expected = reply->kind == SENT ? connection->request.messages : connection->handle_count;
             const char *form = reply->kind == SENT ? "INSERT 0 %d" : "DELETE %d";
             if (sscanf((const char *)payload, form, &done) != 1 || done != expected)
@@ -703,8 +704,8 @@ static void nats_settle(struct connection *connection) {
     append(&connection->out, connection->settle.data, connection->settle.used);
 }
 
-static void nats_number(uint8_t *place, uint64_t number) {
-    for (int digit = 3; digit >= 0; digit--, number /= 10) place[digit] = (uint8_t)('0' + number % 10);
+static void nats_number(uint8_t *target, uint64_t number) {
+    for (int digit = 3; digit >= 0; digit--, number /= 10) target[digit] = (uint8_t)('0' + number % 10);
 }
 
 /* ------------------------------------------------------------------------------------------------------ beanstalkd */
@@ -813,9 +814,9 @@ static void flush_out(struct connection *connection) {
     struct bytes *out = &connection->out;
     size_t written = 0;
     while (written < out->used) {
-        ssize_t some = write(connection->fd, out->data + written, out->used - written);
-        if (some > 0) {
-            written += (size_t)some;
+        ssize_t bytes = write(connection->fd, out->data + written, out->used - written);
+        if (bytes > 0) {
+            written += (size_t)bytes;
         } else if (errno == EAGAIN) {
             break;
         } else if (errno != EINTR) {
@@ -836,10 +837,10 @@ static void flush_out(struct connection *connection) {
 
 static void append_request(struct connection *connection, uint64_t stamp, uint64_t number) {
     struct template *request = &connection->request;
-    uint8_t *place = extend(&connection->out, request->bytes.used);
-    memcpy(place, request->bytes.data, request->bytes.used);
-    for (int i = 0; i < request->stamp_count; i++) write_stamp(place + request->stamps[i], stamp);
-    if (request->number_at != SIZE_MAX) protocol->number(place + request->number_at, number);
+    uint8_t *target = extend(&connection->out, request->bytes.used);
+    memcpy(target, request->bytes.data, request->bytes.used);
+    for (int i = 0; i < request->stamp_count; i++) write_stamp(target + request->stamps[i], stamp);
+    if (request->number_at != SIZE_MAX) protocol->number(target + request->number_at, number);
 }
 
 /* Send one request of a producer. `stamp` is the time from which its latency counts. */

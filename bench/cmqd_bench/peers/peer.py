@@ -287,7 +287,7 @@ class Reader:
         return taken
 
     def _fill(self) -> None:
-        some = self._connection.recv(65536)
-        if not some:
+        received = self._connection.recv(65536)
+        if not received:
             raise PeerFailed("the server closed a connection")
-        self._data += some
+        self._data += received

@@ -113,14 +113,14 @@ def works_of(names: Sequence[str]) -> Sequence[Work]:
     Raises:
         ValueError: a name is no row's name.
     """
-    every = {work.name: work for work in (*WORKS, *RATES)}
+    work_by_name = {work.name: work for work in (*WORKS, *RATES)}
     groups = {TABLE_NAME: [work.name for work in WORKS], RATES_NAME: [work.name for work in RATES]}
-    wanted: set[str] = set()
+    chosen: set[str] = set()
     for name in names or (TABLE_NAME,):
-        if name not in every and name not in groups:
-            raise ValueError(f"{name!r} is no row; the rows are {', '.join((*every, *groups))}")
-        wanted.update(groups.get(name, (name,)))
-    return [work for name, work in every.items() if name in wanted]
+        if name not in work_by_name and name not in groups:
+            raise ValueError(f"{name!r} is no row; the rows are {', '.join((*work_by_name, *groups))}")
+        chosen.update(groups.get(name, (name,)))
+    return [work for name, work in work_by_name.items() if name in chosen]
 
 
 def turn_order(peers: int, turn: int) -> Sequence[int]:
