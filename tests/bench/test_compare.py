@@ -29,6 +29,9 @@ def turns(*ratios: float) -> list[tuple[float, float]]:
         ([1.2, 1.3, 1.25], Verdict.SLOWER),
         ([0.8, 0.7, 0.75], Verdict.FASTER),
         ([1.2, 0.9, 1.3], Verdict.UNCLEAR),
+        # Two turns agree by chance.
+        ([1.2, 1.3], Verdict.UNCLEAR),
+        ([1.02, 1.01], Verdict.SAME),
         ([0.8, 1.1, 0.7], Verdict.UNCLEAR),
         # A single turn of five may disagree: its process had bad luck with its addresses.
         ([1.2, 0.9, 1.3, 1.2, 1.1], Verdict.SLOWER),

@@ -12,6 +12,8 @@ from statistics import median
 
 TOLERANCE = 0.05
 """A smaller difference of the medians is no difference."""
+MIN_TURNS_OF_VERDICT = 3
+"""Fewer turns agree by chance too often: a difference stays unclear."""
 TURNS_WITH_OUTLIER = 5
 """With this many turns the lowest and the highest ratio are left out of the spread."""
 
@@ -23,7 +25,7 @@ class Verdict(StrEnum):
     SAME = "same"
     SLOWER = "SLOWER"
     UNCLEAR = "unclear"
-    """The median differs by more than the tolerance, but the turns disagree about the direction."""
+    """The median differs by more than the tolerance, but the turns disagree about the direction, or are too few."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,9 @@ def compare(name: str, turns: Sequence[tuple[float, float]], tolerance: float = 
     ratios = sorted(new / base for base, new in turns)
     spread = ratios[1:-1] if len(ratios) >= TURNS_WITH_OUTLIER else ratios
     ratio, low, high = median(ratios), spread[0], spread[-1]
+    verdict = judge(ratio, low, high, tolerance)
+    if verdict is not Verdict.SAME and len(ratios) < MIN_TURNS_OF_VERDICT:
+        verdict = Verdict.UNCLEAR
     return Comparison(
         name=name,
         base=median(base for base, _ in turns),
@@ -63,5 +68,5 @@ def compare(name: str, turns: Sequence[tuple[float, float]], tolerance: float = 
         ratio=ratio,
         low=low,
         high=high,
-        verdict=judge(ratio, low, high, tolerance),
+        verdict=verdict,
     )
