@@ -373,3 +373,13 @@ def test_a_bar_far_above_the_others_is_cut_and_marked():
     # PostgreSQL's bar is the longest of the whole bars: a third of it is the bar of NATS.
     assert "width:33.3%" in html
     assert "▸ = the bar is cut" not in page([file])
+
+
+def test_a_line_breaks_at_a_step_without_a_figure():
+    rows = [row for x in (1, 10, 100, 1_000) for row in turns_of("queues", "cmqd", [50], x=x)]
+    rows[1] = msgspec.structs.replace(rows[1], p999_ms=None)
+    latency = next(plot for plot in curve_plots(with_rows(curves_file(), rows)) if plot.name == "queues-latency")
+
+    paths = re.findall(r'<path d="([^"]+)" fill="none"', latency.svg)
+    # The percentiles are drawn from the highest to the lowest.
+    assert [(path.count("M"), path.count("L")) for path in paths] == [(2, 1), (1, 3), (1, 3), (1, 3)]

@@ -301,7 +301,9 @@ def test_a_row_is_measured_again_while_the_reference_varies() -> None:
     assert measured(wild, wilder, repeats=1) == (wild, 2)
     assert measured(wild, repeats=0) == (wild, 1)
     # A row with all its figures is worth more than a steadier row without.
-    assert measured(wild, rows(10, 11, failures=1), repeats=1) == (wild, 2)
+    assert measured(wild, rows(10, failures=1), repeats=1) == (wild, 2)
+    # The limit was reached before the repetition.
+    assert measured(wild, rows(), repeats=1) == (wild, 2)
     alone = rows(1, 9, peer="cmqd")
     assert measured(alone, repeats=3) == (alone, 1)
 

@@ -142,13 +142,14 @@ def _warning(results: Results) -> str:
     )
 
 
-def _bar_list(caption: str, bars: Sequence[tuple[str, str, float, int]]) -> str:
+def _bar_list(caption: str, bars: Sequence[tuple[str, str, float, int]], *, cuts: bool = True) -> str:
     """Return bars: name, figure, value and colour of each.
 
-    A bar far above the others is cut, and says so: at its scale all others would look the same.
+    With ``cuts`` a bar far above the others is cut, and says so: at the scale of a test double's cost all brokers would
+    look the same.
     """
     values = [value for _, _, value, _ in bars]
-    far = FAR_ABOVE * median(values) if values else 0.0
+    far = FAR_ABOVE * median(values) if values and cuts else float("inf")
     highest = max((value for value in values if value <= far), default=0.0) or 1.0
     cut = [value > far for value in values]
     if any(cut):
@@ -183,6 +184,7 @@ def _bars(results: Results, scenario: Scenario) -> str:
         first = _bar_list(
             "messages a second, longer is better",
             [(names[each.name], f"{figure(each.rate)}/s", each.rate.median, colour[each.name]) for each in entries],
+            cuts=False,
         )
     second = _bar_list(
         "CPU per message, shorter is better",

@@ -171,16 +171,21 @@ def line_plot(
     )
     # The first line is drawn last, above the others.
     for line in reversed(lines):
-        parts += _draw(line, x_axis, y_axis, zero)
+        parts += _draw(line, x_axis, y_axis, zero, x_values)
     return "".join([*parts, "</svg>"])
 
 
-def _draw(line: Line, x_axis: Axis, y_axis: Axis, zero: float) -> list[str]:
+def _draw(line: Line, x_axis: Axis, y_axis: Axis, zero: float, steps: Sequence[float]) -> list[str]:
+    """Return the parts of a line. A line breaks at a step without a value, so that no slope stands for a figure."""
     colour = f"var(--c{line.colour % COLOURS})"
     dots = [(x_axis.at(x or zero or x), y_axis.at(spread.median), x, spread) for x, spread in line.values]
-    path = "L".join(f"{x:.1f} {y:.1f}" for x, y, _, _ in dots)
+    path, last = "", -1
+    for x, y, value, _ in dots:
+        step = steps.index(value)
+        path += f"{'L' if path and step == last + 1 else 'M'}{x:.1f} {y:.1f}"
+        last = step
     dash = ' stroke-dasharray="5 4"' if line.is_dashed else ""
-    parts = [f'<path d="M{path}" fill="none" stroke="{colour}" stroke-width="2.2" stroke-linejoin="round"{dash}/>']
+    parts = [f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="2.2" stroke-linejoin="round"{dash}/>']
     for x, y, value, spread in dots:
         if spread.high > spread.low:
             low, high = y_axis.at(spread.low), y_axis.at(spread.high)
