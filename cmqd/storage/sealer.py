@@ -148,8 +148,11 @@ class Sealer:
             # giving the room of their WALs back.
             segment = next(filter(self._has_room, self._waiting), None)
             if segment is None or not await self._try_to_seal(segment):
+                # Not ``asyncio.wait_for``: in Python 3.11 it drops a cancellation that comes with the wake, and the
+                # release of the service would wait for this task forever.
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._wake.wait(), FULL_DISK_PAUSE_SECONDS)
+                    async with asyncio.timeout(FULL_DISK_PAUSE_SECONDS):
+                        await self._wake.wait()
 
     async def _try_to_seal(self, segment: WritableSegment) -> bool:
         """Seal a segment and take it out of the line; False if the disk is too full for the segment."""
