@@ -11,7 +11,7 @@ from cmqd_client import Client, ConsumedMessage, Consumer
 from cmqd_client.consumer import Handler, MessageStream
 from cmqd_client.consumption import ASK_AFTER_SECONDS
 from cmqd_protocol import messages as wire
-from support.consumer_parts import options, source
+from support.consumer_parts import PAUSES, options, source
 from support.eventually import eventually
 from support.local_server import LocalServer
 from support.turned_clock import TurnedClock
@@ -121,7 +121,7 @@ async def test_a_handle_that_ended_is_told_as_handled_again(
                 pass
 
     async with running(client, handle, clock, prefetch=0) as consumer:
-        await eventually(lambda: clock.advance(0.1) or consumer.statistics().deleted == 1)
+        await eventually(lambda: clock.advance(0.01) or consumer.statistics().deleted == 1)
 
     assert receives == [1, 2]
     assert consumer.statistics().lost == 1
@@ -139,7 +139,10 @@ async def test_in_order_the_delete_rides_too_and_the_order_stays(client: Client,
             raise ValueError("once")
 
     async with running(client, handle, clock, concurrency=1, ordered=True) as consumer:
-        await eventually(lambda: clock.advance(1) or consumer.statistics().deleted == 3)
+        await eventually(lambda: bodies == [b"1", b"2"] and not consumer.statistics().begun)
+        clock.advance(PAUSES.first_delay)
+        # In small steps: on a slow machine large steps would end the leases.
+        await eventually(lambda: clock.advance(0.01) or consumer.statistics().deleted == 3)
 
     assert bodies == [b"1", b"2", b"2", b"3"]
     assert sum(ridden(server)) >= 2

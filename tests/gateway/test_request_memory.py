@@ -135,7 +135,8 @@ async def test_requests_that_the_broker_refuses_wait_for_no_garbage_collector(
         tracemalloc.stop()
         gc.enable()
 
-    assert sum(trace.size for trace in kept.traces) < 300_000
+    # A thread may hold the form of the last hash for a moment longer than the request lasts.
+    assert sum(trace.size for trace in kept.traces) < 2 * 300_000
 
 
 @contextmanager
