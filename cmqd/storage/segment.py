@@ -8,6 +8,7 @@ drop SQLite's POSIX locks, and a reader from outside could then truncate the WAL
 ``wal_gauge`` reads it through a descriptor of its own.
 """
 
+import os
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
@@ -18,7 +19,7 @@ from typing import NamedTuple
 
 from cmqd.log.values import Durability, SegmentReport, pack_ranges
 from cmqd.storage.sqlite_thread import ThreadConnection, connect
-from cmqd.storage.wal_gauge import WalGauge
+from cmqd.storage.wal_gauge import WalGauge, used_bytes
 from cmqd_segment.manifest import SegmentEntry, SegmentState
 from cmqd_segment.rows import data_checksum, decode_queues, meta_checksum
 from cmqd_segment.schema import PAGE_BYTES, check_format, create_tables, open_read_only
@@ -129,6 +130,15 @@ class WritableSegment:
         self.messages += messages
         self.row_bytes += size
         self.index.add_row(lsn, decode_queues(queues) if messages else (), size)
+
+    def drop_zeros(self) -> None:
+        """Give the zeros behind the frames of the WAL back to the disk. Raises OSError.
+
+        No commit may be under way. Not synced: after a crash the zeros may be there again, and are zeros still.
+        """
+        wal = f"{self.path}-wal"
+        os.truncate(wal, used_bytes(wal))
+        self.filled_bytes = 0
 
     async def load(self) -> None:
         """Take stock of the rows of a segment that was left unsealed. Bodies are not read."""

@@ -146,6 +146,17 @@ class Writer:
             prepared, self.prepared = self.prepared, None
             return prepared
 
+    def drop_zeros(self) -> None:
+        """Give back the zeros that the WAL of the active segment was filled with, if the segment has no rows and no
+        commit is under way. Raises OSError.
+
+        With the lock, so that no commit begins meanwhile: zeros of a WAL are cut off in milliseconds.
+        """
+        with self._changed:
+            active = self.active
+            if active.filled_bytes and not active.rows and not self._committing:
+                active.drop_zeros()
+
     def retire(self) -> None:
         """Retire the active segment, if it has rows, now or at the end of the commit under way."""
         self.note_switch()

@@ -1,21 +1,23 @@
 """WALs filled with zeros ahead of their frames: conditions, sizes, and crashes at every step."""
 
+import asyncio
 import errno
 import os
 import shutil
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
+from threading import Event
 
 import pytest
 
 from cmqd.log.values import Durability
 from cmqd.storage import sealer, segment, wal_filling
 from cmqd.storage.process_log import StorageProcessLog
-from cmqd.storage.segment import LogRow, WritableSegment
+from cmqd.storage.segment import Committed, LogRow, WritableSegment
 from cmqd.storage.wal_filling import CHUNK_BYTES, LEAST_BYTES, LEAST_COMMITS, SMALL_COMMIT_BYTES, fill
 from cmqd.storage.wal_gauge import used_bytes
 from cmqd_segment.manifest import SegmentState, read_manifest
@@ -212,6 +214,61 @@ async def test_zeros_of_the_active_segment_are_given_back_by_its_seal(start: Sta
 
     assert not Path(f"{segment.path}-wal").exists()
     assert active(broker).filled_bytes == 0
+
+
+async def a_filled_segment_without_rows(broker: Broker) -> WritableSegment:
+    """Wait for the switch to a segment that was filled, without a commit into it."""
+    await commits(broker, LEAST_COMMITS)
+    await eventually(lambda: active(broker).filled_bytes and prepared(broker) is not None)
+    segment = active(broker)
+    assert not segment.rows
+    return segment
+
+
+async def test_zeros_of_an_active_segment_without_rows_are_given_back_to_a_disk_that_is_short(
+    start: StartBroker,
+) -> None:
+    broker = await start(segment_bytes=SEGMENT_BYTES)
+    segment = await a_filled_segment_without_rows(broker)
+    wal = Path(f"{segment.path}-wal")
+
+    broker.disk.free = 0
+    await eventually(lambda: not segment.filled_bytes)
+    assert wal.stat().st_size == 0
+    await commits(broker, 3)
+
+    assert active(broker) is segment
+    assert segment.wal_bytes == end_of_frames(wal) == wal.stat().st_size
+    messages, missing = await broker.rig.page(1, [0, LEAST_COMMITS + 3], GIBIBYTE)
+    assert (len(messages), missing) == (LEAST_COMMITS + 3, [])
+
+
+async def test_zeros_stay_while_a_commit_is_under_way(start: StartBroker) -> None:
+    """The first rows of the segment are in the file before they are counted."""
+    broker = await start(segment_bytes=SEGMENT_BYTES)
+    segment = await a_filled_segment_without_rows(broker)
+    insert = segment.insert
+    in_file, may_go_on = Event(), Event()
+
+    def hold(rows: Sequence[LogRow]) -> Committed:
+        committed = insert(rows)
+        in_file.set()
+        may_go_on.wait()
+        return committed
+
+    segment.insert = hold  # pyright: ignore[reportAttributeAccessIssue]
+    committing = asyncio.create_task(commits(broker, 1))
+    await asyncio.to_thread(in_file.wait)
+    try:
+        assert not segment.rows
+        broker.process.service.log.writer.drop_zeros()
+    finally:
+        may_go_on.set()
+        await committing
+
+    assert segment.rows
+    broker.process.service.log.writer.drop_zeros()
+    assert Path(f"{segment.path}-wal").stat().st_size == segment.filled_bytes == SEGMENT_BYTES
 
 
 # The zeros
