@@ -439,8 +439,7 @@ async def _empty_wal(segment: WritableSegment) -> None:
         return truncate_wal(segment)
 
     try:
-        if await segment.connection.run(empty):
-            segment.wal_bytes = 0
+        await segment.connection.run(empty)
     except sqlite3.Error as error:
         if not is_disk_full(error):
             raise

@@ -205,7 +205,6 @@ class Sealer:
             # Without other connections this removes -wal and -shm; with a reader from outside an empty -wal stays.
             await segment.close()
             segment.immutable = True
-            segment.wal_bytes = 0
 
         # With no page in between: a page that opened the file with its locks would see the WAL removed under it.
         await self._pager.closing(segment.number, close)
@@ -310,7 +309,12 @@ def truncate_wal(segment: WritableSegment) -> bool:
     Only (0, 0, 0) proves that no frame is left. A sealed segment is read without its WAL, so a frame that stayed there
     would be missing.
     """
-    return segment.connection.raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone() == (0, 0, 0)
+    # An unfinished query of the connection itself would be such a reader.
+    segment.end_commits()
+    is_empty: bool = segment.connection.raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone() == (0, 0, 0)
+    if is_empty:
+        segment.wal_emptied()
+    return is_empty
 
 
 def finish_file(path: Path) -> tuple[str, int]:

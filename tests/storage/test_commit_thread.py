@@ -15,7 +15,7 @@ import pytest
 from cmqd.log.errors import LogFailed
 from cmqd.storage import ipc, writer
 from cmqd.storage.process_log import StorageProcessLog
-from cmqd.storage.segment import Committed, LogRow, WritableSegment
+from cmqd.storage.segment import LogRow, WritableSegment
 from cmqd_segment.manifest import SourceName, read_manifest
 from cmqd_segment.schema import open_read_only
 from support.eventually import eventually
@@ -34,11 +34,11 @@ class HeldCommit:
         self._may_go_on = Event()
         self._segment.insert = self._hold  # pyright: ignore[reportAttributeAccessIssue]
 
-    def _hold(self, rows: Sequence[LogRow]) -> Committed:
-        committed = self._insert(rows)
+    def _hold(self, rows: Sequence[LogRow]) -> int:
+        fsync_us = self._insert(rows)
         self._loop.call_soon_threadsafe(self._begun.set)
         self._may_go_on.wait()
-        return committed
+        return fsync_us
 
     async def begun(self) -> None:
         """Wait until the commit is under way."""
@@ -369,7 +369,7 @@ async def test_a_commit_without_room_for_its_index_is_repeated_in_its_own_segmen
     insert = first.insert
     attempts = 0
 
-    def without_room(_rows: Sequence[LogRow]) -> Committed:
+    def without_room(_rows: Sequence[LogRow]) -> int:
         nonlocal attempts
         attempts += 1
         error = sqlite3.OperationalError("disk I/O error")
@@ -404,7 +404,7 @@ async def test_a_row_that_two_segments_have_is_recovered_once(
     def never(_segment: WritableSegment) -> None:
         pass
 
-    def stored_all_the_same(rows: Sequence[LogRow]) -> Committed:
+    def stored_all_the_same(rows: Sequence[LogRow]) -> int:
         insert(rows)
         error = sqlite3.OperationalError("full")
         error.sqlite_errorcode = sqlite3.SQLITE_FULL
