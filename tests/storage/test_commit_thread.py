@@ -8,19 +8,23 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from threading import Event
+from threading import Event, current_thread
 
 import pytest
 
 from cmqd.log.errors import LogFailed
+from cmqd.log.values import Durability
 from cmqd.storage import ipc, writer
 from cmqd.storage.process_log import StorageProcessLog
-from cmqd.storage.segment import LogRow, WritableSegment
+from cmqd.storage.sealer import truncate_wal
+from cmqd.storage.segment import LogRow, WritableSegment, create_segment
+from cmqd.storage.wal_gauge import WalGauge
 from cmqd_segment.manifest import SourceName, read_manifest
 from cmqd_segment.schema import open_read_only
 from support.eventually import eventually
 from support.full_disk import Broker, StartBroker
 from support.log_rig import LogRig, checkpoint_parts, settings_for
+from support.wals import end_of_frames
 
 
 class HeldCommit:
@@ -52,7 +56,12 @@ class HeldCommit:
 
 def lsns_in(folder: Path) -> list[int]:
     """The rows of the first segment, after the end of the service."""
-    with closing(open_read_only(folder / "segments" / "00000001.db", sealed=False)) as raw:
+    return lsns_in_file(folder / "segments" / "00000001.db")
+
+
+def lsns_in_file(path: Path) -> list[int]:
+    """The rows of a segment."""
+    with closing(open_read_only(path, sealed=False)) as raw:
         return [lsn for (lsn,) in raw.execute("SELECT lsn FROM log")]
 
 
@@ -463,3 +472,50 @@ async def test_an_answer_after_a_failure_is_not_reported(start: StartBroker, hel
 
     assert rig.durable == []
     assert broker.process.service.log.durable.value == 1
+
+
+async def test_commits_share_a_read_transaction_that_ends_before_the_wal_is_emptied(tmp_path: Path) -> None:
+    segment = await create_segment(1, tmp_path / "00000001.db", Durability.OS, 0)
+    rows = [LogRow(lsn, 0, 0, b"", b"", b"row") for lsn in range(1, 203)]
+
+    segment.insert(rows[:1])
+    segment.insert(rows[1:201])
+
+    with pytest.raises(sqlite3.OperationalError, match="locked"):
+        segment.connection.raw.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    with closing(open_read_only(segment.path, sealed=False)) as reader:
+        assert reader.execute("SELECT count(*) FROM log").fetchone() == (201,)
+        segment.insert(rows[201:])
+        assert reader.execute("SELECT count(*) FROM log").fetchone() == (202,)
+    assert await segment.connection.run(truncate_wal, segment)
+    assert segment.wal_bytes == 0
+    segment.insert([LogRow(203, 0, 0, b"", b"", b"row")])
+    assert segment.wal_bytes == end_of_frames(Path(f"{segment.path}-wal")) > 0
+    await segment.close()
+    assert lsns_in_file(segment.path) == list(range(1, 204))
+
+
+async def test_the_wal_is_measured_seldom_and_a_full_segment_ends_with_the_commit_that_fills_it(
+    start: StartBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    segment_bytes = 1 << 20
+    broker = await start(segment_bytes=segment_bytes, durability=Durability.OS)
+    rig, log = broker.rig, broker.process.service.log
+    used_bytes = WalGauge.used_bytes
+    measurements = 0
+
+    def counted(gauge: WalGauge) -> int:
+        nonlocal measurements
+        measurements += current_thread().name == "commits"
+        return used_bytes(gauge)
+
+    monkeypatch.setattr(WalGauge, "used_bytes", counted)
+    first = log.writer.active
+    position = 0
+    while log.writer.active is first:
+        await rig.store(1, position, 1, 300)
+        position += 1
+
+    commits = first.last_lsn
+    assert 1 < measurements < commits // 2
+    assert segment_bytes <= first.wal_bytes < segment_bytes + 64 * 1024
