@@ -368,8 +368,7 @@ class Collector:
 
 def stored_bytes(request: wire.SendMessages | wire.PublishMessages) -> int:
     """Return the bytes of bodies and headers of a request."""
-    bodies = request.bodies
-    size = len(bodies[0]) if len(bodies) == 1 else sum(map(len, bodies))
+    size = sum(map(len, request.bodies))
     if request.headers is not None:
         size += sum(headers_bytes(entry) for entry in request.headers if entry)
     return size
