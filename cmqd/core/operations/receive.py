@@ -230,8 +230,8 @@ class Receive:
                     served = self._receive_together(queue, requests[place:end], replies, records, now_ms)
                     place += served
                     if served < 2:
-                        # Memory has nothing for a group now, so the other receives of the group are not tried together
-                        # again: a call with many receives would take quadratic time.
+                        # Memory has nothing for a group now, so the other receives are not tried together again: a
+                        # call with many receives would take quadratic time.
                         alone_until = end
                     if served:
                         continue
