@@ -84,7 +84,11 @@ def workers(generation: str, history: History, chance: random.Random) -> list[Wo
         Troublemaker(chance.getrandbits(32)).work,
         Watcher().work,
         *(Consumer(queue, chance.getrandbits(32), 0.02).work for queue in (APPLES, PEARS, STRICT)),
-        *(Consumer(queue, chance.getrandbits(32), fates=MORTAL).work for queue in QUEUES for _ in range(2)),
+        *(
+            Consumer(queue, chance.getrandbits(32), fates=MORTAL, acknowledges=acknowledges).work
+            for queue in QUEUES
+            for acknowledges in (False, True)
+        ),
         Rewinder(chance.getrandbits(32), history.wall_offset_ms).work,
         Redriver(chance.getrandbits(32)).work,
         Owner(chance.getrandbits(32), 0.02, OWNED, f"{generation}-owner").work,
