@@ -65,7 +65,7 @@ class Action(Enum):
 
 
 class Settlement(msgspec.Struct, frozen=True):
-    """How a lease ends. Leases with equal settlements share a request."""
+    """The end of a lease. Leases with equal settlements share a request."""
 
     action: Action
     delay: float = 0.0
@@ -246,10 +246,10 @@ class Consumption:
             # for begins at once, so askers wait only while no message does.
             unserved = self._askers - waiting
             return min(unserved + self.prefetch, MAX_BATCH) if unserved > 0 else 0
-        wanted = max(limits.concurrency - self._begun, 0) + self.prefetch
-        if waiting * 2 > wanted or wanted <= waiting:
+        capacity = max(limits.concurrency - self._begun, 0) + self.prefetch
+        if waiting * 2 > capacity or capacity <= waiting:
             return 0
-        return min(wanted - waiting, MAX_BATCH)
+        return min(capacity - waiting, MAX_BATCH)
 
     @property
     def prefetch(self) -> int:
