@@ -8,6 +8,7 @@ import os
 import random
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from support.crash.broker import CrashingBroker
@@ -95,19 +96,44 @@ def workers(generation: str, history: History, chance: random.Random) -> list[Wo
     ]
 
 
+@dataclass
+class TracedLife:
+    """A life of a broker that power failures may have ended at any event."""
+
+    endpoints: Endpoints
+    history: History
+    flags: Sequence[str]
+    chance: random.Random
+    events: list[AnyEvent]
+    begin: int
+    """Index of the first event under load."""
+
+    def cut(self, folder: Path, cut: int, unsynced: Unsynced) -> History:
+        """Make the folder that a power failure after ``cut`` events leaves; return the history up to then."""
+        folder.mkdir()
+        disk_after(self.events[:cut], unsynced, self.chance).write_to(folder / "data")
+        return self.history.until(self.events[cut].at_ns)
+
+    async def violations(self, folder: Path, cut: int, unsynced: Unsynced) -> list[Violation]:
+        """Start a broker after a power failure, and check its messages."""
+        history = self.cut(folder, cut, unsynced)
+        return await violations_after_restart(folder, self.endpoints, history, self.flags)
+
+
 async def traced_life(
     folder: Path,
     endpoints: Endpoints,
-    history: History,
     flags: Sequence[str],
-    generation: str,
-    chance: random.Random,
+    *,
+    history: History | None = None,
+    generation: str = "life",
+    chance: random.Random | None = None,
     until: Callable[[], bool] = lambda: True,
-) -> tuple[list[AnyEvent], int]:
-    """Run a broker under load and kill it; return its trace, and the index in the trace where the load began.
-
-    The load goes on until ``until()`` is true.
-    """
+) -> TracedLife:
+    """Run a broker under load and kill it. The load goes on until ``until()`` is true."""
+    history = history or new_history()
+    chance = chance or random.Random(SEED)
+    folder.mkdir(exist_ok=True)
     endpoints.history = history
     endpoints.is_repaired = False
     broker = CrashingBroker(folder, flags=flags)
@@ -136,15 +162,17 @@ async def traced_life(
         broker.clean_up()
     await load
     events = read_trace(trace_file)
-    return events, next((index for index, event in enumerate(events) if event.at_ns > began_ns), len(events))
+    begin = next((index for index, event in enumerate(events) if event.at_ns > began_ns), len(events))
+    return TracedLife(endpoints, history, flags, chance, events, begin)
 
 
-def choose_cut(events: Sequence[AnyEvent], begin: int, chance: random.Random) -> int:
+def choose_cut(life: TracedLife) -> int:
     """Choose the number of events before the power failure.
 
     Any number; or all up to the end of a sync; or up to a change of names or lengths or near it, since most events are
     commits, and rolls, seals, checkpoints and drops would seldom be met by chance.
     """
+    events, begin, chance = life.events, life.begin, life.chance
     syncs = [at for at in range(begin, len(events)) if isinstance(events[at], Synced | FolderSynced)]
     rare = [at for at in range(begin, len(events)) if isinstance(events[at], RARE)]
     way = chance.random()
@@ -223,8 +251,3 @@ def first_calls_ns(history: History) -> dict[tuple[str, int, int | str], int]:
             for key in keys_of(send):
                 calls[key] = min(calls.get(key, send.called_ns), send.called_ns)
     return calls
-
-
-def rebuild(target: Path, events: Sequence[AnyEvent], unsynced: Unsynced, chance: random.Random) -> None:
-    target.mkdir()
-    disk_after(events, unsynced, chance).write_to(target / "data")
