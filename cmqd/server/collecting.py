@@ -368,7 +368,8 @@ class Collector:
 
 def stored_bytes(request: wire.SendMessages | wire.PublishMessages) -> int:
     """Return the bytes of bodies and headers of a request."""
-    size = sum(map(len, request.bodies))
+    bodies = request.bodies
+    size = len(bodies[0]) if len(bodies) == 1 else sum(map(len, bodies))
     if request.headers is not None:
         size += sum(headers_bytes(entry) for entry in request.headers if entry)
     return size

@@ -46,10 +46,9 @@ class Sends:
         admission = self.admission
         if admission.collected_bytes >= admission.room_bytes and admission.refuses_bodies(client, request.request_id):
             return
-        bodies = request.bodies
-        count = len(bodies)
-        size = len(bodies[0]) if count == 1 and request.headers is None else stored_bytes(request)
-        self.collector.collect(self, client, request, request.queue, request, count, size)
+        self.collector.collect(
+            self, client, request, request.queue, request, len(request.bodies), stored_bytes(request)
+        )
 
     def take_run(self, client: Client, run: Sequence[wire.SendMessages]) -> int:
         """Collect the first sends of a run together; see ``Dispatcher``.
@@ -77,7 +76,7 @@ class Sends:
                 self.answering.refuse(client, request_id, result, lsn)
             else:
                 sent += len(result)
-                held.append((lsn, client, wire.MessagesSent(request_id, [*result]), None))
+                held.append((lsn, client, wire.MessagesSent(request_id, list(result)), None))
         self.counters.sent += sent
 
 
