@@ -17,7 +17,7 @@ import pytest
 from cmqd.log.values import Durability
 from cmqd.storage import sealer, segment, wal_filling
 from cmqd.storage.process_log import StorageProcessLog
-from cmqd.storage.segment import Committed, LogRow, WritableSegment
+from cmqd.storage.segment import LogRow, WritableSegment
 from cmqd.storage.wal_filling import CHUNK_BYTES, LEAST_BYTES, LEAST_COMMITS, SMALL_COMMIT_BYTES, fill
 from cmqd.storage.wal_gauge import used_bytes
 from cmqd_segment.manifest import SegmentState, read_manifest
@@ -179,7 +179,7 @@ async def test_a_fill_that_met_a_full_disk_is_not_repeated_in_the_same_segment(
 async def test_zeros_of_the_prepared_segment_are_given_back_to_a_disk_that_is_short(
     start: StartBroker, folder: Path
 ) -> None:
-    broker = await start(segment_bytes=SEGMENT_BYTES)
+    broker = await start(segment_bytes=16 * CHUNK_BYTES)
     await until_filled(broker)
     while (segment := prepared(broker)) is None or not segment.filled_bytes:
         await commits(broker, 1)
@@ -250,11 +250,11 @@ async def test_zeros_stay_while_a_commit_is_under_way(start: StartBroker) -> Non
     insert = segment.insert
     in_file, may_go_on = Event(), Event()
 
-    def hold(rows: Sequence[LogRow]) -> Committed:
-        committed = insert(rows)
+    def hold(rows: Sequence[LogRow]) -> int:
+        fsync_us = insert(rows)
         in_file.set()
         may_go_on.wait()
-        return committed
+        return fsync_us
 
     segment.insert = hold  # pyright: ignore[reportAttributeAccessIssue]
     committing = asyncio.create_task(commits(broker, 1))
