@@ -408,7 +408,13 @@ class Snapshots:
         if self.rig is not None:
             durable = self.rig.log.durable_lsn
             copy = self._target / f"{len(self.taken)}-{label}"
-            shutil.copytree(self._folder, copy)
+            while True:
+                try:
+                    shutil.copytree(self._folder, copy)
+                    break
+                except (FileNotFoundError, shutil.Error):
+                    # SQLite removed a WAL meanwhile, in another thread: the folder was never as the copy is.
+                    shutil.rmtree(copy)
             self.taken.append((copy, durable))
 
 
