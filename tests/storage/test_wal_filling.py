@@ -8,7 +8,8 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
+from itertools import count
 from pathlib import Path
 from threading import Event
 
@@ -407,15 +408,13 @@ class Snapshots:
     def take(self, label: str) -> None:
         if self.rig is not None:
             durable = self.rig.log.durable_lsn
-            copy = self._target / f"{len(self.taken)}-{label}"
-            while True:
-                try:
+            for attempt in count():
+                copy = self._target / f"{len(self.taken)}-{label}-{attempt}"
+                # SQLite may remove a WAL meanwhile, in another thread: the folder was never as such a copy is.
+                with suppress(FileNotFoundError, shutil.Error):
                     shutil.copytree(self._folder, copy)
-                    break
-                except (FileNotFoundError, shutil.Error):
-                    # SQLite removed a WAL meanwhile, in another thread: the folder was never as the copy is.
-                    shutil.rmtree(copy)
-            self.taken.append((copy, durable))
+                    self.taken.append((copy, durable))
+                    return
 
 
 async def test_a_kill_at_any_step_of_filling_switching_and_sealing_loses_nothing(
