@@ -89,17 +89,22 @@ class WritableSegment:
         return 0 if self.immutable else self._gauge.used_bytes()
 
     def committed(self, rows: Sequence[LogRow]) -> int:
-        """Take note of rows that are durable; return the bytes of their meta and data."""
+        """Take note of rows that are durable; return the bytes of their meta, data and queues.
+
+        A message to thousands of queues has a longer list of queues than data.
+        """
+        size = 0
         with self._counting:
-            bytes_before = self.row_bytes
             self.commits += 1
             if not self.rows:
                 self.first_lsn = rows[0].lsn
                 self.first_ms = rows[0].time_ms
                 self.opened_at = monotonic()
             for row in rows:
-                self._count(row.lsn, row.time_ms, row.messages, row.queues, len(row.meta) + len(row.data))
-            return self.row_bytes - bytes_before
+                row_bytes = len(row.meta) + len(row.data)
+                size += row_bytes + len(row.queues)
+                self._count(row.lsn, row.time_ms, row.messages, row.queues, row_bytes)
+        return size
 
     def insert(self, rows: Sequence[LogRow]) -> int:
         """Make rows durable in one transaction, in the thread of the caller: the commit thread, for as long as the

@@ -24,7 +24,7 @@ from threading import Condition, Lock, Thread
 from time import monotonic
 
 from cmqd.storage.commit_socket import CommitSocket
-from cmqd.storage.disk_space import Space
+from cmqd.storage.disk_space import ROW_BYTES, Space
 from cmqd.storage.durable_lsn import DurableLsn
 from cmqd.storage.segment import LogRow, WritableSegment
 
@@ -33,8 +33,8 @@ RETRY_SECONDS = (0.01, 1.0)
 releases the ballast, which may be room enough."""
 GROWTH_OF_COMMIT = 64 * 1024
 """Estimate from above of the growth of the WAL by a small commit: pages of the tree beside those of its rows, which
-take up to twice their bytes. The WAL is measured when the estimates add up to the room that the last measurement
-found, because the reads would cost a lone commit more than its bookkeeping."""
+take up to twice their bytes. The WAL is measured when the estimates add up to the room in the segment, or to the growth
+after which free space is measured, because the reads would cost a lone commit more than its bookkeeping."""
 
 
 class Writer:
@@ -98,7 +98,9 @@ class Writer:
         self._looks = False
         """The loop is about to decide about an early end of the active segment."""
         self._room = 0
-        """Growth of the active WAL, by estimates, after which the commit thread measures the WAL."""
+        """Growth of the active WAL that the last measurement left until the segment is full."""
+        self._estimated = 0
+        """Growth of the active WAL since the last measurement, by estimates."""
         self._measured_bytes = 0
         """Used bytes of the active WAL as of the last measurement by the commit thread."""
         self._ungrown = 0
@@ -273,7 +275,7 @@ class Writer:
                 pause = min(2 * pause, longest)
                 continue
             # Before the answer: a reader that is told of the rows asks for them at once.
-            self._room -= GROWTH_OF_COMMIT + 2 * active.committed(rows)
+            self._estimated += GROWTH_OF_COMMIT + 2 * (active.committed(rows) + ROW_BYTES * len(rows))
             if was_full:
                 self._loop.call_soon_threadsafe(self._space.found_room)
             return fsync_us
@@ -307,7 +309,10 @@ class Writer:
         self._durable.raise_to(lsn)
         self._commits.answer(lsn, fsync_us)
         self._durable.tell()
-        is_full = self._room <= 0 and self._measure()
+        estimated = self._estimated
+        # Against the bound as of now: the loop lowers it when another program fills the disk.
+        is_due = estimated >= self._room or self._ungrown + estimated >= self._space.measure_after_bytes
+        is_full = is_due and self._measure()
         with self._lock:
             self._end_commit(rolls=is_full)
         if self._space.short and not self._looks:
@@ -323,7 +328,8 @@ class Writer:
         if self._ungrown >= self._space.measure_after_bytes:
             self._ungrown = 0
             self._loop.call_soon_threadsafe(self._on_grown)
-        self._room = min(self._segment_bytes - used_bytes, self._space.measure_after_bytes - self._ungrown)
+        self._room = self._segment_bytes - used_bytes
+        self._estimated = 0
         return used_bytes >= self._segment_bytes
 
     # Either thread, with the lock
@@ -348,7 +354,7 @@ class Writer:
         self._retired = self.active
         self.active = self.prepared
         # The next commit measures the new WAL, which may have frames of its tables.
-        self._room = self._measured_bytes = 0
+        self._room = self._estimated = self._measured_bytes = 0
         # Now, not when the successor is ready: a second switch before that must find no segment to switch to.
         self.prepared = None
         self._roll_wanted = False

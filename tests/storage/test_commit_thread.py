@@ -14,16 +14,17 @@ import pytest
 
 from cmqd.log.errors import LogFailed
 from cmqd.log.values import Durability
-from cmqd.storage import ipc, writer
+from cmqd.storage import disk_space, ipc, writer
 from cmqd.storage.process_log import StorageProcessLog
 from cmqd.storage.sealer import truncate_wal
 from cmqd.storage.segment import LogRow, WritableSegment, create_segment
 from cmqd.storage.wal_gauge import WalGauge
 from cmqd_segment.manifest import SourceName, read_manifest
+from cmqd_segment.rows import encode_queues
 from cmqd_segment.schema import open_read_only
 from support.eventually import eventually
 from support.full_disk import Broker, StartBroker
-from support.log_rig import LogRig, checkpoint_parts, settings_for
+from support.log_rig import NOW_MS, LogRig, checkpoint_parts, settings_for
 from support.wals import end_of_frames
 
 
@@ -519,3 +520,46 @@ async def test_the_wal_is_measured_seldom_and_a_full_segment_ends_with_the_commi
     commits = first.last_lsn
     assert 1 < measurements < commits // 2
     assert segment_bytes <= first.wal_bytes < segment_bytes + 64 * 1024
+
+
+async def test_free_space_is_measured_sooner_as_soon_as_the_disk_has_little_of_it(
+    start: StartBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = await start(durability=Durability.OS)
+    rig, log = broker.rig, broker.process.service.log
+    least_bytes, greatest_bytes = disk_space.MEASURE_AFTER_BYTES
+    # The timer stands still: the growth of the WAL alone brings measurements.
+    monkeypatch.setattr(log.space, "measure", lambda: None)
+    log.space.measure_after_bytes = greatest_bytes
+    await rig.store(1, 0, 1, 300)
+    log.space.measure_after_bytes = least_bytes
+    measurements = 0
+
+    def measured() -> None:
+        nonlocal measurements
+        measurements += 1
+
+    monkeypatch.setattr(log.writer, "_on_grown", measured)
+    before = log.writer.active.wal_bytes
+    position = 1
+    while log.writer.active.wal_bytes < before + 2 * least_bytes:
+        await rig.store(1, position, 1, 50_000)
+        position += 1
+
+    assert measurements
+
+
+@pytest.mark.parametrize(("rows", "queues"), [(1, 20_000), (5000, 0)])
+async def test_the_estimate_of_a_commit_is_not_below_its_growth(
+    start: StartBroker, monkeypatch: pytest.MonkeyPatch, rows: int, queues: int
+) -> None:
+    broker = await start(durability=Durability.OS)
+    log_writer = broker.process.service.log.writer
+    active = log_writer.active
+    summary = encode_queues([(queue_id, 1 << 40, (1 << 40) + 1, 1) for queue_id in range(1 << 20, (1 << 20) + queues)])
+    before = active.wal_bytes
+
+    log_writer.make_durable([LogRow(lsn, NOW_MS, 0, summary, b"twelve bytes", b"") for lsn in range(1, rows + 1)])
+
+    grown = active.wal_bytes - before
+    assert log_writer._estimated >= grown > writer.GROWTH_OF_COMMIT  # pyright: ignore[reportPrivateUsage]
