@@ -133,9 +133,10 @@ class WritableSegment:
 
     def end_commits(self) -> None:
         """End the query that spans the commits, in any thread that may use the connection. A commit begins another."""
-        if self._unfinished is not None:
-            self._unfinished.close()
-            self._unfinished = None
+        # Taken first: a step of a seal may end in the segment's thread while the loop closes the segment.
+        unfinished, self._unfinished = self._unfinished, None
+        if unfinished is not None:
+            unfinished.close()
 
     def wal_emptied(self) -> None:
         """Take note that the WAL was copied into the main file and is empty."""
