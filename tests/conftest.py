@@ -1,6 +1,7 @@
 """Order of the test files, skips, signals and the clean-up of failed tests, for all tests."""
 
 import faulthandler
+import os
 import signal
 from collections.abc import Generator
 from pathlib import Path
@@ -26,12 +27,16 @@ would keep a core idle for minutes."""
 CLEAN_UP_SECONDS = 300
 """Time limit of the clean-up of a failed test: far more than a slow machine needs."""
 
+STANDARD_ERROR = pytest.StashKey[int]()
+"""A copy of the file descriptor. During a test pytest captures the original, and its content ends with the process."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--no-skips", action="store_true", help="a test that is skipped fails, as make test-all wants it")
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[STANDARD_ERROR] = os.dup(2)
     # Hypothesis limits the time of an example and of its making; a busy machine exceeds both.
     slow = [HealthCheck.too_slow]
     settings.register_profile("any machine", settings(), deadline=None, suppress_health_check=slow)
@@ -65,7 +70,7 @@ def pytest_exception_interact(node: pytest.Item | pytest.Collector) -> None:
     # test would have no time limit. A thread without the interpreter ends the process, also out of reach of signals;
     # xdist then names the test. faulthandler cancels this timer too, at the end of the test.
     if isinstance(node, pytest.Item):
-        faulthandler.dump_traceback_later(CLEAN_UP_SECONDS, exit=True, file=2)  # standard error
+        faulthandler.dump_traceback_later(CLEAN_UP_SECONDS, exit=True, file=node.config.stash[STANDARD_ERROR])
 
 
 @pytest.hookimpl(wrapper=True)

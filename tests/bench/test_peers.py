@@ -1,6 +1,7 @@
 """The comparison with peers: jobs of the load generator, its checks of replies, and a run against cmqd."""
 
 import json
+import signal
 import socket
 import struct
 import threading
@@ -32,7 +33,7 @@ from cmqd_bench.peers.harness import (
 )
 from cmqd_bench.peers.job import MIN_BODY, Job, Line, Outcome, Request, Stop, body_of, parse_report, run
 from cmqd_bench.peers.log_watch import LogActivity, LogWatch
-from cmqd_bench.peers.peer import Peer, pids_of, resume
+from cmqd_bench.peers.peer import Peer, Server, pids_of, resume
 from cmqd_bench.peers.redis_peer import RedisPeer, command
 from cmqd_bench.peers.running import started
 from cmqd_bench.peers.table import to_text
@@ -397,6 +398,46 @@ def test_a_peer_that_does_not_start_is_named_with_the_reason(tmp_path: Path) -> 
         ("redis-always", "send-1x1", 2): "did not start: redis-always ended with exit code 1:",
         ("beanstalkd", "send-1x1", 0): "a reserve takes a single job",
     }
+
+
+def test_an_interruption_ends_the_peers_that_start_and_that_run(tmp_path: Path) -> None:
+    class Interrupted(ScriptedPeer):
+        def start(self, folder: Path) -> None:
+            super().start(folder)
+            raise KeyboardInterrupt
+
+        def stop(self) -> None:
+            super().stop()
+            raise KeyboardInterrupt
+
+    peers = [ScriptedPeer("cmqd"), Interrupted("redis-always")]
+
+    with pytest.raises(KeyboardInterrupt), started(peers, tmp_path, keep=False):
+        pass
+
+    assert not any(peer.running for peer in peers)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_interruption_of_the_wait_for_a_server_kills_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = "trap '' TERM; echo ready; while :; do sleep 1; done"
+    server = Server(["sh", "-c", command], tmp_path)
+    server.wait_until(lambda: server.log_tail() == "ready", "sh")
+
+    def interrupted(_seconds: float) -> int:
+        raise KeyboardInterrupt
+
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(server.process, "wait", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                server.stop()
+
+        assert server.process.wait(20) == -signal.SIGKILL
+    finally:
+        server.process.kill()
 
 
 def test_no_turn_begins_beyond_the_limit(tmp_path: Path) -> None:

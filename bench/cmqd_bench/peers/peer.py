@@ -144,9 +144,11 @@ class Server:
             self.process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
             pass
-        for pid in members:
-            if (stat := read_stat(pid)) is not None and stat.running:
-                _signal(pid, signal.SIGKILL)
+        finally:
+            # Also if the wait was interrupted: the server must not outlive the run.
+            for pid in members:
+                if (stat := read_stat(pid)) is not None and stat.running:
+                    _signal(pid, signal.SIGKILL)
         self.process.wait(STOP_SECONDS)
 
 

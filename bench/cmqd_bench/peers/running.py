@@ -4,7 +4,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from cmqd_bench.peers.peer import Peer, halt, pids_of, resume
@@ -73,19 +73,18 @@ def started(peers: Sequence[Peer], root: Path, *, keep: bool) -> Generator[tuple
     folder = Path(tempfile.mkdtemp(prefix="cmqd-peers-", dir=root))
     running = RunningPeers(folder)
     gaps: list[Gap] = []
-    try:
+    with ExitStack() as stack:
+        if not keep:
+            stack.callback(shutil.rmtree, folder, ignore_errors=True)
         for peer in peers:
             if reason := peer.missing():
                 tell(f"{peer.name} is skipped: {reason}")
             else:
+                # Before the start, which an interruption may leave half done.
+                stack.callback(running.stop, peer)
                 reason = running.start(peer)
             if reason:
                 gaps.append(gap_of(peer, reason))
             else:
                 running.peers.append(peer)
         yield running, gaps
-    finally:
-        for peer in running.peers:
-            running.stop(peer)
-        if not keep:
-            shutil.rmtree(folder, ignore_errors=True)
