@@ -112,12 +112,12 @@ class Intake:
         "_clock",
         "_closing",
         "_extensions",
-        "_has_riders",
         "_limits",
         "_lost_handler",
         "_options",
         "_outage",
         "_receiving",
+        "_riders",
         "_riding",
         "_room",
         "_settled",
@@ -159,8 +159,8 @@ class Intake:
         self._settlements = Settlements(channel.with_patience(patience), source.name)
         self._riding = channel.with_patience(min(patience, options.patience))
         """For receives with deletes, which are settlements too."""
-        self._has_riders = False
-        """A receive with deletes is under way."""
+        self._riders: Acknowledgement | None = None
+        """The deletes in the receive that is under way; None = it has none."""
         self._clock: Clock = options.clock or asyncio.get_running_loop()
         self._wake = wake
         self._lost_handler = lost
@@ -194,7 +194,7 @@ class Intake:
         """Receive no more; messages that are not begun go back uncounted. Leases of begun messages are still kept."""
         if not self.core.stopping:
             self.core.stop(self.now())
-            if self._tasks and not self._has_riders:
+            if self._tasks and (self._riders is None or self._riders.is_done):
                 # Cancelling is safe: messages on their way are released uncounted. But a cancelled receive would not
                 # tell the result of its deletes.
                 self._tasks[0].cancel()
@@ -376,12 +376,11 @@ class Intake:
         self, request: wire.ReceiveMessages, riders: SettlementBatch
     ) -> wire.MessagesReceived:
         """Make a receive that deletes messages first. The settle task repeats deletes that got no answer."""
-        deletes = Acknowledgement([lease.handle for lease in riders.leases])
-        self._has_riders = True
+        deletes = self._riders = Acknowledgement([lease.handle for lease in riders.leases])
         try:
             return await self._riding.receive(request, deletes)
         finally:
-            self._has_riders = False
+            self._riders = None
             # Before the new messages: in order, the loss of a message gives back the messages that wait.
             if deletes.is_done:
                 self._take_failures(riders, {entry.receipt_handle: entry.error for entry in deletes.failures})

@@ -7,13 +7,15 @@ from typing import Any
 
 import pytest
 
-from cmqd_client import Client, ConsumedMessage, Consumer, connect
+from cmqd_client import Client, ConsumedMessage, Consumer, connect, intake
 from cmqd_client.consumer import Handler, MessageStream
 from cmqd_client.intake import RIDING_WAIT_MS
 from cmqd_protocol import messages as wire
+from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.features import Feature
 from support.consumer_parts import PAUSES, options, source
 from support.eventually import eventually
+from support.faulty_link import LinkConnection
 from support.local_server import LocalServer
 from support.turned_clock import TurnedClock
 
@@ -146,6 +148,27 @@ async def test_a_stop_gives_a_receive_with_deletes_no_longer_than_other_settleme
 
     assert consumer.statistics().deleted == 1
     assert len(server.link.of(wire.DeleteMessages)) == 1
+
+
+async def test_a_stop_does_not_wait_for_a_receive_whose_deletes_are_done(
+    client: Client, server: LocalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(intake, "ATTEMPT_SECONDS", 3600)
+    await server.put("orders", b"1")
+
+    def refuse_after_deletes(_: LinkConnection, request: wire.Request) -> wire.AnyReply:
+        refusal = wire.error(request.request_id, ErrorCode.TOO_MANY_IN_FLIGHT, "full")
+        return wire.MessagesReceived(request.request_id, [], [], refusal)
+
+    async def handle(message: ConsumedMessage) -> None:
+        server.link.answer(wire.ReceiveMessages, refuse_after_deletes)
+        server.link.ignore(wire.ReceiveMessages, times=100)
+
+    async with running(client, handle, TurnedClock(), prefetch=0, lease=43_200) as consumer:
+        await server.link.wait_handled(wire.ReceiveMessages, 3)
+
+    assert (consumer.statistics().deleted, consumer.statistics().lost) == (1, 0)
+    assert [len(request.acknowledge or ()) for request in server.link.of(wire.ReceiveMessages)] == [0, 1, 0]
 
 
 async def test_an_older_server_gets_deletes_of_their_own(server: LocalServer) -> None:
