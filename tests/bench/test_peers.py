@@ -495,6 +495,22 @@ def test_the_activity_of_a_log_is_counted_from_its_manifests() -> None:
     assert activity.counts() == {"segments sealed": 2, "checkpoints written": 2, "segments dropped": 2}
 
 
+def test_a_run_that_fails_ends_the_watch_of_the_log(tmp_path: Path) -> None:
+    write_manifest(tmp_path, manifest([1], s1=SegmentState.ACTIVE))
+    threads = threading.active_count()
+
+    class Watched(ScriptedPeer):
+        def watch(self) -> Callable[[], str]:
+            return LogWatch(tmp_path).end
+
+    sampler = Sampler(Watched("cmqd"))
+    sampler.start()
+    assert threading.active_count() == threads + 1
+    sampler.close()
+
+    assert threading.active_count() == threads
+
+
 def test_a_log_at_rest_is_no_rolling_log(tmp_path: Path) -> None:
     write_manifest(tmp_path, manifest([1], s1=SegmentState.ACTIVE))
 

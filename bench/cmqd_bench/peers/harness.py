@@ -10,6 +10,7 @@ further turn there, and a peer that does not start has no further measurement.
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -21,7 +22,7 @@ from cmqd_bench.histogram import Histogram
 from cmqd_bench.machine import conditions, raise_file_limit, scratch_root
 from cmqd_bench.peers.catalog import catalog
 from cmqd_bench.peers.compiler import load_program
-from cmqd_bench.peers.errors import LoadFailed
+from cmqd_bench.peers.errors import LoadFailed, PeerFailed
 from cmqd_bench.peers.job import Job, Outcome, body_of, run
 from cmqd_bench.peers.peer import Peer, halt, pids_of, resume, rss_mib_of
 from cmqd_bench.peers.running import RunningPeers, gap_of, reason_of, started, tell
@@ -83,7 +84,13 @@ class Sampler:
         # Busy time first: the look at all processes is the harness's own work.
         self.busy += machine_busy_seconds()
         self.cpu += cpu_seconds(pids_of(self.peer))
-        self.remark = self._end_watch() or self.peer.remark
+        end_watch, self._end_watch = self._end_watch, str
+        self.remark = end_watch() or self.peer.remark
+
+    def close(self) -> None:
+        """End the watch of a run that failed; otherwise the watch would go on beside the next measurements."""
+        with suppress(PeerFailed):
+            self._end_watch()
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +206,7 @@ class Harness:
             return run(self._program, job, on_start=sampler.start, on_end=sampler.end)
         finally:
             load.close()
+            sampler.close()
 
     def _fill(self, work: Work, peer: Peer, queue: str) -> int:
         """Send the messages of a row that begins with a full queue; return their number."""
