@@ -5,7 +5,8 @@ time; messages that handlers finish meanwhile share the next request), and the e
 whenever the timer finds some due. An outage ends no activity: each logs, waits and goes on.
 
 Deletes ride in the next receive, if the server can and a receive is sent at that moment: a request and a commit less.
-Only the reply to the receive tells their result, so such a receive has a short wait, and a stop does not cancel it.
+Only the reply to the receive tells their result, so such a receive has a short wait, and a stop does not cancel it
+before that reply.
 While a receive is under way, the settle task deletes.
 """
 
