@@ -345,6 +345,26 @@ def test_a_work_without_a_ratio_is_counted_and_a_missing_figure_is_no_gain():
         assert "beanstalkd: a reserve takes a single job (send, one at a time)" in text
 
 
+@pytest.mark.parametrize(
+    ("own_turns", "reference_turns", "failing", "ratio"),
+    [(1, 3, "cmqd", None), (3, 1, REFERENCE_PEER, None), (3, 3, "nats", 0.5)],
+)
+def test_a_turn_between_failures_makes_no_gain(own_turns: int, reference_turns: int, failing: str, ratio: float | None):
+    rows = [
+        *turns_of("send", "cmqd", [50.0] * own_turns),
+        *turns_of("send", REFERENCE_PEER, [100.0] * reference_turns),
+    ]
+    build = "pure" if failing == "cmqd" else "-"
+    gaps = [
+        Gap(scenario="send", peer=failing, build=build, turn=turn, reason="counts differ", is_failure=True)
+        for turn in (2, 3)
+    ]
+
+    own = compared(results_of(rows, gaps=gaps), SEND)[0]
+
+    assert (own.cpu_ratio.median if own.cpu_ratio else None) == ratio
+
+
 def test_disturbed_curves_do_not_prove_that_there_is_no_cliff():
     flat = turns_of("queues", "cmqd", [50], x=1) + turns_of("queues", "cmqd", [51], x=10)
     quiet = with_rows(curves_file(), flat)

@@ -1,6 +1,7 @@
 """The meaning of the measurements: where cmqd needs less than the reference peer, and where more."""
 
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -86,12 +87,23 @@ def _spread(point: Point, figure: Callable[[Row], float | None]) -> Spread:
 
 
 def compared(results: Results, scenario: Scenario) -> list[Comparison]:
-    """Return the points of a scenario beside the reference; cmqd first, then the reference, then the other peers."""
+    """Return the points of a scenario beside the reference; cmqd first, then the reference, then the other peers.
+
+    A peer with as many failed turns as measured turns has no ratio; a reference that failed so gives none.
+    """
     own = [point for point in points(results.rows) if point.scenario == scenario.name]
     reference = next((point for point in own if point.peer == REFERENCE_PEER), None)
 
+    failed = Counter(
+        peer_name(gap.peer, gap.build) for gap in results.gaps if gap.is_failure and gap.scenario == scenario.name
+    )
+
     def beside(point: Point, figure: Callable[[Row], float | None]) -> Spread | None:
-        return None if reference is None or point is reference else ratio(point, reference, figure)
+        if reference is None or point is reference:
+            return None
+        # The turns that succeeded by chance must not make a gain of a work that failed.
+        has_failed = any(failed[name_of(each)] >= len(each.rows) for each in (point, reference))
+        return None if has_failed else ratio(point, reference, figure)
 
     listed = [peer.name for peer in results.peers]
 
