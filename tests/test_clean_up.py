@@ -11,7 +11,7 @@ import pytest
 spec = importlib.util.spec_from_file_location("limits", sys.argv[1])
 limits = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(limits)
-limits.CLEAN_UP_SECONDS = 0.1
+limits.CLEAN_UP_SECONDS = 3
 hooks = types.SimpleNamespace(
     pytest_configure=limits.pytest_configure, pytest_exception_interact=limits.pytest_exception_interact
 )
