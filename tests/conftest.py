@@ -1,5 +1,7 @@
-"""Order of the test files, skips and signals, for all tests."""
+"""Order of the test files, skips, signals and the clean-up of failed tests, for all tests."""
 
+import faulthandler
+import os
 import signal
 from collections.abc import Generator
 from pathlib import Path
@@ -22,12 +24,19 @@ LONGEST = (
 """Files and rooms, the longest first. ``make test`` runs three files at a time, in this order; a long file begun last
 would keep a core idle for minutes."""
 
+CLEAN_UP_SECONDS = 300
+"""Time limit of the clean-up of a failed test: far more than a slow machine needs."""
+
+STANDARD_ERROR = pytest.StashKey[int]()
+"""A copy of the file descriptor. During a test pytest captures the original, and its content ends with the process."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--no-skips", action="store_true", help="a test that is skipped fails, as make test-all wants it")
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[STANDARD_ERROR] = os.dup(2)
     # Hypothesis limits the time of an example and of its making; a busy machine exceeds both.
     slow = [HealthCheck.too_slow]
     settings.register_profile("any machine", settings(), deadline=None, suppress_health_check=slow)
@@ -53,6 +62,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return next((number for number, name in enumerate(LONGEST) if name in names), len(LONGEST))
 
     items.sort(key=rank)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_exception_interact(node: pytest.Item | pytest.Collector) -> None:
+    # At a failure pytest-timeout and faulthandler cancel their timers, as for a debugger, so the clean-up of a failed
+    # test would have no time limit. A thread without the interpreter ends the process, also out of reach of signals;
+    # xdist then names the test. faulthandler cancels this timer too, at the end of the test.
+    if isinstance(node, pytest.Item):
+        faulthandler.dump_traceback_later(CLEAN_UP_SECONDS, exit=True, file=node.config.stash[STANDARD_ERROR])
 
 
 @pytest.hookimpl(wrapper=True)

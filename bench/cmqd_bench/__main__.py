@@ -1,28 +1,22 @@
 """``python -m cmqd_bench SCENARIO ...``; see bench/README.md."""
 
 import argparse
-import signal
 import sys
-from types import FrameType
 
 from cmqd_bench.broker import BrokerFailed
-from cmqd_bench.compare.tree import RevisionUnknown
+from cmqd_bench.compare.tree import RevisionUnknown, WrongProduct
 from cmqd_bench.compare.turns import CompareFailed
 from cmqd_bench.machine import ConditionsError
 from cmqd_bench.options import build_parser, options_from, plan_from, quick
 from cmqd_bench.peers.errors import MeasurementFailed
 from cmqd_bench.results import ResultsUnreadable
 from cmqd_bench.runner import print_report
+from cmqd_bench.termination import treat_sigterm_like_ctrl_c
 from cmqd_bench.wire import RequestFailed
 
 RUN_FAILED = 1
 SLOWER = 3
 INTERRUPTED = 130
-
-
-def _terminate(_number: int, _frame: FrameType | None) -> None:
-    # Treat SIGTERM like Ctrl-C, so that servers are killed and folders removed on the way out.
-    raise KeyboardInterrupt
 
 
 def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
@@ -36,6 +30,10 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
             from cmqd_bench.compare.run import Plan, print_compare
 
             return 0 if print_compare(plan_from(Plan, arguments)) else SLOWER
+        case "scenarios":
+            from cmqd_bench.compare.scenarios import Plan, print_scenarios
+
+            return 0 if print_scenarios(plan_from(Plan, arguments)) else SLOWER
         case "curves":
             from cmqd_bench.curves.run import Plan, print_curves
 
@@ -87,7 +85,7 @@ def main() -> int:
     """Exit code 0 with a report, 1 for a failed run, 2 for wrong arguments, 3 for slower code, 130 when interrupted."""
     parser = build_parser()
     arguments = parser.parse_args()
-    signal.signal(signal.SIGTERM, _terminate)
+    treat_sigterm_like_ctrl_c()
     try:
         return _run(parser, arguments)
     except (
@@ -99,6 +97,7 @@ def main() -> int:
         ResultsUnreadable,
         RevisionUnknown,
         TimeoutError,
+        WrongProduct,
         OSError,
     ) as error:
         print(f"cmqd_bench: {str(error) or type(error).__name__}", file=sys.stderr)

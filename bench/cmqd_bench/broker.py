@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,6 +67,8 @@ class Broker:
         """Interpreter of the measured installation; None = the current installation."""
         self.module = "cmqd"
         """Module that ``python -m`` runs as the server."""
+        self.environment: Mapping[str, str] | None = None
+        """Environment of the server, for an installation that ``PYTHONPATH`` names; None = the harness's own."""
         self.flags: list[str] = []
         """Further flags of the server's command line."""
         self._port = port
@@ -100,14 +102,18 @@ class Broker:
         """Return a second broker, over a folder inside this broker's folder."""
         folder = self.folder / name
         folder.mkdir()
-        return Broker(folder, durability=self.durability)
+        broker = Broker(folder, durability=self.durability)
+        broker.environment = self.environment
+        return broker
 
     def launch(self) -> None:
         """Start the server's process without waiting until it is ready."""
         ready_file = self.folder / "ready.json"
         ready_file.unlink(missing_ok=True)
         # -P: import the packages of the chosen installation, not of the working directory.
-        command = [sys.executable] if self.python is None else [self.python, "-P"]
+        command = [self.python or sys.executable]
+        if self.python is not None or self.environment is not None:
+            command.append("-P")
         command += ["-m", self.module, "serve", "--data", str(self.data)]
         command += ["--listen", f"127.0.0.1:{self._port}", "--ready-file", str(ready_file)]
         if self.durability != "fsync":
@@ -115,7 +121,12 @@ class Broker:
         command += self.flags
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=self.environment,
+                start_new_session=True,
             )
 
     def poll_ready(self) -> Ready | None:

@@ -121,6 +121,21 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A fact that a reader needs beside the figures, such as "acknowledgements are not confirmed"."""
 
 
+class Gap(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A measurement that a file does not have, and the reason."""
+
+    scenario: str = ""
+    """Empty: no scenario was measured with the peer."""
+    peer: str
+    build: str = "pure"
+    turn: int = 0
+    """The turn without a figure; 0 = all turns."""
+    x: float = 0.0
+    reason: str
+    is_failure: bool = False
+    """True after an error; False if the peer takes no part, or if the run ended before."""
+
+
 class Results(msgspec.Struct, frozen=True, kw_only=True):
     """A file of results."""
 
@@ -130,6 +145,7 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     peers: list[Peer]
     scenarios: list[Scenario]
     rows: list[Row]
+    gaps: list[Gap] = msgspec.field(default_factory=list[Gap])
     format: int = FORMAT
 
 
@@ -196,14 +212,30 @@ def ratio(point: Point, reference: Point, figure: Callable[[Row], float | None])
     return spread([value / base for value, base in pairs if value is not None and base])
 
 
+def without_figure(results: Results, scenario: str) -> list[tuple[str, str, str]]:
+    """Return peer, build and reason of each peer without any row in a scenario, in the order of the gaps.
+
+    Peers that the machine does not have are in no scenario, and are not listed.
+    """
+    measured = {(row.peer, row.build) for row in results.rows if row.scenario == scenario}
+    reasons: dict[tuple[str, str], str] = {}
+    for gap in results.gaps:
+        if gap.scenario == scenario and (gap.peer, gap.build) not in measured:
+            reasons.setdefault((gap.peer, gap.build), "failed: " * gap.is_failure + gap.reason)
+    return [(peer, build, reason) for (peer, build), reason in reasons.items()]
+
+
 def to_json(results: Results) -> bytes:
-    """Return the content of a file: a line per row, so that a diff shows rows."""
+    """Return the content of a file: a line per row and per gap, so that a diff shows rows."""
     head = msgspec.to_builtins(results)
-    rows = [msgspec.json.encode(row) for row in results.rows]
-    head["rows"] = []
+    lists = {"rows": results.rows, "gaps": results.gaps}
+    head.update(dict.fromkeys(lists, ()))
     text = msgspec.json.format(msgspec.json.encode(head), indent=1)
-    before, _, after = text.rpartition(b'"rows": []')
-    return before + b'"rows": [\n  ' + b",\n  ".join(rows) + b"\n ]" + after + b"\n"
+    for name, entries in lists.items():
+        before, empty, after = text.rpartition(b'"%b": []' % name.encode())
+        lines = b",\n  ".join(msgspec.json.encode(entry) for entry in entries)
+        text = before + (b'"%b": [\n  %b\n ]' % (name.encode(), lines) if entries else empty) + after
+    return text + b"\n"
 
 
 def write(path: Path, results: Results) -> None:

@@ -3,6 +3,7 @@
 import gc
 import sys
 from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import uvloop
@@ -53,25 +54,31 @@ DISTURBED_CORES = 0.15
 """More than kernel threads that write to the disk use on the server's behalf."""
 
 
+def run_round(options: Options, root: Path, environment: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Run a round on a fresh server and return its figures; see ``Broker.environment``."""
+    with broker_folder(root, durability=options.durability, keep=options.keep) as broker:
+        broker.environment = environment
+
+        async def run() -> Round:
+            return await RUNS[options.scenario](options, broker)
+
+        return uvloop.run(run()).as_json()
+
+
 def run_scenario(options: Options) -> dict[str, Any]:
     """Run all rounds and return the report."""
     raise_file_limit(FILES)
     root = scratch_root(options.scratch)
     described = conditions(root)
     rounds: list[dict[str, Any]] = []
-    wanted = options.effective_rounds()
+    count = options.effective_rounds()
     # The load keeps its few objects for the whole run: a garbage collection would only add a pause to the latencies.
     gc.freeze()
     gc.disable()
-    for number in range(1, wanted + 1):
-        with broker_folder(root, durability=options.durability, keep=options.keep) as broker:
-
-            async def one(broker: Broker = broker) -> Round:
-                return await RUNS[options.scenario](options, broker)
-
-            rounds.append(uvloop.run(one()).as_json())
+    for number in range(1, count + 1):
+        rounds.append(run_round(options, root))
         gc.collect()
-        _tell(options, f"round {number} of {wanted}", rounds[-1])
+        _tell(options, f"round {number} of {count}", rounds[-1])
     return report(options, rounds, described)
 
 

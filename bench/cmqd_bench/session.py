@@ -18,7 +18,7 @@ from cmqd_bench.wire import (
     decode_error,
     frame,
 )
-from cmqd_protocol.messages import Attributes, CreateQueue, WireMessage
+from cmqd_protocol.messages import CreateQueue, WireMessage
 
 CONNECTS_AT_ONCE = 128
 """Concurrent handshakes: below usual accept backlogs."""
@@ -76,13 +76,13 @@ class Session:
             self._beat()
         return opened
 
-    async def create_queues(self, names: Sequence[str], attributes: Attributes | None = None) -> None:
-        """Create queues, with default attributes where ``attributes`` names no other."""
+    async def create_queues(self, names: Sequence[str]) -> None:
+        """Create queues with default attributes."""
         connections = await self.connect(min(16, len(names)))
 
         async def create(connection: LoadConnection, some: Sequence[str]) -> None:
             for name in some:
-                await request(connection, CreateQueue(1, name, attributes or {}))
+                await request(connection, CreateQueue(1, name, {}))
 
         await asyncio.gather(
             *(create(each, names[index :: len(connections)]) for index, each in enumerate(connections))

@@ -231,7 +231,7 @@ class Client:
 
     @property
     def state(self) -> ClientState:
-        """Whether the client is connected, connecting, refused or closed."""
+        """The state: connected, connecting, refused, closed, or not opened yet."""
         return self._channel.state if self._is_opened else ClientState.NEW
 
     @property

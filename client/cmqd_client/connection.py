@@ -69,8 +69,8 @@ CLOSE_TIMEOUT = 1.0
 """Seconds that closing waits for outstanding replies: a few round trips."""
 
 _WRITELINES_PAUSES = sys.version_info < (3, 12)
-"""Whether ``writelines`` of asyncio's sockets calls ``pause_writing``. It does not in 3.12 and 3.13; later versions are
-treated alike, because a check too many costs 0.2 us per write."""
+"""True if ``writelines`` of asyncio's sockets calls ``pause_writing``: not in 3.12 and 3.13. Later versions are treated
+alike, because a check too many costs 0.2 us per write."""
 
 _COARSE = 0.05
 """Shortest interval of the timer: deadlines of seconds need no more, and 20 wake-ups a second cost almost no CPU."""

@@ -39,10 +39,6 @@ PREFETCH_SECONDS = 0.2
 """Time for which messages wait here when ``prefetch`` is not given: longer than a receive takes on a slow network, so
 that handlers have always a message to begin; too short to matter to another consumer that could take the message."""
 
-ASK_AFTER_SECONDS = 0.2
-"""Time after which deletes that ride in a waiting receive are asked for. Statistics and a stop do not wait longer than
-that for the answer, and messages at a lower rate cost no more requests than with separate deletes."""
-
 _NEW_SHARE = 0.125
 """Share of the newest handling time in the mean: the mean follows a change within about 16 messages."""
 
@@ -69,7 +65,7 @@ class Action(Enum):
 
 
 class Settlement(msgspec.Struct, frozen=True):
-    """How a lease ends. Leases with equal settlements share a request."""
+    """The end of a lease. Leases with equal settlements share a request."""
 
     action: Action
     delay: float = 0.0
@@ -99,8 +95,6 @@ class Lease(msgspec.Struct, eq=False):
     """An extension is unanswered."""
     uncertain: bool = False
     """An unanswered settlement may have been executed, so that an invalid handle means success."""
-    rides: bool = False
-    """The settlement is sent with a receive, which may wait for long before the answer comes."""
     lost: str | None = None
     """Why the lease was lost; None = it was not."""
 
@@ -252,10 +246,10 @@ class Consumption:
             # for begins at once, so askers wait only while no message does.
             unserved = self._askers - waiting
             return min(unserved + self.prefetch, MAX_BATCH) if unserved > 0 else 0
-        wanted = max(limits.concurrency - self._begun, 0) + self.prefetch
-        if waiting * 2 > wanted or wanted <= waiting:
+        capacity = max(limits.concurrency - self._begun, 0) + self.prefetch
+        if waiting * 2 > capacity or capacity <= waiting:
             return 0
-        return min(wanted - waiting, MAX_BATCH)
+        return min(capacity - waiting, MAX_BATCH)
 
     @property
     def prefetch(self) -> int:
@@ -341,22 +335,13 @@ class Consumption:
         """True if a message is to be settled, in a request that was not sent yet."""
         return bool(self._to_delete or self._to_settle)
 
-    def deletes_to_ride(self, now: float) -> SettlementBatch | None:
+    def deletes_to_ride(self) -> SettlementBatch | None:
         """Return the messages to delete with the next receive, which is then unanswered; None = none.
 
         None also if the last receive brought fewer messages than requested: the next receive will rather wait, and the
-        deletes would be unanswered for as long. If the receive waits all the same, :meth:`examine` plans deletes of
-        their own after ``ASK_AFTER_SECONDS``, which tell whether the first deletes were carried out.
+        deletes would be unanswered for as long.
         """
-        if not self._last_was_full:
-            return None
-        batch = self._next_deletes()
-        if batch is not None:
-            for lease in batch.leases:
-                lease.rides = True
-                lease.renew_at = now + ASK_AFTER_SECONDS
-                self._look_by(lease.renew_at)
-        return batch
+        return self._next_deletes() if self._last_was_full else None
 
     def _next_deletes(self) -> SettlementBatch | None:
         leases, self._to_delete = self._to_delete[:MAX_BATCH], self._to_delete[MAX_BATCH:]
@@ -384,7 +369,6 @@ class Consumption:
     def _sending(self, settlement: Settlement, leases: list[Lease]) -> SettlementBatch:
         for lease in leases:
             lease.state = LeaseState.SENDING
-            lease.rides = False
         return SettlementBatch(settlement, leases)
 
     def answered(self, batch: SettlementBatch, invalid_handles: set[int]) -> list[Lease]:
@@ -485,13 +469,6 @@ class Consumption:
         soon = now + self._limits.lease / 6
         for lease in list(self._held.values()):
             if lease.state is LeaseState.SENDING:
-                if lease.rides and lease.renew_at <= now:
-                    # The receive still waits. A delete of its own is answered at once.
-                    lease.state = LeaseState.ENDING
-                    lease.uncertain = True
-                    lease.rides = False
-                    self._to_delete.append(lease)
-                    lease.renew_at = max(lease.renew_at, soon)
                 continue
             if lease.ends_at <= now:
                 if self._lose(lease, f"the lease of {self._limits.lease:g} s ended without an answer to its extension"):
@@ -552,14 +529,11 @@ class Consumption:
         self._plan_examination(now)
 
     def _plan_examination(self, now: float) -> None:
-        moments: list[float] = []
-        for lease in self._held.values():
-            if lease.state is not LeaseState.SENDING:
-                moments.append(lease.ends_at if lease.extending else min(lease.renew_at, lease.ends_at))
-            elif lease.rides:
-                # Not the end of the lease, which changes nothing while the delete is unanswered: examinations would
-                # follow each other without a pause until the delete is asked for.
-                moments.append(lease.renew_at)
+        moments = [
+            lease.ends_at if lease.extending else min(lease.renew_at, lease.ends_at)
+            for lease in self._held.values()
+            if lease.state is not LeaseState.SENDING
+        ]
         if self._postponed is not None:
             moments.append(self._postponed[0])
         self.examine_at = max(min(moments), now) if moments else None

@@ -436,7 +436,7 @@ class Client(Synchronous[AsyncClient]):
 
     @property
     def state(self) -> ClientState:
-        """Whether the client is connected, connecting, refused or closed."""
+        """The state: connected, connecting, refused, closed, or not opened yet."""
         return self.asynchronous.state
 
     @property

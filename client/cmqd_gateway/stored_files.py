@@ -38,7 +38,7 @@ def file_answer(request: web.Request, file: StoredFile, headers: Mapping[str, st
     is_compressed = file.compressed is not None and _takes_gzip(request)
     tag = f"{file.tag}-gzip" if is_compressed else file.tag
     sent = {**headers, "ETag": f'"{tag}"', "Vary": "Accept-Encoding"}
-    if any(known.value in (tag, "*") for known in _known_tags(request)):
+    if any(etag.value in (tag, "*") for etag in _known_tags(request)):
         return web.Response(status=304, headers=sent)
     if is_compressed:
         sent["Content-Encoding"] = "gzip"

@@ -83,9 +83,9 @@ class Folder:
         try:
             if not self.is_remote:
                 return read_manifest(self._local)
-            with tempfile.TemporaryDirectory() as place:
-                self._get(MANIFEST_NAME, Path(place) / MANIFEST_NAME)
-                return read_manifest(Path(place))
+            with tempfile.TemporaryDirectory() as folder:
+                self._get(MANIFEST_NAME, Path(folder) / MANIFEST_NAME)
+                return read_manifest(Path(folder))
         except FileNotFoundError as error:
             raise FolderError(f"{self.path} is not a data folder: it has no manifest") from error
         except NewerFormatError as error:
@@ -296,11 +296,11 @@ class Folder:
         if not self.is_remote:
             yield self._local
             return
-        with tempfile.TemporaryDirectory(prefix="cmqd-") as place:
-            target = Path(place) / file
+        with tempfile.TemporaryDirectory(prefix="cmqd-") as folder:
+            target = Path(folder) / file
             target.parent.mkdir()
             self._get(file, target)
-            yield Path(place)
+            yield Path(folder)
 
     def _make_cache(self) -> None:
         """Make the cache folder, and check its owner.
@@ -372,20 +372,20 @@ def _texts_in(value: Any) -> set[str]:
 
 def _gone(manifest: Manifest) -> list[tuple[int, int]]:
     """Return the ranges of rows that were reclaimed, are being reclaimed, or were lost."""
-    gone = [*manifest.dropped, *((one.first_lsn, one.last_lsn) for one in manifest.losses)]
-    gone += [(one.first_lsn, one.last_lsn) for one in manifest.segments if one.state is SegmentState.DROPPING]
+    gone = [*manifest.dropped, *((entry.first_lsn, entry.last_lsn) for entry in manifest.losses)]
+    gone += [(entry.first_lsn, entry.last_lsn) for entry in manifest.segments if entry.state is SegmentState.DROPPING]
     return [(first, last) for first, last in gone if 0 < first <= last]
 
 
 def _has_unsealed(manifest: Manifest) -> bool:
     """True if the log may have unsealed rows."""
     return any(
-        one.state in (SegmentState.PREPARED, SegmentState.ACTIVE, SegmentState.RETIRED) for one in manifest.segments
+        entry.state in (SegmentState.PREPARED, SegmentState.ACTIVE, SegmentState.RETIRED) for entry in manifest.segments
     )
 
 
 def _is_sealing(manifest: Manifest) -> bool:
-    return any(one.state is SegmentState.RETIRED for one in manifest.segments)
+    return any(entry.state is SegmentState.RETIRED for entry in manifest.segments)
 
 
 def _states(manifest: Manifest) -> list[tuple[int, SegmentState]]:

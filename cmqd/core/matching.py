@@ -91,10 +91,12 @@ def check_binding_keys(keys: Sequence[str], field: str = "binding_keys") -> list
     return different
 
 
-def _check_list(value: object, field: str, wanted: str) -> None:
+def _check_list(value: object, field: str, expected: str) -> None:
     # A string is a sequence of strings too, but its letters are not the intended tags.
     if isinstance(value, str | bytes) or not isinstance(value, Sequence):
-        raise InvalidArgument(f"{field} must be {wanted}, not {shown(value)}", field=field, value=value, limit=wanted)
+        raise InvalidArgument(
+            f"{field} must be {expected}, not {shown(value)}", field=field, value=value, limit=expected
+        )
 
 
 def _check_key(key: object, field: str) -> str:
@@ -324,31 +326,33 @@ class _Column:
 
     __slots__ = ("by_word", "other")
 
-    def __init__(self, wanted: dict[str, int], indifferent: int) -> None:
-        """``wanted`` has the keys by their word in this column; ``indifferent`` holds the keys without a word here."""
-        self.other = wanted.get("*", 0) | indifferent
+    def __init__(self, keys_by_word: dict[str, int], indifferent: int) -> None:
+        """``keys_by_word`` are the keys by their word in this column, ``indifferent`` the keys without a word here."""
+        self.other = keys_by_word.get("*", 0) | indifferent
         """Keys that accept a non-empty word that is not a literal of this column."""
-        self.by_word = {word: keys | self.other for word, keys in wanted.items() if word != "*"}
+        self.by_word = {word: keys | self.other for word, keys in keys_by_word.items() if word != "*"}
         # A star accepts only a word that is not empty.
-        self.by_word[""] = wanted.get("", 0) | indifferent
+        self.by_word[""] = keys_by_word.get("", 0) | indifferent
 
 
-def _add_words(wanted: list[dict[str, int]], words: Sequence[str], key: int) -> None:
+def _add_words(columns: list[dict[str, int]], words: Sequence[str], key: int) -> None:
     """Add a key's words, each to its column."""
-    while len(wanted) < len(words):
-        wanted.append({})
-    for column, word in zip(wanted, words, strict=False):
+    while len(columns) < len(words):
+        columns.append({})
+    for column, word in zip(columns, words, strict=False):
         column[word] = column.get(word, 0) | key
 
 
-def _make_columns(wanted: Sequence[dict[str, int]], by_length: dict[int, int], columns: list[_Column]) -> Iterator[int]:
+def _make_columns(
+    words_by_column: Sequence[dict[str, int]], by_length: dict[int, int], columns: list[_Column]
+) -> Iterator[int]:
     """Fill ``columns``, and yield units of work.
 
     ``by_length`` has the keys by the number of columns in which they have a word; a key that is not in it has a word
     in every column.
     """
     shorter = 0
-    for index, words in enumerate(wanted):
+    for index, words in enumerate(words_by_column):
         shorter |= by_length.get(index, 0)
         columns.append(_Column(words, shorter))
         yield 1 + len(words) // 6

@@ -107,7 +107,6 @@ class Daemon:
         self._report: RecoveryReport | None = None
         self._recovery_s = 0.0
         self._failure: Exception | None = None
-        self._large_blocks = LargeBlocks()
         self._server: Server | None = None
         """None until the server is made."""
         self._gateway: HttpGateway | None = None
@@ -116,6 +115,7 @@ class Daemon:
     async def run(self) -> ExitCode:
         """Start, serve, end; return the exit code and never raise."""
         self._loop = asyncio.get_running_loop()
+        self._large_blocks = LargeBlocks(self._loop.call_later)
         self._stop = asyncio.Event()
         self._loop.set_exception_handler(_on_loop_exception)
         for number in (signal.SIGTERM, signal.SIGINT):

@@ -3,10 +3,10 @@
 Two kinds of holdings count. *Promised* holdings (sessions, dedup ids) are never dropped: the core decides by the size
 of the budget (``core.facts.promised_memory``), before a record is written, whether an account may have more, and leaves
 a quarter of the budget free. *Droppable* holdings belong to a connection: a frame that has not arrived whole, deferred
-input, replies that the client has not read. When all holdings together exceed the budget, connections are dropped
-until the rest fits: of the account with the largest holdings, the connection with the largest. So an account within a
-quarter of the budget keeps its connections as long as an account over its quarter has any, and a single account may use
-the memory that other accounts leave.
+input, parked requests, replies that the client has not read. When all holdings together exceed the budget, connections
+are dropped until the rest fits: of the account with the largest holdings, the connection with the largest. So an
+account within a quarter of the budget keeps its connections as long as an account over its quarter has any, and a
+single account may use the memory that other accounts leave.
 
 Holdings under ``LEAST_BYTES`` are not counted: they belong to the cost of a connection.
 """

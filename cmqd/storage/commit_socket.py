@@ -16,6 +16,8 @@ BUFFER_BYTES = 64 * 1024
 """Size of the buffer at the beginning. The buffer grows to the largest batch and stays: fresh memory for each large
 batch would cost a page fault for every 4 KiB."""
 
+PREFIX_BYTES = ipc.PREFIX.size
+
 _decode = msgspec.msgpack.Decoder(ipc.Commit).decode
 
 
@@ -36,16 +38,19 @@ class CommitSocket:
         """Wait for a batch and return its rows, None at the end of the other side. Rows are views of the buffer, valid
         until the next call.
         """
-        self._drop_last()
-        if not self._read(ipc.PREFIX.size):
+        if self._have > self._size:
+            self._keep_next()
+        else:
+            self._have = 0
+        if not self._read(PREFIX_BYTES):
             return None
         rest, head_size = ipc.PREFIX.unpack_from(self._view)
-        if not self._read(4 + rest):
+        size = self._size = 4 + rest
+        if self._have < size and not self._read(size):
             return None
-        self._size = 4 + rest
         view = self._view
-        offset = ipc.PREFIX.size + head_size
-        commit = _decode(view[ipc.PREFIX.size : offset])
+        offset = PREFIX_BYTES + head_size
+        commit = _decode(view[PREFIX_BYTES:offset])
         rows: list[LogRow] = []
         for lsn, (time_ms, messages, queues, meta_size, data_size) in enumerate(commit.rows, commit.first_lsn):
             body = offset + meta_size
@@ -56,8 +61,10 @@ class CommitSocket:
 
     def answer(self, lsn: int, fsync_us: int) -> None:
         """Tell the loop process that every row up to ``lsn`` is durable. Does nothing if it has ended."""
-        with contextlib.suppress(ConnectionError):
+        try:
             self._socket.sendall(ipc.ANSWER.pack(lsn, fsync_us))
+        except ConnectionError:
+            pass
 
     def shut(self) -> None:
         """Let ``receive`` find the end of the other side. From any thread."""
@@ -68,13 +75,11 @@ class CommitSocket:
         """Close the socket, after the end of the commit thread."""
         self._socket.close()
 
-    def _drop_last(self) -> None:
-        """Move the bytes behind the last batch to the beginning: none, while one batch is outstanding at most."""
-        beyond = self._have - self._size
-        if beyond:
-            self._view[:beyond] = bytes(self._view[self._size : self._have])
-        self._have = beyond
-        self._size = 0
+    def _keep_next(self) -> None:
+        """Move the bytes behind the last batch to the beginning: there are none while one batch is outstanding."""
+        beyond = bytes(self._view[self._size : self._have])
+        self._view[: len(beyond)] = beyond
+        self._have = len(beyond)
 
     def _read(self, needed: int) -> bool:
         """Read until the buffer has ``needed`` bytes; False at the end of the other side."""

@@ -285,6 +285,10 @@ class OpenLog:
             if self.space.short:
                 self.sealer.seal_held()
             self.writer.tick()
+            if self.space.short:
+                # Behind the switch, which may just have made a filled segment active. Its zeros would hold the room for
+                # the seal of the segment before.
+                self.writer.drop_zeros()
             if self.filling.uses_up():
                 self.writer.retire()
             self._fill_ahead()
@@ -435,8 +439,7 @@ async def _empty_wal(segment: WritableSegment) -> None:
         return truncate_wal(segment)
 
     try:
-        if await segment.connection.run(empty):
-            segment.wal_bytes = 0
+        await segment.connection.run(empty)
     except sqlite3.Error as error:
         if not is_disk_full(error):
             raise

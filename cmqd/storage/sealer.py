@@ -148,8 +148,11 @@ class Sealer:
             # giving the room of their WALs back.
             segment = next(filter(self._has_room, self._waiting), None)
             if segment is None or not await self._try_to_seal(segment):
+                # Not ``asyncio.wait_for``: in Python 3.11 it drops a cancellation that comes with the wake, and the
+                # release of the service would wait for this task forever.
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._wake.wait(), FULL_DISK_PAUSE_SECONDS)
+                    async with asyncio.timeout(FULL_DISK_PAUSE_SECONDS):
+                        await self._wake.wait()
 
     async def _try_to_seal(self, segment: WritableSegment) -> bool:
         """Seal a segment and take it out of the line; False if the disk is too full for the segment."""
@@ -202,7 +205,6 @@ class Sealer:
             # Without other connections this removes -wal and -shm; with a reader from outside an empty -wal stays.
             await segment.close()
             segment.immutable = True
-            segment.wal_bytes = 0
 
         # With no page in between: a page that opened the file with its locks would see the WAL removed under it.
         await self._pager.closing(segment.number, close)
@@ -307,7 +309,12 @@ def truncate_wal(segment: WritableSegment) -> bool:
     Only (0, 0, 0) proves that no frame is left. A sealed segment is read without its WAL, so a frame that stayed there
     would be missing.
     """
-    return segment.connection.raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone() == (0, 0, 0)
+    # An unfinished query of the connection itself would be such a reader.
+    segment.end_commits()
+    is_empty: bool = segment.connection.raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone() == (0, 0, 0)
+    if is_empty:
+        segment.wal_emptied()
+    return is_empty
 
 
 def finish_file(path: Path) -> tuple[str, int]:

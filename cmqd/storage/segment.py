@@ -3,11 +3,16 @@
 The commit thread inserts and counts rows while the segment is active; the thread of the connection has the steps before
 and after (``writer``). The loop reads the counts at any time.
 
+While commits come in, the writing connection has an unfinished query, whose read transaction spans the commits. SQLite
+otherwise begins and ends a read transaction for each commit, with four calls of ``fcntl`` and new looks at page 1. No
+checkpoint of the WAL is delayed by it, because none is made before the seal, which ends the query first.
+
 The storage process opens the file and its ``-shm`` only through SQLite. Closing a plain file handle on either would
 drop SQLite's POSIX locks, and a reader from outside could then truncate the WAL. The ``-wal`` carries no locks:
 ``wal_gauge`` reads it through a descriptor of its own.
 """
 
+import os
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
@@ -18,7 +23,7 @@ from typing import NamedTuple
 
 from cmqd.log.values import Durability, SegmentReport, pack_ranges
 from cmqd.storage.sqlite_thread import ThreadConnection, connect
-from cmqd.storage.wal_gauge import WalGauge
+from cmqd.storage.wal_gauge import WalGauge, used_bytes
 from cmqd_segment.manifest import SegmentEntry, SegmentState
 from cmqd_segment.rows import data_checksum, decode_queues, meta_checksum
 from cmqd_segment.schema import PAGE_BYTES, check_format, create_tables, open_read_only
@@ -29,6 +34,8 @@ ROWS_PER_STATEMENT = 64
 several."""
 
 _ONE_ROW = "(?,?,?,?,?,?,?,?)"
+_UNFINISHED_QUERY = "SELECT key FROM segment"
+"""Has two rows in every segment; the second is never fetched."""
 _INSERTS = tuple(f"INSERT INTO log VALUES {','.join([_ONE_ROW] * count)}" for count in range(ROWS_PER_STATEMENT + 1))
 
 
@@ -41,15 +48,6 @@ class LogRow(NamedTuple):
     queues: bytes
     meta: bytes | memoryview
     data: bytes | memoryview
-
-
-class Committed(NamedTuple):
-    """The result of a commit."""
-
-    wal_bytes: int
-    """Used bytes of the WAL after it."""
-    fsync_us: int
-    """Time of the transaction with its fsync."""
 
 
 class WritableSegment:
@@ -71,8 +69,6 @@ class WritableSegment:
         self.messages = 0
         self.row_bytes = 0
         """Meta and data of its rows."""
-        self.wal_bytes = 0
-        """Bytes of the frames in the WAL. The file may be longer, because it was filled ahead."""
         self.opened_at = monotonic()
         """Time of its first row, by the monotonic clock."""
         self._counting = Lock()
@@ -84,26 +80,41 @@ class WritableSegment:
         self.commits = 0
         """Commits since the segment became active."""
         self._gauge = WalGauge(f"{path}-wal")
+        self._unfinished: sqlite3.Cursor | None = None
+        """The query that spans the commits; see the module."""
 
-    def committed(self, rows: Sequence[LogRow], wal_bytes: int) -> None:
-        """Take note of rows that are durable."""
+    @property
+    def wal_bytes(self) -> int:
+        """Bytes of the frames in the WAL as of now. The file may be longer, because it was filled ahead."""
+        return 0 if self.immutable else self._gauge.used_bytes()
+
+    def committed(self, rows: Sequence[LogRow]) -> int:
+        """Take note of rows that are durable; return the bytes of their meta, data and queues.
+
+        A message to thousands of queues has a longer list of queues than data.
+        """
+        size = 0
         with self._counting:
-            self.wal_bytes = wal_bytes
             self.commits += 1
             if not self.rows:
                 self.first_lsn = rows[0].lsn
                 self.first_ms = rows[0].time_ms
                 self.opened_at = monotonic()
             for row in rows:
-                self._count(row.lsn, row.time_ms, row.messages, row.queues, len(row.meta) + len(row.data))
+                row_bytes = len(row.meta) + len(row.data)
+                size += row_bytes + len(row.queues)
+                self._count(row.lsn, row.time_ms, row.messages, row.queues, row_bytes)
+        return size
 
-    def insert(self, rows: Sequence[LogRow]) -> Committed:
+    def insert(self, rows: Sequence[LogRow]) -> int:
         """Make rows durable in one transaction, in the thread of the caller: the commit thread, for as long as the
-        segment is active. ``committed`` counts the rows.
+        segment is active. ``committed`` counts the rows. Return the time of the transaction with its fsync, in us.
 
         Raises sqlite3.Error; the segment is unchanged then.
         """
         connection = self.connection.raw
+        if self._unfinished is None:
+            self._unfinished = connection.execute(_UNFINISHED_QUERY)
         begun_s = perf_counter()
         if len(rows) <= ROWS_PER_STATEMENT:
             connection.execute(_INSERTS[len(rows)], _parameters(rows))
@@ -118,8 +129,18 @@ class WritableSegment:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
                 raise
-        fsync_us = int((perf_counter() - begun_s) * 1_000_000)
-        return Committed(self._gauge.used_bytes(), fsync_us)
+        return int((perf_counter() - begun_s) * 1_000_000)
+
+    def end_commits(self) -> None:
+        """End the query that spans the commits, in any thread that may use the connection. A commit begins another."""
+        # Taken first: a step of a seal may end in the segment's thread while the loop closes the segment.
+        unfinished, self._unfinished = self._unfinished, None
+        if unfinished is not None:
+            unfinished.close()
+
+    def wal_emptied(self) -> None:
+        """Take note that the WAL was copied into the main file and is empty."""
+        self._gauge.close()
 
     def _count(self, lsn: int, time_ms: int, messages: int, queues: bytes, size: int) -> None:
         self.last_lsn = lsn
@@ -130,6 +151,15 @@ class WritableSegment:
         self.row_bytes += size
         self.index.add_row(lsn, decode_queues(queues) if messages else (), size)
 
+    def drop_zeros(self) -> None:
+        """Give the zeros behind the frames of the WAL back to the disk. Raises OSError.
+
+        No commit may be under way. Not synced: after a crash the zeros may be there again, and are zeros still.
+        """
+        wal = f"{self.path}-wal"
+        os.truncate(wal, used_bytes(wal))
+        self.filled_bytes = 0
+
     async def load(self) -> None:
         """Take stock of the rows of a segment that was left unsealed. Bodies are not read."""
         for lsn, time_ms, messages, queues, size in await self.connection.run(self._stock):
@@ -137,7 +167,6 @@ class WritableSegment:
                 self.first_lsn = lsn
                 self.first_ms = time_ms
             self._count(lsn, time_ms, messages, queues, size)
-        self.wal_bytes = await self.connection.run(self._gauge.used_bytes)
 
     def _stock(self) -> list[tuple[int, int, int, bytes, int]]:
         return self.connection.raw.execute(
@@ -150,6 +179,7 @@ class WritableSegment:
 
         Less after an attempt to copy that met a full disk, because the file keeps its length.
         """
+        self._gauge.used_bytes()
         database_bytes = self._gauge.database_bytes
         if not database_bytes:
             return None
@@ -174,6 +204,7 @@ class WritableSegment:
 
     async def close(self) -> None:
         """Close the connection, which copies the WAL into the main file if it is the last. Raises sqlite3.Error."""
+        self.end_commits()
         await self.connection.close()
         self._gauge.close()
 
@@ -185,6 +216,7 @@ class WritableSegment:
         """
 
         def close() -> None:
+            self.end_commits()
             with closing(open_read_only(self.path, sealed=False)) as bystander:
                 bystander.execute("SELECT 1 FROM log LIMIT 1").fetchone()
                 self.connection.raw.close()

@@ -80,11 +80,11 @@ class Filling:
         prepared = self._writer.withdraw()
         if prepared is None:
             return
-        wal = f"{prepared.path}-wal"
         if self._space.short:
             # Without the manifest, which waits for room on a full disk. A start finds fewer zeros and no frame.
-            prepared.filled_bytes = await asyncio.to_thread(fill, wal, 0)
+            await asyncio.to_thread(prepared.drop_zeros)
         else:
+            wal = f"{prepared.path}-wal"
             prepared.state = SegmentState.PREPARING
             await self._catalog.save()
             wanted = self._wanted_bytes()

@@ -10,6 +10,7 @@ WAL-index, which this module does not open.
 
 import os
 from struct import Struct
+from threading import Lock
 
 _HEADER = Struct(">8xI20x")
 """Page size in the header of a WAL."""
@@ -20,10 +21,12 @@ _NO_FRAME = bytes(_FRAME_HEADER_BYTES)
 
 
 class WalGauge:
-    """Counts the frames of one WAL, in any one thread at a time; see the module."""
+    """Counts the frames of one WAL, in any thread; see the module."""
 
     def __init__(self, path: str) -> None:
         self._path = path
+        self._reading = Lock()
+        """Held while the frames are counted."""
         self._descriptor: int | None = None
         self._frame_bytes = 0
         """Size of a frame with its header; 0 until the WAL has a header."""
@@ -38,7 +41,23 @@ class WalGauge:
         frame tells it."""
 
     def used_bytes(self) -> int:
-        """Return the bytes of the header and the frames; 0 without a frame, or without a file. Raises OSError."""
+        """Return the bytes of the header and the frames; 0 without a frame, or without a file. Raises OSError.
+
+        During a commit its frames count as far as they are written.
+        """
+        with self._reading:
+            return self._count()
+
+    def close(self) -> None:
+        """Close the descriptor, and begin again with the first frame if there is another call of ``used_bytes``."""
+        with self._reading:
+            if self._descriptor is not None:
+                os.close(self._descriptor)
+                self._descriptor = None
+            self._frame_bytes = self._frames = 0
+            self._growth = 1
+
+    def _count(self) -> int:
         if not self._frame_bytes and not self._find_frame_bytes():
             return 0
         growth = self._growth
@@ -65,12 +84,6 @@ class WalGauge:
         if pages:
             self.database_bytes = pages * (self._frame_bytes - _FRAME_HEADER_BYTES)
         return _HEADER.size + known * self._frame_bytes if known else 0
-
-    def close(self) -> None:
-        """Close the descriptor."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
 
     def _find_frame_bytes(self) -> bool:
         if self._descriptor is None:

@@ -20,17 +20,21 @@ and the loop begins with that news (``note_switch``) wherever it asks which segm
 import asyncio
 import sqlite3
 from collections.abc import Callable, Sequence
-from threading import Condition, Thread
+from threading import Condition, Lock, Thread
 from time import monotonic
 
 from cmqd.storage.commit_socket import CommitSocket
-from cmqd.storage.disk_space import Space
+from cmqd.storage.disk_space import ROW_BYTES, Space
 from cmqd.storage.durable_lsn import DurableLsn
-from cmqd.storage.segment import Committed, LogRow, WritableSegment
+from cmqd.storage.segment import LogRow, WritableSegment
 
 RETRY_SECONDS = (0.01, 1.0)
 """First and longest pause before a batch is tried again on a full disk. Short at first, because the first failure
 releases the ballast, which may be room enough."""
+GROWTH_OF_COMMIT = 64 * 1024
+"""Estimate from above of the growth of the WAL by a small commit: pages of the tree beside those of its rows, which
+take up to twice their bytes. The WAL is measured when the estimates add up to the room in the segment, or to the growth
+after which free space is measured, because the reads would cost a lone commit more than its bookkeeping."""
 
 
 class Writer:
@@ -77,9 +81,10 @@ class Writer:
         self._loop = asyncio.get_running_loop()
         # A daemon, because the process exits without waiting for threads (see ``service.main``).
         self._thread = Thread(target=self._work, name="commits", daemon=True)
-        self._changed = Condition()
-        """Lock of the fields down to ``_stopping``, and of ``active`` and ``prepared``; notified by a stop and by a
-        switch, which end the pause of a retry."""
+        self._lock = Lock()
+        """Held for the fields down to ``_stopping``, and for ``active`` and ``prepared``."""
+        self._changed = Condition(self._lock)
+        """Notified by a stop and by a switch, which end the pause of a retry."""
         self._committing = False
         """The commit thread uses the connection of the active segment."""
         self._roll_wanted = False
@@ -92,8 +97,14 @@ class Writer:
         """Set while ``roll`` waits for the switch."""
         self._looks = False
         """The loop is about to decide about an early end of the active segment."""
+        self._room = 0
+        """Growth of the active WAL that the last measurement left until the segment is full."""
+        self._estimated = 0
+        """Growth of the active WAL since the last measurement, by estimates."""
+        self._measured_bytes = 0
+        """Used bytes of the active WAL as of the last measurement by the commit thread."""
         self._ungrown = 0
-        """Growth of the WAL since ``on_grown``; of the commit thread."""
+        """Growth of the WALs since ``on_grown``, as measured by the commit thread."""
         self._ended: asyncio.Future[None] | None = None
         """Resolved at the end of the commit thread; None before its start."""
         self.failed: asyncio.Future[None] = self._loop.create_future()
@@ -129,7 +140,7 @@ class Writer:
 
     def offer(self, prepared: WritableSegment) -> None:
         """Take the prepared segment, and switch to it if a switch was wanted while there was none."""
-        with self._changed:
+        with self._lock:
             self.prepared = prepared
             # Otherwise the switch would wait for the end of the next commit, which may never come.
             if self._roll_wanted and not self._committing and self.active.rows:
@@ -140,11 +151,22 @@ class Writer:
         """Take the prepared segment back, so that no commit can begin in it; None if there is none, or if a
         switch to the segment is about to come.
         """
-        with self._changed:
+        with self._lock:
             if self._roll_wanted:
                 return None
             prepared, self.prepared = self.prepared, None
             return prepared
+
+    def drop_zeros(self) -> None:
+        """Give back the zeros that the WAL of the active segment was filled with, if the segment has no rows and no
+        commit is under way. Raises OSError.
+
+        With the lock, so that no commit begins meanwhile: zeros of a WAL are cut off in milliseconds.
+        """
+        with self._changed:
+            active = self.active
+            if active.filled_bytes and not active.rows and not self._committing:
+                active.drop_zeros()
 
     def retire(self) -> None:
         """Retire the active segment, if it has rows, now or at the end of the commit under way."""
@@ -161,7 +183,7 @@ class Writer:
 
     def note_switch(self) -> None:
         """Take note of a switch by the commit thread, if there was one; for a caller that asks for its effects."""
-        with self._changed:
+        with self._lock:
             retired, self._retired = self._retired, None
         if retired is not None:
             if self._rolled is not None:
@@ -179,7 +201,7 @@ class Writer:
         """Switch to the prepared segment, unless another segment is active by now. False if a commit is under way: its
         end makes the switch.
         """
-        with self._changed:
+        with self._lock:
             if self._committing:
                 if self.active is active:
                     self._roll_wanted = True
@@ -221,18 +243,19 @@ class Writer:
         failure = None
         try:
             while (rows := self._commits.receive()) is not None:
-                committed = self.make_durable(rows)
-                if committed is None:
+                fsync_us = self.make_durable(rows)
+                if fsync_us is None:
                     break
-                self._report(rows[-1].lsn, committed)
+                self._report(rows[-1].lsn, fsync_us)
                 # Views of the buffer of the socket, which the next batch overwrites.
                 del rows
         except BaseException as error:
             failure = error
         self._loop.call_soon_threadsafe(self._on_end, failure)
 
-    def make_durable(self, rows: Sequence[LogRow]) -> Committed | None:
-        """Make a batch durable, and count its rows; None if the writer stops before.
+    def make_durable(self, rows: Sequence[LogRow]) -> int | None:
+        """Make a batch durable, and count its rows; return the time of its transaction in us, None if the writer stops
+        before.
 
         The only step between a batch and its answer that may take seconds. The loop process times the batch
         (``cmqd.server.storage_watch``); nothing here does.
@@ -243,7 +266,7 @@ class Writer:
         was_full = False
         while (active := self._begin_commit()) is not None:
             try:
-                committed = active.insert(rows)
+                fsync_us = active.insert(rows)
             except sqlite3.Error as error:
                 if not is_disk_full(error):
                     raise
@@ -251,17 +274,16 @@ class Writer:
                 self._pause(pause, keeps_segment=may_be_in_file(error))
                 pause = min(2 * pause, longest)
                 continue
-            self._ungrown += max(0, committed.wal_bytes - active.wal_bytes)
             # Before the answer: a reader that is told of the rows asks for them at once.
-            active.committed(rows, committed.wal_bytes)
+            self._estimated += GROWTH_OF_COMMIT + 2 * (active.committed(rows) + ROW_BYTES * len(rows))
             if was_full:
                 self._loop.call_soon_threadsafe(self._space.found_room)
-            return committed
+            return fsync_us
         return None
 
     def _begin_commit(self) -> WritableSegment | None:
         """Take the connection of the active segment; None if the writer stops."""
-        with self._changed:
+        with self._lock:
             if self._stopping:
                 return None
             self._committing = True
@@ -278,24 +300,37 @@ class Writer:
             if not self._stopping and self._retired is None:
                 self._changed.wait(seconds)
 
-    def _report(self, lsn: int, committed: Committed) -> None:
+    def _report(self, lsn: int, fsync_us: int) -> None:
         """Answer a batch, wake the loop if it waits for the batch, and switch segments if this segment is full.
 
         The answer comes first, because replies wait for it; the switch comes before the next batch, which goes to the
         next segment.
         """
         self._durable.raise_to(lsn)
-        self._commits.answer(lsn, committed.fsync_us)
+        self._commits.answer(lsn, fsync_us)
         self._durable.tell()
-        with self._changed:
-            self._end_commit(rolls=committed.wal_bytes >= self._segment_bytes)
+        estimated = self._estimated
+        # Against the bound as of now: the loop lowers it when another program fills the disk.
+        is_due = estimated >= self._room or self._ungrown + estimated >= self._space.measure_after_bytes
+        is_full = is_due and self._measure()
+        with self._lock:
+            self._end_commit(rolls=is_full)
+        if self._space.short and not self._looks:
+            self._looks = True
+            self._loop.call_soon_threadsafe(self._look)
+
+    def _measure(self) -> bool:
+        """Measure the active WAL, tell the loop if the WALs have grown, and return whether the segment is full."""
+        used_bytes = self.active.wal_bytes
+        self._ungrown += used_bytes - self._measured_bytes
+        self._measured_bytes = used_bytes
         # Beside the timer: a fast writer fills a disk between two ticks.
         if self._ungrown >= self._space.measure_after_bytes:
             self._ungrown = 0
             self._loop.call_soon_threadsafe(self._on_grown)
-        if self._space.short and not self._looks:
-            self._looks = True
-            self._loop.call_soon_threadsafe(self._look)
+        self._room = self._segment_bytes - used_bytes
+        self._estimated = 0
+        return used_bytes >= self._segment_bytes
 
     # Either thread, with the lock
 
@@ -318,6 +353,8 @@ class Writer:
             return
         self._retired = self.active
         self.active = self.prepared
+        # The next commit measures the new WAL, which may have frames of its tables.
+        self._room = self._estimated = self._measured_bytes = 0
         # Now, not when the successor is ready: a second switch before that must find no segment to switch to.
         self.prepared = None
         self._roll_wanted = False

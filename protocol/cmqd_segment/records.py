@@ -283,7 +283,7 @@ class MessagesReleased(Record, frozen=True, tag=20):
 
 
 class VisibilityChanged(Record, frozen=True, tag=21):
-    """These leases end at a new time."""
+    """Leases end at a new time."""
 
     queue_id: int
     leases: Runs

@@ -3,13 +3,19 @@
 import json
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from cmqd_bench.compare.tree import ROOT, RevisionUnknown, checked_out
+from cmqd_bench.broker import BrokerFailed
+from cmqd_bench.compare.scenarios import SCENARIOS, Measure, Scenario, ScenarioTurns
+from cmqd_bench.compare.tree import ROOT, RevisionUnknown, WrongProduct, check_product, checked_out
 from cmqd_bench.compare.turns import MIN_TURNS, CompareFailed, Turns
 from cmqd_bench.compare.verdict import Verdict, compare
+from cmqd_bench.options import SCENARIOS as OPTIONS
+from cmqd_bench.options import Options, build_parser, defaults, options_from
 
 
 def turns(*ratios: float) -> list[tuple[float, float]]:
@@ -23,6 +29,9 @@ def turns(*ratios: float) -> list[tuple[float, float]]:
         ([1.2, 1.3, 1.25], Verdict.SLOWER),
         ([0.8, 0.7, 0.75], Verdict.FASTER),
         ([1.2, 0.9, 1.3], Verdict.UNCLEAR),
+        # Two turns agree by chance.
+        ([1.2, 1.3], Verdict.UNCLEAR),
+        ([1.02, 1.01], Verdict.SAME),
         ([0.8, 1.1, 0.7], Verdict.UNCLEAR),
         # A single turn of five may disagree: its process had bad luck with its addresses.
         ([1.2, 0.9, 1.3, 1.2, 1.1], Verdict.SLOWER),
@@ -165,4 +174,76 @@ def test_the_command_compares_the_working_tree_with_a_commit():
         "core: receipt handles of 16 leases",
         "core: lease of a receipt handle",
     }
-    assert all(each["base_ns"] > 0 and each["new_ns"] > 0 for each in report["benchmarks"])
+    assert all(each["base"] > 0 and each["new"] > 0 for each in report["benchmarks"])
+
+
+def scenario(name: str, **figures: str) -> Scenario:
+    return Scenario(name, defaults("cycle"), figures)
+
+
+def figures_of(values: Mapping[str, Sequence[float]], **extra: float) -> Measure:
+    """Return a measurement that gives each tree its values in order."""
+    left = {name: list(costs) for name, costs in values.items()}
+
+    def measure(_: Options, tree: Path, __: int) -> Mapping[str, float]:
+        if not left[tree.name]:
+            raise BrokerFailed("the server ended")
+        return {"cost": left[tree.name].pop(0), "other_cores": 0.0, **extra}
+
+    return measure
+
+
+def test_figures_of_brokers_are_compared_within_their_turns():
+    # The machine slows down from turn to turn, and the new tree needs twice as much in each.
+    measure = figures_of({"base": [10.0, 20.0, 40.0], "new": [20.0, 40.0, 80.0]}, other_cores=0.5)
+    compared = ScenarioTurns(Path("base"), Path("new"), [scenario("cycle", cost="CPU")], measure)
+
+    assert compared.run(turns=3, seconds=60) == 3
+
+    (figure,) = compared.comparisons(0.03)
+    assert (figure.name, figure.base, figure.new, figure.ratio) == ("cycle: CPU", 20.0, 40.0, 2.0)
+    assert figure.verdict is Verdict.SLOWER
+    assert (compared.disturbed, compared.rounds) == (6, 6)
+
+
+def test_a_scenario_that_fails_rests_and_the_others_go_on():
+    failing = figures_of({"base": [10.0, 10.0], "new": [10.0]})
+    steady = figures_of({"base": [5.0] * 3, "new": [5.0] * 3})
+    first, second = scenario("first", cost="CPU"), Scenario("second", defaults("send"), {"cost": "CPU"})
+
+    def measure(options: Options, tree: Path, seed: int) -> Mapping[str, Any]:
+        return (failing if options.scenario == "cycle" else steady)(options, tree, seed)
+
+    compared = ScenarioTurns(Path("base"), Path("new"), [first, second], measure)
+    compared.run(turns=3, seconds=60)
+
+    # The base went first in the first turn and the new tree in the second.
+    assert compared.failures == {"first": "turn 2, new: the server ended"}
+    assert {each.name: each.verdict for each in compared.comparisons(0.03)} == {
+        "first: CPU": Verdict.SAME,
+        "second: CPU": Verdict.SAME,
+    }
+
+
+def test_no_turn_of_scenarios_begins_beyond_the_limit():
+    compared = ScenarioTurns(Path("base"), Path("new"), [scenario("cycle", cost="CPU")], figures_of({}))
+
+    assert compared.run(turns=3, seconds=-1) == 0
+    assert compared.comparisons(0.03) == []
+
+
+@pytest.mark.parametrize("each", SCENARIOS, ids=lambda each: each.name)
+def test_each_compared_scenario_has_possible_options(each: Scenario):
+    command = [
+        "--" + name.replace("_", "-") for name in ("batch", "messages") if name in OPTIONS[each.options.scenario][1]
+    ]
+    arguments = [text for flag in command for text in (flag, str(getattr(each.options, flag[2:])))]
+
+    options_from(build_parser().parse_args([each.options.scenario, *arguments]))
+    assert each.figures
+
+
+def test_a_tree_whose_processes_import_another_product_is_refused(tmp_path: Path):
+    check_product(ROOT)
+    with pytest.raises(WrongProduct, match=str(tmp_path)):
+        check_product(tmp_path)

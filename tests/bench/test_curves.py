@@ -14,7 +14,8 @@ from cmqd_bench.curves.catalog import CURVES
 from cmqd_bench.curves.cliffs import cliffs_of, find_cliffs
 from cmqd_bench.curves.run import MAX_RSS_MIB, Plan, hindrance
 from cmqd_bench.options import CURVE_NAMES, build_parser, plan_from
-from cmqd_bench.results import Conditions, Results, Row, Scenario, is_overloaded, points
+from cmqd_bench.results import Row, Scenario, is_overloaded, points
+from support.bench_results import results_of
 
 FLAT = Scenario(name="queues", title="over N queues", is_curve=True)
 BODY = Scenario(name="body", title="with N bytes", is_curve=True, expected_slope=1.0, fixed_cost_x=1_000.0)
@@ -60,11 +61,7 @@ def test_cliffs_are_judged_on_medians_and_tell_of_other_programs():
         return Row(scenario="queues", peer="cmqd", turn=turn, x=x, rate=rate, cpu_us=cpu_us, is_disturbed=is_disturbed)
 
     calm = [row(1, 50, 1), row(10, 55, 1), row(1, 50, 2), row(10, 500, 2), row(1, 50, 3), row(10, 55, 3)]
-    conditions = Conditions(
-        commit="", started="", cpu="", cores=2, kernel="", python="", sqlite="", file_system="", device="",
-        load_average=0.0, load="", seconds=1.0, turns=3,
-    )  # fmt: skip
-    file = Results(kind="curves", conditions=conditions, peers=[], scenarios=[FLAT], rows=calm)
+    file = results_of(calm, kind="curves", scenarios=[FLAT])
     assert cliffs_of(file) == []
 
     # The rows of a file come in any order, and a step without a completed item has no cost.
@@ -80,15 +77,12 @@ def test_a_rate_that_was_not_reached_is_an_overload_and_no_cliff():
         Row(scenario="rate", peer="cmqd", x=x, rate=rate, cpu_us=cost)
         for x, rate, cost in ((1_000, 1_000, 50.0), (2_000, 1_990, 45.0), (4_000, 2_500, 200.0))
     ]
-    conditions = Conditions(
-        commit="", started="", cpu="", cores=2, kernel="", python="", sqlite="", file_system="", device="",
-        load_average=0.0, load="", seconds=1.0, turns=3,
-    )  # fmt: skip
-    file = Results(kind="curves", conditions=conditions, peers=[], scenarios=[scenario], rows=rows)
+    file = results_of(rows, kind="curves", scenarios=[scenario])
 
     assert [is_overloaded(scenario, point) for point in points(rows)] == [False, False, True]
     assert cliffs_of(file) == []
     rows[2] = msgspec.structs.replace(rows[2], rate=4_000)
+    file.rows[:] = rows
     assert len(cliffs_of(file)) == 1
 
 

@@ -5,7 +5,6 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
@@ -13,88 +12,37 @@ from xml.etree import ElementTree
 import msgspec
 import pytest
 
+from cmqd_bench.curves.cliffs import judgement
 from cmqd_bench.page import for_docs, run
 from cmqd_bench.page.document import page
 from cmqd_bench.page.findings import Standing, compared, standing, summary, works
 from cmqd_bench.page.plots import colours, curve_plots, open_loop
 from cmqd_bench.page.svg import bytes_text, linear_ticks, log_ticks, short
-from cmqd_bench.page.tables import extent, number, peers_table
-from cmqd_bench.results import (
-    REFERENCE_PEER,
-    Conditions,
-    Peer,
-    Results,
-    ResultsUnreadable,
-    Row,
-    Scenario,
-    Spread,
-    write,
-)
+from cmqd_bench.page.tables import extent, number, overview_table, peers_table
+from cmqd_bench.results import REFERENCE_PEER, Gap, Results, ResultsUnreadable, Row, Scenario, Spread, write
+from support.bench_results import CMQD_PEER, CONDITIONS, SEND, results_of, turns_of
 
-CONDITIONS = Conditions(
-    commit="0123456789",
-    started="2026-01-02T03:04:05Z",
-    cpu="a <fast> CPU",
-    cores=2,
-    kernel="6.1",
-    python="3.11.7",
-    sqlite="3.40.1",
-    file_system="ext4",
-    device="/dev/vda",
-    load_average=0.1,
-    load="C generator",
-    seconds=4.0,
-    turns=3,
-)
-PEERS = [
-    Peer(name="cmqd", title="cmqd", version="0.1.0", durability="fsync before the answer"),
-    Peer(name=REFERENCE_PEER, title="Redis Streams, always", version="7.0", durability="fsync before the answer"),
-]
-SLOWER = Scenario(name="send", title="send, one at a time")
-FASTER = Scenario(name="batch", title="best batches")
 QUEUES = Scenario(name="queues", title="over N queues", x="queues", is_curve=True, is_log_x=True)
 BODY = Scenario(name="body", title="with N bytes", x="bytes per body", is_curve=True, is_log_x=True)
-
-
-def rows_of(scenario: str, peer: str, costs: Sequence[float], *, x: float = 0.0, build: str = "-") -> list[Row]:
-    """A row per turn."""
-    return [
-        Row(
-            scenario=scenario,
-            peer=peer,
-            build="pure" if peer == "cmqd" and build == "-" else build,
-            turn=turn,
-            x=x,
-            rate=1e6 / cost,
-            cpu_us=cost,
-            p50_ms=cost / 100,
-            p90_ms=cost / 50,
-            p99_ms=cost / 20,
-            p999_ms=cost / 10,
-            load_us=1.0,
-            rss_mib=80.0,
-        )
-        for turn, cost in enumerate(costs, 1)
-    ]
 
 
 def peers_file() -> Results:
     """cmqd needs more than the reference in one work, and less in the other."""
     rows = [
-        *rows_of("send", REFERENCE_PEER, [10, 10.2, 10.1]),
-        *rows_of("send", "cmqd", [25, 26, 25.5]),
-        *rows_of("batch", "cmqd", [2, 2.1, 2.05]),
-        *rows_of("batch", REFERENCE_PEER, [4, 4.1, 4.2]),
+        *turns_of("send", REFERENCE_PEER, [10, 10.2, 10.1]),
+        *turns_of("send", "cmqd", [25, 26, 25.5]),
+        *turns_of("batch", "cmqd", [2, 2.1, 2.05]),
+        *turns_of("batch", REFERENCE_PEER, [4, 4.1, 4.2]),
     ]
-    return Results(kind="peers", conditions=CONDITIONS, peers=PEERS, scenarios=[SLOWER, FASTER], rows=rows)
+    return results_of(rows)
 
 
 def curves_file() -> Results:
     rows = [
-        row for x, cost in ((1, 50.0), (100, 51.0), (10_000, 150.0)) for row in rows_of("queues", "cmqd", [cost], x=x)
+        row for x, cost in ((1, 50.0), (100, 51.0), (10_000, 150.0)) for row in turns_of("queues", "cmqd", [cost], x=x)
     ]
-    rows += [row for x, cost in ((16, 50.0), (1 << 20, 7000.0)) for row in rows_of("body", "cmqd", [cost, cost], x=x)]
-    return Results(kind="curves", conditions=CONDITIONS, peers=PEERS[:1], scenarios=[QUEUES, BODY], rows=rows)
+    rows += [row for x, cost in ((16, 50.0), (1 << 20, 7000.0)) for row in turns_of("body", "cmqd", [cost, cost], x=x)]
+    return results_of(rows, kind="curves", peers=[CMQD_PEER], scenarios=[QUEUES, BODY])
 
 
 def with_rows(file: Results, rows: list[Row], scenarios: list[Scenario] | None = None) -> Results:
@@ -112,7 +60,7 @@ def test_a_loss_is_called_more_and_a_gain_less():
 
 def test_each_build_of_cmqd_has_a_sentence_of_its_own():
     file = peers_file()
-    file = with_rows(file, [*file.rows, *rows_of("send", "cmqd", [12, 12.5, 12], build="native")])
+    file = with_rows(file, [*file.rows, *turns_of("send", "cmqd", [12, 12.5, 12], build="native")])
 
     assert [sentence.partition(": ")[2].partition(" needs")[0] for sentence in summary(file)] == [
         "cmqd",
@@ -137,7 +85,7 @@ def test_a_comparison_needs_a_difference_and_agreement(spread: Spread, expected:
 
 
 def test_cmqd_comes_first_and_the_reference_has_no_ratio():
-    first, second = compared(peers_file(), SLOWER)
+    first, second = compared(peers_file(), SEND)
 
     assert (first.name, second.name) == ("cmqd", REFERENCE_PEER)
     assert first.cpu_ratio is not None
@@ -150,7 +98,7 @@ def test_a_rate_that_was_not_reached_is_marked_as_overload():
     rows = [
         msgspec.structs.replace(row, rate=rate)
         for peer, rate in (("cmqd", 1_200.0), (REFERENCE_PEER, 1_990.0))
-        for row in rows_of(scenario.name, peer, [20])
+        for row in turns_of(scenario.name, peer, [20])
     ]
     file = with_rows(peers_file(), rows, [scenario])
 
@@ -163,24 +111,24 @@ def test_a_rate_that_was_not_reached_is_marked_as_overload():
 
 def test_other_uses_of_cmqd_stand_beside_cmqd():
     file = peers_file()
-    file = with_rows(file, [*file.rows, *rows_of("send", "cmqd-inside", [15])])
+    file = with_rows(file, [*file.rows, *turns_of("send", "cmqd-inside", [15])])
 
-    assert [each.name for each in compared(file, SLOWER)] == ["cmqd", "cmqd-inside", REFERENCE_PEER]
+    assert [each.name for each in compared(file, SEND)] == ["cmqd", "cmqd-inside", REFERENCE_PEER]
     assert colours(file)["cmqd-inside"] not in {0, 1}
     # The sentence at the top is about cmqd as it is used by default.
     assert len(summary(file)) == 1
 
 
 def test_a_work_without_the_reference_has_no_ratios():
-    file = with_rows(peers_file(), rows_of("send", "cmqd", [20]))
+    file = with_rows(peers_file(), turns_of("send", "cmqd", [20]))
 
-    assert [each.cpu_ratio for each in compared(file, SLOWER)] == [None]
+    assert [each.cpu_ratio for each in compared(file, SEND)] == [None]
     assert summary(file) == []
     assert "send, one at a time" in page([file])
 
 
 def test_a_loss_is_marked_in_the_tables():
-    _, rows = peers_table(peers_file(), SLOWER)
+    _, rows = peers_table(peers_file(), SEND)
     own, reference = rows
 
     assert own[3].standing is Standing.BEHIND
@@ -255,7 +203,7 @@ def test_the_page_warns_of_other_programs():
 
 
 def test_the_page_names_cliffs():
-    assert "cliff on the curve queues: 51 us at 100, 150 us at 10,000" in page([curves_file()])
+    assert "Cliff on the curve queues: 51 us at 100, 150 us at 10,000" in page([curves_file()])
 
 
 def test_each_curve_has_a_plot_of_cpu_and_of_latency_that_is_well_formed():
@@ -269,7 +217,7 @@ def test_each_curve_has_a_plot_of_cpu_and_of_latency_that_is_well_formed():
 
 def test_a_step_of_zero_has_a_place_on_a_logarithmic_axis():
     file = curves_file()
-    file = with_rows(file, [*rows_of("queues", "cmqd", [50], x=0), *file.rows])
+    file = with_rows(file, [*turns_of("queues", "cmqd", [50], x=0), *file.rows])
     svg = curve_plots(file)[0].svg
 
     centres = [float(text) for text in re.findall(r'cx="([\d.]+)"', svg)]
@@ -278,7 +226,7 @@ def test_a_step_of_zero_has_a_place_on_a_logarithmic_axis():
 
 
 def test_a_curve_of_one_step_is_no_plot():
-    file = with_rows(curves_file(), rows_of("queues", "cmqd", [50], x=1))
+    file = with_rows(curves_file(), turns_of("queues", "cmqd", [50], x=1))
 
     assert curve_plots(file) == []
     assert "Scale curves" in page([file])
@@ -286,7 +234,7 @@ def test_a_curve_of_one_step_is_no_plot():
 
 def test_works_of_an_open_loop_become_latency_over_rate():
     scenarios = [Scenario(name=f"rate-{rate}", title=f"{rate}/s") for rate in (500, 2000)]
-    rows = [row for each in scenarios for peer in ("cmqd", REFERENCE_PEER) for row in rows_of(each.name, peer, [20])]
+    rows = [row for each in scenarios for peer in ("cmqd", REFERENCE_PEER) for row in turns_of(each.name, peer, [20])]
     file = with_rows(peers_file(), rows, scenarios)
 
     assert [plot.heading for plot in open_loop(file)] == ["p50 by rate", "p99 by rate"]
@@ -299,9 +247,9 @@ def test_works_of_an_open_loop_become_latency_over_rate():
 
 
 def test_colours_tell_peers_apart():
-    rows = [row for index in range(8) for row in rows_of("send", f"peer-{index}", [20])]
-    rows += rows_of("send", "cmqd", [20]) + rows_of("send", "cmqd", [15], build="native")
-    rows += rows_of("send", REFERENCE_PEER, [10])
+    rows = [row for index in range(8) for row in turns_of("send", f"peer-{index}", [20])]
+    rows += turns_of("send", "cmqd", [20]) + turns_of("send", "cmqd", [15], build="native")
+    rows += turns_of("send", REFERENCE_PEER, [10])
     chosen = colours(with_rows(peers_file(), rows))
 
     assert (chosen["cmqd"], chosen[REFERENCE_PEER]) == (0, 1)
@@ -370,3 +318,88 @@ def test_a_stored_kind_that_is_missing_is_named(tmp_path: Path, monkeypatch: pyt
 
     with pytest.raises(ResultsUnreadable, match=r"\*-peers\.json"):
         run.stored("peers")
+
+
+def test_a_work_without_a_ratio_is_counted_and_a_missing_figure_is_no_gain():
+    file = peers_file()
+    failed = Gap(scenario="send", peer="cmqd", turn=1, reason="silent for 30 s", is_failure=True)
+    rows = [each for each in file.rows if (each.scenario, each.peer) != ("send", "cmqd")]
+    rows += turns_of("batch", "beanstalkd", [9])
+    unable = Gap(scenario="send", peer="beanstalkd", build="-", reason="a reserve takes a single job")
+    file = msgspec.structs.replace(with_rows(file, rows), gaps=[failed, unable])
+
+    assert summary(file) == [
+        "CPU per message beside Redis Streams, always, in 2 works: cmqd needs less in 1 (0.5 times), no ratio in 1."
+    ]
+    heads, (send, batch) = overview_table(file)
+    assert dict(zip(heads, (cell.text for cell in send), strict=True)) == {
+        "work": "send, one at a time",
+        "cmqd / Redis": "-",
+        "cmqd": "failed",
+        "Redis Streams, always": "10.1",
+        "beanstalkd": "-",
+    }
+    assert "failed" not in [cell.text for cell in batch]
+    for text in (page([file]), for_docs.all_peers_text(file)):
+        assert "cmqd: failed: silent for 30 s (send, one at a time, turn 1)" in text
+        assert "beanstalkd: a reserve takes a single job (send, one at a time)" in text
+
+
+@pytest.mark.parametrize(
+    ("own_turns", "reference_turns", "failing", "ratio"),
+    [(1, 3, "cmqd", None), (3, 1, REFERENCE_PEER, None), (3, 3, "nats", 0.5)],
+)
+def test_a_turn_between_failures_makes_no_gain(own_turns: int, reference_turns: int, failing: str, ratio: float | None):
+    rows = [
+        *turns_of("send", "cmqd", [50.0] * own_turns),
+        *turns_of("send", REFERENCE_PEER, [100.0] * reference_turns),
+    ]
+    build = "pure" if failing == "cmqd" else "-"
+    gaps = [
+        Gap(scenario="send", peer=failing, build=build, turn=turn, reason="counts differ", is_failure=True)
+        for turn in (2, 3)
+    ]
+
+    own = compared(results_of(rows, gaps=gaps), SEND)[0]
+
+    assert (own.cpu_ratio.median if own.cpu_ratio else None) == ratio
+
+
+def test_disturbed_curves_do_not_prove_that_there_is_no_cliff():
+    flat = turns_of("queues", "cmqd", [50], x=1) + turns_of("queues", "cmqd", [51], x=10)
+    quiet = with_rows(curves_file(), flat)
+    half = with_rows(curves_file(), [flat[0], msgspec.structs.replace(flat[1], is_disturbed=True)])
+    busy = with_rows(curves_file(), [msgspec.structs.replace(each, is_disturbed=True) for each in flat])
+
+    assert judgement(quiet) == ["No cliff was found."]
+    (partly,) = judgement(half)
+    assert partly.startswith("No cliff was found, but 1 of 2 steps cannot be judged")
+    (sentence,) = judgement(busy)
+    assert sentence.startswith("No step can be judged")
+    assert sentence in for_docs.curves_text(busy)
+    lacking = msgspec.structs.replace(quiet, gaps=[Gap(scenario="queues", peer="cmqd", turn=1, x=100, reason="limit")])
+    assert judgement(lacking) == ["No cliff was found.", "1 steps were not measured."]
+
+
+def test_a_bar_far_above_the_others_is_cut_and_marked():
+    file = peers_file()
+    costs = {"moto-sqs": 4_000.0, "postgresql": 60.0, "nats": 20.0}
+    html = page(
+        [with_rows(file, [*file.rows, *(row for name in costs for row in turns_of("send", name, [costs[name]]))])]
+    )
+
+    assert "4,000 µs ▸" in html
+    assert html.count("▸ = the bar is cut") == 1
+    # PostgreSQL's bar is the longest of the whole bars: a third of it is the bar of NATS.
+    assert "width:33.3%" in html
+    assert "▸ = the bar is cut" not in page([file])
+
+
+def test_a_line_breaks_at_a_step_without_a_figure():
+    rows = [row for x in (1, 10, 100, 1_000) for row in turns_of("queues", "cmqd", [50], x=x)]
+    rows[1] = msgspec.structs.replace(rows[1], p999_ms=None)
+    latency = next(plot for plot in curve_plots(with_rows(curves_file(), rows)) if plot.name == "queues-latency")
+
+    paths = re.findall(r'<path d="([^"]+)" fill="none"', latency.svg)
+    # The percentiles are drawn from the highest to the lowest.
+    assert [(path.count("M"), path.count("L")) for path in paths] == [(2, 1), (1, 3), (1, 3), (1, 3)]

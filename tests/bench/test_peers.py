@@ -1,6 +1,7 @@
 """The comparison with peers: jobs of the load generator, its checks of replies, and a run against cmqd."""
 
 import json
+import signal
 import socket
 import struct
 import threading
@@ -17,25 +18,40 @@ from cmqd_bench.peers import compiler as compiling
 from cmqd_bench.peers import postgres_peer as postgres
 from cmqd_bench.peers import rabbitmq_peer as amqp
 from cmqd_bench.peers.catalog import PEERS, catalog
-from cmqd_bench.peers.cmqd_peer import CmqdPeer
+from cmqd_bench.peers.cmqd_peer import NUMBER, CmqdPeer, request_of, without_last_list
 from cmqd_bench.peers.compiler import load_program
-from cmqd_bench.peers.errors import CompilationFailed, CompilerMissing, LoadFailed
+from cmqd_bench.peers.errors import CompilationFailed, CompilerMissing, LoadFailed, PeerFailed
 from cmqd_bench.peers.harness import (
     Harness,
+    Measured,
     Plan,
     Sampler,
     check_counts,
     print_peers,
     row_of,
-    started,
     steadiest,
 )
-from cmqd_bench.peers.job import MIN_BODY, Job, Line, Outcome, Request, body_of, parse_report, run
-from cmqd_bench.peers.peer import pids_of, resume
+from cmqd_bench.peers.job import MIN_BODY, Job, Line, Outcome, Request, Stop, body_of, parse_report, run
+from cmqd_bench.peers.log_watch import LogActivity, LogWatch
+from cmqd_bench.peers.peer import Peer, Server, pids_of, resume
 from cmqd_bench.peers.redis_peer import RedisPeer, command
+from cmqd_bench.peers.running import started
 from cmqd_bench.peers.table import to_text
 from cmqd_bench.peers.works import WORKS, Work, turn_order, works_of
-from cmqd_bench.results import Conditions, Results, Row, read
+from cmqd_bench.results import Gap, Row, read
+from cmqd_bench.wire import tag_of
+from cmqd_protocol.messages import (
+    DeleteMessages,
+    HandlesDone,
+    MessagesReceived,
+    MessagesSent,
+    ReceiveMessages,
+    SendMessages,
+    encoder,
+)
+from cmqd_segment.manifest import CheckpointEntry, Manifest, SegmentEntry, SegmentState, write_manifest
+from cmqd_types.messages import ReceivedMessage
+from support.bench_results import results_of
 
 needs_compiler = pytest.mark.skipif(
     compiling.compiler() is None, reason="the load generator is a C program, and this machine has no C compiler"
@@ -68,6 +84,7 @@ PLAN = Plan(
     scratch=None,
     json=None,
     keep=False,
+    limit=600,
 )
 
 
@@ -80,15 +97,21 @@ def nothing() -> None:
     pass
 
 
-def answered(program: Path, job: Callable[[Line], Job], replies: Sequence[bytes]) -> Outcome:
-    """Run a job of one connection against a server that gives each of ``replies`` after some bytes came."""
+def answered(
+    program: Path, job: Callable[[Line], Job], replies: Sequence[bytes], requests: list[bytes] | None = None
+) -> Outcome:
+    """Run a job of one connection against a server that gives each of ``replies`` after some bytes came.
+
+    ``requests`` gets the bytes before each reply.
+    """
     own, others = socket.socketpair()
+    arrived = [] if requests is None else requests
 
     def serve() -> None:
         # The generator may end at any reply. A server that closes first would be an error of its own.
         with suppress(ConnectionError):
             for reply in replies:
-                others.recv(1 << 20)
+                arrived.append(others.recv(1 << 20))
                 others.sendall(reply)
             while others.recv(1 << 20):
                 pass
@@ -237,7 +260,7 @@ def test_deletes_inside_receives_without_a_reply_may_be_done_or_not(monkeypatch:
 
 def test_a_row_divides_the_cpu_of_the_peer_by_its_messages() -> None:
     sampler = Sampler(CmqdPeer(), cpu=0.5, busy=1.31)
-    row = row_of(WORKS[0], CmqdPeer(), 2, OUTCOME, sampler)
+    row = row_of("send-1x1", CmqdPeer(), 2, 1_000, OUTCOME, sampler)
     assert (row.scenario, row.peer, row.turn, row.rate) == ("send-1x1", "cmqd", 2, 500.0)
     assert (row.cpu_us, row.load_us) == (500.0, 10.0)
     assert (row.p50_ms, row.p999_ms) == (0.1, 0.2)
@@ -249,29 +272,13 @@ def test_the_table_divides_by_the_reference_of_the_same_turn() -> None:
         build = "pure" if peer == "cmqd" else "-"
         return Row(scenario="send-1x1", peer=peer, build=build, turn=turn, rate=1_000, cpu_us=cpu_us, p50_ms=1.0)
 
-    measured = Results(
-        kind="peers",
-        conditions=Conditions(
-            commit="abc",
-            started="2026-01-01T00:00:00+00:00",
-            cpu="a processor",
-            cores=2,
-            kernel="6",
-            python="3.11",
-            sqlite="3.40",
-            file_system="ext4",
-            device="/dev/x",
-            load_average=0.1,
-            load="C generator",
-            seconds=4,
-            turns=3,
-        ),
-        peers=[],
-        scenarios=[WORKS[0].scenario(), WORKS[1].scenario()],
-        rows=[
+    measured = results_of(
+        [
             *(row("cmqd", turn, cpu) for turn, cpu in enumerate((200.0, 300.0, 420.0), 1)),
             *(row("redis-always", turn, cpu) for turn, cpu in enumerate((100.0, 100.0, 140.0), 1)),
         ],
+        peers=[],
+        scenarios=[WORKS[0].scenario(), WORKS[1].scenario()],
     )
     text = to_text(measured)
     line = next(line for line in text.splitlines() if line.startswith("cmqd "))
@@ -281,10 +288,11 @@ def test_the_table_divides_by_the_reference_of_the_same_turn() -> None:
 
 
 def test_a_row_is_measured_again_while_the_reference_varies() -> None:
-    def rows(*costs: float) -> list[Row]:
-        return [Row(scenario="s", peer="redis-always", build="-", rate=1, cpu_us=cost) for cost in costs]
+    def rows(*costs: float, peer: str = "redis-always", failures: int = 0) -> Measured:
+        gaps = [Gap(scenario="s", peer=peer, reason="silent", is_failure=True)] * failures
+        return Measured([Row(scenario="s", peer=peer, build="-", rate=1, cpu_us=cost) for cost in costs], gaps)
 
-    def measured(*attempts: list[Row], repeats: int) -> tuple[list[Row], int]:
+    def measured(*attempts: Measured, repeats: int) -> tuple[Measured, int]:
         left = list(attempts)
         return steadiest(lambda: left.pop(0), repeats), len(attempts) - len(left)
 
@@ -293,37 +301,221 @@ def test_a_row_is_measured_again_while_the_reference_varies() -> None:
     assert measured(wilder, wild, steady, repeats=5) == (steady, 3)
     assert measured(wild, wilder, repeats=1) == (wild, 2)
     assert measured(wild, repeats=0) == (wild, 1)
-    alone = [Row(scenario="s", peer="cmqd", rate=1, cpu_us=cost) for cost in (1, 9)]
+    # A row with all its figures is worth more than a steadier row without.
+    assert measured(wild, rows(10, failures=1), repeats=1) == (wild, 2)
+    # The limit was reached before the repetition.
+    assert measured(wild, rows(), repeats=1) == (wild, 2)
+    alone = rows(1, 9, peer="cmqd")
     assert measured(alone, repeats=3) == (alone, 1)
 
 
+class ScriptedPeer(CmqdPeer):
+    """A peer without processes, whose starts and measurements fail by the test's choice."""
+
+    def __init__(self, name: str, failing_starts: Sequence[int] = (), refused: str = "") -> None:
+        super().__init__()
+        self.name = name
+        self.starts = 0
+        self.running = False
+        self._failing_starts = failing_starts
+        self._refused = refused
+
+    def start(self, folder: Path) -> None:
+        self.starts += 1
+        if self.starts in self._failing_starts:
+            raise PeerFailed(f"{self.name} ended with exit code 1:\na long log")
+        self.running = True
+
+    def stop(self) -> None:
+        self.running = False
+
+    def roots(self) -> Sequence[int]:
+        return []
+
+    def refusal(self, work: Work) -> str:
+        return self._refused
+
+
+def run_turns(
+    tmp_path: Path, peers: Sequence[ScriptedPeer], outcomes: Mapping[str, Sequence[bool]], plan: Plan
+) -> Measured:
+    """Run the turns of a row; ``outcomes`` has the successes of the measurements of a peer in their order."""
+    left = {name: list(successes) for name, successes in outcomes.items()}
+
+    class Scripted(Harness):
+        def measure(self, work: Work, peer: Peer, turn: int) -> Row:
+            assert peer in peers
+            assert next(each for each in peers if each is peer).running
+            if left[peer.name].pop(0):
+                return Row(scenario=work.name, peer=peer.name, turn=turn, rate=1, cpu_us=1)
+            raise LoadFailed("the disk is full\nfurther lines")
+
+    with started(peers, tmp_path, keep=False) as (running, gaps):
+        measured = Scripted(Path("load"), running, plan).turns(WORKS[0])
+    measured.gaps.extend(gaps)
+    assert not any(peer.running for peer in peers)
+    assert not list(tmp_path.iterdir())
+    return measured
+
+
+def test_an_error_of_a_peer_costs_a_turn_and_no_other_measurement(tmp_path: Path) -> None:
+    peers = [ScriptedPeer("cmqd"), ScriptedPeer("redis-always")]
+    outcomes = {"cmqd": [True, True, True], "redis-always": [True, False, True]}
+
+    measured = run_turns(tmp_path, peers, outcomes, replace(PLAN, turns=3))
+
+    assert {(row.peer, row.turn) for row in measured.rows} == {
+        *(("cmqd", turn) for turn in (1, 2, 3)),
+        *(("redis-always", turn) for turn in (1, 3)),
+    }
+    failed = Gap(scenario="send-1x1", peer="redis-always", turn=2, reason="the disk is full", is_failure=True)
+    assert measured.gaps == [failed]
+    # The data of a failed measurement is no data of the next.
+    assert [peer.starts for peer in peers] == [1, 2]
+
+
+def test_a_peer_that_fails_twice_in_a_row_of_the_table_rests(tmp_path: Path) -> None:
+    measured = run_turns(tmp_path, [ScriptedPeer("cmqd")], {"cmqd": [False, False]}, replace(PLAN, turns=4))
+
+    assert measured.rows == []
+    assert [(gap.turn, gap.is_failure) for gap in measured.gaps] == [(1, True), (2, True), (3, False), (4, False)]
+    assert measured.gaps[2].reason == "2 earlier turns failed"
+
+
+def test_a_peer_that_does_not_start_is_named_with_the_reason(tmp_path: Path) -> None:
+    peers = [
+        ScriptedPeer("nats", failing_starts=[1]),
+        ScriptedPeer("redis-always", failing_starts=[2]),
+        ScriptedPeer("beanstalkd", refused="a reserve takes a single job"),
+    ]
+
+    measured = run_turns(tmp_path, peers, {"redis-always": [False]}, replace(PLAN, turns=2))
+
+    reasons = {(gap.peer, gap.scenario, gap.turn): gap.reason for gap in measured.gaps}
+    assert reasons == {
+        ("nats", "", 0): "did not start: nats ended with exit code 1:",
+        ("redis-always", "send-1x1", 1): "the disk is full",
+        ("redis-always", "send-1x1", 2): "did not start: redis-always ended with exit code 1:",
+        ("beanstalkd", "send-1x1", 0): "a reserve takes a single job",
+    }
+
+
+def test_an_interruption_ends_the_peers_that_start_and_that_run(tmp_path: Path) -> None:
+    class Interrupted(ScriptedPeer):
+        def start(self, folder: Path) -> None:
+            super().start(folder)
+            raise KeyboardInterrupt
+
+        def stop(self) -> None:
+            super().stop()
+            raise KeyboardInterrupt
+
+    peers = [ScriptedPeer("cmqd"), Interrupted("redis-always")]
+
+    with pytest.raises(KeyboardInterrupt), started(peers, tmp_path, keep=False):
+        pass
+
+    assert not any(peer.running for peer in peers)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_interruption_of_the_wait_for_a_server_kills_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = "trap '' TERM; echo ready; while :; do sleep 1; done"
+    server = Server(["sh", "-c", command], tmp_path)
+    server.wait_until(lambda: server.log_tail() == "ready", "sh")
+
+    def interrupted(_seconds: float) -> int:
+        raise KeyboardInterrupt
+
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(server.process, "wait", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                server.stop()
+
+        assert server.process.wait(20) == -signal.SIGKILL
+    finally:
+        server.process.kill()
+
+
+def test_no_turn_begins_beyond_the_limit(tmp_path: Path) -> None:
+    measured = run_turns(tmp_path, [ScriptedPeer("cmqd")], {}, replace(PLAN, turns=2, limit=-1.0))
+
+    assert [(gap.turn, gap.reason) for gap in measured.gaps] == [
+        (turn, "the limit of -1 s was reached") for turn in (1, 2)
+    ]
+
+
 @needs_compiler
-def test_an_error_passes_on_the_rows_before(
-    program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_the_rows_before_an_interruption_are_in_the_file(
+    program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     good = Row(scenario="send-1x1", peer="cmqd", rate=1, cpu_us=1)
 
-    def same_folder(wanted: Path) -> Path:
-        return wanted
+    def same_folder(chosen: Path) -> Path:
+        return chosen
 
-    def no_peers(_plan: Plan) -> list[CmqdPeer]:
+    def no_peers(*_: object) -> list[CmqdPeer]:
         return []
 
-    def turns(_self: Harness, work: Work) -> list[Row]:
+    def turns(_self: Harness, work: Work) -> Measured:
         if work.name == "send-1x1":
-            return [good]
-        raise LoadFailed("the disk is full")
+            return Measured([good])
+        raise KeyboardInterrupt
 
     monkeypatch.setattr(Harness, "turns", turns)
     monkeypatch.setattr("cmqd_bench.peers.harness.load_program", lambda: program)
-    monkeypatch.setattr("cmqd_bench.peers.harness.installed", no_peers)
+    monkeypatch.setattr("cmqd_bench.peers.harness.catalog", no_peers)
     # The temporary folder of a test may be in memory.
     monkeypatch.setattr("cmqd_bench.peers.harness.scratch_root", same_folder)
     file = tmp_path / "results.json"
-    with pytest.raises(LoadFailed, match="the disk is full"):
+    with pytest.raises(KeyboardInterrupt):
         print_peers(replace(PLAN, scratch=tmp_path, json=file))
     assert read(file).rows == [good]
-    assert "send-1x1" in capsys.readouterr().out
+
+
+def manifest(checkpoints: Sequence[int], **segments: SegmentState) -> Manifest:
+    return Manifest(
+        segments=[SegmentEntry(int(name[1:]), state) for name, state in segments.items()],
+        checkpoints=[CheckpointEntry(number, 0, 0, 0, 0, "") for number in checkpoints],
+    )
+
+
+def test_the_activity_of_a_log_is_counted_from_its_manifests() -> None:
+    sealed, active, retired = SegmentState.SEALED, SegmentState.ACTIVE, SegmentState.RETIRED
+    activity = LogActivity(manifest([4], s1=sealed, s2=active))
+    assert set(activity.counts().values()) == {0}
+
+    activity.add(manifest([4, 5], s1=sealed, s2=retired, s3=active))
+    activity.add(manifest([5, 6], s2=sealed, s3=retired, s4=active))
+    activity.add(manifest([5, 6], s3=sealed, s4=active))
+
+    assert activity.counts() == {"segments sealed": 2, "checkpoints written": 2, "segments dropped": 2}
+
+
+def test_a_run_that_fails_ends_the_watch_of_the_log(tmp_path: Path) -> None:
+    write_manifest(tmp_path, manifest([1], s1=SegmentState.ACTIVE))
+    threads = threading.active_count()
+
+    class Watched(ScriptedPeer):
+        def watch(self) -> Callable[[], str]:
+            return LogWatch(tmp_path).end
+
+    sampler = Sampler(Watched("cmqd"))
+    sampler.start()
+    assert threading.active_count() == threads + 1
+    sampler.close()
+
+    assert threading.active_count() == threads
+
+
+def test_a_log_at_rest_is_no_rolling_log(tmp_path: Path) -> None:
+    write_manifest(tmp_path, manifest([1], s1=SegmentState.ACTIVE))
+
+    with pytest.raises(PeerFailed, match="0 segments sealed, 0 checkpoints written, 0 segments dropped"):
+        LogWatch(tmp_path).end()
 
 
 def test_a_machine_without_a_compiler_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -419,9 +611,9 @@ def delivery(tag: int) -> bytes:
     return amqp.method(1, 60, 60, arguments) + header + amqp.frame(amqp.BODY, 1, BODY)
 
 
-def row(body: bytes) -> bytes:
-    """Return a row of PostgreSQL with one column."""
-    return postgres.message(b"D", struct.pack(">HI", 1, len(body)) + body)
+def row(body: bytes, row_id: int = 7) -> bytes:
+    """Return a row of PostgreSQL with an id and a body."""
+    return postgres.message(b"D", struct.pack(">HIQI", 2, 8, row_id, len(body)) + body)
 
 
 def ready(status: bytes) -> bytes:
@@ -457,9 +649,8 @@ SENDS: Mapping[str, tuple[Sequence[bytes], Sequence[bytes], str]] = {
 CONSUMES: Mapping[str, Sequence[bytes]] = {
     # protocol: replies to two receives and deletes, beginning with a receive of nothing where the protocol has one
     "postgres": [
-        ready(b"T"),
         ready(b"I"),
-        *[row(BODY) + ready(b"T"), postgres.message(b"C", b"COMMIT\0") + ready(b"I")] * 2,
+        *[row(BODY) + ready(b"I"), postgres.message(b"C", b"DELETE 1\0") + ready(b"I")] * 2,
     ],
     "nats": [
         b"HMSG _INBOX.c0.pull 2 28 28\r\nNATS/1.0 408 Request Timeout\r\n",
@@ -508,6 +699,75 @@ def test_a_protocol_counts_its_sends(program: Path, protocol: str) -> None:
 def test_a_protocol_counts_its_deletes(program: Path, protocol: str) -> None:
     outcome = answered(program, lambda line: job_of(protocol, line, consumes=True), CONSUMES[protocol])
     assert (outcome.total_received, outcome.total_deleted, outcome.latencies().count) == (2, 2, 2)
+
+
+@needs_compiler
+def test_rows_of_postgresql_are_deleted_by_their_ids(program: Path) -> None:
+    own, others = socket.socketpair()
+    with own, others:
+        others.sendall(row(BODY, 8) + row(BODY, 1 << 40) + ready(b"I"))
+        others.sendall(postgres.message(b"C", b"DELETE 2\0") + ready(b"I"))
+        line = Line(own, Request(b"take", 2), b"run")
+        job = replace(job_of("postgres", line, consumes=True), consumers=[line])
+        outcome = run(program, job, on_start=nothing, on_end=nothing)
+        sent = others.recv(1 << 16)
+    assert outcome.total_deleted == 2
+    ids = struct.pack(">IIIII", 1, 0, 20, 2, 1) + b"".join(struct.pack(">IQ", 8, each) for each in (8, 1 << 40))
+    assert sent == b"take" + postgres.execute(postgres.DONE, ids).removesuffix(postgres.run_bound()) + b"run"
+
+
+@needs_compiler
+def test_a_delete_that_misses_a_row_of_postgresql_ends_the_run(program: Path) -> None:
+    replies = [row(BODY) + ready(b"I"), postgres.message(b"C", b"DELETE 0\0") + ready(b"I")]
+    with pytest.raises(LoadFailed, match="DELETE 0 in place of 1 rows"):
+        answered(program, lambda line: job_of("postgres", line, consumes=True), replies)
+
+
+def cmqd_reply(message: object) -> bytes:
+    """Return a reply of cmqd to the generator's request."""
+    payload = encoder.encode(message)
+    return len(payload).to_bytes(4, "big") + payload
+
+
+@needs_compiler
+def test_a_walker_sends_receives_and_deletes_in_queue_after_queue(program: Path) -> None:
+    stops = [
+        Stop(
+            request_of(SendMessages(NUMBER, queue, [BODY]), 1, is_stamped=True),
+            request_of(ReceiveMessages(NUMBER, queue, 1, 1_000), 1),
+            without_last_list(DeleteMessages(NUMBER, queue, [])),
+        )
+        for queue in ("first", "second")
+    ]
+    sent: list[bytes] = []
+    received = MessagesReceived(NUMBER, [ReceivedMessage(1, 1 << 30, BODY, 0, 0, 0, 1)])
+    replies = [
+        cmqd_reply(MessagesSent(NUMBER, [1])),
+        # The message went to another walker of the queue, whose message follows.
+        cmqd_reply(MessagesReceived(NUMBER, [])),
+        cmqd_reply(received),
+        cmqd_reply(HandlesDone(NUMBER, [])),
+    ]
+
+    def job(line: Line) -> Job:
+        return Job(
+            protocol="cmqd",
+            queue="q",
+            stops=stops,
+            walkers=[line.socket],
+            warm_up=0,
+            seconds=30,
+            limit=2,
+            records="pairs",
+        )
+
+    outcome = answered(program, job, [*replies, replies[0], *replies[2:]], sent)
+    assert (outcome.total_sent, outcome.total_received, outcome.total_deleted) == (2, 2, 2)
+    assert (outcome.empty, outcome.latencies().count) == (1, 2)
+    assert [b"first" in request for request in sent] == [True] * 4 + [False] * 3
+    assert [msgspec.msgpack.decode(request[4:])[0] for request in sent[:4]] == [
+        tag_of(kind) for kind in (SendMessages, ReceiveMessages, ReceiveMessages, DeleteMessages)
+    ]
 
 
 @needs_compiler
@@ -579,8 +839,8 @@ def test_an_open_loop_behind_its_broker_goes_on_with_the_replies(program: Path) 
 def test_cmqd_is_measured_and_the_counts_agree(program: Path, tmp_path: Path, *, deletes_inside: bool) -> None:
     work = Work(name="drain", title="", consumers=2, fill_per_second=10, records="pairs")
     peer = CmqdPeer(deletes_inside=deletes_inside)
-    with started([peer], tmp_path, keep=False):
-        harness = Harness(program, [peer], PLAN)
+    with started([peer], tmp_path, keep=False) as (running, _):
+        harness = Harness(program, running, PLAN)
         row = harness.measure(work, peer, 1)
         # The run ends with the last of the 300 messages, long before its time.
         assert row.rate > 10

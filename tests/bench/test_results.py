@@ -7,54 +7,24 @@ import pytest
 
 from cmqd_bench.results import (
     FORMAT,
-    Conditions,
-    Peer,
-    Results,
+    Gap,
     ResultsUnreadable,
-    Row,
-    Scenario,
     points,
     ratio,
     read,
     spread,
     to_json,
+    without_figure,
     write,
 )
-
-CONDITIONS = Conditions(
-    commit="0123456789",
-    started="2026-01-02T03:04:05Z",
-    cpu="a CPU",
-    cores=2,
-    kernel="6.1",
-    python="3.11.7",
-    sqlite="3.40.1",
-    file_system="ext4",
-    device="/dev/vda",
-    load_average=0.1,
-    load="C generator",
-    seconds=4.0,
-    turns=3,
-)
-
-
-def row(cpu_us: float, **changes: object) -> Row:
-    fields: dict[str, object] = {"scenario": "send", "peer": "cmqd", "rate": 1e6 / cpu_us, "cpu_us": cpu_us}
-    return msgspec.convert({**fields, **changes}, Row)
-
-
-def results(*rows: Row) -> Results:
-    return Results(
-        kind="peers",
-        conditions=CONDITIONS,
-        peers=[Peer(name="cmqd", title="cmqd", version="0.1.0", durability="fsync before the answer")],
-        scenarios=[Scenario(name="send", title="send, one at a time")],
-        rows=list(rows),
-    )
+from support.bench_results import results_of, row
 
 
 def test_what_is_written_is_read(tmp_path: Path):
-    written = results(row(24.5, turn=1, p50_ms=0.5), row(25.5, turn=2, is_disturbed=True, remark="a remark"))
+    written = results_of(
+        [row(24.5, turn=1, p50_ms=0.5), row(25.5, turn=2, is_disturbed=True, remark="a remark")],
+        gaps=[Gap(peer="nats", build="-", reason="not installed"), Gap(peer="cmqd", turn=3, reason="silent")],
+    )
 
     write(tmp_path / "new/results.json", written)
 
@@ -62,19 +32,34 @@ def test_what_is_written_is_read(tmp_path: Path):
 
 
 def test_a_row_is_a_line_of_the_file():
-    lines = to_json(results(row(24.5, turn=1), row(25.5, turn=2))).splitlines()
+    lines = to_json(results_of([row(24.5, turn=1), row(25.5, turn=2)])).splitlines()
 
     assert sum(b'"cpu_us"' in line for line in lines) == 2
 
 
 def test_a_file_without_rows_is_read(tmp_path: Path):
-    write(tmp_path / "results.json", results())
+    write(tmp_path / "results.json", results_of([]))
 
     assert read(tmp_path / "results.json").rows == []
 
 
+def test_a_peer_without_a_row_has_a_reason():
+    gaps = [
+        Gap(scenario="send", peer="nats", build="-", turn=1, reason="silent for 30 s", is_failure=True),
+        Gap(scenario="send", peer="nats", build="-", turn=2, reason="1 earlier turn failed"),
+        Gap(scenario="send", peer="cmqd", turn=2, reason="silent", is_failure=True),
+        Gap(scenario="batch", peer="beanstalkd", build="-", reason="a reserve takes a single job"),
+        Gap(peer="moto-sqs", build="-", reason="not installed"),
+    ]
+    file = results_of([row(20, turn=1)], gaps=gaps)
+
+    # cmqd has a figure of another turn.
+    assert without_figure(file, "send") == [("nats", "-", "failed: silent for 30 s")]
+    assert without_figure(file, "batch") == [("beanstalkd", "-", "a reserve takes a single job")]
+
+
 def test_a_newer_format_is_refused(tmp_path: Path):
-    write(tmp_path / "results.json", msgspec.structs.replace(results(), format=FORMAT + 1))
+    write(tmp_path / "results.json", msgspec.structs.replace(results_of([]), format=FORMAT + 1))
 
     with pytest.raises(ResultsUnreadable, match=f"format {FORMAT + 1}"):
         read(tmp_path / "results.json")

@@ -6,7 +6,6 @@ from random import Random
 import pytest
 
 from cmqd_client.consumption import (
-    ASK_AFTER_SECONDS,
     DELETE,
     GIVE_BACK,
     Action,
@@ -544,11 +543,11 @@ def handled(core: Consumption, now: float, *handles: int, is_full: bool = True) 
 def test_deletes_ride_after_a_full_receive_only() -> None:
     core = consumption(concurrency=2)
     handled(core, 0, 1, 2, is_full=False)
-    assert core.deletes_to_ride(0) is None
+    assert core.deletes_to_ride() is None
     assert core.has_unsettled
 
     handled(core, 0, 3, 4)
-    batch = core.deletes_to_ride(0)
+    batch = core.deletes_to_ride()
 
     assert batch is not None
     assert [lease.handle for lease in batch.leases] == [1, 2, 3, 4]
@@ -558,42 +557,26 @@ def test_deletes_ride_after_a_full_receive_only() -> None:
     core.check_invariants()
 
 
-def test_deletes_in_a_receive_that_waits_are_asked_for_and_an_invalid_handle_is_a_success() -> None:
-    core = consumption(concurrency=1)
-    (lease,) = handled(core, 0, 1)
-    riding = core.deletes_to_ride(0)
+def test_the_answer_alone_decides_a_delete_that_rides_also_after_the_end_of_its_lease() -> None:
+    core = consumption(concurrency=2, lease=1.0)
+    _, failed = handled(core, 0, 1, 2)
+    riding = core.deletes_to_ride()
     assert riding is not None
-    assert core.next_batch() is None
-    assert core.examine_at == ASK_AFTER_SECONDS
-
-    due = core.examine(ASK_AFTER_SECONDS)
-    assert (due.lost, due.extend) == ([], [])
-    asked = core.next_batch()
-    assert asked is not None
-    assert asked.leases == [lease]
-    assert core.answered(asked, {1}) == []
-    core.check_invariants()
-
-    assert core.answered(riding, {1}) == [], "the answer of the receive comes late and changes nothing"
-    assert (core.statistics().deleted, core.statistics().lost) == (1, 0)
-
-
-def test_a_lease_that_ends_while_its_delete_rides_is_not_examined_again_and_again() -> None:
-    core = consumption(concurrency=1, lease=1.0)
-    handled(core, 0, 1)
-    assert core.deletes_to_ride(0.9) is not None
 
     due = core.examine(1.0)
 
-    assert (due.lost, due.extend) == ([], [])
-    assert core.examine_at == 0.9 + ASK_AFTER_SECONDS
+    assert (due.lost, due.extend, core.examine_at) == ([], [], None)
+    assert core.next_batch() is None
+    assert (core.statistics().deleted, core.statistics().ending) == (0, 2)
     core.check_invariants()
+    assert core.answered(riding, {2}) == [failed]
+    assert (core.statistics().deleted, core.statistics().lost) == (1, 1)
 
 
 def test_deletes_of_a_receive_without_an_answer_are_sent_again() -> None:
     core = consumption(concurrency=1)
     handled(core, 0, 1)
-    riding = core.deletes_to_ride(0)
+    riding = core.deletes_to_ride()
     assert riding is not None
 
     assert core.not_answered(riding, 0.1, may_have_happened=True) == []

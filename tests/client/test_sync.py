@@ -487,12 +487,15 @@ def test_handlers_run_in_threads_of_their_own(client: Client) -> None:
     orders.send_batch([Order(number, "tea") for number in range(12)])
     together = threading.Barrier(3)
     handled: list[int] = []
+    in_flight: list[int] = []
 
     @orders.consumer(concurrency=3)
     def handle(message: sync.ConsumedMessage[Order]) -> None:
         together.wait()  # ends only if three handlers run at the same time
+        in_flight.append(message.queue.attributes().in_flight)  # a handler may use the client
+        # Else two messages could be deleted before the look of the third handler.
+        together.wait()
         assert isinstance(message, sync.ConsumedMessage)
-        assert message.queue.attributes().in_flight >= 3, "a handler may use the client"
         handled.append(message.body.number)
 
     assert handle.handler.__name__ == "handle"
@@ -500,6 +503,7 @@ def test_handlers_run_in_threads_of_their_own(client: Client) -> None:
     statistics = run_until_handled(client, handle, 12)
 
     assert sorted(handled) == list(range(12))
+    assert min(in_flight) >= 3
     assert (statistics.deleted, orders.attributes().active) == (12, 0)
 
 
@@ -656,6 +660,8 @@ with connect(sys.argv[1]) as client:
             assert worker.stdin is not None
             assert worker.stdout is not None
             assert worker.stdout.readline() == "begun\n"
+            while orders.attributes().in_flight != 2:
+                pass  # the receive ahead; without its message the look below would not wait for the signal
             worker.send_signal(number)
             while orders.attributes().in_flight != 1:
                 pass  # the message that is not begun goes back first

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from cmqd.core.broker import Broker
 from cmqd.core.errors import BacklogFull, DomainError, InvalidArgument, MessageTooLarge, QueueNotFound, TooManyInFlight
+from cmqd.core.facts.queue import Queue
 from cmqd.core.limits import Limits
+from cmqd.core.operations.serving import Serving
 from cmqd.core.outcome import WAITING, HandlesDone, Outcome, ReceivedAfterDeletes
 from cmqd_segment.records import MessagesDeleted, MessagesReceived, MessagesSent
 from cmqd_types.messages import ReceivedMessage
@@ -264,6 +266,25 @@ def test_large_messages_are_shared_out_as_they_would_be_alone() -> None:
     replies = receive_all(rig, *[Receive(2)] * 6)
 
     assert [len(reply) for reply in replies] == [2] * 6
+
+
+def test_receives_that_are_served_one_by_one_are_tried_together_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = rig_with_queue(max_message_bytes=1_048_576)
+    for number in range(6):
+        rig.send(bytes([number]) * 600_000)
+    tried: list[int] = []
+    take = Serving.take
+
+    def counted(serving: Serving, queue: Queue, wanted: Sequence[int], *rest: Any) -> list[ReceivedMessage] | None:
+        tried.append(len(wanted))
+        return take(serving, queue, wanted, *rest)
+
+    monkeypatch.setattr(Serving, "take", counted)
+
+    replies = receive_all(rig, *[Receive(1)] * 6)
+
+    assert [len(reply) for reply in replies] == [1] * 6
+    assert tried == [6, 1, 1, 1, 1, 1]
 
 
 def test_a_queue_that_is_not_there_is_told_once() -> None:

@@ -1,12 +1,14 @@
 """The memory that clients may make the broker hold: the dropped connections, and the time of a drop."""
 
+import gc
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cmqd.core.limits import Limits
-from cmqd.server.memory_budget import MemoryBudget, default_budget_bytes
+from cmqd.server.memory_budget import LEAST_BYTES, MemoryBudget, default_budget_bytes
 from cmqd.settings import LEAST_MEMORY_BUDGET_BYTES
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
@@ -173,6 +175,30 @@ async def test_a_broken_connection_holds_nothing_and_its_frame_is_freed(rig: Ser
     rig.server.budget.check_invariants()
 
 
+async def test_a_flood_of_unfinished_frames_leaves_no_bytes_with_its_connections(rig: ServerRig) -> None:
+    clients = [await rig.client() for _ in range(20)]
+    # The server runs without a collector.
+    gc.disable()
+    tracemalloc.start()
+    try:
+        for client in clients:
+            send_unfinished(client, 200_000)
+            await rig.turn(20)
+            for size in (100_000, 10_000, 256_000, 500_000):
+                client.connection.data_received(bytes(size))
+                await rig.turn(20)
+        flood_bytes, _ = tracemalloc.get_traced_memory()
+        for client in clients:
+            client.transport.lose()
+        left_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+        gc.enable()
+
+    assert flood_bytes > 20 * MIB
+    assert left_bytes < LEAST_BYTES * len(clients) // 4
+
+
 async def test_unread_replies_over_the_budget_cost_the_connection_and_their_messages_come_back(tmp_path: Path) -> None:
     rig = await a_rig(tmp_path, 3 * MIB)
     slow, other = await rig.client(), await rig.client()
@@ -302,3 +328,63 @@ async def test_small_replies_at_the_gate_are_not_counted(rig: ServerRig) -> None
     rig.log.let_go()
     await client.settle()
     assert receiving in client.replies
+
+
+async def park_receives(rig: ServerRig, count: int) -> RigClient:
+    """Let a client park receives with 256 handles each, behind a receive with a lease that is not durable."""
+    client = await rig.client()
+    await client.expect(wire.QueueInfo, wire.CreateQueue, "jobs", {})
+    await client.send("jobs", b"x")
+    rig.log.hold()
+    client.begin(wire.ReceiveMessages(client.next_id(), "jobs", 1, 0, 60_000))
+    await rig.turn()
+    for _ in range(count):
+        handles = list(range(2**63, 2**63 + 256))
+        client.begin(wire.ReceiveMessages(client.next_id(), "jobs", 1, 0, None, handles))
+        await rig.turn()
+    return client
+
+
+async def test_parked_receives_count_with_their_handles_until_they_begin(tmp_path: Path) -> None:
+    rig = await ServerRig.make(tmp_path, max_unread_receives=1)
+    client = await park_receives(rig, 100)
+    handles_bytes = 9 * 256
+
+    held_bytes = rig.server.budget.held_bytes
+    # As on the wire, and never late by more than the bytes that no budget counts.
+    assert 100 * handles_bytes - LEAST_BYTES < held_bytes < 101 * handles_bytes
+    rig.log.let_go()
+    await client.settle()
+    await client.settle()
+
+    replies = [reply for reply in client.replies.values() if isinstance(reply, wire.MessagesReceived)]
+    assert [len(reply.failures or ()) for reply in replies if reply.failures is not None] == [256] * 100
+    assert rig.server.budget.held_bytes == 0
+    rig.check()
+    rig.close()
+
+
+async def test_parked_receives_over_the_budget_cost_the_connection(tmp_path: Path) -> None:
+    rig = await ServerRig.make(tmp_path, max_unread_receives=1)
+    rig.server.budget.total_bytes = 2 * LEAST_BYTES
+    client = await park_receives(rig, 100)
+    client.read()
+
+    assert client.ended is not None
+    assert client.ended.code == ErrorCode.BUSY
+    assert rig.server.budget.held_bytes == 0
+    rig.check()
+    rig.close()
+
+
+async def test_cancelled_receives_are_no_longer_parked(tmp_path: Path) -> None:
+    rig = await ServerRig.make(tmp_path, max_unread_receives=1)
+    client = await park_receives(rig, 40)
+    parked: Any = client.connection._parked  # type: ignore[attr-defined]
+    assert (len(parked), parked.stored_bytes > 40 * 9 * 256) == (40, True)
+
+    for request_id in range(4, 44):
+        client.cancel(request_id)
+
+    assert (len(parked), parked.stored_bytes) == (0, 0)
+    rig.close()

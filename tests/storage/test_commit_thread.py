@@ -8,19 +8,24 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from threading import Event
+from threading import Event, current_thread
 
 import pytest
 
 from cmqd.log.errors import LogFailed
-from cmqd.storage import ipc, writer
+from cmqd.log.values import Durability
+from cmqd.storage import disk_space, ipc, writer
 from cmqd.storage.process_log import StorageProcessLog
-from cmqd.storage.segment import Committed, LogRow, WritableSegment
+from cmqd.storage.sealer import truncate_wal
+from cmqd.storage.segment import LogRow, WritableSegment, create_segment
+from cmqd.storage.wal_gauge import WalGauge
 from cmqd_segment.manifest import SourceName, read_manifest
+from cmqd_segment.rows import encode_queues
 from cmqd_segment.schema import open_read_only
 from support.eventually import eventually
 from support.full_disk import Broker, StartBroker
-from support.log_rig import LogRig, checkpoint_parts, settings_for
+from support.log_rig import NOW_MS, LogRig, checkpoint_parts, settings_for
+from support.wals import end_of_frames
 
 
 class HeldCommit:
@@ -34,11 +39,11 @@ class HeldCommit:
         self._may_go_on = Event()
         self._segment.insert = self._hold  # pyright: ignore[reportAttributeAccessIssue]
 
-    def _hold(self, rows: Sequence[LogRow]) -> Committed:
-        committed = self._insert(rows)
+    def _hold(self, rows: Sequence[LogRow]) -> int:
+        fsync_us = self._insert(rows)
         self._loop.call_soon_threadsafe(self._begun.set)
         self._may_go_on.wait()
-        return committed
+        return fsync_us
 
     async def begun(self) -> None:
         """Wait until the commit is under way."""
@@ -52,7 +57,12 @@ class HeldCommit:
 
 def lsns_in(folder: Path) -> list[int]:
     """The rows of the first segment, after the end of the service."""
-    with closing(open_read_only(folder / "segments" / "00000001.db", sealed=False)) as raw:
+    return lsns_in_file(folder / "segments" / "00000001.db")
+
+
+def lsns_in_file(path: Path) -> list[int]:
+    """The rows of a segment."""
+    with closing(open_read_only(path, sealed=False)) as raw:
         return [lsn for (lsn,) in raw.execute("SELECT lsn FROM log")]
 
 
@@ -369,7 +379,7 @@ async def test_a_commit_without_room_for_its_index_is_repeated_in_its_own_segmen
     insert = first.insert
     attempts = 0
 
-    def without_room(_rows: Sequence[LogRow]) -> Committed:
+    def without_room(_rows: Sequence[LogRow]) -> int:
         nonlocal attempts
         attempts += 1
         error = sqlite3.OperationalError("disk I/O error")
@@ -404,7 +414,7 @@ async def test_a_row_that_two_segments_have_is_recovered_once(
     def never(_segment: WritableSegment) -> None:
         pass
 
-    def stored_all_the_same(rows: Sequence[LogRow]) -> Committed:
+    def stored_all_the_same(rows: Sequence[LogRow]) -> int:
         insert(rows)
         error = sqlite3.OperationalError("full")
         error.sqlite_errorcode = sqlite3.SQLITE_FULL
@@ -463,3 +473,93 @@ async def test_an_answer_after_a_failure_is_not_reported(start: StartBroker, hel
 
     assert rig.durable == []
     assert broker.process.service.log.durable.value == 1
+
+
+async def test_commits_share_a_read_transaction_that_ends_before_the_wal_is_emptied(tmp_path: Path) -> None:
+    segment = await create_segment(1, tmp_path / "00000001.db", Durability.OS, 0)
+    rows = [LogRow(lsn, 0, 0, b"", b"", b"row") for lsn in range(1, 203)]
+
+    segment.insert(rows[:1])
+    segment.insert(rows[1:201])
+
+    with pytest.raises(sqlite3.OperationalError, match="locked"):
+        segment.connection.raw.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    with closing(open_read_only(segment.path, sealed=False)) as reader:
+        assert reader.execute("SELECT count(*) FROM log").fetchone() == (201,)
+        segment.insert(rows[201:])
+        assert reader.execute("SELECT count(*) FROM log").fetchone() == (202,)
+    assert await segment.connection.run(truncate_wal, segment)
+    assert segment.wal_bytes == 0
+    segment.insert([LogRow(203, 0, 0, b"", b"", b"row")])
+    assert segment.wal_bytes == end_of_frames(Path(f"{segment.path}-wal")) > 0
+    await segment.close()
+    assert lsns_in_file(segment.path) == list(range(1, 204))
+
+
+async def test_the_wal_is_measured_seldom_and_a_full_segment_ends_with_the_commit_that_fills_it(
+    start: StartBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    segment_bytes = 1 << 20
+    broker = await start(segment_bytes=segment_bytes, durability=Durability.OS)
+    rig, log = broker.rig, broker.process.service.log
+    used_bytes = WalGauge.used_bytes
+    measurements = 0
+
+    def counted(gauge: WalGauge) -> int:
+        nonlocal measurements
+        measurements += current_thread().name == "commits"
+        return used_bytes(gauge)
+
+    monkeypatch.setattr(WalGauge, "used_bytes", counted)
+    first = log.writer.active
+    position = 0
+    while log.writer.active is first:
+        await rig.store(1, position, 1, 300)
+        position += 1
+
+    commits = first.last_lsn
+    assert 1 < measurements < commits // 2
+    assert segment_bytes <= first.wal_bytes < segment_bytes + 64 * 1024
+
+
+async def test_free_space_is_measured_sooner_as_soon_as_the_disk_has_little_of_it(
+    start: StartBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = await start(durability=Durability.OS)
+    rig, log = broker.rig, broker.process.service.log
+    least_bytes, greatest_bytes = disk_space.MEASURE_AFTER_BYTES
+    # The timer stands still: the growth of the WAL alone brings measurements.
+    monkeypatch.setattr(log.space, "measure", lambda: None)
+    log.space.measure_after_bytes = greatest_bytes
+    await rig.store(1, 0, 1, 300)
+    log.space.measure_after_bytes = least_bytes
+    measurements = 0
+
+    def measured() -> None:
+        nonlocal measurements
+        measurements += 1
+
+    monkeypatch.setattr(log.writer, "_on_grown", measured)
+    before = log.writer.active.wal_bytes
+    position = 1
+    while log.writer.active.wal_bytes < before + 2 * least_bytes:
+        await rig.store(1, position, 1, 50_000)
+        position += 1
+
+    assert measurements
+
+
+@pytest.mark.parametrize(("rows", "queues"), [(1, 20_000), (5000, 0)])
+async def test_the_estimate_of_a_commit_is_not_below_its_growth(
+    start: StartBroker, monkeypatch: pytest.MonkeyPatch, rows: int, queues: int
+) -> None:
+    broker = await start(durability=Durability.OS)
+    log_writer = broker.process.service.log.writer
+    active = log_writer.active
+    summary = encode_queues([(queue_id, 1 << 40, (1 << 40) + 1, 1) for queue_id in range(1 << 20, (1 << 20) + queues)])
+    before = active.wal_bytes
+
+    log_writer.make_durable([LogRow(lsn, NOW_MS, 0, summary, b"twelve bytes", b"") for lsn in range(1, rows + 1)])
+
+    grown = active.wal_bytes - before
+    assert log_writer._estimated >= grown > writer.GROWTH_OF_COMMIT  # pyright: ignore[reportPrivateUsage]

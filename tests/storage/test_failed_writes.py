@@ -3,6 +3,7 @@
 import asyncio
 import sqlite3
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -47,26 +48,29 @@ async def test_a_batch_is_not_reported_before_its_commit_returned(start: StartBr
     rig = broker.rig
     writer = broker.process.service.log.writer
     raw_insert = writer.active.insert
-    may_return = asyncio.Event()
+    may_return = Event()
     loop = asyncio.get_running_loop()
     committed = asyncio.Event()
 
     def insert_and_wait(rows: object) -> object:
         done = raw_insert(rows)  # pyright: ignore[reportArgumentType]
         loop.call_soon_threadsafe(committed.set)
-        asyncio.run_coroutine_threadsafe(may_return.wait(), loop).result()
+        may_return.wait()
         return done
 
     writer.active.insert = insert_and_wait  # pyright: ignore[reportAttributeAccessIssue]
-    rig.send(1, 0, 1)
-    rig.log.flush()
-    await committed.wait()
-    rig.send(1, 1, 1)
-    rig.log.flush()
-    await rig.page(1, [0, 0])
+    try:
+        rig.send(1, 0, 1)
+        rig.log.flush()
+        await committed.wait()
+        rig.send(1, 1, 1)
+        rig.log.flush()
+        await rig.page(1, [0, 0])
 
-    assert rig.durable == []
-    may_return.set()
+        assert rig.durable == []
+    finally:
+        # After a failure too: the end of the broker waits for its commit.
+        may_return.set()
     await rig.until(lambda: rig.durable[-1:] == [2])
 
 

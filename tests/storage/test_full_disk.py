@@ -10,6 +10,7 @@ from msgspec import structs
 from cmqd.log.values import Durability
 from cmqd.storage.data_folder import Disk
 from cmqd.storage.disk_space import SEAL_MARGIN_BYTES
+from cmqd.storage.sealer import Sealer
 from cmqd_segment.manifest import SegmentState
 from cmqd_segment.schema import open_read_only
 from support.eventually import eventually
@@ -274,3 +275,26 @@ async def test_a_segment_too_large_for_the_room_left_holds_up_no_other_seal_and_
     await rig.checkpoint()
     assert await rig.log.drop_segments([large.number], 0) == [large.number]
     assert not (folder / "segments" / "00000001.db-wal").exists()
+
+
+@pytest.mark.parametrize("turns", range(4))
+async def test_a_sealer_without_room_ends_although_a_segment_is_submitted_at_that_moment(
+    start: StartBroker, turns: int
+) -> None:
+    broker = await start()
+    log = broker.process.service.log
+    active = log.writer.active
+    sealer = Sealer(log.catalog, log.pager, lambda _file: None, lambda _segment: False, lambda _wanted: None)
+    sealer.submit(active)
+    sealing = asyncio.create_task(sealer.run())
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+    sealer.submit(active)
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    sealing.cancel()
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+    assert sealing.cancelled()

@@ -33,8 +33,8 @@ async def segment_with(folder: Path, rows: int) -> WritableSegment:
         builder.add([record], encode_records([record]), bodies, sum(map(len, bodies)), NOW_MS)
         row = builder.close()
         log_rows.append(LogRow(lsn, row.time_ms, row.messages, row.queues, row.meta, row.data))
-    committed = await segment.connection.run(segment.insert, log_rows)
-    segment.committed(log_rows, committed.wal_bytes)
+    await segment.connection.run(segment.insert, log_rows)
+    segment.committed(log_rows)
     return segment
 
 

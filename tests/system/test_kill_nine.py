@@ -103,14 +103,18 @@ class Rounds:
         self._workers: list[Worker] = [
             *(producer.work for producer in self._numbered),
             *(Producer(f"plain-{n}", self._seed(), 0.01).work for n in range(2)),
-            *(Consumer(queue, self._seed()).work for queue in (MAIN, MAIN, DELAYED, DELAYED)),
+            *(
+                Consumer(queue, self._seed(), acknowledges=acknowledges).work
+                for queue in (MAIN, DELAYED)
+                for acknowledges in (False, True)
+            ),
             self._owner.work,
             *(producer.work for producer in self._dedup),
             Publisher("publish", self._seed(), 0.1).work,
             Troublemaker(self._seed()).work,
             Watcher().work,
             Weeder(self._seed()).work,
-            *(Consumer(queue, self._seed(), 0.02).work for queue in (APPLES, PEARS, STRICT)),
+            *(Consumer(queue, self._seed(), 0.02, acknowledges=True).work for queue in (APPLES, PEARS, STRICT)),
             Consumer(FICKLE, self._seed(), 0.1).work,
             *(TransactionalProducer(f"half-{n}", self._seed(), books, 0.03).work for n in range(2)),
             *(Checker(self._seed(), books).work for _ in range(2)),
@@ -125,7 +129,7 @@ class Rounds:
         # The backlog grows for some rounds, beyond what the broker keeps in memory, and pins its segments; then it
         # is consumed for some, so that segments are dropped.
         self._slow: Worker = Consumer(BACKLOG, self._seed(), pause_seconds=0.15).work
-        self._fast: list[Worker] = [Consumer(BACKLOG, self._seed()).work for _ in range(3)]
+        self._fast: list[Worker] = [Consumer(BACKLOG, self._seed(), acknowledges=n > 0).work for n in range(3)]
 
     def _seed(self) -> int:
         return self._chance.getrandbits(32)
@@ -227,6 +231,8 @@ def shortfalls(history: History) -> list[str]:
         "unknown outcomes": sum(not one.done and one.possible for one in history.operations),
         "receives": counts.get("Receive done", 0),
         "deletes": counts.get("Delete done", 0),
+        "deletes in receives": counts.get("Acknowledge done", 0),
+        "deletes in receives without an answer": counts.get("Acknowledge unknown", 0),
         "deliveries again": sum(delivery.receive_count > 1 for delivery in deliveries),
         "dead letters": reasons["receives"],
         "rejected messages": reasons["rejected"],

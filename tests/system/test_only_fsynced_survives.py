@@ -22,7 +22,6 @@ from support.crash.power import (
     SMALL_SEGMENTS,
     choose_cut,
     new_history,
-    rebuild,
     traced_life,
     violations_after_restart,
 )
@@ -39,27 +38,24 @@ async def test_acknowledged_messages_survive_on_fsynced_data_alone(tmp_path: Pat
     print(f"CMQD_POWER_SEED={SEED}")
     chance = random.Random(SEED)
     history = new_history()
-    life = tmp_path / "life-0"
-    life.mkdir()
+    folder = tmp_path / "life-0"
     failures = 0
     for generation in range(LIVES):
-        events, begin = await traced_life(life, endpoints, history, SMALL_SEGMENTS, f"life-{generation}", chance)
+        life = await traced_life(
+            folder, endpoints, SMALL_SEGMENTS, history=history, generation=f"life-{generation}", chance=chance
+        )
         for side in range(FAILURES // LIVES):
             unsynced = UNSYNCED[failures % len(UNSYNCED)]
-            cut = choose_cut(events, begin, chance)
-            rebuilt = tmp_path / f"rebuilt-{generation}-{side}"
-            rebuild(rebuilt, events[:cut], unsynced, chance)
-            so_far = history.until(events[cut].at_ns)
-            violations = await violations_after_restart(rebuilt, endpoints, so_far, SMALL_SEGMENTS)
+            cut = choose_cut(life)
+            violations = await life.violations(tmp_path / f"rebuilt-{generation}-{side}", cut, unsynced)
             told = "\n".join(map(str, violations[:20]))
-            assert not violations, f"seed {SEED}, life {generation}, cut {cut} of {len(events)}, {unsynced}\n{told}"
+            case = f"seed {SEED}, life {generation}, cut {cut} of {len(life.events)}, {unsynced}"
+            assert not violations, f"{case}\n{told}"
             failures += 1
         # The next life begins on the folder after a power failure of this life.
-        cut = choose_cut(events, begin, chance)
-        life = tmp_path / f"life-{generation + 1}"
-        rebuild(life, events[:cut], Unsynced.SCRAMBLED, chance)
-        history = history.until(events[cut].at_ns)
-    violations = await violations_after_restart(life, endpoints, history, SMALL_SEGMENTS)
+        folder = tmp_path / f"life-{generation + 1}"
+        history = life.cut(folder, choose_cut(life), Unsynced.SCRAMBLED)
+    violations = await violations_after_restart(folder, endpoints, history, SMALL_SEGMENTS)
     told = "\n".join(map(str, violations[:20]))
     assert not violations, f"seed {SEED}, after all lives\n{told}"
     assert sum(send.done for send in history.of_kind(Send)) > 100

@@ -14,7 +14,7 @@ from cmqd.storage.wal_filling import CHUNK_BYTES
 from cmqd_segment.manifest import MANIFEST_NAME
 from support.crash.disk import Unsynced, disk_after
 from support.crash.load_topics import PUSH_FLAGS, Endpoints
-from support.crash.power import SEED, new_history, rebuild, traced_life, violations_after_restart
+from support.crash.power import SEED, traced_life
 from support.crash.trace import (
     AnyEvent,
     FolderSynced,
@@ -87,24 +87,16 @@ def cuts_around_fills(events: Sequence[AnyEvent], chance: random.Random) -> list
 async def test_answered_messages_survive_a_power_failure_at_every_step_of_a_fill(
     tmp_path: Path, endpoints: Endpoints
 ) -> None:
-    chance = random.Random(SEED)
-    history = new_history()
-    life = tmp_path / "life"
-    life.mkdir()
-    events, _ = await traced_life(
-        life, endpoints, history, FLAGS, "life", chance, until=lambda: is_filled_and_used(life)
-    )
+    folder = tmp_path / "life"
+    life = await traced_life(folder, endpoints, FLAGS, until=lambda: is_filled_and_used(folder))
     kinds = (Unsynced.SCRAMBLED, Unsynced.DROPPED, Unsynced.SCRAMBLED, Unsynced.KEPT)
-    for number, cut in enumerate(cuts_around_fills(events, chance)):
+    for number, cut in enumerate(cuts_around_fills(life.events, life.chance)):
         unsynced = kinds[number % len(kinds)]
-        rebuilt = tmp_path / f"rebuilt-{number}"
-        rebuild(rebuilt, events[:cut], unsynced, chance)
 
-        so_far = history.until(events[cut].at_ns)
-        violations = await violations_after_restart(rebuilt, endpoints, so_far, FLAGS)
+        violations = await life.violations(tmp_path / f"rebuilt-{number}", cut, unsynced)
 
         told = "\n".join(map(str, violations[:20]))
-        assert not violations, f"seed {SEED}, cut {cut} of {len(events)}, {unsynced}\n{told}"
+        assert not violations, f"seed {SEED}, cut {cut} of {len(life.events)}, {unsynced}\n{told}"
 
 
 WRITER = """

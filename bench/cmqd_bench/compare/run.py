@@ -33,7 +33,7 @@ def to_text(plan: Plan, base_commit: str, turns: Turns, comparisons: Sequence[Co
     """Return the table for people; lines that differ are marked by their verdicts."""
     lines = [f"  {'benchmark':<56} {'base us':>9} {'new us':>9} {'ratio':>6}  {'spread':<13} verdict"]
     lines += [
-        f"  {each.name:<56} {each.base_ns / 1000:>9.3f} {each.new_ns / 1000:>9.3f} {each.ratio:>6.3f}"
+        f"  {each.name:<56} {each.base / 1000:>9.3f} {each.new / 1000:>9.3f} {each.ratio:>6.3f}"
         f"  {each.low:.3f} - {each.high:.3f} {each.verdict}"
         for each in comparisons
     ]

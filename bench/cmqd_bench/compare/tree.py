@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -44,6 +45,22 @@ def checked_out(revision: str) -> Generator[tuple[Path, str]]:
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         _git("worktree", "prune")
+
+
+class WrongProduct(Exception):
+    """A tree's environment imports another installation."""
+
+
+def check_product(tree: Path) -> None:
+    """Check that processes with the environment of a tree import the product of the tree.
+
+    Raises:
+        WrongProduct: they import another product, or none.
+    """
+    command = [sys.executable, "-P", "-c", "import cmqd; print(cmqd.__file__)"]
+    done = subprocess.run(command, env=environment(tree, 1), capture_output=True, text=True, check=False)
+    if not done.stdout or not Path(done.stdout.strip()).resolve().is_relative_to(tree.resolve()):
+        raise WrongProduct(f"{tree} was to be measured, but a process imported {done.stdout or done.stderr}")
 
 
 def environment(tree: Path, hash_seed: int) -> dict[str, str]:

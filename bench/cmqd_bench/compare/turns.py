@@ -136,9 +136,9 @@ class Turns:
             base = stack.enter_context(Child(self._base, self.count))
             new = stack.enter_context(Child(self._new, self.count))
             if chosen is None:
-                wanted = [name for name in new.names if self._filter in name]
-                chosen = [name for name in wanted if name in base.names]
-                self.only_new = [name for name in wanted if name not in base.names]
+                own = [name for name in new.names if self._filter in name]
+                chosen = [name for name in own if name in base.names]
+                self.only_new = [name for name in own if name not in base.names]
                 self.only_base = [name for name in base.names if self._filter in name and name not in new.names]
             for name, pair in one_turn(base, new, chosen, base_first=self.count % 2 == 1).items():
                 self._times.setdefault(name, []).append(pair)

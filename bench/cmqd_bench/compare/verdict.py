@@ -1,4 +1,4 @@
-"""The verdict on a benchmark: the ratio of the new time to the base's, over several turns.
+"""The verdict on a benchmark: the ratio of the new figure to the base's, over several turns.
 
 A ratio is taken within a turn, in which both trees are measured in alternation, so a slow minute of the machine meets
 both. A difference counts only if it is larger than the tolerance and if all turns but one agree about its direction:
@@ -12,6 +12,8 @@ from statistics import median
 
 TOLERANCE = 0.05
 """A smaller difference of the medians is no difference."""
+MIN_TURNS_OF_VERDICT = 3
+"""Fewer turns agree by chance too often: a difference stays unclear."""
 TURNS_WITH_OUTLIER = 5
 """With this many turns the lowest and the highest ratio are left out of the spread."""
 
@@ -23,7 +25,7 @@ class Verdict(StrEnum):
     SAME = "same"
     SLOWER = "SLOWER"
     UNCLEAR = "unclear"
-    """The median differs by more than the tolerance, but the turns disagree about the direction."""
+    """The median differs by more than the tolerance, but the turns disagree about the direction, or are too few."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +33,9 @@ class Comparison:
     """A benchmark of both trees."""
 
     name: str
-    base_ns: float
-    """Median of the turns."""
-    new_ns: float
+    base: float
+    """Median of the turns; nanoseconds of a micro benchmark."""
+    new: float
     ratio: float
     """Median of the ratios of the turns: above 1 the new tree needs more time."""
     low: float
@@ -52,16 +54,19 @@ def judge(ratio: float, low: float, high: float, tolerance: float) -> Verdict:
 
 
 def compare(name: str, turns: Sequence[tuple[float, float]], tolerance: float = TOLERANCE) -> Comparison:
-    """Compare the times of a benchmark; ``turns`` has (base, new) in nanoseconds, at least one pair."""
+    """Compare the figures of a benchmark; ``turns`` has (base, new), at least one pair."""
     ratios = sorted(new / base for base, new in turns)
     spread = ratios[1:-1] if len(ratios) >= TURNS_WITH_OUTLIER else ratios
     ratio, low, high = median(ratios), spread[0], spread[-1]
+    verdict = judge(ratio, low, high, tolerance)
+    if verdict is not Verdict.SAME and len(ratios) < MIN_TURNS_OF_VERDICT:
+        verdict = Verdict.UNCLEAR
     return Comparison(
         name=name,
-        base_ns=median(base for base, _ in turns),
-        new_ns=median(new for _, new in turns),
+        base=median(base for base, _ in turns),
+        new=median(new for _, new in turns),
         ratio=ratio,
         low=low,
         high=high,
-        verdict=judge(ratio, low, high, tolerance),
+        verdict=verdict,
     )

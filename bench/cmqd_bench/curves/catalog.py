@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cmqd_bench.curves import loads
-from cmqd_bench.curves.loads import Load
+from cmqd_bench.curves.loads import Prepare
 from cmqd_bench.results import Scenario
 
 FIXED_COST_BYTES = 8_192
@@ -18,8 +18,8 @@ class Curve:
     scenario: Scenario
     steps: Sequence[int]
     quick_steps: Sequence[int]
-    load: Load
-    """Starts the load of a step."""
+    prepare: Prepare
+    """Prepares the load of a step."""
     max_turns: int = 100
     """Largest number of turns: a curve with steps of minutes is not repeated."""
     room: Callable[[int], int] = lambda step: 1 << 30
@@ -81,8 +81,8 @@ CURVES: Mapping[str, Curve] = {
                 expected_slope=1.0,
                 fixed_cost_x=float(FIXED_COST_BYTES),
             ),
-            (16, 256, 1_024, 4_096, 16_384, 65_536, 262_144, 1_048_576),
-            (16, 4_096),
+            (32, 256, 1_024, 4_096, 16_384, 65_536, 262_144, 1_048_576),
+            (32, 4_096),
             loads.body,
             room=lambda step: (2 << 30) + 20_000 * step,
         ),
@@ -97,7 +97,7 @@ CURVES: Mapping[str, Curve] = {
         Curve(
             _scenario(
                 "rate",
-                "send and receive single messages at a fixed rate, open loop",
+                "send, receive and delete single messages at a fixed rate, open loop",
                 "messages a second",
                 is_offered_rate=True,
             ),

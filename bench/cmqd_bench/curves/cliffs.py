@@ -74,12 +74,12 @@ def find_cliffs(
         for start in costs[:index]
         if growth(start, end) > CLIMB
     ]
-    return [max(climbs, key=lambda each: each.growth)] if climbs else []
+    return [max(climbs, key=lambda climb: climb.growth)] if climbs else []
 
 
 def cliffs_of(results: Results) -> list[Cliff]:
     """Return the cliffs of all curves of a file, on the medians of the turns."""
-    found: list[Cliff] = []
+    cliffs: list[Cliff] = []
     for scenario in results.scenarios:
         if not scenario.is_curve:
             continue
@@ -94,8 +94,31 @@ def cliffs_of(results: Results) -> list[Cliff]:
             if point.is_disturbed:
                 disturbed.add(point.x)
         for (peer, build), costs in curves.items():
-            found += [
+            cliffs += [
                 replace(cliff, is_disturbed=bool({cliff.start_x, cliff.end_x} & disturbed))
                 for cliff in find_cliffs(scenario, sorted(costs), peer=peer, build=build)
             ]
-    return found
+    return cliffs
+
+
+def judgement(results: Results) -> list[str]:
+    """Return the cliffs as sentences, or a sentence about their absence, with the part of the curves that it covers.
+
+    Beside other programs a step costs more or less than alone, so disturbed steps prove no absence.
+    """
+    sentences = [f"{str(cliff).capitalize()}." for cliff in cliffs_of(results)]
+    curves = {scenario.name for scenario in results.scenarios if scenario.is_curve}
+    steps = [point for point in points(results.rows) if point.scenario in curves]
+    disturbed = sum(step.is_disturbed for step in steps)
+    if disturbed == len(steps):
+        sentences.append("No step can be judged: other programs used the machine beside each." if steps else "No step.")
+    elif disturbed:
+        nothing = "" if sentences else "No cliff was found, but "
+        share = f"{disturbed} of {len(steps)} steps cannot be judged: other programs used the machine beside them."
+        sentences.append(f"{nothing}{share}")
+    elif not sentences:
+        sentences.append("No cliff was found.")
+    lacking = {(gap.scenario, gap.x) for gap in results.gaps} - {(step.scenario, step.x) for step in steps}
+    if lacking:
+        sentences.append(f"{len(lacking)} steps were not measured.")
+    return sentences

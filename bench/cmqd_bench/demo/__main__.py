@@ -4,10 +4,8 @@ Exit code 0 if the proof holds, 1 if a check fails or the demo could not finish,
 """
 
 import argparse
-import signal
 import sys
 from pathlib import Path
-from types import FrameType
 
 from rich.console import Console
 
@@ -16,6 +14,7 @@ from cmqd_bench.demo import kill
 from cmqd_bench.demo.input import SourceError, json_lines, repository_source
 from cmqd_bench.machine import ConditionsError
 from cmqd_bench.options import whole
+from cmqd_bench.termination import treat_sigterm_like_ctrl_c
 from cmqd_client import CmqError
 from pyspark_cmqd.errors import CmqdSourceError
 
@@ -43,7 +42,7 @@ def main() -> int:
     parser = build_parser()
     arguments = parser.parse_args()
     console = Console(highlight=False)
-    signal.signal(signal.SIGTERM, _terminate)
+    treat_sigterm_like_ctrl_c()
     try:
         if arguments.console:
             from cmqd_bench.demo.console import run_demo as run_shop
@@ -69,11 +68,6 @@ def main() -> int:
         # Ctrl-C is the only end of the shop.
         return HELD if arguments.console else INTERRUPTED
     return HELD if holds else BROKEN
-
-
-def _terminate(_number: int, _frame: FrameType | None) -> None:
-    """Treat SIGTERM like Ctrl-C, so that child processes end, too."""
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

@@ -7,14 +7,17 @@ visible as gains; each work; the curves; the peers; the data.
 import base64
 from collections.abc import Sequence
 from html import escape
+from statistics import median
 
-from cmqd_bench.curves.cliffs import cliffs_of
-from cmqd_bench.page.findings import RATE, compared, disturbed_share, summary, works
+from cmqd_bench.curves.cliffs import judgement
+from cmqd_bench.page.findings import RATE, compared, disturbed_share, gaps_told, remarks, summary, works
 from cmqd_bench.page.plots import Plot, colours, curve_plots, open_loop, ratios, titles
 from cmqd_bench.page.svg import COLOURS, DARK, LIGHT
 from cmqd_bench.page.tables import Table, curve_table, figure, number, overview_table, peers_table, times, turns_text
 from cmqd_bench.results import CMQD, REFERENCE_PEER, Results, Scenario, to_json
 
+FAR_ABOVE, CUT = 8.0, "▸"
+"""A bar above so many times the median is cut, and marked."""
 MANY_DISTURBED = 0.2
 """Above this share of disturbed rows the page warns at the top."""
 
@@ -47,7 +50,7 @@ a{color:var(--c0)}
 .grid{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,420px),1fr));gap:2rem 2rem;margin-top:1rem}
 figure{margin:0;min-width:0}
 figure svg{display:block;width:100%;height:auto;margin-top:.3rem}
-.wide svg{max-width:600px}
+.wide svg{max-width:760px}
 .legend{display:flex;flex-wrap:wrap;gap:.15rem 1rem;margin:.3rem 0;padding:0;list-style:none;font-size:.88rem}
 .legend i{display:inline-block;width:.75em;height:.75em;border-radius:50%;margin-right:.4em}
 .bars{display:grid;grid-template-columns:minmax(0,1fr);gap:.45rem;margin:.5rem 0}
@@ -139,9 +142,22 @@ def _warning(results: Results) -> str:
     )
 
 
-def _bar_list(caption: str, bars: Sequence[tuple[str, str, float, int]]) -> str:
-    """Return bars: name, figure, value and colour of each."""
-    highest = max((value for _, _, value, _ in bars), default=0.0) or 1.0
+def _bar_list(caption: str, bars: Sequence[tuple[str, str, float, int]], *, cuts: bool = True) -> str:
+    """Return bars: name, figure, value and colour of each.
+
+    With ``cuts`` a bar far above the others is cut, and says so: at the scale of a test double's cost all brokers would
+    look the same.
+    """
+    values = [value for _, _, value, _ in bars]
+    far = FAR_ABOVE * median(values) if values and cuts else float("inf")
+    highest = max((value for value in values if value <= far), default=0.0) or 1.0
+    cut = [value > far for value in values]
+    if any(cut):
+        caption += f"; {CUT} = the bar is cut"
+    bars = [
+        (name, f"{shown} {CUT}" if is_cut else shown, min(value, highest), colour)
+        for (name, shown, value, colour), is_cut in zip(bars, cut, strict=True)
+    ]
     items = "".join(
         f'<div class="bar"><div class="text"><span>{escape(name)}</span><b>{escape(shown)}</b></div>'
         f'<div class="track"><i style="width:{max(0.5, 100 * value / highest):.1f}%;'
@@ -168,6 +184,7 @@ def _bars(results: Results, scenario: Scenario) -> str:
         first = _bar_list(
             "messages a second, longer is better",
             [(names[each.name], f"{figure(each.rate)}/s", each.rate.median, colour[each.name]) for each in entries],
+            cuts=False,
         )
     second = _bar_list(
         "CPU per message, shorter is better",
@@ -247,21 +264,26 @@ def _peers_part(results: Results, conditions: str) -> str:
         f"<li><b>{escape(peer.title)}</b> {escape(peer.version)}: {escape(peer.durability)}</li>"
         for peer in results.peers
     )
-    remarks = dict.fromkeys(f"{names.get(row.peer, row.peer)}: {row.remark}" for row in results.rows if row.remark)
-    told = "".join(f"<li>{escape(remark)}</li>" for remark in remarks)
+    told = "".join(f"<li>{escape(remark)}</li>" for remark in remarks(results))
     parts.append(f'<h3>Versions and durability</h3><ul class="plain">{durability}{told}</ul>')
+    parts.append(_listed("Figures that are missing", gaps_told(results)))
     return "".join(parts)
 
 
+def _listed(heading: str, sentences: Sequence[str]) -> str:
+    """Return a list with its heading; empty without sentences."""
+    items = "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences)
+    return f'<h3>{heading}</h3><ul class="plain">{items}</ul>' if items else ""
+
+
 def _curves_part(results: Results, conditions: str) -> str:
-    cliffs = cliffs_of(results)
-    told = "".join(f"<li>{escape(str(cliff))}</li>" for cliff in cliffs)
-    found = f'<ul class="plain">{told}</ul>' if cliffs else '<p class="muted">No cliff was found.</p>'
+    judged = "".join(f"<li>{escape(sentence)}</li>" for sentence in judgement(results))
+    gaps = _listed("Steps that were not measured", gaps_told(results))
     return (
         f'<h2 id="curves">Scale curves</h2>{conditions}'
         '<p class="muted">One quantity grows while the rest stays. A cliff is a step that costs more than 1.5 times the'
         " expected cost, or a climb to more than 2 times; a cliff is a defect.</p>"
-        f"{_warning(results)}{found}{_plots(curve_plots(results))}"
+        f'{_warning(results)}<ul class="plain">{judged}</ul>{_plots(curve_plots(results))}{gaps}'
     )
 
 

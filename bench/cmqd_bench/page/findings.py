@@ -1,16 +1,18 @@
 """The meaning of the measurements: where cmqd needs less than the reference peer, and where more."""
 
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from cmqd_bench.peers.works import TABLE_RATE
 from cmqd_bench.results import CMQD, KEPT_RATE, REFERENCE_PEER, Point, Results, Row, Scenario, Spread, points, ratio
 
 RATE = re.compile(r"rate-(\d+)$")
 """Works of an open loop are named by their rate."""
-TABLE_RATE = 2_000
-"""The rate that is a row of the table; further rates are points of the plot of latency over rate."""
+FEW_WORKS = 3
+"""More works than these are not listed by their titles."""
 EVEN = 0.03
 """Ratios this close to 1 are no difference: two runs of the same code differ as much."""
 
@@ -58,9 +60,14 @@ def is_overload(scenario: Scenario, point: Point) -> bool:
     return bool(match) and _spread(point, lambda row: row.rate).median < KEPT_RATE * int(match[1])
 
 
-def name_of(point: Point) -> str:
+def peer_name(peer: str, build: str) -> str:
     """Return the key of a line in a plot: the peer, and the build of cmqd that is not the pure code."""
-    return point.peer if point.build in ("", "-", "pure") else f"{point.peer} ({point.build})"
+    return peer if build in ("", "-", "pure") else f"{peer} ({build})"
+
+
+def name_of(point: Point) -> str:
+    """Return the key of a line in a plot."""
+    return peer_name(point.peer, point.build)
 
 
 def cpu_us(row: Row) -> float:
@@ -74,26 +81,37 @@ def p50_ms(row: Row) -> float | None:
 
 
 def _spread(point: Point, figure: Callable[[Row], float | None]) -> Spread:
-    found = point.spread(figure)
-    assert found is not None  # rate and CPU are in each row
-    return found
+    values = point.spread(figure)
+    assert values is not None  # rate and CPU are in each row
+    return values
 
 
 def compared(results: Results, scenario: Scenario) -> list[Comparison]:
-    """Return the points of a scenario beside the reference; cmqd first, then the reference, then the other peers."""
+    """Return the points of a scenario beside the reference; cmqd first, then the reference, then the other peers.
+
+    A peer with as many failed turns as measured turns has no ratio; a reference that failed so gives none.
+    """
     own = [point for point in points(results.rows) if point.scenario == scenario.name]
     reference = next((point for point in own if point.peer == REFERENCE_PEER), None)
 
+    failed = Counter(
+        peer_name(gap.peer, gap.build) for gap in results.gaps if gap.is_failure and gap.scenario == scenario.name
+    )
+
     def beside(point: Point, figure: Callable[[Row], float | None]) -> Spread | None:
-        return None if reference is None or point is reference else ratio(point, reference, figure)
+        if reference is None or point is reference:
+            return None
+        # The turns that succeeded by chance must not make a gain of a work that failed.
+        has_failed = any(failed[name_of(each)] >= len(each.rows) for each in (point, reference))
+        return None if has_failed else ratio(point, reference, figure)
 
     listed = [peer.name for peer in results.peers]
 
-    def place(point: Point) -> tuple[int, int]:
+    def rank(point: Point) -> tuple[int, int]:
         order = 0 if point.peer == CMQD else 1 if is_variant(point.peer) else 2 if point is reference else 3
         return order, listed.index(point.peer) if point.peer in listed else len(listed)
 
-    own.sort(key=place)
+    own.sort(key=rank)
     return [
         Comparison(
             point=point,
@@ -119,22 +137,25 @@ def works(results: Results) -> list[Scenario]:
 def summary(results: Results) -> list[str]:
     """Return a sentence per build of cmqd: the works in which cmqd needs more CPU than the reference, and less."""
     titles = {peer.name: peer.title for peer in results.peers}
-    found: dict[str, list[Spread]] = {}
+    ratios_by_name: dict[str, list[Spread]] = {}
     for scenario in works(results):
         for each in compared(results, scenario):
             if each.point.peer == CMQD and each.cpu_ratio is not None:
-                found.setdefault(each.name, []).append(each.cpu_ratio)
+                ratios_by_name.setdefault(each.name, []).append(each.cpu_ratio)
     sentences: list[str] = []
-    for name, spreads in found.items():
+    for name, spreads in ratios_by_name.items():
         parts: list[str] = []
         for result, words in ((Standing.BEHIND, "more"), (Standing.AHEAD, "less"), (Standing.EVEN, "as much")):
             ratios = [each.median for each in spreads if standing(each) is result]
             if ratios:
                 extent = "" if result is Standing.EVEN else f" ({extent_of(ratios)})"
                 parts.append(f"{words} in {len(ratios)}{extent}")
+        # A work without a ratio is no gain and no loss; silence about the work would look like a gain.
+        if lacking := len(works(results)) - len(spreads):
+            parts.append(f"no ratio in {lacking}")
         beside = titles.get(REFERENCE_PEER, REFERENCE_PEER)
         sentences.append(
-            f"CPU per message beside {beside}, in {len(spreads)} works: {name} needs " + ", ".join(parts) + "."
+            f"CPU per message beside {beside}, in {len(works(results))} works: {name} needs " + ", ".join(parts) + "."
         )
     return sentences
 
@@ -143,6 +164,36 @@ def extent_of(ratios: Sequence[float]) -> str:
     """Return the range of ratios in words: "1.3 to 4.7 times"."""
     low, high = min(ratios), max(ratios)
     return f"{low:.2g} times" if f"{low:.2g}" == f"{high:.2g}" else f"{low:.2g} to {high:.2g} times"
+
+
+def gaps_told(results: Results) -> list[str]:
+    """Return a sentence for each reason of missing figures: the peer, the reason, the works."""
+    titles = {peer.name: peer.title for peer in results.peers}
+    scenarios = {scenario.name: scenario.title for scenario in results.scenarios}
+    groups: dict[tuple[str, str], dict[str, list[int]]] = {}
+    for gap in results.gaps:
+        name = peer_name(titles.get(gap.peer, gap.peer), gap.build)
+        reason = f"failed: {gap.reason}" if gap.is_failure else gap.reason
+        work = scenarios.get(gap.scenario, gap.scenario) + (f" at {gap.x:,.0f}" if gap.x else "")
+        groups.setdefault((name, reason), {}).setdefault(work, []).append(gap.turn)
+    sentences: list[str] = []
+    for (name, reason), turns_by_work in groups.items():
+        told = [f"{work}{_turns_words(turns)}" for work, turns in turns_by_work.items() if work]
+        if len(told) > FEW_WORKS:
+            told = [f"{len(told)} works"]
+        sentences.append(f"{name}: {reason}" + (f" ({'; '.join(told)})" if told else ""))
+    return sentences
+
+
+def _turns_words(turns: Sequence[int]) -> str:
+    listed = [str(turn) for turn in turns if turn]
+    return f", turn{'s' * (len(listed) > 1)} {', '.join(listed)}" if listed else ""
+
+
+def remarks(results: Results) -> list[str]:
+    """Return the different remarks of rows, with the names of the peers."""
+    titles = {peer.name: peer.title for peer in results.peers}
+    return list(dict.fromkeys(f"{titles.get(row.peer, row.peer)}: {row.remark}" for row in results.rows if row.remark))
 
 
 def disturbed_share(results: Results) -> float:

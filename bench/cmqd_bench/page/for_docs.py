@@ -1,7 +1,7 @@
 """The parts of README and docs/benchmarks.md that are made from the newest files of results: tables and two plots."""
 
-from cmqd_bench.curves.cliffs import cliffs_of
-from cmqd_bench.page.findings import compared, disturbed_share, name_of, summary, works
+from cmqd_bench.curves.cliffs import judgement
+from cmqd_bench.page.findings import compared, disturbed_share, gaps_told, name_of, remarks, summary, works
 from cmqd_bench.page.plots import colours, curve_plots, ratios, titles
 from cmqd_bench.page.svg import HEIGHT, Panel, standalone
 from cmqd_bench.page.tables import (
@@ -80,6 +80,7 @@ def peers_text(results: Results) -> str:
 
 def all_peers_text(results: Results) -> str:
     """Return the part of docs/benchmarks.md: CPU per message of all peers, and their durability."""
+    told = gaps_told(results)
     durability = [f"- {peer.title} {peer.version}: {peer.durability}" for peer in results.peers]
     return "\n\n".join(
         [
@@ -87,7 +88,8 @@ def all_peers_text(results: Results) -> str:
             short_peers_table(results),
             "CPU per message of all brokers, µs:",
             markdown(overview_table(results)),
-            "\n".join(durability),
+            "\n".join([*durability, *(f"- {remark}" for remark in remarks(results))]),
+            *(["Figures that are missing:\n\n" + "\n".join(f"- {text}" for text in told)] if told else []),
             conditions_text(results),
         ]
     )
@@ -108,8 +110,7 @@ def curves_text(results: Results) -> str:
                     Cell(figure(end.spread(lambda row: row.p50_ms))),
                 ]
             rows.append(cells)
-    cliffs = [f"- {str(cliff).capitalize()}" for cliff in cliffs_of(results)]
-    return "\n\n".join([markdown((heads, rows)), "\n".join(cliffs) or "No cliff was found.", conditions_text(results)])
+    return "\n\n".join([markdown((heads, rows)), " ".join(judgement(results)), conditions_text(results)])
 
 
 def _own(results: Results, scenario: Scenario) -> list[Point]:

@@ -43,11 +43,11 @@ def colours(results: Results) -> Mapping[str, int]:
 def titles(results: Results) -> Mapping[str, str]:
     """Return the name for readers by the name in plots."""
     listed = {peer.name: peer.title for peer in results.peers}
-    found: dict[str, str] = {}
+    by_name: dict[str, str] = {}
     for point in points(results.rows):
         title, name = listed.get(point.peer, point.peer), name_of(point)
-        found[name] = title if name == point.peer else f"{title} ({point.build})"
-    return found
+        by_name[name] = title if name == point.peer else f"{title} ({point.build})"
+    return by_name
 
 
 def ratios(results: Results) -> tuple[str, list[Dots]]:

@@ -22,8 +22,8 @@ class Plan:
 
 def newest(kind: str, folder: Path | None = None) -> Results | None:
     """Return the newest stored results of a kind, by the start of the run; None if the folder has none."""
-    found = [results.read(path) for path in sorted((folder or RESULTS).glob(f"*-{kind}.json"))]
-    return max(found, key=lambda each: each.conditions.started, default=None)
+    files = [results.read(path) for path in sorted((folder or RESULTS).glob(f"*-{kind}.json"))]
+    return max(files, key=lambda file: file.conditions.started, default=None)
 
 
 def stored(kind: str) -> Results:
@@ -32,10 +32,10 @@ def stored(kind: str) -> Results:
     Raises:
         ResultsUnreadable: none are stored.
     """
-    found = newest(kind)
-    if found is None:
+    file = newest(kind)
+    if file is None:
         raise ResultsUnreadable(f"{RESULTS} has no file *-{kind}.json")
-    return found
+    return file
 
 
 def print_page(plan: Plan) -> None:

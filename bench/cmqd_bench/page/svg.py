@@ -171,16 +171,21 @@ def line_plot(
     )
     # The first line is drawn last, above the others.
     for line in reversed(lines):
-        parts += _draw(line, x_axis, y_axis, zero)
+        parts += _draw(line, x_axis, y_axis, zero, x_values)
     return "".join([*parts, "</svg>"])
 
 
-def _draw(line: Line, x_axis: Axis, y_axis: Axis, zero: float) -> list[str]:
+def _draw(line: Line, x_axis: Axis, y_axis: Axis, zero: float, steps: Sequence[float]) -> list[str]:
+    """Return the parts of a line. A line breaks at a step without a value, so that no slope stands for a figure."""
     colour = f"var(--c{line.colour % COLOURS})"
     dots = [(x_axis.at(x or zero or x), y_axis.at(spread.median), x, spread) for x, spread in line.values]
-    path = "L".join(f"{x:.1f} {y:.1f}" for x, y, _, _ in dots)
+    path, last = "", -1
+    for x, y, value, _ in dots:
+        step = steps.index(value)
+        path += f"{'L' if path and step == last + 1 else 'M'}{x:.1f} {y:.1f}"
+        last = step
     dash = ' stroke-dasharray="5 4"' if line.is_dashed else ""
-    parts = [f'<path d="M{path}" fill="none" stroke="{colour}" stroke-width="2.2" stroke-linejoin="round"{dash}/>']
+    parts = [f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="2.2" stroke-linejoin="round"{dash}/>']
     for x, y, value, spread in dots:
         if spread.high > spread.low:
             low, high = y_axis.at(spread.low), y_axis.at(spread.high)
@@ -228,7 +233,7 @@ def ratio_plot(title: str, rows: Sequence[Dots], *, low_label: str, high_label: 
     for index, row in enumerate(rows):
         y = top + index * row_height
         parts.append(
-            f'<rect x="12" y="{y - 2}" width="{len(row.label) * 7.0 + 6:.0f}" height="15" fill="var(--paper)"/>'
+            f'<rect x="12" y="{y - 2}" width="{len(row.label) * 7.6 + 6:.0f}" height="15" fill="var(--paper)"/>'
         )
         parts.append(_text(14, y + 10, row.label, anchor="start", kind="ink"))
         middle = y + 26
@@ -275,7 +280,7 @@ def standalone(title: str, panels: Sequence[Panel], legend: Sequence[tuple[str, 
         parts.append(f'<circle cx="{x + 5}" cy="{y - 4}" r="5" fill="var(--c{colour % COLOURS})"/>')
         parts.append(_text(x + 15, y, name, anchor="start", kind="ink"))
         x += entry
-    y += gap if legend else -10
+    y += gap if legend else 0
     for start in range(0, len(panels), columns):
         row = panels[start : start + columns]
         for column, panel in enumerate(row):

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cmqd_bench.page.findings import Standing, compared, is_overload, name_of, standing, works
+from cmqd_bench.page.findings import Standing, compared, is_overload, name_of, peer_name, standing, works
 from cmqd_bench.page.plots import titles
 from cmqd_bench.page.svg import bytes_text
 from cmqd_bench.results import Point, Results, Scenario, Spread, is_overloaded
 
-MISSING = "-"
+MISSING, FAILED = "-", "failed"
 DISTURBED = "*"
 """Marks rows beside which other programs used the machine."""
 
@@ -95,20 +95,25 @@ def peers_table(results: Results, scenario: Scenario) -> Table:
 def overview_table(results: Results) -> Table:
     """Return the table of all works: CPU per message of each peer, and cmqd's ratio to the reference."""
     names = titles(results)
-    found = {scenario.name: compared(results, scenario) for scenario in works(results)}
-    shown = list(dict.fromkeys(each.name for group in found.values() for each in group))
+    by_work = {scenario.name: compared(results, scenario) for scenario in works(results)}
+    shown = list(dict.fromkeys(each.name for group in by_work.values() for each in group))
     heads = ["work", "cmqd / Redis", *(names[name] for name in shown)]
     rows: list[list[Cell]] = []
     for scenario in works(results):
-        by_name = {each.name: each for each in found[scenario.name]}
+        by_name = {each.name: each for each in by_work[scenario.name]}
         if not by_name:
             continue
+        failed = {
+            peer_name(gap.peer, gap.build) for gap in results.gaps if gap.is_failure and gap.scenario == scenario.name
+        }
         own = by_name.get("cmqd")
         cells = [
             Cell(scenario.title + mark(scenario, *(each.point for each in by_name.values()))),
             times(own.cpu_ratio if own else None),
         ]
-        cells += [Cell(figure(by_name[name].cpu_us) if name in by_name else MISSING) for name in shown]
+        for name in shown:
+            missing = FAILED if name in failed else MISSING
+            cells.append(Cell(figure(by_name[name].cpu_us) if name in by_name else missing))
         rows.append(cells)
     return heads, rows
 

@@ -1,32 +1,26 @@
 """The peer beanstalkd: put, reserve and delete; the log is synced at the write of each job."""
 
 import socket
-from collections.abc import Sequence
 from pathlib import Path
 
 from cmqd_bench.peers.errors import PeerFailed
 from cmqd_bench.peers.job import Line, Request
-from cmqd_bench.peers.peer import Load, Reader, Server, accepts, command_of, connect, first_line, free_port
+from cmqd_bench.peers.peer import Load, Reader, ServerPeer, accepts, command_of, connect, first_line, free_port
 from cmqd_bench.peers.works import Work
 
 PRIORITY, DELAY, TIME_TO_RUN = 0, 0, 600
 STATES = ("current-jobs-ready", "current-jobs-reserved", "current-jobs-delayed", "current-jobs-buried")
 
 
-class BeanstalkdPeer:
+class BeanstalkdPeer(ServerPeer):
     """``beanstalkd`` with a write-ahead log."""
 
     protocol = "beanstalkd"
     fastest = 1_500
-    name = "beanstalkd"
-    title = "beanstalkd"
-    build = "-"
-    durability = "fsync at every write of the log (-f0), before the answer"
-    remark = ""
+    remark = "a reserve is not written to the log"
 
     def __init__(self) -> None:
-        self._server: Server | None = None
-        self._port = 0
+        super().__init__("beanstalkd", "beanstalkd", "fsync at every write of the log (-f0), before the answer")
 
     def missing(self) -> str:
         return "" if command_of("beanstalkd") else "beanstalkd is not installed"
@@ -34,9 +28,8 @@ class BeanstalkdPeer:
     def version(self) -> str:
         return first_line("beanstalkd", "-v").split()[-1]
 
-    def can_run(self, work: Work) -> bool:
-        # A reserve takes a single job.
-        return work.consumers == 0 or work.batch == 1
+    def refusal(self, work: Work) -> str:
+        return "" if work.batch == 1 else "a put or a reserve takes a single job, and each put has an fsync of its own"
 
     def start(self, folder: Path) -> None:
         self._port = free_port()
@@ -45,16 +38,7 @@ class BeanstalkdPeer:
         program = command_of("beanstalkd")
         assert program is not None
         command = [program, "-l", "127.0.0.1", "-p", str(self._port), "-b", str(log), "-f0"]
-        self._server = Server(command, folder)
-        self._server.wait_until(lambda: accepts(self._port), self.name)
-
-    def stop(self) -> None:
-        if self._server is not None:
-            self._server.stop()
-
-    def roots(self) -> Sequence[int]:
-        assert self._server is not None
-        return [self._server.process.pid]
+        self.launch(command, folder).wait_until(lambda: accepts(self._port), self.name)
 
     def create_queue(self, queue: str) -> None:
         """Do nothing: a tube exists while jobs or connections use the tube."""

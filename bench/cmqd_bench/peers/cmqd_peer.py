@@ -3,18 +3,21 @@
 import os
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import msgspec
+from msgspec import structs
 
 from cmqd_bench.broker import START_SECONDS, Broker, BrokerFailed
 from cmqd_bench.machine import commit, version_of
 from cmqd_bench.peers.errors import PeerFailed
-from cmqd_bench.peers.job import Line, Request
+from cmqd_bench.peers.job import Line
+from cmqd_bench.peers.job import Request as Template
+from cmqd_bench.peers.log_watch import LogWatch
 from cmqd_bench.peers.peer import Load, Reader, connect
-from cmqd_bench.peers.works import Work
+from cmqd_bench.peers.works import TABLE_RATE, Work
 from cmqd_bench.wire import ERROR, decode_error, frame
 from cmqd_protocol.client_connection import ClientConnection
 from cmqd_protocol.events import ConnectionEnded, Opened
@@ -25,6 +28,7 @@ from cmqd_protocol.messages import (
     GetQueueAttributes,
     QueueInfo,
     ReceiveMessages,
+    Request,
     SendMessages,
     WireMessage,
     encoder,
@@ -39,15 +43,16 @@ TITLES = {
 NUMBER = 256
 """A request number that takes three bytes; the generator patches the last two."""
 NUMBER_AT = 3
-"""Place of the number in a payload, after array, opcode and the number's first byte."""
+"""Position of the number in a payload, after array, opcode and the number's first byte."""
 HEADER = 4
 WAIT_MS = 20_000
 """Wait of a receive: far above any wait in a run."""
+REQUESTS_AT_ONCE = 64
 
 
-def request_of(message: WireMessage, messages: int, *, is_stamped: bool = False) -> Request:
+def request_of(message: WireMessage, messages: int, *, is_stamped: bool = False) -> Template:
     """Return a request of the generator; the message's number must be ``NUMBER``."""
-    return Request(frame(message), messages, number_at=HEADER + NUMBER_AT, is_stamped=is_stamped)
+    return Template(frame(message), messages, number_at=HEADER + NUMBER_AT, is_stamped=is_stamped)
 
 
 def without_last_list(message: WireMessage) -> bytes:
@@ -65,7 +70,13 @@ class CmqdPeer:
     remark = ""
 
     def __init__(
-        self, *, build: str = "pure", python: str | None = None, deletes_inside: bool = False, is_rolling: bool = False
+        self,
+        *,
+        build: str = "pure",
+        python: str | None = None,
+        deletes_inside: bool = False,
+        is_rolling: bool = False,
+        syncs: bool = True,
     ) -> None:
         """Describe an installation and its use.
 
@@ -75,13 +86,17 @@ class CmqdPeer:
             deletes_inside: deletes travel inside receives.
             is_rolling: segments are so small that a segment is sealed, a checkpoint written and a segment dropped
                 about once a second of an open loop.
+            syncs: the broker runs with ``durability = fsync``, its default; else with ``os``.
         """
         variant = "inside" if deletes_inside else "rolling" if is_rolling else ""
         self.name = f"cmqd-{variant}" if variant else "cmqd"
         self.title = TITLES[variant]
         self._is_rolling = is_rolling
         self.build = build
-        self.durability = "fsync before the answer, of sends, receives and deletes"
+        self.durability = (
+            "fsync before the answer, of sends, receives and deletes" if syncs else "none: the kernel writes later"
+        )
+        self._syncs = syncs
         self._python = python
         self._deletes_inside = deletes_inside
         self._broker: Broker | None = None
@@ -94,15 +109,14 @@ class CmqdPeer:
     def version(self) -> str:
         return f"{version_of('cmqd')} {commit()}".strip() if self._python is None else f"of {self._python}"
 
-    def can_run(self, work: Work) -> bool:
-        # A row without receives has no deletes that could travel inside; small segments matter at a fixed rate.
-        if self._is_rolling:
-            return work.rate > 0
-        return work.consumers > 0 or not self._deletes_inside
+    def refusal(self, work: Work) -> str:
+        if self._is_rolling and work.rate != TABLE_RATE:
+            return f"small segments are measured at {TABLE_RATE:,}/s"
+        return "no receives that could carry deletes" if self._deletes_inside and not work.consumers else ""
 
     def start(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self._broker = broker = Broker(folder)
+        self._broker = broker = Broker(folder, durability="fsync" if self._syncs else "os")
         broker.python = self._python
         if self._is_rolling:
             broker.flags = ["--segment-bytes", SMALL_SEGMENT]
@@ -122,14 +136,18 @@ class CmqdPeer:
         assert self._broker is not None
         return self._broker.pids[:1]
 
+    def watch(self) -> Callable[[], str]:
+        assert self._broker is not None
+        return LogWatch(self._broker.data).end if self._is_rolling else str
+
     def create_queue(self, queue: str) -> None:
-        self._ask(CreateQueue(1, queue, {}))
+        self.ask(CreateQueue(1, queue, {}))
 
     def drop_queue(self, queue: str) -> None:
-        self._ask(DeleteQueue(1, queue))
+        self.ask(DeleteQueue(1, queue))
 
     def messages_left(self, queue: str) -> int:
-        info = msgspec.msgpack.decode(self._ask(GetQueueAttributes(1, queue)), type=QueueInfo)
+        info = msgspec.msgpack.decode(self.ask(GetQueueAttributes(1, queue)), type=QueueInfo)
         return sum(info.counts[state] for state in ("active", "in_flight", "delayed"))
 
     def open(self, queue: str, *, producers: int, consumers: int, batch: int, body: bytes, outstanding: int) -> Load:
@@ -140,12 +158,12 @@ class CmqdPeer:
         else:
             delete = without_last_list(DeleteMessages(NUMBER, queue, []))
         return Load(
-            [Line(self._connect(), send) for _ in range(producers)],
-            [Line(self._connect(), receive, delete) for _ in range(consumers)],
+            [Line(self.connect(), send) for _ in range(producers)],
+            [Line(self.connect(), receive, delete) for _ in range(consumers)],
             {"acknowledges": self._deletes_inside and consumers > 0},
         )
 
-    def _connect(self) -> socket.socket:
+    def connect(self) -> socket.socket:
         """Open an authenticated connection."""
         assert self._broker is not None
         url = urlsplit(self._broker.ready.url)
@@ -170,18 +188,37 @@ class CmqdPeer:
                 raise PeerFailed("cmqd closed a connection during the handshake")
             handshake.receive_data(data, _now_ms())
 
-    def _ask(self, message: WireMessage) -> bytes:
+    def ask(self, message: Request) -> bytes:
         """Send an administrative request; return the payload of the reply."""
-        with self._connect() as connection:
-            connection.sendall(frame(message))
-            reader = Reader(connection)
-            payload = b""
-            while not payload:  # an empty frame is a heartbeat
-                payload = reader.exactly(int.from_bytes(reader.exactly(HEADER), "big"))
-        if payload[2] == ERROR:
-            error = decode_error(payload)
-            raise PeerFailed(f"cmqd: {error.name}: {error.text}")
+        (payload,) = self.ask_all([message])
         return payload
+
+    def ask_all(self, messages: Sequence[Request]) -> list[bytes]:
+        """Send administrative requests, many at once; return the payloads of the replies as they came.
+
+        Raises:
+            PeerFailed: a reply is an error.
+        """
+        payloads: list[bytes] = []
+        with self.connect() as connection:
+            reader = Reader(connection)
+            for start in range(0, len(messages), REQUESTS_AT_ONCE):
+                chunk = messages[start : start + REQUESTS_AT_ONCE]
+                numbered = (structs.replace(message, request_id=number) for number, message in enumerate(chunk, 1))
+                connection.sendall(b"".join(map(frame, numbered)))
+                payloads += [_reply(reader) for _ in chunk]
+        return payloads
+
+
+def _reply(reader: Reader) -> bytes:
+    """Return the payload of the next reply."""
+    payload = b""
+    while not payload:  # an empty frame is a heartbeat
+        payload = reader.exactly(int.from_bytes(reader.exactly(HEADER), "big"))
+    if payload[2] == ERROR:
+        error = decode_error(payload)
+        raise PeerFailed(f"cmqd: {error.name}: {error.text}")
+    return payload
 
 
 def _now_ms() -> int:

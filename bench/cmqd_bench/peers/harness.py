@@ -2,14 +2,15 @@
 
 A measurement is one row with one peer in one turn: a new queue, the run, a comparison of the generator's counts with
 the peer's own figure, the end of the queue. All peers live in folders on the same disk for the whole run.
+
+An error of a measurement ends neither the row nor the run: the turn is recorded as a gap, the peer starts again in a
+new folder, and the next measurement follows. A peer that fails ``MAX_FAILURES`` times in a row of the table has no
+further turn there, and a peer that does not start has no further measurement.
 """
 
-import shutil
-import sys
-import tempfile
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -17,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from cmqd_bench import results
-from cmqd_bench.broker import BrokerFailed
 from cmqd_bench.histogram import Histogram
 from cmqd_bench.machine import conditions, raise_file_limit, scratch_root
 from cmqd_bench.peers.catalog import catalog
@@ -25,6 +25,7 @@ from cmqd_bench.peers.compiler import load_program
 from cmqd_bench.peers.errors import LoadFailed, PeerFailed
 from cmqd_bench.peers.job import Job, Outcome, body_of, run
 from cmqd_bench.peers.peer import Peer, halt, pids_of, resume, rss_mib_of
+from cmqd_bench.peers.running import RunningPeers, gap_of, reason_of, started, tell
 from cmqd_bench.peers.table import REFERENCE_SPREAD, reference_variation, to_text
 from cmqd_bench.peers.works import Work, turn_order, works_of
 from cmqd_bench.processes import cpu_seconds, machine_busy_seconds
@@ -39,6 +40,9 @@ SETTLE_SECONDS = 0.3
 COUNT_SECONDS = 15.0
 """Time in which a peer's own figure must agree: some peers take back the messages of closed connections late."""
 COUNT_PAUSE = 0.1
+MAX_FAILURES = 2
+MIN_BEYOND = 100
+"""Items times the percent beyond a percentile: an item beyond."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,21 +59,24 @@ class Plan:
     warm_up: float
     body: int
     scratch: Path | None
+    limit: float
     json: Path | None
     keep: bool
 
 
 @dataclass(slots=True)
 class Sampler:
-    """CPU of a peer and of the machine at the start and the end of the measured time."""
+    """CPU of a peer and of the machine at the start and the end of the measured time, and the peer's remark."""
 
     peer: Peer
     cpu: float = 0.0
     busy: float = 0.0
-    _pids: list[int] = field(default_factory=list[int])
+    remark: str = ""
+    _end_watch: Callable[[], str] = str
 
     def start(self) -> None:
         """Read the counters at the start."""
+        self._end_watch = self.peer.watch()
         self.cpu, self.busy = -cpu_seconds(pids_of(self.peer)), -machine_busy_seconds()
 
     def end(self) -> None:
@@ -77,17 +84,38 @@ class Sampler:
         # Busy time first: the look at all processes is the harness's own work.
         self.busy += machine_busy_seconds()
         self.cpu += cpu_seconds(pids_of(self.peer))
+        end_watch, self._end_watch = self._end_watch, str
+        self.remark = end_watch() or self.peer.remark
+
+    def close(self) -> None:
+        """End the watch of a run that failed; otherwise the watch would go on beside the next measurements."""
+        with suppress(PeerFailed):
+            self._end_watch()
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """All turns of a row of the table."""
+
+    rows: list[results.Row] = field(default_factory=list[results.Row])
+    gaps: list[results.Gap] = field(default_factory=list[results.Gap])
+
+    def add(self, other: "Measured") -> None:
+        """Append the turns of a further row."""
+        self.rows.extend(other.rows)
+        self.gaps.extend(other.gaps)
 
 
 class Harness:
     """Running peers and the program that loads them."""
 
-    def __init__(self, program: Path, peers: Sequence[Peer], plan: Plan) -> None:
+    def __init__(self, program: Path, running: RunningPeers, plan: Plan) -> None:
         self._program = program
-        self._peers = peers
+        self._running = running
         self._plan = plan
         self._body = body_of(plan.body)
         self._queues = 0
+        self._deadline = time.monotonic() + plan.limit
 
     def measure(self, work: Work, peer: Peer, turn: int) -> results.Row:
         """Measure a row with a peer, while the other peers stand still.
@@ -104,22 +132,51 @@ class Harness:
             time.sleep(SETTLE_SECONDS)
             sampler = Sampler(peer)
             outcome = self._run(work, peer, queue, filled, sampler)
+            if not work.consumers:
+                sampler.remark = ""  # remarks are about receives and deletes
             rss_mib = rss_mib_of(peer)
             check_counts(peer, queue, filled, outcome)
             peer.drop_queue(queue)
         finally:
             halt(pids_of(peer))
-        return row_of(work, peer, turn, outcome, sampler, rss_mib)
+        return row_of(work.name, peer, turn, completed(work, outcome), outcome, sampler, rss_mib)
 
-    def turns(self, work: Work) -> list[results.Row]:
+    def turns(self, work: Work) -> Measured:
         """Measure a row with all peers that take part, in all turns."""
-        able = [peer for peer in self._peers if peer.can_run(work)]
-        rows: list[results.Row] = []
-        for turn in range(1, self._plan.turns + 1):
+        measured = Measured()
+        able: list[Peer] = []
+        for peer in self._running.peers:
+            if reason := peer.refusal(work):
+                measured.gaps.append(gap_of(peer, reason, work.name))
+            else:
+                able.append(peer)
+        failures = dict.fromkeys((id(peer) for peer in able), 0)
+        for turn in range(1, min(self._plan.turns, work.max_turns) + 1):
             for index in turn_order(len(able), turn):
-                rows.append(self.measure(work, able[index], turn))
-                _tell(line_of(rows[-1]))
-        return rows
+                peer = able[index]
+                if reason := self._hindrance(peer, failures[id(peer)]):
+                    measured.gaps.append(gap_of(peer, reason, work.name, turn))
+                    continue
+                try:
+                    measured.rows.append(self.measure(work, peer, turn))
+                    tell(line_of(measured.rows[-1]))
+                # Any error: an unattended run goes on after a reply that a parser does not know, too.
+                except Exception as error:
+                    failures[id(peer)] += 1
+                    measured.gaps.append(gap_of(peer, reason_of(error), work.name, turn, is_failure=True))
+                    tell(f"{work.name} turn {turn}: {peer.name} FAILED: {reason_of(error)}")
+                    self._running.restart(peer)
+        return measured
+
+    def _hindrance(self, peer: Peer, failures: int) -> str:
+        """Return the reason why a peer has no further turn in a row; empty if the next turn may begin."""
+        if reason := self._running.ended.get(id(peer)):
+            return reason
+        if failures >= MAX_FAILURES:
+            return f"{failures} earlier turns failed"
+        if time.monotonic() > self._deadline:
+            return f"the limit of {self._plan.limit:,.0f} s was reached"
+        return ""
 
     def _run(self, work: Work, peer: Peer, queue: str, filled: int, sampler: Sampler) -> Outcome:
         plan = self._plan
@@ -149,10 +206,11 @@ class Harness:
             return run(self._program, job, on_start=sampler.start, on_end=sampler.end)
         finally:
             load.close()
+            sampler.close()
 
     def _fill(self, work: Work, peer: Peer, queue: str) -> int:
         """Send the messages of a row that begins with a full queue; return their number."""
-        wanted = round(min(work.fill_per_second, peer.fastest) * (self._plan.seconds + self._plan.warm_up))
+        messages = round(min(work.fill_per_second, peer.fastest) * (self._plan.seconds + self._plan.warm_up))
         load = peer.open(
             queue, producers=FILL_LINES, consumers=0, batch=FILL_BATCH, body=self._body, outstanding=FILL_OUTSTANDING
         )
@@ -164,14 +222,14 @@ class Harness:
                 producers=load.producers,
                 warm_up=0,
                 seconds=FILL_SECONDS,
-                limit=wanted,
+                limit=messages,
                 **fields,
             )
             outcome = run(self._program, job, on_start=_nothing, on_end=_nothing)
         finally:
             load.close()
-        if outcome.total_sent < wanted:
-            raise LoadFailed(f"{peer.name} took {outcome.total_sent} of {wanted} messages in {FILL_SECONDS:.0f} s")
+        if outcome.total_sent < messages:
+            raise LoadFailed(f"{peer.name} took {outcome.total_sent} of {messages} messages in {FILL_SECONDS:.0f} s")
         return outcome.total_sent
 
 
@@ -205,92 +263,76 @@ def completed(work: Work, outcome: Outcome) -> int:
 
 
 def row_of(
-    work: Work, peer: Peer, turn: int, outcome: Outcome, sampler: Sampler, rss_mib: float | None = None
+    scenario: str,
+    peer: Peer,
+    turn: int,
+    items: int,
+    outcome: Outcome,
+    sampler: Sampler,
+    rss_mib: float | None = None,
+    *,
+    x: float = 0.0,
 ) -> results.Row:
-    """Return a measurement as a row of the file of results."""
-    messages = completed(work, outcome)
-    if not messages:
-        raise LoadFailed(f"{peer.name} completed no message of {work.name}")
+    """Return a measurement with ``items`` completed messages or copies as a row of the file of results.
+
+    Raises:
+        LoadFailed: no item was completed.
+    """
+    if not items:
+        raise LoadFailed(f"{peer.name} completed no {'step' if x else 'message'} of {scenario}")
     other_cores = max(0.0, (sampler.busy - sampler.cpu - outcome.cpu_seconds) / outcome.seconds)
     latency = outcome.latencies()
     return results.Row(
-        scenario=work.name,
+        scenario=scenario,
         peer=peer.name,
         build=peer.build,
         turn=turn,
-        rate=round(messages / outcome.seconds, 1),
-        cpu_us=round(sampler.cpu / messages * 1e6, 2),
+        x=x,
+        rate=round(items / outcome.seconds, 1),
+        cpu_us=round(sampler.cpu / items * 1e6, 3),
         p50_ms=_milliseconds(latency, 50),
         p90_ms=_milliseconds(latency, 90),
         p99_ms=_milliseconds(latency, 99),
         p999_ms=_milliseconds(latency, 99.9),
-        load_us=round(outcome.cpu_seconds / messages * 1e6, 2),
+        load_us=round(outcome.cpu_seconds / items * 1e6, 3),
         rss_mib=None if rss_mib is None else round(rss_mib, 1),
         other_cores=round(other_cores, 2),
         is_disturbed=other_cores > results.DISTURBED_CORES,
-        remark=peer.remark,
+        remark=sampler.remark,
     )
 
 
 def _milliseconds(latency: Histogram, percent: float) -> float | None:
-    return latency.percentile(percent) / 1000 if latency.count else None
+    # A percentile needs an item beyond itself: of 300 items the highest is no 99.9th percentile.
+    return latency.percentile(percent) / 1000 if round(latency.count * (100 - percent), 6) >= MIN_BEYOND else None
 
 
-@contextmanager
-def started(peers: Sequence[Peer], root: Path, *, keep: bool) -> Generator[None]:
-    """Start all peers, each in a folder of its own, and let them stand still; at the end all are stopped."""
-    folder = Path(tempfile.mkdtemp(prefix="cmqd-peers-", dir=root))
-    running: list[Peer] = []
-    try:
-        for index, peer in enumerate(peers):
-            running.append(peer)
-            peer.start(folder / f"{index}-{peer.name}")
-            halt(pids_of(peer))
-        yield
-    finally:
-        for peer in running:
-            with suppress(PeerFailed, BrokerFailed, AssertionError):
-                resume(pids_of(peer))
-                peer.stop()
-        if not keep:
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def installed(plan: Plan) -> list[Peer]:
-    """Return the chosen peers that this machine has; the other peers are named with the reason."""
-    peers: list[Peer] = []
-    for peer in catalog(plan.peers, plan.builds, plan.moto):
-        if reason := peer.missing():
-            _tell(f"{peer.name} is skipped: {reason}")
-        else:
-            peers.append(peer)
-    return peers
-
-
-def steadiest(measure_row: Callable[[], list[results.Row]], repeats: int) -> list[results.Row]:
+def steadiest(measure_row: Callable[[], Measured], repeats: int) -> Measured:
     """Measure a row, and again while the reference peer varies too much, up to ``repeats`` times more.
 
-    Returns the rows of the repetition in which the reference varied least.
+    Returns the repetition with the most turns, because an error or the limit may cost turns; among repetitions with as
+    many turns, the repetition in which the reference varied least.
     """
+
+    def unsteadiness(measured: Measured) -> tuple[int, float]:
+        return -len(measured.rows), reference_variation(measured.rows)
+
     best = measure_row()
     for _ in range(repeats):
-        if reference_variation(best) <= REFERENCE_SPREAD:
+        if reference_variation(best.rows) <= REFERENCE_SPREAD:
             break
-        again = measure_row()
-        best = min(best, again, key=reference_variation)
+        best = min(best, measure_row(), key=unsteadiness)
     return best
 
 
-def run_peers(plan: Plan, on_results: Callable[[results.Results], None]) -> None:
-    """Run all rows with all peers that this machine has, and pass the results on.
+def run_peers(plan: Plan, on_results: Callable[[results.Results], None]) -> results.Results:
+    """Run all rows with all peers that this machine has; return the results.
 
-    An error passes on the results of the rows that were complete before the error.
+    ``on_results`` gets the results so far after each row of the table, so that an interrupted run keeps its rows.
 
     Raises:
         ConditionsError: the folder for data is in memory.
         CompilerMissing: there is no C compiler.
-        LoadFailed: a reply was an error, or counts differ.
-        PeerFailed: a peer did not start or ended.
     """
     works = works_of(plan.rows)
     program = load_program()
@@ -298,22 +340,19 @@ def run_peers(plan: Plan, on_results: Callable[[results.Results], None]) -> None
     root = scratch_root(plan.scratch)
     started_at = datetime.now(UTC).isoformat(timespec="seconds")
     facts: dict[str, Any] = conditions(root)
-    peers = installed(plan)
-    rows: list[results.Row] = []
-    with started(peers, root, keep=plan.keep):
+    with started(catalog(plan.peers, plan.builds, plan.moto), root, keep=plan.keep) as (running, gaps):
         described = [
             results.Peer(name=peer.name, title=peer.title, version=peer.version(), durability=peer.durability)
-            for peer in peers
+            for peer in running.peers
         ]
-        for each in described:
-            _tell(f"{each.title} {each.version}: {each.durability}")
-        harness = Harness(program, peers, plan)
-        try:
-            for work in works:
-                rows += steadiest(partial(harness.turns, work), plan.repeats)
-        finally:
-            if rows:
-                on_results(results_of(plan, facts, started_at, described, works, rows))
+        for entry in described:
+            tell(f"{entry.title} {entry.version}: {entry.durability}")
+        harness = Harness(program, running, plan)
+        measured = Measured(gaps=gaps)
+        for work in works:
+            measured.add(steadiest(partial(harness.turns, work), plan.repeats))
+            on_results(results_of(plan, facts, started_at, described, works, measured))
+    return results_of(plan, facts, started_at, described, works, measured)
 
 
 def results_of(
@@ -322,7 +361,7 @@ def results_of(
     started_at: str,
     peers: Sequence[results.Peer],
     works: Sequence[Work],
-    rows: list[results.Row],
+    measured: Measured,
 ) -> results.Results:
     """Return the file of results of a run; builds of cmqd share an entry of ``peers``."""
     unique = {peer.name: peer for peer in reversed(peers)}
@@ -338,31 +377,37 @@ def results_of(
         ),
         peers=[unique[name] for name in dict.fromkeys(peer.name for peer in peers)],
         scenarios=[work.scenario() for work in works],
-        rows=rows,
+        rows=measured.rows,
+        gaps=measured.gaps,
     )
 
 
 def line_of(row: results.Row) -> str:
     """Return a measurement as a line of text."""
     name = row.peer if row.build == "-" else f"{row.peer} ({row.build})"
-    line = f"{row.scenario} turn {row.turn}: {name}: {row.rate:,.0f}/s, {row.cpu_us} us"
+    step = f" {row.x:,.0f}" if row.x else ""
+    line = f"{row.scenario}{step} turn {row.turn}: {name}: {row.rate:,.0f}/s, {row.cpu_us} us"
     if row.p50_ms is not None:
-        line += f", p50 {row.p50_ms} ms, p99 {row.p99_ms} ms"
+        line += f", p50 {row.p50_ms} ms"
+    if row.p99_ms is not None:
+        line += f", p99 {row.p99_ms} ms"
     line += f", load {row.load_us} us"
+    line += f"; {row.remark}" if row.remark else ""
     return line + (f"; DISTURBED: other programs used {row.other_cores} cores" if row.is_disturbed else "")
 
 
-def _tell(line: str) -> None:
-    """Print progress; on standard error, because standard output is for the report."""
-    print(line, file=sys.stderr, flush=True)
-
-
 def print_peers(plan: Plan) -> None:
-    """Run and print the table; with ``json`` the file of results is written, too."""
+    """Run and print the table; with ``json`` the file of results is written after each row of the table.
 
-    def report(measured: results.Results) -> None:
+    Raises:
+        LoadFailed: no measurement succeeded.
+    """
+
+    def save(measured: results.Results) -> None:
         if plan.json is not None:
             results.write(plan.json, measured)
-        print(to_text(measured))
 
-    run_peers(plan, report)
+    measured = run_peers(plan, save)
+    print(to_text(measured))
+    if not measured.rows:
+        raise LoadFailed("no measurement succeeded")

@@ -41,7 +41,7 @@ def body_of(size: int, seed: int = 0) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """The bytes of a request, with the places that the generator patches."""
+    """The bytes of a request, with the positions that the generator patches."""
 
     data: bytes
     messages: int = 1
@@ -49,26 +49,26 @@ class Request:
     replies: int = 1
     """Replies that complete the request, for protocols whose replies come in order."""
     number_at: int | None = None
-    """Place of the request's number; None = the protocol has none."""
+    """Position of the request's number; None = the protocol has none."""
     is_stamped: bool = False
     """True for a send: its bodies get the time of sending."""
 
     def stamps(self) -> list[int]:
-        """Return the places of the times of all bodies."""
-        places: list[int] = []
+        """Return the positions of the times of all bodies."""
+        positions: list[int] = []
         if self.is_stamped:
             start = self.data.find(MARK)
             while start >= 0:
-                places.append(start + len(MARK))
+                positions.append(start + len(MARK))
                 start = self.data.find(MARK, start + MIN_BODY)
-        return places
+        return positions
 
-    def line(self) -> str:
+    def line(self, name: str = "request") -> str:
         """Return the request as a line of a job."""
         stamps = self.stamps()
         number_at = -1 if self.number_at is None else self.number_at
         fields = [self.messages, self.replies, number_at, len(stamps), *stamps, self.data.hex() or "-"]
-        return "request " + " ".join(map(str, fields))
+        return f"{name} " + " ".join(map(str, fields))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +81,16 @@ class Line:
     """The bytes of a delete that the protocol needs, such as the start of the request, up to its handles."""
 
 
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """A queue on the way of the walkers, with its requests."""
+
+    send: Request
+    receive: Request
+    settle: bytes
+    """As of ``Line``."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """The work of one measurement."""
@@ -89,6 +99,10 @@ class Job:
     queue: str
     producers: Sequence[Line] = ()
     consumers: Sequence[Line] = ()
+    stops: Sequence[Stop] = ()
+    walkers: Sequence[socket.socket] = ()
+    """Connections that send to a stop, receive, delete, and go on to the next stop, one request at a time; of cmqd.
+    Walkers share no stop as long as there are enough. The latency of ``pairs`` counts from a walker's send."""
     group: str = ""
     """Name of the group of consumers, where the protocol needs one."""
     acknowledges: bool = False
@@ -105,6 +119,10 @@ class Job:
     """Messages that producers may be ahead of consumers; 0 = no bound."""
     records: Literal["sends", "pairs", "stamps"] = "sends"
     """The measured latency: of a send, of receive + delete, or from sending to receipt."""
+
+    def sockets(self) -> list[socket.socket]:
+        """Return all connections."""
+        return [*(line.socket for line in (*self.producers, *self.consumers)), *self.walkers]
 
     def text(self) -> str:
         """Return the lines of the job."""
@@ -123,6 +141,10 @@ class Job:
             lines.append(f"group {self.group}")
         lines += _connection_lines("produce", self.producers, self.outstanding)
         lines += _connection_lines("consume", self.consumers, 1)
+        for stop in self.stops:
+            lines += [stop.send.line("send"), stop.receive.line(), f"settle {stop.settle.hex()}", "stop -"]
+        for index, walker in enumerate(self.walkers):
+            lines.append(f"connection {walker.fileno()} walk {index % len(self.stops)} {len(self.walkers)}")
         return "\n".join(lines) + "\n"
 
 
@@ -205,9 +227,9 @@ def run(program: Path, job: Job, *, on_start: Callable[[], None], on_end: Callab
     Raises:
         LoadFailed: the broker answered with an error, ended, or owed a reply for 30 s.
     """
-    descriptors = [line.socket.fileno() for line in (*job.producers, *job.consumers)]
-    for line in (*job.producers, *job.consumers):
-        line.socket.setblocking(False)
+    descriptors = [connection.fileno() for connection in job.sockets()]
+    for connection in job.sockets():
+        connection.setblocking(False)
     with subprocess.Popen(
         [str(program)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=descriptors
     ) as process:

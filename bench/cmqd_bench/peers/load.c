@@ -72,14 +72,20 @@ struct template {
     struct bytes bytes;
     int replies;         /* in-order protocols: replies that complete the request */
     int messages;        /* messages that the request sends, or asks for at most */
-    size_t number_at;    /* place of the request's number; SIZE_MAX = none */
+    size_t number_at;    /* position of the request's number; SIZE_MAX = none */
     size_t *stamps;      /* places of times */
     int stamp_count;
 };
 
-enum role { PRODUCE, CONSUME };
-enum state { IDLE, RECEIVING, SETTLING, PARKED };
+enum role { PRODUCE, CONSUME, WALK };
+enum state { IDLE, SENDING, RECEIVING, SETTLING, PARKED };
 enum kind { SENT, RECEIVED, SETTLED, IGNORED };
+
+/* A queue on the way of the walkers. A walker sends to the queue, receives, deletes, and goes on to the next. */
+struct stop {
+    struct template send, receive;
+    struct bytes settle;
+};
 
 struct reply {
     enum kind kind;
@@ -114,12 +120,13 @@ struct connection {
     int delivery_state;        /* of a protocol whose message comes in several parts */
     uint64_t delivery_tag;
     uint64_t delivery_bytes;
+    int stop, first_stop, stride; /* of a walker: the current stop, the first, and the distance to the next */
 };
 
 struct protocol {
     const char *name;
     bool is_numbered;     /* replies name their request by its number */
-    bool is_tagged;       /* replies name the place of a message in the order of sends, from 1 */
+    bool is_tagged;       /* replies name the position of a message in the order of sends, from 1 */
     bool is_pushed;       /* no receive requests: the broker delivers by itself */
     bool is_unconfirmed;  /* deletes have no reply */
     bool is_polled;       /* a receive of an empty queue returns at once: pause before the next */
@@ -127,12 +134,14 @@ struct protocol {
     size_t (*parse)(struct connection *, const uint8_t *data, size_t bytes, struct reply *);
     /* Append a delete of the connection's handles to `out`. */
     void (*settle)(struct connection *);
-    void (*number)(uint8_t *place, uint64_t number);
+    void (*number)(uint8_t *target, uint64_t number);
 };
 
 static const struct protocol *protocol;
 static struct connection *connections;
 static int connection_count;
+static struct stop *stops;
+static int stop_count;
 static char queue[256], group[64];
 static bool acknowledges; /* cmqd: deletes travel inside the next receive */
 
@@ -150,9 +159,9 @@ static int epoll_fd;
 static uint64_t wakeups;
 
 static uint64_t monotonic(void) {
-    struct timespec at;
-    clock_gettime(CLOCK_MONOTONIC, &at);
-    return (uint64_t)at.tv_sec * SECOND + (uint64_t)at.tv_nsec;
+    struct timespec moment;
+    clock_gettime(CLOCK_MONOTONIC, &moment);
+    return (uint64_t)moment.tv_sec * SECOND + (uint64_t)moment.tv_nsec;
 }
 
 static void print_json_text(const char *text, size_t bytes) {
@@ -192,9 +201,9 @@ static uint8_t *extend(struct bytes *bytes, size_t more) {
         while (bytes->used + more > bytes->room) bytes->room = bytes->room ? 2 * bytes->room : 4096;
         bytes->data = reserve(bytes->data, bytes->room);
     }
-    uint8_t *place = bytes->data + bytes->used;
+    uint8_t *target = bytes->data + bytes->used;
     bytes->used += more;
-    return place;
+    return target;
 }
 
 static void append(struct bytes *bytes, const void *data, size_t count) {
@@ -213,8 +222,8 @@ __attribute__((format(printf, 2, 3))) static void append_text(struct bytes *byte
 
 static const char HEX[] = "0123456789abcdef";
 
-static void write_stamp(uint8_t *place, uint64_t value) {
-    for (int digit = STAMP_DIGITS - 1; digit >= 0; digit--, value >>= 4) place[digit] = (uint8_t)HEX[value & 15];
+static void write_stamp(uint8_t *target, uint64_t value) {
+    for (int digit = STAMP_DIGITS - 1; digit >= 0; digit--, value >>= 4) target[digit] = (uint8_t)HEX[value & 15];
 }
 
 static int hex_digit(uint8_t byte) {
@@ -241,28 +250,28 @@ static void keep_handle(struct connection *connection, const void *data, size_t 
     connection->handle_count++;
 }
 
-static uint16_t big16(const uint8_t *at) { return (uint16_t)(at[0] << 8 | at[1]); }
-static uint32_t big32(const uint8_t *at) {
-    return (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3];
+static uint16_t big16(const uint8_t *position) { return (uint16_t)(position[0] << 8 | position[1]); }
+static uint32_t big32(const uint8_t *position) {
+    return (uint32_t)position[0] << 24 | (uint32_t)position[1] << 16 | (uint32_t)position[2] << 8 | position[3];
 }
-static uint64_t big64(const uint8_t *at) { return (uint64_t)big32(at) << 32 | big32(at + 4); }
-static void put32(uint8_t *place, uint32_t value) {
-    for (int i = 3; i >= 0; i--, value >>= 8) place[i] = (uint8_t)value;
+static uint64_t big64(const uint8_t *position) { return (uint64_t)big32(position) << 32 | big32(position + 4); }
+static void put32(uint8_t *target, uint32_t value) {
+    for (int i = 3; i >= 0; i--, value >>= 8) target[i] = (uint8_t)value;
 }
-static void put64(uint8_t *place, uint64_t value) {
-    for (int i = 7; i >= 0; i--, value >>= 8) place[i] = (uint8_t)value;
+static void put64(uint8_t *target, uint64_t value) {
+    for (int i = 7; i >= 0; i--, value >>= 8) target[i] = (uint8_t)value;
 }
 
 /* -------------------------------------------------------------------------------------------------- cmqd: msgpack */
 
 struct cursor {
-    const uint8_t *at, *end;
+    const uint8_t *position, *end;
 };
 
 static const uint8_t *take(struct cursor *cursor, size_t bytes) {
-    if ((size_t)(cursor->end - cursor->at) < bytes) fail("cmqd: a reply ends too early");
-    const uint8_t *start = cursor->at;
-    cursor->at += bytes;
+    if ((size_t)(cursor->end - cursor->position) < bytes) fail("cmqd: a reply ends too early");
+    const uint8_t *start = cursor->position;
+    cursor->position += bytes;
     return start;
 }
 
@@ -321,7 +330,7 @@ static void skip_value(struct cursor *cursor) {
     while (items--) skip_value(cursor);
 }
 
-enum { CMQD_SENT = 193, CMQD_RECEIVED = 194, CMQD_HANDLES_DONE = 195, CMQD_ERROR = 255 };
+enum { CMQD_SENT = 193, CMQD_RECEIVED = 194, CMQD_HANDLES_DONE = 195, CMQD_PUBLISHED = 206, CMQD_ERROR = 255 };
 
 static size_t cmqd_parse(struct connection *connection, const uint8_t *data, size_t bytes, struct reply *reply) {
     if (bytes < 4) return 0;
@@ -333,7 +342,7 @@ static size_t cmqd_parse(struct connection *connection, const uint8_t *data, siz
     uint32_t fields = take_array(&cursor);
     uint64_t opcode = take_unsigned(&cursor);
     reply->number = (int64_t)take_unsigned(&cursor);
-    if (opcode == CMQD_SENT) {
+    if (opcode == CMQD_SENT || opcode == CMQD_PUBLISHED) {
         reply->kind = SENT;
         reply->count = (int)take_array(&cursor);
     } else if (opcode == CMQD_RECEIVED) {
@@ -351,7 +360,8 @@ static size_t cmqd_parse(struct connection *connection, const uint8_t *data, siz
             if (!i) reply->stamp = stamp;
         }
         /* Failed deletes inside the receive: an empty list, or null where the request had none. */
-        if (fields > 3 && *cursor.at != 0xc0 && take_array(&cursor)) fail("cmqd: a delete inside a receive failed");
+        bool has_failures = fields > 3 && *cursor.position != 0xc0 && take_array(&cursor);
+        if (has_failures) fail("cmqd: a delete inside a receive failed");
     } else if (opcode == CMQD_HANDLES_DONE) {
         reply->kind = SETTLED;
         if (take_array(&cursor)) fail("cmqd: a delete failed");
@@ -400,9 +410,9 @@ static void cmqd_settle(struct connection *connection) {
     put32(out->data + start, (uint32_t)(out->used - start - 4));
 }
 
-static void cmqd_number(uint8_t *place, uint64_t number) {
-    place[0] = (uint8_t)(number >> 8);
-    place[1] = (uint8_t)number;
+static void cmqd_number(uint8_t *target, uint64_t number) {
+    target[0] = (uint8_t)(number >> 8);
+    target[1] = (uint8_t)number;
 }
 
 /* ---------------------------------------------------------------------------------------------------- Redis: RESP */
@@ -438,15 +448,15 @@ static size_t resp_bytes(const uint8_t *data, size_t bytes) {
 }
 
 /* Step into an array that is complete. */
-static const uint8_t *resp_enter(const uint8_t *at, int64_t *items) {
-    if (*at != '*') fail("Redis: a reply to XREADGROUP has another shape");
-    return at + resp_number(at, SIZE_MAX / 2, items);
+static const uint8_t *resp_enter(const uint8_t *position, int64_t *items) {
+    if (*position != '*') fail("Redis: a reply to XREADGROUP has another shape");
+    return position + resp_number(position, SIZE_MAX / 2, items);
 }
 
-static const uint8_t *resp_text(const uint8_t *at, const uint8_t **text, size_t *bytes) {
+static const uint8_t *resp_text(const uint8_t *position, const uint8_t **text, size_t *bytes) {
     int64_t number = 0;
-    if (*at != '$') fail("Redis: a reply to XREADGROUP has another shape");
-    *text = at + resp_number(at, SIZE_MAX / 2, &number);
+    if (*position != '$') fail("Redis: a reply to XREADGROUP has another shape");
+    *text = position + resp_number(position, SIZE_MAX / 2, &number);
     *bytes = (size_t)number;
     return *text + number + 2;
 }
@@ -473,21 +483,21 @@ static size_t redis_parse(struct connection *connection, const uint8_t *data, si
     }
     reply->kind = RECEIVED;
     int64_t streams = 0, parts = 0, messages = 0, fields = 0;
-    const uint8_t *at = resp_enter(data, &streams), *text;
+    const uint8_t *position = resp_enter(data, &streams), *text;
     size_t text_bytes;
     if (streams <= 0) return whole; /* the wait ended */
-    at = resp_enter(at, &parts);
-    at = resp_text(at, &text, &text_bytes);
-    at = resp_enter(at, &messages);
+    position = resp_enter(position, &parts);
+    position = resp_text(position, &text, &text_bytes);
+    position = resp_enter(position, &messages);
     reply->count = (int)messages;
     for (int64_t i = 0; i < messages; i++) {
-        at = resp_enter(at, &parts);
-        at = resp_text(at, &text, &text_bytes);
+        position = resp_enter(position, &parts);
+        position = resp_text(position, &text, &text_bytes);
         uint16_t id_bytes = (uint16_t)text_bytes;
         append(&connection->handles, &id_bytes, sizeof id_bytes);
         keep_handle(connection, text, text_bytes);
-        at = resp_enter(at, &fields);
-        for (int64_t field = 0; field < fields; field++) at = resp_text(at, &text, &text_bytes);
+        position = resp_enter(position, &fields);
+        for (int64_t field = 0; field < fields; field++) position = resp_text(position, &text, &text_bytes);
         uint64_t stamp = read_stamp(text, text_bytes);
         if (!i) reply->stamp = stamp;
     }
@@ -495,12 +505,12 @@ static size_t redis_parse(struct connection *connection, const uint8_t *data, si
 }
 
 static void redis_append_ids(struct connection *connection) {
-    const uint8_t *at = connection->handles.data;
+    const uint8_t *position = connection->handles.data;
     for (int i = 0; i < connection->handle_count; i++) {
         uint16_t bytes;
-        memcpy(&bytes, at, sizeof bytes);
-        append_text(&connection->out, "$%u\r\n%.*s\r\n", bytes, (int)bytes, (const char *)at + sizeof bytes);
-        at += sizeof bytes + bytes;
+        memcpy(&bytes, position, sizeof bytes);
+        append_text(&connection->out, "$%u\r\n%.*s\r\n", bytes, (int)bytes, (const char *)position + sizeof bytes);
+        position += sizeof bytes + bytes;
     }
 }
 
@@ -516,66 +526,69 @@ static void redis_settle(struct connection *connection) {
 /* ------------------------------------------------------------------------------- PostgreSQL: protocol version 3 */
 
 /*
- * A queue is a table. A receive is `begin` and a `delete ... skip locked ... returning` in one write; the row stays
- * locked until the delete of the message, which is `commit`. A reply is everything up to "ready for query". After a
- * receive of nothing a commit ends the empty transaction: `delivery_state` is 1 while its reply is awaited.
+ * A queue is a table. A receive leases rows (`update ... skip locked ... returning id, body`), a delete removes them by
+ * their ids: two commits. A reply is everything up to "ready for query".
+ *
+ * The delete binds an array of ids to the prepared statement `done`. The template is the rest of the write: execute,
+ * sync.
  */
 static void postgres_settle(struct connection *connection) {
-    append(&connection->out, connection->settle.data, connection->settle.used);
+    static const uint8_t BIND[] = {0, 'd', 'o', 'n', 'e', 0, 0, 1, 0, 1, 0, 1};
+    static const uint8_t RESULTS[] = {0, 1, 0, 1};
+    const uint32_t INT8 = 20;
+    struct bytes *out = &connection->out;
+    uint32_t count = (uint32_t)connection->handle_count, array_bytes = 20 + 12 * count;
+    *extend(out, 1) = 'B';
+    put32(extend(out, 4), (uint32_t)(4 + sizeof BIND + 4 + array_bytes + sizeof RESULTS));
+    append(out, BIND, sizeof BIND);
+    /* bytes of the array, dimensions, has nulls, type of the items, items, number of the first item */
+    const uint32_t head[] = {array_bytes, 1, 0, INT8, count, 1};
+    for (size_t i = 0; i < sizeof head / sizeof *head; i++) put32(extend(out, 4), head[i]);
+    for (uint32_t i = 0; i < count; i++) {
+        put32(extend(out, 4), 8);
+        append(out, connection->handles.data + 8 * i, 8);
+    }
+    append(out, RESULTS, sizeof RESULTS);
+    append(out, connection->settle.data, connection->settle.used);
 }
 
 static const char *postgres_error(const uint8_t *fields, size_t bytes) {
-    for (size_t at = 0; at < bytes && fields[at];) {
-        if (fields[at] == 'M') return (const char *)fields + at + 1;
-        at += 2 + strnlen((const char *)fields + at + 1, bytes - at - 1);
+    for (size_t position = 0; position < bytes && fields[position];) {
+        if (fields[position] == 'M') return (const char *)fields + position + 1;
+        position += 2 + strnlen((const char *)fields + position + 1, bytes - position - 1);
     }
     return "an error without a text";
 }
 
 static size_t postgres_parse(struct connection *connection, const uint8_t *data, size_t bytes, struct reply *reply) {
-    size_t at = 0;
+    size_t position = 0;
     bool is_ready = false;
     while (!is_ready) {
-        if (bytes - at < 5) return 0;
-        size_t length = big32(data + at + 1);
-        if (bytes - at < 1 + length) return 0;
-        if (data[at] == 'E') fail("PostgreSQL: %s", postgres_error(data + at + 5, length - 4));
-        is_ready = data[at] == 'Z';
-        at += 1 + length;
+        if (bytes - position < 5) return 0;
+        size_t length = big32(data + position + 1);
+        if (bytes - position < 1 + length) return 0;
+        if (data[position] == 'E') fail("PostgreSQL: %s", postgres_error(data + position + 5, length - 4));
+        is_ready = data[position] == 'Z';
+        position += 1 + length;
     }
-    size_t whole = at;
-    bool is_open = data[whole - 1] == 'T';
+    size_t whole = position;
     reply->number = -1;
-    for (at = 0; at < whole; at += 1 + big32(data + at + 1)) {
-        const uint8_t *payload = data + at + 5;
-        if (data[at] == 'D') {
-            size_t body_bytes = big32(payload + 2);
-            uint64_t stamp = read_stamp(payload + 6, body_bytes);
+    reply->kind = connection->role == PRODUCE ? SENT : connection->state == SETTLING ? SETTLED : RECEIVED;
+    for (position = 0; position < whole; position += 1 + big32(data + position + 1)) {
+        const uint8_t *payload = data + position + 5;
+        if (data[position] == 'D') {
+            /* columns, bytes of the id, the id, bytes of the body, the body */
+            if (big16(payload) != 2 || big32(payload + 2) != 8) fail("PostgreSQL: a row of another shape");
+            size_t body_bytes = big32(payload + 14);
+            uint64_t stamp = read_stamp(payload + 18, body_bytes);
             if (!reply->count++) reply->stamp = stamp;
-            keep_handle(connection, "", 1);
-        } else if (data[at] == 'C' && connection->role == PRODUCE) {
-            int inserted = 0;
-            int wanted = connection->request.messages;
-            if (sscanf((const char *)payload, "INSERT 0 %d", &inserted) != 1 || inserted != wanted)
-                fail("PostgreSQL: %s in place of %d rows", (const char *)payload, wanted);
+            keep_handle(connection, payload + 6, 8);
+        } else if (data[position] == 'C' && reply->kind != RECEIVED) {
+            int done = 0, expected = reply->kind == SENT ? connection->request.messages : connection->handle_count;
+            const char *form = reply->kind == SENT ? "INSERT 0 %d" : "DELETE %d";
+            if (sscanf((const char *)payload, form, &done) != 1 || done != expected)
+                fail("PostgreSQL: %s in place of %d rows", (const char *)payload, expected);
         }
-    }
-    if (connection->role == PRODUCE) {
-        reply->kind = SENT;
-    } else if (connection->state == SETTLING) {
-        if (is_open) fail("PostgreSQL: a transaction is open after its commit");
-        reply->kind = SETTLED;
-    } else if (connection->delivery_state) {
-        connection->delivery_state = 0;
-        reply->kind = RECEIVED;
-    } else if (!is_open) {
-        fail("PostgreSQL: no transaction is open after a receive");
-    } else if (!reply->count) {
-        connection->delivery_state = 1;
-        postgres_settle(connection);
-        reply->kind = IGNORED;
-    } else {
-        reply->kind = RECEIVED;
     }
     return whole;
 }
@@ -691,8 +704,8 @@ static void nats_settle(struct connection *connection) {
     append(&connection->out, connection->settle.data, connection->settle.used);
 }
 
-static void nats_number(uint8_t *place, uint64_t number) {
-    for (int digit = 3; digit >= 0; digit--, number /= 10) place[digit] = (uint8_t)('0' + number % 10);
+static void nats_number(uint8_t *target, uint64_t number) {
+    for (int digit = 3; digit >= 0; digit--, number /= 10) target[digit] = (uint8_t)('0' + number % 10);
 }
 
 /* ------------------------------------------------------------------------------------------------------ beanstalkd */
@@ -801,9 +814,9 @@ static void flush_out(struct connection *connection) {
     struct bytes *out = &connection->out;
     size_t written = 0;
     while (written < out->used) {
-        ssize_t some = write(connection->fd, out->data + written, out->used - written);
-        if (some > 0) {
-            written += (size_t)some;
+        ssize_t bytes = write(connection->fd, out->data + written, out->used - written);
+        if (bytes > 0) {
+            written += (size_t)bytes;
         } else if (errno == EAGAIN) {
             break;
         } else if (errno != EINTR) {
@@ -824,10 +837,10 @@ static void flush_out(struct connection *connection) {
 
 static void append_request(struct connection *connection, uint64_t stamp, uint64_t number) {
     struct template *request = &connection->request;
-    uint8_t *place = extend(&connection->out, request->bytes.used);
-    memcpy(place, request->bytes.data, request->bytes.used);
-    for (int i = 0; i < request->stamp_count; i++) write_stamp(place + request->stamps[i], stamp);
-    if (request->number_at != SIZE_MAX) protocol->number(place + request->number_at, number);
+    uint8_t *target = extend(&connection->out, request->bytes.used);
+    memcpy(target, request->bytes.data, request->bytes.used);
+    for (int i = 0; i < request->stamp_count; i++) write_stamp(target + request->stamps[i], stamp);
+    if (request->number_at != SIZE_MAX) protocol->number(target + request->number_at, number);
 }
 
 /* Send one request of a producer. `stamp` is the time from which its latency counts. */
@@ -873,8 +886,41 @@ static void complete_send(struct connection *connection, uint64_t slot) {
     if (rate == 0 && may_send()) send_or_park(connection);
 }
 
+static void issue_receive(struct connection *connection) {
+    connection->state = RECEIVING;
+    /* The latency of a walker counts from its send. */
+    if (connection->role != WALK) connection->began = now_ns;
+    connection->handles.used = 0;
+    connection->handle_count = 0;
+    if (!protocol->is_pushed) append_request(connection, 0, FIRST_ID);
+}
+
+/* Send to the next stop. */
+static void walk_on(struct connection *connection) {
+    connection->stop += connection->stride;
+    if (connection->stop >= stop_count) connection->stop = connection->first_stop;
+    const struct stop *stop = &stops[connection->stop];
+    connection->request = stop->send;
+    connection->settle = stop->settle;
+    connection->state = SENDING;
+    connection->began = now_ns;
+    append_request(connection, now_ns, FIRST_ID);
+}
+
+static void on_walker_sent(struct connection *connection, const struct reply *reply) {
+    if (connection->state != SENDING) fail("a reply to nothing");
+    if (reply->count != connection->request.messages)
+        fail("a send of %d messages was answered for %d", connection->request.messages, reply->count);
+    sent += (uint64_t)reply->count;
+    if (is_measuring) window_sent += (uint64_t)reply->count;
+    connection->request = stops[connection->stop].receive;
+    issue_receive(connection);
+}
+
 static void on_sent(struct connection *connection, const struct reply *reply) {
-    if (protocol->is_numbered) {
+    if (connection->role == WALK) {
+        on_walker_sent(connection, reply);
+    } else if (protocol->is_numbered) {
         uint64_t slot = (uint64_t)(reply->number - FIRST_ID);
         if (reply->number < FIRST_ID || slot >= (uint64_t)connection->outstanding || !connection->starts[slot])
             fail("a reply to request %lld, which was not sent", (long long)reply->number);
@@ -894,14 +940,6 @@ static void on_sent(struct connection *connection, const struct reply *reply) {
         connection->replies_left = connection->request.replies;
         complete_send(connection, connection->head++ % (uint64_t)connection->outstanding);
     }
-}
-
-static void issue_receive(struct connection *connection) {
-    connection->state = RECEIVING;
-    connection->began = now_ns;
-    connection->handles.used = 0;
-    connection->handle_count = 0;
-    if (!protocol->is_pushed) append_request(connection, 0, FIRST_ID);
 }
 
 static void release_parked(void) {
@@ -986,6 +1024,7 @@ static void on_settled(struct connection *connection) {
     if (connection->state != SETTLING) fail("an answer to a delete that was not sent");
     count_deleted(connection->handle_count, connection->began);
     if (is_ending || (limit && deleted >= limit)) connection->state = IDLE;
+    else if (connection->role == WALK) walk_on(connection);
     else issue_receive(connection);
 }
 
@@ -1054,7 +1093,12 @@ static struct template read_template(char *text) {
     return result;
 }
 
-/* A connection uses the request and the delete that were read last. */
+static void add_stop(const struct template *send, const struct template *receive, const struct bytes *settle) {
+    stops = reserve(stops, (size_t)(stop_count + 1) * sizeof *stops);
+    stops[stop_count++] = (struct stop){*send, *receive, *settle};
+}
+
+/* A connection uses the request and the delete that were read last; a walker uses the stops. */
 static void add_connection(char *text, const struct template *request, const struct bytes *settle) {
     char *rest = NULL;
     if (!protocol) fail("the job has a connection before its protocol");
@@ -1062,7 +1106,14 @@ static void add_connection(char *text, const struct template *request, const str
     struct connection *connection = &connections[connection_count++];
     memset(connection, 0, sizeof *connection);
     connection->fd = atoi(strtok_r(text, " ", &rest));
-    connection->role = strcmp(strtok_r(NULL, " ", &rest), "produce") ? CONSUME : PRODUCE;
+    const char *role = strtok_r(NULL, " ", &rest);
+    connection->role = !strcmp(role, "produce") ? PRODUCE : !strcmp(role, "consume") ? CONSUME : WALK;
+    if (connection->role == WALK) {
+        connection->stop = connection->first_stop = atoi(strtok_r(NULL, " ", &rest));
+        connection->stride = atoi(strtok_r(NULL, " ", &rest));
+        if (connection->first_stop >= stop_count) fail("a walker has no stop %d", connection->first_stop);
+        return;
+    }
     connection->outstanding = atoi(strtok_r(NULL, " ", &rest));
     connection->request = *request;
     connection->settle = *settle;
@@ -1079,7 +1130,7 @@ static void read_job(void) {
     char *line = NULL;
     size_t room = 0;
     ssize_t bytes;
-    struct template request = {.number_at = SIZE_MAX};
+    struct template request = {.number_at = SIZE_MAX}, send = request;
     struct bytes settle = {0};
     while ((bytes = getline(&line, &room, stdin)) > 0) {
         if (line[bytes - 1] == '\n') line[bytes - 1] = 0;
@@ -1107,6 +1158,8 @@ static void read_job(void) {
             read_hex(&settle, value);
         }
         else if (!strcmp(line, "request")) request = read_template(value);
+        else if (!strcmp(line, "send")) send = read_template(value);
+        else if (!strcmp(line, "stop")) add_stop(&send, &request, &settle);
         else if (!strcmp(line, "connection")) add_connection(value, &request, &settle);
         else fail("the job has an unknown line: %s", line);
     }
@@ -1134,7 +1187,8 @@ static void print_buckets(const char *name, const struct histogram *histogram) {
 
 static bool is_quiet(void) {
     for (int i = 0; i < connection_count; i++)
-        if (connections[i].under_way || connections[i].state == SETTLING) return false;
+        if (connections[i].under_way || connections[i].state == SENDING || connections[i].state == SETTLING)
+            return false;
     return true;
 }
 
@@ -1150,6 +1204,10 @@ static void start_load(void) {
         if (epoll_ctl(epoll_fd, EPOLL_CTL_ADD, connection->fd, &event)) fail("epoll: %s", strerror(errno));
         if (connection->role == CONSUME) {
             issue_receive(connection);
+        } else if (connection->role == WALK) {
+            /* The step to the first stop is no step. */
+            connection->stop -= connection->stride;
+            walk_on(connection);
         } else if (rate == 0) {
             for (int unit = 0; unit < connection->outstanding && may_send(); unit++) send_or_park(connection);
         }
@@ -1246,8 +1304,9 @@ int main(void) {
             cpu_start = own_cpu_ns();
             tell("start");
         }
-        /* A receive of an empty queue waits with its deletes: they are done although unanswered. */
-        bool is_done = limit && (deleted + unanswered >= limit || sent >= limit);
+        /* A receive of an empty queue waits with its deletes: they are done although unanswered. A walker deletes the
+           messages that it sends. */
+        bool is_done = limit && (deleted + unanswered >= limit || (sent >= limit && !stop_count));
         if (is_measuring && !is_ending && (now_ns >= window_end || is_done)) {
             is_measuring = false;
             is_ending = true;

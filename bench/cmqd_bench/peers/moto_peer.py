@@ -8,14 +8,13 @@ import json
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from cmqd_bench.http_load import SQS_AUTHORIZATION
 from cmqd_bench.peers.errors import PeerFailed
 from cmqd_bench.peers.job import Line, Request
-from cmqd_bench.peers.peer import Load, Reader, Server, accepts, command_of, connect, free_port
+from cmqd_bench.peers.peer import Load, Reader, ServerPeer, accepts, command_of, connect, free_port
 from cmqd_bench.peers.works import Work
 
 WAIT_SECONDS = 10
@@ -68,25 +67,18 @@ class Server(ThreadingHTTPServer):
 Server(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
 """
 """moto's application behind a small server: the development server of moto closes the connection of every request."""
-MOST_CONNECTIONS = 64
+MAX_CONNECTIONS = 64
 """A thread per connection."""
 
 
-class MotoPeer:
+class MotoPeer(ServerPeer):
     """``moto_server`` with SQS."""
 
     protocol = "sqs"
-    fastest = 16_000
-    name = "moto-sqs"
-    title = "moto's SQS server, a test double"
-    build = "-"
-    durability = "none: messages are in memory"
-    remark = ""
 
     def __init__(self, python: str | None = None) -> None:
+        super().__init__("moto-sqs", "moto's SQS server, a test double", "none: messages are in memory")
         self._candidates = [python] if python else [sys.executable, command_of("python3")]
-        self._server: Server | None = None
-        self._port = 0
 
     def missing(self) -> str:
         return "" if self._python() else "no interpreter with moto's server was found; name one with --moto"
@@ -95,23 +87,17 @@ class MotoPeer:
         done = subprocess.run([self._python() or "", "-c", VERSION], capture_output=True, text=True, check=True)
         return done.stdout.strip()
 
-    def can_run(self, work: Work) -> bool:
-        # One request a connection and one message a request; a filled queue would take minutes to fill.
-        is_single = work.batch == 1 and work.outstanding == 1 and not work.fill_per_second
-        return is_single and work.producers <= MOST_CONNECTIONS
+    def refusal(self, work: Work) -> str:
+        if work.batch > 1 or work.outstanding > 1:
+            return "one request a connection, one message a request"
+        if work.fill_per_second:
+            return "the filling of a queue would take minutes"
+        return "" if work.producers <= MAX_CONNECTIONS else "a thread for each connection"
 
     def start(self, folder: Path) -> None:
         self._port = free_port()
-        self._server = Server([self._python() or "", "-c", SERVE, str(self._port)], folder)
-        self._server.wait_until(lambda: accepts(self._port), self.name)
-
-    def stop(self) -> None:
-        if self._server is not None:
-            self._server.stop()
-
-    def roots(self) -> Sequence[int]:
-        assert self._server is not None
-        return [self._server.process.pid]
+        server = self.launch([self._python() or "", "-c", SERVE, str(self._port)], folder)
+        server.wait_until(lambda: accepts(self._port), self.name)
 
     def create_queue(self, queue: str) -> None:
         self._ask("CreateQueue", {"QueueName": queue})

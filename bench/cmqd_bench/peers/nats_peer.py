@@ -4,13 +4,12 @@ acknowledgements with answers.
 
 import json
 import socket
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from cmqd_bench.peers.errors import PeerFailed
 from cmqd_bench.peers.job import Line, Request
-from cmqd_bench.peers.peer import Load, Reader, Server, accepts, command_of, connect, first_line, free_port
+from cmqd_bench.peers.peer import Load, Reader, ServerPeer, accepts, command_of, connect, first_line, free_port
 from cmqd_bench.peers.works import Work
 
 CONSUMER = "bench"
@@ -21,31 +20,32 @@ PUBLISHED, MESSAGES, SETTLED = 1, 2, 3
 SYNC_ALWAYS_SINCE = (2, 10)
 CONNECT = {"verbose": False, "pedantic": False, "headers": True, "no_responders": True, "lang": "bench", "version": "1"}
 
+ALWAYS = (
+    "nats-always",
+    "NATS JetStream, sync_interval always",
+    "fsync before the answer (sync_interval: always)",
+)
+DEFAULTS = (
+    "nats",
+    "NATS JetStream, defaults",
+    "fsync every two minutes (default sync_interval): a power failure loses the messages since",
+)
+"""Name, title and durability."""
+
 
 def publish(subject: str, reply: str, payload: bytes) -> bytes:
     """Return a publish."""
     return b"PUB %b %b %d\r\n%b\r\n" % (subject.encode(), reply.encode(), len(payload), payload)
 
 
-class NatsPeer:
+class NatsPeer(ServerPeer):
     """``nats-server`` with JetStream; ``syncs`` = every write is synced before the answer."""
 
     protocol = "nats"
-    fastest = 16_000
-    build = "-"
-    remark = ""
 
     def __init__(self, *, syncs: bool) -> None:
-        self.name = "nats-always" if syncs else "nats"
-        self.title = "NATS JetStream, sync_interval always" if syncs else "NATS JetStream, defaults"
-        self.durability = (
-            "fsync before the answer (sync_interval: always)"
-            if syncs
-            else "fsync every two minutes (default sync_interval): a power failure loses what came since"
-        )
+        super().__init__(*(ALWAYS if syncs else DEFAULTS))
         self._syncs = syncs
-        self._server: Server | None = None
-        self._port = 0
 
     def missing(self) -> str:
         if command_of("nats-server") is None:
@@ -58,9 +58,10 @@ class NatsPeer:
     def version(self) -> str:
         return first_line("nats-server", "-v").rpartition("v")[2]
 
-    def can_run(self, work: Work) -> bool:
-        # A pull of several messages is answered message by message, which the generator does not put together.
-        return work.consumers == 0 or work.batch == 1
+    def refusal(self, work: Work) -> str:
+        if work.consumers == 0 or work.batch == 1:
+            return ""
+        return "a pull of several messages is answered message by message, which the generator does not put together"
 
     def start(self, folder: Path) -> None:
         self._port = free_port()
@@ -73,16 +74,8 @@ class NatsPeer:
         )
         program = command_of("nats-server")
         assert program is not None
-        self._server = Server([program, "-c", str(folder / "nats.conf")], folder)
-        self._server.wait_until(lambda: accepts(self._port), self.name)
-
-    def stop(self) -> None:
-        if self._server is not None:
-            self._server.stop()
-
-    def roots(self) -> Sequence[int]:
-        assert self._server is not None
-        return [self._server.process.pid]
+        server = self.launch([program, "-c", str(folder / "nats.conf")], folder)
+        server.wait_until(lambda: accepts(self._port), self.name)
 
     def create_queue(self, queue: str) -> None:
         self._ask(
@@ -138,8 +131,8 @@ class NatsPeer:
         )
 
     def _consumer(self, queue: str, inbox: str) -> Line:
-        wanted = json.dumps({"batch": 1, "expires": WAIT_NS}).encode()
-        pull = publish(f"$JS.API.CONSUMER.MSG.NEXT.{queue}.{CONSUMER}", f"{inbox}.pull", wanted)
+        content = json.dumps({"batch": 1, "expires": WAIT_NS}).encode()
+        pull = publish(f"$JS.API.CONSUMER.MSG.NEXT.{queue}.{CONSUMER}", f"{inbox}.pull", content)
         opened = self._connect({MESSAGES: f"{inbox}.pull", SETTLED: f"{inbox}.ack"})
         return Line(opened, Request(pull), f" {inbox}.ack 4\r\n+ACK\r\n".encode())
 

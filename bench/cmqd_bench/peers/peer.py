@@ -59,8 +59,8 @@ class Peer(Protocol):
         """Return the version of the server."""
         ...
 
-    def can_run(self, work: Work) -> bool:
-        """Return True if the peer takes part in a row."""
+    def refusal(self, work: Work) -> str:
+        """Return the reason why the peer takes no part in a row; empty if the peer takes part."""
         ...
 
     def start(self, folder: Path) -> None:
@@ -73,6 +73,13 @@ class Peer(Protocol):
 
     def roots(self) -> Sequence[int]:
         """Return the processes that the harness started; their children belong to the server, too."""
+        ...
+
+    def watch(self) -> Callable[[], str]:
+        """Begin to watch the server's own work during the measured time.
+
+        Returns a function that ends the watch and returns a remark for the row; empty if there is no fact to tell.
+        """
         ...
 
     def create_queue(self, queue: str) -> None:
@@ -137,10 +144,51 @@ class Server:
             self.process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
             pass
-        for pid in members:
-            if (stat := read_stat(pid)) is not None and stat.running:
-                _signal(pid, signal.SIGKILL)
+        finally:
+            # Also if the wait was interrupted: the server must not outlive the run.
+            for pid in members:
+                if (stat := read_stat(pid)) is not None and stat.running:
+                    _signal(pid, signal.SIGKILL)
         self.process.wait(STOP_SECONDS)
+
+
+class ServerPeer:
+    """The parts that most peers share: names, server processes, a port."""
+
+    build = "-"
+    remark = ""
+    fastest = 16_000
+    stop_signal = signal.SIGTERM
+
+    def __init__(self, name: str, title: str, durability: str) -> None:
+        self.name = name
+        self.title = title
+        self.durability = durability
+        self._servers: list[Server] = []
+        self._port = 0
+
+    def refusal(self, work: Work) -> str:
+        """Take part in every row."""
+        return ""
+
+    def launch(self, command: Sequence[str], folder: Path, *, environment: Mapping[str, str] | None = None) -> Server:
+        """Start a process of the peer."""
+        server = Server(command, folder, environment=environment)
+        self._servers.append(server)
+        return server
+
+    def stop(self) -> None:
+        """End all processes, the newest first."""
+        while self._servers:
+            self._servers.pop().stop(self.stop_signal)
+
+    def roots(self) -> Sequence[int]:
+        """Return the started processes."""
+        return [server.process.pid for server in self._servers]
+
+    def watch(self) -> Callable[[], str]:
+        """Watch for nothing."""
+        return str
 
 
 def _signal(pid: int, number: signal.Signals) -> None:
@@ -241,7 +289,7 @@ class Reader:
         return taken
 
     def _fill(self) -> None:
-        some = self._connection.recv(65536)
-        if not some:
+        received = self._connection.recv(65536)
+        if not received:
             raise PeerFailed("the server closed a connection")
-        self._data += some
+        self._data += received

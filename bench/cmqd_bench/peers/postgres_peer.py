@@ -1,8 +1,7 @@
 """PostgreSQL as a peer: a queue is a table, consumers lock rows with SKIP LOCKED.
 
-A receive is ``begin`` and ``delete ... returning`` in one write, the delete of the message is ``commit``: one commit a
-message, the cheapest of the usual ways. PostgreSQL has no waiting receive: a consumer of an empty table asks again
-after a millisecond.
+A receive leases rows with ``update ... returning``, a delete removes the rows by their ids: two commits a message, as
+of the other peers. PostgreSQL has no waiting receive: a consumer of an empty table asks again after a millisecond.
 """
 
 import os
@@ -16,12 +15,11 @@ from pathlib import Path
 
 from cmqd_bench.peers.errors import PeerFailed
 from cmqd_bench.peers.job import Line, Request
-from cmqd_bench.peers.peer import Load, Reader, Server, accepts, connect, first_line, free_port
-from cmqd_bench.peers.works import Work
+from cmqd_bench.peers.peer import Load, Reader, ServerPeer, accepts, connect, first_line, free_port
 
 PROTOCOL_VERSION = 3 << 16
 BINARY = 1
-BYTEA = 17
+BYTEA, BYTEA_ARRAY, INT8_ARRAY = 17, 1001, 1016
 USER = "bench"
 DEBIAN = Path("/usr/lib/postgresql")
 SYNC = b"S\0\0\0\4"
@@ -29,9 +27,13 @@ ROOT_REFUSED_USER = "nobody"
 """PostgreSQL refuses to run as root: the harness of a root runs it as this user."""
 INSERT = "insert into {table} (body) select unnest($1)"
 TAKE = (
-    "delete from {table} where id = any (array("
-    "select id from {table} order by id for update skip locked limit {batch})) returning body"
+    "update {table} set leased_until = now() + interval '5 minutes' where id = any (array("
+    "select id from {table} where leased_until < now() order by id for update skip locked limit {batch}))"
+    " returning id, body"
 )
+DELETE = "delete from {table} where id = any ($1)"
+DONE = "done"
+"""The prepared delete, which the generator binds to the ids of received rows."""
 
 
 def message(kind: bytes, payload: bytes) -> bytes:
@@ -49,12 +51,17 @@ def parse(name: str, statement: str, types: Sequence[int] = ()) -> bytes:
     return message(b"P", text(name) + text(statement) + struct.pack(f">H{len(types)}I", len(types), *types))
 
 
+def run_bound() -> bytes:
+    """Return the message that runs the statement that was bound last."""
+    return message(b"E", text("") + b"\0\0\0\0")
+
+
 def execute(name: str, *arguments: bytes) -> bytes:
     """Return the messages that run a prepared statement with binary arguments and binary results."""
     values = b"".join(struct.pack(">I", len(value)) + value for value in arguments)
     formats = struct.pack(">HH", 1, BINARY)
     bind = text("") + text(name) + formats + struct.pack(">H", len(arguments)) + values + formats
-    return message(b"B", bind) + message(b"E", text("") + b"\0\0\0\0")
+    return message(b"B", bind) + run_bound()
 
 
 def array_of(bodies: Sequence[bytes]) -> bytes:
@@ -68,26 +75,21 @@ def programs() -> Path | None:
     for folder in sorted(DEBIAN.glob("*/bin"), key=lambda folder: int(folder.parent.name), reverse=True):
         if (folder / "initdb").exists():
             return folder
-    found = shutil.which("initdb")
-    return Path(found).resolve().parent if found else None
+    program = shutil.which("initdb")
+    return Path(program).resolve().parent if program else None
 
 
-class PostgresPeer:
+class PostgresPeer(ServerPeer):
     """A server of its own, with PostgreSQL's defaults of durability."""
 
     protocol = "postgres"
-    fastest = 16_000
-    name = "postgresql"
-    title = "PostgreSQL, SKIP LOCKED"
-    build = "-"
-    durability = "fsync before the answer (synchronous_commit on)"
-    remark = "a message is locked by an open transaction between receive and delete: one commit"
-    array_type = 1001
-    """``bytea[]``."""
+    remark = "no waiting receive: a consumer of an empty table asks again after 1 ms"
+
+    stop_signal = signal.SIGINT
+    """Ends the sessions at once."""
 
     def __init__(self) -> None:
-        self._server: Server | None = None
-        self._port = 0
+        super().__init__("postgresql", "PostgreSQL, SKIP LOCKED", "fsync before the answer (synchronous_commit on)")
 
     def missing(self) -> str:
         if programs() is None:
@@ -100,9 +102,6 @@ class PostgresPeer:
         folder = programs()
         assert folder is not None
         return first_line(str(folder / "postgres"), "--version").split()[2]
-
-    def can_run(self, work: Work) -> bool:
-        return True
 
     def start(self, folder: Path) -> None:
         binaries = programs()
@@ -143,20 +142,15 @@ class PostgresPeer:
             "synchronous_commit": "on",
         }
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
-        self._server = Server([*before, str(binaries / "postgres"), "-D", str(data), *options], folder)
-        self._server.wait_until(self._answers, self.name)
-
-    def stop(self) -> None:
-        if self._server is not None:
-            # SIGINT: end the sessions at once.
-            self._server.stop(signal.SIGINT)
-
-    def roots(self) -> Sequence[int]:
-        assert self._server is not None
-        return [self._server.process.pid]
+        server = self.launch([*before, str(binaries / "postgres"), "-D", str(data), *options], folder)
+        server.wait_until(self._answers, self.name)
 
     def create_queue(self, queue: str) -> None:
-        self._ask(f'create table "{queue}" (id bigint generated always as identity primary key, body bytea not null)')
+        # Half of a page stays free for leases: an update within a page writes no index entry.
+        self._ask(
+            f'create table "{queue}" (id bigint generated always as identity primary key, body bytea not null,'
+            " leased_until timestamptz not null default '-infinity') with (fillfactor = 50)"
+        )
 
     def drop_queue(self, queue: str) -> None:
         self._ask(f'drop table "{queue}"')
@@ -166,14 +160,14 @@ class PostgresPeer:
 
     def open(self, queue: str, *, producers: int, consumers: int, batch: int, body: bytes, outstanding: int) -> Load:
         table = f'"{queue}"'
-        insert = parse("insert", INSERT.format(table=table), [self.array_type])
-        take = [parse("begin", "begin"), parse("take", TAKE.format(table=table, batch=batch)), parse("end", "commit")]
+        insert = parse("insert", INSERT.format(table=table), [BYTEA_ARRAY])
+        take = parse("take", TAKE.format(table=table, batch=batch))
+        done = parse(DONE, DELETE.format(table=table), [INT8_ARRAY])
         send = Request(execute("insert", array_of([body] * batch)) + SYNC, batch, is_stamped=True)
-        receive = Request(execute("begin") + execute("take") + SYNC, batch)
-        delete = execute("end") + SYNC
+        receive = Request(execute("take") + SYNC, batch)
         return Load(
             [Line(self._connect([insert]), send) for _ in range(producers)],
-            [Line(self._connect(take), receive, delete) for _ in range(consumers)],
+            [Line(self._connect([take, done]), receive, run_bound() + SYNC) for _ in range(consumers)],
             {},
         )
 

@@ -6,7 +6,6 @@ pushes messages: a consumer has a prefetch of the row's batch. Acknowledgements 
 
 import socket
 import struct
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,13 +14,12 @@ from cmqd_bench.peers.job import Line, Request
 from cmqd_bench.peers.peer import (
     Load,
     Reader,
-    Server,
+    ServerPeer,
     accepts,
     command_of,
     connect,
     free_port,
 )
-from cmqd_bench.peers.works import Work
 
 METHOD, HEADER, BODY, END = 1, 2, 3, b"\xce"
 FRAME_MAX = 131_072
@@ -103,21 +101,15 @@ class Channel:
         return payload[4:]
 
 
-class RabbitPeer:
+class RabbitPeer(ServerPeer):
     """A node of RabbitMQ with one kind of queue."""
 
     protocol = "amqp"
-    fastest = 16_000
-    build = "-"
     remark = "acknowledgements are not confirmed"
 
     def __init__(self, kind: Literal["classic", "quorum"]) -> None:
-        self.name = f"rabbitmq-{kind}"
-        self.title = f"RabbitMQ, {kind} queues"
-        self.durability = DURABILITY[kind]
+        super().__init__(f"rabbitmq-{kind}", f"RabbitMQ, {kind} queues", DURABILITY[kind])
         self._kind = kind
-        self._servers: list[Server] = []
-        self._port = 0
 
     def missing(self) -> str:
         if not Path(PROGRAM).exists():
@@ -129,9 +121,6 @@ class RabbitPeer:
     def version(self) -> str:
         folders = sorted(Path("/usr/lib/rabbitmq/lib").glob("rabbitmq_server-*"))
         return folders[-1].name.rpartition("-")[2] if folders else "unknown"
-
-    def can_run(self, work: Work) -> bool:
-        return True
 
     def start(self, folder: Path) -> None:
         self._port, mapper_port, distribution_port = free_port(), free_port(), free_port()
@@ -155,18 +144,9 @@ class RabbitPeer:
         (folder / "rabbitmq.conf").write_text("loopback_users.guest = true\ndisk_free_limit.absolute = 200MB\n")
         mapper = command_of("epmd")
         assert mapper is not None
-        self._servers = [Server([mapper], folder / "epmd", environment=environment)]
-        self._servers[0].wait_until(lambda: accepts(mapper_port), "epmd")
-        node = Server([PROGRAM], folder, environment=environment)
-        self._servers.append(node)
-        node.wait_until(self._answers, self.name)
-
-    def stop(self) -> None:
-        for server in reversed(self._servers):
-            server.stop()
-
-    def roots(self) -> Sequence[int]:
-        return [server.process.pid for server in self._servers]
+        port_mapper = self.launch([mapper], folder / "epmd", environment=environment)
+        port_mapper.wait_until(lambda: accepts(mapper_port), "epmd")
+        self.launch([PROGRAM], folder, environment=environment).wait_until(self._answers, self.name)
 
     def create_queue(self, queue: str) -> None:
         self._ask(method(1, 50, 10, self._declare(queue, 0b00010)), 50, 11)

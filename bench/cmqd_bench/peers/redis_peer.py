@@ -1,7 +1,6 @@
 """Redis Streams as a peer: XADD, XREADGROUP with a consumer group, then XACK and XDEL in a single write."""
 
 import socket
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -10,14 +9,13 @@ from cmqd_bench.peers.job import Line, Request
 from cmqd_bench.peers.peer import (
     Load,
     Reader,
-    Server,
+    ServerPeer,
     accepts,
     command_of,
     connect,
     first_line,
     free_port,
 )
-from cmqd_bench.peers.works import Work
 
 GROUP = "bench"
 WAIT_MS = 20_000
@@ -33,21 +31,14 @@ def command(*parts: bytes | str | int) -> bytes:
     return b"*%d\r\n" % len(encoded) + b"".join(b"$%d\r\n%b\r\n" % (len(part), part) for part in encoded)
 
 
-class RedisPeer:
+class RedisPeer(ServerPeer):
     """``redis-server`` with an append-only file and no snapshots."""
 
     protocol = "redis"
-    fastest = 16_000
-    build = "-"
-    remark = ""
 
     def __init__(self, policy: Literal["always", "everysec"]) -> None:
-        self.name = f"redis-{policy}"
-        self.title = f"Redis Streams, appendfsync {policy}"
-        self.durability = DURABILITY[policy]
+        super().__init__(f"redis-{policy}", f"Redis Streams, appendfsync {policy}", DURABILITY[policy])
         self._policy = policy
-        self._server: Server | None = None
-        self._port = 0
 
     def missing(self) -> str:
         return "" if command_of("redis-server") else "redis-server is not installed"
@@ -55,9 +46,6 @@ class RedisPeer:
     def version(self) -> str:
         words = first_line("redis-server", "--version").split()
         return next((word[2:] for word in words if word.startswith("v=")), "unknown")
-
-    def can_run(self, work: Work) -> bool:
-        return True
 
     def start(self, folder: Path) -> None:
         self._port = free_port()
@@ -72,18 +60,8 @@ class RedisPeer:
             "appendfsync": self._policy,
         }
         folder.mkdir(parents=True, exist_ok=True)
-        self._server = Server(
-            [program, *(str(part) for name, value in options.items() for part in (f"--{name}", value))], folder
-        )
-        self._server.wait_until(lambda: accepts(self._port), self.name)
-
-    def stop(self) -> None:
-        if self._server is not None:
-            self._server.stop()
-
-    def roots(self) -> Sequence[int]:
-        assert self._server is not None
-        return [self._server.process.pid]
+        flags = [str(part) for name, value in options.items() for part in (f"--{name}", value)]
+        self.launch([program, *flags], folder).wait_until(lambda: accepts(self._port), self.name)
 
     def create_queue(self, queue: str) -> None:
         self._ask("XGROUP", "CREATE", queue, GROUP, "0", "MKSTREAM")

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
-from cmqd_bench.results import REFERENCE_PEER, Point, Results, Row, Spread, points, ratio
+from cmqd_bench.results import REFERENCE_PEER, Point, Results, Row, Spread, points, ratio, without_figure
 
 COLUMNS = ("peer", "messages/s", "CPU us", "low-high", "x Redis", "low-high", "p50 ms", "x Redis", "p99 ms", "load us")
 REFERENCE_SPREAD = 1.3
@@ -74,17 +74,29 @@ def to_text(results: Results) -> str:
     text += [f"{peer.name}: {peer.title} {peer.version}; {peer.durability}" for peer in results.peers]
     measured = points(results.rows)
     for scenario in results.scenarios:
-        here = [point for point in measured if point.scenario == scenario.name]
-        if not here:
+        shown = [point for point in measured if point.scenario == scenario.name]
+        missing = without_figure(results, scenario.name)
+        if not shown and not missing:
             continue
-        reference = next((point for point in here if point.peer == REFERENCE_PEER), None)
+        reference = next((point for point in shown if point.peer == REFERENCE_PEER), None)
         text += ["", f"{scenario.name}: {scenario.title}"]
-        text += _lines([COLUMNS, *(_cells(point, reference) for point in here)])
+        text += _lines([COLUMNS, *(_cells(point, reference) for point in shown)])
         variation = reference_variation(reference.rows if reference else ())
         if variation > REFERENCE_SPREAD:
             text.append(
                 f"{REFERENCE_PEER} varies by {variation:.2f}x, by more than {REFERENCE_SPREAD}: repeat this row"
             )
+        own = (row for row in results.rows if row.scenario == scenario.name and row.remark)
+        text += dict.fromkeys(f"{row.peer}: {row.remark}" for row in own)
+        text += [f"{peer} ({build}): no figure: {reason}" for peer, build, reason in missing]
+    notes = [f"{gap.peer}: no figure: {gap.reason}" for gap in results.gaps if not gap.scenario]
+    notes += [
+        f"{gap.scenario}, turn {gap.turn}: {gap.peer} ({gap.build}) failed: {gap.reason}"
+        for gap in results.gaps
+        if gap.is_failure and gap.turn
+    ]
+    if notes:
+        text += ["", *notes]
     if any(point.is_disturbed for point in measured):
         text += ["", "* other programs used the machine in at least half of the turns"]
     return "\n".join(text)

@@ -6,6 +6,8 @@ from typing import Literal
 
 from cmqd_bench.results import Scenario
 
+TABLE_RATE = 2_000
+"""The open loop that is a row of the table; further rates are points of the plot of latency over rate."""
 GATE_REQUESTS = 16
 """Requests of all consumers by which the producers of a cycle may be ahead, as in the scenario ``cycle``."""
 
@@ -25,6 +27,8 @@ class Work:
     fill_per_second: int = 0
     """Messages that are sent before the run, for each second of the run; 0 = the queue is empty."""
     records: Literal["sends", "pairs", "stamps"] = "sends"
+    max_turns: int = 100
+    """Largest number of turns."""
     latency: str = "request to reply"
     """The meaning of the latency."""
 
@@ -44,7 +48,7 @@ class Work:
         return Scenario(name=self.name, title=self.title)
 
 
-def at_rate(rate: int) -> Work:
+def at_rate(rate: int, max_turns: int = 100) -> Work:
     """Return an open loop with this rate; readers of results take the rate from the name."""
     return Work(
         name=f"rate-{rate}",
@@ -54,6 +58,7 @@ def at_rate(rate: int) -> Work:
         outstanding=64,
         rate=rate,
         records="stamps",
+        max_turns=max_turns,
         latency="intended time of sending to receipt",
     )
 
@@ -78,7 +83,7 @@ WORKS: Sequence[Work] = (
         records="stamps",
         latency="send to receipt",
     ),
-    at_rate(2_000),
+    at_rate(TABLE_RATE),
     Work(
         name="cycle-16-batch-16",
         title="cycle, batch 16, 16 producers and 16 consumers",
@@ -91,8 +96,11 @@ WORKS: Sequence[Work] = (
     Work(name="batches-8", title="best batches: 256 messages, 8 connections", producers=8, outstanding=2, batch=256),
 )
 """The rows of the table, in its order."""
-RATES: Sequence[Work] = tuple(at_rate(rate) for rate in (250, 500, 1_000, 2_000, 4_000, 8_000, 16_000))
-"""Open loops for plots of the latency over the rate."""
+PLOT_TURNS = 1
+RATES: Sequence[Work] = tuple(
+    at_rate(rate, 100 if rate == TABLE_RATE else PLOT_TURNS) for rate in (250, 500, 1_000, 2_000, 4_000, 8_000, 16_000)
+)
+"""Open loops for plots of the latency over the rate. Rates that are points of a plot alone have a single turn."""
 RATES_NAME = "rates"
 """The name of all rows of ``RATES``."""
 TABLE_NAME = "table"
@@ -105,14 +113,14 @@ def works_of(names: Sequence[str]) -> Sequence[Work]:
     Raises:
         ValueError: a name is no row's name.
     """
-    every = {work.name: work for work in (*WORKS, *RATES)}
+    work_by_name = {work.name: work for work in (*WORKS, *RATES)}
     groups = {TABLE_NAME: [work.name for work in WORKS], RATES_NAME: [work.name for work in RATES]}
-    wanted: set[str] = set()
+    chosen: set[str] = set()
     for name in names or (TABLE_NAME,):
-        if name not in every and name not in groups:
-            raise ValueError(f"{name!r} is no row; the rows are {', '.join((*every, *groups))}")
-        wanted.update(groups.get(name, (name,)))
-    return [work for name, work in every.items() if name in wanted]
+        if name not in work_by_name and name not in groups:
+            raise ValueError(f"{name!r} is no row; the rows are {', '.join((*work_by_name, *groups))}")
+        chosen.update(groups.get(name, (name,)))
+    return [work for name, work in work_by_name.items() if name in chosen]
 
 
 def turn_order(peers: int, turn: int) -> Sequence[int]:

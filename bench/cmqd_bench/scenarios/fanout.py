@@ -54,16 +54,14 @@ class Written:
     """Bytes of the rows after the start of the load."""
 
 
-async def subscribe_queues(
-    connection: LoadConnection, queues: Sequence[str], *, unmatched: bool, topic: str = TOPIC
-) -> None:
-    """Create a topic and its subscriptions: for all messages, or for a tag that is never published."""
-    await request(connection, CreateTopic(1, topic, {"filter_type": "tag"}))
+async def subscribe_queues(connection: LoadConnection, queues: Sequence[str], *, unmatched: bool) -> None:
+    """Create the topic and its subscriptions: for all messages, or for a tag that is never published."""
+    await request(connection, CreateTopic(1, TOPIC, {"filter_type": "tag"}))
     for queue in queues:
         attributes: SubscriptionAttributes = {"endpoint": queue}
         if unmatched:
             attributes["filter_tags"] = [OTHER_TAG]
-        await request(connection, Subscribe(1, topic, queue, attributes))
+        await request(connection, Subscribe(1, TOPIC, queue, attributes))
 
 
 async def _check(connection: LoadConnection, size: int, expected: int) -> None:

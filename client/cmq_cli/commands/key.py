@@ -79,11 +79,11 @@ async def set_roles(
     async with session.client() as client:
         if roles is None or names is None:
             present = await client.accounts.keys(account=account)
-            found = next((key for key in present if key.secret_id == secret_id), None)
-            if found is None:
+            key_info = next((key for key in present if key.secret_id == secret_id), None)
+            if key_info is None:
                 raise CommandFailed(f"there is no key {secret_id!r}", ExitCode.NOT_FOUND)
-            roles = [*found.roles] if roles is None else roles
-            names = [*found.names] if names is None else names
+            roles = [*key_info.roles] if roles is None else roles
+            names = [*key_info.names] if names is None else names
         await client.accounts.set_key_roles(secret_id, roles=roles, names=names, account=account)
     text = f"key {secret_id}: roles {', '.join(roles)}; names {', '.join(names)}"
     session.output.result({"secret_id": secret_id, "roles": roles, "names": names}, text)

@@ -109,11 +109,11 @@ async def match(
     Nothing is published.
     """
     async with session.client() as client:
-        found = await client.topic(name).match(tags=tag, routing_key=routing_key)
-    rows = [[each.subscription, each.fate, each.endpoint, _reason(each, routing_key)] for each in found]
-    session.output.listing(as_document(found), _MATCH_COLUMNS, rows)
-    matched = counted(found.matched, "subscription")
-    session.output.remark(f"{matched} of {len(found)} would get the message")
+        result = await client.topic(name).match(tags=tag, routing_key=routing_key)
+    rows = [[each.subscription, each.fate, each.endpoint, _reason(each, routing_key)] for each in result]
+    session.output.listing(as_document(result), _MATCH_COLUMNS, rows)
+    matched = counted(result.matched, "subscription")
+    session.output.remark(f"{matched} of {len(result)} would get the message")
 
 
 def _reason(match: SubscriptionMatch, routing_key: str | None) -> str:

@@ -99,10 +99,10 @@ def quantile(old: Histogram | None, new: Histogram | None, share: float) -> floa
     total = sum(counts)
     if total <= 0:
         return NAN
-    wanted, so_far, lower = share * total, 0, 0
+    rank, so_far, lower = share * total, 0, 0
     for bound, count in zip(new.bounds, counts, strict=False):
-        if count and so_far + count >= wanted:
-            return lower + (bound - lower) * (wanted - so_far) / count
+        if count and so_far + count >= rank:
+            return lower + (bound - lower) * (rank - so_far) / count
         so_far += count
         lower = bound
     return float(new.bounds[-1]) if new.bounds else NAN

@@ -242,15 +242,15 @@ class Findings:
         """Return the present findings, the most severe first."""
         if self._metrics is None or self._top is None:
             return []
-        found = [
+        findings = [
             *self._of_server(self._metrics.server),
             *self._of_disk(self._metrics.server, forecast),
             *self._of_queues(self._top, details),
             *self._of_details(self._top, details),
             *self._of_subscriptions(self._top, details),
         ]
-        found.sort(key=lambda finding: (_ORDER[finding.severity], finding.code))
-        listed = list(_limited(found))
+        findings.sort(key=lambda finding: (_ORDER[finding.severity], finding.code))
+        listed = list(_limited(findings))
         self._since = {finding.subject: self._since.get(finding.subject, self._now) for finding in listed}
         return [msgspec.structs.replace(finding, since=self._since[finding.subject]) for finding in listed]
 
@@ -418,26 +418,30 @@ class Findings:
 
     def _of_subscriptions(self, top: TopMetrics, details: Details) -> Iterator[Finding]:
         now_ms = round(top.time.timestamp() * 1_000)
-        known = {(detail.topic, detail.subscription): detail for detail in details.subscriptions}
+        details_by_name = {(detail.topic, detail.subscription): detail for detail in details.subscriptions}
         for entry in top.subscriptions:
-            one = entry.subscription
-            names = Names(entry.account, topic=entry.topic, subscription=one.subscription)
+            subscription = entry.subscription
+            names = Names(entry.account, topic=entry.topic, subscription=subscription.subscription)
             figures: dict[str, float | str] = {
-                "waiting": one.waiting + one.in_retry,
-                "age_seconds": age_seconds(one.oldest_message_ms, now_ms),
+                "waiting": subscription.waiting + subscription.in_retry,
+                "age_seconds": age_seconds(subscription.oldest_message_ms, now_ms),
             }
-            detail = known.get((entry.topic, one.subscription)) if entry.account == details.account else None
+            detail = (
+                details_by_name.get((entry.topic, subscription.subscription))
+                if entry.account == details.account
+                else None
+            )
             if detail is not None:
                 figures |= {"endpoint": detail.endpoint, "last_error": detail.last_error}
                 if detail.next_attempt is not None:
                     figures["next_attempt"] = detail.next_attempt
-            if one.blocked:
+            if subscription.blocked:
                 yield Finding("subscription_blocked", "warning", figures, names)
-            elif one.in_retry:
-                yield Finding("deliveries_fail", "warning", figures | {"in_retry": one.in_retry}, names)
+            elif subscription.in_retry:
+                yield Finding("deliveries_fail", "warning", figures | {"in_retry": subscription.in_retry}, names)
             hour = self._subscription_before(entry, HOUR_SECONDS)
-            if hour is not None and one.totals.dropped > hour[1].dropped:
-                more = one.totals.dropped - hour[1].dropped
+            if hour is not None and subscription.totals.dropped > hour[1].dropped:
+                more = subscription.totals.dropped - hour[1].dropped
                 yield Finding("deliveries_dropped", "warning", {"count": more, "seconds": hour[0]}, names)
 
     def _subscription_before(self, entry: TopSubscription, seconds: float) -> tuple[float, _SubscriptionThen] | None:
@@ -462,10 +466,10 @@ def _then(queue: QueueMetrics) -> _QueueThen:
     return _QueueThen(queue.active, totals.received, totals.sent, totals.dead_letters, totals.expired, totals.timed_out)
 
 
-def _limited(found: Iterable[Finding]) -> Iterator[Finding]:
+def _limited(findings: Iterable[Finding]) -> Iterator[Finding]:
     """Yield at most ``MAX_NAMED`` findings of a code; the last of them counts the others."""
     by_code: dict[tuple[str, str], list[Finding]] = {}
-    for finding in found:
+    for finding in findings:
         by_code.setdefault((finding.severity, finding.code), []).append(finding)
     for same in by_code.values():
         yield from same[: MAX_NAMED - 1]

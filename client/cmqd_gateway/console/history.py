@@ -122,38 +122,38 @@ class Ring:
             self._join(number, max(covered, 0.0), values)
 
     def _join(self, number: int, covered: float, values: Sequence[float]) -> None:
-        place = number % self.buckets
-        if self._numbers[place] != number:
-            self._numbers[place] = number
-            self._covered[place] = 0.0
+        slot = number % self.buckets
+        if self._numbers[slot] != number:
+            self._numbers[slot] = number
+            self._covered[slot] = 0.0
             for column in self._columns:
-                column[place] = NAN
-        before = self._covered[place]
+                column[slot] = NAN
+        before = self._covered[slot]
         for column, fold, value in zip(self._columns, _FOLDS, values, strict=True):
             # NaN is the only value that differs from itself.
             if value == value:
-                present = column[place]
-                column[place] = value if present != present else _joined(fold, present, before, value, covered)
-        self._covered[place] = before + covered
+                present = column[slot]
+                column[slot] = value if present != present else _joined(fold, present, before, value, covered)
+        self._covered[slot] = before + covered
 
     def read(self, until: float, seconds: int) -> Part:
         """Return the buckets of the ``seconds`` before ``until``; the last bucket is the bucket of ``until``."""
         last = _bucket_before(until, self.step)
         count = min(self.buckets, seconds // self.step)
-        places = [
+        slots = [
             number % self.buckets if number >= 0 and self._numbers[number % self.buckets] == number else -1
             for number in range(last - count + 1, last + 1)
         ]
         columns = {
-            name: [None if place < 0 else shown(column[place]) for place in places]
+            name: [None if slot < 0 else shown(column[slot]) for slot in slots]
             for name, column in zip(NAMES, self._columns, strict=True)
         }
         return Part((last - count + 1) * self.step, self.step, columns)
 
     def values(self, number: int) -> list[float] | None:
         """Return the values of a bucket, None if there was no reading."""
-        place = number % self.buckets
-        return [column[place] for column in self._columns] if self._numbers[place] == number else None
+        slot = number % self.buckets
+        return [column[slot] for column in self._columns] if self._numbers[slot] == number else None
 
     @property
     def size_bytes(self) -> int:
@@ -163,8 +163,8 @@ class Ring:
 
     def clear(self) -> None:
         """Forget all readings."""
-        for place in range(self.buckets):
-            self._numbers[place] = -1
+        for slot in range(self.buckets):
+            self._numbers[slot] = -1
 
 
 class History:

@@ -49,11 +49,11 @@ async def _serve_shell(request: web.Request) -> web.StreamResponse:
 
 
 async def _serve_static(request: web.Request) -> web.StreamResponse:
-    known = static_files()
+    files = static_files()
     path = request.match_info["path"]
     version, _, rest = path.partition("/")
-    has_version = version == known.version
-    file = known.by_path.get(rest if has_version else path)
+    has_version = version == files.version
+    file = files.by_path.get(rest if has_version else path)
     if file is None:
         text = "the console has no such file; load the page again if the gateway has changed meanwhile"
         return web.Response(status=404, text=text, headers={**_HEADERS, "Cache-Control": "no-store"})

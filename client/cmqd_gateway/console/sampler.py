@@ -580,5 +580,5 @@ async def _half_detail(client: Client, queue: str, now: float) -> HalfDetail:
     return HalfDetail(queue, len(used_up), max(0.0, now - oldest))
 
 
-def _is_past(at: float | None, seconds: float, now: float) -> bool:
-    return at is None or now - at >= seconds
+def _is_past(last: float | None, seconds: float, now: float) -> bool:
+    return last is None or now - last >= seconds

@@ -76,7 +76,7 @@ class Nonces:
             return False
         if len(self._ends) >= MAX_NONCES:
             now = self._wall_clock()
-            self._ends = {known: end for known, end in self._ends.items() if end > now}
+            self._ends = {kept: end for kept, end in self._ends.items() if end > now}
         if len(self._ends) >= MAX_NONCES:
             return False
         self._ends[nonce] = ends

@@ -438,7 +438,7 @@ class HandlesRequest(Request, frozen=True, kw_only=True):
 
 
 class ChangeVisibility(Request, frozen=True, kw_only=True):
-    """How long, from now, a received message stays hidden."""
+    """A new visibility timeout of a received message."""
 
     receipt_handle: ReceiptHandleText
     timeout: Annotated[
@@ -451,7 +451,7 @@ class ChangeVisibility(Request, frozen=True, kw_only=True):
 
 
 class ChangeVisibilities(Request, frozen=True, kw_only=True):
-    """How long, from now, received messages stay hidden."""
+    """A new visibility timeout of received messages."""
 
     receipt_handles: Annotated[list[ReceiptHandleText], Meta(min_length=1, max_length=MAX_BATCH)]
     timeout: Annotated[

@@ -85,13 +85,13 @@ class AuditTrail:
 
     def older_than(self, entry_id: int, count: int) -> Sequence[AuditEntry]:
         """Return up to ``count`` entries with a lower id, newest first."""
-        found: list[AuditEntry] = []
+        entries: list[AuditEntry] = []
         # An id that no block has can lie between two blocks, or behind the last entry.
-        place = self._place_of(entry_id)
-        while place >= 0 and len(found) < count:
-            found.extend(entry for entry in reversed(self._blocks[place]) if entry.entry_id < entry_id)
-            place -= 1
-        return found[:count]
+        index = self._place_of(entry_id)
+        while index >= 0 and len(entries) < count:
+            entries.extend(entry for entry in reversed(self._blocks[index]) if entry.entry_id < entry_id)
+            index -= 1
+        return entries[:count]
 
     def sort(self) -> list[Rank]:
         """Sort the accounts by their entries, if that was not done yet; return their ranks. The start calls it, because
@@ -165,14 +165,14 @@ class AuditTrail:
         if not ids:
             del self._by_account[account]
         self._give_rank(account)
-        place = self._place_of(entry_id)
+        index = self._place_of(entry_id)
         blocks = self._blocks
-        block = blocks[place]
+        block = blocks[index]
         del block[bisect_right(block, entry_id, key=_id_of) - 1]
         self._count -= 1
         # Short neighbours are joined, on both sides. Otherwise a single old entry in each block would leave a block for
         # each entry.
-        for first in (place, place - 1):
+        for first in (index, index - 1):
             if 0 <= first < len(blocks) - 1 and len(blocks[first]) + len(blocks[first + 1]) <= BLOCK:
                 blocks[first].extend(blocks.pop(first + 1))
         if not self._count:

@@ -70,7 +70,7 @@ class Audit:
             limit: most entries of the page.
             now_ms: broker time. Entries past their time are not shown, even if no newer entry has removed them.
         """
-        found: list[AuditEntry] = []
+        page: list[AuditEntry] = []
         since_ms = max(query.since_ms, now_ms - self._limits.audit_ms)
         until_ms, operation, search = query.until_ms, query.operation, query.search.casefold()
         before = query.before or self._trail.next_id
@@ -82,7 +82,7 @@ class Audit:
                     break
                 # Times ascend with the ids, unless broker time stepped back: an older entry may have a later time.
                 if entry.entry_id <= query.after:
-                    return AuditPage(found, 0)
+                    return AuditPage(page, 0)
                 before = entry.entry_id
                 room -= 1
                 if entry.time_ms < since_ms or (until_ms is not None and entry.time_ms >= until_ms):
@@ -97,12 +97,12 @@ class Audit:
                         room -= len(text) // FOLDED_OF_AN_ENTRY
                     if search not in text.casefold():
                         continue
-                if len(found) == limit:
+                if len(page) == limit:
                     # The page is full, and an older entry is known to exist.
-                    return AuditPage(found, found[-1].entry_id)
-                found.append(entry)
+                    return AuditPage(page, page[-1].entry_id)
+                page.append(entry)
             yield
-        return AuditPage(found, 0)
+        return AuditPage(page, 0)
 
 
 def _text(entry: AuditEntry) -> str:

@@ -75,12 +75,12 @@ class Holders:
                 queue = self._queues.by_id.get(number)
                 if queue is not None:
                     index = queue.index
-                    wanted = index.live.range_cardinality(first, stop)
+                    unconsumed = index.live.range_cardinality(first, stop)
                     back = index.rewindable.range_cardinality(first, stop) if index.rewindable_count else 0
-                    if wanted or back:
-                        live += wanted
+                    if unconsumed or back:
+                        live += unconsumed
                         rewindable += back
-                        holder = SegmentHolder(queue.account, queue.name, False, wanted, back)
+                        holder = SegmentHolder(queue.account, queue.name, False, unconsumed, back)
             if holder is not None:
                 count += 1
                 largest.append(holder)

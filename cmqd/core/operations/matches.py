@@ -106,7 +106,7 @@ class Matches:
         differences: dict[str, int] = {}
         units = 0
         for subscription_id, matches, filters in runtime.examine(labels):
-            found: list[FilterMatch] = []
+            examined_filters: list[FilterMatch] = []
             for text, accepts in filters:
                 word = None
                 if not accepts and isinstance(labels, str):
@@ -114,8 +114,8 @@ class Matches:
                     word = differences.get(text)
                     if word is None:
                         word = differences[text] = differs_at(text, labels)
-                found.append(FilterMatch(text, accepts, word))
-            examined.append((topic.subscriptions[subscription_id], matches, found))
+                examined_filters.append(FilterMatch(text, accepts, word))
+            examined.append((topic.subscriptions[subscription_id], matches, examined_filters))
             units += 1 + len(filters)
             if units >= FILTERS_A_STEP:
                 units = 0

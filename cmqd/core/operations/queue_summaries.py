@@ -65,13 +65,13 @@ class QueueSummaries:
         Raises:
             InvalidArgument: the sort or the selection is unknown, or the offset or limit is out of range.
         """
-        for field, value, known in (("sort", sort, QUEUE_SORTS), ("selection", selection, QUEUE_SELECTIONS)):
-            if value not in known:
+        for field, value, allowed in (("sort", sort, QUEUE_SORTS), ("selection", selection, QUEUE_SELECTIONS)):
+            if value not in allowed:
                 raise InvalidArgument(
-                    f"{field} must be one of {', '.join(known)}, not {shown(value)}",
+                    f"{field} must be one of {', '.join(allowed)}, not {shown(value)}",
                     field=field,
                     value=value,
-                    limit=f"one of {', '.join(known)}",
+                    limit=f"one of {', '.join(allowed)}",
                 )
         check_range("offset", offset, 0, 1 << 31)
         check_range("limit", limit, 1, MAX_LIMIT)

@@ -90,7 +90,7 @@ class Receive:
         reads: list[PageRead] = []
         # Only with an empty line: see the module for the receives in line.
         if index.active_count and not runtime.line.waiting:
-            messages = self._serving.take(queue, max_messages, visibility_timeout_ms, records, now_ms)
+            messages = self._serving.take(queue, (max_messages,), visibility_timeout_ms, records, now_ms)
             if messages:
                 if runtime.window.cold:
                     # While these messages travel, the next are read. Read only on demand, a cold queue would deliver
@@ -229,11 +229,12 @@ class Receive:
                 if end > place + 1:
                     served = self._receive_together(queue, requests[place:end], replies, records, now_ms)
                     place += served
+                    if served < 2:
+                        # Memory has nothing for a group now, so the other receives are not tried together again: a
+                        # call with many receives would take quadratic time.
+                        alone_until = end
                     if served:
                         continue
-                    # Memory has nothing for a group now, so the other receives of the group are not tried together
-                    # again: a call with many receives would take quadratic time.
-                    alone_until = end
             try:
                 outcome = self._receive_one(queue, request, waiter_ids[place], now_ms, waiting, max_waiting)
             except DomainError as refusal:
@@ -278,12 +279,9 @@ class Receive:
             if not 1 <= max_messages <= max_batch or (wait_ms is not None and not 0 <= wait_ms <= max_wait_ms):
                 break
             batch_sizes.append(max_messages)
-        # A step that memory cannot fill would give the last receives less than each would get alone. Such receives are
-        # left to the single way, which asks for a page.
-        del batch_sizes[self._serving.served_together(queue, batch_sizes) :]
-        if len(batch_sizes) < 2:
+        if not batch_sizes:
             return 0
-        messages = self._serving.take(queue, sum(batch_sizes), timeout_ms, records, now_ms)
+        messages = self._serving.take(queue, batch_sizes, timeout_ms, records, now_ms)
         if not messages:
             return 0
         start = served = 0

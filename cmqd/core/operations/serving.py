@@ -65,9 +65,13 @@ class Serving:
         self._leases = leases
 
     def take(
-        self, queue: Queue, most: int, visibility_timeout_ms: int, records: list[AnyRecord], now_ms: int
+        self, queue: Queue, wanted: Sequence[int], visibility_timeout_ms: int, records: list[AnyRecord], now_ms: int
     ) -> list[ReceivedMessage] | None:
-        """Receive the messages at the head of the queue that are in memory.
+        """Receive the messages at the head of the queue that are in memory, for receives that ask for these numbers of
+        messages, at least one receive.
+
+        Receives are served together as long as memory has enough messages for all, within the size of a reply: no
+        receive gets less than it would get alone. The caller deals the messages out from the first receive on.
 
         Returns None if no message can be received, or if the first body must be read first.
         """
@@ -93,7 +97,7 @@ class Serving:
         else:
             return None
         # A delete of any message in flight makes room again, and serves the receives that are held up here.
-        count = min(most, index.active_count, self._max_in_flight - index.in_flight_count)
+        count = min(sum(wanted), index.active_count, self._max_in_flight - index.in_flight_count)
         if count <= 0:
             return None
         # A queue that is consumed in order has a single run of active messages. The range stands for its positions
@@ -107,7 +111,10 @@ class Serving:
         if len(in_window) < index.active_count or window.size > self._max_batch_bytes:
             # Some active messages are not in memory, or a reply may not hold all messages: examine message by message.
             taken = self._takeable(in_window, positions)
-            positions = positions[:taken]
+            if taken < count:
+                # The first receive gets as many messages as there are, as it would alone.
+                taken = _whole(wanted, taken) or taken
+                positions = positions[:taken]
         numbers = self._numbers
         first_lease = numbers.next_lease
         # The record of the reservation comes before the record that uses the numbers, in the same row. Most receives
@@ -154,29 +161,6 @@ class Serving:
                 cut_ms = min(deadline_ms, message.enqueue_ms + retention_ms)
                 received[place] = structs.replace(message, next_visible_ms=cut_ms)
         return received
-
-    def served_together(self, queue: Queue, wanted: list[int]) -> int:
-        """Return how many receives, from the first on, a step can serve together without giving a receive less than it
-        would get alone. ``wanted`` has the numbers of messages that the receives ask for.
-
-        Receives are served together as long as memory has enough messages for all, within the size of a reply.
-        """
-        index, window = queue.index, self._runtime[queue.queue_id].window
-        # The usual case without a step for each message: all active messages are in memory, and all bodies together
-        # fit the reply.
-        if len(window.messages) >= index.active_count and window.size <= self._max_batch_bytes:
-            return len(wanted)
-        count = min(sum(wanted), index.active_count)
-        if count <= 0:
-            return 0
-        fits = self._takeable(window.messages, index.active_from(index.first_active(), count))
-        if fits == count:
-            return len(wanted)
-        for served, max_messages in enumerate(wanted):
-            fits -= max_messages
-            if fits < 0:
-                return served
-        return len(wanted)
 
     def _takeable(self, in_window: Mapping[int, StoredMessage], positions: Sequence[int]) -> int:
         """Return how many of ``positions``, from the first on, are in memory and fit a reply. The first always fits."""
@@ -228,12 +212,8 @@ class Serving:
             # Receives with equal visibility timeouts share a record. With a record for every receive, a queue
             # with a thousand waiting consumers would write a thousand records for a batch of a thousand messages.
             waiters = line.alike(min(index.active_count, MAX_TAKEN))
-            batch_sizes = [waiter.max_messages for waiter in waiters]
-            if len(waiters) > 1:
-                # At least the first receive, which gets what memory has. Served alone, the receive would get no more.
-                del waiters[max(1, self.served_together(queue, batch_sizes)) :]
-                del batch_sizes[len(waiters) :]
-            messages = self.take(queue, sum(batch_sizes), waiters[0].visibility_timeout_ms, effects.records, now_ms)
+            wanted = [waiter.max_messages for waiter in waiters]
+            messages = self.take(queue, wanted, waiters[0].visibility_timeout_ms, effects.records, now_ms)
             if not messages:
                 # Without room in flight a read is of no use: the delete that makes room serves the line again.
                 if index.active_count and index.in_flight_count < self._max_in_flight:
@@ -357,3 +337,13 @@ class Serving:
         return index.set_damaged(
             pack_runs(position for position in unpack_runs(missing) if position not in window.messages)
         )
+
+
+def _whole(wanted: Sequence[int], count: int) -> int:
+    """Return the number of messages of the receives, from the first on, that ``count`` messages serve in full."""
+    whole = 0
+    for max_messages in wanted:
+        if whole + max_messages > count:
+            break
+        whole += max_messages
+    return whole

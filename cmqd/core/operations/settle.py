@@ -66,7 +66,8 @@ class Settle:
         """
         queue = self._queues.find(account, name)
         index = queue.index
-        self.note_use(queue, now_ms)
+        if index.attributes.auto_delete_after_ms:
+            self._runtime[queue.queue_id].used_ms = now_ms
         # Shared by all requests of the call: a handle that an earlier request names is ended by that request, and fails
         # in a later request, exactly as in two calls.
         leases: dict[int, InFlight] = {}
@@ -115,14 +116,15 @@ class Settle:
         queue = self._queues.find(account, name)
         index = queue.index
         self.note_use(queue, now_ms)
-        leases, failures = self._held(queue, handles, now_ms)
+        leases: dict[int, InFlight] = {}
+        failures = self.find_leases(queue, handles, leases, now_ms)
         if not leases:
             return Outcome(HandlesDone(failures))
         # One deadline, and so one record, unless a message expires earlier. The lowest position has the earliest
         # expiry, so a single comparison tells whether any deadline must be cut.
         wanted_ms = now_ms + visibility_timeout_ms
         by_deadline: dict[int, list[int]] = {wanted_ms: list(leases)}
-        if index.expires_ms(min(in_flight.position for in_flight in leases.values())) < wanted_ms:
+        if index.expires_ms(min([in_flight.position for in_flight in leases.values()])) < wanted_ms:
             by_deadline = {}
             for lease, in_flight in leases.items():
                 cut_ms = max(now_ms, min(wanted_ms, index.expires_ms(in_flight.position)))
@@ -143,7 +145,8 @@ class Settle:
         """Hand received messages back: active at once. Not ``counted``: the receive does not count as a receive."""
         queue = self._queues.find(account, name)
         self.note_use(queue, now_ms)
-        leases, failures = self._held(queue, handles, now_ms)
+        leases: dict[int, InFlight] = {}
+        failures = self.find_leases(queue, handles, leases, now_ms)
         if not leases:
             return Outcome(HandlesDone(failures))
         # Applied before dead letters are searched for, because the search takes active messages alone.
@@ -162,13 +165,6 @@ class Settle:
         """Note a use of a queue that is deleted when unused (:mod:`cmqd.core.operations.auto_delete`)."""
         if queue.index.attributes.auto_delete_after_ms:
             self._runtime[queue.queue_id].used_ms = now_ms
-
-    def _held(
-        self, queue: Queue, handles: list[int], now_ms: int
-    ) -> tuple[dict[int, InFlight], Sequence[HandleFailure]]:
-        """Return the messages in flight by lease, and the failed handles; see :meth:`find_leases`."""
-        leases: dict[int, InFlight] = {}
-        return leases, self.find_leases(queue, handles, leases, now_ms)
 
     def find_leases(
         self, queue: Queue, handles: list[int], leases: dict[int, InFlight], now_ms: int
@@ -214,7 +210,7 @@ class Settle:
             # holds the floor.
             floor = max(floor, queue.index.expired_below(now_ms))
         max_batch = self._limits.max_batch
-        numbers = iter(self._handles.leases(chain.from_iterable(requests)))
+        numbers = iter(self._handles.leases(requests[0] if len(requests) == 1 else chain.from_iterable(requests)))
         found: list[HandlesDone | DomainError] = []
         for handles in requests:
             if not 1 <= len(handles) <= max_batch:
@@ -246,7 +242,7 @@ class Settle:
                 else:
                     failed.append(handle)
             failures = _failures(queue.name, handles, failed) if failed else []
-            found.append(HandlesDone(failures, done=len(leases) - before))
+            found.append(HandlesDone(failures, 0, len(leases) - before))
         return found
 
     def tick(self, effects: Effects, now_ms: int) -> None:

@@ -21,13 +21,13 @@ Rules:
 
 import asyncio
 import socket
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
 from cmqd.server.audit import FAILED_LOGINS
 from cmqd.server.binary.deferred_input import LONE_FRAME_BYTES, PIECE_BYTES, DeferredInput
+from cmqd.server.binary.parked_requests import ParkedRequests
 from cmqd.server.binary.reply_output import (
     DEFAULT_PATIENCE_MS,
     SLOW_AFTER_MS,
@@ -171,7 +171,7 @@ class AcceptedConnection(asyncio.Protocol):
         """Bytes of replies that have waited at the gate for a while; see ``held_reply_memory``."""
         self._cancelled: set[int] | None = None
         """Requests that the client gave up while their replies were on their way through the gate."""
-        self._parked: OrderedDict[int, Request] | None = None
+        self._parked: ParkedRequests | None = None
         """Requests that wait until the client has read more."""
         self._slow: UnreadOutput | None = None
         """Set while the socket's buffer is over its mark."""
@@ -417,6 +417,8 @@ class AcceptedConnection(asyncio.Protocol):
                 size += self._deferred.stored_bytes
             if self._slow is not None:
                 size += sum(body_bytes(reply) for reply, _ in self._replies)
+            if self._parked is not None:
+                size += self._parked.stored_bytes
             if size < LEAST_BYTES:
                 size = 0
         if size != self._charged:
@@ -521,9 +523,15 @@ class AcceptedConnection(asyncio.Protocol):
 
     def park(self, request: Request) -> None:
         """Dispatch a request again when the client has read the replies already sent."""
-        if self._parked is None:
-            self._parked = OrderedDict()
-        self._parked[request.request_id] = request
+        parked = self._parked
+        if parked is None:
+            parked = self._parked = ParkedRequests()
+        steps = parked.stored_bytes // LEAST_BYTES
+        parked.add(request)
+        # Measured at the end of the I/O batch, because the budget may close the connection, and requests behind this
+        # request are still being dispatched. In steps, because a measurement adds up all replies that are unread.
+        if parked.stored_bytes // LEAST_BYTES > steps:
+            self._flush_soon()
 
     @property
     def is_slow(self) -> bool:
@@ -639,9 +647,10 @@ class AcceptedConnection(asyncio.Protocol):
                 shared.decide_collected(self)
                 if self.unread_receives >= most:
                     break
-            shared.dispatch(self, parked.popitem(last=False)[1])
+            shared.dispatch(self, parked.take_first())
         if not parked:
             self._parked = None
+        self._measure()
         shared.io_batch.schedule()
 
     # ------------------------------------------------------------------ events other than requests
@@ -672,7 +681,7 @@ class AcceptedConnection(asyncio.Protocol):
     def _cancel(self, request_id: int) -> None:
         if self._shared.events.cancel(self, request_id):
             return
-        if self._parked is not None and self._parked.pop(request_id, None) is not None:
+        if self._parked is not None and self._parked.remove(request_id):
             self.answer(error(request_id, ErrorCode.CANCELLED, "cancelled"))
             return
         if self._cancelled is None:

@@ -130,6 +130,11 @@ class Delete(HandleOperation):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Acknowledge(Delete):
+    """The deletes of a receive, which is an operation of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Release(HandleOperation):
     counted: bool
 

@@ -155,15 +155,16 @@ class Link(asyncio.Protocol):
         try:
             reply = await waiting
         except BaseException:
-            self._record(asked, Outcome.UNKNOWN)
+            self.record(asked, Outcome.UNKNOWN)
             raise
         if not isinstance(reply, Error):
-            return self._record(answered(asked, reply), Outcome.DONE)
+            return self.record(answered(asked, reply), Outcome.DONE)
         if reply.code in _UNKNOWN_ERRORS:
-            return self._record(asked, Outcome.UNKNOWN, reply.name)
-        return self._record(asked, Outcome.REFUSED, reply.name)
+            return self.record(asked, Outcome.UNKNOWN, reply.name)
+        return self.record(asked, Outcome.REFUSED, reply.name)
 
-    def _record(self, operation: OperationT, outcome: Outcome, error: str = "") -> OperationT:
+    def record(self, operation: OperationT, outcome: Outcome, error: str = "") -> OperationT:
+        """Put an operation into the history, answered now."""
         operation = replace(operation, answered_ns=time.monotonic_ns(), outcome=outcome, error=error)
         self._history.operations.append(operation)
         return operation

@@ -191,7 +191,11 @@ class Consumer:
     """Weights of the fates of a message: deleted, released, released uncounted, hidden for a new time and kept, kept,
     and left alone until its visibility timeout ends."""
     visibilities_ms: Sequence[int] = (1_000, 1_000, 2_000, MOST_LEASE_MS)
+    acknowledges: bool = False
+    """Delete messages with the next receive, and repeat the deletes of a receive without an answer."""
     _held: list[_Held] = field(default_factory=list[_Held], init=False)
+    _handled: list[int] = field(default_factory=list[int], init=False)
+    """Receipt handles to delete with the next receive."""
 
     def __post_init__(self) -> None:
         self._chance = random.Random(self.seed)
@@ -204,7 +208,9 @@ class Consumer:
                 max_messages=chance.choice((1, 4, 16, 64)),
                 wait_ms=chance.choice((0, 50, 300)),
                 visibility_ms=chance.choice(self.visibilities_ms),
+                acknowledge=self._handled,
             )
+            self._handled.clear()
             await self._handle(session, received.deliveries)
             await self._use_held(session)
             await asyncio.sleep(self.pause_seconds)
@@ -232,7 +238,9 @@ class Consumer:
                     self._held.append(_Held(delivery, self.queue))
                 case _:
                     pass
-        if delete:
+        if self.acknowledges:
+            self._handled += delete
+        elif delete:
             await session.delete(self.queue, delete)
         if reject:
             await session.dead_letter(self.queue, reject, f"of {len(deliveries)}")

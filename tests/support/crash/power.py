@@ -8,6 +8,7 @@ import os
 import random
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from support.crash.broker import CrashingBroker
@@ -84,26 +85,55 @@ def workers(generation: str, history: History, chance: random.Random) -> list[Wo
         Troublemaker(chance.getrandbits(32)).work,
         Watcher().work,
         *(Consumer(queue, chance.getrandbits(32), 0.02).work for queue in (APPLES, PEARS, STRICT)),
-        *(Consumer(queue, chance.getrandbits(32), fates=MORTAL).work for queue in QUEUES for _ in range(2)),
+        *(
+            Consumer(queue, chance.getrandbits(32), fates=MORTAL, acknowledges=acknowledges).work
+            for queue in QUEUES
+            for acknowledges in (False, True)
+        ),
         Rewinder(chance.getrandbits(32), history.wall_offset_ms).work,
         Redriver(chance.getrandbits(32)).work,
         Owner(chance.getrandbits(32), 0.02, OWNED, f"{generation}-owner").work,
     ]
 
 
+@dataclass
+class TracedLife:
+    """A life of a broker that power failures may have ended at any event."""
+
+    endpoints: Endpoints
+    history: History
+    flags: Sequence[str]
+    chance: random.Random
+    events: list[AnyEvent]
+    begin: int
+    """Index of the first event under load."""
+
+    def cut(self, folder: Path, cut: int, unsynced: Unsynced) -> History:
+        """Make the folder that a power failure after ``cut`` events leaves; return the history up to then."""
+        folder.mkdir()
+        disk_after(self.events[:cut], unsynced, self.chance).write_to(folder / "data")
+        return self.history.until(self.events[cut].at_ns)
+
+    async def violations(self, folder: Path, cut: int, unsynced: Unsynced) -> list[Violation]:
+        """Start a broker after a power failure, and check its messages."""
+        history = self.cut(folder, cut, unsynced)
+        return await violations_after_restart(folder, self.endpoints, history, self.flags)
+
+
 async def traced_life(
     folder: Path,
     endpoints: Endpoints,
-    history: History,
     flags: Sequence[str],
-    generation: str,
-    chance: random.Random,
+    *,
+    history: History | None = None,
+    generation: str = "life",
+    chance: random.Random | None = None,
     until: Callable[[], bool] = lambda: True,
-) -> tuple[list[AnyEvent], int]:
-    """Run a broker under load and kill it; return its trace, and the index in the trace where the load began.
-
-    The load goes on until ``until()`` is true.
-    """
+) -> TracedLife:
+    """Run a broker under load and kill it. The load goes on until ``until()`` is true."""
+    history = history or new_history()
+    chance = chance or random.Random(SEED)
+    folder.mkdir(exist_ok=True)
     endpoints.history = history
     endpoints.is_repaired = False
     broker = CrashingBroker(folder, flags=flags)
@@ -132,15 +162,17 @@ async def traced_life(
         broker.clean_up()
     await load
     events = read_trace(trace_file)
-    return events, next((index for index, event in enumerate(events) if event.at_ns > began_ns), len(events))
+    begin = next((index for index, event in enumerate(events) if event.at_ns > began_ns), len(events))
+    return TracedLife(endpoints, history, flags, chance, events, begin)
 
 
-def choose_cut(events: Sequence[AnyEvent], begin: int, chance: random.Random) -> int:
+def choose_cut(life: TracedLife) -> int:
     """Choose the number of events before the power failure.
 
     Any number; or all up to the end of a sync; or up to a change of names or lengths or near it, since most events are
     commits, and rolls, seals, checkpoints and drops would seldom be met by chance.
     """
+    events, begin, chance = life.events, life.begin, life.chance
     syncs = [at for at in range(begin, len(events)) if isinstance(events[at], Synced | FolderSynced)]
     rare = [at for at in range(begin, len(events)) if isinstance(events[at], RARE)]
     way = chance.random()
@@ -172,17 +204,29 @@ async def violations_after_restart(
 
 
 async def repeat_sends(session: Session, history: History) -> None:
-    """Repeat the sends with unknown answers that can be repeated, and the last sends with known answers."""
-    numbered = [send for send in history.of_kind(Send) if send.sequence and not send.half]
+    """Repeat the sends with unknown answers that can be repeated, and the last sends with known answers.
+
+    Only those that a broker still remembers: on a busy machine the lives before began too long ago.
+    """
+    first_calls = first_calls_ns(history)
+    oldest_ns = time.monotonic_ns() - int(DedupProducer.REMEMBERED_SECONDS * 1e9)
+
+    def is_remembered(send: Send | Publish) -> bool:
+        return all(first_calls[key] >= oldest_ns for key in keys_of(send))
+
+    sends = [send for send in history.of_kind(Send) if not send.half and is_remembered(send)]
+    numbered = [send for send in sends if send.sequence]
     answered = {send.sequence for send in numbered if send.outcome is not Outcome.UNKNOWN}
     unanswered = {send.sequence: send for send in numbered if send.sequence not in answered}
     for send in (*unanswered.values(), *numbered[-5:]):
         await session.send(send.queue, send.bodies, session=send.session, sequence=send.sequence)
-    deduped = [send for send in history.of_kind(Send) if send.dedup_ids and not send.half]
+    deduped = [send for send in sends if send.dedup_ids]
     for send in (*(send for send in deduped if send.outcome is Outcome.UNKNOWN), *deduped[-5:]):
         await session.send(send.queue, send.bodies, dedup_ids=send.dedup_ids)
-    unanswered_publishes = [publish for publish in history.of_kind(Publish) if publish.outcome is Outcome.UNKNOWN]
-    for publish in unanswered_publishes:
+    publishes = [publish for publish in history.of_kind(Publish) if is_remembered(publish)]
+    for publish in publishes:
+        if publish.outcome is not Outcome.UNKNOWN:
+            continue
         await session.publish(
             publish.queue,
             publish.bodies,
@@ -193,6 +237,17 @@ async def repeat_sends(session: Session, history: History) -> None:
         )
 
 
-def rebuild(target: Path, events: Sequence[AnyEvent], unsynced: Unsynced, chance: random.Random) -> None:
-    target.mkdir()
-    disk_after(events, unsynced, chance).write_to(target / "data")
+def keys_of(send: Send | Publish) -> list[tuple[str, int, int | str]]:
+    """Return the keys by which a broker recognises a repeat: of the sequence, and of each dedup id."""
+    keys: list[tuple[str, int, int | str]] = [(send.queue, 0, dedup_id) for dedup_id in send.dedup_ids]
+    return [*keys, (send.queue, send.session, send.sequence)] if send.sequence else keys
+
+
+def first_calls_ns(history: History) -> dict[tuple[str, int, int | str], int]:
+    """Return the time of the first attempt for each key: a broker counts its memory from the first message."""
+    calls: dict[tuple[str, int, int | str], int] = {}
+    for kind in (Send, Publish):
+        for send in history.of_kind(kind):
+            for key in keys_of(send):
+                calls[key] = min(calls.get(key, send.called_ns), send.called_ns)
+    return calls

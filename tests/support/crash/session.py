@@ -131,10 +131,36 @@ class Session(TopicSession):
         request = RegisterChecker(self.next_request_id(), queue)
         return await self.ask(request, recorded.Operation(**now(queue)), _as_asked)
 
-    async def receive(self, queue: str, *, max_messages: int, wait_ms: int, visibility_ms: int) -> recorded.Receive:
-        request = ReceiveMessages(self.next_request_id(), queue, max_messages, wait_ms, visibility_ms)
+    async def receive(
+        self, queue: str, *, max_messages: int, wait_ms: int, visibility_ms: int, acknowledge: Sequence[int] = ()
+    ) -> recorded.Receive:
+        handles = list(acknowledge) or None
+        request = ReceiveMessages(self.next_request_id(), queue, max_messages, wait_ms, visibility_ms, handles)
         asked = recorded.Receive(**now(queue), max_messages=max_messages, visibility_ms=visibility_ms)
-        return await self.ask(request, asked, _with_deliveries)
+        failed: frozenset[int] = frozenset()
+
+        def answered(asked: recorded.Receive, reply: AnyReply) -> recorded.Receive:
+            nonlocal failed
+            assert isinstance(reply, MessagesReceived)
+            assert (reply.failures is None) == (handles is None)
+            failed = frozenset(failure.receipt_handle for failure in reply.failures or ())
+            return replace(asked, deliveries=tuple(map(_delivery, reply.messages)))
+
+        outcome = recorded.Outcome.UNKNOWN
+        try:
+            received = await self.ask(request, asked, answered)
+            outcome = received.outcome
+            return received
+        finally:
+            if handles is not None:
+                deletes = recorded.Acknowledge(
+                    queue=queue,
+                    called_ns=asked.called_ns,
+                    answered_ns=asked.called_ns,
+                    handles=tuple(handles),
+                    failed=failed,
+                )
+                self.record(deletes, outcome)
 
     async def delete(self, queue: str, handles: Sequence[int]) -> recorded.Delete:
         request = DeleteMessages(self.next_request_id(), queue, list(handles))
@@ -224,11 +250,6 @@ def _with_failures(asked: HandleOperationT, reply: AnyReply) -> HandleOperationT
 def _with_state(asked: QueueOperationT, reply: AnyReply) -> QueueOperationT:
     assert isinstance(reply, QueueInfo)
     return replace(asked, attributes=reply.attributes, queue_id=reply.queue_id)
-
-
-def _with_deliveries(asked: recorded.Receive, reply: AnyReply) -> recorded.Receive:
-    assert isinstance(reply, MessagesReceived)
-    return replace(asked, deliveries=tuple(map(_delivery, reply.messages)))
 
 
 def _delivery(message: ReceivedMessage) -> Delivery:

@@ -19,6 +19,7 @@ from support.crash.builders import (
 )
 from support.crash.checker import check
 from support.crash.history import (
+    Acknowledge,
     Clear,
     CreateQueue,
     Delete,
@@ -180,6 +181,14 @@ def test_one_body_in_two_sends_makes_the_history_unusable() -> None:
 
 def test_a_message_that_comes_back_after_its_delete_is_found() -> None:
     assert Rule.DELETE_KEPT in broken(*GOOD_LIFE, receive_a(1500, handle=2, count=2))
+
+
+def test_a_message_that_comes_back_after_its_delete_in_a_receive_is_found() -> None:
+    acknowledged = Acknowledge(queue=Q, called_ns=200 * MS, answered_ns=210 * MS, handles=(1,))
+    life = (*GOOD_LIFE[:2], acknowledged)
+
+    assert broken(*life) == set()
+    assert Rule.DELETE_KEPT in broken(*life, receive_a(1500, handle=2, count=2))
 
 
 def test_a_later_lease_shows_an_undone_delete_even_when_it_was_called_before() -> None:

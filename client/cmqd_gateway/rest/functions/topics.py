@@ -236,7 +236,7 @@ async def match_subscriptions(call: Call[MatchQuery, Nothing]) -> TopicMatch:
     Nothing is published. The broker tests the labels with the code of a publish.
     """
     query = call.query
-    found = await call.client.topic(call.names["topic"]).match(tags=query.tags, routing_key=query.routing_key)
+    result = await call.client.topic(call.names["topic"]).match(tags=query.tags, routing_key=query.routing_key)
     subscriptions = [
         SubscriptionMatch(
             subscription=match.subscription,
@@ -248,9 +248,9 @@ async def match_subscriptions(call: Call[MatchQuery, Nothing]) -> TopicMatch:
                 FilterMatch(text=each.text, matches=each.matches, differs_at=each.differs_at) for each in match.filters
             ],
         )
-        for match in found
+        for match in result
     ]
-    return TopicMatch(filter_type=found.filter_type, matched=found.matched, subscriptions=subscriptions)
+    return TopicMatch(filter_type=result.filter_type, matched=result.matched, subscriptions=subscriptions)
 
 
 async def rotate_secret(call: Call[Nothing, RotateSecret]) -> RotatedSecret:

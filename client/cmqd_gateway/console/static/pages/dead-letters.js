@@ -3,7 +3,7 @@
 import { html, nothing } from '../vendor/lit-html-3.3.3/lit-html.js';
 import { api, segment } from '../app/api.js';
 import { count, rate, relativeTime, time } from '../app/format.js';
-import { href, replaceQuery } from '../app/router.js';
+import { href } from '../app/router.js';
 import { can } from '../app/session.js';
 import { addTexts, hasText, t } from '../app/text.js';
 import { BodyContent } from '../ui/body-content.js';
@@ -13,8 +13,9 @@ import { createForm, numberField, selectField, textField } from '../ui/form.js';
 import { icon } from '../ui/icon.js';
 import { notice, problem } from '../ui/notice.js';
 import { badge, card, emptyState, pageHead } from '../ui/parts.js';
-import { pager, table } from '../ui/table.js';
+import { table } from '../ui/table.js';
 import { toast } from '../ui/toast.js';
+import { createQueueChoice } from './queue-choice.js';
 import { messageFacts, previewOf } from './queue-message.js';
 import texts from './dead-letters.text.js';
 import queueTexts from './queue.text.js';
@@ -24,136 +25,50 @@ addTexts(queueTexts);
 
 const LOAD_MS = 5_000;
 const PROGRESS_MS = 1_000;
-const SHOWN_QUEUES = 20;
 const PAGE_MESSAGES = 20;
-const SEARCH_MS = 250;
 const NO_ORIGIN = '(no origin)';
 const TARGET_FULL = /^target full: (.*)$/;
 const RATES = { minimum: 1, maximum: 1_000_000 };
 
 export function page({ query, update, signal, every }) {
-  const state = { queues: null, total: 0, offset: 0, search: '', error: null, chosen: query.get('queue') };
-  let detail = null;
-  let searchTimer = 0;
-  let latest = 0;
-
-  async function load() {
-    const number = (latest += 1);
-    try {
-      const found = await api.get(
-        '/queue-summaries',
-        { selection: 'dead_letter_queues', search: state.search, sort: 'active', descending: 'true', offset: state.offset, limit: SHOWN_QUEUES },
-        { signal },
-      );
-      // The answer to an earlier search or page must not replace the answer to a later one.
-      if (number !== latest) {
-        return;
-      }
-      Object.assign(state, { queues: found.queues, total: found.total, error: null });
-      if (state.chosen === null && found.queues.length > 0) {
-        choose(found.queues[0].name, { isAsked: false });
-      }
-    } catch (error) {
-      if (signal.aborted || number !== latest) {
-        return;
-      }
-      state.error = error.isAway && state.queues !== null ? null : error;
-    }
-    update();
-  }
-
-  function choose(name, { isAsked = true } = {}) {
-    state.chosen = name;
-    detail = createDetail({ name, update, signal, onChange: load });
-    if (isAsked) {
-      replaceQuery({ queue: name });
-      // Keyboards and screen readers go on at the queue that was chosen.
-      requestAnimationFrame(() => requestAnimationFrame(() => document.querySelector('#chosen-queue h2')?.focus()));
-    }
-    detail.load();
-    update();
-  }
+  const choice = createQueueChoice({
+    query,
+    update,
+    signal,
+    selection: 'dead_letter_queues',
+    sort: 'active',
+    keys: {
+      label: 'dead-letters.title', queue: 'dead-letters.queue', search: 'dead-letters.search', none: 'dead-letters.none-found',
+    },
+    columns: () => [
+      { title: t('dead-letters.count'), align: 'end', cell: (queue) => count(waitingIn(queue.counts)) },
+      { title: t('dead-letters.in-flight'), align: 'end', cell: (queue) => count(queue.counts.in_flight) },
+      { title: t('dead-letters.oldest'), cell: (queue) => moment(queue.oldest_message_time) },
+    ],
+    createDetail: (name) => createDetail({ name, update, signal, onChange: () => choice.load() }),
+  });
 
   function loadAll() {
-    load();
-    detail?.load();
+    choice.load();
+    choice.detail?.load();
   }
 
   addEventListener('cmqd:back', loadAll, { signal });
-  every(LOAD_MS, () => Promise.all([load(), detail?.refresh()]));
+  every(LOAD_MS, () => Promise.all([choice.load(), choice.detail?.refresh()]));
   every(PROGRESS_MS, async () => {
-    if (detail?.isRunning) {
-      await detail.loadRedrive();
+    if (choice.detail?.isRunning) {
+      await choice.detail.loadRedrive();
       update();
     }
   });
-  if (state.chosen !== null) {
-    detail = createDetail({ name: state.chosen, update, signal, onChange: load });
-    detail.load();
-  }
-  load();
-
-  function setSearch(text) {
-    Object.assign(state, { search: text, offset: 0 });
-    clearTimeout(searchTimer);
-    searchTimer = setTimeout(load, SEARCH_MS);
-    update();
-  }
 
   function view() {
     const actions = html`<button @click=${loadAll}>${icon('refresh')}${t('dead-letters.refresh')}</button>`;
-    const isEmpty = state.queues?.length === 0 && state.search === '' && state.offset === 0;
     return html`<div class="page listed">
-      ${pageHead({ title: t('dead-letters.title'), actions })} ${problem(state.error)}
-      ${isEmpty ? emptyView() : queuesView()}
-      ${detail ? detail.view() : nothing}
+      ${pageHead({ title: t('dead-letters.title'), actions })} ${problem(choice.error)}
+      ${choice.isEmpty ? emptyView() : choice.view()}
+      ${choice.detail ? choice.detail.view() : nothing}
     </div>`;
-  }
-
-  function queuesView() {
-    if (state.error && state.queues === null) {
-      return nothing;
-    }
-    return html`<section class="card" aria-label=${t('dead-letters.title')}>
-      ${state.search !== '' || state.total > SHOWN_QUEUES ? searchView() : nothing}
-      ${table({
-        label: t('dead-letters.title'),
-        rows: state.queues,
-        rowKey: (queue) => queue.name,
-        empty: html`<p class="loading">${t('dead-letters.none-found')}</p>`,
-        columns: [
-          { title: t('dead-letters.queue'), cell: (queue) => html`<a href=${href(`queues/${segment(queue.name)}`)}>${queue.name}</a>` },
-          { title: t('dead-letters.count'), align: 'end', cell: (queue) => count(waitingIn(queue.counts)) },
-          { title: t('dead-letters.in-flight'), align: 'end', cell: (queue) => count(queue.counts.in_flight) },
-          { title: t('dead-letters.oldest'), cell: (queue) => moment(queue.oldest_message_time) },
-          { title: '', cell: (queue) => showButton(queue) },
-        ],
-      })}
-      ${pager({
-        offset: state.offset,
-        limit: SHOWN_QUEUES,
-        total: state.total,
-        onPage: (offset) => {
-          state.offset = offset;
-          load();
-        },
-      })}
-    </section>`;
-  }
-
-  function searchView() {
-    return html`<div class="toolbar list-search" role="search">
-      <input
-        type="search" autocomplete="off" spellcheck="false" placeholder=${t('dead-letters.search')} aria-label=${t('dead-letters.search')}
-        .value=${state.search} @input=${(event) => setSearch(event.target.value)}
-      />
-    </div>`;
-  }
-
-  function showButton(queue) {
-    return html`<button class="small" aria-pressed=${queue.name === state.chosen} @click=${() => choose(queue.name)}>
-      ${queue.name === state.chosen ? t('dead-letters.chosen') : t('dead-letters.show')}<span class="visually-hidden"> ${queue.name}</span></button
-    >`;
   }
 
   return { title: () => t('dead-letters.title'), view };

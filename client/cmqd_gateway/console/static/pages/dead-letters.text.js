@@ -6,8 +6,6 @@ export default {
   'dead-letters.count': ['Dead letters', '死信数'],
   'dead-letters.in-flight': ['In flight', '处理中'],
   'dead-letters.oldest': ['Oldest', '最早'],
-  'dead-letters.chosen': ['Shown below', '下方显示中'],
-  'dead-letters.show': ['Show', '查看'],
   'dead-letters.empty': ['No queue serves as a dead-letter queue', '尚无死信队列'],
   'dead-letters.empty-text': [
     'A message that consumers fail to process moves to the dead-letter queue of its queue: after a number of receives, after a time, or when a consumer rejects it. Name a dead-letter queue:',

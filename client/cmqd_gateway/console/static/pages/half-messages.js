@@ -3,7 +3,6 @@
 import { html, nothing } from '../vendor/lit-html-3.3.3/lit-html.js';
 import { api, segment } from '../app/api.js';
 import { count, duration, relativeTime, time } from '../app/format.js';
-import { href, replaceQuery } from '../app/router.js';
 import { can } from '../app/session.js';
 import { addTexts, hasText, t } from '../app/text.js';
 import { BodyContent } from '../ui/body-content.js';
@@ -12,8 +11,9 @@ import { confirmAction } from '../ui/dialog.js';
 import { icon } from '../ui/icon.js';
 import { problem } from '../ui/notice.js';
 import { card, emptyState, pageHead } from '../ui/parts.js';
-import { pager, table } from '../ui/table.js';
+import { table } from '../ui/table.js';
 import { toast } from '../ui/toast.js';
+import { createQueueChoice } from './queue-choice.js';
 import { previewOf } from './queue-message.js';
 import texts from './half-messages.text.js';
 import queueTexts from './queue.text.js';
@@ -22,122 +22,39 @@ addTexts(texts);
 addTexts(queueTexts);
 
 const LOAD_MS = 5_000;
-const SHOWN_QUEUES = 20;
 const PAGE_MESSAGES = 20;
-const SEARCH_MS = 250;
 
 export function page({ query, update, signal, every }) {
-  const state = { queues: null, total: 0, offset: 0, search: '', error: null, chosen: query.get('queue') };
-  let detail = null;
-  let searchTimer = 0;
-  let latest = 0;
-
-  async function load() {
-    const number = (latest += 1);
-    try {
-      const found = await api.get(
-        '/queue-summaries',
-        { selection: 'transactional', search: state.search, sort: 'half', descending: 'true', offset: state.offset, limit: SHOWN_QUEUES },
-        { signal },
-      );
-      // The answer to an earlier search or page must not replace the answer to a later one.
-      if (number !== latest) {
-        return;
-      }
-      Object.assign(state, { queues: found.queues, total: found.total, error: null });
-      if (state.chosen === null && found.queues.length > 0) {
-        choose(found.queues[0].name, { isAsked: false });
-      }
-    } catch (error) {
-      if (signal.aborted || number !== latest) {
-        return;
-      }
-      state.error = error.isAway && state.queues !== null ? null : error;
-    }
-    update();
-  }
-
-  function choose(name, { isAsked = true } = {}) {
-    state.chosen = name;
-    detail = createDetail({ name, update, signal, onChange: load });
-    if (isAsked) {
-      replaceQuery({ queue: name });
-    }
-    detail.load();
-    update();
-  }
+  const choice = createQueueChoice({
+    query,
+    update,
+    signal,
+    selection: 'transactional',
+    sort: 'half',
+    keys: {
+      label: 'half-messages.queue', queue: 'half-messages.queue', search: 'half-messages.search', none: 'half-messages.none-found',
+    },
+    columns: () => [
+      { title: t('half-messages.undecided'), align: 'end', cell: (queue) => count(queue.counts.half) },
+      { title: t('half-messages.active'), align: 'end', cell: (queue) => count(queue.counts.active) },
+    ],
+    createDetail: (name) => createDetail({ name, update, signal, onChange: () => choice.load() }),
+  });
 
   async function loadAll() {
-    await Promise.all([load(), detail?.load()]);
+    await Promise.all([choice.load(), choice.detail?.load()]);
   }
 
   addEventListener('cmqd:back', loadAll, { signal });
   every(LOAD_MS, loadAll);
-  if (state.chosen !== null) {
-    choose(state.chosen, { isAsked: false });
-  }
-  load();
-
-  function setSearch(text) {
-    Object.assign(state, { search: text, offset: 0 });
-    clearTimeout(searchTimer);
-    searchTimer = setTimeout(load, SEARCH_MS);
-    update();
-  }
 
   function view() {
     const actions = html`<button @click=${loadAll}>${icon('refresh')}${t('half-messages.refresh')}</button>`;
-    const isEmpty = state.queues?.length === 0 && state.search === '' && state.offset === 0;
     return html`<div class="page listed">
-      ${pageHead({ title: t('half-messages.title'), actions })} ${problem(state.error)}
-      ${isEmpty ? emptyView() : html`<p class="soft page-intro">${t('half-messages.intro')}</p>${queuesView()}`}
-      ${detail ? detail.view() : nothing}
+      ${pageHead({ title: t('half-messages.title'), actions })} ${problem(choice.error)}
+      ${choice.isEmpty ? emptyView() : html`<p class="soft page-intro">${t('half-messages.intro')}</p>${choice.view()}`}
+      ${choice.detail ? choice.detail.view() : nothing}
     </div>`;
-  }
-
-  function queuesView() {
-    if (state.error && state.queues === null) {
-      return nothing;
-    }
-    return html`<section class="card" aria-label=${t('half-messages.queue')}>
-      ${state.search !== '' || state.total > SHOWN_QUEUES ? searchView() : nothing}
-      ${table({
-        label: t('half-messages.queue'),
-        rows: state.queues,
-        rowKey: (queue) => queue.name,
-        empty: html`<p class="loading">${t('half-messages.none-found')}</p>`,
-        columns: [
-          { title: t('half-messages.queue'), cell: (queue) => html`<a href=${href(`queues/${segment(queue.name)}`)}>${queue.name}</a>` },
-          { title: t('half-messages.undecided'), align: 'end', cell: (queue) => count(queue.counts.half) },
-          { title: t('half-messages.active'), align: 'end', cell: (queue) => count(queue.counts.active) },
-          { title: '', cell: showButton },
-        ],
-      })}
-      ${pager({
-        offset: state.offset,
-        limit: SHOWN_QUEUES,
-        total: state.total,
-        onPage: (offset) => {
-          state.offset = offset;
-          load();
-        },
-      })}
-    </section>`;
-  }
-
-  function searchView() {
-    return html`<div class="toolbar list-search" role="search">
-      <input
-        type="search" autocomplete="off" spellcheck="false" placeholder=${t('half-messages.search')} aria-label=${t('half-messages.search')}
-        .value=${state.search} @input=${(event) => setSearch(event.target.value)}
-      />
-    </div>`;
-  }
-
-  function showButton(queue) {
-    return html`<button class="small" aria-pressed=${queue.name === state.chosen} @click=${() => choose(queue.name)}>
-      ${queue.name === state.chosen ? t('half-messages.shown') : t('half-messages.show')}<span class="visually-hidden"> ${queue.name}</span></button
-    >`;
   }
 
   return { title: () => t('half-messages.title'), view };

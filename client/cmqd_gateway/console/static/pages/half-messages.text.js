@@ -8,8 +8,6 @@ export default {
   'half-messages.queue': ['Transactional queue', '事务队列'],
   'half-messages.undecided': ['Undecided', '未决定'],
   'half-messages.active': ['Active', '可接收'],
-  'half-messages.shown': ['Shown below', '下方显示中'],
-  'half-messages.show': ['Show', '查看'],
   'half-messages.search': ['Find a transactional queue', '查找事务队列'],
   'half-messages.none-found': ['No transactional queue has this text in its name.', '没有名称包含该文本的事务队列。'],
   'half-messages.empty': ['No queue is transactional', '尚无事务队列'],
