@@ -35,6 +35,8 @@ from cmqd_protocol.messages import (
 )
 
 SMALL_SEGMENT = "1MiB"
+KEPT_MS = 1_000
+"""Time for which small segments keep deleted messages, so that a segment is sealed before it is dropped."""
 TITLES = {
     "": "cmqd",
     "inside": "cmqd, deletes inside receives",
@@ -141,7 +143,8 @@ class CmqdPeer:
         return LogWatch(self._broker.data).end if self._is_rolling else str
 
     def create_queue(self, queue: str) -> None:
-        self.ask(CreateQueue(1, queue, {}))
+        # A segment whose messages are all deleted is dropped without a seal.
+        self.ask(CreateQueue(1, queue, {"rewind_ms": KEPT_MS} if self._is_rolling else {}))
 
     def drop_queue(self, queue: str) -> None:
         self.ask(DeleteQueue(1, queue))
