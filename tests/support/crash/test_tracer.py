@@ -198,6 +198,21 @@ def test_a_call_that_cannot_be_followed_is_an_event(tmp_path: Path, source: str,
     assert any(isinstance(event, trace.Unfollowed) and what in event.what for event in events)
 
 
+@pytest.mark.parametrize("cut", [0, 1, 4, 5, 20])
+def test_a_torn_last_event_is_left_out(tmp_path: Path, cut: int) -> None:
+    """A killed tracer leaves the bytes that it had written by then."""
+    path = tmp_path / "trace"
+    with path.open("wb") as file:
+        trace.write_event(file, trace.Removed(1, "first"))
+        whole = file.tell()
+        trace.write_event(file, trace.Written(2, 1, 0, b"of the second event"))
+    assert len(read_trace(path)) == 2
+
+    path.write_bytes(path.read_bytes()[: whole + cut])
+
+    assert read_trace(path) == [trace.Removed(1, "first")]
+
+
 def test_terminating_the_tracer_kills_what_it_traces_and_leaves_a_whole_trace(tmp_path: Path) -> None:
     traced = start_traced(
         [

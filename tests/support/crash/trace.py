@@ -141,11 +141,18 @@ def write_event(file: BinaryIO, event: AnyEvent) -> None:
 
 def _read_events(file: BinaryIO) -> Iterator[AnyEvent]:
     while len(prefix := file.read(_length.size)) == _length.size:
-        payload = file.read(_length.unpack(prefix)[0])
+        (size,) = _length.unpack(prefix)
+        payload = file.read(size)
+        if len(payload) < size:
+            return
         yield _decoder.decode(payload)
 
 
 def read_trace(path: Path) -> list[AnyEvent]:
-    """All events of a trace that has ended."""
+    """Return the events of a trace that has ended.
+
+    A tracer that was killed leaves the first events: the events in its buffer are lost, and the last event of the file
+    may be torn. A torn event is left out.
+    """
     with path.open("rb") as file:
         return list(_read_events(file))
