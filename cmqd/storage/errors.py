@@ -4,6 +4,7 @@ LogError
 ├── LogFailed
 ├── FolderLocked        another broker works on the data folder
 ├── FolderFormatError   a newer version wrote the folder
+├── WrongFolder         the folder and the setting ``redundancy`` do not belong together
 └── DamagedError        a file is damaged or missing; ``accept_loss`` would go on without it
 """
 
@@ -16,6 +17,12 @@ class FolderLocked(LogError):
 
 class FolderFormatError(LogError):
     """Raised by ``open``: the folder needs a newer cmqd. The folder was not changed."""
+
+
+class WrongFolder(LogError):
+    """Raised by ``open``: the folder is a cache of a log in an engine, and the broker is set to another log; or the
+    other way round. The text names both logs. Neither was changed.
+    """
 
 
 class DamagedError(LogError):
