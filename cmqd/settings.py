@@ -28,6 +28,7 @@ from cmqd_protocol.limits import (
     DEFAULT_MAX_WAITING_REQUESTS,
     MAX_HEARTBEAT_MS,
     MAX_MAX_FRAME_BYTES,
+    MAX_SHARD,
     MIN_HEARTBEAT_MS,
     MIN_MAX_FRAME_BYTES,
 )
@@ -149,6 +150,14 @@ class Settings:
         "network",
         "host or host:port that the broker reports to clients as its address; none: the host of listen, "
         "or the name of the machine",
+    )
+    shard: int = _setting(
+        0,
+        "network",
+        "number of the shard that this broker serves, the upper 12 bits of its message ids; never changes for a data "
+        "folder with messages",
+        low=0,
+        high=MAX_SHARD,
     )
     tls_certificate: Path | None = _setting(
         None, "network", "PEM file with the certificate chain; together with tls_key, the certificate turns TLS on"

@@ -587,7 +587,10 @@ def _reason(problem: OSError | UnicodeError) -> str:
 def _handshake_error(event: ConnectionEnded) -> CmqError:
     """Return the error of a failed handshake, from the event that ended the handshake."""
     if event.by_peer:
-        return server_error(Error(0, event.code, event.name, event.text, event.retryable, event.retry_after_ms))
+        details = None if event.details is None else dict(event.details)
+        return server_error(
+            Error(0, event.code, event.name, event.text, event.retryable, event.retry_after_ms, details)
+        )
     if event.code == ErrorCode.AUTHENTICATION_TIMEOUT:
         return ServerUnreachable("the server did not finish the handshake in time")
     return ProtocolViolation(event.text)

@@ -43,6 +43,7 @@ from cmqd_client.half_messages import Checker, LocalBatchTransaction, LocalTrans
 from cmqd_client.inspection import ConnectionPage, Setting, WaitingReceivePage
 from cmqd_client.intake import MessageT
 from cmqd_client.key_changes import KeyWatch, OnKeyChange
+from cmqd_client.locating import Location
 from cmqd_client.matches import TopicMatch
 from cmqd_client.message_ids import MessageId
 from cmqd_client.metrics import Metrics, QueueMetricsPage, TopicMetricsPage, TopMetrics
@@ -1863,6 +1864,10 @@ class Queue(Synchronous[AsyncQueue[BodyT]]):
         """Return attributes, exact counts and facts, as of now."""
         return self.portal.call(self.asynchronous.attributes)
 
+    def locate(self) -> Location:
+        """Return the server that has the queue. The client finds it by itself; this is for operators and tools."""
+        return self.portal.call(self.asynchronous.locate)
+
     def set_attributes(self, **attributes: Unpack[QueueAttributes]) -> QueueInfo:
         """Change the given attributes in one step, all or none, and return all attributes; other attributes stay.
 
@@ -2402,6 +2407,10 @@ class Topic(Synchronous[AsyncTopic[BodyT]]):
     def attributes(self) -> TopicInfo:
         """Return attributes, counts and facts, as of now."""
         return self.portal.call(self.asynchronous.attributes)
+
+    def locate(self) -> Location:
+        """Return the server that has the topic. The client finds it by itself; this is for operators and tools."""
+        return self.portal.call(self.asynchronous.locate)
 
     def set_attributes(self, *, max_message_bytes: int) -> TopicInfo:
         """Change the topic's limit for bodies, its only attribute that can be changed; return all attributes.

@@ -1,6 +1,6 @@
 """Server side of a connection without I/O: bytes in, events out; replies in, bytes out. ``endpoint`` has the usage."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeAlias
 
 from msgspec import structs
@@ -10,8 +10,10 @@ from cmqd_protocol.endpoint import Endpoint
 from cmqd_protocol.errors import ErrorCode, LocalProtocolError
 from cmqd_protocol.events import Authenticated, ConnectionEnded, RequestRefused
 from cmqd_protocol.features import (
+    EPOCH_FACT,
     FEATURES_FACT,
     MAX_WAITING_REQUESTS_FACT,
+    SHARD_FACT,
 )
 from cmqd_protocol.frames import encode_preamble, header, length_at
 from cmqd_protocol.handshake import (
@@ -112,6 +114,8 @@ class ServerConnection(Endpoint[Authenticated | Request | Cancel | RequestRefuse
         count_refusal: Callable[[str], str | None] = lambda _account: None,
         max_outstanding: int = DEFAULT_MAX_WAITING_REQUESTS,
         features: Iterable[str] = (),
+        shard: int = 0,
+        epoch: int = 0,
     ) -> None:
         """Start the handshake of an accepted connection.
 
@@ -125,6 +129,8 @@ class ServerConnection(Endpoint[Authenticated | Request | Cancel | RequestRefuse
             max_outstanding: limit of requests without a reply; requests above the limit are refused. The welcome
                 announces the limit.
             features: words of ``features.Feature`` that the shell acts on. The welcome names the words.
+            shard: shard of the server's log, for the welcome.
+            epoch: epoch of the server's leadership, for the welcome; 0 = the server is alone.
         """
         if len(nonce) != NONCE_BYTES:
             raise LocalProtocolError(f"a nonce has {NONCE_BYTES} bytes, not {len(nonce)}")
@@ -138,7 +144,10 @@ class ServerConnection(Endpoint[Authenticated | Request | Cancel | RequestRefuse
         self._connection_id = connection_id
         self._max_outstanding = max_outstanding
         self._count_refusal = count_refusal
-        self._facts = {MAX_WAITING_REQUESTS_FACT: max_outstanding, FEATURES_FACT: list(features)}
+        self._facts: dict[str, Any] = {MAX_WAITING_REQUESTS_FACT: max_outstanding, FEATURES_FACT: list(features)}
+        if shard or epoch:
+            # The welcome of a server that is alone has no byte more than before these facts.
+            self._facts |= {SHARD_FACT: shard, EPOCH_FACT: epoch}
         self._handshake_bytes_left = HANDSHAKE_BYTES
         self._hello = ServerHello(product, region, nonce, max_frame_bytes, heartbeat_ms)
         self._client_preamble = b""
@@ -284,10 +293,17 @@ class ServerConnection(Endpoint[Authenticated | Request | Cancel | RequestRefuse
         details = {"value": size, "limit": self._max_frame_bytes}
         return _encode(error(request_id, ErrorCode.REPLY_TOO_LARGE, text, details=details))
 
-    def end(self, code: ErrorCode, text: str, *, retry_after_ms: int | None = None) -> None:
+    def end(
+        self,
+        code: ErrorCode,
+        text: str,
+        *,
+        retry_after_ms: int | None = None,
+        details: Mapping[str, Any] | None = None,
+    ) -> None:
         """End the connection with an Error frame behind the queued output. No effect on a connection that is ending."""
         if not self.is_ending:
-            self._end(code, text, retry_after_ms=retry_after_ms)
+            self._end(code, text, retry_after_ms=retry_after_ms, details=details)
 
     # -------------------------------------------------------------- requests
 

@@ -39,7 +39,7 @@ ROLE_OF: dict[str, str] = {
         "admin": "create_account list_accounts delete_account list_all_queues create_key create_role_key import_key"
         " list_keys set_key_enabled set_key_roles delete_key",
         "gateway": "get_key_secret watch_keys",
-        "any": "get_server_status get_own_key",
+        "any": "get_server_status get_own_key locate",
     }.items()
     for operation in operations.split()
 }
@@ -116,6 +116,7 @@ REQUESTS: dict[str, tuple[tuple[Any, ...], list[str]]] = {
     "get_key_secret": (("AKIDabsent",), []),
     "watch_keys": ((), []),
     "get_server_status": ((), []),
+    "locate": (("orders",), ["orders"]),
     "seal_segments": ((), []),
     "list_segments": ((), []),
     "list_audit_entries": ((), []),

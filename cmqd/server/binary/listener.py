@@ -63,12 +63,14 @@ class Listener:
         counters: Counters,
         accounts: Accounts,
         audit: Audit,
+        epoch: int = 0,
     ) -> None:
         self._loop = loop
         self._settings = settings
         self._accounts = accounts
         self._connections = connections
         self._last_connection_id = 0
+        self._epoch = epoch
         self._server: asyncio.Server | None = None
         self._private: asyncio.Server | None = None
         """A second listening socket, see ``start_private``."""
@@ -184,6 +186,8 @@ class Listener:
             authentication_timeout_ms=settings.authentication_timeout_ms,
             max_outstanding=settings.max_requests_per_connection,
             features=_features(settings.max_delay_ms),
+            shard=settings.shard,
+            epoch=self._epoch,
         )
 
     def _find_key(self, secret_id: str) -> AccessKey | None:
