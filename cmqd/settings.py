@@ -28,10 +28,10 @@ from cmqd_protocol.limits import (
     DEFAULT_MAX_WAITING_REQUESTS,
     MAX_HEARTBEAT_MS,
     MAX_MAX_FRAME_BYTES,
-    MAX_SHARD,
     MIN_HEARTBEAT_MS,
     MIN_MAX_FRAME_BYTES,
 )
+from cmqd_types.shards import MAX_SHARD
 
 _T = TypeVar("_T")
 

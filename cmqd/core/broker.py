@@ -141,6 +141,7 @@ class Broker:
         self.next_deadline_ms = parts.runtime.agenda.next_due_ms
         self.checkpoint = parts.checkpoint.parts
         self.load = parts.restore.load
+        self.take_shard = facts.numbers.take_shard
         self.begin_salvage = parts.replay.begin_salvage
         self.replay = parts.replay.replay
 

@@ -28,6 +28,7 @@ import uvloop
 import cmqd
 from cmqd.allocator import LargeBlocks
 from cmqd.core.broker import Broker
+from cmqd.core.facts.numbers import WrongShard
 from cmqd.exit_codes import ExitCode
 from cmqd.log.errors import LogError, LogFailed
 from cmqd.log.interface import Log
@@ -150,7 +151,7 @@ class Daemon:
         except LogFailed as failure:
             _log.error("storage_failed", reason=str(failure))
             return ExitCode.STORAGE_FAILED
-        except (LogError, AccountsFileError, OSError) as refusal:
+        except (LogError, AccountsFileError, WrongShard, OSError) as refusal:
             _log.error("data_folder_refused", data=str(settings.data), reason=str(refusal))
             return ExitCode.CANNOT_OPEN
         except Exception:
@@ -203,6 +204,8 @@ class Daemon:
         broker = Broker(accounts.handle_key, limits, seed=secrets.randbits(64), calendar=calendar)
         last_time = LastTime()
         await self._unless_stopped(self._recover(broker, report, last_time))
+        if settings.shard:
+            broker.take_shard(settings.shard)
         if are_new:
             await self._keep_new_accounts(accounts, broker, report)
         clock = BrokerClock(

@@ -58,12 +58,6 @@ MAX_HEARTBEAT_MS: Final = 3_600_000
 """Longer proposals are reduced to an hour: a rarer heartbeat is of no use."""
 
 NONCE_BYTES: Final = 32
-
-SHARD_SHIFT: Final = 52
-"""Bits of the counter in a message id; the 12 bits above are the shard, so that the ids of all shards of a region
-differ without a common counter."""
-
-MAX_SHARD: Final = 2 ** (64 - SHARD_SHIFT) - 1
 PROOF_BYTES: Final = 32
 """An HMAC-SHA256. A nonce of the same length adds as much entropy as the proof can carry."""
 
