@@ -69,6 +69,7 @@ class Listener:
         self._settings = settings
         self._accounts = accounts
         self._connections = connections
+        self._features = _features(settings.max_delay_ms)
         self._last_connection_id = 0
         self._epoch = epoch
         self._server: asyncio.Server | None = None
@@ -185,7 +186,7 @@ class Listener:
             heartbeat_ms=settings.heartbeat_ms,
             authentication_timeout_ms=settings.authentication_timeout_ms,
             max_outstanding=settings.max_requests_per_connection,
-            features=_features(settings.max_delay_ms),
+            features=self._features,
             shard=settings.shard,
             epoch=self._epoch,
         )
