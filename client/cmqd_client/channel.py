@@ -24,6 +24,7 @@ from cmqd_client.errors import (
     ClientClosed,
     CmqError,
     ConnectionLost,
+    Elsewhere,
     ProtocolViolation,
     RequestTimeout,
     ServerUnreachable,
@@ -305,7 +306,7 @@ class Channel:
         loop = asyncio.get_running_loop()
         deadline = started + self._patience
         attempt = 0
-        uncertain = False
+        uncertain = followed = False
         try:
             while True:
                 if error is not None:
@@ -313,6 +314,8 @@ class Channel:
                     uncertain = uncertain or may_have_happened(error)
                     remaining = deadline - loop.time() - self._shortest
                     pause = self._policy.next_attempt(error, repeat, attempt, remaining, random())
+                    if pause is not None and isinstance(error, Elsewhere) and not followed:
+                        followed, pause = True, 0.0
                     if pause is None or self._state.closing:
                         if uncertain and repeat is not Repeat.READ and not may_have_happened(error):
                             # A refusal of this attempt says nothing about an earlier attempt, perhaps executed.
@@ -429,6 +432,7 @@ class Channel:
         until = started + (LONGEST_WAIT if wait is None else wait / 1000)
         deadline = until + self._patience
         attempt = attempts = 0
+        followed = False
         try:
             while True:
                 if error is not None:
@@ -445,6 +449,8 @@ class Channel:
                         if chosen is None:
                             raise self._waited(error, started, attempts)
                         pause = chosen
+                    if isinstance(error, Elsewhere) and not followed:
+                        followed, pause = True, 0.0
                     await asyncio.sleep(pause)
                     self.counters.requests += 1
                     self.counters.repeats += 1
@@ -543,7 +549,7 @@ class Channel:
 
 def _is_interruption(error: CmqError) -> bool:
     """True if a transient error ended a waiting receive early."""
-    return isinstance(error, (ConnectionLost, ServerUnreachable, ShuttingDown))
+    return isinstance(error, (ConnectionLost, ServerUnreachable, ShuttingDown, Elsewhere))
 
 
 def _unsure(error: CmqError) -> CmqError:

@@ -64,6 +64,10 @@ class Link:
         self._retired: list[Connection] = []
         """Connections that take no more requests but may still owe answers."""
         self._last_error: CmqError | None = None
+        self._follows = False
+        """The connection ended with the address of another server: the next attempt needs no pause."""
+        self._followed_at = -inf
+        """Loop time of the last attempt without a pause."""
         self.connection: Connection | None = None
         """The connection to use; None = not connected, see :meth:`wait_connected`."""
         self.opened: int = 0
@@ -125,6 +129,7 @@ class Link:
             self.connection = None
             self._report(Lost(connection.host, connection.connection_id, connection.why_ended))
             self._retired = [retired for retired in (*self._retired, connection) if not retired.is_closed]
+            self._follows = connection.elsewhere is not None
             self.start()
 
     async def _connect(self) -> None:
@@ -132,7 +137,9 @@ class Link:
         suggested: float | None = None
         try:
             while True:
-                if attempt or self.opened:
+                if self._may_follow():
+                    self._report(Reconnecting(attempt + 1, 0.0, ""))
+                elif attempt or self.opened:
                     # Also before the first attempt to *re*connect: all clients of a server notice its end at the same
                     # moment, and without a random pause all of them would connect at the same moment.
                     pause = self._policy.delay(max(attempt, 1), random())
@@ -174,6 +181,20 @@ class Link:
         for future in waiting:
             if not future.done():
                 future.set_result(connection)
+
+    def _may_follow(self) -> bool:
+        """True if the next attempt follows to another server, at once.
+
+        Two servers that accept connections and name each other would otherwise exchange this client without a pause.
+        """
+        if not self._follows:
+            return False
+        self._follows = False
+        now = asyncio.get_running_loop().time()
+        if now - self._followed_at < self._policy.max_delay:
+            return False
+        self._followed_at = now
+        return True
 
     def _fail(self, error: CmqError) -> None:
         waiting, self._waiting = self._waiting, set()

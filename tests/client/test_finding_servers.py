@@ -119,7 +119,7 @@ class _Hosts:
 
 
 def _opener(hosts: _Hosts) -> HostsInTurn:
-    return HostsInTurn(hosts.open, parse_address("cmq://a:b@one,two,three").each())
+    return HostsInTurn(hosts.open, parse_address("cmq://a:b@one,two,three").each(), 5.0)
 
 
 async def _open(opener: HostsInTurn) -> None:

@@ -280,9 +280,10 @@ class FaultyLink:
         *,
         times: int = 1,
         retry_after_ms: int | None = None,
+        details: dict[str, Any] | None = None,
     ) -> None:
         def refused(_: LinkConnection, request: wire.Request) -> wire.AnyReply:
-            return wire.error(request.request_id, code, text, retry_after_ms=retry_after_ms)
+            return wire.error(request.request_id, code, text, retry_after_ms=retry_after_ms, details=details)
 
         self.answer(kind, *[refused] * times)
 
