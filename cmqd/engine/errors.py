@@ -15,21 +15,14 @@ class EngineError(LogError):
 
 
 class Fenced(EngineError):
-    """Another broker has fenced this one. Nothing was changed, and no later call will change anything.
+    """Another broker has fenced this one. No call changes anything from its fence on.
 
-    The broker must end without another answer. Requests with rows that were not durable have an unknown outcome.
+    An ``append`` that is refused has stored nothing. Another change that was repeated after a lost connection may have
+    been made by its first attempt, while this broker led.
+    The broker must end without another answer. Requests with rows that were not durable have an unknown outcome. The
+    text names the row that proves it: "fenced: row 1715 has epoch
+    1715, mine is 1423".
     """
-
-    def __init__(self, lsn: int, epoch: int | None, own_epoch: int | None) -> None:
-        """Take the LSN of the row that proves it, the epoch of that row (None: there is no such row), and the epoch of
-        the caller (None: the caller has not led, or has released the lead).
-        """
-        found = "is missing" if epoch is None else f"has epoch {epoch}"
-        own = "there is none of mine" if own_epoch is None else f"mine is {own_epoch}"
-        super().__init__(f"fenced: row {lsn} {found}, {own}")
-        self.lsn = lsn
-        self.epoch = epoch
-        self.own_epoch = own_epoch
 
 
 class EngineUnavailable(EngineError):

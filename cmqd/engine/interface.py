@@ -209,7 +209,7 @@ class Engine(Protocol):
 
         Raises:
             AccountsConflict: the stored version is another one. Nothing was changed.
-            Fenced: another broker leads. Nothing was changed.
+            Fenced: another broker leads.
             EngineUnavailable: the broker is being stopped. The outcome is unknown.
         """
         ...
