@@ -138,6 +138,7 @@ class MemoryDatabase:
             servers: their names; at least two.
             pause: called by a step that must wait, without a lock of the database.
         """
+        self.session_class = MemorySession
         self.servers = {name: MemoryServer(name) for name in servers}
         self.pause = pause
         self.on_step: Callable[[str, str], Fault] = lambda _server, _step: Fault.NONE
@@ -163,7 +164,7 @@ class MemoryDatabase:
             primaries = [server for server in self.servers.values() if server.runs and server.is_primary]
             if fault is Fault.HIDE_NEWEST and primaries:
                 primaries.remove(self.newest_primary())
-            sessions = [MemorySession(self, server, keep_waiting) for server in primaries]
+            sessions = [self.session_class(self, server, keep_waiting) for server in primaries]
             self.sessions += sessions
             return sessions
 
@@ -245,7 +246,7 @@ class MemoryDatabase:
         with self.lock:
             late, self.late = self.late, []
             for session, execute in late:
-                if session.starts == session.memory_server.starts and session.memory_server.runs:
+                if session in self.sessions and session.starts == session.memory_server.starts:
                     try:
                         session.note(execute())
                     except _Blocked:
@@ -311,8 +312,8 @@ class MemorySession:
 
     @property
     def is_idle_in_transaction(self) -> bool:
-        """The server waits for the client, inside a transaction."""
-        return self._transaction is not None and not self.in_step and not self.is_late
+        """The server waits for the client, or for a late request, inside a transaction."""
+        return self._transaction is not None and not self.in_step
 
     # Steps
 

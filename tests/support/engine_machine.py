@@ -4,11 +4,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from cmqd.engine.fencing import FencedEngine
-from cmqd.engine.memory import Fault, MemoryDatabase
-from support.engine_rig import Broker, Cluster, Worker, stop_here
+from cmqd.engine.memory import Fault, MemorySession
+from support.engine_rig import Broker, Worker, cluster_of
 
 BROKERS = st.integers(0, 2)
-SERVERS = st.sampled_from(["a", "b", "c"])
+ROLES = st.sampled_from(["primary", "standby", "third"])
 FAULTS = st.sampled_from(
     [
         Fault.NONE,
@@ -23,13 +23,11 @@ FAULTS = st.sampled_from(
 class EngineMachine(RuleBasedStateMachine):
     """Three brokers, three servers; the first broker leads at the begin."""
 
-    engine_class: type[FencedEngine] = FencedEngine
-    database_class: type[MemoryDatabase] = MemoryDatabase
+    engine: type[FencedEngine] | type[MemorySession] = FencedEngine
 
     @initialize()
     def start(self) -> None:
-        database = self.database_class(pause=lambda: stop_here("", "pause") and None)
-        self.cluster = Cluster(self.engine_class, database)
+        self.cluster = cluster_of(self.engine)
         self.brokers = [self.cluster.broker() for _ in range(3)]
         self.brokers[0].take()
         self.brokers[0].append()
@@ -50,6 +48,14 @@ class EngineMachine(RuleBasedStateMachine):
                 return
             worker.step(fault if index == steps - 1 else Fault.NONE)
 
+    def name_of(self, role: str) -> str:
+        """Return the server that has a role now."""
+        primary = self.cluster.newest().name
+        others = [name for name in self.cluster.database.servers if name != primary]
+        if self.cluster.promotable in others:
+            others.sort(key=lambda name: name != self.cluster.promotable)
+        return {"primary": primary, "standby": others[0], "third": others[1]}[role]
+
     # Brokers
 
     @rule(index=BROKERS, steps=st.integers(0, 30), fault=FAULTS)
@@ -62,14 +68,14 @@ class EngineMachine(RuleBasedStateMachine):
     @rule(index=BROKERS, count=st.integers(1, 3), steps=st.integers(0, 6), fault=FAULTS)
     def append(self, index: int, count: int, steps: int, fault: Fault) -> None:
         broker = self.broker(index)
-        if broker.rows.is_idle and broker.epoch:
+        if broker.rows.is_idle and broker.has_copied:
             broker.begin_append(count)
             self.advance(broker.rows, steps, fault)
 
     @rule(index=BROKERS, steps=st.integers(0, 6), fault=FAULTS)
     def prove(self, index: int, steps: int, fault: Fault) -> None:
         broker = self.broker(index)
-        if broker.rows.is_idle and broker.epoch:
+        if broker.rows.is_idle and broker.has_copied:
             broker.begin_prove()
             self.advance(broker.rows, steps, fault)
 
@@ -82,9 +88,7 @@ class EngineMachine(RuleBasedStateMachine):
     )
     def change(self, index: int, change: str, lsn: int, steps: int, fault: Fault) -> None:
         broker = self.broker(index)
-        if not broker.epoch or not broker.rows.is_idle and broker.last_lsn < broker.epoch or not broker.changes.is_idle:
-            return
-        if broker.rows.point is not None and broker.version < 0:
+        if not broker.has_copied or not broker.changes.is_idle:
             return
         if change == "checkpoint":
             broker.begin_checkpoint(lsn)
@@ -101,21 +105,21 @@ class EngineMachine(RuleBasedStateMachine):
 
     # Servers
 
-    @rule(name=SERVERS, is_cut=st.booleans(), is_mute=st.booleans())
-    def link(self, name: str, is_cut: bool, is_mute: bool) -> None:
-        self.cluster.database.link(name, is_cut=is_cut, is_mute=is_mute)
+    @rule(role=ROLES, is_cut=st.booleans(), is_mute=st.booleans())
+    def link(self, role: str, is_cut: bool, is_mute: bool) -> None:
+        self.cluster.database.link(self.name_of(role), is_cut=is_cut, is_mute=is_mute)
 
-    @rule(name=SERVERS)
-    def restart(self, name: str) -> None:
-        self.cluster.database.restart(name)
+    @rule(role=ROLES)
+    def restart(self, role: str) -> None:
+        self.cluster.database.restart(self.name_of(role))
 
-    @rule(name=SERVERS)
-    def crash(self, name: str) -> None:
-        self.cluster.database.crash(name)
+    @rule(role=ROLES)
+    def crash(self, role: str) -> None:
+        self.cluster.database.crash(self.name_of(role))
 
-    @rule(name=SERVERS)
-    def cancel(self, name: str) -> None:
-        self.cluster.database.cancel(name)
+    @rule(role=ROLES)
+    def cancel(self, role: str) -> None:
+        self.cluster.database.cancel(self.name_of(role))
 
     @rule()
     def end_idle(self) -> None:
@@ -125,24 +129,22 @@ class EngineMachine(RuleBasedStateMachine):
     def deliver_late(self) -> None:
         self.cluster.database.deliver_late()
 
-    @precondition(lambda self: self.cluster.promotable is not None)
+    @precondition(lambda self: self.cluster.is_promotable)
     @rule()
     def promote(self) -> None:
-        name = self.cluster.promotable
-        assert name is not None
-        server = self.cluster.database.servers[name]
-        if server.runs and not server.is_primary:
-            self.cluster.promote()
+        self.cluster.promote()
 
-    @rule(name=SERVERS)
-    def follow(self, name: str) -> None:
+    @rule(role=ROLES)
+    def follow(self, role: str) -> None:
         newest = self.cluster.newest()
+        name = self.name_of(role)
         if newest.runs and newest.name != name:
             self.cluster.database.follow(name, newest.name)
 
-    @rule(name=SERVERS)
-    def name_standby(self, name: str) -> None:
+    @rule(role=ROLES)
+    def name_standby(self, role: str) -> None:
         newest = self.cluster.newest()
+        name = self.name_of(role)
         server = self.cluster.database.servers[name]
         if newest.runs and server.primary is newest and server.runs and len(server.log) == len(newest.log):
             self.cluster.name_standby(name)

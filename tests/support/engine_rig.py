@@ -14,7 +14,7 @@ from typing import Any
 from cmqd.engine.errors import AccountsConflict, Fenced
 from cmqd.engine.fencing import FencedEngine
 from cmqd.engine.interface import EngineRow, StoredAccounts, StoredCheckpoint, Taken
-from cmqd.engine.memory import Fault, MemoryDatabase, MemoryServer
+from cmqd.engine.memory import Fault, MemoryDatabase, MemoryServer, MemorySession
 
 
 class Abandoned(BaseException):
@@ -219,6 +219,8 @@ class Broker:
         self.last_lsn = 0
         self.version = 0
         self.is_fenced = False
+        self.has_copied = False
+        """The broker leads, as far as it knows, and has read the log."""
 
     @property
     def is_idle(self) -> bool:
@@ -246,8 +248,9 @@ class Broker:
             self.version = 0 if accounts is None else accounts.version
             rows = list(self.engine.rows(0))
             ledger.read_all(self.epoch, rows, self.engine.newest_checkpoint())
+            self.has_copied = True
 
-        self._begin(self.rows, call)
+        self.begin(self.rows, call)
 
     def begin_append(self, count: int = 1) -> None:
         rows = [
@@ -264,7 +267,7 @@ class Broker:
                 self.cluster.ledger.appended(row.lsn, row.data)
             self.cluster.ledger.led_at(self.epoch, self.engine.proved_at)
 
-        self._begin(self.rows, call)
+        self.begin(self.rows, call)
 
     def begin_prove(self) -> None:
         is_zombie = self.cluster.ledger.is_zombie(self.epoch)
@@ -274,7 +277,7 @@ class Broker:
             assert not is_zombie, f"the zombie {self.epoch} has proved its lead"
             self.cluster.ledger.led_at(self.epoch, self.engine.proved_at)
 
-        self._begin(self.rows, call)
+        self.begin(self.rows, call)
 
     def begin_checkpoint(self, lsn: int | None = None) -> None:
         lsn = self.last_lsn if lsn is None else min(lsn, self.last_lsn)
@@ -285,7 +288,7 @@ class Broker:
             assert data not in self.cluster.ledger.zombie_data, "a checkpoint of a zombie was answered"
             self.cluster.ledger.put_checkpoint(lsn)
 
-        self._begin(self.changes, call)
+        self.begin(self.changes, call)
 
     def begin_store(self) -> None:
         data = self._data_of_change()
@@ -293,13 +296,14 @@ class Broker:
         def call() -> None:
             try:
                 self.version = self.engine.store_accounts(data, expected_version=self.version)
-            except AccountsConflict as conflict:
-                assert self.cluster.ledger.is_zombie(self.epoch), f"the only leader met a conflict: {conflict}"
+            except AccountsConflict:
+                if not self.cluster.ledger.is_zombie(self.epoch):
+                    raise
                 return
             assert data not in self.cluster.ledger.zombie_data, "accounts of a zombie were answered"
             self.cluster.ledger.stored_accounts(self.epoch, self.version)
 
-        self._begin(self.changes, call)
+        self.begin(self.changes, call)
 
     def begin_trim(self, first: int = 1, last: int = 1_000_000) -> None:
         is_zombie = self.cluster.ledger.is_zombie(self.epoch)
@@ -310,7 +314,7 @@ class Broker:
             self.engine.trim([(first, last)])
             assert not is_zombie, "a trim of a zombie was answered"
 
-        self._begin(self.changes, call)
+        self.begin(self.changes, call)
 
     # To the end
 
@@ -332,7 +336,7 @@ class Broker:
             self.cluster.ledger.zombie_data.add(data)
         return data
 
-    def _begin(self, worker: Worker, call: Callable[[], None]) -> None:
+    def begin(self, worker: Worker, call: Callable[[], None]) -> None:
         def guarded() -> None:
             try:
                 call()
@@ -345,9 +349,9 @@ class Broker:
 class Cluster:
     """Servers, brokers, and the manager that promotes servers."""
 
-    def __init__(self, engine_class: type[FencedEngine] = FencedEngine, database: MemoryDatabase | None = None) -> None:
+    def __init__(self, engine_class: type[FencedEngine] = FencedEngine) -> None:
         self.engine_class = engine_class
-        self.database = database or MemoryDatabase(pause=lambda: stop_here("", "pause") and None)
+        self.database = MemoryDatabase(pause=lambda: stop_here("", "pause") and None)
         self.database.on_step = stop_here
         self.ledger = Ledger()
         self.now = 0
@@ -383,6 +387,14 @@ class Cluster:
         """Return the primary with the highest timeline, whether it runs or not."""
         return max((s for s in self.database.servers.values() if s.is_primary), key=lambda server: server.timeline)
 
+    @property
+    def is_promotable(self) -> bool:
+        """There is a standby that may be promoted, and it runs."""
+        if self.promotable is None:
+            return False
+        server = self.database.servers[self.promotable]
+        return server.runs and not server.is_primary
+
     def promote(self) -> None:
         """Promote the named standby; the next standby is not named yet."""
         assert self.promotable is not None
@@ -408,8 +420,12 @@ class Cluster:
         self.database.end_idle()
 
     def judge(self) -> None:
-        """Kill all brokers, mend everything, and check what is there; late requests come at the worst moment."""
+        """Kill all brokers, lose the primary if its standby may follow, and check what is there; late requests come at
+        the worst moment.
+        """
         self.kill()
+        if self.is_promotable:
+            self.promote()
         self.repair()
         leader = self.leader()
         leader.append()
@@ -428,3 +444,12 @@ class Cluster:
         for broker in self.brokers:
             broker.kill()
         self.brokers.clear()
+
+
+def cluster_of(engine: type[FencedEngine] | type[MemorySession]) -> Cluster:
+    """Return a cluster with another engine, or with other sessions of its database."""
+    if issubclass(engine, FencedEngine):
+        return Cluster(engine)
+    cluster = Cluster()
+    cluster.database.session_class = engine
+    return cluster
