@@ -199,8 +199,8 @@ class Session(Protocol):
 class Database(Protocol):
     """A group of servers with one log."""
 
-    def primaries(self, keep_waiting: KeepWaiting) -> list[Session]:
+    def primaries(self, keep_waiting: KeepWaiting) -> Sequence[Session]:
         """Ask all servers at once, and return a session with each server that answers within ``CONNECT_SECONDS`` and
-        takes writes, in any order; an empty list if there is none. Never raises.
+        takes writes, in any order; an empty sequence if there is none. Never raises.
         """
         ...

@@ -294,7 +294,7 @@ def a_new_leader_reads_on_an_old_primary(cluster: Cluster) -> None:
     cluster.database.follow("c", "b")
     cluster.name_standby("c")
     leader.append()
-    standby.begin(standby.rows, lambda: standby.engine.take() and None)
+    standby.begin(standby.rows, standby.engine.take)
     assert standby.rows.run()
 
     standby.begin(standby.changes, lambda: copied.extend(standby.engine.rows(2)))
@@ -391,7 +391,7 @@ def test_an_append_is_one_round_trip():
     steps: list[str] = []
     cluster = Cluster()
     leader = cluster.leader()
-    leader.begin(leader.rows, lambda: leader.engine.try_lead() and None)
+    leader.begin(leader.rows, leader.engine.try_lead)
     leader.rows.run()
     leader.begin_append(3)
     while leader.rows.point is not None:

@@ -6,5 +6,10 @@ from support.engine_machine import EngineMachine
 
 TestEngine = EngineMachine.TestCase
 TestEngine.settings = settings(
-    max_examples=200, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=100,
+    stateful_step_count=40,
+    derandomize=True,
+    database=None,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
 )

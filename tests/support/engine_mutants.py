@@ -183,7 +183,7 @@ class _OldPrimaries:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def primaries(self, keep_waiting: KeepWaiting) -> list[Session]:
+    def primaries(self, keep_waiting: KeepWaiting) -> Sequence[Session]:
         sessions = self._database.primaries(keep_waiting)
         for session in sessions[1:]:
             session.close()

@@ -30,7 +30,7 @@ class Worker:
         self._fault = Fault.NONE
         self._to_worker = Semaphore(0)
         self._to_test = Semaphore(0)
-        self._call: Callable[[], None] | None = None
+        self._call: Callable[[], object] | None = None
         self._failure: BaseException | None = None
         self._is_abandoned = False
         self._thread = Thread(target=self._work, daemon=True)
@@ -41,7 +41,7 @@ class Worker:
     def is_idle(self) -> bool:
         return self.point is None
 
-    def begin(self, call: Callable[[], None]) -> None:
+    def begin(self, call: Callable[[], object]) -> None:
         """Begin a call, up to its first step."""
         assert self.is_idle
         self._call = call
@@ -336,7 +336,7 @@ class Broker:
             self.cluster.ledger.zombie_data.add(data)
         return data
 
-    def begin(self, worker: Worker, call: Callable[[], None]) -> None:
+    def begin(self, worker: Worker, call: Callable[[], object]) -> None:
         def guarded() -> None:
             try:
                 call()
