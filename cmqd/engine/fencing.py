@@ -109,6 +109,15 @@ class _Line:
         if session is not None:
             session.kill()
 
+    def release(self) -> None:
+        """Release the lock, then end the session: the server notices the end of a session a little later."""
+        if self._session is not None and self.has_lock:
+            try:
+                self._session.unlock()
+            except ConnectionLost:
+                self.drop()
+        self.close()
+
     def close(self) -> None:
         """End the session in order."""
         session, self._session = self._session, None
@@ -204,7 +213,7 @@ class FencedEngine:
 
     def release(self) -> None:  # noqa: D102  see Engine
         self._epoch = None
-        self._rows_line.close()
+        self._rows_line.release()
 
     def _relock(self, session: Session) -> None:
         """Try to get the lock, if this session does not have it: a lost connection has lost the lock too."""

@@ -1,93 +1,83 @@
 """Every interleaving of brokers and faults, for hypothesis; the promises are those of ``engine_rig.Ledger``."""
 
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from cmqd.engine.fencing import FencedEngine
 from cmqd.engine.memory import Fault, MemorySession
 from support.engine_rig import Broker, Worker, cluster_of
 
-BROKERS = st.integers(0, 2)
-ROLES = st.sampled_from(["primary", "standby", "third"])
-FAULTS = st.sampled_from(
-    [
-        Fault.NONE,
-        Fault.LOSE_ANSWER,
-        Fault.LATE_REQUEST,
-        Fault.LOSE_REQUEST,
-        Fault.HIDE_NEWEST,
-    ]
-)
+BROKERS = st.sampled_from(["leader", "other"])
+FAULTS = st.sampled_from([Fault.NONE, Fault.LOSE_ANSWER, Fault.LATE_REQUEST, Fault.LOSE_REQUEST])
+POINTS = st.sampled_from(["end", "append", "commit", "barrier", "epochs", "begin", "primaries", "newest"])
 
 
 class EngineMachine(RuleBasedStateMachine):
-    """Three brokers, three servers; the first broker leads at the begin."""
+    """Two brokers, of which the first leads at the begin, and three servers. At the end the named standby is promoted."""
 
     engine: type[FencedEngine] | type[MemorySession] = FencedEngine
 
     @initialize()
     def start(self) -> None:
         self.cluster = cluster_of(self.engine)
-        self.brokers = [self.cluster.broker() for _ in range(3)]
-        self.brokers[0].take()
-        self.brokers[0].append()
+        self.brokers = {"leader": self.cluster.broker(), "other": self.cluster.broker()}
+        self.brokers["leader"].take()
 
-    def broker(self, index: int) -> Broker:
+    def broker(self, role: str) -> Broker:
         """Return a broker; one that was fenced is replaced by a new one."""
-        broker = self.brokers[index]
+        broker = self.brokers[role]
         if broker.is_fenced and broker.is_idle:
             broker.kill()
             self.cluster.brokers.remove(broker)
-            self.brokers[index] = broker = self.cluster.broker()
+            self.brokers[role] = broker = self.cluster.broker()
         return broker
 
-    def advance(self, worker: Worker, steps: int, fault: Fault) -> None:
-        """Make steps, the last of them with a fault."""
-        for index in range(steps):
-            if worker.is_idle:
+    def advance(self, worker: Worker, point: str, fault: Fault, goes_on: bool) -> None:
+        """Make steps until the thread stands before a step, and that step with a fault; then to the end, if wanted."""
+        for _ in range(30):
+            if worker.point is None:
                 return
-            worker.step(fault if index == steps - 1 else Fault.NONE)
-
-    def name_of(self, role: str) -> str:
-        """Return the server that has a role now."""
-        primary = self.cluster.newest().name
-        others = [name for name in self.cluster.database.servers if name != primary]
-        if self.cluster.promotable in others:
-            others.sort(key=lambda name: name != self.cluster.promotable)
-        return {"primary": primary, "standby": others[0], "third": others[1]}[role]
+            if worker.point[1] == point and fault is not Fault.NONE:
+                worker.step(fault)
+                break
+            if worker.point[1] == point:
+                break
+            worker.step()
+        if goes_on:
+            worker.run(30)
 
     # Brokers
 
-    @rule(index=BROKERS, steps=st.integers(0, 30), fault=FAULTS)
-    def take(self, index: int, steps: int, fault: Fault) -> None:
-        broker = self.broker(index)
+    @rule(role=BROKERS, fault=FAULTS, goes_on=st.booleans())
+    def take(self, role: str, fault: Fault, goes_on: bool) -> None:
+        broker = self.broker(role)
         if broker.is_idle and not broker.epoch:
             broker.begin_take()
-            self.advance(broker.rows, steps, fault)
+            self.advance(broker.rows, "commit", fault, goes_on)
 
-    @rule(index=BROKERS, count=st.integers(1, 3), steps=st.integers(0, 6), fault=FAULTS)
-    def append(self, index: int, count: int, steps: int, fault: Fault) -> None:
-        broker = self.broker(index)
+    @rule(role=BROKERS, count=st.integers(1, 2), fault=FAULTS, goes_on=st.booleans())
+    def append(self, role: str, count: int, fault: Fault, goes_on: bool) -> None:
+        broker = self.broker(role)
         if broker.rows.is_idle and broker.has_copied:
             broker.begin_append(count)
-            self.advance(broker.rows, steps, fault)
+            self.advance(broker.rows, "append", fault, goes_on)
 
-    @rule(index=BROKERS, steps=st.integers(0, 6), fault=FAULTS)
-    def prove(self, index: int, steps: int, fault: Fault) -> None:
-        broker = self.broker(index)
+    @rule(role=BROKERS, goes_on=st.booleans())
+    def prove(self, role: str, goes_on: bool) -> None:
+        broker = self.broker(role)
         if broker.rows.is_idle and broker.has_copied:
             broker.begin_prove()
-            self.advance(broker.rows, steps, fault)
+            self.advance(broker.rows, "barrier", Fault.NONE, goes_on)
 
     @rule(
-        index=BROKERS,
-        change=st.sampled_from(["checkpoint", "trim", "store"]),
-        lsn=st.integers(1, 12),
-        steps=st.integers(0, 10),
+        role=BROKERS,
+        change=st.sampled_from(["store", "checkpoint", "trim"]),
+        lsn=st.integers(1, 6),
         fault=FAULTS,
+        goes_on=st.booleans(),
     )
-    def change(self, index: int, change: str, lsn: int, steps: int, fault: Fault) -> None:
-        broker = self.broker(index)
+    def change(self, role: str, change: str, lsn: int, fault: Fault, goes_on: bool) -> None:
+        broker = self.broker(role)
         if not broker.has_copied or not broker.changes.is_idle:
             return
         if change == "checkpoint":
@@ -96,65 +86,67 @@ class EngineMachine(RuleBasedStateMachine):
             broker.begin_trim(1, lsn)
         else:
             broker.begin_store()
-        self.advance(broker.changes, steps, fault)
+        self.advance(broker.changes, "commit", fault, goes_on)
 
-    @rule(index=BROKERS, of_changes=st.booleans(), steps=st.integers(1, 30), fault=FAULTS)
-    def go_on(self, index: int, of_changes: bool, steps: int, fault: Fault) -> None:
-        broker = self.brokers[index]
-        self.advance(broker.changes if of_changes else broker.rows, steps, fault)
+    @rule(role=BROKERS, of_changes=st.booleans())
+    def go_on(self, role: str, of_changes: bool) -> None:
+        broker = self.brokers[role]
+        (broker.changes if of_changes else broker.rows).run(30)
+
+    @rule(role=BROKERS, of_changes=st.booleans(), point=POINTS, fault=FAULTS)
+    def go_to(self, role: str, of_changes: bool, point: str, fault: Fault) -> None:
+        broker = self.brokers[role]
+        self.advance(broker.changes if of_changes else broker.rows, point, fault, goes_on=False)
 
     # Servers
 
-    @rule(role=ROLES, is_cut=st.booleans(), is_mute=st.booleans())
-    def link(self, role: str, is_cut: bool, is_mute: bool) -> None:
-        self.cluster.database.link(self.name_of(role), is_cut=is_cut, is_mute=is_mute)
-
-    @rule(role=ROLES)
-    def restart(self, role: str) -> None:
-        self.cluster.database.restart(self.name_of(role))
-
-    @rule(role=ROLES)
-    def crash(self, role: str) -> None:
-        self.cluster.database.crash(self.name_of(role))
-
-    @rule(role=ROLES)
-    def cancel(self, role: str) -> None:
-        self.cluster.database.cancel(self.name_of(role))
-
-    @rule()
-    def end_idle(self) -> None:
-        self.cluster.database.end_idle()
-
-    @rule()
-    def deliver_late(self) -> None:
-        self.cluster.database.deliver_late()
-
-    @precondition(lambda self: self.cluster.is_promotable)
-    @rule()
-    def promote(self) -> None:
-        self.cluster.promote()
-
-    @rule(role=ROLES)
-    def follow(self, role: str) -> None:
+    @rule(event=st.sampled_from(["cut", "mute", "heal", "heal", "rejoin"]))
+    def standby(self, event: str) -> None:
+        """Something happens to the standby of the primary."""
         newest = self.cluster.newest()
-        name = self.name_of(role)
-        if newest.runs and newest.name != name:
-            self.cluster.database.follow(name, newest.name)
+        names = [name for name in self.cluster.database.servers if name != newest.name]
+        for name in names if self.cluster.promotable is None else [self.cluster.promotable]:
+            if event == "rejoin" and newest.runs:
+                self.cluster.database.follow(name, newest.name)
+            else:
+                self.cluster.database.link(name, is_cut=event == "cut", is_mute=event == "mute")
 
-    @rule(role=ROLES)
-    def name_standby(self, role: str) -> None:
-        newest = self.cluster.newest()
-        name = self.name_of(role)
-        server = self.cluster.database.servers[name]
-        if newest.runs and server.primary is newest and server.runs and len(server.log) == len(newest.log):
-            self.cluster.name_standby(name)
+    @rule(event=st.sampled_from(["restart", "cancel", "crash", "end idle", "late"]))
+    def primary(self, event: str) -> None:
+        """Something happens to the primary."""
+        database, name = self.cluster.database, self.cluster.newest().name
+        {
+            "restart": lambda: database.restart(name),
+            "cancel": lambda: database.cancel(name),
+            "crash": lambda: database.crash(name),
+            "end idle": database.end_idle,
+            "late": database.deliver_late,
+        }[event]()
 
-    @rule(names=st.sampled_from(["", "*", "ANY 1 (b, c)"]), has_base_backup=st.booleans())
-    def name_unsafe(self, names: str, has_base_backup: bool) -> None:
+    @rule(third_follows=st.booleans(), is_named=st.booleans())
+    def promote(self, third_follows: bool, is_named: bool) -> None:
+        """The standby is promoted; the old primary lives on, if it lives."""
+        if self.cluster.is_promotable:
+            self.cluster.promote()
+            newest = self.cluster.newest()
+            if third_follows:
+                self.cluster.database.follow("c" if newest.name != "c" else "a", newest.name)
+                if is_named:
+                    self.cluster.name_standby("c" if newest.name != "c" else "a")
+
+    @rule(names=st.sampled_from(["", "*", "ANY 1 (a, b, c)", "named", "named"]))
+    def name(self, names: str) -> None:
+        """The primary gets another value of ``synchronous_standby_names``."""
         newest = self.cluster.newest()
-        if not newest.waiting:
-            self.cluster.database.base_backup_of = newest.name if has_base_backup else None
-            self.cluster.database.name_standby(newest.name, names)
+        if names != "named":
+            if not newest.waiting:
+                self.cluster.database.base_backup_of = newest.name
+                self.cluster.database.name_standby(newest.name, names)
+            return
+        for name, server in self.cluster.database.servers.items():
+            if newest.runs and server.primary is newest and server.runs and len(server.log) == len(newest.log):
+                self.cluster.name_standby(name)
+                return
 
     def teardown(self) -> None:
         if hasattr(self, "cluster"):
