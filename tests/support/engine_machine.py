@@ -13,7 +13,7 @@ POINTS = st.sampled_from(["end", "append", "commit", "barrier", "epochs", "begin
 
 
 class EngineMachine(RuleBasedStateMachine):
-    """Two brokers, of which the first leads at the begin, and three servers. At the end the named standby is promoted."""
+    """Two brokers, of which the first leads at the begin, and three servers. At the end the standby is promoted."""
 
     engine: type[FencedEngine] | type[MemorySession] = FencedEngine
 
