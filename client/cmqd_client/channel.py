@@ -12,6 +12,7 @@ import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Coroutine
 from copy import copy
+from math import inf
 from random import random
 from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
@@ -180,13 +181,15 @@ class Channel:
             ServerUnreachable, ConnectionRefused, ProtocolViolation: see :meth:`Link.wait_connected`.
         """
         self._state.opened = True
+        limit = self._patience if patience is None else patience
+        self._links[0].warns_of_wait = limit == inf
         if self._make_tracing is not None:
             self._state.tracing = self._make_tracing()
         for link in self._links:
             link.start()
         started = asyncio.get_running_loop().time()
         try:
-            await self._connection(self._patience if patience is None else patience)
+            await self._connection(limit)
         except CmqError as error:
             self._waited(error, started, 1)
             raise

@@ -199,7 +199,8 @@ class Client:
         """Connect; ``async with`` calls this on entering. Safe to cancel.
 
         Args:
-            patience: how long to wait for a connection; by default the client's patience, None = unlimited.
+            patience: how long to wait for a connection; by default the client's patience, None = unlimited, with a
+                warning in the log if the first attempt fails.
 
         Raises:
             ServerUnreachable: no connection in that time, regardless of the number of attempts.

@@ -11,6 +11,7 @@ attempts; the next request over the link starts them again.
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from copy import copy
 from math import inf
@@ -27,6 +28,8 @@ from cmqd_client.errors import (
 )
 from cmqd_client.events import Connected, Event, GaveUp, Lost, Reconnecting
 from cmqd_client.retry import RetryPolicy
+
+_log = logging.getLogger(__name__)
 
 Opener: TypeAlias = Callable[[OnEnded], Awaitable[Connection]]
 """Opens a connection; the argument is called when the connection takes no more requests."""
@@ -70,6 +73,9 @@ class Link:
         """Loop time of the last attempt without a pause."""
         self.connection: Connection | None = None
         """The connection to use; None = not connected, see :meth:`wait_connected`."""
+        self.warns_of_wait: bool = False
+        """Log a warning if the next attempt fails: the opening has no time limit, and no error would tell that there is
+        no server."""
         self.opened: int = 0
         """Number of connections opened so far."""
         self.refused: bool = False
@@ -153,6 +159,13 @@ class Link:
                 except CmqError as error:
                     self._last_error = error
                     suggested = error.retry_after
+                    if self.warns_of_wait:
+                        self.warns_of_wait = False
+                        _log.warning(
+                            "no server answers, the client waits and goes on: %s",
+                            error,
+                            extra={"event": "waiting_for_server", "why": error.text},
+                        )
                     if _is_final(error):
                         self.refused = True
                         self._report(GaveUp(error.text))
@@ -172,6 +185,7 @@ class Link:
         finally:
             self._connecting = None
         self.opened += 1
+        self.warns_of_wait = False
         self._last_error = None
         self.connection = connection
         self._report(Connected(connection.host, connection.connection_id, connection.server, self.opened))

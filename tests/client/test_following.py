@@ -6,12 +6,15 @@ from typing import Any
 
 import pytest
 
-from cmqd_client import connect
+from cmqd_client import ConsumedMessage, connect
 from cmqd_client.address import Address, parse_address
+from cmqd_client.channel import SHORTEST_ATTEMPT
+from cmqd_client.client import PATIENCE
 from cmqd_client.connection import Connection
 from cmqd_client.errors import CmqError, Elsewhere, Moved, ServerUnreachable, Standby
 from cmqd_client.events import Connected, Event, Reconnecting
 from cmqd_client.hosts_in_turn import FIRST_CONNECT_TIMEOUT, MAX_LEARNED, HostsInTurn
+from cmqd_client.retry import RetryPolicy
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from support.eventually import eventually
@@ -323,3 +326,57 @@ async def test_a_single_address_has_the_whole_time() -> None:
     hosts = Hosts()
     await an_opener(hosts, "cmq://a:b@one")()
     assert hosts.timeouts == [5.0]
+
+
+# ---------------------------------------------------------------------- patience
+
+
+def test_the_pauses_of_a_call_with_default_patience_bridge_an_outage_of_6_s() -> None:
+    """In the worst case of random pauses, with a second for a host without power in each attempt but the first."""
+    policy = RetryPolicy()
+    for seconds_an_attempt in (0.0, 1.0):
+        now = last = 0.0
+        attempt = 0
+        while now < 6.0:
+            attempt += 1
+            now += policy.delay(attempt, 0.0)
+            last = now
+            now += seconds_an_attempt
+
+        assert last + SHORTEST_ATTEMPT < PATIENCE
+
+
+async def test_a_worker_that_starts_before_its_server_waits_and_says_so(
+    server: LocalServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    await server.link.stop()
+    events: list[Event] = []
+    client = connect(server.url, on_event=events.append)
+    handled: asyncio.Queue[bytes] = asyncio.Queue()
+
+    @client.queue("orders").consumer()
+    async def handle(message: ConsumedMessage) -> None:
+        handled.put_nowait(message.body)
+
+    running = asyncio.create_task(client.run(handle, stop_signals=()))
+    await eventually(lambda: len(pauses(events)) >= 3)
+    assert not running.done()
+    (warning,) = [record for record in caplog.records if record.levelname == "WARNING"]
+    assert (warning.name, warning.__dict__["event"]) == ("cmqd_client.link", "waiting_for_server")
+    assert "cannot be reached" in warning.getMessage()
+
+    await server.link.start()
+    await server.put("orders", b"late")
+    assert await handled.get() == b"late"
+    running.cancel()
+    await asyncio.wait([running])
+
+
+@pytest.mark.parametrize(("hosts", "heartbeat_ms"), [(1, 30_000), (2, 2_000)])
+async def test_a_url_with_several_hosts_has_heartbeats_that_notice_a_silent_machine(
+    server: LocalServer, other: FaultyLink, hosts: int, heartbeat_ms: int
+) -> None:
+    url = server.url if hosts == 1 else f"{server.url},127.0.0.1:{other.port}"
+    async with connect(url, patience=300) as client:
+        (connection,) = client._channel.connections()  # pyright: ignore[reportPrivateUsage]
+        assert connection._wire.heartbeat_ms == heartbeat_ms  # pyright: ignore[reportPrivateUsage]
