@@ -475,19 +475,20 @@ class MemorySession:
     def _step(self, step: str, execute: Callable[[], T]) -> Any:
         database = self._database
         self._require_client()
+        fault = database.on_step(self.server, step)
+        with database.lock:
+            self._require_client()
+            if fault is Fault.LOSE_REQUEST:
+                self.end_at_server()
+                raise ConnectionLost("the connection ended")
+            if fault is Fault.LATE_REQUEST:
+                self.is_late = True
+                self.is_killed = True
+                database.late.append((self, execute))
+                raise ConnectionLost("the connection ended")
+        # From here on the server has the request; before, the session is idle for it.
         self.in_step = True
         try:
-            fault = database.on_step(self.server, step)
-            with database.lock:
-                self._require_client()
-                if fault is Fault.LOSE_REQUEST:
-                    self.end_at_server()
-                    raise ConnectionLost("the connection ended")
-                if fault is Fault.LATE_REQUEST:
-                    self.is_late = True
-                    self.is_killed = True
-                    database.late.append((self, execute))
-                    raise ConnectionLost("the connection ended")
             return self._executed(execute, fault)
         finally:
             self.in_step = False

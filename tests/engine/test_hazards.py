@@ -385,18 +385,3 @@ def test_every_mutant_has_a_scene():
     tried = {case.values[1] for case in cases()}  # type: ignore[attr-defined]
 
     assert tried == {FencedEngine, *without.ENGINES, *without.SESSIONS}
-
-
-def test_an_append_is_one_round_trip():
-    steps: list[str] = []
-    cluster = Cluster()
-    leader = cluster.leader()
-    leader.begin(leader.rows, leader.engine.try_lead)
-    leader.rows.run()
-    leader.begin_append(3)
-    while leader.rows.point is not None:
-        steps.append(leader.rows.point[1])
-        leader.rows.step()
-
-    assert steps == ["append"]
-    cluster.judge()

@@ -206,11 +206,12 @@ class Broker:
 
     def __init__(self, cluster: "Cluster", engine_class: type[FencedEngine]) -> None:
         self.cluster = cluster
+        self.is_stopping = False
         self.engine = engine_class(
             cluster.database,
             monotonic=cluster.tick,
             sleep=lambda _seconds: stop_here("", "sleep") and None,
-            stopping=lambda: False,
+            stopping=lambda: self.is_stopping,
             new_log_id=cluster.new_log_id,
         )
         self.rows = Worker()
