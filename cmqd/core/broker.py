@@ -42,6 +42,7 @@ class Broker:
         self.limits = limits or Limits()
         self.parts = parts = Parts(handle_key, self.limits, seed, calendar)
         self.handles = parts.handles
+        self.use_handle_key = parts.handles.use_key
         self.facts = facts = parts.facts
         self.runtime = parts.runtime
         self.gates = parts.runtime.gates

@@ -22,7 +22,7 @@ from typing import Any
 import cmqd
 from cmqd.core.broker import Broker
 from cmqd.log.errors import LogFailed
-from cmqd.log.interface import Log
+from cmqd.log.interface import Led, Log
 from cmqd.log.values import LogState
 from cmqd.server.accounts import Accounts
 from cmqd.server.accounts_file import ADMIN
@@ -70,6 +70,7 @@ from cmqd.server.handlers.undelivered import Undelivered, UndeliveredReplies
 from cmqd.server.held_reply_memory import HeldReplyMemory
 from cmqd.server.io_batch import IoBatch
 from cmqd.server.key_watchers import KeyWatchers
+from cmqd.server.leader_gate import LeaderGate
 from cmqd.server.listening_time import ListeningTime
 from cmqd.server.log_lines import get_logger
 from cmqd.server.memory_budget import MemoryBudget, budget_bytes
@@ -152,6 +153,10 @@ class Server:
         # Parts that know no other part of the server.
         self.counters = Counters()
         self.gate = ReplyGate(log.durable_lsn)
+        if isinstance(log, Led) and log.epoch:
+            self.gate = LeaderGate(
+                log.durable_lsn, clock_s=time.perf_counter, proved_s=lambda: log.proved_s, ask=log.prove
+            )
         self.held_reply_memory = HeldReplyMemory(self.gate)
         self.waiting_requests: WaitingRequests = WaitingRequests()
         self.checkers = TransactionCheckers()

@@ -76,10 +76,11 @@ class Leftover(NamedTuple):
 class Recovered:
     """Result of the inspection. ``findings`` and ``damage`` grow while the checks run."""
 
-    def __init__(self, folder: DataFolder, manifest: Manifest, accept_loss: bool) -> None:
+    def __init__(self, folder: DataFolder, manifest: Manifest, accept_loss: bool, has_engine: bool) -> None:
         self.folder = folder
         self.manifest = manifest
         self.accept_loss = accept_loss
+        self.has_engine = has_engine
         self.findings: list[Finding] = []
         self.damage: list[str] = []
         self.sealed: list[SealedFile] = []
@@ -138,7 +139,10 @@ class Recovered:
         catalog.log_id = manifest.log_id or new_log_id()
         catalog.former_log_ids = manifest.former_log_ids
         catalog.cache_of = manifest.cache_of
-        catalog.starts = with_start(manifest.starts, new_start_number(), self.last_lsn + 1)
+        catalog.starts = manifest.starts
+        if not self.has_engine:
+            # With an engine the starts are the epochs of the log, the same in the folders of all brokers.
+            catalog.starts = with_start(manifest.starts, new_start_number(), self.last_lsn + 1)
         catalog.dropped = merge_ranges(self.reclaimed)
         return catalog
 
@@ -190,7 +194,7 @@ def _inspect(
 ) -> Recovered:
     manifest, found_in_files = _manifest(folder, accept_loss, durability)
     _check_log(folder, manifest, engine)
-    recovered = Recovered(folder, manifest, accept_loss)
+    recovered = Recovered(folder, manifest, accept_loss, engine is not None)
     recovered.created = not found_in_files and not (folder.path / MANIFEST_NAME).exists()
     if found_in_files:
         recovered.lost = recovered.manifest_is_new = True
@@ -505,7 +509,10 @@ def _check_coverage(recovered: Recovered, power_lost: bool) -> None:
     reclaimed = recovered.reclaimed
     lost = [(entry.first_lsn, entry.last_lsn) for entry in recovered.losses]
     # The manifest is written while rows arrive, so it may name durable rows that no file holds any more.
-    named = [entry.last_lsn for entry in manifest.segments] + [entry.end_lsn for entry in recovered.checkpoints]
+    named = [entry.last_lsn for entry in manifest.segments]
+    if manifest.cache_of is None:
+        # A cache can have a checkpoint of the engine ahead of the rows that are still to be copied.
+        named += [entry.end_lsn for entry in recovered.checkpoints]
     last_known = max([0, *(last for _, last in (*in_segments, *reclaimed, *lost)), *named])
     next_lsn = 1
     # The last pair stands behind the last known row, so that a gap at the end is found like any other gap.
