@@ -106,6 +106,24 @@ async def test_a_refused_receive_waits_on_at_the_named_address(
     assert pauses(events) == [0.0]
 
 
+@ELSEWHERE
+async def test_the_call_itself_makes_no_pause_before_it_follows(
+    server: LocalServer, other: FaultyLink, code: ErrorCode
+) -> None:
+    """A pause would be longer than the time limit of the test."""
+    for kind in (wire.SendMessages, wire.ReceiveMessages):
+        link, next_link = (server.link, other) if kind is wire.SendMessages else (other, server.link)
+        link.refuse(kind, code, details=place(next_link))
+
+    async with connect(server.url, patience=None) as client:
+        client._channel._policy = RetryPolicy(first_delay=100_000, max_delay=100_000)  # pyright: ignore[reportPrivateUsage]
+        await client.queue("orders").send(b"one")
+        (message,) = await client.queue("orders").receive(wait=30)
+
+    assert message.body == b"one"
+    assert len(server.link.of(wire.SendMessages)) + len(other.of(wire.SendMessages)) == 2
+
+
 async def test_a_leader_that_steps_down_ends_its_connections_with_the_address_of_the_next(
     server: LocalServer, other: FaultyLink
 ) -> None:
