@@ -27,9 +27,11 @@ from cmqd.engine.database import (
     ConnectionLost,
     KeepWaiting,
     Newest,
+    Session,
 )
 from cmqd.engine.interface import Buffer, EngineRow, Row, StoredAccounts, StoredCheckpoint
 from cmqd.engine.postgresql_connection import Connection
+from cmqd.engine.unsafe_settings import READ_SETTINGS, UnsafeSetting, find_unsafe
 
 if TYPE_CHECKING:
     from psycopg.pq.abc import PGresult
@@ -294,17 +296,17 @@ class PostgresSession:
         """See ``Session``."""
         self._connection.run_script(b"ROLLBACK")
 
-    # ------------------------------------------------------------------ for checks of the servers
+    # ------------------------------------------------------------------ for ``cmqd ha check``
 
-    def settings(self) -> dict[str, str]:
-        """Return all settings of the server that this role may see, by name."""
-        result = self._ask(b"SELECT name, setting FROM pg_settings")
-        return {_value(result, row, 0).decode(): _value(result, row, 1).decode() for row in range(result.ntuples)}
-
-    def replication_slots(self) -> list[str]:
-        """Return the names of the replication slots."""
-        result = self._ask(b"SELECT slot_name::text FROM pg_replication_slots")
-        return [_value(result, row, 0).decode() for row in range(result.ntuples)]
+    def unsafe_settings(self) -> list[UnsafeSetting]:
+        """Return the settings of the server with which the log is not safe, or less safe than it could be."""
+        query = b"SELECT name, reset_val FROM pg_settings WHERE name = ANY ($1::text[])"
+        settings = self._ask(query, _array(READ_SETTINGS))
+        slots = self._ask(b"SELECT slot_name::text FROM pg_replication_slots ORDER BY 1")
+        return find_unsafe(
+            {_value(settings, row, 0).decode(): _value(settings, row, 1).decode() for row in range(settings.ntuples)},
+            [_value(slots, row, 0).decode() for row in range(slots.ntuples)],
+        )
 
     # ------------------------------------------------------------------ the end
 
@@ -352,15 +354,15 @@ class PostgresDatabase:
         self._servers = list(_servers_of(url))
         self._shard = shard
 
-    def primaries(self, keep_waiting: KeepWaiting) -> list[PostgresSession]:
+    def primaries(self, keep_waiting: KeepWaiting) -> list[Session]:
         """See ``Database``."""
         deadline = time.monotonic() + CONNECT_SECONDS
         attempts = [_Attempt(parameters, self._shard, keep_waiting, deadline) for parameters in self._servers]
         # A thread for each server: looking up a name has no limit of time.
         for attempt in attempts:
             attempt.start()
-        sessions = [attempt.result() for attempt in attempts]
-        return [session for session in sessions if session is not None]
+        results = [attempt.result() for attempt in attempts]
+        return [session for session in results if session is not None]
 
 
 class _Attempt:

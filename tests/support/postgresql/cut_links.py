@@ -27,7 +27,6 @@ class Link:
         self._is_whole = asyncio.Event()
         self._is_whole.set()
         self._writers: set[asyncio.StreamWriter] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
         self._listener: asyncio.Server | None = None
 
     async def listen(self) -> None:
@@ -35,6 +34,11 @@ class Link:
         self.port = self._listener.sockets[0].getsockname()[1]
 
     async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # ``Links.close`` cancels, and asyncio reports a cancelled task of a connection as an error.
+        with suppress(asyncio.CancelledError):
+            await self._carry(reader, writer)
+
+    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)
         try:
             await self._is_whole.wait()
@@ -44,13 +48,11 @@ class Link:
                 return
             self._writers.add(far_writer)
             pumps = [asyncio.create_task(self._pump(*ends)) for ends in ((reader, far_writer), (far_reader, writer))]
-            self._tasks.update(pumps)
             try:
                 await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 for pump in pumps:
                     pump.cancel()
-                self._tasks.difference_update(pumps)
                 far_writer.transport.abort()
                 self._writers.discard(far_writer)
         finally:

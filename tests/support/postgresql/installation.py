@@ -25,8 +25,7 @@ log_min_messages = warning
 # A standby that lost its primary tries again soon, and needs no replication slot to find what it missed.
 wal_retrieve_retry_interval = 100ms
 wal_keep_size = 256MB
-# A backend notices the end of a connection while it waits.
-client_connection_check_interval = 200ms
+wal_receiver_timeout = 5s
 """
 
 
@@ -64,7 +63,9 @@ class Installation:
         self._template = self.own(folder / "template")
         command = self.command("initdb", "--pgdata", self._template, "--username=cmqd", "--auth=trust", "--no-sync")
         subprocess.run(
-            [*command, "--data-checksums", "--encoding=UTF8", "--no-locale"], check=True, capture_output=True
+            [*command, "--data-checksums", "--wal-segsize=4", "--encoding=UTF8", "--no-locale"],
+            check=True,
+            capture_output=True,
         )
         with (self._template / "postgresql.conf").open("a") as settings:
             settings.write(_SETTINGS)
