@@ -29,6 +29,7 @@ standby leaves a backend that waits on, and the retries of minutes would use up 
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from threading import Lock
 from typing import TypeVar
 
 from cmqd.engine.database import Commit, ConnectionLost, Database, Newest, Session, UniqueViolation
@@ -46,7 +47,7 @@ class _NotNow(Exception):
 
 
 class _Line:
-    """The session of one thread: found when it is needed, replaced after each failure."""
+    """The session for one kind of calls, one call at a time: found when it is needed, replaced after each failure."""
 
     def __init__(
         self,
@@ -60,16 +61,24 @@ class _Line:
         self._sleep = sleep
         self._stopping = stopping
         self._session: Session | None = None
+        self._lock = Lock()
+        """Held by the call that uses the session: answers of two calls must never mix."""
         self.waiting_for = ""
         self.has_lock = False
         """The session has the advisory lock."""
         self.is_new = False
         """No append has looked on this session yet: its server may have fewer rows than the last, or more."""
+        self.believed_lsn = 0
+        """Rows up to this LSN that the session shows are on the standby as well."""
 
     def run(self, attempt: Callable[[Session], T]) -> T:
         """Make attempts until one succeeds. Raises EngineUnavailable after a stop, and errors of the attempt other than
         ``ConnectionLost``.
         """
+        with self._lock:
+            return self._run(attempt)
+
+    def _run(self, attempt: Callable[[Session], T]) -> T:
         pause, longest = RETRY_SECONDS
         try:
             while not self._stopping():
@@ -97,6 +106,7 @@ class _Line:
                 raise _NotNow("a primary: no server takes writes")
             self._session = primaries.pop()
             self.is_new = True
+            self.believed_lsn = 0
             for older in primaries:
                 older.close()
             self._check(self._session)
@@ -334,8 +344,11 @@ class FencedEngine:
     def _page(self, session: Session, *, above: int, with_data: bool) -> list[EngineRow]:
         """Read the next rows. A leader believes an empty page too: on an old primary, rows could be missing."""
         page = session.rows(above, with_data=with_data)
-        if page or self._epoch is not None:
+        last_lsn = page[-1].lsn if page else 0
+        # The polls of a standby that has all rows write nothing.
+        if self._epoch is not None or last_lsn > self._changes_line.believed_lsn:
             self._barrier(session)
+            self._changes_line.believed_lsn = last_lsn
         return page
 
     def _read(self, step: Callable[[Session], T]) -> T:

@@ -12,8 +12,8 @@ Contract, checked by ``tests/engine/`` for every implementation:
   lower fence. From a fence on, no call of an earlier leader changes anything: it raises ``Fenced``.
 - What a read returns is on two machines too: no failure of one machine takes it back.
 
-``try_lead``, ``take``, ``append``, ``prove`` and ``release`` belong to one thread; the other calls belong to a second
-thread, or to the same. One ``append`` is outstanding at a time.
+``try_lead``, ``take``, ``append``, ``prove`` and ``release`` belong to one thread; the other calls to any thread, one
+after the other on a connection of their own. One ``append`` is outstanding at a time.
 """
 
 from collections.abc import Iterator, Sequence

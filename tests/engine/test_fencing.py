@@ -232,3 +232,20 @@ def test_a_leader_that_stops_inside_a_change_delays_its_successor_only(cluster: 
     assert leader.changes.run()
     assert leader.is_fenced
     cluster.judge()
+
+
+def test_the_polls_of_a_standby_write_only_when_there_are_new_rows(cluster: Cluster):
+    leader, standby = cluster.leader(), cluster.broker()
+    lsns: list[int] = []
+
+    def poll() -> list[str]:
+        standby.begin(standby.changes, lambda: lsns.extend(row.lsn for row in standby.engine.rows(0)))
+        return steps_of(standby.changes)
+
+    assert poll() == ["primaries", "rows", "barrier", "rows"]
+    assert poll() == ["rows", "rows"]
+    leader.append()
+    assert poll() == ["rows", "barrier", "rows"]
+    cluster.database.restart("a")
+    assert poll() == ["sleep", "primaries", "rows", "barrier", "rows"]
+    assert lsns == [1, 1, 1, 2, 1, 2]
