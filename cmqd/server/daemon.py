@@ -32,7 +32,7 @@ import uvloop
 import cmqd
 from cmqd.allocator import LargeBlocks
 from cmqd.core.broker import Broker
-from cmqd.core.facts.numbers import WrongShard
+from cmqd.core.facts.numbers import MessageIdsUsedUp, WrongShard
 from cmqd.exit_codes import ExitCode
 from cmqd.log.errors import LogError, LogFailed
 from cmqd.log.interface import Led, Log
@@ -168,7 +168,7 @@ class Daemon:
         except LogFailed as failure:
             _log.error("storage_failed", reason=str(failure))
             return _code_of(failure)
-        except (LogError, AccountsFileError, WrongShard, OSError) as refusal:
+        except (LogError, AccountsFileError, WrongShard, MessageIdsUsedUp, OSError) as refusal:
             _log.error("data_folder_refused", data=str(settings.data), reason=str(refusal))
             return ExitCode.CANNOT_OPEN
         except Exception:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from cmqd.core.facts.numbers import MessageIdsUsedUp
 from cmqd_protocol import messages as wire
 from support.server_rig import ServerRig, a_queue, code_of
 from support.server_topics import a_topic
@@ -40,4 +41,20 @@ async def test_the_shard_is_a_setting_and_part_of_every_message_id(tmp_path: Pat
     assert client.opened is not None
     assert client.opened.facts.shard == shard
     assert [message_id >> 52 for message_id in sent.message_ids] == [shard]
+    rig.close()
+
+
+async def test_a_broker_without_message_ids_ends_and_answers_nothing(tmp_path: Path) -> None:
+    rig = await ServerRig.make(tmp_path)
+    client = await rig.client()
+    await a_queue(client, "orders")
+    numbers = rig.broker.facts.numbers
+    numbers.next_message_id = numbers.message_id_until = 1 << 52
+
+    sending = client.begin(wire.SendMessages(client.next_id(), "orders", [b"x"]))
+    await rig.turn()
+
+    assert sending not in client.replies
+    (failure,) = rig.failures
+    assert isinstance(failure, MessageIdsUsedUp)
     rig.close()
