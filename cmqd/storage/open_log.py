@@ -36,6 +36,7 @@ from cmqd.storage.inspection import Recovered
 from cmqd.storage.page_size import page_bytes_after
 from cmqd.storage.pager import Pager
 from cmqd.storage.replication import Replication
+from cmqd.storage.removal import remove
 from cmqd.storage.sealer import Sealer, truncate_wal
 from cmqd.storage.segment import WritableSegment, create_segment, open_connection
 from cmqd.storage.settings import StorageSettings
@@ -112,6 +113,7 @@ class OpenLog:
         """Made by ``take_up``, because a writer needs a segment."""
         self._rolling: asyncio.Task[None] | None = None
         self._refreshing: asyncio.Task[None] | None = None
+        self._is_stopping = False
 
     # Opening
 
@@ -154,7 +156,7 @@ class OpenLog:
             await _empty_wal(catalog.open[number])
         # The manifest that was just written does not list these files any more, so a crash here leaves no missing file.
         for number in (*recovered.empty, *(entry.number for entry in recovered.dropping)):
-            _unlink_segment(catalog.segment_path(number))
+            _remove_segment(catalog.segment_path(number))
         # Not before the start's own files are written: the reserves would take the room that the start was given.
         self.space.begin()
         self._start(self.pager.run())
@@ -192,7 +194,7 @@ class OpenLog:
             except sqlite3.Error as error:
                 if not is_disk_full(error):
                     raise
-                _unlink_segment(path)
+                _remove_segment(path)
                 self.space.found_no_room()
                 await asyncio.sleep(PREPARE_RETRY_SECONDS)
         # The name is made durable before the manifest calls the file whole: the manifest alone, after a loss of power,
@@ -340,7 +342,7 @@ class OpenLog:
                 await self.pager.forget(number)
                 if number in unsealed:
                     await unsealed[number].close_uncopied()
-                await asyncio.to_thread(_unlink_segment, catalog.segment_path(number))
+                await asyncio.to_thread(_remove_segment, catalog.segment_path(number), self._is_hurried)
             await asyncio.to_thread(sync_folder, catalog.folder.segments)
             for number in entries:
                 del catalog.dropping[number]
@@ -348,6 +350,10 @@ class OpenLog:
             await catalog.save()
         self._control.send(ipc.Answered(request_id, list(entries)))
         self.space.measure()
+
+    def _is_hurried(self) -> bool:
+        """Return whether dropped segments give their blocks back at once: room is short, or the broker stops."""
+        return self.space.short or self._is_stopping
 
     def _take_out(self, number: int, entries: dict[int, SegmentEntry], unsealed: dict[int, WritableSegment]) -> None:
         """Take a segment out of the catalog, unless a checkpoint still needs it or its seal is under way.
@@ -402,6 +408,7 @@ class OpenLog:
         every segment with rows is sealed. The commit thread ends before the seal of the active segment, whose
         connection it used.
         """
+        self._is_stopping = True
         self.filling.stop()
         await self.durable.reached(last_lsn)
         await self.writer.stopped()
@@ -428,7 +435,7 @@ class OpenLog:
         for segment in empty:
             await self.pager.forget(segment.number)
             await segment.close()
-            await asyncio.to_thread(_unlink_segment, segment.path)
+            await asyncio.to_thread(_remove_segment, segment.path)
         await asyncio.to_thread(sync_folder, catalog.folder.segments)
         if self.replication is not None:
             # Last: the next leader may be another process that opens nothing of this folder.
@@ -436,6 +443,7 @@ class OpenLog:
 
     async def stop(self) -> None:
         """Finish the commit under way and take no other."""
+        self._is_stopping = True
         if hasattr(self, "writer"):
             self.filling.stop()
             await self.writer.stopped()
@@ -470,6 +478,6 @@ async def _empty_wal(segment: WritableSegment) -> None:
             raise
 
 
-def _unlink_segment(path: Path) -> None:
+def _remove_segment(path: Path, is_hurried: Callable[[], bool] = lambda: True) -> None:
     for suffix in ("", "-wal", "-shm", "-journal"):
-        path.with_name(path.name + suffix).unlink(missing_ok=True)
+        remove(path.with_name(path.name + suffix), is_hurried)
