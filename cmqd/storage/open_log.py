@@ -35,8 +35,8 @@ from cmqd.storage.freshness import Freshness
 from cmqd.storage.inspection import Recovered
 from cmqd.storage.page_size import page_bytes_after
 from cmqd.storage.pager import Pager
-from cmqd.storage.replication import Replication
 from cmqd.storage.removal import remove
+from cmqd.storage.replication import Replication
 from cmqd.storage.sealer import Sealer, truncate_wal
 from cmqd.storage.segment import WritableSegment, create_segment, open_connection
 from cmqd.storage.settings import StorageSettings
