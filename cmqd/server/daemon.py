@@ -246,7 +246,7 @@ class Daemon:
             accounts, are_new = opened
             if are_new:
                 await self._keep_new_accounts(accounts, broker, report)
-        if settings.shard:
+        if settings.shard or settings.is_replicated:
             broker.take_shard(settings.shard)
         clock = BrokerClock(
             not_before_ms=last_time.ms,
