@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from struct import Struct, pack
 from typing import TYPE_CHECKING, Final
 
+from psycopg import ProgrammingError
 from psycopg.conninfo import conninfo_to_dict
 
 from cmqd.engine.database import (
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 _LOCK_CLASS: Final = 0x636D7164
 """First key of the advisory locks ("cmqd"); the second is the shard."""
+_DEFAULT_PORT: Final = 5432
 _PAGE_BYTES: Final = 4 << 20
 _PAGE_ROWS: Final = 2048
 
@@ -434,16 +436,20 @@ def _resolved(parameters: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def _servers_of(url: str) -> Iterable[dict[str, str]]:
-    """Yield libpq's parameters for each server of a URL."""
-    given = {name: str(value) for name, value in conninfo_to_dict(url).items()}
+    """Yield libpq's parameters for each server of a URL. Raises ValueError."""
+    try:
+        given = {name: str(value) for name, value in conninfo_to_dict(url).items()}
+    except ProgrammingError as error:
+        raise ValueError(str(error).strip()) from error
     hosts = given.pop("host", "").split(",")
     addresses = given.pop("hostaddr", "").split(",")
-    ports = given.pop("port", "5432").split(",")
+    ports = given.pop("port", "").split(",")
     # The engine itself looks for the primary.
     given.pop("target_session_attrs", None)
     given.pop("load_balance_hosts", None)
     for number, host in enumerate(hosts):
-        parameters = _CONNECTION_PARAMETERS | given | {"host": host, "port": ports[number % len(ports)] or "5432"}
+        port = int(ports[number % len(ports)] or _DEFAULT_PORT)
+        parameters = _CONNECTION_PARAMETERS | given | {"host": host, "port": str(port)}
         if addresses[number % len(addresses)]:
             parameters["hostaddr"] = addresses[number % len(addresses)]
         yield parameters

@@ -82,7 +82,7 @@ class Connection:
             ConnectionLost: any other end but success. The connection is closed.
         """
         formats = [_AS_BYTES if binary_values else _AS_TEXT] * len(values)
-        return self._run(lambda: self._libpq.send_query_params(query, values, None, formats, _AS_BYTES))
+        return self._run(lambda: self._libpq.send_query_params(query, list(values), None, formats, _AS_BYTES))
 
     def ask_prepared(self, query: bytes, values: Sequence[bytes]) -> "PGresult":
         """Run a statement that the server parses once for this connection; values in binary. Raises as ``ask``."""
@@ -92,7 +92,7 @@ class Connection:
             self._run(lambda: self._libpq.send_prepare(name, query))
             self._prepared[query] = name
         formats = [_AS_BYTES] * len(values)
-        return self._run(lambda: self._libpq.send_query_prepared(name, values, formats, _AS_BYTES))
+        return self._run(lambda: self._libpq.send_query_prepared(name, list(values), formats, _AS_BYTES))
 
     def run_script(self, script: bytes) -> None:
         """Run several statements without values. Raises as ``ask``."""
