@@ -378,7 +378,8 @@ class Daemon:
                     parts += 1
                     last_time.part(item)
                     broker.load(item)
-            if time.monotonic() >= report_at:
+            # Not while a standby follows: its rows come as they come.
+            if last_lsn < report.last_lsn and time.monotonic() >= report_at:
                 report_at += PROGRESS_EVERY_S
                 _log.info("recovering", parts=parts, rows=rows, of_rows=report.last_lsn - report.checkpoint_lsn)
         if last_lsn < report.last_lsn:
