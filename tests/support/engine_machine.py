@@ -36,15 +36,8 @@ class EngineMachine(RuleBasedStateMachine):
 
     def advance(self, worker: Worker, point: str, fault: Fault, goes_on: bool) -> None:
         """Make steps until the thread stands before a step, and that step with a fault; then to the end, if wanted."""
-        for _ in range(30):
-            if worker.point is None:
-                return
-            if worker.point[1] == point and fault is not Fault.NONE:
-                worker.step(fault)
-                break
-            if worker.point[1] == point:
-                break
-            worker.step()
+        if worker.reach(point) and fault is not Fault.NONE:
+            worker.step(fault)
         if goes_on:
             worker.run(30)
 
@@ -155,6 +148,82 @@ class EngineMachine(RuleBasedStateMachine):
             if newest.runs and server.primary is newest and server.runs and len(server.log) == len(newest.log):
                 self.cluster.name_standby(name)
                 return
+
+    def teardown(self) -> None:
+        if hasattr(self, "cluster"):
+            try:
+                self.cluster.judge()
+            finally:
+                self.cluster.kill()
+
+
+class HazardMachine(RuleBasedStateMachine):
+    """A leader, and few rules without a choice, so that a search comes to every order of them.
+
+    The named standby is promoted at the end.
+    """
+
+    engine: type[FencedEngine] | type[MemorySession] = FencedEngine
+
+    @initialize()
+    def start(self) -> None:
+        self.cluster = cluster_of(self.engine)
+        self.leader = self.cluster.leader()
+        self.zombie: Broker | None = None
+
+    @rule()
+    def append(self) -> None:
+        if self.leader.rows.is_idle:
+            self.leader.begin_append()
+        self.leader.rows.run(20)
+
+    @rule()
+    def append_unanswered(self) -> None:
+        if self.leader.rows.is_idle:
+            self.leader.begin_append()
+        if self.leader.rows.reach("append"):
+            self.leader.rows.step(Fault.LOSE_ANSWER)
+
+    @rule()
+    def cut(self) -> None:
+        self.cluster.database.link("b", is_cut=True)
+
+    @rule()
+    def restart(self) -> None:
+        self.cluster.database.restart("a")
+
+    @rule()
+    def cancel(self) -> None:
+        self.cluster.database.cancel("a")
+
+    @rule(names=st.sampled_from(["*", "ANY 1 (b, c)"]))
+    def name(self, names: str) -> None:
+        if not self.cluster.database.servers["a"].waiting:
+            self.cluster.database.base_backup_of = "a"
+            self.cluster.database.name_standby("a", names)
+
+    @rule()
+    def take(self) -> None:
+        broker = self.cluster.broker()
+        broker.begin_take()
+        broker.rows.run(30)
+        if broker.has_copied:
+            self.leader, self.zombie = broker, self.leader
+        else:
+            broker.kill()
+            self.cluster.brokers.remove(broker)
+
+    @rule(is_append=st.booleans())
+    def wake(self, is_append: bool) -> None:
+        """A former leader goes on."""
+        zombie = self.zombie
+        if zombie is not None and zombie.is_idle and not zombie.is_fenced:
+            if is_append:
+                zombie.begin_append()
+                zombie.rows.run(20)
+            else:
+                zombie.begin_checkpoint()
+                zombie.changes.run(20)
 
     def teardown(self) -> None:
         if hasattr(self, "cluster"):

@@ -61,13 +61,17 @@ class Worker:
             self.step()
         return self.is_idle
 
+    def reach(self, step: str, limit: int = 30) -> bool:
+        """Make steps until the thread stands before one; return False if it does not come there."""
+        for _ in range(limit):
+            if self.point is None or self.point[1] == step:
+                break
+            self.step()
+        return self.point is not None and self.point[1] == step
+
     def run_to(self, step: str) -> None:
         """Make steps until the thread stands before one."""
-        for _ in range(60):
-            if self.point is not None and self.point[1] == step:
-                return
-            self.step()
-        raise AssertionError(f"never came to {step}, stands before {self.point}")
+        assert self.reach(step), f"never came to {step}, stands before {self.point}"
 
     def abandon(self) -> None:
         """End the thread without another step, as a kill does."""
