@@ -42,9 +42,9 @@ from cmqd_segment.sparse import LsnRange, SparseQueue, sparse_queue
 
 SEARCH_AHEAD = 4096
 """Positions searched for in the sparse index at a time."""
-READ_AHEAD_BYTES = 64 * 1024
-"""Bytes of bodies up to which consecutive rows are fetched together: fetching a row with a single message costs as
-much as fetching a row of a hundred."""
+READ_AHEAD_BYTES = 512 * 1024
+"""Bytes of bodies up to which consecutive rows are fetched together: those of a page of the core, so that a page in
+order takes one statement. Each statement is two switches of threads, and waits for the GIL beside commits."""
 SPARSE_CACHED = 256
 """Number of queues of sealed segments with the sparse index in memory: 16 bytes per 256 messages."""
 VIEW_FROM = 4
