@@ -102,6 +102,47 @@ async def test_a_page_in_order_takes_a_statement_for_its_rows(tmp_path: Path, me
     await segment.connection.close()
 
 
+async def test_rows_with_a_small_share_of_a_queue_are_fetched_within_the_cache(tmp_path: Path) -> None:
+    """Each row has 4 messages of queue 7 beside 60 KiB of other queues. With 256 rows in a statement the cache would
+    drop the first rows unread, and the page would report their messages as missing.
+    """
+    rows, cache_bytes = 256, 4 << 20
+    segment = await create_segment(1, tmp_path / "one.db", Durability.OS, NOW_MS)
+    builder = RowBuilder()
+    for lsn in range(1, rows + 1):
+        parts = [sent(7, 1 + 4 * (lsn - 1), 4), sent(8, lsn, 1, 60 * 1024)]
+        records, bodies = [record for record, _ in parts], [body for _, each in parts for body in each]
+        builder.add(records, encode_records(records), bodies, sum(map(len, bodies)), NOW_MS)
+        row = builder.close()
+        log_rows = [LogRow(lsn, row.time_ms, row.messages, row.queues, row.meta, row.data)]
+        await segment.connection.run(segment.insert, log_rows)
+        segment.committed(log_rows)
+    answer = Answer(1 << 20)
+    reader = SegmentReader(segment, 7, RowCache(cache_bytes), OrderedDict(), lambda _, text: pytest.fail(text))
+    with closing(open_read_only(segment.path, sealed=False)) as raw:
+        connection = ConnectionWithoutThread(raw)
+        await reader.read(cast("aiosqlite.Connection", connection), [(1, 4 * rows + 1)], answer)
+
+    assert sum(len(column[3]) for column in answer.columns) == 4 * rows
+    assert answer.missing == []
+    fetched = [statement for statement in connection.statements if "meta" in statement]
+    assert len(fetched) == rows // 8, "a statement takes 512 KiB, and no row is read twice"
+    await segment.connection.close()
+
+
+async def test_rows_beyond_the_cache_are_no_damaged_rows(tmp_path: Path) -> None:
+    rows = 2000
+    segment = await segment_with(tmp_path, rows)
+    answer = Answer(1 << 20)
+    reader = SegmentReader(segment, 7, RowCache(0), OrderedDict(), lambda _, text: pytest.fail(text))
+    with closing(open_read_only(segment.path, sealed=False)) as raw:
+        await reader.read(cast("aiosqlite.Connection", ConnectionWithoutThread(raw)), [(1, rows + 1)], answer)
+
+    assert sum(len(column[3]) for column in answer.columns) == rows
+    assert answer.missing == []
+    await segment.connection.close()
+
+
 async def test_a_segment_is_read_by_statements(tmp_path: Path) -> None:
     segment = await segment_with(tmp_path, 3)
 

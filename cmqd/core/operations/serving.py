@@ -324,9 +324,7 @@ class Serving:
         index, window, budget = queue.index, self._runtime[queue.queue_id].window, self._budget
         active, in_window = index.active, window.messages
         # Messages that were received, cleared or expired during the read are dropped.
-        fresh = [
-            message for message in messages if message.position in active and message.position not in in_window
-        ]
+        fresh = [message for message in messages if message.position in active and message.position not in in_window]
         budget.keep_page(queue.queue_id, window, fresh)
         # The log may answer with a prefix, if the page reached its limit of bytes. The window continues behind the
         # prefix: with a gap in memory the bodies of the gap would never be read ahead.
