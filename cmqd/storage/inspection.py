@@ -228,8 +228,8 @@ def _inspect(
         # By the rows in the files: the manifest may be older than the first of them.
         raise WrongFolder(
             f"the data folder {folder.path} holds rows up to {recovered.last_lsn} of log {manifest.log_id}, written"
-            f" without redundancy, and is not a cache of {_name(engine)}; nothing was changed. 'cmqd ha import' copies"
-            " the folder into an empty engine; to join this engine instead, start with an empty data folder"
+            f" without redundancy, and is not a cache of {_name(engine)}; nothing was changed. To join this engine,"
+            " start with an empty data folder; for this folder, set redundancy = none"
         )
     return recovered
 
@@ -243,7 +243,7 @@ def _check_log(folder: DataFolder, manifest: Manifest, engine: CacheOf | None) -
         raise WrongFolder(
             f"the data folder {folder.path} is a cache of {cache_of} in an engine, and redundancy is none: the folder"
             " is not synced, and the engine may have newer rows. Nothing was changed. Start with the redundancy and the"
-            " engine of this log; 'cmqd ha export' writes a folder that is complete without an engine"
+            " engine of this log"
         )
     raise WrongFolder(
         f"the data folder {folder.path} is a cache of {cache_of}, and the engine has {_name(engine)}; nothing was"
