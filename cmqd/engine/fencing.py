@@ -90,6 +90,9 @@ class _Line:
                     self.drop()
                     self.waiting_for = f"a connection ({error})"
                 self._sleep(pause)
+                if self._session is not None and self._is_newer_than(self._session.timeline):
+                    # An old primary may never get a named standby again.
+                    self.drop()
                 pause = min(2 * pause, longest)
             raise EngineUnavailable(f"stopped while waiting for {self.waiting_for or 'the engine'}")
         finally:
@@ -422,6 +425,8 @@ class FencedEngine:
             session.rollback()
             raise _NotNow(_NO_STANDBY)
         self._require_copy(session.commit())
+        # The name may have changed between the check and the commit. A barrier checks and commits in one statement.
+        self._barrier(session)
 
     def _require_copy(self, commit: Commit) -> None:
         """Return if the named standby has the commit."""

@@ -4,9 +4,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from cmqd.engine.database import Commit, ConnectionLost, Database, KeepWaiting, Newest, Session, UniqueViolation
-from cmqd.engine.errors import AccountsConflict
 from cmqd.engine.fencing import FencedEngine
-from cmqd.engine.interface import EngineRow, Row, StoredAccounts, Taken
+from cmqd.engine.interface import EngineRow, Row, Taken
 from cmqd.engine.memory import MemorySession
 
 
@@ -91,6 +90,14 @@ class CommitsWithoutStandbyName(FencedEngine):
         self._require_copy(session.commit())
 
 
+class CommitsWithoutBarrier(FencedEngine):
+    """H3 in changes: the names are looked at before the commit alone."""
+
+    def _commit(self, session: Session) -> None:
+        if session.standby_is_named():
+            self._require_copy(session.commit())
+
+
 class BelievesAnEmptyPage(FencedEngine):
     """A leader believes that there are no more rows."""
 
@@ -121,25 +128,6 @@ class TrimsTheNewestRow(FencedEngine):
             session.remove([(first, min(last, limit)) for first, last in ranges])
 
         self._change(change)
-
-
-class BelievesItsOwnAccounts(FencedEngine):
-    """Accounts that an earlier attempt has stored are not committed again."""
-
-    def store_accounts(self, data: bytes, *, expected_version: int) -> int:
-        version = expected_version + 1
-
-        def change(session: Session, _newest: Newest) -> Exception | None:
-            stored = session.accounts()
-            if stored != StoredAccounts(version, data):
-                found = 0 if stored is None else stored.version
-                if found != expected_version:
-                    return AccountsConflict(expected_version, found)
-                session.put_accounts(version, data)
-            return None
-
-        self._change(change)
-        return version
 
 
 class FencesWithoutTheLine(FencedEngine):
@@ -259,11 +247,11 @@ ENGINES: list[type[FencedEngine]] = [
     ChangesWithoutEpoch,
     ProvedAtTheEnd,
     CommitsWithoutStandbyName,
+    CommitsWithoutBarrier,
     BelievesAnEmptyPage,
     LowersTheCheckpoint,
     TrimsAboveTheCheckpoint,
     TrimsTheNewestRow,
-    BelievesItsOwnAccounts,
     FencesWithoutTheLine,
     FencesWithoutBarrier,
     AppendsUnseen,
