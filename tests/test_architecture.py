@@ -29,6 +29,7 @@ MAY_IMPORT = {
         "msgspec",
         "pyroaring",
     },
+    "cmqd.engine": {"cmqd.log.errors", "msgspec", "psycopg"},
     "cmqd_fold": {
         "cmqd_segment.attributes",
         "cmqd_segment.checkpoint",

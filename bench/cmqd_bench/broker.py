@@ -21,9 +21,9 @@ from typing import Any
 
 from cmqd_bench.processes import cpu_seconds, family, read_stat, rss_kib
 
-START_SECONDS = 60.0
+START_SECONDS = 300.0
 """A server that is not ready after this time has failed; recovery of a large backlog takes seconds."""
-STOP_SECONDS = 15.0
+STOP_SECONDS = 60.0
 """Draining takes at most 5 s; a slow disk may add its fsyncs."""
 
 

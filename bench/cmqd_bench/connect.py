@@ -10,7 +10,7 @@ from cmqd_bench.wire import LoadConnection
 from cmqd_protocol.client_connection import ClientConnection
 from cmqd_protocol.events import ConnectionEnded, Opened
 
-CONNECT_SECONDS = 20.0
+CONNECT_SECONDS = 60.0
 """Seconds for a handshake. A server with ten thousand connections may need some of the time; longer is a hang."""
 
 

@@ -31,7 +31,7 @@ SQS_AUTHORIZATION = (
 )
 """moto reads the region from this header and checks no signature."""
 FLOOD_SECRET_ID_VARIABLE = "CMQD_BENCH_SECRET_ID"
-END_SECONDS = 5.0
+END_SECONDS = 60.0
 
 _nonces = itertools.count(1 << 40)
 

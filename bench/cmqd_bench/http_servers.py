@@ -18,8 +18,8 @@ from pathlib import Path
 from cmqd_bench.broker import Broker
 from cmqd_bench.processes import family
 
-START_SECONDS = 60.0
-STOP_SECONDS = 15.0
+START_SECONDS = 300.0
+STOP_SECONDS = 60.0
 MOTO = """
 import logging, sys
 from moto.server import main

@@ -31,7 +31,7 @@ LENGTH = b"\r\ncontent-length:"
 STAMP_MARK = b"at="
 STAMP_DIGITS = 16
 MIN_STAMPED = len(STAMP_MARK) + STAMP_DIGITS
-END_SECONDS = 5.0
+END_SECONDS = 60.0
 
 
 def stamped(stamp: int, size: int) -> bytes:

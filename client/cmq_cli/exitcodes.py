@@ -42,7 +42,7 @@ _BY_ERROR: Mapping[ExitCode, tuple[type[CmqError], ...]] = {
     ExitCode.REFUSED: (errors.PermissionDenied, errors.ConnectionRefused),
     ExitCode.UNREACHABLE: (
         *(errors.ServerUnreachable, errors.ConnectionLost, errors.RequestTimeout),
-        errors.ShuttingDown,
+        *(errors.ShuttingDown, errors.Elsewhere),
     ),
 }
 """The first entry that fits decides; any other error is FAILED."""

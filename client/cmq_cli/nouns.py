@@ -16,6 +16,7 @@ from cmq_cli.session import Session
 from cmq_cli.values import show_value, typed_duration
 from cmqd_client import Client, CmqError
 from cmqd_client.errors import AttributesDiffer, QueueNotFound, SubscriptionNotFound, TopicNotFound
+from cmqd_client.locating import Location
 
 T = TypeVar("T")
 
@@ -48,6 +49,11 @@ def show_details(output: Output, info: msgspec.Struct, fields: Iterable[str], **
     """Show fields of a reply, a line each; ``shown`` holds the text of fields that need a form of their own."""
     pairs = {label(field): shown.get(field) or show_value(field, getattr(info, field)) for field in fields}
     output.facts(as_document(info), pairs)
+
+
+def show_location(output: Output, location: Location) -> None:
+    """Show the server of a queue or topic."""
+    show_details(output, location, ("addresses", "shard", "epoch"), addresses=", ".join(location.addresses))
 
 
 def table_of(infos: Iterable[msgspec.Struct], fields: Sequence[str]) -> tuple[list[str], list[list[str]]]:

@@ -70,7 +70,7 @@ def parse_address(url: str) -> Address:
         )
     if not parts.username or not parts.password:
         raise ValueError("the server's URL names no key pair: cmq://ID:KEY@host:port")
-    (host, port), *others = [_host_and_port(text) for text in parts.netloc.rpartition("@")[2].split(",")]
+    (host, port), *others = [host_and_port(text) for text in parts.netloc.rpartition("@")[2].split(",")]
     if parts.path not in ("", "/"):
         raise ValueError(f"the server's URL has the path {parts.path!r}; it must have none")
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
@@ -94,8 +94,12 @@ def parse_address(url: str) -> Address:
 _MALFORMED = "the server's URL is malformed; it has the form cmq://ID:KEY@host:port"
 
 
-def _host_and_port(text: str) -> tuple[str, int]:
-    """Read ``host``, ``host:port`` or ``[IPv6 address]:port``."""
+def host_and_port(text: str) -> tuple[str, int]:
+    """Read ``host``, ``host:port`` or ``[IPv6 address]:port``.
+
+    Raises:
+        ValueError: the text has another form.
+    """
     try:
         parts = urlsplit(f"//{text}")
         host, port = parts.hostname, parts.port

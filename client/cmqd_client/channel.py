@@ -12,6 +12,7 @@ import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Coroutine
 from copy import copy
+from math import inf
 from random import random
 from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
@@ -24,6 +25,7 @@ from cmqd_client.errors import (
     ClientClosed,
     CmqError,
     ConnectionLost,
+    Elsewhere,
     ProtocolViolation,
     RequestTimeout,
     ServerUnreachable,
@@ -179,13 +181,15 @@ class Channel:
             ServerUnreachable, ConnectionRefused, ProtocolViolation: see :meth:`Link.wait_connected`.
         """
         self._state.opened = True
+        limit = self._patience if patience is None else patience
+        self._links[0].warns_of_wait = limit == inf
         if self._make_tracing is not None:
             self._state.tracing = self._make_tracing()
         for link in self._links:
             link.start()
         started = asyncio.get_running_loop().time()
         try:
-            await self._connection(self._patience if patience is None else patience)
+            await self._connection(limit)
         except CmqError as error:
             self._waited(error, started, 1)
             raise
@@ -305,7 +309,7 @@ class Channel:
         loop = asyncio.get_running_loop()
         deadline = started + self._patience
         attempt = 0
-        uncertain = False
+        uncertain = followed = False
         try:
             while True:
                 if error is not None:
@@ -313,6 +317,8 @@ class Channel:
                     uncertain = uncertain or may_have_happened(error)
                     remaining = deadline - loop.time() - self._shortest
                     pause = self._policy.next_attempt(error, repeat, attempt, remaining, random())
+                    if pause is not None and isinstance(error, Elsewhere) and not followed:
+                        followed, pause = True, 0.0
                     if pause is None or self._state.closing:
                         if uncertain and repeat is not Repeat.READ and not may_have_happened(error):
                             # A refusal of this attempt says nothing about an earlier attempt, perhaps executed.
@@ -429,6 +435,7 @@ class Channel:
         until = started + (LONGEST_WAIT if wait is None else wait / 1000)
         deadline = until + self._patience
         attempt = attempts = 0
+        followed = False
         try:
             while True:
                 if error is not None:
@@ -445,6 +452,8 @@ class Channel:
                         if chosen is None:
                             raise self._waited(error, started, attempts)
                         pause = chosen
+                    if isinstance(error, Elsewhere) and not followed:
+                        followed, pause = True, 0.0
                     await asyncio.sleep(pause)
                     self.counters.requests += 1
                     self.counters.repeats += 1
@@ -543,7 +552,7 @@ class Channel:
 
 def _is_interruption(error: CmqError) -> bool:
     """True if a transient error ended a waiting receive early."""
-    return isinstance(error, (ConnectionLost, ServerUnreachable, ShuttingDown))
+    return isinstance(error, (ConnectionLost, ServerUnreachable, ShuttingDown, Elsewhere))
 
 
 def _unsure(error: CmqError) -> CmqError:

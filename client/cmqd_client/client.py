@@ -67,6 +67,11 @@ PATIENCE = 9.0
 """Seconds for a call with all its attempts: a restart of the server takes a few seconds, and three attempts fit."""
 
 
+HEARTBEAT_WITH_STANDBY = 2.0
+"""Heartbeat in seconds with several hosts: a standby leads within 6 s of the leader's silence, and the client should
+leave the silent server by then. Four small packets a second for an idle connection."""
+
+
 def connect(
     url: str | Address | None = None,
     *,
@@ -78,7 +83,7 @@ def connect(
     retries: int | None = None,
     request_timeout: Duration = REQUEST_TIMEOUT,
     connect_timeout: Duration = CONNECT_TIMEOUT,
-    heartbeat: Duration = DEFAULT_HEARTBEAT_MS / 1000,
+    heartbeat: Duration | None = None,
     product: str = "cmqd-client",
     on_event: OnEvent | None = None,
     tracing: bool = True,
@@ -93,8 +98,9 @@ def connect(
 
     Args:
         url: ``cmq://ID:KEY@host[:5680][?region=..&tls=1]``. Several hosts of a service, ``cmq://ID:KEY@a:5680,b:5680``,
-            are tried in turn, the last connected host first. None = the server that ``cmq`` would use: the named
-            context, else the URL in the environment variable CMQ_URL, else the current context.
+            are tried in turn, the last connected host first; addresses that a standby names come in addition. None =
+            the server that ``cmq`` would use: the named context, else the URL in the environment variable CMQ_URL,
+            else the current context.
         context: name of a context of ``cmq``, in place of ``url``.
         tls: True = TLS, verified against the system's authorities, or the authorities in the file of the environment
             variable SSL_CERT_FILE; an ``ssl.SSLContext`` = TLS with that context; False = no TLS; None = as in the URL.
@@ -110,7 +116,8 @@ def connect(
             shorter limit finds a lost answer earlier.
         connect_timeout: time limit for an attempt to connect to a host.
         heartbeat: interval of heartbeats; silence of twice that closes the connection. The server may propose a
-            shorter interval. 0 = only if the server proposes heartbeats.
+            shorter interval. 0 = only if the server proposes heartbeats. None = 30 s; with several hosts in the URL 2
+            s, so that a machine without power is left for its standby after 4 s.
         product: the name of this client in the server's log.
         on_event: called with each event: connected, lost, reconnecting ...; see :mod:`cmqd_client.events`.
         tracing: make OpenTelemetry spans, and send their context in headers, if an OpenTelemetry SDK is set up when the
@@ -137,15 +144,16 @@ def connect(
     opening = to_seconds(connect_timeout, "connect_timeout")
     if seconds <= 0 or opening <= 0:
         raise ValueError("request_timeout and connect_timeout must be more than 0")
+    if heartbeat is None:
+        heartbeat = HEARTBEAT_WITH_STANDBY if address.others else DEFAULT_HEARTBEAT_MS / 1000
     open_connection = partial(
         Connection.open,
         tls=tls,
-        timeout=opening,
         heartbeat=to_seconds(heartbeat, "heartbeat"),
         product=product,
     )
     make_tracing = partial(tracing_if_set_up, address.host, address.port) if tracing else None
-    opener = HostsInTurn(open_connection, address.each())
+    opener = HostsInTurn(open_connection, address.each(), opening)
     return Client(
         address,
         opener,
@@ -191,7 +199,8 @@ class Client:
         """Connect; ``async with`` calls this on entering. Safe to cancel.
 
         Args:
-            patience: how long to wait for a connection; by default the client's patience, None = unlimited.
+            patience: how long to wait for a connection; by default the client's patience, None = unlimited, with a
+                warning in the log if the first attempt fails.
 
         Raises:
             ServerUnreachable: no connection in that time, regardless of the number of attempts.

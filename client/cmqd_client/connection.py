@@ -31,6 +31,7 @@ from cmqd_client.errors import (
     ClientClosed,
     CmqError,
     ConnectionLost,
+    Elsewhere,
     InvalidArgument,
     MessageTooLarge,
     NotSupported,
@@ -155,6 +156,8 @@ class Connection(asyncio.Protocol):
         """Product and version of the server."""
         self.host: str = ""
         """``host:port`` of the server."""
+        self.elsewhere: Elsewhere | None = None
+        """The refusal that named another server, if such a refusal ended the connection."""
         self.why_ended: str = ""
         """Why the connection takes no more requests; empty while it is usable."""
 
@@ -325,9 +328,13 @@ class Connection(asyncio.Protocol):
 
     def note_error(self, reply: Error) -> None:
         """Take note of an error of the server: in a reply of its own, or inside the reply to a receive with deletes."""
-        if reply.code == ErrorCode.SHUTTING_DOWN:
-            # Waiting requests are still answered here; new requests go to the server's successor.
-            self._retire(reply.text)
+        if reply.code in (ErrorCode.STANDBY, ErrorCode.MOVED):
+            self._note_elsewhere(server_error(reply, self.connection_id))
+            self._close_when_answered()
+        elif reply.code != ErrorCode.SHUTTING_DOWN:
+            return
+        # Waiting requests are still answered here; new requests go to the server's successor.
+        self._retire(reply.text)
 
     async def wait_writable(self, timeout: float) -> None:
         """Wait until the socket takes more data. Safe to cancel.
@@ -444,8 +451,10 @@ class Connection(asyncio.Protocol):
             if not self._opened.done():
                 self._opened.set_result(None)
             return
+        error = _handshake_error(event)
+        self._note_elsewhere(error)
         if not self._opened.done():
-            self._opened.set_exception(_handshake_error(event))
+            self._opened.set_exception(error)
         self._retire(event.text)
         self._flush()
         if self._transport is not None:
@@ -458,6 +467,18 @@ class Connection(asyncio.Protocol):
             self.why_ended = why
             if self._on_ended is not None:
                 self._on_ended(self)
+
+    def _note_elsewhere(self, error: CmqError) -> None:
+        if self.usable and isinstance(error, Elsewhere):
+            self.elsewhere = error
+
+    def _close_when_answered(self) -> None:
+        """Close the socket behind the last reply; a server that was left does not close it."""
+        if self._drained is None:
+            self._drained = self._loop.create_future()
+            self._drained.add_done_callback(lambda _: None if self._transport is None else self._transport.close())
+        if not self._wire.outstanding and not self._drained.done():
+            self._drained.set_result(None)
 
     def _refused(self, future: "asyncio.Future[AnyReply]", reply: Error) -> None:
         future.set_exception(server_error(reply, self.connection_id))
@@ -587,7 +608,10 @@ def _reason(problem: OSError | UnicodeError) -> str:
 def _handshake_error(event: ConnectionEnded) -> CmqError:
     """Return the error of a failed handshake, from the event that ended the handshake."""
     if event.by_peer:
-        return server_error(Error(0, event.code, event.name, event.text, event.retryable, event.retry_after_ms))
+        details = None if event.details is None else dict(event.details)
+        return server_error(
+            Error(0, event.code, event.name, event.text, event.retryable, event.retry_after_ms, details)
+        )
     if event.code == ErrorCode.AUTHENTICATION_TIMEOUT:
         return ServerUnreachable("the server did not finish the handshake in time")
     return ProtocolViolation(event.text)

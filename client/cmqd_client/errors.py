@@ -18,7 +18,7 @@
         ├── AttributesDiffer              an ``ensure`` found other attributes
         │   └── QueueDiffers, TopicDiffers, SubscriptionDiffers, ScheduleDiffers
         ├── QueueNotFound, QueueExists, QueueDeleted, TooManyQueues
-        ├── DeadLetterQueueInUse, TimeNotRewindable, RedriveRunning, NotTransactional
+        ├── DeadLetterQueueInUse, TimeNotRewindable, RedriveRunning, NotTransactional, OtherShard
         ├── NoDeadLetterQueue, DeadLettersNotTaken      of ``dead_letter``; the message stays in flight
         ├── MessageTooLarge, BatchTooLarge, ReceiptHandleInvalid, TooManyInFlight, SequenceTooOld, BacklogFull,
         ├── OutOfOrder                    send or publish with an unknown ``after``
@@ -29,6 +29,8 @@
         ├── ScheduleNotFound, ScheduleExists, TooManySchedules
         ├── AccountExists, AccountNotFound, AccountNotEmpty, KeyNotFound, KeyExists, LastKey
         ├── Busy, DiskNearlyFull, ShuttingDown, TooManyRequests, InternalError, MessagesDamaged
+        ├── Elsewhere                     another server answers such requests; the client follows
+        │   └── Standby, Moved
         ├── OutcomeUnknown                also raised by the client: see the class
         └── UnknownServerError            a code that this version of the client does not know
 
@@ -38,7 +40,7 @@ used up the safe repeats (see :mod:`cmqd_client.retry`).
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, ClassVar, Self, TypeAlias
+from typing import Any, ClassVar, Self, TypeAlias, cast
 
 import msgspec
 
@@ -378,6 +380,10 @@ class RedriveRunning(ServerError, code=ErrorCode.REDRIVE_RUNNING):
     """The queue is being redriven; wait for the end of the redrive, or cancel the redrive."""
 
 
+class OtherShard(ServerError, code=ErrorCode.OTHER_SHARD):
+    """The names of the request belong to different shards; use names of one shard."""
+
+
 class NotTransactional(ServerError, code=ErrorCode.NOT_TRANSACTIONAL):
     """The queue takes no half messages: the queue was not created as ``transactional``."""
 
@@ -532,6 +538,35 @@ class DiskNearlyFull(ServerError, code=ErrorCode.DISK_NEARLY_FULL):
 
 class ShuttingDown(ServerError, code=ErrorCode.SHUTTING_DOWN):
     """The server is stopping; the request was not executed. The client reconnects by itself."""
+
+
+class Elsewhere(ServerError):
+    """Root of the refusals with the address of another server. The request was not executed.
+
+    The client follows them by itself. A caller sees such an error only if the patience of the call ends first.
+    """
+
+    @property
+    def addresses(self) -> list[str]:
+        """``host:port`` of the leader, as the refusing server knew them; may be empty."""
+        addresses = self.details.get("addresses")
+        if not isinstance(addresses, list):
+            return []
+        return [address for address in cast("list[Any]", addresses) if isinstance(address, str)]
+
+    @property
+    def shard(self) -> int:
+        """Shard of the leader's log."""
+        shard = self.details.get("shard")
+        return shard if isinstance(shard, int) else 0
+
+
+class Standby(Elsewhere, code=ErrorCode.STANDBY):
+    """The server is a standby and answers no requests."""
+
+
+class Moved(Elsewhere, code=ErrorCode.MOVED):
+    """Another server has the queue or topic."""
 
 
 class OutcomeUnknown(ServerError, code=ErrorCode.OUTCOME_UNKNOWN):

@@ -1,16 +1,38 @@
-"""Opens a connection to a service with several hosts, tried in turn.
+"""Opens a connection to a service with several addresses, tried in turn, and follows ``standby`` and ``moved``.
 
-Each attempt begins with the host of the last connection, because a host that served last is likely up, while the first
-host of the URL may be down for long. An attempt tries every host once, without a pause in between; the pauses between
-attempts belong to ``link``.
+An attempt tries every address at most once, without a pause in between; the pauses between attempts belong to
+``link``. The order of an attempt:
+
+1. the addresses that a refused request, or the end of the last connection, named as the leader's;
+2. the other addresses, from that of the last connection on: a host that served last is likely up, while the first host
+   of the URL may be down for long. Hosts that could not be reached in the last attempt come last, because each of them
+   can take the whole time of a connect.
+
+A refusal that names the leader puts the leader next. Two standbys that name each other end the attempt, because no
+address is tried twice.
+
+Learned addresses come beside those of the URL. They have the URL's key, region and TLS, and are forgotten from the
+oldest on when there are more than ``MAX_LEARNED``.
 """
 
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
-from cmqd_client.address import Address
+import msgspec
+
+from cmqd_client.address import Address, host_and_port
 from cmqd_client.connection import Connection, OnEnded, OnPush
-from cmqd_client.errors import CmqError, ServerUnreachable
+from cmqd_client.errors import CmqError, Elsewhere, ServerUnreachable
+
+MAX_LEARNED = 16
+"""Most addresses beside those of the URL: more than the servers of a log, and an end for an attempt whose servers name
+ever new addresses."""
+
+FIRST_CONNECT_TIMEOUT = 1.0
+"""Longest time in seconds for an address in the first attempt, if there are several: a host without power must not
+hold up the way to its standby. The time doubles with each attempt in which no server answered, so that a slow network
+gets the whole connect timeout."""
 
 
 class Opener(Protocol):
@@ -22,45 +44,108 @@ class Opener(Protocol):
 
 
 class AddressOpener(Protocol):
-    """Like :class:`Opener`, for the given address."""
+    """Like :class:`Opener`, for the given address and time limit in seconds."""
 
     def __call__(  # noqa: D102 - said above
-        self, address: Address, /, *, on_ended: OnEnded, next_request_id: Callable[[], int], on_push: OnPush
+        self,
+        address: Address,
+        /,
+        *,
+        timeout: float,
+        on_ended: OnEnded,
+        next_request_id: Callable[[], int],
+        on_push: OnPush,
     ) -> Awaitable[Connection]: ...
 
 
 class HostsInTurn:
-    """Opens connections to the first host that answers; an :class:`Opener`."""
+    """Opens connections to the first address that serves; an :class:`Opener`."""
 
-    __slots__ = ("_addresses", "_first", "_open")
+    __slots__ = ("_addresses", "_failures", "_first", "_leader", "_learned", "_open", "_timeout", "_unreachable")
 
-    def __init__(self, open_connection: AddressOpener, addresses: Sequence[Address]) -> None:
-        """Make an opener for these addresses, of which there must be at least one."""
+    def __init__(self, open_connection: AddressOpener, addresses: Sequence[Address], timeout: float) -> None:
+        """Make an opener for these addresses, of which there must be at least one, each with a timeout in seconds."""
         self._open = open_connection
         self._addresses = addresses
-        self._first = 0
+        self._timeout = timeout
+        self._learned: list[Address] = []
+        """Newest first."""
+        self._leader: list[Address] = []
+        """Named as the leader's since the last connection."""
+        self._first = addresses[0]
+        """Address of the last connection."""
+        self._unreachable: set[Address] = set()
+        """Addresses that could not be reached in the last attempt."""
+        self._failures = 0
+        """Attempts in a row in which no server answered."""
 
     async def __call__(self, *, on_ended: OnEnded, next_request_id: Callable[[], int], on_push: OnPush) -> Connection:
-        """Connect to the first host that answers. Safe to cancel.
+        """Connect to the first address that serves. Safe to cancel.
 
         Raises:
             ServerUnreachable: no host can be reached; the text names the reason of each host.
             CmqError: otherwise the first retryable error of a host, else the first error.
         """
-        addresses = self._addresses
+
+        def ended(connection: Connection) -> None:
+            if connection.elsewhere is not None:
+                self._leader = self._learn(connection.elsewhere)
+            on_ended(connection)
+
         errors: list[CmqError] = []
-        for step in range(len(addresses)):
-            index = (self._first + step) % len(addresses)
+        untried = deque(self._in_order())
+        tried: set[Address] = set()
+        timeout = self._timeout
+        if len(untried) > 1:
+            timeout = min(timeout, FIRST_CONNECT_TIMEOUT * 2.0 ** min(self._failures, 30))
+        self._unreachable = set()
+        while untried:
+            address = untried.popleft()
+            if address in tried:
+                continue
+            tried.add(address)
             try:
                 connection = await self._open(
-                    addresses[index], on_ended=on_ended, next_request_id=next_request_id, on_push=on_push
+                    address, timeout=timeout, on_ended=ended, next_request_id=next_request_id, on_push=on_push
                 )
+            except Elsewhere as error:
+                errors.append(error)
+                if len(tried) <= len(self._addresses) + MAX_LEARNED:
+                    untried.extendleft(reversed(self._learn(error)))
             except CmqError as error:
                 errors.append(error)
-                continue
-            self._first = index
-            return connection
-        if all(isinstance(error, ServerUnreachable) for error in errors) and len(errors) > 1:
-            raise ServerUnreachable("; ".join(error.text for error in errors)) from errors[-1]
+                if isinstance(error, ServerUnreachable):
+                    self._unreachable.add(address)
+            else:
+                self._first, self._leader, self._failures = address, [], 0
+                return connection
+        if len(errors) == len(self._unreachable):
+            self._failures += 1
+            if len(errors) > 1:
+                raise ServerUnreachable("; ".join(error.text for error in errors)) from errors[-1]
+        else:
+            self._failures = 0
         # A host that refuses this client for good must not end the attempts while another host may come back.
         raise next((error for error in errors if error.retryable), errors[0])
+
+    def _in_order(self) -> list[Address]:
+        known = [*self._addresses, *self._learned]
+        # The address of the last connection may have been learned, and forgotten since.
+        start = known.index(self._first) if self._first in known else 0
+        known = known[start:] + known[:start]
+        known.sort(key=self._unreachable.__contains__)
+        # Each once: the leader's addresses are known ones, too.
+        return list(dict.fromkeys([*self._leader, *known]))
+
+    def _learn(self, elsewhere: Elsewhere) -> list[Address]:
+        """Remember the addresses of the leader; return them, in their order. A malformed address is left out."""
+        named: list[Address] = []
+        for text in elsewhere.addresses[:MAX_LEARNED]:
+            try:
+                host, port = host_and_port(text)
+            except ValueError:
+                continue
+            named.append(msgspec.structs.replace(self._addresses[0], host=host, port=port))
+        new = [address for address in named if address not in self._addresses]
+        self._learned = list(dict.fromkeys([*new, *self._learned]))[:MAX_LEARNED]
+        return named

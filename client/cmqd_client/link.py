@@ -11,6 +11,7 @@ attempts; the next request over the link starts them again.
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from copy import copy
 from math import inf
@@ -27,6 +28,8 @@ from cmqd_client.errors import (
 )
 from cmqd_client.events import Connected, Event, GaveUp, Lost, Reconnecting
 from cmqd_client.retry import RetryPolicy
+
+_log = logging.getLogger(__name__)
 
 Opener: TypeAlias = Callable[[OnEnded], Awaitable[Connection]]
 """Opens a connection; the argument is called when the connection takes no more requests."""
@@ -64,8 +67,15 @@ class Link:
         self._retired: list[Connection] = []
         """Connections that take no more requests but may still owe answers."""
         self._last_error: CmqError | None = None
+        self._follows = False
+        """The connection ended with the address of another server: the next attempt needs no pause."""
+        self._followed_at = -inf
+        """Loop time of the last attempt without a pause."""
         self.connection: Connection | None = None
         """The connection to use; None = not connected, see :meth:`wait_connected`."""
+        self.warns_of_wait: bool = False
+        """Log a warning if the next attempt fails: the opening has no time limit, and no error would tell that there is
+        no server."""
         self.opened: int = 0
         """Number of connections opened so far."""
         self.refused: bool = False
@@ -125,6 +135,7 @@ class Link:
             self.connection = None
             self._report(Lost(connection.host, connection.connection_id, connection.why_ended))
             self._retired = [retired for retired in (*self._retired, connection) if not retired.is_closed]
+            self._follows = connection.elsewhere is not None
             self.start()
 
     async def _connect(self) -> None:
@@ -132,7 +143,9 @@ class Link:
         suggested: float | None = None
         try:
             while True:
-                if attempt or self.opened:
+                if self._may_follow():
+                    self._report(Reconnecting(attempt + 1, 0.0, ""))
+                elif attempt or self.opened:
                     # Also before the first attempt to *re*connect: all clients of a server notice its end at the same
                     # moment, and without a random pause all of them would connect at the same moment.
                     pause = self._policy.delay(max(attempt, 1), random())
@@ -146,6 +159,13 @@ class Link:
                 except CmqError as error:
                     self._last_error = error
                     suggested = error.retry_after
+                    if self.warns_of_wait:
+                        self.warns_of_wait = False
+                        _log.warning(
+                            "no server answers, the client waits and goes on: %s",
+                            error,
+                            extra={"event": "waiting_for_server", "why": error.text},
+                        )
                     if _is_final(error):
                         self.refused = True
                         self._report(GaveUp(error.text))
@@ -165,6 +185,7 @@ class Link:
         finally:
             self._connecting = None
         self.opened += 1
+        self.warns_of_wait = False
         self._last_error = None
         self.connection = connection
         self._report(Connected(connection.host, connection.connection_id, connection.server, self.opened))
@@ -174,6 +195,20 @@ class Link:
         for future in waiting:
             if not future.done():
                 future.set_result(connection)
+
+    def _may_follow(self) -> bool:
+        """True if the next attempt follows to another server, at once.
+
+        Two servers that accept connections and name each other would otherwise exchange this client without a pause.
+        """
+        if not self._follows:
+            return False
+        self._follows = False
+        now = asyncio.get_running_loop().time()
+        if now - self._followed_at < self._policy.max_delay:
+            return False
+        self._followed_at = now
+        return True
 
     def _fail(self, error: CmqError) -> None:
         waiting, self._waiting = self._waiting, set()

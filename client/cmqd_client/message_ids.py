@@ -4,7 +4,7 @@ import re
 from typing import NewType
 
 MessageId = NewType("MessageId", str)
-"""A message's id in printed form: ``Msg-`` and 16 hex digits. Never reused in a broker."""
+"""A message's id in printed form: ``Msg-`` and 16 hex digits, the first three of them its shard. Unique in a region."""
 
 
 def printed_id(number: int) -> MessageId:

@@ -39,6 +39,7 @@ from cmqd_client.errors import (
 from cmqd_client.half_requests import decide, send_half
 from cmqd_client.handling import Processing
 from cmqd_client.intake import Intake, Source
+from cmqd_client.locating import Location, ask_location
 from cmqd_client.message_ids import MessageId, id_number, printed_id
 from cmqd_client.outgoing import CORRELATION_ID, REPLY_TO, Batch, Outgoing, checked_body
 from cmqd_client.results import (
@@ -1035,6 +1036,10 @@ class Queue(Generic[BodyT]):
     async def attributes(self) -> QueueInfo:
         """Return attributes, exact counts and facts, as of now."""
         return from_wire(await self._channel.ask(wire.GetQueueAttributes, wire.QueueInfo, Repeat.READ, self.name))
+
+    async def locate(self) -> Location:
+        """Return the server that has the queue. The client finds it by itself; this is for operators and tools."""
+        return await ask_location(self._channel, self.name, is_topic=False)
 
     async def set_attributes(self, **attributes: Unpack[QueueAttributes]) -> QueueInfo:
         """Change the given attributes in one step, all or none, and return all attributes; other attributes stay.

@@ -43,6 +43,7 @@ from cmqd_client.half_messages import Checker, LocalBatchTransaction, LocalTrans
 from cmqd_client.inspection import ConnectionPage, Setting, WaitingReceivePage
 from cmqd_client.intake import MessageT
 from cmqd_client.key_changes import KeyWatch, OnKeyChange
+from cmqd_client.locating import Location
 from cmqd_client.matches import TopicMatch
 from cmqd_client.message_ids import MessageId
 from cmqd_client.metrics import Metrics, QueueMetricsPage, TopicMetricsPage, TopMetrics
@@ -89,7 +90,6 @@ from cmqd_client.subscription import Subscription as AsyncSubscription
 from cmqd_client.topic import Published, TopicAttributes, TopicInfo, TopicPage
 from cmqd_client.topic import Topic as AsyncTopic
 from cmqd_client.transactions import TransactionProducer as AsyncTransactionProducer
-from cmqd_protocol.limits import DEFAULT_HEARTBEAT_MS
 from cmqd_types.inspection import ConnectionSort
 from cmqd_types.messages import Headers
 from cmqd_types.queues import QueueSelection, QueueSort
@@ -127,7 +127,7 @@ def connect(
     retries: int | None = None,
     request_timeout: Duration = REQUEST_TIMEOUT,
     connect_timeout: Duration = CONNECT_TIMEOUT,
-    heartbeat: Duration = DEFAULT_HEARTBEAT_MS / 1000,
+    heartbeat: Duration | None = None,
     product: str = "cmqd-client",
     on_event: OnEvent | None = None,
     tracing: bool = True,
@@ -142,8 +142,9 @@ def connect(
 
     Args:
         url: ``cmq://ID:KEY@host[:5680][?region=..&tls=1]``. Several hosts of a service, ``cmq://ID:KEY@a:5680,b:5680``,
-            are tried in turn, the last connected host first. None = the server that ``cmq`` would use: the named
-            context, else the URL in the environment variable CMQ_URL, else the current context.
+            are tried in turn, the last connected host first; addresses that a standby names come in addition. None =
+            the server that ``cmq`` would use: the named context, else the URL in the environment variable CMQ_URL,
+            else the current context.
         context: name of a context of ``cmq``, in place of ``url``.
         tls: True = TLS, verified against the system's authorities, or the authorities in the file of the environment
             variable SSL_CERT_FILE; an ``ssl.SSLContext`` = TLS with that context; False = no TLS; None = as in the URL.
@@ -159,7 +160,8 @@ def connect(
             shorter limit finds a lost answer earlier.
         connect_timeout: time limit for an attempt to connect to a host.
         heartbeat: interval of heartbeats; silence of twice that closes the connection. The server may propose a
-            shorter interval. 0 = only if the server proposes heartbeats.
+            shorter interval. 0 = only if the server proposes heartbeats. None = 30 s; with several hosts in the URL 2
+            s, so that a machine without power is left for its standby after 4 s.
         product: the name of this client in the server's log.
         on_event: called with each event: connected, lost, reconnecting ...; see :mod:`cmqd_client.events`.
         tracing: make OpenTelemetry spans, and send their context in headers, if an OpenTelemetry SDK is set up when the
@@ -397,7 +399,8 @@ class Client(Synchronous[AsyncClient]):
         """Connect; ``with`` calls this on entering. Safe to cancel.
 
         Args:
-            patience: how long to wait for a connection; by default the client's patience, None = unlimited.
+            patience: how long to wait for a connection; by default the client's patience, None = unlimited, with a
+                warning in the log if the first attempt fails.
 
         Raises:
             ServerUnreachable: no connection in that time, regardless of the number of attempts.
@@ -1863,6 +1866,10 @@ class Queue(Synchronous[AsyncQueue[BodyT]]):
         """Return attributes, exact counts and facts, as of now."""
         return self.portal.call(self.asynchronous.attributes)
 
+    def locate(self) -> Location:
+        """Return the server that has the queue. The client finds it by itself; this is for operators and tools."""
+        return self.portal.call(self.asynchronous.locate)
+
     def set_attributes(self, **attributes: Unpack[QueueAttributes]) -> QueueInfo:
         """Change the given attributes in one step, all or none, and return all attributes; other attributes stay.
 
@@ -2402,6 +2409,10 @@ class Topic(Synchronous[AsyncTopic[BodyT]]):
     def attributes(self) -> TopicInfo:
         """Return attributes, counts and facts, as of now."""
         return self.portal.call(self.asynchronous.attributes)
+
+    def locate(self) -> Location:
+        """Return the server that has the topic. The client finds it by itself; this is for operators and tools."""
+        return self.portal.call(self.asynchronous.locate)
 
     def set_attributes(self, *, max_message_bytes: int) -> TopicInfo:
         """Change the topic's limit for bodies, its only attribute that can be changed; return all attributes.

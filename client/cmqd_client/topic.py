@@ -16,6 +16,7 @@ from cmqd_client.bodies import BodyCodec, BodyT
 from cmqd_client.channel import Channel
 from cmqd_client.deliveries import MessageDeliveries, message_deliveries
 from cmqd_client.infos import info_fields
+from cmqd_client.locating import Location, ask_location
 from cmqd_client.matches import TopicMatch, topic_match
 from cmqd_client.message_ids import MessageId, id_number, printed_id
 from cmqd_client.outgoing import checked_body
@@ -388,6 +389,10 @@ class Topic(Generic[BodyT]):
     async def attributes(self) -> TopicInfo:
         """Return attributes, counts and facts, as of now."""
         return topic_info(await self._channel.ask(wire.GetTopicAttributes, wire.TopicInfo, Repeat.READ, self.name))
+
+    async def locate(self) -> Location:
+        """Return the server that has the topic. The client finds it by itself; this is for operators and tools."""
+        return await ask_location(self._channel, self.name, is_topic=True)
 
     async def set_attributes(self, *, max_message_bytes: int) -> TopicInfo:
         """Change the topic's limit for bodies, its only attribute that can be changed; return all attributes.

@@ -97,6 +97,7 @@ class CmqBroker(CmqRegistrator, BrokerUsecase[Any, Client, CmqBrokerConfig]):
         """
         self._url = url
         self._tls = tls
+        self._has_to_consume = False
         # The page is public, and the URL has a key.
         host = None if url is None else urlsplit(url).netloc.rpartition("@")[2]
         config = CmqBrokerConfig(
@@ -144,7 +145,11 @@ class CmqBroker(CmqRegistrator, BrokerUsecase[Any, Client, CmqBrokerConfig]):
 
     async def _connect(self) -> Client:
         client = connect(self._url, tls=self._tls, product="cmqd-faststream")
-        await client.open()
+        if self._has_to_consume:
+            # A consumer that starts before its server waits, as it does in any later outage.
+            await client.open(patience=None)
+        else:
+            await client.open()
         self.config.broker_config.connection.open_client = client
         return client
 
@@ -152,8 +157,10 @@ class CmqBroker(CmqRegistrator, BrokerUsecase[Any, Client, CmqBrokerConfig]):
         """Connect and start all subscribers.
 
         Raises:
-            CmqError: the server is not reached or refuses the key; or a queue exists with other attributes.
+            CmqError: the server is not reached (with subscribers the broker waits for it instead) or refuses the key;
+                or a queue exists with other attributes.
         """
+        self._has_to_consume = bool(self.subscribers)
         await self.connect()
         await super().start()
 

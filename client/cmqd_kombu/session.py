@@ -47,7 +47,7 @@ class Session:
         self._lock = threading.Lock()
         self._channel_ids = 0
         # The client waits for a server to appear; kombu has its own retries and wants to know at once.
-        socket.create_connection((address.host, address.port), connect_timeout).close()
+        _find_server(address, connect_timeout)
         self.thread = loop_thread.acquire()
         try:
             self._broker, self.routing = self.thread.call(_open(address, tls, options, connect_timeout))
@@ -189,6 +189,22 @@ class Session:
                     hub.remove_reader(wake[0].fileno())
                 for end in wake:
                     end.close()
+
+
+def _find_server(address: Address, timeout: float) -> None:
+    """Return if something listens at one of the addresses.
+
+    Raises:
+        OSError: nothing listens at any address; the error of the last.
+    """
+    *others, last = address.each()
+    for each in others:
+        try:
+            socket.create_connection((each.host, each.port), timeout / len(others)).close()
+        except OSError:
+            continue
+        return
+    socket.create_connection((last.host, last.port), timeout).close()
 
 
 async def _open(address: Address, tls: Any, options: Options, connect_timeout: float) -> tuple[Client, Routing]:

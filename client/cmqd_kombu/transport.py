@@ -7,17 +7,20 @@
 import ssl
 from importlib.metadata import version
 from typing import Any
+from urllib.parse import quote, urlsplit
 
+import msgspec
 from kombu.exceptions import ChannelError
 from kombu.transport import base
 
-from cmqd_client.address import DEFAULT_PORT, Address
+from cmqd_client.address import DEFAULT_PORT, Address, parse_address
 from cmqd_client.errors import (
     Busy,
     ClientClosed,
     CmqError,
     ConnectionLost,
     ConnectionRefused,
+    Elsewhere,
     OutcomeUnknown,
     ProtocolViolation,
     RequestTimeout,
@@ -28,15 +31,20 @@ from cmqd_kombu.channel import Channel
 from cmqd_kombu.options import parse_options
 from cmqd_kombu.session import Session
 
-_OUTAGES = (ServerUnreachable, ConnectionLost, RequestTimeout, OutcomeUnknown, ShuttingDown, Busy, ClientClosed)
+_OUTAGES = (
+    *(ServerUnreachable, ConnectionLost, RequestTimeout, OutcomeUnknown, ShuttingDown, Busy, ClientClosed),
+    Elsewhere,
+)
 """Errors after which a new attempt may succeed."""
 
 
 class Transport(base.Transport):
-    """The transport of ``cmq://ID:KEY@host[:5680]``."""
+    """The transport of ``cmq://ID:KEY@host[:5680][,host[:5680]...]``."""
 
     Channel = Channel
 
+    can_parse_url = True
+    """kombu's own parser takes the hosts of a service for one host."""
     default_port = DEFAULT_PORT
     driver_type = "cmqd"
     driver_name = "cmqd"
@@ -64,29 +72,50 @@ class Transport(base.Transport):
 
         Raises:
             ValueError: the URL names no key or has a path, or an option is unknown or out of range.
-            OSError: nothing listens at the address.
+            OSError: nothing listens at any address.
             CmqError: the server refused the client.
         """
         client: Any = self.client
-        password: Any = client.password() if callable(client.password) else client.password
-        if not client.userid or not password:
-            raise ValueError("the broker's URL names no key pair: cmq://ID:KEY@host:port")
-        if client.virtual_host not in (None, "", "/"):
-            raise ValueError(
-                f"the broker's URL has the path {client.virtual_host!r}; it must have none, since a key belongs to an "
-                "account. Use the option queue_prefix to separate programs"
-            )
-        address = Address(
-            secret_id=client.userid,
-            secret_key=password,
-            host=client.hostname or "localhost",
-            port=client.port or self.default_port,
-            tls=bool(client.ssl),
-        )
+        address = self._address()
         tls = client.ssl if isinstance(client.ssl, ssl.SSLContext) else None
         if isinstance(client.ssl, dict):
             tls = _context(client.ssl)
         return Session(client, address, tls, parse_options(client.transport_options), client.connect_timeout or 5)
+
+    def _address(self) -> Address:
+        """Return the server's address, from the URL or from the parts that a program or a switch to another URL gave.
+
+        Raises:
+            ValueError: there is no key, or a path, or the URL is malformed.
+        """
+        client: Any = self.client
+        hosts: str = client.hostname or "localhost"
+        path: str = client.virtual_host or ""
+        key, query = "", ""
+        if "://" in hosts:
+            parts = urlsplit(hosts)
+            key, _, hosts = parts.netloc.rpartition("@")
+            path, query = parts.path or path, parts.query
+        elif client.port:
+            hosts = f"{hosts}:{client.port}"
+        if path not in ("", "/"):
+            raise ValueError(
+                f"the broker's URL has the path {path!r}; it must have none, since a key belongs to an account. Use "
+                "the option queue_prefix to separate programs"
+            )
+        if not key:
+            password: Any = client.password() if callable(client.password) else client.password
+            key = f"{quote(client.userid or '', safe='')}:{quote(password or '', safe='')}"
+        address = parse_address(f"cmq://{key}@{hosts}?{query}")
+        return msgspec.structs.replace(address, tls=address.tls or bool(client.ssl))
+
+    def as_uri(self, uri: str, include_password: bool = False, mask: str = "**") -> str:
+        """Return the URL for logs."""
+        try:
+            address = self._address()
+        except ValueError:
+            raise NotImplementedError from None  # kombu hides the key of a text by its own rules
+        return address.url() if include_password else str(address).replace(":***@", f":{mask}@", 1)
 
     def create_channel(self, connection: Session) -> Channel:
         """Make a channel. No request is sent."""

@@ -101,11 +101,18 @@ class CmqBroker(AsyncBroker):
         """Connect, create the queue if it is missing, and run taskiq's handlers of the start.
 
         Raises:
-            CmqError: the server is not reached or refuses the key; or the queue differs from its given attributes.
+            CmqError: the server is not reached (a worker waits for it instead) or refuses the key; or the queue differs
+                from its given attributes.
         """
         if self._client is None:
             client = connect(self._url, tls=self._tls, product="cmqd-taskiq")
-            self._client = await self._resources.enter_async_context(client)
+            if self.is_worker_process:
+                # A worker that starts before its server waits, as it does in any later outage.
+                await client.open(patience=None)
+            else:
+                await client.open()
+            self._resources.push_async_callback(client.close)
+            self._client = client
             try:
                 if self._create_queues:
                     await self._create_queue(self.queue_name)

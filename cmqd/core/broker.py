@@ -42,6 +42,7 @@ class Broker:
         self.limits = limits or Limits()
         self.parts = parts = Parts(handle_key, self.limits, seed, calendar)
         self.handles = parts.handles
+        self.use_handle_key = parts.handles.use_key
         self.facts = facts = parts.facts
         self.runtime = parts.runtime
         self.gates = parts.runtime.gates
@@ -141,6 +142,7 @@ class Broker:
         self.next_deadline_ms = parts.runtime.agenda.next_due_ms
         self.checkpoint = parts.checkpoint.parts
         self.load = parts.restore.load
+        self.take_shard = facts.numbers.take_shard
         self.begin_salvage = parts.replay.begin_salvage
         self.replay = parts.replay.replay
 

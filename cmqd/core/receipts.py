@@ -28,6 +28,10 @@ class ReceiptHandles:
     """The permutation of a broker; the last block in each direction is cached, since recent leases share a block."""
 
     def __init__(self, key: HandleKey) -> None:
+        self.use_key(key)
+
+    def use_key(self, key: HandleKey) -> None:
+        """Take another key: handles that were made before are invalid."""
         self._a = (key[0] | 1) & _MASK
         self._b = key[1] & _MASK
         self._c = (key[2] | 1) & _MASK

@@ -193,5 +193,24 @@ class Segments(Protocol):
         ...
 
 
+@runtime_checkable
+class Led(Protocol):
+    """An extra of a log with a leader: of several brokers one appends, and another can take the lead at any time."""
+
+    epoch: int
+    """Epoch of this broker; 0 for a log without leaders, and before the end of ``recover``."""
+
+    @property
+    def proved_s(self) -> float:
+        """Time at which the newest proof that this broker led was asked for, by ``time.perf_counter``."""
+        ...
+
+    def prove(self) -> None:
+        """Ask for a proof, unless a commit is under way, which is one. ``on_durable`` tells the answer, with an LSN
+        that may have been told before. ``on_fatal`` tells that another broker leads.
+        """
+        ...
+
+
 def ignore(*_arguments: object) -> None:
     """Do nothing: the initial value of each callback."""

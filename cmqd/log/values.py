@@ -29,6 +29,15 @@ class Durability(StrEnum):
     """A crash of the broker, not of the machine: the commit was handed to the operating system."""
 
 
+class Redundancy(StrEnum):
+    """The place of the second copy of the log."""
+
+    NONE = "none"
+    """No second copy: the disk of the data folder has the log."""
+    POSTGRESQL = "postgresql"
+    """A PostgreSQL primary and its synchronous standby have the log; the data folder is a cache."""
+
+
 class Finding(msgspec.Struct, frozen=True, array_like=True):
     """A result of the checks at the start that an operator should know."""
 

@@ -57,6 +57,10 @@ def _no_name(request: wire.Request) -> list[str]:
     return []
 
 
+def _name(request: wire.Locate) -> list[str]:
+    return [request.name]
+
+
 def _queue(request: Any) -> list[str]:
     return [request.queue]
 
@@ -232,6 +236,7 @@ NEEDS: Final[Mapping[type[wire.Request], Needs]] = {
     wire.WatchKeys: Needs(Role.GATEWAY, _no_name),
     # the server
     wire.GetServerStatus: Needs(None, _no_name),
+    wire.Locate: Needs(None, _name),
     wire.SealSegments: Needs(Role.MANAGE, _no_name),
     wire.ListSegments: Needs(Role.READ, _no_name, _always, "shows queues and topics of all accounts"),
     wire.ListAuditEntries: Needs(Role.MANAGE, _no_name, _always, "shows the entries of all names"),

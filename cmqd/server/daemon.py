@@ -2,6 +2,8 @@
 
 start      log opened (locked, checked, repaired) → accounts → checkpoint and newer records applied → clock →
            listening → ready
+standby    with redundancy, while another broker leads: the address is bound, connections are refused with ``standby``,
+           and records are applied as they come; then accounts → clock → listening → ready
 SIGTERM    no new connections; requests and waiting receives end with ``shutting down``; commits finish and their
            replies leave; connections close; a last checkpoint; the log is closed cleanly. Within ``drain_timeout_ms``.
 SIGHUP     settings and TLS files are read again (``reload``)
@@ -11,11 +13,13 @@ disaster   the storage failed, or a bug showed in the core: nothing more is ackn
 
 import asyncio
 import contextlib
+import dataclasses
 import gc
 import json
 import os
 import secrets
 import signal
+import socket
 import ssl
 import sys
 import time
@@ -28,19 +32,24 @@ import uvloop
 import cmqd
 from cmqd.allocator import LargeBlocks
 from cmqd.core.broker import Broker
+from cmqd.core.facts.numbers import MessageIdsUsedUp, WrongShard
 from cmqd.exit_codes import ExitCode
 from cmqd.log.errors import LogError, LogFailed
-from cmqd.log.interface import Log
+from cmqd.log.interface import Led, Log
 from cmqd.log.values import LogState, RecoveryReport
 from cmqd.memory_log import MemoryLog
 from cmqd.server.accounts import Accounts, open_accounts, write_context
-from cmqd.server.accounts_file import ADMIN, AccountsFile, AccountsFileError
+from cmqd.server.accounts_file import ADMIN, AccountsFile, AccountsFileError, new_document
+from cmqd.server.advertised_address import advertised_address
+from cmqd.server.binary.standby_listener import StandbyListener
 from cmqd.server.clock import BrokerClock, LastTime, start_offset, wall_ms
 from cmqd.server.core_limits import limits_of
 from cmqd.server.counters import rss_bytes
 from cmqd.server.cron import calendar
+from cmqd.server.engine_accounts import EngineAccounts, addresses_in
 from cmqd.server.greeting import Started, find_cmq, greeting
 from cmqd.server.http_gateway import ROLES, HttpGateway, broker_url, command_of, http_url, needs_private_listener
+from cmqd.server.leader_gate import PROOF_S
 from cmqd.server.listening import connection_limit, raise_descriptor_limit
 from cmqd.server.log_lines import configure_logs, get_logger
 from cmqd.server.push.pusher import Pusher
@@ -48,6 +57,7 @@ from cmqd.server.reload import Reload
 from cmqd.server.server import Server, failure_text
 from cmqd.server.status import RecoveryFinding, RecoveryStatus, StorageProcessStatus
 from cmqd.settings import LogFormat, LogLevel, Settings
+from cmqd.storage.errors import LeadLost
 from cmqd.storage.process_log import StorageProcessLog
 from cmqd.storage.settings import StorageSettings
 
@@ -59,6 +69,10 @@ CLOSE_LOG_S: Final = 1.5
 """Part of the drain time reserved for closing the log: a truncating checkpoint of a segment and a rename."""
 LAST_STEPS_S: Final = 0.4
 """Part of that reserve for killing a hanging storage process, and for the end of this process."""
+NO_KEY: Final = (0, 0, 0, 0)
+"""Key of the receipt handles before this broker leads, and no handle is made or read."""
+PROVE_EVERY_S: Final = PROOF_S / 3
+"""Age of the last proof at which an idle leader asks for another, well before replies would be held for it."""
 LAST_WORDS_S: Final = 1.0
 """Time that clients have, after a failure, to read the reason of the end."""
 
@@ -109,6 +123,10 @@ class Daemon:
         self._failure: Exception | None = None
         self._server: Server | None = None
         """None until the server is made."""
+        self._engine_accounts: EngineAccounts | None = None
+        """None without redundancy, and before this broker leads."""
+        self.standby: StandbyListener | None = None
+        """Set while and after this broker was a standby."""
         self._gateway: HttpGateway | None = None
         """None without the setting ``http``."""
 
@@ -149,8 +167,8 @@ class Daemon:
             return ExitCode.OK
         except LogFailed as failure:
             _log.error("storage_failed", reason=str(failure))
-            return ExitCode.STORAGE_FAILED
-        except (LogError, AccountsFileError, OSError) as refusal:
+            return _code_of(failure)
+        except (LogError, AccountsFileError, WrongShard, MessageIdsUsedUp, OSError) as refusal:
             _log.error("data_folder_refused", data=str(settings.data), reason=str(refusal))
             return ExitCode.CANNOT_OPEN
         except Exception:
@@ -161,6 +179,13 @@ class Daemon:
         except (OSError, ssl.SSLError) as failure:
             _log.error("cannot_listen", address=settings.listen, reason=str(failure))
             return ExitCode.CANNOT_LISTEN
+        if self._engine_accounts is not None:
+            address = advertised_address(settings.advertise, (host, port), socket.gethostname)
+            try:
+                await self._unless_stopped(self._engine_accounts.publish([address]))
+            except (LogError, _StoppedEarlyError):
+                # The same reason ends the server below.
+                _log.warning("address_not_published", address=address)
         if self._failure is not None:
             # No ready file and no log line may announce the server: a client would wait for answers that never come.
             return await self._end_in_disaster(server, self._failure)
@@ -174,10 +199,21 @@ class Daemon:
         except OSError as failure:
             _log.error("data_folder_refused", data=str(settings.data), reason=str(failure))
             return ExitCode.CANNOT_OPEN
+        proving = self._loop.create_task(self._prove_lead()) if self._engine_accounts is not None else None
         await self._stop.wait()
+        if proving is not None:
+            proving.cancel()
         if self._failure is not None:
             return await self._end_in_disaster(server, self._failure)
         return await self._drain(server)
+
+    async def _prove_lead(self) -> None:
+        """Ask for proofs of an idle leader: its next answer needs no wait, and a fenced leader ends unasked."""
+        assert isinstance(self._log, Led)
+        while True:
+            await asyncio.sleep(PROVE_EVERY_S)
+            if time.perf_counter() - self._log.proved_s >= PROVE_EVERY_S:
+                self._log.prove()
 
     # ------------------------------------------------------------------ start
 
@@ -198,13 +234,20 @@ class Daemon:
         if Pusher.available():
             Pusher.load()
         report = self._report = await self._unless_stopped(opening)
-        accounts, are_new = open_accounts(settings.data, wall_ms())
-        limits = limits_of(settings)
-        broker = Broker(accounts.handle_key, limits, seed=secrets.randbits(64), calendar=calendar)
+        opened = None if settings.is_replicated else open_accounts(settings.data, wall_ms())
+        handle_key = NO_KEY if opened is None else opened[0].handle_key
+        broker = Broker(handle_key, limits_of(settings), seed=secrets.randbits(64), calendar=calendar)
         last_time = LastTime()
-        await self._unless_stopped(self._recover(broker, report, last_time))
-        if are_new:
-            await self._keep_new_accounts(accounts, broker, report)
+        if opened is None:
+            settings = await self._follow(broker, report, last_time)
+            accounts = await self._accounts_of_engine(broker)
+        else:
+            await self._unless_stopped(self._recover(broker, report, last_time))
+            accounts, are_new = opened
+            if are_new:
+                await self._keep_new_accounts(accounts, broker, report)
+        if settings.shard or settings.is_replicated:
+            broker.take_shard(settings.shard)
         clock = BrokerClock(
             not_before_ms=last_time.ms,
             offset_ms=broker.facts.clock_offset_ms,
@@ -222,6 +265,7 @@ class Daemon:
             storage_status=self._storage_status,
             on_failed=self._on_failed,
             settings_in_force=lambda: self._reload.in_force,
+            epoch=log.epoch if isinstance(log, StorageProcessLog) else 0,
             note_held=self._large_blocks.note_held,
         )
         if "state" in early:
@@ -238,6 +282,45 @@ class Daemon:
             server.checkpoints.want()
         _tune_collector()
         return server, accounts
+
+    async def _follow(self, broker: Broker, report: RecoveryReport, last_time: LastTime) -> Settings:
+        """Recover as a standby, which refuses connections, until this broker leads; return the settings with the port
+        that the standby had, which the leader keeps.
+
+        The listener is there from the first moment: a client that waits for the leader learns its address here.
+        """
+        log = self._log
+        assert isinstance(log, StorageProcessLog)
+        standby = self.standby = StandbyListener(self._settings, lambda: addresses_in(log.accounts))
+        host, port = await standby.start()
+        try:
+            _log.info("standby", host=host, port=port, shard=self._settings.shard)
+            await self._unless_stopped(self._recover(broker, report, last_time))
+        finally:
+            standby.stop()
+        _log.info("leads", epoch=log.epoch, last_lsn=log.last_lsn)
+        return dataclasses.replace(self._settings, listen=f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+
+    async def _accounts_of_engine(self, broker: Broker) -> Accounts:
+        """Load the accounts of the log that this broker leads; make those of a new log.
+
+        Raises:
+            AccountsFileError: they are damaged, or missing although the log is not new.
+        """
+        assert isinstance(self._log, StorageProcessLog)
+        store = self._engine_accounts = EngineAccounts(self._log)
+        document = await store.load()
+        if document is None:
+            if broker.queues or broker.topics or broker.schedules or broker.records_not_applied:
+                raise AccountsFileError(
+                    f"the engine has no accounts, but its log is not new ({_count(broker.queues, 'queue')} and"
+                    f" {_count(broker.topics, 'topic')}): a new admin would get the messages of others"
+                )
+            document = new_document(wall_ms())
+            await store.write(document)
+            _log.info("admin_created", account=ADMIN, old_copy=None)
+        broker.use_handle_key(document.handle_key)
+        return Accounts(document, store.write)
 
     def _make_log(self) -> Log:
         settings = self._settings
@@ -295,7 +378,8 @@ class Daemon:
                     parts += 1
                     last_time.part(item)
                     broker.load(item)
-            if time.monotonic() >= report_at:
+            # Not while a standby follows: its rows come as they come.
+            if last_lsn < report.last_lsn and time.monotonic() >= report_at:
                 report_at += PROGRESS_EVERY_S
                 _log.info("recovering", parts=parts, rows=rows, of_rows=report.last_lsn - report.checkpoint_lsn)
         if last_lsn < report.last_lsn:
@@ -465,7 +549,7 @@ class Daemon:
         await server.end(reason, LAST_WORDS_S)
         print(f"cmqd: {reason}", file=sys.stderr)
         # Records appended before the bug showed are sound and some are acknowledged: therefore the log is closed.
-        return ExitCode.STORAGE_FAILED if isinstance(failure, LogFailed) else ExitCode.BUG
+        return _code_of(failure)
 
     async def _close_log(self) -> None:
         """Release the folder on the way out after a failure; recovery handles any part that cannot be closed."""
@@ -488,6 +572,12 @@ class Daemon:
         if self._failure is not None:
             raise self._failure
         return result
+
+
+def _code_of(failure: Exception) -> ExitCode:
+    if isinstance(failure, LeadLost):
+        return ExitCode.FENCED
+    return ExitCode.STORAGE_FAILED if isinstance(failure, LogFailed) else ExitCode.BUG
 
 
 def _count(things: Sized, noun: str) -> str:

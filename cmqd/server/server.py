@@ -22,7 +22,7 @@ from typing import Any
 import cmqd
 from cmqd.core.broker import Broker
 from cmqd.log.errors import LogFailed
-from cmqd.log.interface import Log
+from cmqd.log.interface import Led, Log
 from cmqd.log.values import LogState
 from cmqd.server.accounts import Accounts
 from cmqd.server.accounts_file import ADMIN
@@ -70,6 +70,7 @@ from cmqd.server.handlers.undelivered import Undelivered, UndeliveredReplies
 from cmqd.server.held_reply_memory import HeldReplyMemory
 from cmqd.server.io_batch import IoBatch
 from cmqd.server.key_watchers import KeyWatchers
+from cmqd.server.leader_gate import LeaderGate
 from cmqd.server.listening_time import ListeningTime
 from cmqd.server.log_lines import get_logger
 from cmqd.server.memory_budget import MemoryBudget, budget_bytes
@@ -123,6 +124,8 @@ class Server:
     """True if that part can be made; None = if its extra is installed."""
     timer: Callable[[], float] = time.perf_counter
     """Seconds of a clock that never goes back, to measure I/O batches by."""
+    epoch: int = 0
+    """Epoch of the broker's leadership over its log; 0 = the broker is alone."""
     note_held: Callable[[int], None] = lambda _held_bytes: None
     """Called with the droppable memory of all connections whenever that of one has changed."""
 
@@ -141,12 +144,19 @@ class Server:
         """Number of checkpoints kept since the start, and broker time of the last checkpoint."""
         self._was_overloaded = False
         """The result of the last comparison; clients are not read from while it is True."""
-        self._location: dict[str, Any] = {"region": settings.region}
-        """Facts of every queue and topic that the core does not know; the address is known once the server listens."""
+        self._location: dict[str, Any] = {
+            "region": settings.region,
+            "address": advertised_address(settings.advertise, settings.listen_address, socket.gethostname),
+        }
+        """Facts of every queue and topic that the core does not know; a port 0 is replaced once the server listens."""
 
         # Parts that know no other part of the server.
         self.counters = Counters()
         self.gate = ReplyGate(log.durable_lsn)
+        if isinstance(log, Led) and log.epoch:
+            self.gate = LeaderGate(
+                log.durable_lsn, clock_s=time.perf_counter, proved_s=lambda: log.proved_s, ask=log.prove
+            )
         self.held_reply_memory = HeldReplyMemory(self.gate)
         self.waiting_requests: WaitingRequests = WaitingRequests()
         self.checkers = TransactionCheckers()
@@ -303,6 +313,7 @@ class Server:
             counters=self.counters,
             accounts=accounts,
             audit=audit,
+            epoch=self.epoch,
         )
         self.agenda_timer = AgendaTimer(
             loop=loop,
@@ -425,7 +436,17 @@ class Server:
             waiting_requests=self.waiting_requests,
             now_ms=now_ms,
         )
-        server_requests = ServerRequests(log=self.log, accounts=accounts, status_of=self.status_reply, spawn=spawn)
+        server_requests = ServerRequests(
+            log=self.log,
+            accounts=accounts,
+            status_of=self.status_reply,
+            spawn=spawn,
+            broker=broker,
+            answering=answering,
+            location=self._location,
+            shard=self.settings.shard,
+            epoch=self.epoch,
+        )
         subscriptions = Subscriptions(
             broker=broker,
             answering=answering,
@@ -541,6 +562,7 @@ class Server:
             wire.ListWaitingReceives: inspection.list_waiting_receives,
             wire.GetSettings: inspection.get_settings,
             wire.SealSegments: server_requests.seal_segments,
+            wire.Locate: server_requests.locate,
             wire.ListSegments: segments.handle,
             wire.ListAuditEntries: audit_requests.list_entries,
         }

@@ -18,8 +18,11 @@ from cmqd.log.values import SegmentReport, pack_ranges
 from cmqd.storage.data_folder import DataFolder
 from cmqd.storage.segment import WritableSegment
 from cmqd_segment.manifest import (
+    CACHE_FORMAT,
+    MANIFEST_FORMAT,
     MAX_NAMES,
     MAX_SOURCES,
+    CacheOf,
     CheckpointEntry,
     LossEntry,
     Manifest,
@@ -104,6 +107,8 @@ class Catalog:
         self.log_id = ""
         self.former_log_ids: list[str] = []
         self.starts: list[StartEntry] = []
+        self.cache_of: CacheOf | None = None
+        """Log in an engine of which the folder is a cache, None if the folder is the log."""
         self.on_full: Callable[[], object] = lambda: None
         """Called when the manifest meets a full disk: the ballast should be released."""
         self.names: dict[int, SourceName] = {}
@@ -158,6 +163,7 @@ class Catalog:
         if self.preparing is not None:
             entries[self.preparing] = SegmentEntry(self.preparing, SegmentState.PREPARING)
         return Manifest(
+            format=MANIFEST_FORMAT if self.cache_of is None else CACHE_FORMAT,
             clean=self.clean,
             durability=self.durability,
             boot_id=self.boot_id,
@@ -170,6 +176,7 @@ class Catalog:
             former_log_ids=self.former_log_ids,
             names=self._names_in_use(),
             starts=self.starts,
+            cache_of=self.cache_of,
         )
 
     def _names_in_use(self) -> list[SourceName]:

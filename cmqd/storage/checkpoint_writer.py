@@ -8,7 +8,7 @@ import asyncio
 import errno
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 from cmqd.storage.catalog import Catalog
@@ -32,12 +32,15 @@ class Checkpoints:
         durable: DurableLsn,
         on_done: Callable[[int], None],
         on_full: Callable[[], object],
+        keep_elsewhere: Callable[[int, Path], Awaitable[None]] | None = None,
     ) -> None:
+        """Take the parts. ``keep_elsewhere`` stores a finished file in the engine, and reads it back."""
         self._catalog = catalog
         self._kept = kept
         self._durable = durable
         self._on_done = on_done
         self._on_full = on_full
+        self._keep_elsewhere = keep_elsewhere
         self._parts: asyncio.Queue[tuple[bool, int, bytes, Sequence[SourceName]]] = asyncio.Queue()
         self._lacking: Sequence[SourceName] = ()
         """Names that the next end of a checkpoint lacks."""
@@ -104,6 +107,9 @@ class Checkpoints:
         catalog.note_deleted(lacking)
         number = max((entry.number for entry in catalog.checkpoints), default=0) + 1
         entry = await asyncio.to_thread(publish, self._path, catalog.folder.path, number)
+        if self._keep_elsewhere is not None:
+            # Before the checkpoint counts: rows are reclaimed below it, also in the engine.
+            await self._keep_elsewhere(entry.lsn, catalog.folder.path / entry.file)
         # Listed before the older file is deleted: a crash in between leaves an unlisted file, which the next start
         # puts aside, and not a manifest with a missing checkpoint.
         kept = [*catalog.checkpoints, entry]

@@ -2,12 +2,18 @@
 
 LogError
 ├── LogFailed
+│   └── LeadLost        another broker leads
 ├── FolderLocked        another broker works on the data folder
 ├── FolderFormatError   a newer version wrote the folder
+├── WrongFolder         the folder and the setting ``redundancy`` do not belong together
 └── DamagedError        a file is damaged or missing; ``accept_loss`` would go on without it
 """
 
-from cmqd.log.errors import LogError
+from cmqd.log.errors import LogError, LogFailed
+
+
+class LeadLost(LogFailed):
+    """Another broker leads the log in the engine. Rows that were not durable may be durable; no row follows them."""
 
 
 class FolderLocked(LogError):
@@ -16,6 +22,12 @@ class FolderLocked(LogError):
 
 class FolderFormatError(LogError):
     """Raised by ``open``: the folder needs a newer cmqd. The folder was not changed."""
+
+
+class WrongFolder(LogError):
+    """Raised by ``open``: the folder is a cache of a log in an engine, and the broker is set to another log; or the
+    other way round. The text names both logs. Neither was changed.
+    """
 
 
 class DamagedError(LogError):

@@ -61,6 +61,9 @@ class GroupCommit:
         self.pending_bytes = 0
         self.pending_records = 0
         self.figures = CommitFigures()
+        self.proved_s = float("-inf")
+        """Time of the hand-over of the newest batch that was answered, by ``perf_counter``. With an engine: this broker
+        led the log at that time, or later."""
 
     def begin(self, commits: ipc.CommitChannel, last_lsn: int) -> None:
         """Continue the log after row ``last_lsn``; commits leave through ``commits``."""
@@ -150,11 +153,24 @@ class GroupCommit:
             batch = batches.popleft()
             self.pending_bytes -= batch.size
             self.pending_records -= batch.records
-            self.figures.note(perf_counter() - batch.begun_s, batch.records, batch.size)
+            if batch.records:
+                self.figures.note(perf_counter() - batch.begun_s, batch.records, batch.size)
+            self.proved_s = batch.begun_s
         self.durable_lsn = lsn
         if self.idle is not None and not batches:
             self.idle.set_result(None)
             self.idle = None
+
+    def prove(self) -> None:
+        """Hand over the pending rows, or an empty batch, unless a batch is under way: its answer proves that this
+        broker leads. Only with an engine.
+        """
+        if self.failed is None and not self._batches:
+            self._commit()
+            if not self._batches:
+                assert self._commits is not None
+                self._batches.append(Batch(self.last_lsn, 0, 0, perf_counter()))
+                self._commits.send(ipc.Commit(self.last_lsn + 1, []), [])
 
     async def drained(self) -> None:
         """Wait until every row appended so far is durable."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from msgspec import structs
 
 from cmqd.storage.data_folder import locked_folder
-from cmqd.storage.errors import DamagedError, FolderFormatError
+from cmqd.storage.errors import DamagedError, FolderFormatError, WrongFolder
 from cmqd_segment.manifest import MANIFEST_FORMAT, Manifest, ManifestError, read_manifest, write_manifest
 from cmqd_segment.newer import NewerFormatError
 
@@ -35,12 +35,15 @@ def give_new_log_id(path: Path) -> Manifest:
         FolderLocked: a broker works on the folder.
         DamagedError: the manifest cannot be read.
         FolderFormatError: a newer version wrote the manifest.
+        WrongFolder: the folder is a cache of a log in an engine, and the id is the engine's.
         OSError: the manifest cannot be written; the old id stays.
     """
     try:
         read_manifest(path)
         with locked_folder(path):
             manifest = read_manifest(path)
+            if manifest.cache_of is not None:
+                raise WrongFolder(f"{path} is a cache of {manifest.cache_of}, and its id is that of the engine")
             former = [*manifest.former_log_ids, manifest.log_id] if manifest.log_id else manifest.former_log_ids
             changed = structs.replace(
                 manifest, format=MANIFEST_FORMAT, log_id=new_log_id(), former_log_ids=former, starts=[]

@@ -17,6 +17,10 @@ refused for the sake of rows that were never promised:
 - a disk without room for a WAL-index (``_raise_if_full``),
 - a damaged checkpoint, while an older checkpoint or the whole log is enough (``_check_replay``),
 - rows lost with the power under durability ``os`` (``power_lost``).
+
+With redundancy the folder is a cache of a log in an engine. The first check is whether it is a cache of that log
+(``_check_log``), because all later answers depend on it: a damaged cache is put aside and copied again, and a damaged
+folder of its own is refused.
 """
 
 import contextlib
@@ -33,13 +37,14 @@ from cmqd.log.values import Durability, Finding
 from cmqd.storage import walcheck
 from cmqd.storage.catalog import Catalog, SealedFile
 from cmqd.storage.data_folder import DataFolder
-from cmqd.storage.errors import DamagedError, FolderFormatError
+from cmqd.storage.errors import DamagedError, FolderFormatError, WrongFolder
 from cmqd.storage.identity import new_log_id, new_start_number
 from cmqd.storage.writer import is_disk_full
 from cmqd_segment.checkpoint_file import CheckpointError, verify_checkpoint
 from cmqd_segment.manifest import (
     MANIFEST_FORMAT,
     MANIFEST_NAME,
+    CacheOf,
     CheckpointEntry,
     LossEntry,
     Manifest,
@@ -71,10 +76,11 @@ class Leftover(NamedTuple):
 class Recovered:
     """Result of the inspection. ``findings`` and ``damage`` grow while the checks run."""
 
-    def __init__(self, folder: DataFolder, manifest: Manifest, accept_loss: bool) -> None:
+    def __init__(self, folder: DataFolder, manifest: Manifest, accept_loss: bool, has_engine: bool) -> None:
         self.folder = folder
         self.manifest = manifest
         self.accept_loss = accept_loss
+        self.has_engine = has_engine
         self.findings: list[Finding] = []
         self.damage: list[str] = []
         self.sealed: list[SealedFile] = []
@@ -115,6 +121,11 @@ class Recovered:
         """LSN of the newest usable checkpoint, 0 if there is none. Replay begins above it."""
         return self.checkpoints[-1].lsn if self.checkpoints else 0
 
+    @property
+    def has_rows(self) -> bool:
+        """True if the folder has rows, or had rows that were reclaimed or lost."""
+        return self.last_lsn > 0
+
     def catalog(self, durability: Durability, boot_id: str) -> Catalog:
         """Begin the catalog of this start, with an identity for a log that has none."""
         manifest = self.manifest
@@ -127,7 +138,11 @@ class Recovered:
         # A new id becomes durable with the first manifest of this start, before any row.
         catalog.log_id = manifest.log_id or new_log_id()
         catalog.former_log_ids = manifest.former_log_ids
-        catalog.starts = with_start(manifest.starts, new_start_number(), self.last_lsn + 1)
+        catalog.cache_of = manifest.cache_of
+        catalog.starts = manifest.starts
+        if not self.has_engine:
+            # With an engine the starts are the epochs of the log, the same in the folders of all brokers.
+            catalog.starts = with_start(manifest.starts, new_start_number(), self.last_lsn + 1)
         catalog.dropped = merge_ranges(self.reclaimed)
         return catalog
 
@@ -149,23 +164,37 @@ class Recovered:
         self.find("damaged", text)
 
 
-def inspect(folder: DataFolder, *, accept_loss: bool, durability: Durability, boot_id: str) -> Recovered:
+def inspect(
+    folder: DataFolder, *, accept_loss: bool, durability: Durability, boot_id: str, engine: CacheOf | None = None
+) -> Recovered:
     """Check the whole folder, except bodies and the checksums of sealed segments, which are checked at each read.
 
+    Args:
+        folder: the locked folder.
+        accept_loss: go on without damaged data.
+        durability: of the broker.
+        boot_id: boot of the machine.
+        engine: log that the broker has in an engine, with an empty ``log_id`` while the engine is empty; None without
+            redundancy.
+
     Raises:
+        WrongFolder: the folder holds another log than the engine, or is a cache and the broker has no engine.
         DamagedError: the folder is damaged, and ``accept_loss`` is not set.
         FolderFormatError: a newer version wrote into the folder. No file is damaged then, so ``accept_loss`` does not
             help: it would discard data that the newer version understands.
     """
     try:
-        return _inspect(folder, accept_loss, durability, boot_id)
+        return _inspect(folder, accept_loss, durability, boot_id, engine)
     except NewerFormatError as error:
         raise FolderFormatError(str(error)) from error
 
 
-def _inspect(folder: DataFolder, accept_loss: bool, durability: Durability, boot_id: str) -> Recovered:
+def _inspect(
+    folder: DataFolder, accept_loss: bool, durability: Durability, boot_id: str, engine: CacheOf | None
+) -> Recovered:
     manifest, found_in_files = _manifest(folder, accept_loss, durability)
-    recovered = Recovered(folder, manifest, accept_loss)
+    _check_log(folder, manifest, engine)
+    recovered = Recovered(folder, manifest, accept_loss, engine is not None)
     recovered.created = not found_in_files and not (folder.path / MANIFEST_NAME).exists()
     if found_in_files:
         recovered.lost = recovered.manifest_is_new = True
@@ -195,7 +224,35 @@ def _inspect(folder: DataFolder, accept_loss: bool, durability: Durability, boot
             + "; ".join(recovered.damage)
             + ". Restore it, or start with accept-loss to go on without the lost data"
         )
+    if engine is not None and manifest.cache_of is None and recovered.has_rows:
+        # By the rows in the files: the manifest may be older than the first of them.
+        raise WrongFolder(
+            f"the data folder {folder.path} holds rows up to {recovered.last_lsn} of log {manifest.log_id}, written"
+            f" without redundancy, and is not a cache of {_name(engine)}; nothing was changed. To join this engine,"
+            " start with an empty data folder; for this folder, set redundancy = none"
+        )
     return recovered
+
+
+def _check_log(folder: DataFolder, manifest: Manifest, engine: CacheOf | None) -> None:
+    """Compare the log of a cache with the log of the broker. Raises WrongFolder."""
+    cache_of = manifest.cache_of
+    if cache_of is None or cache_of == engine:
+        return
+    if engine is None:
+        raise WrongFolder(
+            f"the data folder {folder.path} is a cache of {cache_of} in an engine, and redundancy is none: the folder"
+            " is not synced, and the engine may have newer rows. Nothing was changed. Start with the redundancy and the"
+            " engine of this log"
+        )
+    raise WrongFolder(
+        f"the data folder {folder.path} is a cache of {cache_of}, and the engine has {_name(engine)}; nothing was"
+        " changed. Start with the engine of the folder's log, or with an empty data folder"
+    )
+
+
+def _name(engine: CacheOf) -> str:
+    return str(engine) if engine.log_id else f"an empty engine, shard {engine.shard}"
 
 
 def _manifest(folder: DataFolder, accept_loss: bool, durability: Durability) -> tuple[Manifest, bool]:
@@ -452,7 +509,10 @@ def _check_coverage(recovered: Recovered, power_lost: bool) -> None:
     reclaimed = recovered.reclaimed
     lost = [(entry.first_lsn, entry.last_lsn) for entry in recovered.losses]
     # The manifest is written while rows arrive, so it may name durable rows that no file holds any more.
-    named = [entry.last_lsn for entry in manifest.segments] + [entry.end_lsn for entry in recovered.checkpoints]
+    named = [entry.last_lsn for entry in manifest.segments]
+    if manifest.cache_of is None:
+        # A cache can have a checkpoint of the engine ahead of the rows that are still to be copied.
+        named += [entry.end_lsn for entry in recovered.checkpoints]
     last_known = max([0, *(last for _, last in (*in_segments, *reclaimed, *lost)), *named])
     next_lsn = 1
     # The last pair stands behind the last known row, so that a gap at the end is found like any other gap.
@@ -510,6 +570,7 @@ def put_right(recovered: Recovered) -> None:
     if recovered.lost:
         # Before the damaged files go. If the start ended between the two steps, the folder would seem whole, and the
         # next start would give the numbers of lost rows to new rows.
+        # The format of a folder of its own: a damaged cache is put aside as a whole, and does not come here.
         with_losses = msgspec.structs.replace(recovered.manifest, format=MANIFEST_FORMAT, losses=recovered.losses)
         write_manifest(folder.path, with_losses)
     for path in dict.fromkeys(recovered.aside):

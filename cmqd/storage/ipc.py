@@ -92,6 +92,20 @@ class SegmentNames(Head, frozen=True, tag=7):
     names: list[SourceName]
 
 
+class LoadAccounts(Head, frozen=True, tag=10):
+    """Read the accounts of the engine. Answered ``Accounts``."""
+
+    request_id: int
+
+
+class StoreAccounts(Head, frozen=True, tag=11):
+    """Replace the accounts of the engine. Blob: the accounts. Answered ``Accounts`` without a blob."""
+
+    request_id: int
+    expected_version: int
+    size: int
+
+
 class DeletedNames(Head, frozen=True, tag=8):
     """Names of deleted queues and topics. Sent before the end of a checkpoint, which lacks these names; takes effect
     with the end.
@@ -167,6 +181,19 @@ class ActiveSegment(Head, frozen=True, tag=33):
     segment: SegmentReport | None
 
 
+class Accounts(Head, frozen=True, tag=34):
+    """Answer to ``LoadAccounts`` and ``StoreAccounts``, and, with the id 0, accounts that a standby has found. Blob:
+    the accounts, except in the answer to ``StoreAccounts``.
+    """
+
+    request_id: int
+    version: int
+    """0 = the engine has none."""
+    size: int = 0
+    is_conflict: bool = False
+    """A ``StoreAccounts`` changed nothing, because ``version`` is stored."""
+
+
 class Closed(Head, frozen=True, tag=29):
     """Every segment is sealed and the folder is free."""
 
@@ -199,7 +226,13 @@ class RowsChunk(Head, frozen=True, tag=42):
 
 
 class RecoverEnd(Head, frozen=True, tag=43):
-    """The recovery stream is over."""
+    """The recovery stream is over. With an engine: this broker leads from now on."""
+
+    last_lsn: int
+    """The last row of the log."""
+    log_id: str
+    epoch: int
+    """Epoch of this broker in the engine, 0 without an engine."""
 
 
 class ReadPage(Head, frozen=True, tag=44):
@@ -274,6 +307,8 @@ AnyHead: TypeAlias = (
     | Close
     | SegmentNames
     | DeletedNames
+    | LoadAccounts
+    | StoreAccounts
     | FolderInUse
     | Opened
     | StateChanged
@@ -283,6 +318,7 @@ AnyHead: TypeAlias = (
     | CheckpointDone
     | Answered
     | ActiveSegment
+    | Accounts
     | Closed
     | Failed
     | RecoverNext

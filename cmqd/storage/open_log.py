@@ -9,6 +9,8 @@ Orders that matter, because a crash may come between any two steps:
   sealed is read without its WAL, and rows still in the WAL would be missing.
 - Manifest *dropping* before unlink, and *dropped* after it: a file that is missing without a word in the manifest is
   damage.
+- With an engine, its rows are trimmed between the manifest *dropping* and the unlink. After a crash before the trim
+  the next lead of this broker trims them, by the manifest.
 - Durable deletes before a drop: otherwise the crash takes the deletes back, and live messages have lost their bodies.
 """
 
@@ -28,10 +30,13 @@ from cmqd.storage.commit_socket import CommitSocket
 from cmqd.storage.data_folder import Disk
 from cmqd.storage.disk_space import Space
 from cmqd.storage.durable_lsn import DurableLsn
+from cmqd.storage.following import Tail
 from cmqd.storage.freshness import Freshness
 from cmqd.storage.inspection import Recovered
 from cmqd.storage.page_size import page_bytes_after
 from cmqd.storage.pager import Pager
+from cmqd.storage.removal import remove
+from cmqd.storage.replication import Replication
 from cmqd.storage.sealer import Sealer, truncate_wal
 from cmqd.storage.segment import WritableSegment, create_segment, open_connection
 from cmqd.storage.settings import StorageSettings
@@ -60,6 +65,7 @@ class OpenLog:
         commits: CommitSocket,
         start: StartTask,
         on_lost: Callable[[], None],
+        replication: Replication | None = None,
     ) -> None:
         """Join the rooms, in the order of their dependencies.
 
@@ -72,8 +78,10 @@ class OpenLog:
             commits: third socket, for the commit thread.
             start: runs a task; an exception in the task ends the process.
             on_lost: called when the loop process has ended its side of the third socket.
+            replication: the log in an engine, None without redundancy.
         """
         self.catalog = catalog
+        self.replication = replication
         self.settings = settings
         self.disk = disk
         self._control = control
@@ -98,17 +106,21 @@ class OpenLog:
             durable=self.durable,
             on_done=self._on_checkpoint_done,
             on_full=self._on_checkpoint_abandoned,
+            keep_elsewhere=None if replication is None else replication.keep_checkpoint,
         )
         self.freshness = Freshness(monotonic)
         self.writer: Writer
         """Made by ``take_up``, because a writer needs a segment."""
         self._rolling: asyncio.Task[None] | None = None
         self._refreshing: asyncio.Task[None] | None = None
+        self._is_stopping = False
 
     # Opening
 
-    async def take_up(self, recovered: Recovered, mode: int) -> None:
-        """Open unsealed segments, make a fresh active segment and its successor, and write the manifest."""
+    async def take_up(self, recovered: Recovered, mode: int, tail: Tail | None = None) -> None:
+        """Open unsealed segments, make a fresh active segment and its successor, and write the manifest. With an
+        engine, begin to follow its log behind ``tail``, the last row of the folder.
+        """
         catalog = self.catalog
         settings = self.settings
         for leftover in recovered.leftovers:
@@ -131,6 +143,7 @@ class OpenLog:
             on_grown=self._on_grown,
             on_retired=self._on_retired,
             on_lost=self._on_lost,
+            engine=None if self.replication is None else self.replication.engine,
         )
         self.filling = Filling(catalog, self.space, settings, self.writer)
         self.durable.raise_to(recovered.last_lsn)
@@ -143,12 +156,15 @@ class OpenLog:
             await _empty_wal(catalog.open[number])
         # The manifest that was just written does not list these files any more, so a crash here leaves no missing file.
         for number in (*recovered.empty, *(entry.number for entry in recovered.dropping)):
-            _unlink_segment(catalog.segment_path(number))
+            _remove_segment(catalog.segment_path(number))
         # Not before the start's own files are written: the reserves would take the room that the start was given.
         self.space.begin()
         self._start(self.pager.run())
         self._start(self.checkpoints.run())
-        self.writer.start()
+        if self.replication is None:
+            self.writer.start()
+        else:
+            self.replication.start(self.writer, tail, self.begin_segment)
 
     def _page_bytes_at_start(self) -> int:
         """Return the page size of the first new segments, by the newest segment of the folder."""
@@ -178,7 +194,7 @@ class OpenLog:
             except sqlite3.Error as error:
                 if not is_disk_full(error):
                     raise
-                _unlink_segment(path)
+                _remove_segment(path)
                 self.space.found_no_room()
                 await asyncio.sleep(PREPARE_RETRY_SECONDS)
         # The name is made durable before the manifest calls the file whole: the manifest alone, after a loss of power,
@@ -318,20 +334,26 @@ class OpenLog:
             catalog = self.catalog
             catalog.dropping |= entries
             await catalog.save()
+            ranges = [(entry.first_lsn, entry.last_lsn) for entry in entries.values()]
+            if self.replication is not None:
+                await self.replication.trim(ranges)
             for number in entries:
                 # Connections first: a page that is being read ends before its file goes.
                 await self.pager.forget(number)
                 if number in unsealed:
                     await unsealed[number].close_uncopied()
-                await asyncio.to_thread(_unlink_segment, catalog.segment_path(number))
+                await asyncio.to_thread(_remove_segment, catalog.segment_path(number), self._is_hurried)
             await asyncio.to_thread(sync_folder, catalog.folder.segments)
             for number in entries:
                 del catalog.dropping[number]
-            ranges = [(entry.first_lsn, entry.last_lsn) for entry in entries.values()]
             catalog.dropped = merge_ranges((*catalog.dropped, *ranges))
             await catalog.save()
         self._control.send(ipc.Answered(request_id, list(entries)))
         self.space.measure()
+
+    def _is_hurried(self) -> bool:
+        """Return whether dropped segments give their blocks back at once: room is short, or the broker stops."""
+        return self.space.short or self._is_stopping
 
     def _take_out(self, number: int, entries: dict[int, SegmentEntry], unsealed: dict[int, WritableSegment]) -> None:
         """Take a segment out of the catalog, unless a checkpoint still needs it or its seal is under way.
@@ -355,14 +377,18 @@ class OpenLog:
         active = self.writer.active
         return active.report() if active.rows else None
 
-    async def seal_now(self, request_id: int) -> None:
-        """Retire and seal the active segment, if it has rows."""
+    async def begin_segment(self) -> None:
+        """Retire the active segment, if it has rows; its successor takes the next row."""
         # Before the roll, because a roll needs a successor, also after a switch that the commit thread has just made;
         # after it, because only a segment that is retired in the manifest may be sealed.
         self.writer.note_switch()
         await self._rolled()
         await self.writer.roll()
         await self._rolled()
+
+    async def seal_now(self, request_id: int) -> None:
+        """Retire and seal the active segment, if it has rows."""
+        await self.begin_segment()
         self.sealer.seal_held()
         await self.sealer.drained()
         self._control.send(ipc.Answered(request_id, []))
@@ -382,6 +408,7 @@ class OpenLog:
         every segment with rows is sealed. The commit thread ends before the seal of the active segment, whose
         connection it used.
         """
+        self._is_stopping = True
         self.filling.stop()
         await self.durable.reached(last_lsn)
         await self.writer.stopped()
@@ -408,11 +435,15 @@ class OpenLog:
         for segment in empty:
             await self.pager.forget(segment.number)
             await segment.close()
-            await asyncio.to_thread(_unlink_segment, segment.path)
+            await asyncio.to_thread(_remove_segment, segment.path)
         await asyncio.to_thread(sync_folder, catalog.folder.segments)
+        if self.replication is not None:
+            # Last: the next leader may be another process that opens nothing of this folder.
+            await self.replication.release()
 
     async def stop(self) -> None:
         """Finish the commit under way and take no other."""
+        self._is_stopping = True
         if hasattr(self, "writer"):
             self.filling.stop()
             await self.writer.stopped()
@@ -428,6 +459,8 @@ class OpenLog:
         await self.pager.close()
         for segment in self.catalog.open.values():
             await segment.close()
+        if self.replication is not None:
+            await self.replication.close()
 
 
 async def _empty_wal(segment: WritableSegment) -> None:
@@ -445,6 +478,6 @@ async def _empty_wal(segment: WritableSegment) -> None:
             raise
 
 
-def _unlink_segment(path: Path) -> None:
+def _remove_segment(path: Path, is_hurried: Callable[[], bool] = lambda: True) -> None:
     for suffix in ("", "-wal", "-shm", "-journal"):
-        path.with_name(path.name + suffix).unlink(missing_ok=True)
+        remove(path.with_name(path.name + suffix), is_hurried)

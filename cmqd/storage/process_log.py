@@ -19,6 +19,8 @@ from typing import Protocol
 
 from msgspec import structs
 
+from cmqd.engine.errors import AccountsConflict
+from cmqd.engine.interface import StoredAccounts
 from cmqd.log.errors import LogError, LogFailed
 from cmqd.log.interface import ignore
 from cmqd.log.values import CommitFigures, LogState, OnPage, OnPublished, RecoveredBatch, RecoveryReport, SegmentReport
@@ -94,6 +96,7 @@ class StorageProcessLog:
         self.append = self._commits.append
         self.flush = self._commits.flush
         self.close_row = self._commits.close_row
+        self.prove = self._commits.prove
         self._segments: dict[int, SegmentReport] = {}
         """Closed segments by number, ascending, without segments that are being dropped."""
         self._closing = False
@@ -107,6 +110,12 @@ class StorageProcessLog:
         self._commit_channel: ipc.CommitChannel | None = None
         self._opened: asyncio.Future[ipc.Opened] | None = None
         self._closed: asyncio.Future[None] | None = None
+        self.accounts: StoredAccounts | None = None
+        """Accounts that the leader has stored, as this broker found them while it was a standby; None if it has not."""
+        self.epoch = 0
+        """Epoch of this broker in the engine; 0 without an engine, and before this broker leads."""
+        self._accounts_asked: dict[int, asyncio.Future[tuple[StoredAccounts, bool]]] = {}
+        """Requests for accounts, by id; resolved with the accounts, and True for a conflict of versions."""
         self._answers: dict[int, asyncio.Future[list[int]]] = {}
         """Requests without an answer, by id."""
         self._descriptions: dict[int, asyncio.Future[SegmentReport | None]] = {}
@@ -192,6 +201,11 @@ class StorageProcessLog:
         return self._commits.pending_records
 
     @property
+    def proved_s(self) -> float:
+        """Time at which, or after which, this broker led the log, by ``time.perf_counter``."""
+        return self._commits.proved_s
+
+    @property
     def figures(self) -> CommitFigures:
         """See ``Log``."""
         return self._commits.figures
@@ -237,7 +251,13 @@ class StorageProcessLog:
                     recovered.append((lsn, time_ms, records))
                     offset += size
                 self._recovery.put_nowait(recovered)
-            case ipc.RecoverEnd():
+            case ipc.RecoverEnd(last_lsn, log_id, epoch):
+                if epoch:
+                    # The rows that were copied while this broker was a standby.
+                    assert self._commit_channel is not None
+                    self._commits.begin(self._commit_channel, last_lsn)
+                    self._log_id = log_id
+                    self.epoch = epoch
                 self._recovery.put_nowait(None)
             case _:
                 raise AssertionError(head)
@@ -313,7 +333,7 @@ class StorageProcessLog:
         commits.became_durable(lsn)
         self.on_durable(lsn)
 
-    def _on_control(self, head: ipc.AnyHead, _data: bytes, _offset: int) -> None:
+    def _on_control(self, head: ipc.AnyHead, data: bytes, offset: int) -> None:
         match head:
             case ipc.StateChanged(state):
                 self.on_state(state)
@@ -338,6 +358,12 @@ class StorageProcessLog:
                 described = self._descriptions.pop(request_id)
                 if not described.done():
                     described.set_result(segment)
+            case ipc.Accounts(request_id, version, size, is_conflict):
+                accounts = StoredAccounts(version, data[offset : offset + size])
+                if not request_id:
+                    self.accounts = accounts
+                elif not (asked := self._accounts_asked.pop(request_id)).done():
+                    asked.set_result((accounts, is_conflict))
             case ipc.FolderInUse(text, waiting_ms):
                 self.on_folder_in_use(text, waiting_ms)
             case ipc.Opened():
@@ -351,6 +377,42 @@ class StorageProcessLog:
                 self._fail(_error(kind, text))
             case _:
                 raise AssertionError(head)
+
+    # Accounts of an engine
+
+    async def load_accounts(self) -> StoredAccounts | None:
+        """Read the accounts of the engine; None if it has none. Only between the end of ``recover`` and ``close``.
+
+        Raises LogFailed.
+        """
+        stored, _ = await self._ask_accounts(ipc.LoadAccounts)
+        return stored if stored.version else None
+
+    async def store_accounts(self, data: bytes, *, expected_version: int) -> int:
+        """Replace the accounts of the engine, and return their version once they are durable.
+
+        Args:
+            data: the new accounts.
+            expected_version: version of the accounts that were changed; 0 = none were stored.
+
+        Raises:
+            AccountsConflict: another version is stored. Nothing was changed.
+            LogFailed: the log has failed; whether the accounts are stored is unknown.
+        """
+        stored, is_conflict = await self._ask_accounts(
+            lambda request_id: ipc.StoreAccounts(request_id, expected_version, len(data)), data
+        )
+        if is_conflict:
+            raise AccountsConflict(expected_version, stored.version)
+        return stored.version
+
+    async def _ask_accounts(self, head: Callable[[int], ipc.Head], *blobs: bytes) -> tuple[StoredAccounts, bool]:
+        control = self._channel(self._control)
+        request_id = max(self._accounts_asked, default=0) + 1
+        asked: asyncio.Future[tuple[StoredAccounts, bool]] = asyncio.get_running_loop().create_future()
+        self._accounts_asked[request_id] = asked
+        control.send(head(request_id), *blobs)
+        return await asked
 
     # Ending
 
@@ -409,7 +471,7 @@ class StorageProcessLog:
         failed = error if isinstance(error, LogFailed) else LogFailed(str(error))
         self._commits.failed = failed
         opening = self._opened is not None and not self._opened.done()
-        asked = (*self._answers.values(), *self._descriptions.values())
+        asked = (*self._answers.values(), *self._descriptions.values(), *self._accounts_asked.values())
         for future in (self._opened, self._closed, self._commits.idle, *asked):
             if future is not None and not future.done():
                 future.set_exception(error)
@@ -417,6 +479,7 @@ class StorageProcessLog:
                 future.exception()
         self._answers.clear()
         self._descriptions.clear()
+        self._accounts_asked.clear()
         # Behind the chunks that have arrived: ``recover`` raises when it comes to the gap.
         self._recovery.put_nowait(failed)
         if not opening:

@@ -29,7 +29,9 @@ def recovery_stream(recovered: Recovered, catalog: Catalog) -> Iterator[Chunk]:
     above = recovered.checkpoint_lsn
     for segment in list(catalog.segments()):
         if segment.last_lsn > above:
-            yield from _row_chunks(segment.path, sealed=segment.immutable, above=above, skip=recovered.skip_rows)
+            # Up to the last row that the inspection found: newer rows of a standby come by another way.
+            lsns = (above, recovered.last_lsn)
+            yield from _row_chunks(segment.path, sealed=segment.immutable, lsns=lsns, skip=recovered.skip_rows)
             # Earlier versions stored a commit twice if they switched segments before its retry on a full disk
             # (``writer.may_be_in_file``) and crashed before the seal. The facts of a row must not be counted twice.
             above = segment.last_lsn
@@ -47,14 +49,14 @@ def _checkpoint_chunks(path: Path) -> Iterator[Chunk]:
     yield ipc.CheckpointChunk(list(map(len, payloads))), payloads
 
 
-def _row_chunks(path: Path, *, sealed: bool, above: int, skip: set[int]) -> Iterator[Chunk]:
-    """Yield the rows of a segment above an LSN, except rows with an accepted loss."""
+def _row_chunks(path: Path, *, sealed: bool, lsns: tuple[int, int], skip: set[int]) -> Iterator[Chunk]:
+    """Yield the rows of a segment above the first LSN and up to the second, except rows with an accepted loss."""
     with contextlib.closing(open_read_only(path, sealed=sealed)) as raw:
         heads: list[tuple[int, int, int]] = []
         metas: list[bytes] = []
         size = 0
         for lsn, time_ms, meta in raw.execute(
-            "SELECT lsn, time_ms, meta FROM log WHERE lsn > ? ORDER BY lsn", (above,)
+            "SELECT lsn, time_ms, meta FROM log WHERE lsn > ? AND lsn <= ? ORDER BY lsn", lsns
         ):
             if lsn in skip:
                 continue

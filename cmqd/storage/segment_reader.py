@@ -42,9 +42,10 @@ from cmqd_segment.sparse import LsnRange, SparseQueue, sparse_queue
 
 SEARCH_AHEAD = 4096
 """Positions searched for in the sparse index at a time."""
-READ_AHEAD_BYTES = 64 * 1024
-"""Bytes of bodies up to which consecutive rows are fetched together: fetching a row with a single message costs as
-much as fetching a row of a hundred."""
+READ_AHEAD_BYTES = 512 * 1024
+"""Bytes up to which consecutive rows are fetched together, with the bodies of other queues: those of a page of the
+core, so that a page in order takes one statement. Each statement is two switches of threads, and waits for the GIL
+beside commits."""
 SPARSE_CACHED = 256
 """Number of queues of sealed segments with the sparse index in memory: 16 bytes per 256 messages."""
 VIEW_FROM = 4
@@ -67,7 +68,8 @@ class RowPlace(NamedTuple):
     first: int
     stop: int
     lsn: int
-    bytes: int
+    row_bytes: int
+    """Bytes of all bodies in the row."""
     ordinal: int
     """Number among the rows with messages: no useful row lies between rows with consecutive numbers."""
 
@@ -369,7 +371,7 @@ class SegmentReader:
             for summary in summaries:
                 positions = summary.of(self._queue_id)
                 if positions is not None:
-                    places.append(RowPlace(positions[0], positions[1], summary.lsn, positions[2], ordinal))
+                    places.append(RowPlace(*positions, summary.lsn, summary.row_bytes, ordinal))
                 ordinal += 1
             lsn = span.last + 1
         return places
@@ -379,7 +381,7 @@ class SegmentReader:
         whole = True
         try:
             rows = await connection.execute_fetchall(
-                "SELECT lsn, queues FROM log WHERE lsn BETWEEN ? AND ? AND messages > 0", span
+                "SELECT lsn, queues, length(data) FROM log WHERE lsn BETWEEN ? AND ? AND messages > 0", span
             )
         except sqlite3.DatabaseError as error:
             if not is_damage(error):
@@ -387,12 +389,12 @@ class SegmentReader:
             whole = False
             rows = await self._readable(connection, span, error)
         summaries: list[Summary] = []
-        for lsn, queues in rows:
+        for lsn, queues, row_bytes in rows:
             self._decoded_bytes += ROW_OVERHEAD_BYTES + len(queues)
             if self._decoded_bytes > DECODED_AT_A_TIME:
                 await self._give_way()
             try:
-                summaries.append(summary_of(lsn, queues, self._rows.audiences))
+                summaries.append(summary_of(lsn, queues, row_bytes, self._rows.audiences))
             except (msgspec.MsgspecError, OverflowError) as error:
                 whole = False
                 self._on_damage(lsn, f"row {lsn} of {self._segment.path.name} cannot be decoded: {error}")
@@ -407,7 +409,7 @@ class SegmentReader:
         for lsn in range(span.first, span.last + 1):
             try:
                 rows += await connection.execute_fetchall(
-                    "SELECT lsn, queues FROM log WHERE lsn = ? AND messages > 0", (lsn,)
+                    "SELECT lsn, queues, length(data) FROM log WHERE lsn = ? AND messages > 0", (lsn,)
                 )
             except sqlite3.DatabaseError as damage:
                 if not is_damage(damage):
@@ -440,9 +442,9 @@ class SegmentReader:
         places = self._places
         place = places[index]
         last = place
-        size = place.bytes
+        size = place.row_bytes
         for after in places[index + 1 :]:
-            size += after.bytes
+            size += after.row_bytes
             if after.ordinal != last.ordinal + 1 or after.first >= stop or size > READ_AHEAD_BYTES:
                 break
             last = after
@@ -465,7 +467,9 @@ class SegmentReader:
             for lsn in range(span.first, span.last + 1):
                 await self._fetch(connection, LsnRange(lsn, lsn))
             return
-        for row in rows:
+        # The first row last: the page needs it now, and takes a row that is not in the cache for a damaged row. Rows of
+        # many queues can be more than the cache holds.
+        for row in reversed(list(rows)):
             self._decoded_bytes += ROW_OVERHEAD_BYTES + len(row[6]) + len(row[7])
             if self._decoded_bytes > DECODED_AT_A_TIME:
                 await self._give_way()

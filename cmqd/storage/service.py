@@ -12,6 +12,10 @@ The steps of a start, in an order that a crash or a refusal between any two leav
 - Losses in the manifest before the damaged files are put aside (``inspection.put_right``): otherwise the next start
   finds a folder that seems whole, and gives the numbers of lost rows to new rows.
 - The answer to the loop process last: the log can be read and written from then on.
+
+With an engine (redundancy) the folder is a cache (``cache``), and the recovery stream does not end with the rows of the
+folder: it goes on with the rows that the commit thread copies, and ends when this broker leads (``replication``). A
+broker that is no leader writes no row, because its loop process appends only behind the end of the stream.
 """
 
 import asyncio
@@ -21,15 +25,25 @@ import socket
 import sqlite3
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
+from msgspec import structs
+
+from cmqd.engine.errors import AccountsConflict, Fenced
+from cmqd.engine.interface import Engine, StoredAccounts
 from cmqd.log.errors import LogError, LogFailed
+from cmqd.log.values import Durability
 from cmqd.storage import ipc
+from cmqd.storage.cache import inspect_cache, take_checkpoint
 from cmqd.storage.commit_socket import CommitSocket
 from cmqd.storage.data_folder import DataFolder, Disk, boot_id
+from cmqd.storage.engines import open_engine
+from cmqd.storage.errors import LeadLost
+from cmqd.storage.following import Tail
 from cmqd.storage.inspection import inspect, put_right
 from cmqd.storage.open_log import OpenLog
 from cmqd.storage.recovery_stream import Chunk, recovery_stream
+from cmqd.storage.replication import Replication
 from cmqd.storage.settings import StorageSettings
 from cmqd.storage.standard_error import complain_of_exception
 from cmqd.storage.wal_gauge import used_bytes
@@ -44,12 +58,23 @@ WAL_PER_INDEX_BYTE = 500
 """Used bytes of a WAL for each byte of its index (32 KiB for 4,096 frames of 4 KiB)."""
 
 
-class StorageService:
-    """Serves the loop process over three sockets; see the module. Tests replace ``disk``."""
+OpenEngine: TypeAlias = Callable[[StorageSettings, Callable[[], bool]], Engine | None]
+"""Makes the engine of these settings, None without redundancy; the call ends every wait for the engine when it returns
+True."""
 
-    def __init__(self, broker_pid: int, disk: Callable[[Path, int, int], Disk] = Disk) -> None:
+
+class StorageService:
+    """Serves the loop process over three sockets; see the module. Tests replace ``disk`` and ``engine``."""
+
+    def __init__(
+        self,
+        broker_pid: int,
+        disk: Callable[[Path, int, int], Disk] = Disk,
+        engine: OpenEngine = open_engine,
+    ) -> None:
         self._broker_pid = broker_pid
         self._make_disk = disk
+        self._open_engine = engine
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Resolved when the service must end; with the error that ends the service, if there is one."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -162,6 +187,10 @@ class StorageService:
                 self._start(self.log.seal_now(request_id))
             case ipc.DescribeActive(request_id):
                 self._control.send(ipc.ActiveSegment(request_id, self.log.active_segment()))
+            case ipc.LoadAccounts(request_id):
+                self._start(self._load_accounts(request_id))
+            case ipc.StoreAccounts(request_id, expected_version, size):
+                self._start(self._store_accounts(request_id, expected_version, data[offset : offset + size]))
             case ipc.Open(settings):
                 # A task: the wait for the lock and the inspection take seconds, and the end of a socket must be seen.
                 self._start(self._open(settings))
@@ -194,10 +223,17 @@ class StorageService:
         disk = self._make_disk(folder.path, settings.ballast_bytes, settings.start_ballast_bytes)
         _make_room(folder, disk)
         boot = boot_id()
+        engine = await asyncio.to_thread(self._open_engine, settings, self._is_ending)
+        tail: Tail | None = None
         # In a thread, here and below: the loop must notice the end of a socket during minutes of reading.
-        recovered = await asyncio.to_thread(
-            inspect, folder, accept_loss=settings.accept_loss, durability=settings.durability, boot_id=boot
-        )
+        if engine is None:
+            recovered = await asyncio.to_thread(
+                inspect, folder, accept_loss=settings.accept_loss, durability=settings.durability, boot_id=boot
+            )
+        else:
+            # The rows are durable in the engine, and the segments are not synced.
+            settings = structs.replace(settings, durability=Durability.OS)
+            recovered, tail = await asyncio.to_thread(inspect_cache, folder, engine, settings.shard, boot)
         mode, kept = folder.file_mode(group_readable=settings.group_readable)
         if kept:
             recovered.find("modes_kept", kept)
@@ -205,17 +241,32 @@ class StorageService:
         # of the database, so a reader of the group could open the file and not its WAL.
         self._umask = os.umask(0o777 & ~mode)
         await asyncio.to_thread(put_right, recovered)
+        replication: Replication | None = None
+        if engine is not None:
+            await asyncio.to_thread(take_checkpoint, recovered, engine)
         catalog = recovered.catalog(settings.durability, boot)
+        if engine is not None:
+            replication = Replication(
+                engine,
+                settings.shard,
+                catalog,
+                recovered.checkpoint_lsn,
+                on_accounts=lambda accounts: self._send_accounts(0, accounts),
+            )
         log = self.log = OpenLog(
-            catalog, settings, disk, self._control, self._pages, self._commits, self._start, self._on_lost
+            catalog, settings, disk, self._control, self._pages, self._commits, self._start, self._on_lost, replication
         )
-        await log.take_up(recovered, mode)
+        await log.take_up(recovered, mode, tail)
         # A failed fsync may have dropped the pages from the cache, and a second fsync would report success: no retry.
         log.writer.failed.add_done_callback(lambda failed: self.end(failed.exception()))
-        self._start(self._send_recovery(recovery_stream(recovered, catalog)))
+        self._start(self._send_recovery(recovery_stream(recovered, catalog), recovered.last_lsn))
         self._control.send(log.opened(recovered))
 
-    async def _send_recovery(self, stream: Iterator[Chunk]) -> None:
+    def _is_ending(self) -> bool:
+        """Return whether the service ends; for the threads that wait for the engine."""
+        return self._ended.done()
+
+    async def _send_recovery(self, stream: Iterator[Chunk], last_lsn: int) -> None:
         """Send a chunk for each request of the loop."""
         while True:
             await self._chunks_wanted.acquire()
@@ -224,9 +275,37 @@ class StorageService:
                 break
             head, blobs = chunk
             self._pages.send(head, *blobs)
-        self._pages.send(ipc.RecoverEnd())
         # Not earlier: a seal or a drop would take files away that the stream still reads.
         self.log.begin_upkeep()
+        catalog, replication, epoch = self.log.catalog, self.log.replication, 0
+        if replication is not None:
+            while (copied := await replication.next_chunk()) is not None:
+                head, blobs = copied
+                self._pages.send(head, *blobs)
+                await self._chunks_wanted.acquire()
+            assert replication.taken is not None
+            last_lsn, epoch = replication.taken.last_lsn, replication.taken.epoch
+            # A crash may have come between the word of a drop and its trim.
+            self._start(replication.trim(catalog.dropped))
+        self._pages.send(ipc.RecoverEnd(last_lsn, catalog.log_id, epoch))
+
+    async def _load_accounts(self, request_id: int) -> None:
+        assert self.log.replication is not None
+        self._send_accounts(request_id, await self.log.replication.load_accounts())
+
+    def _send_accounts(self, request_id: int, accounts: StoredAccounts | None) -> None:
+        if accounts is None:
+            self._control.send(ipc.Accounts(request_id, 0))
+        else:
+            self._control.send(ipc.Accounts(request_id, accounts.version, len(accounts.data)), accounts.data)
+
+    async def _store_accounts(self, request_id: int, expected_version: int, data: bytes) -> None:
+        assert self.log.replication is not None
+        try:
+            version = await self.log.replication.store_accounts(data, expected_version)
+            self._control.send(ipc.Accounts(request_id, version))
+        except AccountsConflict as conflict:
+            self._control.send(ipc.Accounts(request_id, conflict.version, is_conflict=True))
 
     async def _close(self, last_lsn: int) -> None:
         # The folder is free before the answer: the next broker may start as soon as this broker has ended.
@@ -255,6 +334,8 @@ def _make_room(folder: DataFolder, disk: Disk) -> None:
 def _last_frame(error: Exception) -> ipc.Failed:
     """Return the frame that tells the loop process about an error. ``LogError`` first: its text is for the operator."""
     match error:
+        case Fenced():
+            return ipc.Failed(LeadLost.__name__, str(error))
         case LogError():
             return ipc.Failed(type(error).__name__, str(error))
         case NewerFormatError():

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from cmqd.log.values import Durability
+from cmqd.log.values import Durability, Redundancy
 
 if TYPE_CHECKING:
     from cmqd.settings import Settings
@@ -28,6 +28,12 @@ class StorageSettings(msgspec.Struct, frozen=True, kw_only=True):
     min_free_bytes: int
     hold_retired: bool
     """Hold a retired segment before its seal, because the segment may be dropped soon. False if history is kept."""
+
+    redundancy: Redundancy = Redundancy.NONE
+    engine_url: str = ""
+    """Servers of the engine, with ``redundancy``."""
+    shard: int = 0
+    """Number of the log in the engine."""
 
     lock_wait_ms: int = 10_000
     """Longest wait of a start for the previous broker to release the folder."""
@@ -57,4 +63,7 @@ class StorageSettings(msgspec.Struct, frozen=True, kw_only=True):
             group_readable=settings.group_readable,
             min_free_bytes=settings.min_free_bytes,
             hold_retired=not settings.keep_history_ms,
+            redundancy=settings.redundancy,
+            engine_url=settings.engine_url,
+            shard=settings.shard,
         )

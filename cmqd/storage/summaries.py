@@ -17,7 +17,7 @@ BLOCK_ROWS = 64
 """Rows that are searched, kept and forgotten together."""
 CAPACITY_BYTES = 4 * 1024 * 1024
 SUMMARY_OVERHEAD_BYTES = 250
-"""Estimated memory of a summary, and of a block, beside 24 bytes per queue."""
+"""Estimated memory of a summary, and of a block, beside 16 bytes per queue."""
 
 
 class Summary(NamedTuple):
@@ -26,29 +26,30 @@ class Summary(NamedTuple):
     lsn: int
     audience: Audience
     numbers: "array[int]"
-    """The first positions of all its queues, then the stop positions, then the bytes."""
+    """The first positions of all its queues, then the stop positions."""
+    row_bytes: int
+    """Bytes of all bodies in the row."""
     cost: int
     """Estimated memory of the summary."""
 
-    def of(self, queue_id: int) -> tuple[int, int, int] | None:
-        """Return (first position, stop position, bytes) of a queue or topic, None if the row has no message of it."""
+    def of(self, queue_id: int) -> tuple[int, int] | None:
+        """Return (first position, stop position) of a queue or topic, None if the row has no message of it."""
         index = self.audience.places.get(queue_id)
         if index is None:
             return None
-        count = len(self.numbers) // 3
-        return self.numbers[index], self.numbers[index + count], self.numbers[index + 2 * count]
+        return self.numbers[index], self.numbers[index + len(self.numbers) // 2]
 
 
-def summary_of(lsn: int, queues: bytes, audiences: Audiences) -> Summary:
+def summary_of(lsn: int, queues: bytes, row_bytes: int, audiences: Audiences) -> Summary:
     """Decode the column of a row. Raises msgspec.MsgspecError."""
     entries = decode_queues(queues)
     if not entries:
-        return Summary(lsn, audiences.of(()), array("Q"), SUMMARY_OVERHEAD_BYTES)
-    queue_ids, firsts, stops, sizes = zip(*entries, strict=True)
+        return Summary(lsn, audiences.of(()), array("Q"), row_bytes, SUMMARY_OVERHEAD_BYTES)
+    queue_ids, firsts, stops, _ = zip(*entries, strict=True)
     made_bytes = audiences.made_bytes
     audience = audiences.of(queue_ids)
-    cost = SUMMARY_OVERHEAD_BYTES + 24 * len(entries) + audiences.made_bytes - made_bytes
-    return Summary(lsn, audience, array("Q", firsts + stops + sizes), cost)
+    cost = SUMMARY_OVERHEAD_BYTES + 16 * len(entries) + audiences.made_bytes - made_bytes
+    return Summary(lsn, audience, array("Q", firsts + stops), row_bytes, cost)
 
 
 class Block(NamedTuple):

@@ -35,6 +35,8 @@ from cmqd_segment.manifest import SegmentState, sync_folder
 
 CHUNK_BYTES: Final = 1024 * 1024
 """Zeros between two fsyncs: more would hold up the commits on the same disk."""
+_BLOCK: Final = bytes(64 * 1024)
+"""Zeros of which a chunk is made. A chunk in one piece would stay in the heap for the life of the process."""
 LEAST_COMMITS: Final = 64
 """Commits into the active segment before its successor is filled: idle brokers and short tests fill nothing."""
 SMALL_COMMIT_BYTES: Final = 32 * 1024
@@ -132,7 +134,6 @@ def fill(wal: str, size: int, is_stopped: Callable[[], bool] = lambda: False) ->
     overwritten nor cut off. Raises OSError for other failures: after a failed fsync the zeros may be gone although a
     second fsync succeeds.
     """
-    zeros = bytes(CHUNK_BYTES)
     frames = used_bytes(wal)
     size = max(size, frames)
     descriptor = os.open(wal, os.O_WRONLY | os.O_CLOEXEC)
@@ -143,7 +144,7 @@ def fill(wal: str, size: int, is_stopped: Callable[[], bool] = lambda: False) ->
             end = size
         while end < size and not is_stopped():
             # One chunk begins at the end of the file, so that no byte of the file stays unwritten.
-            end += os.pwrite(descriptor, zeros[: size - end], end)
+            end += os.pwritev(descriptor, _zeros(min(CHUNK_BYTES, size - end)), end)
             os.fdatasync(descriptor)
         os.fsync(descriptor)
     except OSError as error:
@@ -156,3 +157,9 @@ def fill(wal: str, size: int, is_stopped: Callable[[], bool] = lambda: False) ->
     finally:
         os.close(descriptor)
     return end if end > frames else 0
+
+
+def _zeros(size: int) -> list[bytes]:
+    """Return zeros of this size, in pieces for a single write."""
+    blocks, rest = divmod(size, len(_BLOCK))
+    return [_BLOCK] * blocks + [_BLOCK[:rest]] * bool(rest)

@@ -8,6 +8,11 @@ A batch is reported durable after SQLite's fsync has returned, never before. On 
 retried, in the next segment if sealing this segment gives its WAL back. Any other error goes to the caller, and the
 process must end: a failed fsync may have discarded the pages, and a second fsync would succeed without them.
 
+With an engine (redundancy) a batch is durable once the engine has it: the batch goes to the engine first, and then
+into the active segment, which is a cache and not synced. A row in the segment that the engine lacks would be a row that
+never was. Before its first batch the commit thread follows the log of the engine until this broker leads
+(``following``).
+
 One batch at a time, because a crash can then tear at most one commit. ``walcheck`` depends on that: a second commit
 frame beyond the valid frames is damage.
 
@@ -21,8 +26,10 @@ import asyncio
 import sqlite3
 from collections.abc import Callable, Sequence
 from threading import Condition, Lock, Thread
-from time import monotonic
+from time import monotonic, perf_counter
 
+from cmqd.engine.errors import EngineUnavailable
+from cmqd.engine.interface import Engine
 from cmqd.storage.commit_socket import CommitSocket
 from cmqd.storage.disk_space import ROW_BYTES, Space
 from cmqd.storage.durable_lsn import DurableLsn
@@ -54,6 +61,7 @@ class Writer:
         on_grown: Callable[[], None],
         on_retired: Callable[[WritableSegment], None],
         on_lost: Callable[[], None],
+        engine: Engine | None = None,
     ) -> None:
         """Take the parts; ``start`` begins.
 
@@ -67,6 +75,7 @@ class Writer:
             on_grown: called in the loop when the WAL has grown by ``space.measure_after_bytes``.
             on_retired: called in the loop with each segment that is no longer active.
             on_lost: called in the loop when the loop process has ended its side of the socket.
+            engine: makes rows durable; None = the segments do.
         """
         self.active = active
         self.prepared: WritableSegment | None = None
@@ -78,6 +87,9 @@ class Writer:
         self._on_grown = on_grown
         self._on_retired = on_retired
         self._on_lost = on_lost
+        self._engine = engine
+        self._first: Callable[[], bool] | None = None
+        """See ``start``."""
         self._loop = asyncio.get_running_loop()
         # A daemon, because the process exits without waiting for threads (see ``service.main``).
         self._thread = Thread(target=self._work, name="commits", daemon=True)
@@ -110,8 +122,14 @@ class Writer:
         self.failed: asyncio.Future[None] = self._loop.create_future()
         """Gets the error after which no commit may follow."""
 
-    def start(self) -> None:
-        """Start the commit thread."""
+    @property
+    def is_stopping(self) -> bool:
+        """True once ``stop`` was called. For any thread."""
+        return self._stopping
+
+    def start(self, first: Callable[[], bool] | None = None) -> None:
+        """Start the commit thread. ``first`` runs in the thread before the first batch; False ends the thread."""
+        self._first = first
         self._ended = self._loop.create_future()
         self._thread.start()
 
@@ -242,20 +260,56 @@ class Writer:
         """Commit batches until the loop process ends, the writer stops or a commit fails."""
         failure = None
         try:
-            while (rows := self._commits.receive()) is not None:
-                fsync_us = self.make_durable(rows)
-                if fsync_us is None:
-                    break
-                self._report(rows[-1].lsn, fsync_us)
-                # Views of the buffer of the socket, which the next batch overwrites.
-                del rows
+            if self._engine is None:
+                self._commit_batches()
+            elif self._first is None or self._first():
+                self._replicate_batches(self._engine)
+        except EngineUnavailable:
+            # The writer stops, and an engine that does not answer is not waited for, as a full disk is not.
+            pass
         except BaseException as error:
             failure = error
         self._loop.call_soon_threadsafe(self._on_end, failure)
 
+    def _commit_batches(self) -> None:
+        while (rows := self._commits.receive()) is not None:
+            fsync_us = self.make_durable(rows)
+            if fsync_us is None:
+                break
+            self._report(rows[-1].lsn, fsync_us)
+            # Views of the buffer of the socket, which the next batch overwrites.
+            del rows
+
+    def _replicate_batches(self, engine: Engine) -> None:
+        while (rows := self._commits.receive()) is not None:
+            begun_s = perf_counter()
+            if rows:
+                # The engine first: see the module.
+                engine.append(rows)
+                if self.make_durable(rows) is None:
+                    break
+                self._report(rows[-1].lsn, int((perf_counter() - begun_s) * 1_000_000))
+            else:
+                # An empty batch asks for a proof that this broker still leads, as each batch with rows is one.
+                engine.prove()
+                self._commits.answer(self._durable.value, int((perf_counter() - begun_s) * 1_000_000))
+            del rows
+
+    def keep(self, rows: Sequence[LogRow]) -> bool:
+        """Write rows that the engine has into the active segment, unanswered; False if the writer stops before."""
+        if self.make_durable(rows) is None:
+            return False
+        self._report(rows[-1].lsn, None)
+        return True
+
+    def pause(self, seconds: float) -> bool:
+        """Wait, in the commit thread; False if the writer stops before."""
+        with self._changed:
+            return not self._changed.wait_for(lambda: self._stopping, seconds)
+
     def make_durable(self, rows: Sequence[LogRow]) -> int | None:
-        """Make a batch durable, and count its rows; return the time of its transaction in us, None if the writer stops
-        before.
+        """Make a batch durable, or with an engine copy it into the cache, and count its rows; return the time of its
+        transaction in us, None if the writer stops before.
 
         The only step between a batch and its answer that may take seconds. The loop process times the batch
         (``cmqd.server.storage_watch``); nothing here does.
@@ -300,14 +354,16 @@ class Writer:
             if not self._stopping and self._retired is None:
                 self._changed.wait(seconds)
 
-    def _report(self, lsn: int, fsync_us: int) -> None:
-        """Answer a batch, wake the loop if it waits for the batch, and switch segments if this segment is full.
+    def _report(self, lsn: int, fsync_us: int | None) -> None:
+        """Answer a batch (None: a copy, without an answer), wake the loop if it waits for the batch, and switch
+        segments if this segment is full.
 
         The answer comes first, because replies wait for it; the switch comes before the next batch, which goes to the
         next segment.
         """
         self._durable.raise_to(lsn)
-        self._commits.answer(lsn, fsync_us)
+        if fsync_us is not None:
+            self._commits.answer(lsn, fsync_us)
         self._durable.tell()
         estimated = self._estimated
         # Against the bound as of now: the loop lowers it when another program fills the disk.

@@ -7,10 +7,12 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 import tomllib
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -53,6 +55,8 @@ class BrokerProcess:
         self._environment = _plain_environment() if environment is None else dict(environment)
         self._process: subprocess.Popen[bytes] | None = None
         self._storage_pid = 0
+        self._reservation: weakref.finalize[..., Self] | None = None
+        """Gives up the port when called, or at the end of this object."""
 
     @property
     def context_file(self) -> Path:
@@ -78,12 +82,15 @@ class BrokerProcess:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if self._process is None:
-            return
-        if kind is None:
-            self.stop()
-        else:
-            self.kill()  # a time limit of the test ends one wait, not a second one
+        try:
+            if self._process is None:
+                return
+            if kind is None:
+                self.stop()
+            else:
+                self.kill()  # a time limit of the test ends one wait, not a second one
+        finally:
+            self._give_up_port()
 
     def start(self) -> None:
         """Start the broker, again on the same port, and wait until it listens.
@@ -94,6 +101,8 @@ class BrokerProcess:
         """
         if self._process is not None:
             raise RuntimeError("the broker is already running")
+        if self._reservation is None and sys.platform == "linux":
+            self._reserve_port()
         ready = self.folder / "ready"
         ready.unlink(missing_ok=True)
         command = [sys.executable, "-m", "cmqd", "serve", "--data", str(self.folder / "data")]
@@ -130,6 +139,22 @@ class BrokerProcess:
             return process.wait()
         finally:
             process.kill()
+
+    def _reserve_port(self) -> None:
+        """Bind the port beside the broker, without listening: no other program gets the port while the broker is down.
+
+        Two sockets with SO_REUSEADDR can have one port on Linux, as long as only one of them listens.
+        """
+        with socket.socket() as reserved:
+            reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            reserved.bind(("127.0.0.1", self.port))
+            self.port = reserved.getsockname()[1]
+            self._reservation = weakref.finalize(self, os.close, reserved.detach())
+
+    def _give_up_port(self) -> None:
+        if self._reservation is not None:
+            self._reservation()
+            self._reservation = None
 
     def _take_process(self) -> "subprocess.Popen[bytes]":
         process, self._process = self._process, None

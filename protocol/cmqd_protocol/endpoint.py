@@ -191,7 +191,9 @@ class Endpoint(Generic[EventT]):
         """Tell the peer why the connection ends. A client has no frame for that and just closes."""
 
     def _ended(self, reply: Error, *, by_peer: bool) -> None:
-        self.ended = ConnectionEnded(reply.code, reply.name, reply.text, by_peer, reply.retryable, reply.retry_after_ms)
+        self.ended = ConnectionEnded(
+            reply.code, reply.name, reply.text, by_peer, reply.retryable, reply.retry_after_ms, reply.details
+        )
         self._events.append(self.ended)
         self._outstanding.clear()
 

@@ -37,6 +37,7 @@ class ErrorCode(IntEnum):
     TIME_NOT_REWINDABLE = 306
     REDRIVE_RUNNING = 307
     NOT_TRANSACTIONAL = 308
+    OTHER_SHARD = 309
     NO_DEAD_LETTER_QUEUE = 310
     DEAD_LETTERS_NOT_TAKEN = 311
     # messages
@@ -83,6 +84,8 @@ class ErrorCode(IntEnum):
     TOO_MANY_REQUESTS = 604
     INTERNAL_ERROR = 605
     MESSAGES_DAMAGED = 606
+    STANDBY = 607
+    MOVED = 608
 
     @property
     def wire_name(self) -> str:
@@ -103,6 +106,8 @@ RETRYABLE = frozenset(
         ErrorCode.BUSY,
         ErrorCode.DISK_NEARLY_FULL,
         ErrorCode.SHUTTING_DOWN,
+        ErrorCode.STANDBY,
+        ErrorCode.MOVED,
         ErrorCode.TOO_MANY_REQUESTS,
         ErrorCode.TOO_MANY_CONNECTIONS,
     }

@@ -1,5 +1,8 @@
 """Events of a connection, besides messages. The connection makes the events; shells read the fields."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from msgspec import Struct
 
 from cmqd_protocol.errors import RemoteProtocolError
@@ -49,6 +52,8 @@ class ConnectionEnded(Struct, frozen=True, gc=False):
     """True if the peer ended the connection with an Error frame or its preamble, False if this side ended it."""
     retryable: bool = False
     retry_after_ms: int | None = None
+    details: Mapping[str, Any] | None = None
+    """Details of the Error frame."""
 
     def exception(self) -> RemoteProtocolError:
         """Return the event as an exception, for shells that raise."""

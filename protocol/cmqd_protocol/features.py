@@ -19,6 +19,8 @@ from cmqd_protocol.messages import PublishMessages, ReceiveMessages, RewindQueue
 
 MAX_WAITING_REQUESTS_FACT: Final = "max_waiting_requests"
 FEATURES_FACT: Final = "features"
+SHARD_FACT: Final = "shard"
+EPOCH_FACT: Final = "epoch"
 
 
 class Feature(StrEnum):
@@ -49,6 +51,10 @@ class ServerFacts(Struct, frozen=True):
     """Requests of one connection that may wait for their replies; None if the server did not say."""
     features: frozenset[str] = frozenset()
     """Words of the server, including words that this version does not know."""
+    shard: int = 0
+    """Shard of the server's log; 0 also if the server did not say."""
+    epoch: int = 0
+    """Epoch of the server's leadership; 0 = the server is alone, or did not say."""
 
     @classmethod
     def from_wire(cls, facts: Mapping[str, Any]) -> "ServerFacts":
@@ -60,7 +66,13 @@ class ServerFacts(Struct, frozen=True):
             frozenset(word for word in cast("list[Any]", words) if isinstance(word, str))
             if isinstance(words, list)
             else frozenset(),
+            _count(facts.get(SHARD_FACT)),
+            _count(facts.get(EPOCH_FACT)),
         )
+
+
+def _count(value: Any) -> int:
+    return value if type(value) is int and value >= 0 else 0
 
 
 class FeatureNotNamed(LocalProtocolError):

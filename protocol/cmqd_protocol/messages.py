@@ -1012,6 +1012,13 @@ class SealSegments(Request, frozen=True, tag=145):
     """Seal the segment of the log that is being written, for readers of the log. Answered ``SegmentsSealed``."""
 
 
+class Locate(Request, frozen=True, tag=146):
+    """Find the server of a queue or topic. Answered ``Located``."""
+
+    name: str
+    is_topic: bool = False
+
+
 class GetMetrics(Request, frozen=True, tag=147):
     """Read the totals of the account (``admin``: of all accounts, and the figures of the server). Answered
     ``Metrics``.
@@ -1110,6 +1117,16 @@ class ServerStatus(Reply, frozen=True, tag=201):
     """Status values by name: version, durability, uptime, counts, storage figures."""
 
     status: dict[str, Any]
+
+
+class Located(Reply, frozen=True, tag=214):
+    """The server of a queue or topic."""
+
+    addresses: list[str]
+    """``host:port``, in the order in which a client tries them."""
+    shard: int
+    epoch: int
+    """Epoch of the server's leadership; 0 = the server is alone and has no epochs."""
 
 
 class SegmentsSealed(Reply, frozen=True, tag=213):

@@ -1,6 +1,6 @@
 """Server side of a connection without I/O: bytes in, events out; replies in, bytes out. ``endpoint`` has the usage."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeAlias
 
 from msgspec import structs
@@ -10,8 +10,10 @@ from cmqd_protocol.endpoint import Endpoint
 from cmqd_protocol.errors import ErrorCode, LocalProtocolError
 from cmqd_protocol.events import Authenticated, ConnectionEnded, RequestRefused
 from cmqd_protocol.features import (
+    EPOCH_FACT,
     FEATURES_FACT,
     MAX_WAITING_REQUESTS_FACT,
+    SHARD_FACT,
 )
 from cmqd_protocol.frames import encode_preamble, header, length_at
 from cmqd_protocol.handshake import (
@@ -73,6 +75,39 @@ def _not_outstanding(request_id: int) -> LocalProtocolError:
     return LocalProtocolError(f"request {request_id} does not wait for a reply")
 
 
+class _Handshake:
+    """What a server connection knows only until it is open: an idle connection would keep 700 bytes of no use."""
+
+    __slots__ = (
+        "bytes_left",
+        "client_preamble",
+        "count_refusal",
+        "facts",
+        "find_key",
+        "hello",
+        "offered_secret_id",
+        "server_preamble",
+    )
+
+    def __init__(
+        self,
+        hello: ServerHello,
+        facts: dict[str, Any],
+        find_key: Callable[[str], AccessKey | None],
+        count_refusal: Callable[[str], str | None],
+    ) -> None:
+        self.hello = hello
+        self.facts = facts
+        """Facts of the welcome."""
+        self.find_key = find_key
+        self.count_refusal = count_refusal
+        self.bytes_left = HANDSHAKE_BYTES
+        """Bytes of the client that are still examined before the proof."""
+        self.client_preamble = b""
+        self.server_preamble = b""
+        self.offered_secret_id = ""
+
+
 class ServerConnection(Endpoint[Authenticated | Request | Cancel | RequestRefused]):
     """Server side of a connection.
 
@@ -84,16 +119,9 @@ class ServerConnection(Endpoint[Authenticated | Request | Cancel | RequestRefuse
     """
 
     __slots__ = (
-        "_client_preamble",
         "_connection_id",
-        "_count_refusal",
-        "_facts",
-        "_find_key",
-        "_handshake_bytes_left",
-        "_hello",
+        "_handshake",
         "_max_outstanding",
-        "_server_preamble",
-        "offered_secret_id",
     )
     role = Role.SERVER
 
@@ -112,6 +140,8 @@ class ServerConnection(Endpoint[Authenticated | Request | Cancel | RequestRefuse
         count_refusal: Callable[[str], str | None] = lambda _account: None,
         max_outstanding: int = DEFAULT_MAX_WAITING_REQUESTS,
         features: Iterable[str] = (),
+        shard: int = 0,
+        epoch: int = 0,
     ) -> None:
         """Start the handshake of an accepted connection.
 
@@ -125,6 +155,8 @@ class ServerConnection(Endpoint[Authenticated | Request | Cancel | RequestRefuse
             max_outstanding: limit of requests without a reply; requests above the limit are refused. The welcome
                 announces the limit.
             features: words of ``features.Feature`` that the shell acts on. The welcome names the words.
+            shard: shard of the server's log, for the welcome.
+            epoch: epoch of the server's leadership, for the welcome; 0 = the server is alone.
         """
         if len(nonce) != NONCE_BYTES:
             raise LocalProtocolError(f"a nonce has {NONCE_BYTES} bytes, not {len(nonce)}")
@@ -134,22 +166,29 @@ class ServerConnection(Endpoint[Authenticated | Request | Cancel | RequestRefuse
             timeout_ms=authentication_timeout_ms,
             now_ms=now_ms,
         )
-        self._find_key = find_key
         self._connection_id = connection_id
         self._max_outstanding = max_outstanding
-        self._count_refusal = count_refusal
-        self._facts = {MAX_WAITING_REQUESTS_FACT: max_outstanding, FEATURES_FACT: list(features)}
-        self._handshake_bytes_left = HANDSHAKE_BYTES
-        self._hello = ServerHello(product, region, nonce, max_frame_bytes, heartbeat_ms)
-        self._client_preamble = b""
-        self._server_preamble = b""
-        self.offered_secret_id = ""
-        """Secret id in the client's hello, proven or not; for logs."""
+        facts: dict[str, Any] = {MAX_WAITING_REQUESTS_FACT: max_outstanding, FEATURES_FACT: list(features)}
+        if shard or epoch:
+            # The welcome of a server that is alone has no byte more than before these facts.
+            facts |= {SHARD_FACT: shard, EPOCH_FACT: epoch}
+        self._handshake: _Handshake | None = _Handshake(
+            ServerHello(product, region, nonce, max_frame_bytes, heartbeat_ms),
+            facts,
+            find_key,
+            count_refusal,
+        )
+        """None once the connection has opened."""
 
     @property
     def connection_id(self) -> int:
         """Number of the connection, as in the welcome."""
         return self._connection_id
+
+    @property
+    def offered_secret_id(self) -> str:
+        """Secret id in the hello of a client that has not proven it, for logs; else empty."""
+        return "" if self._handshake is None else self._handshake.offered_secret_id
 
     def receive_data(self, data: bytes, now_ms: int) -> None:
         """Process the bytes of a read. Take ``events()`` and write ``data_to_send()`` afterwards."""
@@ -284,10 +323,17 @@ class ServerConnection(Endpoint[Authenticated | Request | Cancel | RequestRefuse
         details = {"value": size, "limit": self._max_frame_bytes}
         return _encode(error(request_id, ErrorCode.REPLY_TOO_LARGE, text, details=details))
 
-    def end(self, code: ErrorCode, text: str, *, retry_after_ms: int | None = None) -> None:
+    def end(
+        self,
+        code: ErrorCode,
+        text: str,
+        *,
+        retry_after_ms: int | None = None,
+        details: Mapping[str, Any] | None = None,
+    ) -> None:
         """End the connection with an Error frame behind the queued output. No effect on a connection that is ending."""
         if not self.is_ending:
-            self._end(code, text, retry_after_ms=retry_after_ms)
+            self._end(code, text, retry_after_ms=retry_after_ms, details=details)
 
     # -------------------------------------------------------------- requests
 
@@ -345,20 +391,21 @@ class ServerConnection(Endpoint[Authenticated | Request | Cancel | RequestRefuse
     # -------------------------------------------------------------- handshake
 
     def _receive_handshake(self, data: bytes, now_ms: int) -> None:
-        if self.is_ending:
+        handshake = self._handshake
+        if self.is_ending or handshake is None:
             return
         self._last_read_ms = now_ms
         # The bound covers the bytes examined before the proof; bytes behind the hello are examined only after it.
-        allowed = self._handshake_bytes_left
-        self._handshake_bytes_left = max(0, allowed - len(data))
+        allowed = handshake.bytes_left
+        handshake.bytes_left = max(0, allowed - len(data))
         self._reader.feed(data[:allowed])
         if self._state is State.PREAMBLE:
-            self._answer_preamble()
+            self._answer_preamble(handshake)
         if self._state is State.HELLO:
             payload = self._reader.next_frame()
             if payload is not None:
-                self._answer_hello(payload)
-            elif self._check_length() and not self._handshake_bytes_left:
+                self._answer_hello(handshake, payload)
+            elif self._check_length() and not handshake.bytes_left:
                 self._end(
                     ErrorCode.FRAME_TOO_LARGE,
                     f"the hello is longer than {HANDSHAKE_BYTES} bytes, the limit",
@@ -368,7 +415,7 @@ class ServerConnection(Endpoint[Authenticated | Request | Cancel | RequestRefuse
             # A client may send its first requests directly behind its hello, without waiting for the welcome.
             self.receive_data(data[allowed:], now_ms)
 
-    def _answer_preamble(self) -> None:
+    def _answer_preamble(self, handshake: _Handshake) -> None:
         offered = self._read_preamble()
         if offered is None:
             return
@@ -378,44 +425,45 @@ class ServerConnection(Endpoint[Authenticated | Request | Cancel | RequestRefuse
             text = f"the client speaks versions {lowest} to {highest}, this server {OLDEST_VERSION} to {VERSION}"
             self._end(ErrorCode.UNSUPPORTED_VERSION, text)
             return
-        self._client_preamble = encode_preamble(highest, lowest)
-        self._server_preamble = encode_preamble(version, 0)
-        self._out.append(self._server_preamble)
+        handshake.client_preamble = encode_preamble(highest, lowest)
+        handshake.server_preamble = encode_preamble(version, 0)
+        self._out.append(handshake.server_preamble)
         self._step(Step.PREAMBLE_ACCEPTED)
-        self._queue(self._hello)
+        self._queue(handshake.hello)
 
-    def _answer_hello(self, payload: bytes) -> None:
+    def _answer_hello(self, handshake: _Handshake, payload: bytes) -> None:
         try:
             hello = client_hello_decoder.decode(payload)
         except DECODE_ERRORS as problem:
             self._malformed(problem)
             return
-        self.offered_secret_id = hello.secret_id
-        key = self._find_key(hello.secret_id)
-        said = transcript(self._client_preamble, self._server_preamble, self._hello, hello)
+        handshake.offered_secret_id = hello.secret_id
+        key = handshake.find_key(hello.secret_id)
+        said = transcript(handshake.client_preamble, handshake.server_preamble, handshake.hello, hello)
         # An unknown id costs the same time and gets the same error as a known id: ids cannot be probed.
         proven = same(hello.proof, client_proof((key or NO_KEY).secret_key, said))
-        if key is None or not proven or hello.nonce == self._hello.nonce:
+        if key is None or not proven or hello.nonce == handshake.hello.nonce:
             self._end(ErrorCode.AUTHENTICATION_FAILED, "unknown access key or wrong proof")
             return
-        if hello.region is not None and hello.region != self._hello.region:
-            text = f"this server serves region {self._hello.region!r}, not {hello.region!r}"
+        if hello.region is not None and hello.region != handshake.hello.region:
+            text = f"this server serves region {handshake.hello.region!r}, not {hello.region!r}"
             self._end(ErrorCode.WRONG_REGION, text)
             return
-        refusal = self._count_refusal(key.account)
+        refusal = handshake.count_refusal(key.account)
         if refusal is not None:
             # Refused before the welcome, because a welcomed client could send requests and not learn their outcome.
             self._end(ErrorCode.TOO_MANY_CONNECTIONS, refusal, retry_after_ms=CONNECTION_RETRY_MS)
             return
-        self._welcome(key, hello, said)
+        self._welcome(handshake, key, hello, said)
 
-    def _welcome(self, key: AccessKey, hello: ClientHello, said: bytes) -> None:
+    def _welcome(self, handshake: _Handshake, key: AccessKey, hello: ClientHello, said: bytes) -> None:
         max_frame_bytes = tune_max_frame_bytes(self._max_frame_bytes, hello.max_frame_bytes)
         heartbeat_ms = tune_heartbeat_ms(self._heartbeat_ms, hello.heartbeat_ms)
         unproven = Welcome(b"", key.account, max_frame_bytes, heartbeat_ms, self._connection_id)
         proof = server_proof(key.secret_key, said, unproven)
         self._open(max_frame_bytes, heartbeat_ms)
-        self._queue(structs.replace(unproven, proof=proof, facts=self._facts))
+        self._handshake = None
+        self._queue(structs.replace(unproven, proof=proof, facts=handshake.facts))
         self._events.append(Authenticated(key.account, hello.secret_id, hello.product))
 
     def _queue_last(self, reply: Error) -> None:

@@ -20,6 +20,10 @@ from cmqd_segment.newer import NewerFormatError
 MANIFEST_FORMAT = 2
 """Version of the whole folder. A broker that opens a folder of a lower format writes the manifest with this number
 before any other file, so that no older version meets data it cannot read under a number it knows."""
+CACHE_FORMAT = 3
+"""The format of a folder that is a cache of an engine (``Manifest.cache_of``); otherwise the same as
+``MANIFEST_FORMAT``. A version that does not know the mark would take the cache, which is neither synced nor complete,
+for the only copy of the log, and write to it: the number makes such a version refuse the folder."""
 MANIFEST_NAME = "manifest"
 SEGMENTS = "segments"
 CHECKPOINTS = "checkpoints"
@@ -121,6 +125,17 @@ class StartEntry(msgspec.Struct, frozen=True, array_like=True):
     """The first row of this start. The rows of the previous start end below it."""
 
 
+class CacheOf(msgspec.Struct, frozen=True):
+    """The log of which a folder is a cache: the engine has the rows, the folder has unsynced copies."""
+
+    log_id: str
+    """Identity of the log, as the engine keeps it."""
+    shard: int
+
+    def __str__(self) -> str:
+        return f"log {self.log_id}, shard {self.shard}"
+
+
 class Manifest(msgspec.Struct, frozen=True):
     """The files of a data folder, with their states; see the module."""
 
@@ -148,6 +163,8 @@ class Manifest(msgspec.Struct, frozen=True):
     """Of all ids in ``sources`` of the segments, ascending; at most ``MAX_NAMES``."""
     starts: list[StartEntry] = []
     """Ascending by LSN, the newest at the end; at most ``MAX_STARTS``."""
+    cache_of: CacheOf | None = None
+    """Set in a folder of ``CACHE_FORMAT``, and in no other."""
 
 
 MAX_STARTS = 1_000
@@ -197,14 +214,17 @@ def read_manifest(folder: Path) -> Manifest:
     try:
         envelope = msgspec.json.decode(text, type=_Envelope)
         version = envelope.format
-        has_checksum = bool(envelope.checksum) or 1 < version <= MANIFEST_FORMAT
+        has_checksum = bool(envelope.checksum) or 1 < version <= CACHE_FORMAT
         if has_checksum and envelope.checksum != _checksum(text[: text.rfind(b",")]):
             raise ManifestError("the manifest cannot be read: its checksum is wrong")
-        if version > MANIFEST_FORMAT:
-            raise NewerFormatError(f"the data folder has format {version}; this version knows up to {MANIFEST_FORMAT}")
-        return msgspec.json.decode(text, type=Manifest)
+        if version > CACHE_FORMAT:
+            raise NewerFormatError(f"the data folder has format {version}; this version knows up to {CACHE_FORMAT}")
+        manifest = msgspec.json.decode(text, type=Manifest)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise ManifestError(f"the manifest cannot be read: {error}") from error
+    if (version == CACHE_FORMAT) != (manifest.cache_of is not None):
+        raise ManifestError("the manifest cannot be read: format and mark of a cache do not agree")
+    return manifest
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:

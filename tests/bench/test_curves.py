@@ -124,6 +124,7 @@ def test_every_curve_runs_for_a_moment_and_writes_its_rows(tmp_path: Path):
     assert done.returncode == 0, done.stderr
     file = results.read(output)
     assert json.loads(done.stdout)["kind"] == file.kind == "curves"
+    assert file.gaps == []
     steps = [(row.scenario, row.x) for row in file.rows]
     assert steps == [(name, step) for name, curve in CURVES.items() for step in curve.quick_steps]
     assert all(row.rate > 0 and row.rss_mib for row in file.rows)

@@ -97,7 +97,7 @@ async def test_a_cycle_sends_receives_and_deletes_in_turn_also_over_connections_
         def make(server: HttpServer) -> JsonRequests:
             return JsonRequests(server, "orders", "id", "secret", 20)
 
-        async with asyncio.timeout(10), cycling([server], 1, make, counts, failures.append):
+        async with cycling([server], 1, make, counts, failures.append):
             # The tenth request shows that the answer to the ninth was read.
             requested = [(await paths.get()).rpartition(b"/")[2] for _ in range(10)]
 
@@ -113,7 +113,7 @@ async def test_a_refusal_by_status_ends_the_load():
         def make(server: HttpServer) -> JsonRequests:
             return JsonRequests(server, "orders", "id", "secret", 20)
 
-        async with asyncio.timeout(10), cycling([server], 1, make, Counts(), failures.put_nowait):
+        async with cycling([server], 1, make, Counts(), failures.put_nowait):
             assert "404 Not Found" in str(await failures.get())
 
 

@@ -19,7 +19,9 @@ from kombu.exceptions import ChannelError
 from kombu.messaging import Consumer, Producer
 
 import cmqd_kombu
+from cmqd_client.address import parse_address
 from support.running_broker import RunningBroker
+from support.silent_port import reserve_port
 
 pytestmark = pytest.mark.system
 
@@ -195,6 +197,31 @@ def test_a_url_without_key_or_with_a_path_is_refused(broker: RunningBroker) -> N
         Connection("cmq://localhost").connect()
     with pytest.raises(ValueError, match="queue_prefix"):
         Connection(f"{broker.url}/shop").connect()
+
+
+def test_a_url_can_name_several_hosts(broker: RunningBroker) -> None:
+    with reserve_port() as refusing:
+        url = broker.url.replace("@", f"@127.0.0.1:{refusing.getsockname()[1]},")
+        with Connection(url) as connection, connection.clone() as other:
+            queue = Queue("jobs")(connection)
+            queue.declare()
+            _publish(other, "one", routing_key="jobs")
+            assert _received(connection, queue, 1) == ["one"]
+
+            shown = connection.as_uri()
+            assert connection.as_uri(include_password=True) == url
+    assert shown.split("@")[1] == url.split("@")[1]
+    assert shown.split("@")[0].endswith(":**")
+
+
+def test_a_connection_can_be_given_in_parts(broker: RunningBroker) -> None:
+    address = parse_address(broker.url)
+    key: dict[str, Any] = {"userid": address.secret_id, "password": address.secret_key}
+    with Connection(address.host, transport="cmq", port=address.port, **key) as connection:
+        connection.connect()
+        assert connection.as_uri(include_password=True) == broker.url
+    with Connection(f"cmq://{address.host}:{address.port}", **key) as connection:
+        connection.connect()
 
 
 def test_the_celery_example(broker: RunningBroker) -> None:

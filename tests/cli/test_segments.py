@@ -11,7 +11,7 @@ from cmq_cli.exitcodes import ExitCode
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_segment import scan
-from cmqd_segment.manifest import MANIFEST_FORMAT, Manifest, SegmentState, read_manifest, write_manifest
+from cmqd_segment.manifest import CACHE_FORMAT, Manifest, SegmentState, read_manifest, write_manifest
 from support.cmq_runs import Cmq, ThreadedServer
 from support.log_rig import LogRig, ProcessPlace
 from support.verified import verify_folder
@@ -69,7 +69,7 @@ def test_a_folder_without_a_manifest_is_not_found(cmq: Cmq, tmp_path: Path) -> N
 
 
 def test_a_folder_of_a_newer_version_is_not_called_damaged(cmq: Cmq, folder: Path) -> None:
-    write_manifest(folder, msgspec.structs.replace(read_manifest(folder), format=MANIFEST_FORMAT + 1))
+    write_manifest(folder, msgspec.structs.replace(read_manifest(folder), format=CACHE_FORMAT + 1))
 
     for command in ("list", "verify"):
         ran = cmq("segment", command, "--path", str(folder))

@@ -477,3 +477,15 @@ def test_wrong_usage_has_its_own_exit_code(cmq_at: Cmq, server: ThreadedServer, 
     assert ran.err.startswith("cmq: ")
     assert ran.out == ""
     assert not server.local.link.handled
+
+
+def test_the_server_of_a_queue_and_of_a_topic_is_shown(cmq_at: Cmq) -> None:
+    cmq_at("queue", "create", "orders-here")
+    cmq_at("topic", "create", "events-here")
+
+    queue = cmq_at("queue", "locate", "orders-here", "--output", "json").json
+    topic = cmq_at("topic", "locate", "events-here")
+
+    assert (queue["shard"], queue["epoch"]) == (0, 0)
+    assert queue["addresses"][0] in topic.out
+    assert cmq_at("queue", "locate", "events-here").code == ExitCode.NOT_FOUND

@@ -10,6 +10,7 @@ import uvloop
 from cmqd_client import Client, connect
 from support.local_server import LocalServer
 from support.running_broker import RunningBroker
+from support.silent_port import reserve_port
 
 
 def _debug_loop() -> asyncio.AbstractEventLoop:
@@ -40,3 +41,10 @@ async def client(server: LocalServer) -> AsyncIterator[Client]:
 def broker(tmp_path: Path) -> Iterator[RunningBroker]:
     with RunningBroker(tmp_path) as broker:
         yield broker
+
+
+@pytest.fixture
+def silent_ports() -> Iterator[tuple[int, int]]:
+    """Two ports of 127.0.0.1 that refuse connections during the test."""
+    with reserve_port() as first, reserve_port() as second:
+        yield first.getsockname()[1], second.getsockname()[1]

@@ -1,6 +1,5 @@
 """Finding the server: contexts and CMQ_URL, and several hosts in a URL."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -91,15 +90,15 @@ def test_each_host_must_be_complete(url: str) -> None:
     assert "secret" not in str(caught.value)
 
 
-async def test_a_host_that_is_down_is_passed_over(server: LocalServer, unused_tcp_port: int) -> None:
-    url = server.url.replace("@", f"@127.0.0.1:{unused_tcp_port},")
+async def test_a_host_that_is_down_is_passed_over(server: LocalServer, silent_ports: tuple[int, int]) -> None:
+    url = server.url.replace("@", f"@127.0.0.1:{silent_ports[0]},")
     async with connect(url) as client:
         await client.queue("orders").send(b"one")
     assert await server.bodies("orders") == [b"one"]
 
 
-async def test_hosts_that_are_all_down_are_all_named(unused_tcp_port_factory: Callable[[], int]) -> None:
-    first, second = unused_tcp_port_factory(), unused_tcp_port_factory()
+async def test_hosts_that_are_all_down_are_all_named(silent_ports: tuple[int, int]) -> None:
+    first, second = silent_ports
     with pytest.raises(ServerUnreachable, match=rf"127.0.0.1:{first} cannot.*; 127.0.0.1:{second} cannot"):
         async with connect(f"cmq://a:b@127.0.0.1:{first},127.0.0.1:{second}", patience=1):
             pass
@@ -120,7 +119,7 @@ class _Hosts:
 
 
 def _opener(hosts: _Hosts) -> HostsInTurn:
-    return HostsInTurn(hosts.open, parse_address("cmq://a:b@one,two,three").each())
+    return HostsInTurn(hosts.open, parse_address("cmq://a:b@one,two,three").each(), 5.0)
 
 
 async def _open(opener: HostsInTurn) -> None:

@@ -95,8 +95,8 @@ async def test_a_client_without_limit_waits_for_its_server(server: LocalServer) 
     await client.close()
 
 
-async def test_opening_can_have_less_patience_than_calls(unused_tcp_port: int) -> None:
-    client = connect(f"cmq://a:b@127.0.0.1:{unused_tcp_port}", patience=None)
+async def test_opening_can_have_less_patience_than_calls(silent_ports: tuple[int, int]) -> None:
+    client = connect(f"cmq://a:b@127.0.0.1:{silent_ports[0]}", patience=None)
     with pytest.raises(ServerUnreachable) as caught:
         await client.open(patience=timedelta(seconds=0.2))
     assert caught.value.waited is not None

@@ -9,7 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from cmqd_client import Client, HalfMessage, TransactionCheck, TransactionProducer, TransactionStatus, connect
+from cmqd_client import (
+    Client,
+    HalfMessage,
+    Message,
+    Queue,
+    TransactionCheck,
+    TransactionProducer,
+    TransactionStatus,
+    connect,
+)
 from cmqd_client.errors import (
     AlreadyCommitted,
     DeadLetterQueueInUse,
@@ -156,7 +165,8 @@ async def test_half_messages_are_committed_checked_and_decided_by_hand(broker: R
             while not (messages := await queue.receive(16, wait=20)):
                 pass
             assert [(message.id, message.body) for message in messages] == [(left.id, b"three")]
-            assert attempts[0] == (left.id, 1)
+            # The kill may take the first check with it, on a slow machine.
+            assert attempts[0] in [(left.id, 1), (left.id, 2)]
             assert {message_id for message_id, _ in attempts} == {left.id}
 
         results = await client.queue("tx").send_half_batch([b"a", b"b", b"c"], first_check=3600)
@@ -239,6 +249,13 @@ async def test_accounts_have_queues_of_their_own(broker: RunningBroker) -> None:
             assert [one.enabled for one in await kitchen.accounts.keys()] == [True, False]
 
 
+async def _first_of(queue: Queue) -> list[Message]:
+    """Receive until a message comes: on a slow machine a broker may start for longer than a receive waits."""
+    while not (messages := await queue.receive(wait=25)):
+        pass
+    return messages
+
+
 async def _produce(client: Client, name: str, numbers: range) -> None:
     for number in numbers:
         await client.queue(name).send(str(number).encode())
@@ -248,7 +265,7 @@ async def test_nothing_is_lost_or_stored_twice_while_the_broker_is_killed(broker
     async with connect(broker.url, patience=60) as client:
         queue = await client.create_queue("orders", visibility_timeout=600)
         waiting = await client.create_queue("waiting")
-        late = asyncio.create_task(waiting.receive(wait=25))
+        late = asyncio.create_task(_first_of(waiting))
         producers = [
             asyncio.create_task(_produce(client, "orders", range(100 * part, 100 * (part + 1)))) for part in range(8)
         ]
@@ -272,7 +289,7 @@ async def test_nothing_is_lost_or_stored_twice_while_the_broker_is_killed(broker
 async def test_a_drained_broker_is_waited_for(broker: RunningBroker) -> None:
     async with connect(broker.url, patience=60) as client:
         queue = await client.create_queue("orders")
-        receive = asyncio.create_task(queue.receive(wait=25))
+        receive = asyncio.create_task(_first_of(queue))
         await queue.attributes()
 
         assert await asyncio.to_thread(broker.stop) == 0

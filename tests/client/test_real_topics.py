@@ -34,7 +34,7 @@ EXAMPLES = Path(__file__).parents[2] / "client" / "examples"
 
 async def _bodies(queue: Queue) -> list[bytes]:
     found: list[bytes] = []
-    while messages := await queue.receive(256, wait=0):
+    while messages := await queue.receive(256, wait=0, visibility_timeout=3600):
         found += [message.body for message in messages]
     return found
 

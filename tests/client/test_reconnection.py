@@ -275,9 +275,9 @@ async def test_an_idle_client_reconnects_by_itself(client: Client, server: Local
     assert server.link.connections_made == 2
 
 
-async def test_nothing_listens_there(unused_tcp_port: int) -> None:
+async def test_nothing_listens_there(silent_ports: tuple[int, int]) -> None:
     with pytest.raises(ServerUnreachable, match="refused"):
-        async with connect(f"cmq://a:b@127.0.0.1:{unused_tcp_port}", patience=1):
+        async with connect(f"cmq://a:b@127.0.0.1:{silent_ports[0]}", patience=1):
             pass
 
 

@@ -12,9 +12,12 @@ import pytest
 from cmqd_client import connect
 from cmqd_client.connection import Connection
 from cmqd_client.errors import NotSupported, UnknownOperation
+from cmqd_client.locating import Location
+from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.features import FIELD_FEATURES, ServerFacts
 from cmqd_protocol.limits import PREAMBLE_BYTES
-from cmqd_protocol.messages import DeadLetterMessages
+from cmqd_protocol.messages import DeadLetterMessages, Locate
+from support.local_server import LocalServer
 from support.newer import extends, frames
 from support.recorded_sessions import CLIENT_NONCE, PRODUCER_SESSION, converse, fixed_bytes, url
 from support.vectors import load, names
@@ -115,3 +118,13 @@ async def test_fields_of_features_are_not_sent_to_a_server_that_named_none(monke
         await connection.close()
 
     assert recorded.answered == 2
+
+
+async def test_an_older_server_without_locate_is_alone_and_has_every_queue(server: LocalServer) -> None:
+    server.link.refuse(Locate, ErrorCode.UNKNOWN_OPERATION, times=2)
+
+    async with connect(server.url) as client:
+        location = await client.queue("orders").locate()
+        topic = await client.topic("events").locate()
+
+    assert location == topic == Location([f"127.0.0.1:{server.link.port}"], 0, 0, None)

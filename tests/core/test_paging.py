@@ -3,9 +3,9 @@
 import pytest
 
 from cmqd.core.limits import Limits
-from cmqd.core.outcome import WAITING, Waiting
+from cmqd.core.outcome import WAITING, PageRead, Waiting
 from cmqd.core.runtime.window import cost
-from cmqd_segment.records import StoredMessage
+from cmqd_segment.records import StoredMessage, unpack_runs
 from support import alone
 from support.core_builders import ACCOUNT, Rig, counts
 from support.invariants import check_broker
@@ -184,6 +184,29 @@ def test_a_backlog_over_the_budget_is_left_in_the_log_and_read_ahead_of_need():
     assert not rig.runtime().window.cold
     rig.send(b"new")
     assert rig.runtime().window.messages
+
+
+def test_behind_a_backlog_each_body_is_read_once_and_in_whole_pages():
+    rig = Rig(Limits(window_bytes=10_000, page_messages=8, page_bytes=3000))
+    rig.create()
+    for number in range(60):
+        rig.send(bytes([number]) * 100)
+    reads: list[PageRead] = []
+    got: list[int] = []
+    for number in range(60, 250):
+        rig.send(bytes([number]) * 100)
+        waiter, reply = rig.wait(most=1)
+        while rig.reads:
+            reads.append(rig.reads[0])
+            rig.answer(rig.reads[0])
+        if isinstance(reply, Waiting):
+            (reply,) = rig.replies(waiter)
+        got.extend(message.body[0] for message in reply)
+
+    assert got == list(range(190))
+    positions = [position for read in reads for position in unpack_runs(read.positions)]
+    assert positions == list(range(positions[0], positions[-1] + 1)), "a body was read twice, or not at all"
+    assert len(positions) == 8 * len(reads)
 
 
 def test_a_page_that_holds_exactly_all_there_is_ends_the_reading():

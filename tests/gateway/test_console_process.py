@@ -13,6 +13,7 @@ from cmqd_client import sync
 from support.eventually import eventually_elsewhere
 from support.running_gateway import RunningGateway
 from support.running_server import RunningServer
+from support.silent_port import reserve_port
 
 pytestmark = pytest.mark.system
 
@@ -49,16 +50,19 @@ def events_of(gateway: RunningGateway) -> Generator[Events]:
 
 def test_a_page_lives_through_a_crash_of_the_broker(tmp_path: Path) -> None:
     flags = ("--broker-patience-seconds", "0.5")
-    with RunningServer(tmp_path) as server, RunningGateway(tmp_path, server, *flags) as gateway:
+    with (
+        reserve_port() as reserved,
+        RunningServer(tmp_path, "--listen", f"127.0.0.1:{reserved.getsockname()[1]}") as server,
+        RunningGateway(tmp_path, server, *flags) as gateway,
+    ):
         with sync.connect(server.url) as client:
             client.create_queue("orders").send(b"a")
         with events_of(gateway) as events:
             assert events.next("figures")["now"]["active"] == 1
-            port = server.port
             server.kill()
             while not events.next("broker")["is_away"]:
                 pass
-            server.start("--listen", f"127.0.0.1:{port}")
+            server.start()
             while events.next("broker")["is_away"]:
                 pass
             after = events.next("figures")

@@ -23,6 +23,7 @@ from support.environment import plain_environment
 from support.eventually import eventually_elsewhere
 from support.running_gateway import RunningGateway
 from support.running_server import RunningServer
+from support.silent_port import reserve_port
 
 pytestmark = pytest.mark.system
 
@@ -72,13 +73,16 @@ def test_changes_of_keys_hold_at_once(server: RunningServer, tmp_path: Path):
             assert secret not in server.log
 
 
-def test_a_gateway_whose_broker_is_gone_refuses_and_serves_again(server: RunningServer, tmp_path: Path):
-    with RunningGateway(tmp_path, server, "--broker-patience-seconds", "0.5") as gateway:
+def test_a_gateway_whose_broker_is_gone_refuses_and_serves_again(tmp_path: Path):
+    with (
+        reserve_port() as reserved,
+        RunningServer(tmp_path, "--listen", f"127.0.0.1:{reserved.getsockname()[1]}") as server,
+        RunningGateway(tmp_path, server, "--broker-patience-seconds", "0.5") as gateway,
+    ):
         assert call(gateway, "CreateQueue", queueName="orders")["code"] == 0
-        port = server.port
         server.kill()
         refused = call(gateway, "ListQueue")
-        server.start("--listen", f"127.0.0.1:{port}")
+        server.start()
         eventually_elsewhere(lambda: call(gateway, "ListQueue")["code"] == 0)
 
     assert refused["code"] == 6000

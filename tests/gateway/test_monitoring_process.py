@@ -10,6 +10,7 @@ from cmqd_client import sync
 from support.eventually import eventually_elsewhere
 from support.running_gateway import RunningGateway
 from support.running_server import RunningServer
+from support.silent_port import reserve_port
 
 pytestmark = pytest.mark.system
 
@@ -43,14 +44,14 @@ def test_the_metrics_are_read_with_the_key_of_a_file_on_a_listener_of_their_own(
 
 def test_the_gateway_is_ready_while_its_broker_answers(tmp_path: Path) -> None:
     with (
-        RunningServer(tmp_path) as server,
+        reserve_port() as reserved,
+        RunningServer(tmp_path, "--listen", f"127.0.0.1:{reserved.getsockname()[1]}") as server,
         RunningGateway(tmp_path, server, "--broker-patience-seconds", "0.5") as gateway,
     ):
         eventually_elsewhere(lambda: get(gateway.host, "/readyz")[0] == 200)
-        port = server.port
         server.kill()
         # The result of the last probe is used for a second.
         eventually_elsewhere(lambda: get(gateway.host, "/readyz")[0] == 503)
         assert get(gateway.host, "/healthz") == (200, "ok\n")
-        server.start("--listen", f"127.0.0.1:{port}")
+        server.start()
         eventually_elsewhere(lambda: get(gateway.host, "/readyz")[0] == 200)

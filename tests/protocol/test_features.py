@@ -57,7 +57,8 @@ class TestFacts:
         ("facts", "understood"),
         [
             ({}, ServerFacts()),
-            ({"epoch": 4, "shard": {"of": [1, 2]}, "max_waiting_requests": 5}, ServerFacts(5)),
+            ({"epoch": 4, "shard": {"of": [1, 2]}, "max_waiting_requests": 5}, ServerFacts(5, epoch=4)),
+            ({"epoch": -4, "shard": 3}, ServerFacts(shard=3)),
             ({"max_waiting_requests": "many", "features": "fly"}, ServerFacts()),
             ({"max_waiting_requests": True, "features": {"fly": 1}}, ServerFacts()),
             ({"max_waiting_requests": 0, "features": ["fly", 3, None]}, ServerFacts(None, frozenset({"fly"}))),

@@ -26,7 +26,14 @@ from cmqd.server.transaction_checkers import MAX_REGISTRATIONS
 from cmqd.settings import Settings
 from cmqd_protocol import limits, messages
 from cmqd_protocol.errors import RETRYABLE, ErrorCode
-from cmqd_protocol.features import FEATURES_FACT, FIELD_FEATURES, MAX_WAITING_REQUESTS_FACT, Feature
+from cmqd_protocol.features import (
+    EPOCH_FACT,
+    FEATURES_FACT,
+    FIELD_FEATURES,
+    MAX_WAITING_REQUESTS_FACT,
+    SHARD_FACT,
+    Feature,
+)
 from cmqd_protocol.messages import MESSAGE_TYPES, REQUEST_TYPES, operation_name
 from cmqd_segment.attributes import QueueAttributes, SubscriptionAttributes, TopicAttributes
 from cmqd_types.deliveries import DeliveryReport, PendingMessage
@@ -145,22 +152,6 @@ def test_the_number_space_is_that_of_the_code() -> None:
     }
     for name in ("topics", "transactions", "consumer streams", "rewind"):
         assert any(name in text for text in rows.values())
-
-
-def test_reserved_numbers_are_given_to_nothing_else() -> None:
-    part = SPEC.partition("Reserved for brokers with several machines")[2].partition("\n\nA client sends")[0]
-    rows = re.findall(r"^\| (operation|code) (\d+) \| `(\w+)` \|", part, re.MULTILINE)
-    reserved = {(kind, int(number)): name for kind, number, name in rows}
-
-    assert reserved == {
-        ("operation", 146): "locate",
-        ("code", 309): "other_shard",
-        ("code", 607): "standby",
-        ("code", 608): "moved",
-    }
-    assert not {146, 214} & MESSAGE_TYPES.keys()
-    assert not {309, 607, 608} & {int(code) for code in ErrorCode}
-    assert not set(reserved.values()) & {code.wire_name for code in ErrorCode}
 
 
 def test_the_attributes_have_the_ranges_and_defaults_of_the_server() -> None:
@@ -291,7 +282,12 @@ def test_every_fact_and_feature_is_in_a_table() -> None:
     chapter = SPEC.partition("### 4.4")[2].partition("### 4.5")[0]
     facts, features = (part.partition("\n\n")[0] for part in re.split(r"\|(?: --- \|)+\n", chapter)[1:3])
 
-    assert set(re.findall(r"^\| `(\w+)` \|", facts, re.MULTILINE)) == {MAX_WAITING_REQUESTS_FACT, FEATURES_FACT}
+    assert set(re.findall(r"^\| `(\w+)` \|", facts, re.MULTILINE)) == {
+        MAX_WAITING_REQUESTS_FACT,
+        FEATURES_FACT,
+        SHARD_FACT,
+        EPOCH_FACT,
+    }
     assert set(re.findall(r"^\| `(\w+)` \|", features, re.MULTILINE)) == set(Feature)
 
 

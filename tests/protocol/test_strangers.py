@@ -114,6 +114,16 @@ class TestStrangers:
         [ended] = pair.client_events
         assert ended == ConnectionEnded(107, "too_many_connections", "10000 are open", True, True, 1000)
 
+    def test_a_standby_names_the_leader_before_it_knows_a_key(self) -> None:
+        pair = ConnectionPair()
+        details = {"addresses": ["leader.example:5680"], "shard": 0}
+        pair.server.end(ErrorCode.STANDBY, "this server is a standby", details=details)
+
+        pair.exchange()
+
+        [ended] = pair.client_events
+        assert ended == ConnectionEnded(607, "standby", "this server is a standby", True, True, None, details)
+
     def test_what_arrives_after_the_refusal_is_thrown_away(self) -> None:
         server = a_server()
         server.receive_data(b"GET /", 0)

@@ -127,7 +127,8 @@ async def test_a_child_that_cannot_be_started_is_tried_again_and_its_key_is_take
 
     assert rig.pauses == [0.5, 1.0]
     assert rig.taken_back == [key.secret_id for key in rig.lent]
-    assert len(os.listdir("/proc/self/fd")) == open_before
+    # Fewer, if a collection closes a descriptor of another test meanwhile.
+    assert len(os.listdir("/proc/self/fd")) <= open_before
 
 
 async def test_stop_ends_the_child_and_its_key_and_starts_no_other(tmp_path: Path) -> None:

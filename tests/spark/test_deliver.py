@@ -69,7 +69,7 @@ async def test_without_rows_no_request_is_sent(server: LocalServer) -> None:
 
 async def test_no_more_requests_are_under_way_than_allowed(server: LocalServer) -> None:
     server.link.ignore(wire.SendMessages, 3)
-    sending = asyncio.create_task(send(server, batches(100), inFlight="3", requestTimeout="0.5", batchSize="1"))
+    sending = asyncio.create_task(send(server, batches(100), inFlight="3", requestTimeout="2", batchSize="1"))
     await server.link.wait_handled(wire.SendMessages, 3)
     await asyncio.sleep(0.05)
     assert len(server.link.of(wire.SendMessages)) == 3
@@ -166,7 +166,7 @@ async def test_answers_arrive_while_the_next_rows_are_made(server: LocalServer) 
 
 async def test_an_ordered_write_has_several_requests_under_way(server: LocalServer) -> None:
     server.link.ignore(wire.SendMessages, 3)
-    sending = asyncio.create_task(send(server, batches(100), ordered="true", inFlight="3", requestTimeout="0.5"))
+    sending = asyncio.create_task(send(server, batches(100), ordered="true", inFlight="3", requestTimeout="2"))
     await server.link.wait_handled(wire.SendMessages, 3)
 
     first, second, third = server.link.of(wire.SendMessages)
@@ -233,7 +233,7 @@ async def a_topic(server: LocalServer, **attributes: Any) -> None:
 async def test_an_ordered_write_to_a_topic_has_several_requests_under_way(server: LocalServer) -> None:
     await a_topic(server)
     server.link.ignore(wire.PublishMessages, 3)
-    publishing = asyncio.create_task(publish(server, batches(100), ordered="true", inFlight="3", requestTimeout="0.5"))
+    publishing = asyncio.create_task(publish(server, batches(100), ordered="true", inFlight="3", requestTimeout="2"))
     await server.link.wait_handled(wire.PublishMessages, 3)
 
     first, second, third = server.link.of(wire.PublishMessages)

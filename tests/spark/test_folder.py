@@ -22,7 +22,7 @@ from cmq_cli.replays.order import Order
 from cmq_cli.session import Session
 from cmqd_client import connect
 from cmqd_segment.manifest import (
-    MANIFEST_FORMAT,
+    CACHE_FORMAT,
     LossEntry,
     Manifest,
     SegmentEntry,
@@ -87,7 +87,7 @@ def planned(folder: Path, **options: str) -> list[tuple[int, int]]:
 def test_a_folder_of_a_newer_version_is_told_from_a_damaged_one(folder: Path):
     manifest = folder / "manifest"
     written = manifest.read_bytes()
-    write_manifest(folder, structs.replace(read_manifest(folder), format=MANIFEST_FORMAT + 1))
+    write_manifest(folder, structs.replace(read_manifest(folder), format=CACHE_FORMAT + 1))
     with pytest.raises(NewerFolderError, match="use a newer cmqd"):
         planned(folder)
     manifest.write_bytes(b"\xff" + written)

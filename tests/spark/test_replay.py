@@ -308,7 +308,7 @@ def test_killed_in_the_middle_of_a_slice_it_goes_on(
 ) -> None:
     journal = tmp_path / "here" / "run.json"
     command = [sys.executable, "-m", "cmq_cli", "replay", *orders(broker, target)]
-    command += ["--slice", "200", "--rate", "100", "--state", str(journal)]
+    command += ["--slice", "200", "--rate", "50", "--state", str(journal)]
     # The process lives for a few seconds: a quick start counts.
     environment = {**os.environ, "CMQ_URL": broker.url, "JAVA_TOOL_OPTIONS": JVM_OPTIONS, "TMPDIR": str(tmp_path)}
     with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
@@ -322,7 +322,7 @@ def test_killed_in_the_middle_of_a_slice_it_goes_on(
     assert 200 < waiting(broker, target) < 400
 
     assert "resume its run" in cmq(*orders(broker, target), "--state", str(journal)).err
-    ran = cmq("--resume", str(journal), "--output", "json")
+    ran = cmq("--resume", str(journal), "--output", "json", "--rate", "100000")
 
     assert (ran.code, ran.json["messages_sent"], ran.json["perhaps_twice"]) == (ExitCode.OK, ORDERS, [])
     assert bodies(taken(broker, target)) == ALL_ORDERS

@@ -39,9 +39,9 @@ def test_a_manifest_comes_back_as_it_was_written(tmp_path: Path) -> None:
 
 
 def test_a_manifest_of_a_newer_format_says_so(tmp_path: Path) -> None:
-    (tmp_path / "manifest").write_text('{"format": 3, "unknown": {}}')
+    (tmp_path / "manifest").write_text('{"format": 4, "unknown": {}}')
 
-    with pytest.raises(NewerFormatError, match=r"format 3; this version knows up to 2: use a newer cmqd"):
+    with pytest.raises(NewerFormatError, match=r"format 4; this version knows up to 3: use a newer cmqd"):
         read_manifest(tmp_path)
 
 

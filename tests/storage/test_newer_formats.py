@@ -11,7 +11,7 @@ from msgspec import structs
 from cmqd.storage.errors import FolderFormatError
 from cmqd_segment.checkpoint import CheckpointEnd, CheckpointHeader
 from cmqd_segment.checkpoint_file import MAGIC, frame
-from cmqd_segment.manifest import MANIFEST_FORMAT, read_manifest, write_manifest
+from cmqd_segment.manifest import CACHE_FORMAT, read_manifest, write_manifest
 from cmqd_segment.rows import encode_records, meta_checksum
 from support.log_rig import NOW_MS, OpenProcess
 
@@ -22,11 +22,11 @@ async def test_a_folder_of_a_newer_format_is_refused_and_left_alone(open_process
     rig = await open_process()
     await rig.store(1, 0, 1)
     await rig.log.close()
-    write_manifest(folder, structs.replace(read_manifest(folder), format=MANIFEST_FORMAT + 1))
+    write_manifest(folder, structs.replace(read_manifest(folder), format=CACHE_FORMAT + 1))
     newer = (folder / "manifest").read_bytes()
 
     for accept_loss in (False, True):
-        with pytest.raises(FolderFormatError, match=r"format 3"):
+        with pytest.raises(FolderFormatError, match=r"format 4"):
             await open_process(accept_loss=accept_loss)
     assert (folder / "manifest").read_bytes() == newer
 

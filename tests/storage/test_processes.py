@@ -26,7 +26,7 @@ pytestmark = pytest.mark.system
 def is_running(pid: int) -> bool:
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # the latter if the process ends between open and read
         return False
     return state != "Z"
 

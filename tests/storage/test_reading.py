@@ -12,24 +12,28 @@ from typing import Any, cast
 import aiosqlite
 import pytest
 
+from cmqd.core.limits import Limits
 from cmqd.log.values import Durability
 from cmqd.storage import reading_connection
 from cmqd.storage.reading_connection import open_reading
 from cmqd.storage.row_builder import RowBuilder
 from cmqd.storage.segment import LogRow, WritableSegment, create_segment
 from cmqd.storage.segment_reader import DECODED_AT_A_TIME, ROW_OVERHEAD_BYTES, Answer, RowCache, SegmentReader
+from cmqd.storage.summaries import BLOCK_ROWS
 from cmqd_segment.rows import encode_records
 from cmqd_segment.schema import SegmentFormatError, open_read_only
 from support.log_rig import NOW_MS, sent
 
+PAGE = Limits().page_messages
 
-async def segment_with(folder: Path, rows: int) -> WritableSegment:
-    """A segment with a message of queue 7 per row, at positions from 1 on."""
+
+async def segment_with(folder: Path, rows: int, messages: int = 1, size: int = 40) -> WritableSegment:
+    """A segment with these messages of queue 7 in each row, at positions from 1 on."""
     segment = await create_segment(1, folder / "one.db", Durability.OS, NOW_MS)
     builder = RowBuilder()
     log_rows: list[LogRow] = []
     for lsn in range(1, rows + 1):
-        record, bodies = sent(7, lsn, 1)
+        record, bodies = sent(7, 1 + (lsn - 1) * messages, messages, size)
         builder.add([record], encode_records([record]), bodies, sum(map(len, bodies)), NOW_MS)
         row = builder.close()
         log_rows.append(LogRow(lsn, row.time_ms, row.messages, row.queues, row.meta, row.data))
@@ -43,8 +47,10 @@ class ConnectionWithoutThread:
 
     def __init__(self, raw: sqlite3.Connection) -> None:
         self._raw = raw
+        self.statements: list[str] = []
 
     async def execute_fetchall(self, statement: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
+        self.statements.append(statement)
         return self._raw.execute(statement, parameters).fetchall()
 
 
@@ -73,6 +79,67 @@ async def test_the_reader_gives_way_to_the_loop_while_it_decodes(tmp_path: Path)
     assert (answer.missing, complaints) == ([], [])
     # A row is decoded twice: its queues in the search, and its records.
     assert turns >= 2 * rows * ROW_OVERHEAD_BYTES // DECODED_AT_A_TIME - 1
+    await segment.connection.close()
+
+
+@pytest.mark.parametrize("messages", [16, 64, 256])
+async def test_a_page_in_order_takes_a_statement_for_its_rows(tmp_path: Path, messages: int) -> None:
+    """Each statement is two switches of threads; a backlog is read page by page."""
+    total = 16 * PAGE
+    segment = await segment_with(tmp_path, total // messages, messages, 256)
+    cache = RowCache(1 << 22)
+    with closing(open_read_only(segment.path, sealed=False)) as raw:
+        connection = ConnectionWithoutThread(raw)
+        for first in range(1, total, PAGE):
+            answer = Answer(512 * 1024)
+            reader = SegmentReader(segment, 7, cache, OrderedDict(), lambda _, text: pytest.fail(text))
+            await reader.read(cast("aiosqlite.Connection", connection), [(first, first + PAGE)], answer)
+            assert sum(len(column[3]) for column in answer.columns) == PAGE
+
+    fetched = [statement for statement in connection.statements if "meta" in statement]
+    assert len(fetched) == total // PAGE
+    assert len(connection.statements) - len(fetched) <= segment.last_lsn // BLOCK_ROWS + 1
+    await segment.connection.close()
+
+
+async def test_rows_with_a_small_share_of_a_queue_are_fetched_within_the_cache(tmp_path: Path) -> None:
+    """Each row has 4 messages of queue 7 beside 60 KiB of other queues. With 256 rows in a statement the cache would
+    drop the first rows unread, and the page would report their messages as missing.
+    """
+    rows, cache_bytes = 256, 4 << 20
+    segment = await create_segment(1, tmp_path / "one.db", Durability.OS, NOW_MS)
+    builder = RowBuilder()
+    for lsn in range(1, rows + 1):
+        parts = [sent(7, 1 + 4 * (lsn - 1), 4), sent(8, lsn, 1, 60 * 1024)]
+        records, bodies = [record for record, _ in parts], [body for _, each in parts for body in each]
+        builder.add(records, encode_records(records), bodies, sum(map(len, bodies)), NOW_MS)
+        row = builder.close()
+        log_rows = [LogRow(lsn, row.time_ms, row.messages, row.queues, row.meta, row.data)]
+        await segment.connection.run(segment.insert, log_rows)
+        segment.committed(log_rows)
+    answer = Answer(1 << 20)
+    reader = SegmentReader(segment, 7, RowCache(cache_bytes), OrderedDict(), lambda _, text: pytest.fail(text))
+    with closing(open_read_only(segment.path, sealed=False)) as raw:
+        connection = ConnectionWithoutThread(raw)
+        await reader.read(cast("aiosqlite.Connection", connection), [(1, 4 * rows + 1)], answer)
+
+    assert sum(len(column[3]) for column in answer.columns) == 4 * rows
+    assert answer.missing == []
+    fetched = [statement for statement in connection.statements if "meta" in statement]
+    assert len(fetched) == rows // 8, "a statement takes 512 KiB, and no row is read twice"
+    await segment.connection.close()
+
+
+async def test_rows_beyond_the_cache_are_no_damaged_rows(tmp_path: Path) -> None:
+    rows = 2000
+    segment = await segment_with(tmp_path, rows)
+    answer = Answer(1 << 20)
+    reader = SegmentReader(segment, 7, RowCache(0), OrderedDict(), lambda _, text: pytest.fail(text))
+    with closing(open_read_only(segment.path, sealed=False)) as raw:
+        await reader.read(cast("aiosqlite.Connection", ConnectionWithoutThread(raw)), [(1, rows + 1)], answer)
+
+    assert sum(len(column[3]) for column in answer.columns) == rows
+    assert answer.missing == []
     await segment.connection.close()
 
 

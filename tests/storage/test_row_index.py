@@ -33,7 +33,7 @@ class Rows:
     async def fetch(self, span: LsnRange) -> tuple[list[Summary], bool]:
         self.asked.append(span)
         summaries = [
-            summary_of(lsn, encode_queues([[7, lsn, lsn + 1, 5]]), self.audiences)
+            summary_of(lsn, encode_queues([[7, lsn, lsn + 1, 5]]), 5, self.audiences)
             for lsn in range(span.first, span.last + 1)
         ]
         return summaries, self.whole
@@ -45,7 +45,7 @@ async def test_a_block_is_read_once_and_then_only_what_came_behind_it() -> None:
 
     span, found = await summaries.block(1, 70, 80, rows.fetch)
     assert span == (64, 80)
-    assert [summary.of(7) for summary in found] == [(lsn, lsn + 1, 5) for lsn in range(64, 81)]
+    assert [summary.of(7) for summary in found] == [(lsn, lsn + 1) for lsn in range(64, 81)]
     assert found[0].of(8) is None
     await summaries.block(1, 64, 80, rows.fetch)
     _, found = await summaries.block(1, 64, 500, rows.fetch)

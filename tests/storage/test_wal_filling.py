@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from itertools import count
@@ -328,17 +329,31 @@ def test_a_fill_that_is_stopped_has_the_size_it_has(tmp_path: Path) -> None:
     assert fill(str(wal), 5 * CHUNK_BYTES, lambda: next(looks)) == 2 * CHUNK_BYTES == wal.stat().st_size
 
 
+def test_a_fill_takes_little_memory(tmp_path: Path) -> None:
+    """The heap of the storage process keeps a block of the size of a chunk."""
+    wal = tmp_path / "wal"
+    wal.touch()
+    tracemalloc.start()
+    try:
+        fill(str(wal), 2 * CHUNK_BYTES)
+        _, most_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert most_bytes < CHUNK_BYTES // 4
+
+
 def test_a_fill_that_meets_a_full_disk_gives_all_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wal = tmp_path / "wal"
     wal.touch()
-    write = os.pwrite
+    write = os.pwritev
 
-    def full(descriptor: int, data: bytes, offset: int) -> int:
+    def full(descriptor: int, data: Sequence[bytes], offset: int) -> int:
         if offset >= 2 * CHUNK_BYTES:
             raise OSError(errno.ENOSPC, "No space left on device")
         return write(descriptor, data, offset)
 
-    monkeypatch.setattr(os, "pwrite", full)
+    monkeypatch.setattr(os, "pwritev", full)
 
     assert fill(str(wal), 4 * CHUNK_BYTES) == 0
     assert wal.stat().st_size == 0

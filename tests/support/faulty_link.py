@@ -24,6 +24,7 @@ from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.features import FEATURES_FACT
 from cmqd_protocol.frames import frame
 from cmqd_protocol.limits import HEADER_BYTES, PREAMBLE_BYTES
+from support.silent_port import reserve_port
 
 _HELLO = 2
 """The second piece of a client; all later pieces but heartbeats are requests."""
@@ -193,8 +194,10 @@ class FaultyLink:
 
     def __init__(self, server_address: tuple[str, int]) -> None:
         self.server_address = server_address
-        self.port = 0
-        """Port of the link; 0 until the first ``start``, and the same after each later one."""
+        # Another program could otherwise get the port between ``stop`` and ``start``.
+        self._reservation = reserve_port()
+        self.port: int = self._reservation.getsockname()[1]
+        """Port of the link, the same at each ``start``."""
         self.features: Iterable[str] | None = None
         """Features named to connections made from now on, as by an older server; None = the server's own."""
         self.refusal: wire.Error | None = None
@@ -222,7 +225,6 @@ class FaultyLink:
         """Listen."""
         loop = asyncio.get_running_loop()
         self._listener = await loop.create_server(lambda: LinkConnection(self), "127.0.0.1", self.port)
-        self.port = self._listener.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
         """Stop listening and drop all connections."""
@@ -232,6 +234,11 @@ class FaultyLink:
                 connection.drop()
             await self._listener.wait_closed()
             self._listener = None
+
+    async def close(self) -> None:
+        """Stop, for the last time."""
+        await self.stop()
+        self._reservation.close()
 
     # ------------------------------------------------------------------ requests that passed
 
@@ -273,9 +280,10 @@ class FaultyLink:
         *,
         times: int = 1,
         retry_after_ms: int | None = None,
+        details: dict[str, Any] | None = None,
     ) -> None:
         def refused(_: LinkConnection, request: wire.Request) -> wire.AnyReply:
-            return wire.error(request.request_id, code, text, retry_after_ms=retry_after_ms)
+            return wire.error(request.request_id, code, text, retry_after_ms=retry_after_ms, details=details)
 
         self.answer(kind, *[refused] * times)
 

@@ -55,7 +55,7 @@ class LocalServer:
 
     async def close(self) -> None:
         await self.admin.close()
-        await self.link.stop()
+        await self.link.close()
         await self.broker.__aexit__()
 
     @property

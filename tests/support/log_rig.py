@@ -19,9 +19,10 @@ from cmqd.log.interface import Log, Segments
 from cmqd.log.values import LogState, RecoveredRow, RecoveryReport
 from cmqd.memory_log import MemoryDisk, MemoryLog
 from cmqd.settings import Settings
+from cmqd.storage import engines
 from cmqd.storage.data_folder import Disk
 from cmqd.storage.process_log import StorageProcessLog
-from cmqd.storage.service import StorageService
+from cmqd.storage.service import OpenEngine, StorageService
 from cmqd.storage.settings import StorageSettings
 from cmqd_segment.checkpoint import AnyPart, CheckpointEnd, CheckpointHeader
 from cmqd_segment.records import AnyRecord, MessagesDeleted, MessagesSent, PublishedMessage, Runs, StoredMessage
@@ -229,9 +230,11 @@ class ProcessPlace:
 class InProcess:
     """Stands in for the storage process: the service on this very loop."""
 
-    def __init__(self, disk: Callable[[Path, int, int], Disk] = Disk) -> None:
+    def __init__(
+        self, disk: Callable[[Path, int, int], Disk] = Disk, open_engine: OpenEngine = engines.open_engine
+    ) -> None:
         self.pid = os.getpid()
-        self.service = StorageService(self.pid, disk)
+        self.service = StorageService(self.pid, disk, open_engine)
         self.task: asyncio.Task[int] | None = None
 
     def start(self, control: socket.socket, pages: socket.socket, commits: socket.socket) -> "InProcess":

@@ -52,7 +52,8 @@ class RunningGateway:
                 env=plain_environment(),
             )
         try:
-            while not (ready_file.exists() and ready_file.read_bytes().endswith(b"\n")):
+            # The gateway listens before it has the broker, and refuses requests until then.
+            while not (ready_file.exists() and "broker_connected" in self.log):
                 if self._process.poll() is not None:
                     raise ServerFailedError(f"the gateway ended with code {self._process.returncode}:\n{self.log}")
                 time.sleep(_POLL_SECONDS)

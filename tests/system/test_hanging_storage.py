@@ -15,7 +15,7 @@ pytestmark = pytest.mark.system
 
 
 async def test_a_stopped_storage_is_told_of_and_what_was_decided_happens_later(tmp_path: Path) -> None:
-    with RunningServer(tmp_path, "--storage-patience-ms", "1500") as server:
+    with RunningServer(tmp_path, "--storage-patience-ms", "5000") as server:
         async with connect(server.url, retries=0, patience=300, request_timeout=300) as client:
             queue = await client.ensure_queue("orders")
             await queue.send(b"before")

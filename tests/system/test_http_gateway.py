@@ -38,7 +38,7 @@ async def gateway_of(server: RunningServer, *, other_than: int = 0) -> dict[str,
 def is_alive(process_id: int) -> bool:
     try:
         return Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # the latter if the process ends between open and read
         return False
 
 

@@ -48,7 +48,7 @@ class Api:
 def test_messages_and_idempotency_keys_outlive_a_killed_broker(tmp_path: Path) -> None:
     with RunningServer(tmp_path, "--http", "127.0.0.1:0") as server:
         api = Api(server)
-        api.call("PUT", "/queues/orders", {"visibility_timeout": 60})
+        api.call("PUT", "/queues/orders", {"visibility_timeout": 3600})
         key = {"Idempotency-Key": "order-17"}
         first = api.call("POST", "/queues/orders/messages", {"body": "/w==", "encoding": "base64"}, **key)
         other = api.call("POST", "/queues/orders/messages", {"body": "kept"})

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections import defaultdict
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ MESSAGES = 256
 PUBLISHES = 30
 """Per connection, in a single write: later publishes are planned, or wait, when the first is answered."""
 CONNECTIONS = 3
+LEASE_MS = 3_600_000
 
 
 def tags_of(publish: int, message: int) -> list[str]:
@@ -38,7 +40,9 @@ def publish(client: RawClient, number: int) -> int:
 def received(client: RawClient, queue: int) -> dict[int, list[bytes]]:
     """All messages of a queue by publish, in order."""
     found: dict[int, list[bytes]] = defaultdict(list)
-    while messages := client.ask(wire.MessagesReceived, wire.ReceiveMessages, f"queue-{queue}", 256, 0).messages:
+    while messages := client.ask(
+        wire.MessagesReceived, wire.ReceiveMessages, f"queue-{queue}", 256, 0, LEASE_MS
+    ).messages:
         for message in messages:
             found[int(message.body.split(b"-")[0])].append(message.body)
     return found
@@ -46,7 +50,17 @@ def received(client: RawClient, queue: int) -> dict[int, list[bytes]]:
 
 @pytest.mark.parametrize("answers", [1, 5, 20])
 def test_a_publish_is_there_whole_or_not_at_all_after_a_kill_between_its_slices(tmp_path: Path, answers: int) -> None:
-    with RunningBroker(tmp_path) as broker:
+    for attempt in count():
+        folder = tmp_path / str(attempt)
+        folder.mkdir()
+        if publish_and_kill(folder, answers) < CONNECTIONS * PUBLISHES:
+            break
+        # A busy machine may come to the kill after the last publish.
+
+
+def publish_and_kill(folder: Path, answers: int) -> int:
+    """Kill a broker after some answers, and check the publishes. Return the number of publishes that are stored."""
+    with RunningBroker(folder) as broker:
         with RawClient(broker.url) as client:
             client.ask(wire.TopicInfo, wire.CreateTopic, "news", {"filter_type": "tag"})
             for number in range(QUEUES):
@@ -79,4 +93,4 @@ def test_a_publish_is_there_whole_or_not_at_all_after_a_kill_between_its_slices(
     for queue, by_publish in enumerate(found):
         assert all(bodies == expected(queue, number) for number, bodies in by_publish.items())
     assert answered <= whole
-    assert len(whole) < CONNECTIONS * PUBLISHES, "the kill came too late to show anything"
+    return len(whole)

@@ -21,6 +21,7 @@ from support.crash.power import (
     SEED,
     SMALL_SEGMENTS,
     choose_cut,
+    done,
     new_history,
     traced_life,
     violations_after_restart,
@@ -39,7 +40,7 @@ async def test_acknowledged_messages_survive_on_fsynced_data_alone(tmp_path: Pat
     chance = random.Random(SEED)
     history = new_history()
     folder = tmp_path / "life-0"
-    failures = 0
+    failures = sends = publishes = 0
     for generation in range(LIVES):
         life = await traced_life(
             folder, endpoints, SMALL_SEGMENTS, history=history, generation=f"life-{generation}", chance=chance
@@ -47,7 +48,10 @@ async def test_acknowledged_messages_survive_on_fsynced_data_alone(tmp_path: Pat
         for side in range(FAILURES // LIVES):
             unsynced = UNSYNCED[failures % len(UNSYNCED)]
             cut = choose_cut(life)
-            violations = await life.violations(tmp_path / f"rebuilt-{generation}-{side}", cut, unsynced)
+            rebuilt = tmp_path / f"rebuilt-{generation}-{side}"
+            before = life.cut(rebuilt, cut, unsynced)
+            sends, publishes = sends + done(before, Send), publishes + done(before, Publish)
+            violations = await violations_after_restart(rebuilt, endpoints, before, SMALL_SEGMENTS)
             told = "\n".join(map(str, violations[:20]))
             case = f"seed {SEED}, life {generation}, cut {cut} of {len(life.events)}, {unsynced}"
             assert not violations, f"{case}\n{told}"
@@ -58,6 +62,7 @@ async def test_acknowledged_messages_survive_on_fsynced_data_alone(tmp_path: Pat
     violations = await violations_after_restart(folder, endpoints, history, SMALL_SEGMENTS)
     told = "\n".join(map(str, violations[:20]))
     assert not violations, f"seed {SEED}, after all lives\n{told}"
-    assert sum(send.done for send in history.of_kind(Send)) > 100
-    assert sum(publish.done for publish in history.of_kind(Publish)) > 30
+    # Over all failures: how many of them are left by the last failure is chance.
+    assert sends > 100
+    assert publishes > 30
     print(f"power failures: {failures + 1} of {failures + 1} with nothing lost")

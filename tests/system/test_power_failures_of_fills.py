@@ -108,8 +108,13 @@ FILLED_BYTES = 2 << 20
 folder = Path("data")
 
 def is_filled_and_used():
-    wals = (folder / "segments").glob("*-wal")
-    return any(wal.stat().st_size == FILLED_BYTES and any(wal.open("rb").read(32)) for wal in wals)
+    for wal in (folder / "segments").glob("*-wal"):
+        try:
+            if wal.stat().st_size == FILLED_BYTES and any(wal.read_bytes()[:32]):
+                return True
+        except FileNotFoundError:
+            continue  # sealed meanwhile
+    return False
 
 async def work():
     rig = LogRig(ProcessPlace(folder, segment_bytes=FILLED_BYTES, state_interval_ms=20).log())

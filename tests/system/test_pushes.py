@@ -133,10 +133,13 @@ async def test_attempts_and_their_times_survive_kill_nine(tmp_path: Path) -> Non
                 topic = await client.create_topic("news")
                 hook = await topic.subscribe("hook", url=receiver.url("/hook"))
                 await topic.publish(b"x")
-                await info_until(hook, lambda info: info.blocked)
+                due = (await info_until(hook, lambda info: info.blocked)).next_attempt_time
+                assert due is not None
                 await publish_all(topic, bodies(3))
                 before = await hook.info()
-                assert (before.in_retry, before.waiting) == (1, 3), "a blocked subscriber gets nothing new"
+                # Else the machine stood still until the third attempt; below, until the fourth.
+                is_quick = time.time() < due.timestamp() - 0.2
+                assert (before.in_retry, before.waiting) == (1, 3) or not is_quick, "a blocked one gets nothing new"
             server.kill()
 
             server.start()
@@ -144,8 +147,6 @@ async def test_attempts_and_their_times_survive_kill_nine(tmp_path: Path) -> Non
                 hook = client.topic("news").subscription("hook")
                 after = await hook.info()
 
-                due = before.next_attempt_time
-                assert due is not None
                 if time.time() < due.timestamp() - 0.2:  # else the start took longer than the rest of the time
                     assert after.next_attempt_time == due
                     assert (after.in_retry, after.waiting) == (1, 3)
@@ -159,8 +160,9 @@ async def test_attempts_and_their_times_survive_kill_nine(tmp_path: Path) -> Non
                 assert received_at(receiver, "/hook")[:2] == [b"x"] * 2
                 assert sorted(received_at(receiver, "/hook")[2:4]) == sorted([b"x", *bodies(1)])
                 receiver.always("/hook", answer(200))
+                is_quick = is_quick and time.time() < due.timestamp() + 4
                 await info_until(hook, is_idle)
-                assert [body for body in received_at(receiver, "/hook")[4:] if body == b"x"] == [b"x"]
+                assert received_at(receiver, "/hook")[4:].count(b"x") == 1 or not is_quick
 
 
 async def test_backoff_keeps_the_order_over_a_restart(tmp_path: Path) -> None:
@@ -181,12 +183,16 @@ async def test_backoff_keeps_the_order_over_a_restart(tmp_path: Path) -> None:
                 topic = client.topic("news")
                 hook = topic.subscription("hook")
                 after = await hook.info()
-                assert (after.in_retry, after.waiting) == (1, 18)
-                assert after.next_attempt_time == before.next_attempt_time
                 await topic.publish(b"later")
-                assert len(receiver.received) == 2, "those behind one that failed wait"
-
-                assert (await hook.retry_now()).messages == 1
+                pushes = len(receiver.received)
+                retried = (await hook.retry_now()).messages
+                due = before.next_attempt_time
+                assert due is not None
+                if time.time() < due.timestamp() - 0.2:  # else the start took longer than the pause of 10 to 20 s
+                    assert (after.in_retry, after.waiting) == (1, 18)
+                    assert after.next_attempt_time == due
+                    assert pushes == 2, "those behind one that failed wait"
+                    assert retried == 1
                 await info_until(hook, is_idle)
 
                 first, second, *rest = bodies(20)

@@ -109,11 +109,10 @@ async def test_garbage_before_authentication_gets_the_door_and_others_notice_not
                         await asyncio.to_thread(read_to_end, sock)
                     except (BrokenPipeError, ConnectionResetError):
                         pass
-            status = await client.status()
+            status = await status_until(client, lambda status: status["connections"] == 1)
             await queue.send(b"x")
 
             assert len(await waiting) == 1
-            assert status["connections"] == 1
             assert status["rss_bytes"] - before < 16 << 20
 
 
@@ -184,7 +183,7 @@ async def test_a_slow_reader_is_given_up_and_others_are_served(tmp_path: Path) -
         "        await asyncio.sleep(0)\n"
         "        await asyncio.sleep(0.01)\n"
         "        print('asked', flush=True)\n"
-        "        time.sleep(30)\n"
+        "        time.sleep(600)\n"
         "asyncio.run(main())\n"
     )
     with RunningServer(tmp_path, "--heartbeat-ms", "1000", "--max-unread-receives", "8") as server:
@@ -262,7 +261,7 @@ async def test_tls(tmp_path: Path) -> None:
             sock.sendall(encode_preamble(1, 1))
             read_to_end(sock)
         async with connect(server.url, tls=context) as client:
-            assert (await client.status())["connections"] == 1
+            await status_until(client, lambda status: status["connections"] == 1)
 
 
 async def test_more_connections_than_descriptors_are_refused_and_the_rest_is_served(tmp_path: Path) -> None:

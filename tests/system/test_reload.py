@@ -133,7 +133,7 @@ async def test_a_stranger_on_a_tls_port_is_put_out_in_time_and_costs_nothing(
     tmp_path: Path, behaviour: Callable[[socket.socket], None]
 ) -> None:
     flags = ("--tls-certificate", str(TLS / "certificate.pem"), "--tls-key", str(TLS / "key.pem"))
-    with RunningServer(tmp_path, *flags, "--authentication-timeout-ms", "500") as server:
+    with RunningServer(tmp_path, *flags, "--authentication-timeout-ms", "2000") as server:
         descriptors = Path(f"/proc/{server.process.pid}/fd")
         before = len(list(descriptors.iterdir()))
         crowd = [socket.create_connection((server.host, server.port)) for _ in range(60)]

@@ -10,7 +10,7 @@ from cmqd_types.messages import ReceivedMessage
 from support.formats.broker import FolderBroker, open_folder
 from support.server_rig import RigClient
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.system
 
 START_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000

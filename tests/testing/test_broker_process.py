@@ -1,6 +1,9 @@
 """The real broker as a tool of tests: its start, a crash, its end, and the text of a start that failed."""
 
+import errno
 import os
+import socket
+import sys
 import time
 from pathlib import Path
 
@@ -24,6 +27,21 @@ def test_answered_sends_survive_a_kill_and_the_port_stays(tmp_path: Path) -> Non
         assert broker.url == url
         assert message.body == b"a"
         assert "listening" in broker.log
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere two sockets cannot share a port so")
+def test_no_other_program_gets_the_port_while_the_broker_is_down(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path) as broker:
+        broker.kill()
+        with socket.socket() as other, pytest.raises(OSError, match="in use") as caught:
+            other.bind(("127.0.0.1", broker.port))
+        broker.start()
+
+    assert caught.value.errno == errno.EADDRINUSE
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind(("127.0.0.1", broker.port))
+        other.listen()
 
 
 def test_a_start_takes_no_second_broker_and_a_kill_needs_one(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from cmqd_bench.results import Conditions, Gap, Peer, Results, Row, to_json, wri
 FILES = 24_000
 """Open files: 10,000 connections at both ends of the loopback belong to two processes, each with its own limit."""
 MAX_RSS_MIB = 4_096
-QUICK_SECONDS = 0.25
+QUICK_SECONDS = 0.5
 SETTLE_SECONDS = 0.5
 """Between two steps: the broker notices the closed connections of the step before."""
 

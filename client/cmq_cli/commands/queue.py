@@ -15,6 +15,7 @@ from cmq_cli.nouns import (
     existing,
     label,
     show_details,
+    show_location,
     table_of,
 )
 from cmq_cli.options import FIRST_PAGE, CurrentSession, Ensure, Flag, Paging, QueueName, Yes
@@ -164,6 +165,13 @@ async def info(name: QueueName, /, *, session: CurrentSession) -> None:
     """Show the attributes and message counts of a queue."""
     async with session.client() as client:
         _show(session.output, await client.queue(name).attributes())
+
+
+@app.command
+async def locate(name: QueueName, /, *, session: CurrentSession) -> None:
+    """Show the server that has a queue: addresses, shard, epoch."""
+    async with session.client() as client:
+        show_location(session.output, await client.queue(name).locate())
 
 
 @app.command(name="set")

@@ -6,7 +6,16 @@ import msgspec
 from cyclopts import App, Parameter
 
 from cmq_cli.exitcodes import ExitCode
-from cmq_cli.nouns import as_document, created_remark, delete_each, differences_shown, existing, show_details, table_of
+from cmq_cli.nouns import (
+    as_document,
+    created_remark,
+    delete_each,
+    differences_shown,
+    existing,
+    show_details,
+    show_location,
+    table_of,
+)
 from cmq_cli.options import FIRST_PAGE, CurrentSession, Ensure, Paging, Repeated, TopicName, Yes
 from cmq_cli.values import counted
 from cmqd_client import Client, FilterType
@@ -76,6 +85,13 @@ async def info(name: TopicName, /, *, session: CurrentSession) -> None:
     """Show the attributes and counts of a topic."""
     async with session.client() as client:
         show_details(session.output, await client.topic(name).attributes(), _FIELDS)
+
+
+@app.command
+async def locate(name: TopicName, /, *, session: CurrentSession) -> None:
+    """Show the server that has a topic: addresses, shard, epoch."""
+    async with session.client() as client:
+        show_location(session.output, await client.topic(name).locate())
 
 
 @app.command

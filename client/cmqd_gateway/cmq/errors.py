@@ -244,6 +244,7 @@ TRANSLATIONS: Mapping[int, Reason | None] = MappingProxyType(
         ErrorCode.TIME_NOT_REWINDABLE: Reason.REWIND_TIME,
         ErrorCode.REDRIVE_RUNNING: Reason.PARAMETERS_ERROR,
         ErrorCode.NOT_TRANSACTIONAL: Reason.NOT_TRANSACTIONAL,
+        ErrorCode.OTHER_SHARD: Reason.PARAMETERS_ERROR,
         ErrorCode.NO_DEAD_LETTER_QUEUE: Reason.PARAMETERS_ERROR,
         ErrorCode.DEAD_LETTERS_NOT_TAKEN: Reason.BACKLOG_FULL,
         # Messages.
@@ -290,6 +291,8 @@ TRANSLATIONS: Mapping[int, Reason | None] = MappingProxyType(
         ErrorCode.TOO_MANY_REQUESTS: Reason.THROTTLED,
         ErrorCode.INTERNAL_ERROR: _FAILED,
         ErrorCode.MESSAGES_DAMAGED: _FAILED,
+        ErrorCode.STANDBY: _FAILED,
+        ErrorCode.MOVED: _FAILED,
     }
 )
 """The reason for each error of the broker. Errors of the client itself (no connection, no answer in time, an unknown

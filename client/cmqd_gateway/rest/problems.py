@@ -73,6 +73,7 @@ STATUS_OF_CODE: Mapping[ErrorCode, int] = {
     ErrorCode.TIME_NOT_REWINDABLE: 409,
     ErrorCode.REDRIVE_RUNNING: 409,
     ErrorCode.NOT_TRANSACTIONAL: 409,
+    ErrorCode.OTHER_SHARD: 409,
     ErrorCode.NO_DEAD_LETTER_QUEUE: 409,
     ErrorCode.DEAD_LETTERS_NOT_TAKEN: 503,
     ErrorCode.MESSAGE_TOO_LARGE: 413,
@@ -114,6 +115,8 @@ STATUS_OF_CODE: Mapping[ErrorCode, int] = {
     ErrorCode.TOO_MANY_REQUESTS: 429,
     ErrorCode.INTERNAL_ERROR: 500,
     ErrorCode.MESSAGES_DAMAGED: 500,
+    ErrorCode.STANDBY: 503,
+    ErrorCode.MOVED: 503,
 }
 
 STATUS_OF_CLIENT_ERROR: Mapping[type[errors.CmqError], int] = {

@@ -165,13 +165,16 @@ class Serving:
     def _takeable(self, in_window: Mapping[int, StoredMessage], positions: Sequence[int]) -> int:
         """Return how many of ``positions``, from the first on, are in memory and fit a reply. The first always fits."""
         size = taken = 0
-        for position in positions:
-            message = in_window.get(position)
+        for message in map(in_window.get, positions):
             if message is None:
                 break
+            # Nearly all messages are plain, and a call for each would cost as much as the rest of the method.
+            if message.headers or message.origin is not None or message.copy_of is not None:
+                size += reply_bytes(message)
+            else:
+                size += len(message.body)
             # The first message may exceed the size of a reply alone: refused here, it would block the head of the queue
             # forever.
-            size += reply_bytes(message)
             if size > self._max_batch_bytes and taken:
                 break
             taken += 1
@@ -319,11 +322,10 @@ class Serving:
     def _page_arrived(self, queue: Queue, read: PageRead, messages: Sequence[StoredMessage], missing: Runs) -> int:
         """Take a page into memory. The queue stays busy in the lane until the caller ends that."""
         index, window, budget = queue.index, self._runtime[queue.queue_id].window, self._budget
-        active = index.active
-        for message in messages:
-            # Messages that were received, cleared or expired during the read are dropped.
-            if message.position in active and message.position not in window.messages:
-                budget.keep(queue.queue_id, window, message)
+        active, in_window = index.active, window.messages
+        # Messages that were received, cleared or expired during the read are dropped.
+        fresh = [message for message in messages if message.position in active and message.position not in in_window]
+        budget.keep_page(queue.queue_id, window, fresh)
         # The log may answer with a prefix, if the page reached its limit of bytes. The window continues behind the
         # prefix: with a gap in memory the bodies of the gap would never be read ahead.
         last_wanted = last_of(read.positions)

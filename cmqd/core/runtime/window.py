@@ -9,7 +9,7 @@ dropped.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from pyroaring import BitMap64
 
@@ -89,6 +89,12 @@ class WindowBudget:
         self.used += size
         if queue_id not in self._order:
             self._order[queue_id] = window
+
+    def keep_page(self, queue_id: int, window: Window, messages: Sequence[StoredMessage]) -> None:
+        """Put in messages that are not in the window, without a look at the room."""
+        if messages:
+            window.messages.update([(message.position, message) for message in messages])
+            self.kept(queue_id, window, sum(map(cost, messages)))
 
     def take(self, queue_id: int, window: Window, positions: Iterable[int]) -> list[StoredMessage]:
         """Remove and return messages of the window, and mark the queue as most recently received from."""

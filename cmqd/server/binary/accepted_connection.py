@@ -23,6 +23,7 @@ import asyncio
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from sys import intern
 from typing import Any, Final, cast
 
 from cmqd.server.audit import FAILED_LOGINS
@@ -662,7 +663,8 @@ class AcceptedConnection(asyncio.Protocol):
         self._flush_soon()
         if isinstance(event, Authenticated):
             self.account = event.account
-            self.secret_id = event.secret_id
+            # The same object for all connections of a key.
+            self.secret_id = intern(event.secret_id)
             self.product = self._shared.product_of(event.product)
             self.permissions = self._shared.permissions_of(event.secret_id)
             self._shared.connections.authenticated(self)

@@ -63,12 +63,15 @@ class Listener:
         counters: Counters,
         accounts: Accounts,
         audit: Audit,
+        epoch: int = 0,
     ) -> None:
         self._loop = loop
         self._settings = settings
         self._accounts = accounts
         self._connections = connections
+        self._features = _features(settings.max_delay_ms)
         self._last_connection_id = 0
+        self._epoch = epoch
         self._server: asyncio.Server | None = None
         self._private: asyncio.Server | None = None
         """A second listening socket, see ``start_private``."""
@@ -183,7 +186,9 @@ class Listener:
             heartbeat_ms=settings.heartbeat_ms,
             authentication_timeout_ms=settings.authentication_timeout_ms,
             max_outstanding=settings.max_requests_per_connection,
-            features=_features(settings.max_delay_ms),
+            features=self._features,
+            shard=settings.shard,
+            epoch=self._epoch,
         )
 
     def _find_key(self, secret_id: str) -> AccessKey | None:

@@ -1,12 +1,15 @@
-"""Requests about the server itself: its status, its segments."""
+"""Requests about the server itself: its status, its segments, its place among the servers of a region."""
 
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from cmqd.core.broker import Broker
 from cmqd.log.errors import LogFailed
 from cmqd.log.interface import Log, Segments
 from cmqd.server.accounts import Accounts
+from cmqd.server.answering import Answering
 from cmqd.server.client import Client
+from cmqd.server.operations import Location
 from cmqd.server.part import part
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
@@ -23,6 +26,18 @@ class ServerRequests:
     status_of: Callable[[str], dict[str, Any]]
     """Returns the status as an account may see it."""
     spawn: Callable[[Coroutine[Any, Any, None]], None]
+    broker: Broker
+    answering: Answering
+    location: Location
+    shard: int
+    epoch: int
+
+    def locate(self, client: Client, request: wire.Locate) -> None:
+        """Answer with the address of this server, which has every queue and topic that it knows."""
+        find = self.broker.topic_info if request.is_topic else self.broker.queue_info
+        find(client.account, request.name)
+        reply = wire.Located(request.request_id, [self.location["address"]], self.shard, self.epoch)
+        self.answering.answer_lookup(client, reply)
 
     def get_status(self, client: Client, request: wire.GetServerStatus) -> None:
         """Answer with the status, at once: the status must be readable while the storage hangs. A key without the role

@@ -1,0 +1,53 @@
+"""The errors of an engine.
+
+EngineError
+├── Fenced              another broker leads, or has led since: the caller must not answer any more
+├── EngineUnavailable   the caller is being stopped while the engine does not answer
+├── AccountsConflict    the stored accounts have another version than expected
+└── LogIdMismatch       the database has another log
+"""
+
+from cmqd.log.errors import LogError
+
+
+class EngineError(LogError):
+    """Root of the errors of an engine."""
+
+
+class Fenced(EngineError):
+    """Another broker has fenced this one. No call changes anything from its fence on.
+
+    An ``append`` that is refused has stored nothing. Another change that was repeated after a lost connection may have
+    been made by its first attempt, while this broker led.
+    The broker must end without another answer. Requests with rows that were not durable have an unknown outcome. The
+    text names the row that proves it: "fenced: row 1715 has epoch
+    1715, mine is 1423".
+    """
+
+
+class EngineUnavailable(EngineError):
+    """The wait for the engine ended because the broker is being stopped. The outcome of the call is unknown.
+
+    The engine accepts no further ``append``: a row with the same LSN may already be stored.
+    """
+
+
+class AccountsConflict(EngineError):
+    """The stored accounts have another version than the caller expected. Nothing was changed."""
+
+    def __init__(self, expected_version: int, version: int) -> None:
+        """Take both versions; 0 = no accounts are stored."""
+        super().__init__(f"accounts have version {version}, not {expected_version}")
+        self.expected_version = expected_version
+        self.version = version
+
+
+class LogIdMismatch(EngineError):
+    """The database has another log than the caller's, or none. Nothing was changed."""
+
+    def __init__(self, expected: str, found: str | None, server: str) -> None:
+        """Take the id of the caller's log, the id in the database (None: the database has no log), and the server."""
+        has = "has no log" if found is None else f"has log {found}"
+        super().__init__(f"{server} {has}, expected log {expected}")
+        self.expected = expected
+        self.found = found

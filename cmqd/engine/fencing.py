@@ -1,0 +1,453 @@
+"""The fencing protocol: an engine over a ``Database``, and the only place that decides what an answer of it means.
+
+    try_lead   advisory lock
+    take       barrier ─► newest row, fence behind it, commit          a unique violation: from the barrier again
+    append     one statement with its own commit
+               all rows, no notice          durable
+               no rows                      wait: no named standby
+               unique violation             look
+               anything else                unknown: close the socket, find the newest primary, look
+    look       read, then barrier; my row is there: durable; another epoch: fenced
+               absent, the row before is mine: append again; else fenced
+    changes    lock the shard's line ─► the newest epoch is mine? ─► change, named standby?, commit
+
+A leader is fenced by the primary key: the next row that it appends has the LSN of its successor's fence, and fences
+are never removed. Three rules make that a proof, and each answers a way in which a replicated database tells less than
+the truth (decision 0194):
+
+- *Read, then barrier, then believe.* A row that is visible may exist on this server alone. A barrier that was committed
+  after the read has carried all that the read saw to the named standby. A barrier before the read would leave out what
+  became visible in between.
+- *A commit is answered, or unknown.* A notice, an error and silence are no answers. An unknown commit is never
+  cancelled, because a cancel makes it visible without a copy. Its socket is closed, and a look decides later.
+- *One append is outstanding.* The look of an append relies on the row before it: a second append behind an unknown
+  append could land behind a hole.
+
+A silent primary is waited for as long as there is no newer primary: each connection that is given up in the wait for a
+standby leaves a backend that waits on, and the retries of minutes would use up all connections of the server.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from threading import Lock
+from typing import TypeVar
+
+from cmqd.engine.database import Commit, ConnectionLost, Database, Newest, Session, UniqueViolation
+from cmqd.engine.errors import AccountsConflict, EngineError, EngineUnavailable, Fenced, LogIdMismatch
+from cmqd.engine.interface import EngineRow, Row, StoredAccounts, StoredCheckpoint, Taken
+
+RETRY_SECONDS = (0.05, 1.0)
+"""First and longest pause before an attempt is repeated."""
+
+T = TypeVar("T")
+
+
+class _NotNow(Exception):
+    """Nothing was stored, and a later attempt may succeed; the text names what is waited for."""
+
+
+class _Line:
+    """The session for one kind of calls, one call at a time: found when it is needed, replaced after each failure."""
+
+    def __init__(
+        self,
+        database: Database,
+        check: Callable[[Session], None],
+        sleep: Callable[[float], None],
+        stopping: Callable[[], bool],
+    ) -> None:
+        self._database = database
+        self._check = check
+        self._sleep = sleep
+        self._stopping = stopping
+        self._session: Session | None = None
+        self._lock = Lock()
+        """Held by the call that uses the session: answers of two calls must never mix."""
+        self.waiting_for = ""
+        self.has_lock = False
+        """The session has the advisory lock."""
+        self.is_new = False
+        """No append has looked on this session yet: its server may have fewer rows than the last, or more."""
+        self.believed_lsn = 0
+        """Rows up to this LSN that the session shows are on the standby as well."""
+
+    def run(self, attempt: Callable[[Session], T]) -> T:
+        """Make attempts until one succeeds. Raises EngineUnavailable after a stop, and errors of the attempt other than
+        ``ConnectionLost``.
+        """
+        with self._lock:
+            return self._run(attempt)
+
+    def _run(self, attempt: Callable[[Session], T]) -> T:
+        pause, longest = RETRY_SECONDS
+        try:
+            while not self._stopping():
+                try:
+                    return attempt(self.session())
+                except _NotNow as reason:
+                    self.waiting_for = str(reason)
+                except ConnectionLost as error:
+                    self.drop()
+                    self.waiting_for = f"a connection ({error})"
+                self._sleep(pause)
+                if self._session is not None and self._is_newer_than(self._session.timeline):
+                    # An old primary may never get a named standby again.
+                    self.drop()
+                pause = min(2 * pause, longest)
+            raise EngineUnavailable(f"stopped while waiting for {self.waiting_for or 'the engine'}")
+        finally:
+            self.waiting_for = ""
+
+    def session(self) -> Session:
+        """Return the session; find the newest primary if there is none.
+
+        Only the newest: an older primary has lost its standby to the promotion, so a barrier there is never answered.
+        """
+        if self._session is None:
+            primaries = sorted(self._database.primaries(self._keep_waiting), key=lambda session: session.timeline)
+            if not primaries:
+                raise _NotNow("a primary: no server takes writes")
+            self._session = primaries.pop()
+            self.is_new = True
+            self.believed_lsn = 0
+            for older in primaries:
+                older.close()
+            self._check(self._session)
+        return self._session
+
+    def drop(self) -> None:
+        """Close the socket of the session; no word to the server."""
+        session, self._session = self._session, None
+        self.has_lock = False
+        if session is not None:
+            session.kill()
+
+    def release(self) -> None:
+        """Release the lock, then end the session: the server notices the end of a session a little later."""
+        if self._session is not None and self.has_lock:
+            try:
+                self._session.unlock()
+            except ConnectionLost:
+                self.drop()
+        self.close()
+
+    def close(self) -> None:
+        """End the session in order."""
+        session, self._session = self._session, None
+        self.has_lock = False
+        if session is not None:
+            session.close()
+
+    def _keep_waiting(self, timeline: int) -> bool:
+        self.waiting_for = "an answer of the primary, which waits for its standby or hangs"
+        return not self._stopping() and not self._is_newer_than(timeline)
+
+    def _is_newer_than(self, timeline: int) -> bool:
+        """Return whether there is a primary with a higher timeline."""
+        primaries = self._database.primaries(lambda _timeline: False)
+        for session in primaries:
+            session.close()
+        return any(session.timeline > timeline for session in primaries)
+
+
+class FencedEngine:
+    """An ``Engine`` over a database; see the module and ``cmqd.engine.interface``."""
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        monotonic: Callable[[], float],
+        sleep: Callable[[float], None],
+        stopping: Callable[[], bool],
+        new_log_id: Callable[[], str],
+    ) -> None:
+        """Take the database; the first call connects.
+
+        Args:
+            database: the servers.
+            monotonic: a clock in seconds that never goes back.
+            sleep: pauses between attempts; may return early, for example at a stop.
+            stopping: True ends every wait with ``EngineUnavailable``. Called by both threads.
+            new_log_id: makes the id of a new log.
+        """
+        self._monotonic = monotonic
+        self._new_log_id = new_log_id
+        self._rows_line = _Line(database, self._check_log_id, sleep, stopping)
+        """Of the thread of ``append``."""
+        self._changes_line = _Line(database, self._check_log_id, sleep, stopping)
+        """Of the other thread."""
+        self._log_id: str | None = None
+        self._epoch: int | None = None
+        """The epoch of this leader; None before ``take`` and after ``release``."""
+        self._ended: EngineError | None = None
+        """The error after which nothing more is changed."""
+        self._proved_at = float("-inf")
+
+    @property
+    def proved_at(self) -> float:  # noqa: D102  see Engine
+        return self._proved_at
+
+    @property
+    def waiting_for(self) -> str:  # noqa: D102  see Engine
+        return self._rows_line.waiting_for
+
+    # The thread of appends
+
+    def try_lead(self) -> bool:  # noqa: D102  see Engine
+        try:
+            self._relock(self._rows_line.session())
+        except _NotNow:
+            return False
+        except ConnectionLost:
+            self._rows_line.drop()
+        return self._rows_line.has_lock
+
+    def take(self) -> Taken:  # noqa: D102  see Engine
+        began = self._monotonic()
+        taken = self._rows_line.run(self._fence)
+        self._epoch = taken.epoch
+        self._log_id = taken.log_id
+        self._proved_at = began
+        self._rows_line.is_new = False
+        return taken
+
+    def append(self, rows: Sequence[Row]) -> None:  # noqa: D102  see Engine
+        epoch = self._own_epoch()
+        began = self._monotonic()
+        self._run(self._rows_line, lambda session: self._append(session, epoch, rows))
+        self._proved_at = began
+
+    def prove(self) -> None:  # noqa: D102  see Engine
+        epoch = self._own_epoch()
+        began = self._monotonic()
+        self._run(self._rows_line, lambda session: self._prove(session, epoch))
+        self._proved_at = began
+
+    def release(self) -> None:  # noqa: D102  see Engine
+        self._epoch = None
+        self._rows_line.release()
+
+    def _relock(self, session: Session) -> None:
+        """Try to get the lock, if this session does not have it: a lost connection has lost the lock too."""
+        if not self._rows_line.has_lock:
+            self._rows_line.has_lock = session.try_lock()
+
+    def _fence(self, session: Session) -> Taken:
+        # A fence that waits for a missing standby would hold the lock of the line, and fence a healthy leader later.
+        self._barrier(session)
+        session.begin()
+        newest = session.newest()
+        fence = 1 if newest is None else newest.lsn + 1
+        log_id = session.log_id()
+        if log_id is None:
+            log_id = self._new_log_id()
+            session.put_log_id(log_id)
+        try:
+            session.insert_fence(fence)
+        except UniqueViolation:
+            session.rollback()
+            raise _NotNow("the newest row") from None
+        self._commit(session)
+        return Taken(epoch=fence, last_lsn=fence, log_id=log_id)
+
+    def _append(self, session: Session, epoch: int, rows: Sequence[Row]) -> None:
+        self._relock(session)
+        if self._rows_line.is_new:
+            # An attempt on an earlier session may have stored the rows, or this server may lack the rows before.
+            if self._is_stored(session, epoch, rows[0].lsn):
+                return
+            self._rows_line.is_new = False
+        try:
+            commit = session.append(epoch, rows)
+        except UniqueViolation:
+            if self._is_stored(session, epoch, rows[0].lsn):
+                return
+            raise _NotNow("a row that was there and is not any more") from None
+        self._require_copy(commit)
+
+    def _is_stored(self, session: Session, epoch: int, lsn: int) -> bool:
+        """Look for the row with which an append of this leader begins.
+
+        An append is stored as a whole, so its first row stands for all. Raises Fenced.
+        """
+        epochs = session.epochs((lsn - 1, lsn))
+        self._barrier(session)
+        if lsn in epochs:
+            self._require_own(epoch, lsn, epochs[lsn])
+            return True
+        self._require_own(epoch, lsn - 1, epochs.get(lsn - 1))
+        return False
+
+    def _prove(self, session: Session, epoch: int) -> None:
+        self._relock(session)
+        newest = session.newest()
+        self._barrier(session)
+        self._require_newest(epoch, newest)
+
+    # The other thread
+
+    def rows(self, above: int, *, with_data: bool = True) -> Iterator[EngineRow]:  # noqa: D102  see Engine
+        while page := self._changes_line.run(partial(self._page, above=above, with_data=with_data)):
+            yield from page
+            above = page[-1].lsn
+
+    def newest_checkpoint(self) -> StoredCheckpoint | None:  # noqa: D102  see Engine
+        return self._read(lambda session: session.checkpoint(with_data=True))
+
+    def load_accounts(self) -> StoredAccounts | None:  # noqa: D102  see Engine
+        return self._read(lambda session: session.accounts())
+
+    def log_id(self) -> str | None:  # noqa: D102  see Engine
+        if self._log_id is None:
+            self._log_id = self._read(lambda session: session.log_id())
+        return self._log_id
+
+    def put_checkpoint(self, lsn: int, data: bytes) -> None:  # noqa: D102  see Engine
+        def change(session: Session, newest: Newest) -> Exception | None:
+            if lsn > newest.lsn:
+                return ValueError(f"a checkpoint with LSN {lsn} above the newest row {newest.lsn}")
+            stored = session.checkpoint(with_data=False)
+            if stored is None or stored.lsn <= lsn:
+                session.put_checkpoint(lsn, data)
+            return None
+
+        self._change(change)
+
+    def trim(self, ranges: Sequence[tuple[int, int]]) -> None:  # noqa: D102  see Engine
+        def change(session: Session, newest: Newest) -> None:
+            checkpoint = session.checkpoint(with_data=False)
+            # The newest row stays, because the next LSN and the epoch are read from it.
+            limit = 0 if checkpoint is None else min(checkpoint.lsn, newest.lsn - 1)
+            removed = [(first, min(last, limit)) for first, last in ranges if first <= limit]
+            if removed:
+                session.remove(removed)
+
+        self._change(change)
+
+    def store_accounts(self, data: bytes, *, expected_version: int) -> int:  # noqa: D102  see Engine
+        version = expected_version + 1
+        is_repeat = False
+
+        def change(session: Session, _newest: Newest) -> Exception | None:
+            nonlocal is_repeat
+            stored = session.accounts()
+            found = 0 if stored is None else stored.version
+            is_mine = is_repeat and stored == StoredAccounts(version, data)
+            if found != expected_version and not is_mine:
+                return AccountsConflict(expected_version, found)
+            is_repeat = True
+            # Also if an earlier attempt has stored them: this commit carries them to the standby.
+            session.put_accounts(version, data)
+            return None
+
+        self._change(change)
+        return version
+
+    def _page(self, session: Session, *, above: int, with_data: bool) -> list[EngineRow]:
+        """Read the next rows. A leader believes an empty page too: on an old primary, rows could be missing."""
+        page = session.rows(above, with_data=with_data)
+        last_lsn = page[-1].lsn if page else 0
+        # The polls of a standby that has all rows write nothing.
+        if self._epoch is not None or last_lsn > self._changes_line.believed_lsn:
+            self._barrier(session)
+            self._changes_line.believed_lsn = last_lsn
+        return page
+
+    def _read(self, step: Callable[[Session], T]) -> T:
+        def attempt(session: Session) -> T:
+            found = step(session)
+            self._barrier(session)
+            return found
+
+        return self._changes_line.run(attempt)
+
+    def _change(self, change: Callable[[Session, Newest], Exception | None]) -> None:
+        """Run a change in a transaction. The change returns the error with which it refuses, and must be repeatable.
+
+        The lock of the line and the look at the newest epoch stand in this order. A ``take`` locks the same line, so
+        its fence is either seen here, or waits for the end of this change and reads what the change has left.
+        """
+        epoch = self._own_epoch()
+
+        def attempt(session: Session) -> None:
+            session.begin()
+            newest = session.newest()
+            refusal: Exception | None
+            if newest is None or newest.epoch != epoch:
+                refusal = _fenced(epoch, 0 if newest is None else newest.lsn, None if newest is None else newest.epoch)
+            else:
+                refusal = change(session, newest)
+            if refusal is None:
+                self._commit(session)
+                return
+            session.rollback()
+            self._barrier(session)
+            raise refusal
+
+        self._run(self._changes_line, attempt)
+
+    # Both threads
+
+    def close(self) -> None:  # noqa: D102  see Engine
+        self._rows_line.close()
+        self._changes_line.close()
+
+    def _own_epoch(self) -> int:
+        if self._ended is not None:
+            raise self._ended
+        if self._epoch is None:
+            raise Fenced("fenced: this broker does not lead")
+        return self._epoch
+
+    def _run(self, line: _Line, attempt: Callable[[Session], None]) -> None:
+        """Run a call of a leader. After an error that ends its lead, or leaves rows unknown, no call may follow."""
+        try:
+            line.run(attempt)
+        except (Fenced, EngineUnavailable, LogIdMismatch) as error:
+            self._ended = error
+            raise
+
+    def _check_log_id(self, session: Session) -> None:
+        """Refuse a server with another log. Raises LogIdMismatch."""
+        if self._log_id is not None:
+            found = session.log_id()
+            if found != self._log_id:
+                raise LogIdMismatch(self._log_id, found, session.server)
+
+    def _barrier(self, session: Session) -> None:
+        """Wait until the named standby has all that this session has read."""
+        self._require_copy(session.barrier())
+
+    def _commit(self, session: Session) -> None:
+        """Commit the transaction of the session, if its commit will wait for a named standby."""
+        if not session.standby_is_named():
+            session.rollback()
+            raise _NotNow(_NO_STANDBY)
+        self._require_copy(session.commit())
+        # The name may have changed between the check and the commit. A barrier checks and commits in one statement.
+        self._barrier(session)
+
+    def _require_copy(self, commit: Commit) -> None:
+        """Return if the named standby has the commit."""
+        if commit.notices:
+            raise ConnectionLost(f"a commit with a notice: {commit.notices[0]}")
+        if commit.changes == 0:
+            raise _NotNow(_NO_STANDBY)
+
+    def _require_newest(self, epoch: int, newest: Newest | None) -> None:
+        if newest is None:
+            raise _fenced(epoch, 0, None)
+        self._require_own(epoch, newest.lsn, newest.epoch)
+
+    def _require_own(self, epoch: int, lsn: int, found: int | None) -> None:
+        if found != epoch:
+            raise _fenced(epoch, lsn, found)
+
+
+_NO_STANDBY = "a named standby: synchronous_standby_names does not name exactly one"
+
+
+def _fenced(epoch: int, lsn: int, found: int | None) -> Fenced:
+    has = "is missing" if found is None else f"has epoch {found}"
+    return Fenced(f"fenced: row {lsn} {has}, mine is {epoch}")

@@ -1,0 +1,229 @@
+"""The interface of an engine: lead, append, prove the lead, read rows, checkpoint, trim, accounts.
+
+    try_lead ─► take ─► rows, newest_checkpoint, load_accounts ─► append, prove ─► release
+    rows                                              a standby copies rows before it leads
+    put_checkpoint, trim, store_accounts              changes beside the rows, fenced like rows
+
+Contract, checked by ``tests/engine/`` for every implementation:
+
+- A row for which ``append`` has returned is on two machines, and no failure of one machine loses it.
+- Rows have contiguous LSNs. No LSN is used twice, and a stored row never changes.
+- Each leader has an *epoch*: the LSN of its *fence*, an empty row. All rows between two fences have the epoch of the
+  lower fence. From a fence on, no call of an earlier leader changes anything: it raises ``Fenced``.
+- What a read returns is on two machines too: no failure of one machine takes it back.
+
+``try_lead``, ``take``, ``append``, ``prove`` and ``release`` belong to one thread; the other calls to any thread, one
+after the other on a connection of their own. One ``append`` is outstanding at a time.
+"""
+
+from collections.abc import Iterator, Sequence
+from struct import Struct
+from typing import NamedTuple, Protocol, TypeAlias
+from zlib import crc32
+
+import msgspec
+
+Buffer: TypeAlias = bytes | memoryview
+
+_FIXED = Struct("<QQ")
+
+
+class Row(Protocol):
+    """The columns of a row of the log; ``cmqd_segment.rows`` describes them."""
+
+    @property
+    def lsn(self) -> int:
+        """Number of the row."""
+        ...
+
+    @property
+    def time_ms(self) -> int:
+        """Broker time of the row."""
+        ...
+
+    @property
+    def messages(self) -> int:
+        """Number of messages in the row."""
+        ...
+
+    @property
+    def queues(self) -> Buffer:
+        """Summary of the positions by queue."""
+        ...
+
+    @property
+    def meta(self) -> Buffer:
+        """The records."""
+        ...
+
+    @property
+    def data(self) -> Buffer:
+        """The bodies."""
+        ...
+
+
+class EngineRow(NamedTuple):
+    """A row of the log as the engine has it: its columns, and the epoch of the leader that wrote it."""
+
+    lsn: int
+    epoch: int
+    time_ms: int
+    messages: int
+    queues: bytes
+    meta: bytes
+    data: bytes
+
+    @property
+    def is_fence(self) -> bool:
+        """Return whether the row is a fence: empty, with its own LSN as epoch."""
+        return self.lsn == self.epoch
+
+
+def checksum_of(row: Row) -> int:
+    """CRC-32 over all columns but the LSN, to compare a local copy of a row with the engine's row."""
+    fixed = _FIXED.pack(row.time_ms, row.messages)
+    return crc32(row.data, crc32(row.meta, crc32(row.queues, crc32(fixed))))
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """The result of ``take``."""
+
+    epoch: int
+    """The epoch of the new leader."""
+    last_lsn: int
+    """LSN of the newest row, the fence of the new leader: equal to ``epoch``."""
+    log_id: str
+
+
+class StoredCheckpoint(msgspec.Struct, frozen=True):
+    """The newest checkpoint of the log."""
+
+    lsn: int
+    """Rows up to this LSN are in the checkpoint."""
+    data: bytes
+
+
+class StoredAccounts(msgspec.Struct, frozen=True):
+    """The accounts of the broker."""
+
+    version: int
+    """Counts from 1 with each change."""
+    data: bytes
+
+
+class Engine(Protocol):
+    """The calls of every engine; see the module.
+
+    A call that meets a silent or unsafe database waits until the database serves again, and raises
+    ``EngineUnavailable`` if the broker is stopped before. ``LogIdMismatch`` comes from every call that finds another
+    log in the database than before. After ``Fenced`` or an interrupted ``append`` every call that changes anything
+    raises again.
+    """
+
+    @property
+    def proved_at(self) -> float:
+        """Monotonic time at which this engine is known to have led: the begin of the last ``append`` or ``prove`` that
+        succeeded, else of ``take``; minus infinity before.
+
+        The begin and not the end: another broker may have led since the row was stored, while its answer was late.
+        """
+        ...
+
+    @property
+    def waiting_for(self) -> str:
+        """Say what the call under way in the thread of ``append`` waits for, for status and logs; empty while it does
+        not wait.
+        """
+        ...
+
+    def try_lead(self) -> bool:
+        """Try to get the advisory lock of the shard, without waiting for it; return whether this engine has it.
+
+        The lock keeps brokers from fencing each other in turns. No guarantee depends on it.
+        """
+        ...
+
+    def take(self) -> Taken:
+        """Become the leader: store a fence behind the newest row. To be called while ``try_lead`` returns True.
+
+        From then on no earlier leader can change anything. The first ``take`` of a database gives its log an id.
+        """
+        ...
+
+    def append(self, rows: Sequence[Row]) -> None:
+        """Store rows; on return they are durable on two machines.
+
+        Args:
+            rows: at least one row, with contiguous LSNs that begin behind the last row of the previous ``append``, or
+                behind the fence. They are stored together or not at all.
+
+        Raises:
+            Fenced: another broker leads. The rows are not stored, and never will be.
+            EngineUnavailable: the broker is being stopped. Whether the rows are stored is unknown.
+        """
+        ...
+
+    def prove(self) -> None:
+        """Prove that this engine leads, without a row. Raises Fenced, EngineUnavailable."""
+        ...
+
+    def rows(self, above: int, *, with_data: bool = True) -> Iterator[EngineRow]:
+        """Yield the rows above an LSN in ascending order, up to the newest row of the moment.
+
+        LSNs that are left out were trimmed. Fences are among the rows and are never trimmed. For the leader the rows
+        reach at least to its fence. Without ``with_data`` the column ``data`` is empty and is not transferred.
+        """
+        ...
+
+    def newest_checkpoint(self) -> StoredCheckpoint | None:
+        """Return the stored checkpoint; None if there is none."""
+        ...
+
+    def put_checkpoint(self, lsn: int, data: bytes) -> None:
+        """Store a checkpoint, unless the stored one has a higher LSN; on return it is durable on two machines.
+
+        Raises Fenced, EngineUnavailable.
+        """
+        ...
+
+    def trim(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Remove the rows in these ranges of LSNs, both ends included.
+
+        Rows above the stored checkpoint, the newest row and fences stay, whatever the ranges say: a fence is what a
+        former leader runs into, also after years.
+
+        Raises Fenced, EngineUnavailable.
+        """
+        ...
+
+    def load_accounts(self) -> StoredAccounts | None:
+        """Return the stored accounts; None if there are none."""
+        ...
+
+    def store_accounts(self, data: bytes, *, expected_version: int) -> int:
+        """Replace the accounts; return their new version, durable on two machines.
+
+        Args:
+            data: the new accounts.
+            expected_version: version of the accounts that the caller has changed; 0 = none were stored.
+
+        Raises:
+            AccountsConflict: the stored version is another one. Nothing was changed.
+            Fenced: another broker leads.
+            EngineUnavailable: the broker is being stopped. The outcome is unknown.
+        """
+        ...
+
+    def log_id(self) -> str | None:
+        """Return the id of the log; None before the first ``take``."""
+        ...
+
+    def release(self) -> None:
+        """Give up the lead in order: another broker's ``try_lead`` returns True from then on. Later calls that change
+        anything raise ``Fenced``.
+        """
+        ...
+
+    def close(self) -> None:
+        """End the connections. To be called when no other call is under way."""
+        ...

@@ -1,0 +1,503 @@
+"""The steps of ``cmqd.engine.database`` over PostgreSQL, from version 14 (decision 0195).
+
+    cmqd_shards   a line per shard: id of the log, newest checkpoint, accounts
+    cmqd_rows     the rows of all shards; the primary key (shard, lsn) is the fence
+
+A broker needs a role that may create these two tables, once, and no other right. All of its sessions have the settings
+of ``_SESSION_SETTINGS``, whatever the role, the database or the URL say: with ``synchronous_commit = local``, for
+example, a commit would be answered before the standby has it, and with ``client_min_messages = error`` the only sign of
+a cancelled commit would be missing.
+
+The module needs the extra ``ha`` and is imported by a broker with ``redundancy = "postgresql"`` alone.
+"""
+
+import socket
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from struct import Struct, pack
+from typing import TYPE_CHECKING, Final
+
+from psycopg import ProgrammingError
+from psycopg.conninfo import conninfo_to_dict
+
+from cmqd.engine.database import (
+    CONNECT_SECONDS,
+    ONE_NAMED_STANDBY,
+    Commit,
+    ConnectionLost,
+    KeepWaiting,
+    Newest,
+    Session,
+)
+from cmqd.engine.interface import Buffer, EngineRow, Row, StoredAccounts, StoredCheckpoint
+from cmqd.engine.postgresql_connection import Connection
+from cmqd.engine.unsafe_settings import READ_SETTINGS, UnsafeSetting, find_unsafe
+
+if TYPE_CHECKING:
+    from psycopg.pq.abc import PGresult
+
+_LOCK_CLASS: Final = 0x636D7164
+"""First key of the advisory locks ("cmqd"); the second is the shard."""
+_DEFAULT_PORT: Final = 5432
+_PAGE_BYTES: Final = 4 << 20
+_PAGE_ROWS: Final = 2048
+
+_SESSION_SETTINGS: Final = {
+    "synchronous_commit": "on",
+    "client_min_messages": "warning",
+    "default_transaction_isolation": "read committed",
+    # No timeout of the server may cancel a statement: a cancelled commit is reported as a success.
+    "statement_timeout": "0",
+    "lock_timeout": "0",
+    "transaction_timeout": "0",  # since PostgreSQL 17
+    "idle_session_timeout": "0",
+    # A broker that hangs in a transaction holds the line of its shard.
+    "idle_in_transaction_session_timeout": "5s",
+    # The server ends the session of a broker whose machine is silent, and with it the advisory lock.
+    "tcp_keepalives_idle": "2",
+    "tcp_keepalives_interval": "1",
+    "tcp_keepalives_count": "3",
+    "tcp_user_timeout": "4000",
+    "client_connection_check_interval": "1s",
+}
+_CONNECTION_PARAMETERS: Final = {
+    "application_name": "cmqd",
+    "keepalives": "1",
+    "keepalives_idle": "2",
+    "keepalives_interval": "1",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "4000",
+}
+"""Defaults of libpq's parameters; the URL overrules them."""
+
+_IS_SAFE: Final = f"current_setting('synchronous_standby_names') ~* '{ONE_NAMED_STANDBY}'"
+
+_ADOPT: Final = b"""
+SELECT CASE WHEN pg_is_in_recovery() THEN NULL ELSE pg_walfile_name(pg_current_wal_lsn()) END,
+       (SELECT count(set_config(name, value, false))
+        FROM unnest($1::text[], $2::text[]) AS wanted (name, value) JOIN pg_settings USING (name)),
+       to_regclass('cmqd_rows') IS NOT NULL
+"""
+"""Settles the settings that this version knows. Answers: the name of the file of the log that is being written, which
+begins with the timeline, or NULL of a standby; a count; whether the tables are there."""
+
+_TABLES: Final = (
+    b"""
+SELECT pg_advisory_xact_lock(%d, -1);
+CREATE TABLE IF NOT EXISTS cmqd_shards (
+    shard int PRIMARY KEY,
+    log_id text,
+    checkpoint_lsn bigint,
+    checkpoint bytea,
+    accounts_version bigint,
+    accounts bytea
+);
+CREATE TABLE IF NOT EXISTS cmqd_rows (
+    shard int NOT NULL,
+    lsn bigint NOT NULL,
+    epoch bigint NOT NULL,
+    time_ms bigint NOT NULL,
+    messages int NOT NULL,
+    queues bytea NOT NULL,
+    meta bytea NOT NULL,
+    data bytea NOT NULL,
+    PRIMARY KEY (shard, lsn)
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000,
+        autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 200000);
+ALTER TABLE cmqd_shards ALTER checkpoint SET STORAGE EXTERNAL, ALTER accounts SET STORAGE EXTERNAL;
+ALTER TABLE cmqd_rows ALTER queues SET STORAGE EXTERNAL, ALTER meta SET STORAGE EXTERNAL,
+                      ALTER data SET STORAGE EXTERNAL;
+"""
+    % _LOCK_CLASS
+)
+"""EXTERNAL: values are stored as they are. The server would spend more time on an attempt to compress them than on all
+else. The advisory lock, with no shard's number, keeps two brokers from creating the tables at once."""
+
+_BARRIER: Final = f"SELECT pg_logical_emit_message(true, 'cmqd', '') WHERE {_IS_SAFE}".encode()
+_APPEND: Final = f"""
+INSERT INTO cmqd_rows (shard, lsn, epoch, time_ms, messages, queues, meta, data)
+SELECT $1::int, lsn, $2::bigint, time_ms, messages, queues, meta, data
+FROM unnest($3::bigint[], $4::bigint[], $5::int[], $6::bytea[], $7::bytea[], $8::bytea[])
+     AS appended (lsn, time_ms, messages, queues, meta, data)
+WHERE {_IS_SAFE}
+""".encode()
+_ROWS: Final = b"""
+SELECT lsn, epoch, time_ms, messages, queues, meta, %s
+FROM (SELECT *, sum(octet_length(meta) + octet_length(queues) + %s) OVER (ORDER BY lsn) AS bytes
+      FROM (SELECT * FROM cmqd_rows WHERE shard = $1 AND lsn > $2 ORDER BY lsn LIMIT %d) AS next) AS sized
+WHERE bytes <= %d OR lsn = (SELECT min(lsn) FROM cmqd_rows WHERE shard = $1 AND lsn > $2)
+ORDER BY lsn
+"""
+_ROWS_WITH_DATA: Final = _ROWS % (b"data", b"octet_length(data)", _PAGE_ROWS, _PAGE_BYTES)
+_ROWS_WITHOUT_DATA: Final = _ROWS % (b"''::bytea", b"0", _PAGE_ROWS, _PAGE_BYTES)
+
+
+class PostgresSession:
+    """A connection to one primary; the steps are those of ``cmqd.engine.database.Session``."""
+
+    def __init__(
+        self, connection: Connection, server: str, timeline: int, shard: int, *, has_tables: bool = False
+    ) -> None:
+        self._connection = connection
+        self._server = server
+        self._timeline = timeline
+        self._shard = b"%d" % shard
+        self._shard_in_binary = shard.to_bytes(4, "big")
+        self._has_tables = has_tables
+
+    @property
+    def server(self) -> str:
+        """See ``Session``."""
+        return self._server
+
+    @property
+    def timeline(self) -> int:
+        """See ``Session``."""
+        return self._timeline
+
+    # ------------------------------------------------------------------ steps with a commit of their own
+
+    def barrier(self) -> Commit:
+        """See ``Session``."""
+        self._connection.take_notices()
+        result = self._connection.ask_prepared(_BARRIER, ())
+        return Commit(result.ntuples, self._connection.take_notices())
+
+    def append(self, epoch: int, rows: Sequence[Row]) -> Commit:
+        """See ``Session``."""
+        self._connection.take_notices()
+        values = (
+            self._shard_in_binary,
+            epoch.to_bytes(8, "big"),
+            _bigints([row.lsn for row in rows]),
+            _bigints([row.time_ms for row in rows]),
+            _ints([row.messages for row in rows]),
+            _byte_strings([row.queues for row in rows]),
+            _byte_strings([row.meta for row in rows]),
+            _byte_strings([row.data for row in rows]),
+        )
+        result = self._connection.ask_prepared(_APPEND, values)
+        return Commit(result.command_tuples or 0, self._connection.take_notices())
+
+    def try_lock(self) -> bool:
+        """See ``Session``."""
+        result = self._ask(b"SELECT pg_try_advisory_lock($1, $2)", b"%d" % _LOCK_CLASS, self._shard)
+        return _value(result, 0, 0) == b"\1"
+
+    def unlock(self) -> None:
+        """See ``Session``."""
+        # Each ``try_lock`` of a session that has the lock counts.
+        self._ask(b"SELECT pg_advisory_unlock_all()")
+
+    # ------------------------------------------------------------------ reads
+
+    def newest(self) -> Newest | None:
+        """See ``Session``."""
+        query = b"SELECT lsn, epoch FROM cmqd_rows WHERE shard = $1 ORDER BY lsn DESC LIMIT 1"
+        result = self._read(query, self._shard)
+        return None if result is None else Newest(_int(result, 0, 0), _int(result, 0, 1))
+
+    def epochs(self, lsns: Sequence[int]) -> dict[int, int]:
+        """See ``Session``."""
+        query = b"SELECT lsn, epoch FROM cmqd_rows WHERE shard = $1 AND lsn = ANY ($2::bigint[])"
+        result = self._read(query, self._shard, _array(lsns))
+        return {} if result is None else {_int(result, row, 0): _int(result, row, 1) for row in range(result.ntuples)}
+
+    def rows(self, above: int, *, with_data: bool) -> list[EngineRow]:
+        """See ``Session``."""
+        result = self._read(_ROWS_WITH_DATA if with_data else _ROWS_WITHOUT_DATA, self._shard, b"%d" % above)
+        if result is None:
+            return []
+        return [
+            EngineRow(
+                lsn=_int(result, row, 0),
+                epoch=_int(result, row, 1),
+                time_ms=_int(result, row, 2),
+                messages=_int(result, row, 3),
+                queues=_value(result, row, 4),
+                meta=_value(result, row, 5),
+                data=_value(result, row, 6),
+            )
+            for row in range(result.ntuples)
+        ]
+
+    def checkpoint(self, *, with_data: bool) -> StoredCheckpoint | None:
+        """See ``Session``."""
+        data = b"checkpoint" if with_data else b"''::bytea"
+        query = b"SELECT checkpoint_lsn, %s FROM cmqd_shards WHERE shard = $1 AND checkpoint IS NOT NULL" % data
+        result = self._read(query, self._shard)
+        return None if result is None else StoredCheckpoint(_int(result, 0, 0), _value(result, 0, 1))
+
+    def accounts(self) -> StoredAccounts | None:
+        """See ``Session``."""
+        query = b"SELECT accounts_version, accounts FROM cmqd_shards WHERE shard = $1 AND accounts IS NOT NULL"
+        result = self._read(query, self._shard)
+        return None if result is None else StoredAccounts(_int(result, 0, 0), _value(result, 0, 1))
+
+    def log_id(self) -> str | None:
+        """See ``Session``."""
+        result = self._read(b"SELECT log_id FROM cmqd_shards WHERE shard = $1 AND log_id IS NOT NULL", self._shard)
+        return None if result is None else _value(result, 0, 0).decode()
+
+    # ------------------------------------------------------------------ transactions
+
+    def begin(self) -> None:
+        """See ``Session``."""
+        self._connection.run_script(b"BEGIN")
+        if not self._tables_are_there():
+            self._connection.run_script(_TABLES)
+        # A line that is there is found without a write, and is not locked before the next statement.
+        self._ask(b"INSERT INTO cmqd_shards (shard) VALUES ($1) ON CONFLICT DO NOTHING", self._shard)
+        self._ask(b"SELECT FROM cmqd_shards WHERE shard = $1 FOR UPDATE", self._shard)
+
+    def standby_is_named(self) -> bool:
+        """See ``Session``."""
+        return _value(self._ask(f"SELECT {_IS_SAFE}".encode()), 0, 0) == b"\1"
+
+    def insert_fence(self, lsn: int) -> None:
+        """See ``Session``."""
+        query = b"INSERT INTO cmqd_rows VALUES ($1, $2, $2, 0, 0, '', '', '')"
+        self._ask(query, self._shard, b"%d" % lsn)
+
+    def put_log_id(self, log_id: str) -> None:
+        """See ``Session``."""
+        self._ask(b"UPDATE cmqd_shards SET log_id = $2 WHERE shard = $1", self._shard, log_id.encode())
+
+    def put_checkpoint(self, lsn: int, data: bytes) -> None:
+        """See ``Session``."""
+        query = b"UPDATE cmqd_shards SET checkpoint_lsn = $2::bigint, checkpoint = $3::bytea WHERE shard = $1::int"
+        self._connection.ask(query, (self._shard_in_binary, lsn.to_bytes(8, "big"), data), binary_values=True)
+
+    def put_accounts(self, version: int, data: bytes) -> None:
+        """See ``Session``."""
+        query = b"UPDATE cmqd_shards SET accounts_version = $2::bigint, accounts = $3::bytea WHERE shard = $1::int"
+        self._connection.ask(query, (self._shard_in_binary, version.to_bytes(8, "big"), data), binary_values=True)
+
+    def remove(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """See ``Session``."""
+        query = b"""
+            DELETE FROM cmqd_rows USING unnest($2::bigint[], $3::bigint[]) AS removed (first, last)
+            WHERE shard = $1 AND lsn BETWEEN removed.first AND removed.last AND lsn <> epoch
+        """
+        firsts, lasts = ([ends[side] for ends in ranges] for side in (0, 1))
+        self._ask(query, self._shard, _array(firsts), _array(lasts))
+
+    def commit(self) -> Commit:
+        """See ``Session``."""
+        self._connection.take_notices()
+        result = self._ask(b"COMMIT")
+        # PostgreSQL answers a commit of a failed transaction with a success called ROLLBACK.
+        if result.command_status != b"COMMIT":
+            self.kill()
+            raise ConnectionLost("the transaction had failed")
+        self._has_tables = True
+        return Commit(1, self._connection.take_notices())
+
+    def rollback(self) -> None:
+        """See ``Session``."""
+        self._connection.run_script(b"ROLLBACK")
+
+    # ------------------------------------------------------------------ for ``cmqd ha check``
+
+    def unsafe_settings(self) -> list[UnsafeSetting]:
+        """Return the settings of the server with which the log is not safe, or less safe than it could be."""
+        query = b"SELECT name, reset_val FROM pg_settings WHERE name = ANY ($1::text[])"
+        settings = self._ask(query, _array(READ_SETTINGS))
+        slots = self._ask(b"SELECT slot_name::text FROM pg_replication_slots ORDER BY 1")
+        return find_unsafe(
+            {_value(settings, row, 0).decode(): _value(settings, row, 1).decode() for row in range(settings.ntuples)},
+            [_value(slots, row, 0).decode() for row in range(slots.ntuples)],
+        )
+
+    # ------------------------------------------------------------------ the end
+
+    def kill(self) -> None:
+        """See ``Session``."""
+        self._connection.kill()
+
+    def close(self) -> None:
+        """See ``Session``."""
+        self._connection.close()
+
+    # ------------------------------------------------------------------ helpers
+
+    def _ask(self, query: bytes, *values: bytes) -> "PGresult":
+        return self._connection.ask(query, values)
+
+    def _read(self, query: bytes, *values: bytes) -> "PGresult | None":
+        """Run a query of the tables; None if there is no line, or no table yet."""
+        if not self._tables_are_there():
+            return None
+        result = self._ask(query, *values)
+        return result if result.ntuples else None
+
+    def _tables_are_there(self) -> bool:
+        if self._has_tables:
+            return True
+        # Another broker may have created them since the last look. Seen inside of a transaction they may be its own,
+        # which a rollback takes back, so that only ``commit`` ends the looks.
+        return _value(self._ask(b"SELECT to_regclass('cmqd_rows') IS NOT NULL"), 0, 0) == b"\1"
+
+
+class PostgresDatabase:
+    """A group of PostgreSQL servers with the log of a shard.
+
+    Args:
+        url: of libpq, with all servers: ``postgresql://role@first,second,third/database``. A server without a port has
+            port 5432.
+        shard: number of the shard.
+
+    Raises:
+        ValueError: the URL is not one of libpq.
+    """
+
+    def __init__(self, url: str, shard: int = 0) -> None:
+        self._servers = list(_servers_of(url))
+        self._shard = shard
+
+    def primaries(self, keep_waiting: KeepWaiting) -> list[Session]:
+        """See ``Database``."""
+        deadline = time.monotonic() + CONNECT_SECONDS
+        attempts = [_Attempt(parameters, self._shard, keep_waiting, deadline) for parameters in self._servers]
+        # A thread for each server: looking up a name has no limit of time.
+        for attempt in attempts:
+            attempt.start()
+        results = [attempt.result() for attempt in attempts]
+        return [session for session in results if session is not None]
+
+
+class _Attempt:
+    """An attempt to reach a server, in a thread of its own."""
+
+    def __init__(self, parameters: Mapping[str, str], shard: int, keep_waiting: KeepWaiting, deadline: float) -> None:
+        self._parameters = parameters
+        self._shard = shard
+        self._keep_waiting = keep_waiting
+        self._deadline = deadline
+        self._session: PostgresSession | None = None
+        self._lock = threading.Lock()
+        self._is_late = False
+        self._thread = threading.Thread(target=self._reach, name="reach a database", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def result(self) -> PostgresSession | None:
+        """Return the session, or None of a server that does not answer before the deadline or takes no writes."""
+        self._thread.join(max(self._deadline - time.monotonic(), 0))
+        with self._lock:
+            self._is_late = True
+            return self._session
+
+    def _reach(self) -> None:
+        try:
+            session = self._adopt()
+        except ConnectionLost:
+            return
+        if session is None:
+            return
+        with self._lock:
+            if not self._is_late:
+                self._session = session
+                return
+        session.close()
+
+    def _adopt(self) -> PostgresSession | None:
+        connection = Connection(_resolved(self._parameters), lambda: time.monotonic() < self._deadline)
+        names = [_array(texts) for texts in (_SESSION_SETTINGS.keys(), _SESSION_SETTINGS.values())]
+        answer = connection.ask(_ADOPT, names)
+        file_name = answer.get_value(0, 0)
+        if file_name is None:
+            connection.close()
+            return None
+        timeline = int(file_name[:8], 16)
+        connection.keep_waiting = lambda: self._keep_waiting(timeline)
+        server = f"{self._parameters['host']}:{self._parameters['port']}"
+        has_tables = _value(answer, 0, 2) == b"\1"
+        return PostgresSession(connection, server, timeline, self._shard, has_tables=has_tables)
+
+
+def _resolved(parameters: Mapping[str, str]) -> Mapping[str, str]:
+    """Look up the name of the server, for which libpq would keep all threads of the process waiting.
+
+    Raises:
+        ConnectionLost: the name has no address.
+    """
+    host, port = parameters["host"], parameters["port"]
+    if not host or host.startswith(("/", "@")) or "hostaddr" in parameters:
+        return parameters
+    try:
+        found = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise ConnectionLost(str(error)) from error
+    addresses = [str(address[4][0]) for address in found]
+    return {**parameters, "host": ",".join([host] * len(addresses)), "hostaddr": ",".join(addresses)}
+
+
+def _servers_of(url: str) -> Iterable[dict[str, str]]:
+    """Yield libpq's parameters for each server of a URL. Raises ValueError."""
+    try:
+        given = {name: str(value) for name, value in conninfo_to_dict(url).items()}
+    except ProgrammingError as error:
+        raise ValueError(str(error).strip()) from error
+    hosts = given.pop("host", "").split(",")
+    addresses = given.pop("hostaddr", "").split(",")
+    ports = given.pop("port", "").split(",")
+    # The engine itself looks for the primary.
+    given.pop("target_session_attrs", None)
+    given.pop("load_balance_hosts", None)
+    for number, host in enumerate(hosts):
+        port = int(ports[number % len(ports)] or _DEFAULT_PORT)
+        parameters = _CONNECTION_PARAMETERS | given | {"host": host, "port": str(port)}
+        if addresses[number % len(addresses)]:
+            parameters["hostaddr"] = addresses[number % len(addresses)]
+        yield parameters
+
+
+# ---------------------------------------------------------------- values of PostgreSQL
+
+_ARRAY_HEADER: Final = Struct(">5i")
+_ONE_DIMENSION: Final = 1
+_WITHOUT_NULLS: Final = 0
+_FIRST_INDEX: Final = 1
+_INT8_OID: Final = 20
+_INT4_OID: Final = 23
+_BYTEA_OID: Final = 17
+
+
+def _array(values: Iterable[object]) -> bytes:
+    """Return an array of numbers or simple words as text."""
+    return "{{{}}}".format(",".join(f'"{value}"' for value in values)).encode()
+
+
+def _header(oid: int, count: int) -> bytes:
+    return _ARRAY_HEADER.pack(_ONE_DIMENSION, _WITHOUT_NULLS, oid, count, _FIRST_INDEX)
+
+
+def _bigints(values: Sequence[int]) -> bytes:
+    """Return an array of ``bigint`` in binary."""
+    return _header(_INT8_OID, len(values)) + b"".join([pack(">iq", 8, value) for value in values])
+
+
+def _ints(values: Sequence[int]) -> bytes:
+    """Return an array of ``int`` in binary."""
+    return _header(_INT4_OID, len(values)) + b"".join([pack(">ii", 4, value) for value in values])
+
+
+def _byte_strings(values: Sequence[Buffer]) -> bytes:
+    """Return an array of ``bytea`` in binary."""
+    pieces: list[Buffer] = [_header(_BYTEA_OID, len(values))]
+    for value in values:
+        pieces += (len(value).to_bytes(4, "big"), value)
+    return b"".join(pieces)
+
+
+def _value(result: "PGresult", row: int, column: int) -> bytes:
+    value = result.get_value(row, column)
+    assert value is not None, "no column of the queries above can be NULL"
+    return value
+
+
+def _int(result: "PGresult", row: int, column: int) -> int:
+    return int.from_bytes(_value(result, row, column), "big", signed=True)

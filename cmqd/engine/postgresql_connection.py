@@ -1,0 +1,179 @@
+"""A connection to one PostgreSQL server: queries whose wait can be given up without a cancel.
+
+psycopg's own connections wait for an answer without a limit, and turn an interrupt into a cancel. A cancel of a commit
+that waits for the standby is reported as a success. So this module waits itself, on the interface of libpq that psycopg
+publishes (``psycopg.pq``). A wait ends with the answer, or with the socket.
+"""
+
+import os
+import select
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from psycopg import OperationalError, pq
+from psycopg.conninfo import make_conninfo
+
+from cmqd.engine.database import SILENCE_SECONDS, ConnectionLost, UniqueViolation
+
+if TYPE_CHECKING:
+    from psycopg.pq.abc import PGconn, PGresult
+
+_UNIQUE_VIOLATION: Final = b"23505"
+_SQLSTATE: Final = pq.DiagnosticField.SQLSTATE
+_MESSAGE: Final = pq.DiagnosticField.MESSAGE_PRIMARY
+
+_READS = select.POLLIN
+_WRITES = select.POLLOUT
+
+_AS_TEXT: Final = 0
+_AS_BYTES: Final = 1
+
+
+class Connection:
+    """A connection for one thread.
+
+    Args:
+        parameters: of libpq, with a single host.
+        keep_waiting: asked each ``SILENCE_SECONDS`` of a wait; False closes the socket.
+
+    Raises:
+        ConnectionLost: the server refuses, cannot be reached, or is silent for too long.
+    """
+
+    def __init__(self, parameters: Mapping[str, str], keep_waiting: Callable[[], bool]) -> None:
+        self.keep_waiting = keep_waiting
+        self._notices: list[str] = []
+        self._prepared: dict[bytes, bytes] = {}
+        try:
+            self._libpq: PGconn = pq.PGconn.connect_start(make_conninfo(**parameters).encode())
+        except OperationalError as error:
+            raise ConnectionLost(str(error)) from error
+        self._libpq.notice_handler = self._take_notice
+        self._connect()
+        self._libpq.nonblocking = 1
+        self._poll = select.poll()
+        self._poll.register(self._libpq.socket, _READS)
+
+    @property
+    def server_version(self) -> int:
+        """The version of the server, 160004 for 16.4."""
+        return self._libpq.server_version
+
+    def take_notices(self) -> tuple[str, ...]:
+        """Return the notices and warnings since the last call."""
+        notices = tuple(self._notices)
+        self._notices.clear()
+        return notices
+
+    # ------------------------------------------------------------------ queries
+
+    def ask(self, query: bytes, values: Sequence[bytes | None] = (), *, binary_values: bool = False) -> "PGresult":
+        """Run a statement and return its result, with values in binary.
+
+        Args:
+            query: a single statement.
+            values: of ``$1``, ``$2`` ...
+            binary_values: the values are in the binary format of PostgreSQL, not text.
+
+        Raises:
+            UniqueViolation: the server reports one.
+            ConnectionLost: any other end but success. The connection is closed.
+        """
+        formats = [_AS_BYTES if binary_values else _AS_TEXT] * len(values)
+        return self._run(lambda: self._libpq.send_query_params(query, list(values), None, formats, _AS_BYTES))
+
+    def ask_prepared(self, query: bytes, values: Sequence[bytes]) -> "PGresult":
+        """Run a statement that the server parses once for this connection; values in binary. Raises as ``ask``."""
+        name = self._prepared.get(query)
+        if name is None:
+            name = b"statement %d" % len(self._prepared)
+            self._run(lambda: self._libpq.send_prepare(name, query))
+            self._prepared[query] = name
+        formats = [_AS_BYTES] * len(values)
+        return self._run(lambda: self._libpq.send_query_prepared(name, list(values), formats, _AS_BYTES))
+
+    def run_script(self, script: bytes) -> None:
+        """Run several statements without values. Raises as ``ask``."""
+        self._run(lambda: self._libpq.send_query(script))
+
+    def _run(self, send: Callable[[], None]) -> "PGresult":
+        try:
+            send()
+            self._flush()
+            result = self._next_result()
+            while (following := self._next_result_or_none()) is not None:
+                # An error ends a script, so it is the last result.
+                result = following
+        except OperationalError as error:
+            self.kill()
+            raise ConnectionLost(str(error)) from error
+        if result.status in _SUCCESS:
+            return result
+        message = (result.error_field(_MESSAGE) or result.error_message).decode(errors="replace").strip()
+        if result.error_field(_SQLSTATE) == _UNIQUE_VIOLATION:
+            raise UniqueViolation(message)
+        self.kill()
+        raise ConnectionLost(message)
+
+    def _flush(self) -> None:
+        while self._libpq.flush():
+            # The server may be unable to read on before its own output was read.
+            if self._wait(_READS | _WRITES) & _READS:
+                self._libpq.consume_input()
+
+    def _next_result(self) -> "PGresult":
+        result = self._next_result_or_none()
+        if result is None:
+            raise OperationalError("the server sent no result")
+        return result
+
+    def _next_result_or_none(self) -> "PGresult | None":
+        while self._libpq.is_busy():
+            self._wait(_READS)
+            self._libpq.consume_input()
+        return self._libpq.get_result()
+
+    def _wait(self, events: int) -> int:
+        """Wait for the socket and return its events. Raises ConnectionLost if the wait is given up."""
+        self._poll.modify(self._libpq.socket, events)
+        while not (ready := self._poll.poll(SILENCE_SECONDS * 1000)):
+            if not self.keep_waiting():
+                self.kill()
+                raise ConnectionLost("the wait for the server was given up")
+        return ready[0][1]
+
+    def _take_notice(self, notice: "PGresult") -> None:
+        self._notices.append(notice.error_message.decode(errors="replace").strip())
+
+    # ------------------------------------------------------------------ begin and end
+
+    def _connect(self) -> None:
+        while (status := self._libpq.connect_poll()) != pq.PollingStatus.OK:
+            if status == pq.PollingStatus.FAILED:
+                message = self._libpq.error_message.decode(errors="replace").strip()
+                self._libpq.finish()
+                raise ConnectionLost(message)
+            events = _READS if status == pq.PollingStatus.READING else _WRITES
+            # libpq may go on to another address of the host with another socket.
+            waiting = select.poll()
+            waiting.register(self._libpq.socket, events)
+            while not waiting.poll(SILENCE_SECONDS * 1000):
+                if not self.keep_waiting():
+                    self._libpq.finish()
+                    raise ConnectionLost("the wait for the server was given up")
+
+    def kill(self) -> None:
+        """Close the socket without a word to the server."""
+        with suppress(OSError, OperationalError), socket.socket(fileno=os.dup(self._libpq.socket)) as same:
+            # ``finish`` alone would write what is still in libpq's buffer.
+            same.shutdown(socket.SHUT_RDWR)
+        self._libpq.finish()
+
+    def close(self) -> None:
+        """End the session in order, without waiting for the server."""
+        self._libpq.finish()
+
+
+_SUCCESS: Final = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)

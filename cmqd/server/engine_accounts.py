@@ -1,0 +1,91 @@
+"""The accounts of a broker whose log is in an engine, and the address of the leader beside them.
+
+The engine keeps them as one versioned value: the content of the accounts file (``accounts_file``), and the addresses at
+which the leader answers. A change names the version that it was made from, so no change of another broker is lost. A
+standby reads the value to name the leader to its clients.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from cmqd.engine.interface import StoredAccounts
+from cmqd.server.accounts_file import AccountsFile, AccountsFileError, Document, encode
+
+
+class _Content(msgspec.Struct, frozen=True):
+    addresses: list[str]
+    accounts: bytes
+    """The bytes of an accounts file, with its checksum."""
+
+
+class AccountsStore(Protocol):
+    """The log's calls for accounts; see ``StorageProcessLog``."""
+
+    async def load_accounts(self) -> StoredAccounts | None:
+        """Read the accounts."""
+        ...
+
+    async def store_accounts(self, data: bytes, *, expected_version: int) -> int:
+        """Replace the accounts; return their version."""
+        ...
+
+
+class EngineAccounts:
+    """Reads and writes the accounts of the leader; see the module. Made once this broker leads."""
+
+    def __init__(self, store: AccountsStore) -> None:
+        self._store = store
+        self._lock = asyncio.Lock()
+        self._version = 0
+        self._content = _Content([], b"")
+
+    async def load(self) -> Document | None:
+        """Read the accounts; None if the engine has none.
+
+        Raises:
+            AccountsFileError: the accounts are damaged, or a newer version wrote them.
+            LogFailed: the log has failed.
+        """
+        stored = await self._store.load_accounts()
+        if stored is None:
+            return None
+        self._version, self._content = stored.version, _decode(stored)
+        try:
+            decoded = AccountsFile.decode(self._content.accounts)
+            if not decoded.is_sealed:
+                raise AccountsFileError("do not match their checksum")
+        except AccountsFileError as fault:
+            raise AccountsFileError(f"the accounts in the engine {fault}") from None
+        return decoded.document
+
+    async def write(self, document: Document) -> None:
+        """Replace the accounts; on return they are durable. Raises AccountsConflict, LogFailed."""
+        async with self._lock:
+            await self._replace(_Content(self._content.addresses, encode(document)))
+
+    async def publish(self, addresses: Sequence[str]) -> None:
+        """Note the addresses of this broker, to which standbys send their clients. Raises as ``write``."""
+        async with self._lock:
+            if self._content.addresses != list(addresses):
+                await self._replace(_Content(list(addresses), self._content.accounts))
+
+    async def _replace(self, content: _Content) -> None:
+        data = msgspec.msgpack.encode(content)
+        self._version = await self._store.store_accounts(data, expected_version=self._version)
+        self._content = content
+
+
+def addresses_in(stored: StoredAccounts | None) -> list[str]:
+    """Return the addresses of the leader, as far as they are known."""
+    return [] if stored is None else _decode(stored).addresses
+
+
+def _decode(stored: StoredAccounts) -> _Content:
+    try:
+        return msgspec.msgpack.decode(stored.data, type=_Content)
+    except msgspec.MsgspecError as error:
+        # Without the cause, which may hold secrets.
+        raise AccountsFileError(f"the accounts in the engine cannot be read ({error})") from None

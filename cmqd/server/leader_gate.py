@@ -1,0 +1,96 @@
+"""The reply gate of a broker with redundancy: no reply leaves without a recent proof that this broker leads.
+
+A reply with a row is proved by the row: the engine has stored it after every row of other leaders. A reply without a
+row is decided by the index in memory. A broker that was stopped for a while, or whose machine was cut off, may be
+fenced without knowing, and its index is old. So such a reply, a refusal too, is held when the last proof is older than
+a second, until a newer one is there. Proofs are the answers to commits; an idle broker asks for one by an empty commit.
+
+A proof counts from the moment at which it was asked for, not from its answer, which may have waited unread while the
+process was stopped. An answer that comes late still proves what was held when it was asked for.
+
+The clock is read at each reply, not by a timer: a stopped process that goes on may read requests before its timers.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from cmqd.server.reply_gate import Answerable, Held, Outgoing, ReplyGate
+
+PROOF_S: Final = 1.0
+"""Age at which a proof is too old for a reply without a row."""
+CLOSED: Final = -1
+"""A durable LSN below all LSNs: the gate holds every reply."""
+
+
+class LeaderGate(ReplyGate):
+    """Holds replies without a recent proof; see the module."""
+
+    __slots__ = ("_ask", "_asked_count", "_asked_s", "_clock_s", "_proved_s")
+
+    def __init__(
+        self, durable_lsn: int, *, clock_s: Callable[[], float], proved_s: Callable[[], float], ask: Callable[[], None]
+    ) -> None:
+        """Take the parts.
+
+        Args:
+            durable_lsn: every row up to this LSN is durable.
+            clock_s: a clock that never goes back; it goes on while the process is stopped.
+            proved_s: returns the time of the last proof, by that clock.
+            ask: asks for a proof, unless a commit is under way; ``open_to`` is called with the answer.
+        """
+        super().__init__(durable_lsn)
+        self._clock_s = clock_s
+        self._proved_s = proved_s
+        self._ask = ask
+        self._asked_s = float("-inf")
+        """Time at which a proof was asked for last."""
+        self._asked_count = 0
+        """``held_so_far`` at that time."""
+
+    def hold(self, lsn: int, asker: Answerable, reply: Outgoing, queue: str | None = None) -> None:
+        """Send a reply when ``lsn`` is durable and the proof is recent."""
+        self._close_if_unproved(lsn)
+        super().hold(lsn, asker, reply, queue)
+        self._ask_if_closed()
+
+    def hold_all(self, held: list[Held]) -> None:
+        """Hold the replies of a group, which have the same LSN, in their order."""
+        if held:
+            self._close_if_unproved(held[0][0])
+            super().hold_all(held)
+            self._ask_if_closed()
+
+    def open_to(self, durable_lsn: int) -> None:
+        """Release the replies up to ``durable_lsn``: all if the proof is recent, else those that it was asked for."""
+        if self._is_recent():
+            super().open_to(durable_lsn)
+            return
+        if self._is_answered():
+            held = self._held
+            while held and held[0][0] <= durable_lsn and self.let_go_so_far < self._asked_count:
+                _, asker, reply, queue = held.popleft()
+                self.let_go_so_far += 1
+                asker.answer(reply, queue)
+        self._durable_lsn = CLOSED
+        if self._held:
+            self._ask_now()
+
+    def _is_recent(self) -> bool:
+        return self._clock_s() - self._proved_s() < PROOF_S
+
+    def _is_answered(self) -> bool:
+        return self._proved_s() >= self._asked_s
+
+    def _close_if_unproved(self, lsn: int) -> None:
+        if lsn <= self._durable_lsn and not self._is_recent():
+            self._durable_lsn = CLOSED
+
+    def _ask_if_closed(self) -> None:
+        """Ask for a proof, unless an answer is outstanding: slow proofs would otherwise be for no reply any more."""
+        if self._durable_lsn == CLOSED and self._is_answered():
+            self._ask_now()
+
+    def _ask_now(self) -> None:
+        self._asked_s = self._clock_s()
+        self._asked_count = self.held_so_far
+        self._ask()

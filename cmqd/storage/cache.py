@@ -1,0 +1,120 @@
+"""A data folder that is a cache of a log in an engine, at the start of the storage process.
+
+The rows of the log are durable in the engine; the folder saves their copy at a start, and has the bodies that pages
+read. So damage to a cache is no loss: the folder is put aside as a whole, and its rows are copied again. The folder is
+put aside, too, if its last row is not a row of the log: the row was read or written while a primary of the engine was
+cut off, and no broker answered it.
+
+Only a folder that its manifest marks as a cache of this log is put aside (``inspection``), and nothing is deleted.
+"""
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+from cmqd.engine.interface import Engine, EngineRow, checksum_of
+from cmqd.log.values import Durability
+from cmqd.storage.checkpoint_writer import TEMPORARY, publish
+from cmqd.storage.data_folder import DataFolder
+from cmqd.storage.errors import DamagedError
+from cmqd.storage.following import Tail
+from cmqd.storage.inspection import Recovered, inspect
+from cmqd_segment.manifest import MANIFEST_NAME, CacheOf, ManifestError, read_manifest, start_of
+from cmqd_segment.schema import open_read_only
+
+
+def inspect_cache(folder: DataFolder, engine: Engine, shard: int, boot_id: str) -> tuple[Recovered, Tail | None]:
+    """Inspect a folder of a broker with redundancy; return the result and the last row. Blocks.
+
+    Raises:
+        WrongFolder: the folder is not a cache of the engine's log, and has rows.
+        DamagedError: the manifest cannot be read, so nothing proves that the folder is a cache.
+        FolderFormatError: see ``inspect``.
+        EngineUnavailable: the engine does not answer.
+    """
+    log = CacheOf(engine.log_id() or "", shard)
+
+    def look() -> Recovered:
+        return inspect(folder, accept_loss=False, durability=Durability.OS, boot_id=boot_id, engine=log)
+
+    try:
+        recovered = look()
+    except DamagedError as damage:
+        if not _is_cache(folder.path, log):
+            raise
+        problem = f"it is damaged: {damage}"
+    else:
+        tail = _tail(recovered)
+        problem = _disagreement(recovered, tail, engine)
+        if not problem:
+            return recovered, tail
+    _set_aside(folder)
+    recovered = look()
+    recovered.find(
+        "set_aside", f"the cache was moved to {folder.set_aside} and is copied again from the engine, because {problem}"
+    )
+    return recovered, None
+
+
+def take_checkpoint(recovered: Recovered, engine: Engine) -> None:
+    """Copy the newest checkpoint of the engine into the folder, unless the folder has it or a newer one. Blocks.
+
+    To be called before the manifest of this start is written, which lists the file. Raises CheckpointError, OSError.
+    """
+    stored = engine.newest_checkpoint()
+    if stored is None or stored.lsn <= recovered.checkpoint_lsn:
+        return
+    temporary = recovered.folder.checkpoints / TEMPORARY
+    temporary.write_bytes(stored.data)
+    number = max((entry.number for entry in recovered.checkpoints), default=0) + 1
+    recovered.checkpoints.append(publish(temporary, recovered.folder.path, number))
+
+
+def _is_cache(path: Path, log: CacheOf) -> bool:
+    try:
+        return read_manifest(path).cache_of == log
+    except (FileNotFoundError, ManifestError):
+        return False
+
+
+def _disagreement(recovered: Recovered, tail: Tail | None, engine: Engine) -> str:
+    """Return why the folder is not the beginning of the engine's log; empty if it is."""
+    if recovered.lost:
+        return "rows were lost with the power"
+    if not recovered.has_rows:
+        return ""
+    if tail is None:
+        return f"its last row {recovered.last_lsn} is gone"
+    if not tail.agrees_with(next(iter(engine.rows(tail.lsn - 1)), None)):
+        return f"its last row {tail.lsn} is not the row {tail.lsn} of the engine"
+    return ""
+
+
+def _tail(recovered: Recovered) -> Tail | None:
+    """Read the last row of the folder; None without a row of that number."""
+    files = [(leftover.first_lsn, leftover.last_lsn, leftover.path, False) for leftover in recovered.leftovers]
+    files += [(file.entry.first_lsn, file.last_lsn, file.path, True) for file in recovered.sealed]
+    for first, last, path, sealed in files:
+        if first <= recovered.last_lsn == last:
+            with closing(open_read_only(path, sealed=sealed)) as raw:
+                return _read_tail(raw, recovered)
+    return None
+
+
+def _read_tail(raw: sqlite3.Connection, recovered: Recovered) -> Tail:
+    lsn, time_ms, messages, queues, meta, data = raw.execute(
+        "SELECT lsn, time_ms, messages, queues, meta, data FROM log WHERE lsn = ?", (recovered.last_lsn,)
+    ).fetchone()
+    # The starts of a cache are the epochs of its leaders, with hexadecimal numbers.
+    epoch = int(start_of(recovered.manifest.starts, lsn) or "0", 16)
+    return Tail(lsn, epoch, checksum_of(EngineRow(lsn, epoch, time_ms, messages, queues, meta, data)), time_ms)
+
+
+def _set_aside(folder: DataFolder) -> None:
+    """Put the whole log of a folder aside, the manifest last: a crash in between leaves a marked folder with missing
+    files, which the next start puts aside in turn.
+    """
+    for name in (folder.segments, folder.checkpoints, folder.path / MANIFEST_NAME):
+        if name.exists():
+            folder.put_aside(name)
+    folder.create()

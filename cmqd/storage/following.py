@@ -1,0 +1,188 @@
+"""The way to the lead, in the commit thread: rows of the engine are copied into the segments until this broker leads.
+
+A standby copies rows as another broker commits them, and asks again and again for the lock of the shard. With the lock
+it takes the log: the engine's fence ends the row numbers of every earlier leader, and the copy goes on up to the fence.
+From then on the commit thread takes batches of the loop process. A leader's start is the same way, without the wait.
+
+Each reading begins with the last row of the folder: the log went on from that row if LSN, epoch and checksum agree.
+Otherwise the folder and the index in memory have rows that never were, or that a fail-over of the engine without its
+guards has taken back. The process ends then, and the next start puts the folder aside (``cache``).
+
+Three events go to the loop before their rows are written, because the manifest must not be behind them:
+
+- An epoch: the manifest lists the starts of leaders, and the epoch of the last row is compared at the next start.
+- A gap: rows that a leader reclaimed. They are *dropped* in the manifest, and the next row begins a segment. A fence
+  alone between two gaps counts as reclaimed: the engine keeps it for ever, and a file for each would be waste.
+- The identity of the log, with the first epoch of an engine that was empty.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count
+from typing import Final, NamedTuple, Protocol
+
+from cmqd.engine.interface import Engine, EngineRow, StoredAccounts, Taken, checksum_of
+from cmqd.log.errors import LogFailed
+from cmqd.storage.segment import LogRow
+from cmqd_segment.rows import NO_QUEUES, encode_records
+
+POLL_SECONDS: Final = 0.1
+"""Pause of a standby between two looks for rows and for the lock: a tenth of the time in which a standby must lead."""
+ACCOUNTS_POLLS: Final = 10
+"""Looks for rows between two looks for new accounts, which have the address of the leader."""
+BATCH_ROWS: Final = 512
+BATCH_BYTES: Final = 4 * 1024 * 1024
+NO_RECORDS: Final = encode_records([])
+"""``meta`` of a fence in a segment. The engine keeps no bytes; in a segment every row is a list of records."""
+
+
+class CacheDisagrees(LogFailed):
+    """The last row of the folder is not a row of the log: the folder must be copied anew."""
+
+
+class Tail(NamedTuple):
+    """The last row of a folder, as the engine must have it."""
+
+    lsn: int
+    epoch: int
+    checksum: int
+    time_ms: int
+
+    def agrees_with(self, row: EngineRow | None) -> bool:
+        """Return True if the row of the engine is this row. A fence is compared by its number alone."""
+        if row is None or (row.lsn, row.epoch) != (self.lsn, self.epoch):
+            return False
+        return row.is_fence or checksum_of(row) == self.checksum
+
+
+class Events(Protocol):
+    """Steps of the loop, called by the commit thread, which waits for their ends."""
+
+    def accounts_stored(self, accounts: StoredAccounts) -> None:
+        """Hand changed accounts on to the loop process."""
+        ...
+
+    def epoch_begins(self, epoch: int) -> None:
+        """Write an epoch, and the identity of the log, into the manifest."""
+        ...
+
+    def gap_found(self, first_lsn: int, last_lsn: int) -> None:
+        """Write reclaimed rows into the manifest, and begin a segment."""
+        ...
+
+    def copied(self, rows: Sequence[LogRow]) -> None:
+        """Hand rows on to the loop process."""
+        ...
+
+
+class Following:
+    """Copies rows until this broker leads; see the module."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        tail: Tail | None,
+        events: Events,
+        keep: Callable[[Sequence[LogRow]], bool],
+        pause: Callable[[float], bool],
+        checkpoint_lsn: int,
+    ) -> None:
+        """Take the parts.
+
+        Args:
+            engine: of the shard.
+            tail: the last row of the folder, None if the folder has no rows.
+            events: steps of the loop.
+            keep: writes rows into the active segment; False if the writer stops.
+            pause: waits for seconds; False if the writer stops.
+            checkpoint_lsn: LSN of the newest checkpoint of the engine. Rows may be missing up to this LSN.
+        """
+        self._engine = engine
+        self._tail = tail
+        self._events = events
+        self._keep = keep
+        self._pause = pause
+        self._checkpoint_lsn = checkpoint_lsn
+        self._time_ms = 0 if tail is None else tail.time_ms
+        self.taken: Taken | None = None
+        """Set once this broker leads."""
+
+    def run(self) -> bool:
+        """Copy rows until this broker leads; return False if the writer stops before.
+
+        Raises:
+            CacheDisagrees: see the module.
+            Fenced: another broker took the log in the moment between the fence and the end of the copy.
+            LogFailed: rows are missing that no checkpoint of this start covers.
+        """
+        engine = self._engine
+        version = 0
+        for poll in count():
+            if poll % ACCOUNTS_POLLS == 0 and (accounts := engine.load_accounts()) and accounts.version != version:
+                version = accounts.version
+                self._events.accounts_stored(accounts)
+            leads = engine.try_lead()
+            # Only now: the fence bounds the rows that the copy must reach.
+            taken = engine.take() if leads else None
+            if not self._copy():
+                return False
+            if taken is not None:
+                if self._tail is None or self._tail.lsn != taken.last_lsn:
+                    raise LogFailed(f"the engine has no row {taken.last_lsn}, the fence of this broker")
+                self.taken = taken
+                return True
+            if not self._pause(POLL_SECONDS):
+                return False
+        raise AssertionError
+
+    def _copy(self) -> bool:
+        """Copy the rows that the engine has now; False if the writer stops."""
+        for batch in self._batches(self._new_rows()):
+            if not self._keep(batch):
+                return False
+            self._events.copied(batch)
+        return True
+
+    def _new_rows(self) -> Iterator[EngineRow]:
+        """Read the rows above the last row of the folder, which is read and compared first."""
+        tail = self._tail
+        if tail is None:
+            return self._engine.rows(0)
+        rows = self._engine.rows(tail.lsn - 1)
+        if not tail.agrees_with(next(rows, None)):
+            raise CacheDisagrees(f"row {tail.lsn} of the data folder is not the row {tail.lsn} of the engine")
+        return rows
+
+    def _batches(self, rows: Iterator[EngineRow]) -> Iterator[list[LogRow]]:
+        """Yield rows for the segment. A batch ends before a gap and before an epoch, so that the manifest is written
+        behind the rows before and ahead of the rows after.
+        """
+        batch: list[LogRow] = []
+        size = 0
+        for row in rows:
+            lsn, epoch = (0, 0) if self._tail is None else (self._tail.lsn, self._tail.epoch)
+            is_behind_gap = row.lsn != lsn + 1
+            if is_behind_gap and row.is_fence and row.lsn <= self._checkpoint_lsn:
+                continue
+            if batch and (is_behind_gap or row.epoch != epoch or len(batch) == BATCH_ROWS or size >= BATCH_BYTES):
+                yield batch
+                batch, size = [], 0
+            if is_behind_gap:
+                if row.lsn > self._checkpoint_lsn + 1:
+                    # Reclaimed before this broker came to them: the index in memory lacks them, and the next start
+                    # begins with a newer checkpoint.
+                    raise LogFailed(f"rows {lsn + 1} to {row.lsn - 1} were reclaimed before this standby had read them")
+                self._events.gap_found(lsn + 1, row.lsn - 1)
+            if row.epoch != epoch:
+                self._events.epoch_begins(row.epoch)
+            self._tail = Tail(row.lsn, row.epoch, checksum_of(row), row.time_ms)
+            batch.append(self._log_row(row))
+            size += len(row.meta) + len(row.data)
+        if batch:
+            yield batch
+
+    def _log_row(self, row: EngineRow) -> LogRow:
+        """Return the row as a segment has it: a fence has an empty list of records, and the time of the row before."""
+        self._time_ms = max(self._time_ms, row.time_ms)
+        if row.is_fence:
+            return LogRow(row.lsn, self._time_ms, 0, NO_QUEUES, NO_RECORDS, b"")
+        return LogRow(row.lsn, row.time_ms, row.messages, row.queues, row.meta, row.data)

@@ -1,0 +1,196 @@
+"""A log in an engine, as the loop of the storage process sees it.
+
+The commit thread appends rows and follows the log; it waits for three steps of the loop (``following.Events``). All
+else that the engine is asked for, checkpoints, trims and accounts, is done by a thread of its own, so that no commit
+waits for it: the engine has a second session for these.
+
+A call waits for an engine that does not answer. The loop process sees the wait as a commit, or a checkpoint, that takes
+long; nothing is answered meanwhile. While the commit thread follows the log, it reads rows through the second session,
+and the thread of the housekeeping must rest.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from cmqd.engine.errors import EngineUnavailable
+from cmqd.engine.interface import Engine, StoredAccounts, Taken
+from cmqd.log.errors import LogFailed
+from cmqd.storage import ipc
+from cmqd.storage.catalog import Catalog
+from cmqd.storage.following import Following, Tail
+from cmqd.storage.segment import LogRow
+from cmqd.storage.writer import Writer
+from cmqd_segment.manifest import CacheOf, merge_ranges, with_start
+
+T = TypeVar("T")
+
+CHUNKS_AHEAD: Final = 4
+"""Batches of copied rows that wait for the loop process; the copy waits then."""
+STOP_POLL_SECONDS: Final = 0.1
+"""Longest time in which the commit thread, waiting for the loop, notices that the writer stops."""
+
+
+class Stopped(Exception):
+    """The writer stops, and the commit thread waits for the loop no longer."""
+
+
+class Replication:
+    """Joins an engine to the log; see the module."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        shard: int,
+        catalog: Catalog,
+        checkpoint_lsn: int,
+        on_accounts: Callable[[StoredAccounts], None],
+    ) -> None:
+        """Take the parts.
+
+        Args:
+            engine: of the shard.
+            shard: number of the shard.
+            catalog: of the folder, which is a cache of the engine's log.
+            checkpoint_lsn: LSN of the checkpoint that the recovery stream began with; later rows are passed on.
+            on_accounts: called with the accounts that a leader has stored, while this broker is a standby.
+        """
+        self.engine = engine
+        self.taken: Taken | None = None
+        """Set once this broker leads."""
+        self._shard = shard
+        self._catalog = catalog
+        self._checkpoint_lsn = checkpoint_lsn
+        self._on_accounts = on_accounts
+        self._loop = asyncio.get_running_loop()
+        self._housekeeping = ThreadPoolExecutor(1, thread_name_prefix="engine")
+        self._copied: asyncio.Queue[Sequence[LogRow] | None] = asyncio.Queue(CHUNKS_AHEAD)
+        """Copied rows for the loop process, then None once this broker leads."""
+        self._writer: Writer
+        self._begin_segment: Callable[[], Coroutine[Any, Any, None]]
+
+    def start(self, writer: Writer, tail: Tail | None, begin_segment: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Start the writer, which first follows the log.
+
+        Args:
+            writer: of the log.
+            tail: the last row of the folder.
+            begin_segment: retires the active segment and returns when a successor stands ready.
+        """
+        self._writer = writer
+        self._begin_segment = begin_segment
+        following = Following(self.engine, tail, self, writer.keep, writer.pause, self._checkpoint_lsn)
+
+        def lead() -> bool:
+            try:
+                if not following.run():
+                    return False
+                assert following.taken is not None
+                self._in_loop(self._lead(following.taken))
+            except (Stopped, EngineUnavailable):
+                return False
+            return True
+
+        writer.start(lead)
+
+    async def next_chunk(self) -> tuple[ipc.RowsChunk, list[bytes]] | None:
+        """Wait for copied rows and return them as a frame of the recovery stream; None once this broker leads."""
+        rows = await self._copied.get()
+        if rows is None:
+            return None
+        return ipc.RowsChunk([(row.lsn, row.time_ms, len(row.meta)) for row in rows]), [bytes(row.meta) for row in rows]
+
+    async def keep_checkpoint(self, lsn: int, path: Path) -> None:
+        """Store a checkpoint file in the engine and read it back.
+
+        Raises:
+            Fenced: another broker leads.
+            LogFailed: the engine returned other bytes.
+        """
+
+        def keep() -> None:
+            data = path.read_bytes()
+            self.engine.put_checkpoint(lsn, data)
+            stored = self.engine.newest_checkpoint()
+            if stored is None or stored.lsn < lsn or (stored.lsn == lsn and stored.data != data):
+                raise LogFailed(f"the engine did not keep the checkpoint of row {lsn}")
+
+        await self._do(keep)
+
+    async def trim(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Remove rows from the engine that this broker has reclaimed. Raises Fenced."""
+        await self._do(lambda: self.engine.trim(ranges))
+
+    async def load_accounts(self) -> StoredAccounts | None:
+        """Return the accounts of the engine, None if it has none."""
+        return await self._do(self.engine.load_accounts)
+
+    async def store_accounts(self, data: bytes, expected_version: int) -> int:
+        """Store accounts in place of a version (0: none) and return their version. Raises AccountsConflict, Fenced."""
+        return await self._do(lambda: self.engine.store_accounts(data, expected_version=expected_version))
+
+    async def release(self) -> None:
+        """Give the lead up, after the end of the commit thread."""
+        if self.taken is not None:
+            await self._do(self.engine.release)
+
+    async def close(self) -> None:
+        """Close the engine, after the end of the commit thread."""
+        await self._do(self.engine.close)
+        self._housekeeping.shutdown(wait=False)
+
+    async def _do(self, step: Callable[[], T]) -> T:
+        """Do a step in the thread of the housekeeping, in its turn."""
+        return await self._loop.run_in_executor(self._housekeeping, step)
+
+    # Steps of the loop, called by the commit thread (``following.Events``)
+
+    def accounts_stored(self, accounts: StoredAccounts) -> None:
+        """See ``Events``."""
+        self._loop.call_soon_threadsafe(self._on_accounts, accounts)
+
+    def epoch_begins(self, epoch: int) -> None:
+        """See ``Events``."""
+        log_id = self.engine.log_id()
+        assert log_id is not None
+        self._in_loop(self._note_epoch(epoch, log_id))
+
+    async def _note_epoch(self, epoch: int, log_id: str) -> None:
+        catalog = self._catalog
+        catalog.log_id = log_id
+        catalog.cache_of = CacheOf(log_id, self._shard)
+        catalog.starts = with_start(catalog.starts, f"{epoch:016x}", epoch)
+        await catalog.save()
+
+    def gap_found(self, first_lsn: int, last_lsn: int) -> None:
+        """See ``Events``."""
+        self._in_loop(self._note_gap(first_lsn, last_lsn))
+
+    async def _note_gap(self, first_lsn: int, last_lsn: int) -> None:
+        await self._begin_segment()
+        catalog = self._catalog
+        catalog.dropped = merge_ranges((*catalog.dropped, (first_lsn, last_lsn)))
+        await catalog.save()
+
+    def copied(self, rows: Sequence[LogRow]) -> None:
+        """See ``Events``."""
+        newer = [row for row in rows if row.lsn > self._checkpoint_lsn]
+        if newer:
+            self._in_loop(self._copied.put(newer))
+
+    async def _lead(self, taken: Taken) -> None:
+        self.taken = taken
+        await self._copied.put(None)
+
+    def _in_loop(self, step: Coroutine[Any, Any, T]) -> T:
+        """Let the loop do a step, and wait for its end. Raises Stopped if the writer stops meanwhile."""
+        doing = asyncio.run_coroutine_threadsafe(step, self._loop)
+        while True:
+            try:
+                return doing.result(STOP_POLL_SECONDS)
+            except TimeoutError:
+                if self._writer.is_stopping:
+                    doing.cancel()
+                    raise Stopped from None

@@ -1,0 +1,269 @@
+"""The promises of ``cmqd.engine.interface``, for every engine."""
+
+from collections.abc import Callable
+
+import pytest
+
+from cmqd.engine.errors import AccountsConflict, Fenced
+from cmqd.engine.fencing import FencedEngine
+from cmqd.engine.interface import EngineRow, StoredAccounts, StoredCheckpoint, checksum_of
+
+OpenEngine = Callable[[], FencedEngine]
+
+
+def row(lsn: int, data: bytes = b"body") -> EngineRow:
+    return EngineRow(lsn, 0, 1000 + lsn, 1, b"queues %d" % lsn, b"meta %d" % lsn, data)
+
+
+def rows(first: int, last: int) -> list[EngineRow]:
+    return [row(lsn) for lsn in range(first, last + 1)]
+
+
+def lsns(engine: FencedEngine, above: int = 0) -> list[int]:
+    return [stored.lsn for stored in engine.rows(above)]
+
+
+def led(open_engine: OpenEngine, appended: int) -> FencedEngine:
+    """An engine that leads, with rows from 2 on."""
+    engine = open_engine()
+    engine.take()
+    engine.append(rows(2, 1 + appended))
+    return engine
+
+
+def test_the_first_leader_begins_with_row_1(open_engine: OpenEngine):
+    engine = open_engine()
+
+    taken = engine.take()
+
+    assert (taken.epoch, taken.last_lsn, taken.log_id) == (1, 1, "log-1")
+    assert list(engine.rows(0)) == [EngineRow(1, 1, 0, 0, b"", b"", b"")]
+
+
+def test_an_empty_engine_has_nothing(open_engine: OpenEngine):
+    engine = open_engine()
+
+    assert engine.log_id() is None
+    assert engine.newest_checkpoint() is None
+    assert engine.load_accounts() is None
+    assert list(engine.rows(0)) == []
+
+
+def test_a_broker_that_does_not_lead_changes_nothing(open_engine: OpenEngine):
+    leader = led(open_engine, 1)
+    standby = open_engine()
+
+    for change in changes_of(standby).values():
+        with pytest.raises(Fenced, match="does not lead"):
+            change()
+
+    assert lsns(leader) == [1, 2]
+    assert leader.newest_checkpoint() is None
+
+
+def test_rows_come_back_as_they_were_appended(open_engine: OpenEngine):
+    engine = open_engine()
+    engine.take()
+    appended = [row(2, b""), row(3, bytes(range(256)) * 5000), EngineRow(4, 0, 0, 0, b"", b"", b"x")]
+
+    engine.append(appended)
+
+    found = list(open_engine().rows(1))
+    assert found == [appended_row._replace(epoch=1) for appended_row in appended]
+    assert [checksum_of(stored) for stored in found] == [checksum_of(appended_row) for appended_row in appended]
+
+
+def test_rows_are_appended_from_views(open_engine: OpenEngine):
+    engine = open_engine()
+    engine.take()
+    whole = memoryview(b"0123456789")
+
+    engine.append([EngineRow(2, 0, 1, 1, b"q", whole[:4], whole[4:])])  # type: ignore[arg-type]
+
+    (stored,) = engine.rows(1)
+    assert (stored.meta, stored.data) == (b"0123", b"456789")
+
+
+def test_rows_are_read_in_pages(open_engine: OpenEngine):
+    engine = open_engine()
+    engine.take()
+    for first in range(2, 5002, 500):
+        engine.append(rows(first, first + 499))
+
+    assert lsns(engine) == list(range(1, 5002))
+    assert lsns(engine, above=4990) == list(range(4991, 5002))
+
+
+def test_rows_are_read_without_data(open_engine: OpenEngine):
+    engine = led(open_engine, 3)
+
+    found = list(engine.rows(1, with_data=False))
+
+    assert found == [row(lsn)._replace(epoch=1, data=b"") for lsn in (2, 3, 4)]
+
+
+@pytest.mark.parametrize("call", ["prove", "append", "put_checkpoint", "trim", "store_accounts"])
+def test_a_later_leader_fences_every_call(open_engine: OpenEngine, call: str):
+    first = led(open_engine, 4)
+    first.put_checkpoint(3, b"three")
+    first.store_accounts(b"keys", expected_version=0)
+    second = open_engine()
+    taken = second.take()
+    before = list(second.rows(0))
+
+    with pytest.raises(Fenced, match="fenced: row 6 has epoch 6, mine is 1"):
+        (changes_of(first) | {"prove": first.prove})[call]()
+
+    assert (taken.epoch, taken.last_lsn, taken.log_id) == (6, 6, "log-1")
+    assert list(second.rows(0)) == before
+    assert second.newest_checkpoint() == StoredCheckpoint(3, b"three")
+    assert second.load_accounts() == StoredAccounts(1, b"keys")
+
+
+def test_a_fenced_engine_asks_no_more(open_engine: OpenEngine):
+    first = led(open_engine, 1)
+    open_engine().take()
+    with pytest.raises(Fenced):
+        first.prove()
+
+    for change in changes_of(first).values():
+        with pytest.raises(Fenced):
+            change()
+
+
+def test_epochs_are_the_fences_below(open_engine: OpenEngine):
+    led(open_engine, 2)
+    second = open_engine()
+    second.take()
+    second.append(rows(5, 6))
+
+    assert [(stored.lsn, stored.epoch) for stored in second.rows(0)] == [(1, 1), (2, 1), (3, 1), (4, 4), (5, 4), (6, 4)]
+    assert [stored.is_fence for stored in second.rows(0)] == [True, False, False, True, False, False]
+
+
+def test_a_proof_has_the_time_of_its_begin(open_engine: OpenEngine):
+    engine = open_engine()
+    assert engine.proved_at == float("-inf")
+    engine.take()
+    first = engine.proved_at
+    engine.prove()
+    second = engine.proved_at
+    engine.append([row(2)])
+
+    assert float("-inf") < first < second < engine.proved_at
+
+
+def test_a_lower_checkpoint_never_replaces_a_higher(open_engine: OpenEngine):
+    engine = led(open_engine, 5)
+
+    engine.put_checkpoint(4, b"four")
+    engine.put_checkpoint(3, b"three")
+    assert engine.newest_checkpoint() == StoredCheckpoint(4, b"four")
+
+    engine.put_checkpoint(4, b"four again")
+    assert engine.newest_checkpoint() == StoredCheckpoint(4, b"four again")
+
+    engine.put_checkpoint(6, b"six" * 1_000_000)
+    assert engine.newest_checkpoint() == StoredCheckpoint(6, b"six" * 1_000_000)
+
+
+def test_a_checkpoint_above_the_newest_row_is_refused(open_engine: OpenEngine):
+    engine = led(open_engine, 2)
+
+    with pytest.raises(ValueError, match="LSN 4 above the newest row 3"):
+        engine.put_checkpoint(4, b"")
+
+    assert engine.newest_checkpoint() is None
+    engine.append([row(4)])
+
+
+def test_a_trim_without_a_checkpoint_removes_nothing(open_engine: OpenEngine):
+    engine = led(open_engine, 4)
+
+    engine.trim([(1, 5)])
+
+    assert lsns(engine) == [1, 2, 3, 4, 5]
+
+
+def test_a_trim_removes_exactly_its_ranges(open_engine: OpenEngine):
+    engine = led(open_engine, 9)
+    engine.put_checkpoint(8, b"")
+
+    engine.trim([(2, 3), (5, 5), (100, 200)])
+
+    assert lsns(engine) == [1, 4, 6, 7, 8, 9, 10]
+
+
+def test_a_trim_keeps_fences_the_newest_row_and_rows_above_the_checkpoint(open_engine: OpenEngine):
+    first = led(open_engine, 3)
+    first.put_checkpoint(4, b"")
+    second = open_engine()
+    second.take()
+    second.append(rows(6, 8))
+
+    second.put_checkpoint(7, b"")
+    second.trim([(1, 1000)])
+    assert lsns(second) == [1, 5, 8]
+
+    second.put_checkpoint(8, b"")
+    second.trim([(1, 1000)])
+    assert lsns(second) == [1, 5, 8]
+    assert open_engine().take().epoch == 9
+
+
+def test_accounts_are_compared_and_set(open_engine: OpenEngine):
+    engine = led(open_engine, 1)
+
+    assert engine.store_accounts(b"one", expected_version=0) == 1
+    assert engine.store_accounts(b"two", expected_version=1) == 2
+    for expected_version in (0, 1, 3):
+        with pytest.raises(AccountsConflict, match=f"version 2, not {expected_version}"):
+            engine.store_accounts(b"other", expected_version=expected_version)
+
+    assert engine.load_accounts() == StoredAccounts(2, b"two")
+    assert engine.store_accounts(b"", expected_version=2) == 3
+    assert open_engine().load_accounts() == StoredAccounts(3, b"")
+
+
+def test_the_lock_has_one_owner(open_engine: OpenEngine):
+    first, second = open_engine(), open_engine()
+
+    assert first.try_lead()
+    assert first.try_lead()
+    assert not second.try_lead()
+
+    first.take()
+    first.release()
+    assert second.try_lead()
+    assert not first.try_lead()
+
+
+def test_a_released_lead_changes_nothing(open_engine: OpenEngine):
+    engine = led(open_engine, 1)
+    engine.try_lead()
+
+    engine.release()
+
+    for change in changes_of(engine).values():
+        with pytest.raises(Fenced, match="does not lead"):
+            change()
+    assert engine.take().epoch == 3
+
+
+def test_a_leader_takes_again(open_engine: OpenEngine):
+    engine = led(open_engine, 1)
+
+    assert engine.take().epoch == 3
+    engine.append([row(4)])
+
+    assert [stored.epoch for stored in engine.rows(0)] == [1, 1, 3, 3]
+
+
+def changes_of(engine: FencedEngine) -> dict[str, Callable[[], object]]:
+    """Every call that changes anything; the row is the next one of the engine of ``led(..., 4)``."""
+    return {
+        "append": lambda: engine.append([row(6)]),
+        "put_checkpoint": lambda: engine.put_checkpoint(4, b"stale"),
+        "trim": lambda: engine.trim([(1, 5)]),
+        "store_accounts": lambda: engine.store_accounts(b"stale", expected_version=1),
+    }

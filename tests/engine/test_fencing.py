@@ -1,0 +1,251 @@
+"""The fencing protocol over a database in memory: waits, repeats, ends."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from cmqd.engine.errors import EngineUnavailable, LogIdMismatch
+from cmqd.engine.memory import Fault
+from support.engine_rig import Broker, Cluster, Worker
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    cluster = Cluster()
+    yield cluster
+    cluster.kill()
+
+
+def lock(broker: Broker) -> bool:
+    answers: list[bool] = []
+    broker.begin(broker.rows, lambda: answers.append(broker.engine.try_lead()))
+    assert broker.rows.run()
+    return answers[0]
+
+
+def steps_of(worker: Worker) -> list[str]:
+    """Run to the end, and return the steps."""
+    steps: list[str] = []
+    while worker.point is not None:
+        steps.append(worker.point[1])
+        worker.step()
+    return steps
+
+
+def test_an_append_is_one_round_trip(cluster: Cluster):
+    leader = cluster.leader()
+    lock(leader)
+
+    leader.begin_append(3)
+
+    assert steps_of(leader.rows) == ["append"]
+
+
+def test_a_first_append_on_a_new_session_looks(cluster: Cluster):
+    leader = cluster.leader()
+    lock(leader)
+    cluster.database.restart("a")
+
+    leader.begin_append()
+
+    assert steps_of(leader.rows) == ["sleep", "primaries", "log_id", "try_lock", "epochs", "barrier", "append"]
+
+
+@pytest.mark.parametrize("fault", [Fault.LOSE_REQUEST, Fault.LOSE_ANSWER, Fault.LATE_REQUEST])
+def test_an_append_is_stored_once_whatever_is_lost(cluster: Cluster, fault: Fault):
+    leader = cluster.leader()
+    leader.begin_append(2)
+    leader.rows.run_to("append")
+    leader.rows.step(fault)
+
+    assert leader.rows.run()
+    cluster.database.deliver_late()
+    leader.append()
+
+    assert leader.last_lsn == 4
+    cluster.judge()
+
+
+@pytest.mark.parametrize("fault", [Fault.LOSE_REQUEST, Fault.LOSE_ANSWER])
+def test_a_change_is_made_once_whatever_is_lost(cluster: Cluster, fault: Fault):
+    leader = cluster.leader()
+    leader.begin_store()
+    leader.changes.run_to("commit")
+    leader.changes.step(fault)
+
+    assert leader.changes.run()
+    leader.change(leader.begin_store)
+
+    assert leader.version == 2
+    cluster.judge()
+
+
+def test_a_late_commit_holds_the_line_until_it_is_made(cluster: Cluster):
+    leader = cluster.leader()
+    leader.begin_store()
+    leader.changes.run_to("commit")
+    leader.changes.step(Fault.LATE_REQUEST)
+
+    assert not leader.changes.run()
+    cluster.database.deliver_late()
+    assert leader.changes.run()
+
+    assert leader.version == 1
+    cluster.judge()
+
+
+def test_a_fence_that_was_not_answered_is_followed_by_another(cluster: Cluster):
+    broker = cluster.broker()
+    broker.begin_take()
+    broker.rows.run_to("commit")
+    broker.rows.step(Fault.LOSE_ANSWER)
+
+    assert broker.rows.run()
+
+    assert broker.epoch == 2
+    cluster.judge()
+
+
+def test_two_brokers_that_take_at_once_have_two_epochs(cluster: Cluster):
+    first, second = cluster.broker(), cluster.broker()
+    first.begin_take()
+    second.begin_take()
+    first.rows.run_to("insert_fence")
+    second.rows.run_to("pause")
+
+    assert first.rows.run()
+    assert second.rows.run()
+
+    assert (first.epoch, second.epoch) == (1, 2)
+    cluster.judge()
+
+
+def test_a_fence_behind_a_row_that_came_meanwhile(cluster: Cluster):
+    leader = cluster.leader()
+    successor = cluster.broker()
+    successor.begin_take()
+    successor.rows.run_to("insert_fence")
+    leader.append()
+
+    assert successor.rows.run()
+
+    assert successor.epoch == 3
+    cluster.judge()
+
+
+def test_a_silent_primary_is_waited_for_on_one_connection(cluster: Cluster):
+    leader = cluster.leader()
+    cluster.database.link("b", is_cut=True)
+    leader.begin_append()
+    leader.rows.run_to("pause")
+    sessions = len(cluster.database.sessions)
+
+    assert not leader.rows.run(100)
+    assert leader.engine.waiting_for.startswith("an answer of the primary")
+    assert len(cluster.database.sessions) <= sessions + 1
+
+    cluster.database.link("b")
+    assert leader.rows.run()
+    assert leader.engine.waiting_for == ""
+    cluster.judge()
+
+
+def test_a_wait_names_the_missing_standby(cluster: Cluster):
+    leader = cluster.leader()
+    cluster.database.name_standby("a", "*")
+    leader.begin_append()
+    leader.rows.run_to("sleep")
+
+    assert leader.engine.waiting_for.startswith("a named standby")
+
+
+def test_a_stop_ends_the_wait_and_the_engine(cluster: Cluster):
+    leader = cluster.leader()
+    cluster.database.link("b", is_cut=True)
+    leader.begin_append()
+    leader.rows.run_to("pause")
+
+    leader.is_stopping = True
+    with pytest.raises(EngineUnavailable):
+        leader.rows.run()
+
+    leader.is_stopping = False
+    with pytest.raises(EngineUnavailable):
+        leader.begin_append()
+
+
+def test_a_group_without_a_primary_is_waited_for(cluster: Cluster):
+    leader = cluster.leader()
+    cluster.database.crash("a")
+    leader.begin_append()
+
+    assert not leader.rows.run()
+    assert leader.engine.waiting_for.startswith("a primary")
+    assert not lock(cluster.broker())
+
+    cluster.database.restart("a")
+    assert leader.rows.run()
+    cluster.judge()
+
+
+def test_another_log_is_refused(cluster: Cluster):
+    leader = cluster.leader()
+    for server in cluster.database.servers.values():
+        cluster.database.restart(server.name)
+        server.tables.log_id = "log-other"
+
+    leader.begin_append()
+    with pytest.raises(LogIdMismatch, match="a has log log-other, expected log log-"):
+        leader.rows.run()
+
+
+def test_a_lost_lock_is_taken_again(cluster: Cluster):
+    leader, standby = cluster.leader(), cluster.broker()
+    assert lock(leader)
+    cluster.database.restart("a")
+
+    leader.append()
+
+    assert not lock(standby)
+
+
+def test_a_standby_gets_the_lock_of_a_killed_leader(cluster: Cluster):
+    leader, standby = cluster.leader(), cluster.broker()
+    assert lock(leader)
+    assert not lock(standby)
+    leader.kill()
+
+    assert lock(standby)
+
+
+def test_a_leader_that_stops_inside_a_change_delays_its_successor_only(cluster: Cluster):
+    leader = cluster.leader()
+    leader.begin_store()
+    leader.changes.run_to("put_accounts")
+    successor = cluster.broker()
+    successor.begin_take()
+    assert not successor.rows.run()
+
+    cluster.database.end_idle()
+
+    assert successor.rows.run()
+    assert leader.changes.run()
+    assert leader.is_fenced
+    cluster.judge()
+
+
+def test_the_polls_of_a_standby_write_only_when_there_are_new_rows(cluster: Cluster):
+    leader, standby = cluster.leader(), cluster.broker()
+    lsns: list[int] = []
+
+    def poll() -> list[str]:
+        standby.begin(standby.changes, lambda: lsns.extend(row.lsn for row in standby.engine.rows(0)))
+        return steps_of(standby.changes)
+
+    assert poll() == ["primaries", "rows", "barrier", "rows"]
+    assert poll() == ["rows", "rows"]
+    leader.append()
+    assert poll() == ["rows", "barrier", "rows"]
+    cluster.database.restart("a")
+    assert poll() == ["sleep", "primaries", "rows", "barrier", "rows"]
+    assert lsns == [1, 1, 1, 2, 1, 2]

@@ -1,0 +1,46 @@
+"""Interleavings of brokers, servers and faults that hypothesis finds; see :mod:`support.engine_machine`."""
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+from model.judge import profile
+
+from cmqd.engine.fencing import FencedEngine
+from cmqd.engine.memory import MemorySession
+from support import engine_mutants as without
+from support.engine_machine import EngineMachine, HazardMachine
+
+TestEngine = EngineMachine.TestCase
+TestEngine.settings = profile(200)
+
+TestHazards = HazardMachine.TestCase
+TestHazards.settings = profile(200)
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [
+        pytest.param(without.BelievesWhatIsVisible, id="H1"),
+        pytest.param(without.BelievesNotices, id="H2"),
+        pytest.param(without.AcceptsAllButNone, id="H3"),
+        pytest.param(without.AcceptsLists, id="H4"),
+        pytest.param(without.ViolationIsSuccess, id="H5"),
+        pytest.param(without.ChangesWithoutEpoch, id="H5-changes"),
+    ],
+)
+def test_the_search_finds_each_hazard(engine: type[FencedEngine] | type[MemorySession]):
+    machine = type("Machine", (HazardMachine,), {"engine": engine})
+
+    with pytest.raises(AssertionError, match=r"^(?!waits at)"):
+        run_state_machine_as_test(
+            machine,  # type: ignore[arg-type]
+            settings=settings(
+                max_examples=3000,
+                stateful_step_count=12,
+                derandomize=True,
+                deadline=None,
+                database=None,
+                phases=[Phase.generate],
+                suppress_health_check=[HealthCheck.too_slow],
+            ),
+        )

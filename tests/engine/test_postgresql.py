@@ -1,0 +1,63 @@
+"""URLs and sessions of ``cmqd.engine.postgresql``."""
+
+import pytest
+
+from cmqd.engine.database import ConnectionLost
+from cmqd.engine.postgresql import PostgresDatabase
+from support.postgresql.leaders import row_of
+from support.postgresql.servers import PostgresCluster
+
+SHARD = 1 << 21
+
+
+@pytest.mark.parametrize(
+    "url", ["http://n1,n2/cmqd", "postgresql://n1,n2/cmqd?no_such_parameter=1", "postgresql://n1:x/"]
+)
+def test_a_url_that_is_none_of_libpq_is_refused(url: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        PostgresDatabase(url)
+
+
+def test_no_server_in_reach() -> None:
+    # Port 1 of loopback refuses; the domain is one that has no hosts.
+    database = PostgresDatabase("postgresql://cmqd@127.0.0.1:1,no-such-host.invalid/postgres")
+    assert database.primaries(lambda _timeline: True) == []
+
+
+@pytest.mark.system
+@pytest.mark.postgresql
+def test_standbys_and_silent_servers_are_left_out(shared_cluster: PostgresCluster) -> None:
+    database = PostgresDatabase(shared_cluster.url("broker"))
+    (session,) = database.primaries(lambda _timeline: True)
+    assert session.timeline == 1
+    session.close()
+    shared_cluster.n1.freeze()
+    assert database.primaries(lambda _timeline: True) == []
+    shared_cluster.n1.thaw()
+
+
+@pytest.mark.system
+@pytest.mark.postgresql
+def test_a_page_of_rows_is_bounded_and_never_empty(shared_cluster: PostgresCluster) -> None:
+    (session,) = PostgresDatabase(shared_cluster.url("broker"), SHARD).primaries(lambda _timeline: True)
+    session.begin()
+    session.insert_fence(1)
+    session.commit()
+    large, small = bytes(10 << 20), bytes(1 << 20)
+    session.append(1, [row_of(2, 1, large), *(row_of(lsn, 1, small) for lsn in range(3, 9))])
+    assert [row.lsn for row in session.rows(0, with_data=True)] == [1]
+    assert [row.lsn for row in session.rows(1, with_data=True)] == [2]
+    assert [row.lsn for row in session.rows(2, with_data=True)] == [3, 4, 5]
+    assert [row.lsn for row in session.rows(0, with_data=False)] == list(range(1, 9))
+    session.close()
+
+
+@pytest.mark.system
+@pytest.mark.postgresql
+def test_a_session_that_lost_its_server_is_of_no_more_use(shared_cluster: PostgresCluster) -> None:
+    (session,) = PostgresDatabase(shared_cluster.url("broker"), SHARD).primaries(lambda _timeline: True)
+    session.kill()
+    session.kill()
+    with pytest.raises(ConnectionLost):
+        session.barrier()
+    session.close()

@@ -1,0 +1,152 @@
+"""A standby refuses connections, names the leader, follows the log, and leads when the leader has ended."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+import cmqd_client
+from cmqd.exit_codes import ExitCode
+from cmqd.log.interface import Log
+from cmqd.log.values import Redundancy
+from cmqd.server.daemon import Daemon
+from cmqd.server.reload import Reload
+from cmqd.settings import Settings
+from cmqd_client.errors import OutcomeUnknown
+from support.eventually import eventually
+from support.replicas import Replicas
+
+
+class DaemonOverEngine(Daemon):
+    """A broker with its storage service on the loop of the test."""
+
+    def __init__(self, replicas: Replicas, folder: Path) -> None:
+        settings = Settings(
+            data=folder,
+            listen="127.0.0.1:0",
+            ready_file=folder.with_suffix(".json"),
+            redundancy=Redundancy.POSTGRESQL,
+            engine_url="postgresql://in-memory",
+        )
+        super().__init__(settings, Reload(settings, lambda: settings))
+        self.ready_file = folder.with_suffix(".json")
+        self.replica = replicas.broker(folder.name)
+        self.ended: asyncio.Task[ExitCode] | None = None
+
+    def _make_log(self) -> Log:
+        return self.replica.log
+
+    def begin(self) -> None:
+        self.ended = asyncio.create_task(self.run())
+
+    async def led(self) -> None:
+        """Wait until the broker serves."""
+        ended = self.ended
+        assert ended is not None
+        await eventually(lambda: self.ready_file.exists() or ended.done())
+        assert not ended.done(), ended
+
+    @property
+    def url(self) -> str:
+        """The URL of the administrator."""
+        text = (self._settings.data / "admin.context.toml").read_text()
+        return next(line.split('"')[1] for line in text.splitlines() if line.startswith("url"))
+
+    @property
+    def port(self) -> int:
+        """The port at which a standby listens, 0 before."""
+        return 0 if self.standby is None else self.standby.address[1]
+
+    async def end(self) -> ExitCode:
+        self._stop.set()
+        assert self.ended is not None
+        return await self.ended
+
+
+@pytest.fixture
+async def replicas(tmp_path: Path) -> AsyncIterator[Replicas]:
+    made = Replicas(tmp_path)
+    yield made
+    await made.end()
+
+
+async def test_a_broker_leads_and_its_standby_takes_over(replicas: Replicas, tmp_path: Path) -> None:
+    leader, standby = DaemonOverEngine(replicas, tmp_path / "a"), DaemonOverEngine(replicas, tmp_path / "b")
+    leader.begin()
+    await leader.led()
+    async with cmqd_client.connect(leader.url) as client:
+        queue = await client.create_queue("orders")
+        await queue.send(b"first")
+        (leased,) = await queue.receive(visibility_timeout=3600)
+        await queue.send(b"second")
+    standby.begin()
+    await eventually(lambda: standby.replica.log.accounts is not None)
+
+    assert await leader.end() is ExitCode.OK
+    await standby.led()
+
+    async with cmqd_client.connect(standby.url) as client:
+        queue = client.queue("orders")
+        await queue.delete(leased.receipt_handle)
+        (message,) = await queue.receive()
+        assert message.body == b"second"
+        await message.delete()
+        info = await queue.attributes()
+        assert (info.active, info.in_flight) == (0, 0)
+    assert standby.url.rpartition("@")[0] == leader.url.rpartition("@")[0], "the keys are those of the engine"
+    assert await standby.end() is ExitCode.OK
+
+
+async def test_a_standby_refuses_connections_and_names_the_leader(replicas: Replicas, tmp_path: Path) -> None:
+    leader, standby = DaemonOverEngine(replicas, tmp_path / "a"), DaemonOverEngine(replicas, tmp_path / "b")
+    leader.begin()
+    await leader.led()
+    standby.begin()
+    await eventually(lambda: standby.port and standby.replica.log.accounts is not None)
+    reader, writer = await asyncio.open_connection("127.0.0.1", standby.port)
+
+    writer.write(b"CMQD\x01\x00" + b"\x00" * 8)
+    answer = await reader.read()
+
+    assert leader.url.rpartition("@")[2].encode() in answer
+    assert b"standby" in answer
+    writer.close()
+    # As a client sees it, before its key is looked at.
+    assert await standby.end() is ExitCode.OK
+    assert await leader.end() is ExitCode.OK
+
+
+async def test_a_leader_that_was_fenced_ends_with_an_exit_code_of_its_own(replicas: Replicas, tmp_path: Path) -> None:
+    leader = DaemonOverEngine(replicas, tmp_path / "a")
+    leader.begin()
+    await leader.led()
+    async with cmqd_client.connect(leader.url) as client:
+        queue = await client.create_queue("orders")
+        other = replicas.engine()
+        await asyncio.to_thread(other.take)
+        with pytest.raises(OutcomeUnknown):
+            await queue.send(b"lost")
+    assert leader.ended is not None
+
+    assert await leader.ended is ExitCode.FENCED
+
+    assert not any(row.messages for row in replicas.rows)
+    other.close()
+
+
+async def test_a_log_with_messages_and_without_accounts_is_refused(replicas: Replicas, tmp_path: Path) -> None:
+    leader = DaemonOverEngine(replicas, tmp_path / "a")
+    leader.begin()
+    await leader.led()
+    async with cmqd_client.connect(leader.url) as client:
+        await client.create_queue("orders")
+    await leader.end()
+    replicas.database.newest_primary().tables.accounts = None
+
+    again = DaemonOverEngine(replicas, tmp_path / "a")
+    again.begin()
+
+    assert again.ended is not None
+    assert await again.ended is ExitCode.CANNOT_OPEN
+    assert replicas.database.newest_primary().tables.accounts is None

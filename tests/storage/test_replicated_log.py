@@ -1,0 +1,235 @@
+"""A log in an engine: rows go to the engine first, the folder is a cache, and a standby takes over."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from cmqd.engine.errors import AccountsConflict
+from cmqd.storage.errors import LeadLost, WrongFolder
+from cmqd_segment.manifest import CACHE_FORMAT, CacheOf, read_manifest
+from support.eventually import eventually
+from support.log_rig import body
+from support.replicas import Replicas
+
+
+@pytest.fixture
+async def replicas(tmp_path: Path) -> AsyncIterator[Replicas]:
+    made = Replicas(tmp_path)
+    yield made
+    await made.end()
+
+
+async def test_a_row_is_in_the_engine_and_in_the_cache(replicas: Replicas) -> None:
+    leader = await replicas.leader("a")
+
+    lsn = await leader.rig.store(1, 0, 3)
+
+    assert [(row.lsn, row.epoch, row.messages) for row in replicas.rows] == [(1, 1, 0), (2, 1, 3)]
+    assert lsn == 2, "row 1 is the fence"
+    assert replicas.rows[1].data == b"".join(body(1, position) for position in range(3))
+    assert len((await leader.rig.page(1, [0, 3]))[0]) == 3
+    manifest = read_manifest(leader.folder)
+    assert (manifest.format, manifest.cache_of) == (CACHE_FORMAT, CacheOf(manifest.log_id, 0))
+    assert [(entry.number, entry.first_lsn) for entry in manifest.starts] == [(f"{1:016x}", 1)]
+
+
+async def test_a_stop_and_a_start_keep_the_cache(replicas: Replicas) -> None:
+    leader = await replicas.leader("a")
+    await leader.rig.store(1, 0, 3)
+    await leader.log.close()
+
+    again = await replicas.leader("a")
+
+    assert again.rig.report is not None
+    assert "set_aside" not in [finding.kind for finding in again.rig.report.findings]
+    assert [lsn for lsn, _, _ in again.rig.rows] == [1, 2, 3]
+    assert (again.log.epoch, again.log.last_lsn) == (3, 3)
+    assert await again.rig.store(1, 3, 1) == 4
+    assert [row.epoch for row in replicas.rows] == [1, 1, 3, 3]
+
+
+async def test_a_broker_with_an_empty_folder_copies_the_log(replicas: Replicas) -> None:
+    leader = await replicas.leader("a")
+    for index in range(20):
+        await leader.rig.store(1, 10 * index, 10)
+    await leader.end()
+
+    other = await replicas.leader("b")
+
+    assert [lsn for lsn, _, _ in other.rig.rows] == list(range(1, 23))
+    messages, missing = await other.rig.page(1, [0, 200])
+    assert not missing
+    assert [message.body for message in messages] == [body(1, position) for position in range(200)]
+
+
+async def test_a_standby_copies_rows_as_they_come_and_leads_after_the_leader(replicas: Replicas) -> None:
+    leader = await replicas.leader("a")
+    await leader.rig.store(1, 0, 1)
+    standby = replicas.broker("b")
+    opening = asyncio.create_task(standby.rig.open())
+    await eventually(lambda: len(standby.rig.rows) == 2)
+    await leader.rig.store(1, 1, 1)
+    await eventually(lambda: len(standby.rig.rows) == 3)
+    assert not opening.done()
+    assert standby.log.epoch == 0
+
+    await leader.log.close()
+    await opening
+
+    assert (standby.log.epoch, standby.log.last_lsn) == (4, 4)
+    assert await standby.rig.store(1, 2, 1) == 5
+    assert [message.body for message in (await standby.rig.page(1, [0, 3]))[0]] == [body(1, n) for n in range(3)]
+
+
+async def test_a_standby_stops_without_having_led(replicas: Replicas) -> None:
+    leader = await replicas.leader("a")
+    standby = replicas.broker("b")
+    opening = asyncio.create_task(standby.rig.open())
+    await eventually(lambda: len(standby.rig.rows) == 1)
+
+    opening.cancel()
+    await standby.log.close()
+
+    assert standby.process.task is not None
+    assert await standby.process.task == 0
+    await leader.rig.store(1, 0, 1)
+    assert not leader.rig.fatal
+
+
+async def test_a_leader_that_was_fenced_ends_and_answers_nothing(replicas: Replicas) -> None:
+    leader = await replicas.leader("a")
+    await leader.rig.store(1, 0, 1)
+    durable = list(leader.rig.durable)
+    other = replicas.engine()
+    await asyncio.to_thread(other.take)
+
+    leader.rig.send(1, 1, 1)
+    leader.rig.log.flush()
+    await leader.rig.until(lambda: leader.rig.fatal)
+
+    assert leader.rig.durable == durable
+    assert isinstance(leader.rig.fatal[0], LeadLost)
+    assert "fenced: row 3 has epoch 3, mine is 1" in str(leader.rig.fatal[0])
+    assert [row.lsn for row in replicas.rows] == [1, 2, 3]
+    other.close()
+
+
+async def test_a_checkpoint_is_in_the_engine_before_it_counts(replicas: Replicas) -> None:
+    leader = await replicas.leader("a")
+    await leader.rig.store(1, 0, 1)
+
+    await leader.rig.checkpoint()
+
+    stored = replicas.database.newest_primary().tables.checkpoint
+    assert stored is not None
+    assert stored.lsn == 2
+    assert stored.data == (leader.folder / "checkpoints" / "00000001.ckpt").read_bytes()
+    await leader.end()
+    other = await replicas.leader("b")
+    assert other.rig.report is not None
+    assert other.rig.report.checkpoint_lsn == 2
+    assert [lsn for lsn, _, _ in other.rig.rows] == [3]
+    assert len(other.rig.parts) == 2
+    assert len((await other.rig.page(1, [0, 1]))[0]) == 1
+
+
+async def test_dropped_segments_are_trimmed_exactly(replicas: Replicas) -> None:
+    leader = await replicas.leader("a")
+    for index in range(6):
+        await leader.rig.store(1, index, 1)
+        if index % 2:
+            await leader.log.seal_now()
+    await leader.rig.store(1, 6, 1)
+    _first, second, _third = leader.log.closed_segments()
+    assert (second.first_lsn, second.last_lsn) == (4, 5)
+    assert await leader.log.drop_segments([second.number], 8) == [], "no checkpoint covers it"
+    assert [row.lsn for row in replicas.rows] == list(range(1, 9))
+    await leader.rig.checkpoint()
+    await leader.rig.checkpoint()
+
+    assert await leader.log.drop_segments([second.number], 8) == [second.number]
+
+    assert [row.lsn for row in replicas.rows] == [1, 2, 3, 6, 7, 8]
+    await leader.end()
+    other = await replicas.leader("b")
+    messages, _missing = await other.rig.page(1, [0, 7])
+    assert [message.position for message in messages] == [0, 1, 4, 5, 6]
+    await other.log.close()
+    again = await replicas.leader("b")
+    assert again.rig.report is not None
+    assert "set_aside" not in [finding.kind for finding in again.rig.report.findings]
+
+
+async def test_a_cache_that_disagrees_is_set_aside_and_copied_again(replicas: Replicas) -> None:
+    leader = await replicas.leader("a")
+    await leader.rig.store(1, 0, 1)
+    await leader.log.close()
+    tables = replicas.database.newest_primary().tables
+    tables.rows[2] = tables.rows[2]._replace(data=b"x" * len(tables.rows[2].data))
+    again = await replicas.leader("a")
+    assert again.rig.report is not None
+    assert [finding.kind for finding in again.rig.report.findings].count("set_aside") == 1
+    assert (again.folder / "set-aside" / "manifest.0").exists()
+    assert (await again.rig.page(1, [0, 1]))[0][0].body == tables.rows[2].data
+
+
+async def test_local_damage_is_mended_from_the_engine(replicas: Replicas) -> None:
+    leader = await replicas.leader("a")
+    await leader.rig.store(1, 0, 1)
+    await leader.log.close()
+    (leader.folder / "segments" / "00000001.db").unlink()
+
+    again = await replicas.leader("a")
+
+    assert [message.body for message in (await again.rig.page(1, [0, 1]))[0]] == [body(1, 0)]
+
+
+async def test_the_mistakes_of_folders_are_refused_and_change_nothing(replicas: Replicas, tmp_path: Path) -> None:
+    own = replicas.broker("own")
+    own.process.service = type(own.process.service)(own.process.pid)
+    await own.rig.open()
+    await own.rig.store(1, 0, 1)
+    await own.log.close()
+    leader = await replicas.leader("a")
+    await leader.rig.store(1, 0, 1)
+    await leader.log.close()
+    elsewhere = Replicas(tmp_path)
+    elsewhere._logs = 7  # pyright: ignore[reportPrivateUsage]
+    other = await elsewhere.leader("c")
+    await other.log.close()
+    before = [files(folder) for folder in (own.folder, leader.folder)]
+    rows = replicas.rows, elsewhere.rows
+
+    with pytest.raises(WrongFolder, match="rows up to 1 of log"):
+        await replicas.broker("own").rig.open()
+    with pytest.raises(WrongFolder, match=f"cache of log {1:032x}.* the engine has log {8:032x}"):
+        await elsewhere.broker("a").rig.open()
+
+    assert [files(folder) for folder in (own.folder, leader.folder)] == before
+    assert (replicas.rows, elsewhere.rows) == rows
+    await elsewhere.end()
+
+
+def files(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != "lock"}
+
+
+async def test_accounts_are_compared_and_set(replicas: Replicas) -> None:
+    leader = await replicas.leader("a")
+    assert await leader.log.load_accounts() is None
+
+    assert await leader.log.store_accounts(b"first", expected_version=0) == 1
+
+    stored = await leader.log.load_accounts()
+    assert stored is not None
+    assert (stored.version, stored.data) == (1, b"first")
+    standby = replicas.broker("b")
+    opening = asyncio.create_task(standby.rig.open())
+    await eventually(lambda: standby.log.accounts == stored)
+    await leader.log.close()
+    await opening
+    with pytest.raises(AccountsConflict, match="version 1, not 2"):
+        await standby.log.store_accounts(b"other", expected_version=2)
+    assert await standby.log.store_accounts(b"second", expected_version=1) == 2

@@ -1,0 +1,81 @@
+"""Brokers' logs over one engine in memory: a leader, standbys, and their folders."""
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from cmqd.engine.fencing import FencedEngine
+from cmqd.engine.interface import EngineRow
+from cmqd.engine.memory import MemoryDatabase
+from cmqd.storage.process_log import StorageProcessLog
+from cmqd.storage.settings import StorageSettings
+from support.full_disk import FakeDisk
+from support.log_rig import InProcess, LogRig, settings_for
+
+
+class Replica:
+    """A log over the engine, with its storage service on the loop of the test."""
+
+    def __init__(self, replicas: "Replicas", folder: Path, **settings: object) -> None:
+        self.folder = folder
+        self.process = InProcess(FakeDisk, replicas.open_engine)
+        self.log = StorageProcessLog(settings_for(folder, state_interval_ms=5, **settings), self.process.start)
+        self.rig = LogRig(self.log)
+
+    async def end(self) -> None:
+        """End as by a crash of the process, which ends its sessions too."""
+        await self.log.kill()
+        if self.process.task is not None:
+            await self.process.task
+
+
+class Replicas:
+    """An engine in memory, and the brokers over it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.database = MemoryDatabase(pause=lambda: time.sleep(0.001))
+        self._logs = 0
+        self.replicas: list[Replica] = []
+
+    def open_engine(self, _settings: StorageSettings, is_stopping: Callable[[], bool]) -> FencedEngine:
+        """Make an engine over the database."""
+        return self.engine(is_stopping)
+
+    def engine(self, is_stopping: Callable[[], bool] = lambda: False) -> FencedEngine:
+        """Make an engine over the database, beside those of the brokers."""
+
+        def new_log_id() -> str:
+            self._logs += 1
+            return f"{self._logs:032x}"
+
+        return FencedEngine(
+            self.database,
+            monotonic=time.monotonic,
+            sleep=lambda seconds: time.sleep(min(seconds, 0.01)),
+            stopping=is_stopping,
+            new_log_id=new_log_id,
+        )
+
+    def broker(self, name: str, **settings: object) -> Replica:
+        """Make a log of this broker; ``open`` of its rig starts it."""
+        replica = Replica(self, self._folder / name, **settings)
+        self.replicas.append(replica)
+        return replica
+
+    async def leader(self, name: str, **settings: object) -> Replica:
+        """Start a broker that leads."""
+        replica = self.broker(name, **settings)
+        await replica.rig.open()
+        return replica
+
+    @property
+    def rows(self) -> Sequence[EngineRow]:
+        """The rows of the primary."""
+        tables = self.database.newest_primary().tables
+        return [tables.rows[lsn] for lsn in sorted(tables.rows)]
+
+    async def end(self) -> None:
+        """End all brokers."""
+        for replica in self.replicas:
+            await replica.end()
