@@ -38,6 +38,10 @@ def remove(path: Path, is_hurried: Callable[[], bool] = lambda: True) -> None:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
         return
+    except PermissionError:
+        # A restored file of another user: the right to its folder is enough for ``unlink``.
+        path.unlink()
+        return
     try:
         path.unlink()
         size = os.fstat(descriptor).st_size - STEP_BYTES

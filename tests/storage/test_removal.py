@@ -47,6 +47,22 @@ def after(calls: int) -> Callable[[], bool]:
     return lambda: next(left, True)
 
 
+def test_a_file_of_another_user_is_removed_at_once(
+    file: Path, sizes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a restore by root: the folder belongs to the broker's user, the file does not."""
+
+    def refuse(_path: Path, _mode: int) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(Path, "chmod", refuse)
+
+    remove(file, never)
+
+    assert not file.exists()
+    assert sizes == []
+
+
 def test_blocks_are_given_back_in_steps_after_the_name(
     file: Path, sizes: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

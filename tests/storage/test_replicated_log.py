@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cmqd.engine.errors import AccountsConflict
+from cmqd.engine.errors import AccountsConflict, EngineUnavailable
+from cmqd.engine.fencing import FencedEngine
 from cmqd.storage.errors import LeadLost, WrongFolder
 from cmqd_segment.manifest import CACHE_FORMAT, CacheOf, read_manifest
 from support.eventually import eventually
@@ -133,6 +134,33 @@ async def test_a_checkpoint_is_in_the_engine_before_it_counts(replicas: Replicas
     assert [lsn for lsn, _, _ in other.rig.rows] == [3]
     assert len(other.rig.parts) == 2
     assert len((await other.rig.page(1, [0, 1]))[0]) == 1
+
+
+async def test_a_start_that_ended_before_its_first_row_left_no_damage(
+    replicas: Replicas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder has the checkpoint of the engine, and no row."""
+    leader = await replicas.leader("a")
+    await leader.rig.store(1, 0, 1)
+    await leader.rig.checkpoint()
+    await leader.end()
+
+    def unavailable(_engine: FencedEngine) -> None:
+        raise EngineUnavailable("stopped")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FencedEngine, "load_accounts", unavailable)
+        ended = replicas.broker("b")
+        opening = asyncio.create_task(ended.rig.open())
+        await eventually(lambda: (ended.folder / "manifest").exists() and read_manifest(ended.folder).checkpoints != [])
+        opening.cancel()
+        await ended.end()
+
+    other = await replicas.leader("b")
+
+    assert len((await other.rig.page(1, [0, 1]))[0]) == 1
+    assert other.rig.report is not None
+    assert [finding.kind for finding in other.rig.report.findings] == ["unclean_stop"]
 
 
 async def test_dropped_segments_are_trimmed_exactly(replicas: Replicas) -> None:
