@@ -77,7 +77,7 @@ def take_checkpoint(recovered: Recovered, engine: Engine) -> None:
 def _mark(recovered: Recovered, log: CacheOf) -> None:
     """Mark a folder without rows as a cache, in the first manifest of this start.
 
-    The manifest can list a checkpoint of the engine: after an end before the first row, it would be that of another log.
+    The manifest can list a checkpoint of the engine: after an end before its first row, it would be of another log.
     """
     if log.log_id:
         recovered.manifest = structs.replace(recovered.manifest, log_id=log.log_id, cache_of=log)

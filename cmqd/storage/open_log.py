@@ -9,6 +9,8 @@ Orders that matter, because a crash may come between any two steps:
   sealed is read without its WAL, and rows still in the WAL would be missing.
 - Manifest *dropping* before unlink, and *dropped* after it: a file that is missing without a word in the manifest is
   damage.
+- With an engine, a proof of the lead before the manifest *dropping*: a broker that was fenced unaware decides by an old
+  index, and its next lead would trim living rows, by the manifest.
 - With an engine, its rows are trimmed between the manifest *dropping* and the unlink. After a crash before the trim
   the next lead of this broker trims them, by the manifest.
 - Durable deletes before a drop: otherwise the crash takes the deletes back, and live messages have lost their bodies.
@@ -326,6 +328,8 @@ class OpenLog:
         """Reclaim whole segments: manifest "dropping", unlink, manifest forgets."""
         # Durable deletes first: see the module.
         await self.durable.reached(min_lsn)
+        if self.replication is not None:
+            await self.replication.prove()
         entries: dict[int, SegmentEntry] = {}
         unsealed: dict[int, WritableSegment] = {}
         for number in numbers:
