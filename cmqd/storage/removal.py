@@ -65,8 +65,8 @@ def _is_only(descriptor: int) -> bool:
     if os.fstat(descriptor).st_nlink:
         return False
     try:
-        # A program that opens the file by /proc or fanotify breaks the lease, and the kernel tells this process by a
-        # signal: by default SIGIO, which ends a process, in place of which SIGURG is ignored.
+        # The kernel sends this process a signal if a program opens the file meanwhile, by /proc or fanotify. SIGURG is
+        # ignored; the default, SIGIO, would end the process.
         fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)
         # The kernel gives a write lease to the only descriptor of a file.
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
