@@ -119,8 +119,8 @@ class Settings:
     redundancy: Redundancy = _setting(
         Redundancy.NONE,
         "broker",
-        "none: the data folder has the log; postgresql: a PostgreSQL primary and its synchronous standby have it, an "
-        "answer survives the loss of a machine, and a second broker with the same engine_url is the standby",
+        "none: the data folder has the log; postgresql: under construction, not for messages that matter: a PostgreSQL "
+        "primary and its synchronous standby have the log, and a second broker with the same engine_url is the standby",
     )
     engine_url: str = _setting(
         "", "broker", "with redundancy: URL of the PostgreSQL servers, postgresql://USER:PASSWORD@HOST1,HOST2/DATABASE"
@@ -378,12 +378,12 @@ class Settings:
         return Origin("default" if getattr(self, name) == SETTINGS[name].default else "program", "")
 
     def as_table(self) -> dict[str, str | int | bool | None]:
-        """Return every setting by name, in plain values; the password of ``engine_url`` is hidden."""
+        """Return every setting by name, in plain values; passwords in ``engine_url`` are hidden."""
         table: dict[str, str | int | bool | None] = {}
         for name in SETTINGS:
             value: object = getattr(self, name)
             table[name] = value if value is None or isinstance(value, bool | int) else str(value)
-        table["engine_url"] = re.sub(r"(?<=:)[^:/@]*(?=@)", HIDDEN, self.engine_url)
+        table["engine_url"] = _without_passwords(self.engine_url)
         return table
 
 
@@ -620,6 +620,12 @@ def _parse_number(info: SettingInfo, text: str) -> int | None:
         return int(text)
     except ValueError:
         return None if info.unit is None else info.unit.parse(text)
+
+
+def _without_passwords(url: str) -> str:
+    """Hide the passwords of libpq's URL or ``name=value`` pairs. A password may hold ``:`` and ``@``."""
+    url = re.sub(r"^(\w+://[^:/?@]*:)[^/]*(?=@)", rf"\g<1>{HIDDEN}", url)
+    return re.sub(r"(password\s*=\s*)('(?:\\.|[^'\\])*'|[^&\s]*)", rf"\g<1>{HIDDEN}", url)
 
 
 def _check_together(settings: Settings) -> None:

@@ -26,6 +26,7 @@ def test_always_fails():
     ("tests", "words"),
     [
         ([], "no test failed"),
+        (["tests/core/test_a.py"], "no test ran"),
         ([f"tests/core/test_a.py::test_{number}" for number in range(again.MOST + 1)], "4 tests failed"),
         (["tests/core/test_a.py::test_1", "tests/system/test_kill_nine.py::test_rounds"], "no acknowledged message"),
     ],

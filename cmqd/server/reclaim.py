@@ -39,6 +39,7 @@ class Reclaim:
 
     def __post_init__(self) -> None:
         self._dropping: set[int] = set()
+        self._drops: set[asyncio.Task[None]] = set()
         self._history: set[int] = set()
         """Segments without live messages within their history time. Messages never become live again, so these
         segments are not examined again before that time."""
@@ -77,6 +78,9 @@ class Reclaim:
         self._is_stopped = True
         if self._timer is not None:
             self._timer.cancel()
+        # A drop in steps would hold up the drain. The storage ends its drops itself.
+        for drop in self._drops:
+            drop.cancel()
 
     async def _scan(self) -> None:
         try:
@@ -124,8 +128,12 @@ class Reclaim:
         self.history_bytes = history_bytes
 
     async def _drop(self, segment: SegmentReport, min_lsn: int) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._drops.add(task)
         try:
-            if await self.log.drop_segments([segment.number], min_lsn):
+            if not self._is_stopped and await self.log.drop_segments([segment.number], min_lsn):
                 _log.info("segment_dropped", segment=segment.number, last_lsn=segment.last_lsn, bytes=segment.bytes)
         finally:
+            self._drops.discard(task)
             self._dropping.discard(segment.number)

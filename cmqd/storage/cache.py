@@ -12,6 +12,8 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+from msgspec import structs
+
 from cmqd.engine.interface import Engine, EngineRow, checksum_of
 from cmqd.log.values import Durability
 from cmqd.storage.checkpoint_writer import TEMPORARY, publish
@@ -47,12 +49,14 @@ def inspect_cache(folder: DataFolder, engine: Engine, shard: int, boot_id: str) 
         tail = _tail(recovered)
         problem = _disagreement(recovered, tail, engine)
         if not problem:
+            _mark(recovered, log)
             return recovered, tail
     _set_aside(folder)
     recovered = look()
     recovered.find(
         "set_aside", f"the cache was moved to {folder.set_aside} and is copied again from the engine, because {problem}"
     )
+    _mark(recovered, log)
     return recovered, None
 
 
@@ -68,6 +72,15 @@ def take_checkpoint(recovered: Recovered, engine: Engine) -> None:
     temporary.write_bytes(stored.data)
     number = max((entry.number for entry in recovered.checkpoints), default=0) + 1
     recovered.checkpoints.append(publish(temporary, recovered.folder.path, number))
+
+
+def _mark(recovered: Recovered, log: CacheOf) -> None:
+    """Mark a folder without rows as a cache, in the first manifest of this start.
+
+    The manifest can list a checkpoint of the engine: after an end before its first row, it would be of another log.
+    """
+    if log.log_id:
+        recovered.manifest = structs.replace(recovered.manifest, log_id=log.log_id, cache_of=log)
 
 
 def _is_cache(path: Path, log: CacheOf) -> bool:

@@ -81,6 +81,11 @@ class Space:
         """True while sends are refused, for either reason."""
         return self._full or self._low
 
+    @property
+    def is_short(self) -> bool:
+        """True some way above the mark already, while history is dropped before sends are refused."""
+        return self._last is not None and self._last.is_short
+
     def can_seal(self, segment: WritableSegment) -> bool:
         """Return whether the disk has room for the copy that a seal makes before the WAL is released."""
         return _sealed_growth(segment) + SEAL_MARGIN_BYTES <= self._disk.free_bytes()

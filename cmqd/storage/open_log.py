@@ -9,6 +9,8 @@ Orders that matter, because a crash may come between any two steps:
   sealed is read without its WAL, and rows still in the WAL would be missing.
 - Manifest *dropping* before unlink, and *dropped* after it: a file that is missing without a word in the manifest is
   damage.
+- With an engine, a proof of the lead before the manifest *dropping*: a broker that was fenced unaware decides by an old
+  index, and its next lead would trim living rows, by the manifest.
 - With an engine, its rows are trimmed between the manifest *dropping* and the unlink. After a crash before the trim
   the next lead of this broker trims them, by the manifest.
 - Durable deletes before a drop: otherwise the crash takes the deletes back, and live messages have lost their bodies.
@@ -113,6 +115,10 @@ class OpenLog:
         """Made by ``take_up``, because a writer needs a segment."""
         self._rolling: asyncio.Task[None] | None = None
         self._refreshing: asyncio.Task[None] | None = None
+        self._drops: set[asyncio.Task[None]] = set()
+        self._removing = asyncio.Lock()
+        """Held while a dropped file gives its blocks back. Many segments can be dropped together, and side by side they
+        would hold up commits by a step each, and keep all threads from manifests and checkpoints."""
         self._is_stopping = False
 
     # Opening
@@ -320,14 +326,20 @@ class OpenLog:
 
     def drop(self, request: ipc.DropSegments) -> None:
         """Reclaim segments once row ``min_lsn`` is durable."""
-        self._start(self._drop(request.request_id, request.numbers, request.min_lsn))
+        task = self._start(self._drop(request.request_id, request.numbers, request.min_lsn))
+        self._drops.add(task)
+        task.add_done_callback(self._drops.discard)
 
     async def _drop(self, request_id: int, numbers: list[int], min_lsn: int) -> None:
         """Reclaim whole segments: manifest "dropping", unlink, manifest forgets."""
         # Durable deletes first: see the module.
         await self.durable.reached(min_lsn)
+        if self.replication is not None:
+            await self.replication.prove()
         entries: dict[int, SegmentEntry] = {}
         unsealed: dict[int, WritableSegment] = {}
+        if self._is_stopping:
+            return
         for number in numbers:
             self._take_out(number, entries, unsealed)
         if entries:
@@ -342,7 +354,11 @@ class OpenLog:
                 await self.pager.forget(number)
                 if number in unsealed:
                     await unsealed[number].close_uncopied()
-                await asyncio.to_thread(_remove_segment, catalog.segment_path(number), self._is_hurried)
+                async with self._removing:
+                    if self._is_stopping:
+                        # The close does not wait for all these files. The next start removes them, by the manifest.
+                        return
+                    await asyncio.to_thread(_remove_segment, catalog.segment_path(number), self._is_hurried)
             await asyncio.to_thread(sync_folder, catalog.folder.segments)
             for number in entries:
                 del catalog.dropping[number]
@@ -353,7 +369,7 @@ class OpenLog:
 
     def _is_hurried(self) -> bool:
         """Return whether dropped segments give their blocks back at once: room is short, or the broker stops."""
-        return self.space.short or self._is_stopping
+        return self.space.is_short or self._is_stopping
 
     def _take_out(self, number: int, entries: dict[int, SegmentEntry], unsealed: dict[int, WritableSegment]) -> None:
         """Take a segment out of the catalog, unless a checkpoint still needs it or its seal is under way.
@@ -414,6 +430,9 @@ class OpenLog:
         await self.writer.stopped()
         await self.checkpoints.drained()
         await self._rolled()
+        if self._drops:
+            # A drop writes the manifest, which may belong to the next broker once this close is answered.
+            await asyncio.wait(self._drops)
         self.freshness.stop()
         # A tick could otherwise retire the segment that is sealed below, and the sealer would get the segment twice.
         self.writer.prepared = None

@@ -9,8 +9,11 @@ descriptor has it open and no other name leads to it: a reader from outside read
 backup by hard links stays whole. After a crash the kernel frees a file that has neither name nor descriptor.
 """
 
+import contextlib
 import fcntl
 import os
+import signal
+import stat
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -26,28 +29,35 @@ def remove(path: Path, is_hurried: Callable[[], bool] = lambda: True) -> None:
     """Remove a file, if there is one; the name is gone first.
 
     Returns when the blocks are given back: in steps with pauses, but all that are left at once when ``is_hurried``
-    returns True. Raises OSError.
+    returns True, or where steps are not possible (no descriptor is left, the file belongs to another user). Raises
+    OSError if the name cannot be removed.
     """
+    descriptor = None
+    # A removal needs no right to the file itself, so that a failure here may not prevent it.
+    with contextlib.suppress(OSError):
+        status = path.stat()
+        if status.st_nlink == 1 and not is_hurried():
+            # The seal of a segment took the right to write from its file. Others may still read.
+            path.chmod(stat.S_IMODE(status.st_mode) | stat.S_IWUSR)
+            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
-        is_linked = path.stat().st_nlink > 1
-        if is_linked or is_hurried():
-            path.unlink()
-            return
-        # The seal of a segment took the right to write from its file.
-        path.chmod(0o600)
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return
-    try:
-        path.unlink()
+        path.unlink(missing_ok=True)
+        if descriptor is not None:
+            _cut(descriptor, is_hurried)
+    finally:
+        if descriptor is not None:
+            # The kernel frees the blocks that are left.
+            os.close(descriptor)
+
+
+def _cut(descriptor: int, is_hurried: Callable[[], bool]) -> None:
+    # A file system that copies on write may lack room for a cut; the close of the descriptor needs none.
+    with contextlib.suppress(OSError):
         size = os.fstat(descriptor).st_size - STEP_BYTES
         while size > 0 and not is_hurried() and _is_only(descriptor):
             os.ftruncate(descriptor, size)
             size -= STEP_BYTES
             time.sleep(PAUSE_SECONDS)
-    finally:
-        # The kernel frees the blocks that are left.
-        os.close(descriptor)
 
 
 def _is_only(descriptor: int) -> bool:
@@ -55,11 +65,14 @@ def _is_only(descriptor: int) -> bool:
     if os.fstat(descriptor).st_nlink:
         return False
     try:
+        # The kernel sends this process a signal if a program opens the file meanwhile, by /proc or fanotify. SIGURG is
+        # ignored; the default, SIGIO, would end the process.
+        fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)
         # The kernel gives a write lease to the only descriptor of a file.
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
     except OSError:
         # Another descriptor, or a file system without leases.
         return False
-    # Given back at once: an attempt to open the file by /proc would end this process with a signal.
+    # Given back at once: an attempt to open the file waits for the end of the lease.
     fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
     return True

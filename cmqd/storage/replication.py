@@ -119,6 +119,10 @@ class Replication:
 
         await self._do(keep)
 
+    async def prove(self) -> None:
+        """Prove that this broker leads, beside the commits. Raises Fenced."""
+        await self.trim(())
+
     async def trim(self, ranges: Sequence[tuple[int, int]]) -> None:
         """Remove rows from the engine that this broker has reclaimed. Raises Fenced."""
         await self._do(lambda: self.engine.trim(ranges))

@@ -464,7 +464,8 @@ class SegmentReader:
             if span.first == span.last:
                 self._on_damage(span.first, f"row {span.first} of {self._segment.path.name} cannot be read: {error}")
                 return
-            for lsn in range(span.first, span.last + 1):
+            # Backwards, for the reason below.
+            for lsn in range(span.last, span.first - 1, -1):
                 await self._fetch(connection, LsnRange(lsn, lsn))
             return
         # The first row last: the page needs it now, and takes a row that is not in the cache for a damaged row. Rows of

@@ -81,8 +81,6 @@ class StorageService:
         self._lost = asyncio.Event()
         """Set when a socket has ended."""
         self._chunks_wanted = asyncio.Semaphore(0)
-        self._umask: int | None = None
-        """Mask before the start, restored at the end."""
         self._control: ipc.Channel
         self._pages: ipc.Channel
         self._commits: CommitSocket
@@ -134,8 +132,6 @@ class StorageService:
         if hasattr(self, "log"):
             await self.log.release()
         self._commits.close()
-        if self._umask is not None:
-            os.umask(self._umask)
         if self._folder is not None:
             self._folder.unlock()
 
@@ -239,7 +235,7 @@ class StorageService:
             recovered.find("modes_kept", kept)
         # Before the first file is written. SQLite makes a database with the mask, and its -wal and -shm with the mode
         # of the database, so a reader of the group could open the file and not its WAL.
-        self._umask = os.umask(0o777 & ~mode)
+        os.umask(0o777 & ~mode)
         await asyncio.to_thread(put_right, recovered)
         replication: Replication | None = None
         if engine is not None:

@@ -180,6 +180,31 @@ async def test_a_segment_stays_while_the_delete_that_emptied_it_waits_for_its_co
     rig.close()
 
 
+async def test_a_drain_does_not_wait_for_a_drop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The storage gives the blocks of a large segment back in steps, and ends the drop itself at its close."""
+    rig = await ServerRig.make(tmp_path)
+    await some_queues(rig, 1)
+    for _ in range(2):
+        rig.server.checkpoints.want()
+        await rig.turn(60)
+    rig.log.disk.segments = [segment_report(1, 1, 1, [])]
+    asked = asyncio.Event()
+
+    async def drop_for_ever(_numbers: object, _min_lsn: int) -> list[int]:
+        asked.set()
+        return await asyncio.Future()
+
+    monkeypatch.setattr(rig.log, "drop_segments", drop_for_ever)
+    rig.server.reclaim.scan()
+    await asked.wait()
+    assert len(rig.server.tasks)
+
+    rig.server.reclaim.stop()
+
+    await eventually(lambda: not len(rig.server.tasks))
+    rig.close()
+
+
 async def test_a_segment_goes_when_nothing_in_it_lives_and_a_checkpoint_covers_it(tmp_path: Path) -> None:
     rig = await ServerRig.make(tmp_path)
     client = await rig.client()

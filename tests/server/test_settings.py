@@ -9,6 +9,7 @@ import pytest
 
 import cmqd
 from cmqd.__main__ import effective_settings, main
+from cmqd.log.values import Redundancy
 from cmqd.server.advertised_address import advertised_address
 from cmqd.settings import SETTINGS, Durability, SettingError, Settings, ignored_variables, load, parse_address
 
@@ -209,6 +210,22 @@ def test_variables_that_a_container_platform_makes_for_a_service_are_ignored_and
     assert load(environment=environment) == Settings()
     assert ignored_variables(environment) == sorted(environment)
     assert ignored_variables({"CMQD_REGION": "x", "HOME": "/"}) == []
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://role:s3cret@a,b:5433/db", "postgresql://role:...@a,b:5433/db"),
+        ("postgresql://role:s3:cr@et@a/db", "postgresql://role:...@a/db"),
+        ("postgresql://a:5432,b:5433/db?user=role&password=s3cret&port=1", None),
+        ("host=a user=role password='s3cret with spaces' port=1", "host=a user=role password=... port=1"),
+        ("postgresql://role@a:5432/db", "postgresql://role@a:5432/db"),
+    ],
+)
+def test_the_password_of_the_engine_is_never_shown(url: str, shown: str | None) -> None:
+    table = Settings(redundancy=Redundancy.POSTGRESQL, engine_url=url).as_table()
+
+    assert table["engine_url"] == (shown or url.replace("s3cret", "..."))
 
 
 def test_addresses() -> None:

@@ -108,9 +108,10 @@ LOOP_PROCESS = """
         position = 1
         told = False
         while True:
-            rig.send(1, position, 16, 4096)
-            position += 16
-            log.flush()
+            if log.last_lsn - log.durable_lsn < 100:  # a disk that stands still would otherwise fill the memory
+                rig.send(1, position, 16, 4096)
+                position += 16
+                log.flush()
             if log.durable_lsn >= 20 and not told:
                 told = True
                 print("commits are under way", flush=True)

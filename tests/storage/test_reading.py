@@ -143,6 +143,31 @@ async def test_rows_beyond_the_cache_are_no_damaged_rows(tmp_path: Path) -> None
     await segment.connection.close()
 
 
+async def test_rows_beyond_the_cache_are_no_damaged_rows_beside_a_damaged_page(tmp_path: Path) -> None:
+    """After a failed statement each row is fetched by itself, and the row that the page needs first must stay."""
+    rows = 750
+    segment = await segment_with(tmp_path, rows)
+    answer = Answer(1 << 20)
+    reader = SegmentReader(segment, 7, RowCache(0), OrderedDict(), lambda _, text: pytest.fail(text))
+    with closing(open_read_only(segment.path, sealed=False)) as raw:
+        connection = ConnectionWithoutThread(raw)
+        execute = connection.execute_fetchall
+
+        async def fail_for_many(statement: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
+            if "data_crc" in statement and parameters[0] < parameters[1]:
+                error = sqlite3.DatabaseError("database disk image is malformed")
+                error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+                raise error
+            return await execute(statement, parameters)
+
+        connection.execute_fetchall = fail_for_many  # type: ignore[method-assign]
+        await reader.read(cast("aiosqlite.Connection", connection), [(1, rows + 1)], answer)
+
+    assert sum(len(column[3]) for column in answer.columns) == rows
+    assert answer.missing == []
+    await segment.connection.close()
+
+
 async def test_a_segment_is_read_by_statements(tmp_path: Path) -> None:
     segment = await segment_with(tmp_path, 3)
 

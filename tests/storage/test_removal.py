@@ -1,8 +1,15 @@
 """Files that are removed beside commits: the name first, the blocks in steps, and no byte of a file in use."""
 
+import asyncio
+import contextlib
+import fcntl
 import os
+import signal
+import stat
 from collections.abc import Callable
 from pathlib import Path
+from threading import Event
+from types import FrameType
 
 import pytest
 
@@ -45,6 +52,22 @@ def after(calls: int) -> Callable[[], bool]:
     """Return a condition that is true after some calls."""
     left = iter([False] * calls)
     return lambda: next(left, True)
+
+
+def test_a_file_of_another_user_is_removed_at_once(
+    file: Path, sizes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a restore by root: the folder belongs to the broker's user, the file does not."""
+
+    def refuse(_path: Path, _mode: int) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(Path, "chmod", refuse)
+
+    remove(file, never)
+
+    assert not file.exists()
+    assert sizes == []
 
 
 def test_blocks_are_given_back_in_steps_after_the_name(
@@ -95,6 +118,64 @@ def test_a_file_system_without_leases_frees_the_file_at_once(
 
     assert not file.exists()
     assert sizes == []
+
+
+@pytest.mark.parametrize("call", ["pathlib.Path.chmod", "os.open", "os.ftruncate"])
+def test_a_file_that_cannot_be_cut_is_removed_at_once(file: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    """A file of another user, no descriptor left, a file system that needs room for a cut."""
+
+    def refuse(*_: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(call, refuse)
+
+    remove(file, never)
+
+    assert not file.exists()
+
+
+def test_a_group_can_read_a_file_up_to_its_end(file: Path, sizes: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    modes: list[int] = []
+    unlink = Path.unlink
+
+    def noting(path: Path, *, missing_ok: bool) -> None:
+        modes.append(stat.S_IMODE(path.stat().st_mode))
+        unlink(path, missing_ok=missing_ok)
+
+    monkeypatch.setattr("pathlib.Path.unlink", noting)
+
+    remove(file, never)
+
+    assert modes == [0o644]
+    assert sizes
+
+
+def test_a_program_that_opens_the_file_by_proc_ends_no_process(
+    file: Path, sizes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signals: list[int] = []
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        signals.append(number)
+
+    call = fcntl.fcntl
+
+    def opening(descriptor: int, command: int, argument: int) -> int:
+        result = call(descriptor, command, argument)
+        if (command, argument) == (fcntl.F_SETLEASE, fcntl.F_WRLCK):
+            with contextlib.suppress(BlockingIOError):
+                os.close(os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY | os.O_NONBLOCK))
+        return result
+
+    before = signal.signal(signal.SIGIO, note)
+    try:
+        monkeypatch.setattr("fcntl.fcntl", opening)
+        remove(file, never)
+    finally:
+        signal.signal(signal.SIGIO, before)
+
+    assert signals == [], "this signal ends a process"
+    assert sizes
 
 
 @pytest.mark.parametrize(("calls", "steps"), [(0, 0), (1, 0), (3, 2)])
@@ -149,3 +230,103 @@ async def test_blocks_go_back_at_once_where_room_is_short(start: StartBroker, si
     assert await rig.log.drop_segments([1], 0) == [1]
 
     assert sizes == []
+
+
+async def test_blocks_go_back_at_once_before_sends_are_refused(start: StartBroker, sizes: list[int]) -> None:
+    broker = await start()
+    rig = broker.rig
+    log = broker.process.service.log
+    for position in range(STEPS):
+        await rig.store(1, position, 1, STEP_BYTES)
+    await rig.log.seal_now()
+    await rig.checkpoint()
+    await rig.checkpoint()
+    broker.disk.free = int(log.space.mark_bytes() * 1.1)
+    log.space.measure()
+    await rig.until(lambda: rig.states and rig.states[-1].is_short)
+    assert not broker.refused
+
+    assert await rig.log.drop_segments([1], 0) == [1]
+
+    assert sizes == []
+
+
+class BlockedRemovals:
+    """Removals of segment files that wait for ``go_on``."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun: list[str] = []
+        self.under_way = 0
+        self.most = 0
+        self.first = asyncio.Event()
+        self.go_on = Event()
+        self._loop = asyncio.get_running_loop()
+        monkeypatch.setattr("cmqd.storage.open_log.remove", self._remove)
+
+    def _remove(self, path: Path, is_hurried: Callable[[], bool]) -> None:
+        if path.suffix == ".db":
+            self.begun.append(path.name)
+            self.under_way += 1
+            self.most = max(self.most, self.under_way)
+            self._loop.call_soon_threadsafe(self.first.set)
+            self.go_on.wait()
+            self.under_way -= 1
+        remove(path, is_hurried)
+
+
+async def test_segments_that_are_dropped_together_are_removed_one_by_one(
+    start: StartBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a purge of many segments takes all threads, and checkpoints and manifests wait for the steps."""
+    broker = await start()
+    rig = broker.rig
+    for position in range(4):
+        await rig.store(1, position, 1)
+        await rig.log.seal_now()
+    await rig.checkpoint()
+    await rig.checkpoint()
+    removals = BlockedRemovals(monkeypatch)
+    drops = [asyncio.create_task(rig.log.drop_segments([number], 0)) for number in range(1, 5)]
+    await removals.first.wait()
+    # A checkpoint goes through meanwhile.
+    await rig.checkpoint()
+    assert len(removals.begun) == 1
+    removals.go_on.set()
+
+    assert await asyncio.gather(*drops) == [[1], [2], [3], [4]]
+
+    assert (len(removals.begun), removals.most) == (4, 1)
+
+
+async def test_a_close_waits_for_the_removal_under_way_and_begins_no_other(
+    start: StartBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The drop writes the manifest, which may be the next broker's once the folder is free."""
+    broker = await start()
+    rig = broker.rig
+    log = broker.process.service.log
+    for position in range(2):
+        await rig.store(1, position, 1)
+        await rig.log.seal_now()
+    await rig.checkpoint()
+    await rig.checkpoint()
+    removals = BlockedRemovals(monkeypatch)
+    drops = [asyncio.create_task(rig.log.drop_segments([number], 0)) for number in (1, 2)]
+    await removals.first.wait()
+
+    closing = asyncio.create_task(rig.log.close())
+    done, _ = await asyncio.wait({closing}, timeout=0.5)
+    assert not done
+    removals.go_on.set()
+    await closing
+
+    assert removals.begun[0] == "00000001.db"
+    assert "00000002.db" not in removals.begun
+    assert list(log.catalog.dropping) == [2]
+    for drop in drops:
+        drop.cancel()
+    await asyncio.gather(*drops, return_exceptions=True)
+    again = await start()
+    assert again.rig.report is not None
+    assert again.rig.report.clean
+    assert not list(log.catalog.folder.segments.glob("0000000[12]*"))

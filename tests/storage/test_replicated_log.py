@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from cmqd.engine.errors import AccountsConflict
+from cmqd.engine.errors import AccountsConflict, EngineUnavailable
+from cmqd.engine.fencing import FencedEngine
+from cmqd.log.errors import LogFailed
 from cmqd.storage.errors import LeadLost, WrongFolder
-from cmqd_segment.manifest import CACHE_FORMAT, CacheOf, read_manifest
+from cmqd_segment.manifest import CACHE_FORMAT, CacheOf, SegmentState, read_manifest
 from support.eventually import eventually
 from support.log_rig import body
 from support.replicas import Replicas
@@ -135,6 +137,33 @@ async def test_a_checkpoint_is_in_the_engine_before_it_counts(replicas: Replicas
     assert len((await other.rig.page(1, [0, 1]))[0]) == 1
 
 
+async def test_a_start_that_ended_before_its_first_row_left_no_damage(
+    replicas: Replicas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder has the checkpoint of the engine, and no row."""
+    leader = await replicas.leader("a")
+    await leader.rig.store(1, 0, 1)
+    await leader.rig.checkpoint()
+    await leader.end()
+
+    def unavailable(_engine: FencedEngine) -> None:
+        raise EngineUnavailable("stopped")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FencedEngine, "load_accounts", unavailable)
+        ended = replicas.broker("b")
+        opening = asyncio.create_task(ended.rig.open())
+        await eventually(lambda: (ended.folder / "manifest").exists() and read_manifest(ended.folder).checkpoints != [])
+        opening.cancel()
+        await ended.end()
+
+    other = await replicas.leader("b")
+
+    assert len((await other.rig.page(1, [0, 1]))[0]) == 1
+    assert other.rig.report is not None
+    assert [finding.kind for finding in other.rig.report.findings] == ["unclean_stop"]
+
+
 async def test_dropped_segments_are_trimmed_exactly(replicas: Replicas) -> None:
     leader = await replicas.leader("a")
     for index in range(6):
@@ -160,6 +189,29 @@ async def test_dropped_segments_are_trimmed_exactly(replicas: Replicas) -> None:
     again = await replicas.leader("b")
     assert again.rig.report is not None
     assert "set_aside" not in [finding.kind for finding in again.rig.report.findings]
+
+
+async def test_a_fenced_leader_drops_nothing(replicas: Replicas) -> None:
+    """Its index is old: the messages may be back by a rewind, and its next lead would trim their rows."""
+    leader = await replicas.leader("a")
+    await leader.rig.store(1, 0, 1)
+    await leader.log.seal_now()
+    await leader.rig.store(1, 1, 1)
+    await leader.rig.checkpoint()
+    await leader.rig.checkpoint()
+    first, *_ = leader.log.closed_segments()
+    other = replicas.engine()
+    await asyncio.to_thread(other.take)
+
+    with pytest.raises(LogFailed, match="fenced"):
+        await leader.log.drop_segments([first.number], 3)
+
+    await leader.end()
+    assert SegmentState.DROPPING not in [entry.state for entry in read_manifest(leader.folder).segments]
+    other.close()
+    again = await replicas.leader("a")
+    assert [row.lsn for row in replicas.rows] == [1, 2, 3, 4, 5]
+    assert len((await again.rig.page(1, [0, 2]))[0]) == 2
 
 
 async def test_a_cache_that_disagrees_is_set_aside_and_copied_again(replicas: Replicas) -> None:

@@ -227,8 +227,12 @@ class ProcessPlace:
         await log.kill()
 
 
+_MASK = os.umask(0o022)
+os.umask(_MASK)
+
+
 class InProcess:
-    """Stands in for the storage process: the service on this very loop."""
+    """Stands in for the storage process: the service on this very loop. Its end restores the mask of new files."""
 
     def __init__(
         self, disk: Callable[[Path, int, int], Disk] = Disk, open_engine: OpenEngine = engines.open_engine
@@ -247,6 +251,7 @@ class InProcess:
             return await self.service.run(control, pages, commits)
         finally:
             await self.service.release()
+            os.umask(_MASK)
 
     def poll(self) -> int | None:
         return self.task.result() if self.task is not None and self.task.done() else None

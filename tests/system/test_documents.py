@@ -16,7 +16,7 @@ from support.environment import plain_environment
 from support.pages import PAGES, ROOT, blocks_to_run
 from support.running_broker import RunningBroker
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.system
 
 URL = "cmq://AKID...:SECRET@127.0.0.1:5680"
 """The address in the pages; a test puts the broker's in its place."""

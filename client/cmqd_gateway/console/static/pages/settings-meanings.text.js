@@ -11,6 +11,14 @@ export default {
     'fsync: an answer survives power loss; os: an answer survives a crash of the broker only',
     'fsync：应答的数据在断电后不丢失；os：应答的数据仅在服务进程崩溃后不丢失',
   ],
+  'settings.meaning.redundancy': [
+    'none: the data folder has the log; postgresql: under construction, not for messages that matter: a PostgreSQL primary and its synchronous standby have the log, and a second broker with the same engine_url is the standby',
+    'none：日志在数据目录中；postgresql：建设中，不可用于重要消息：日志由 PostgreSQL 主库及其同步备库保存，使用相同 engine_url 的第二个服务为备用服务',
+  ],
+  'settings.meaning.engine_url': [
+    'with redundancy: URL of the PostgreSQL servers, postgresql://USER:PASSWORD@HOST1,HOST2/DATABASE',
+    '启用冗余时：PostgreSQL 服务器的 URL，postgresql://USER:PASSWORD@HOST1,HOST2/DATABASE',
+  ],
   'settings.meaning.ephemeral': [
     'keep messages in memory only; accounts and keys stay in the data folder',
     '消息只保存在内存中；账号和密钥仍保存在数据目录',
@@ -42,6 +50,10 @@ export default {
   'settings.meaning.advertise': [
     'host or host:port that the broker reports to clients as its address; none: the host of listen, or the name of the machine',
     '服务向客户端报告的地址，host 或 host:port；不设置则使用 listen 中的主机或本机名称',
+  ],
+  'settings.meaning.shard': [
+    'number of the shard that this broker serves, the upper 12 bits of its message ids; never changes for a data folder with messages',
+    '本服务负责的分片编号，即消息 ID 的高 12 位；数据目录中已有消息后不可更改',
   ],
   'settings.meaning.tls_certificate': [
     'PEM file with the certificate chain; together with tls_key, the certificate turns TLS on',
