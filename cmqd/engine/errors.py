@@ -1,7 +1,7 @@
 """The errors of an engine.
 
 EngineError
-├── Fenced              another broker leads, or has led since: the caller must not answer any more
+├── Fenced              another broker leads, or has led since: the caller must answer no further request
 ├── EngineUnavailable   the caller is being stopped while the engine does not answer
 ├── AccountsConflict    the stored accounts have another version than expected
 └── LogIdMismatch       the database has another log
@@ -15,13 +15,12 @@ class EngineError(LogError):
 
 
 class Fenced(EngineError):
-    """Another broker has fenced this one. No call changes anything from its fence on.
+    """Another broker has fenced the caller. From that fence on, no call of the caller changes the log.
 
-    An ``append`` that is refused has stored nothing. Another change that was repeated after a lost connection may have
-    been made by its first attempt, while this broker led.
-    The broker must end without another answer. Requests with rows that were not durable have an unknown outcome. The
-    text names the row that proves it: "fenced: row 1715 has epoch
-    1715, mine is 1423".
+    A refused ``append`` has stored no row. A refused checkpoint, trim or change of accounts that was repeated after a
+    lost connection may have been made by its first attempt, while the caller led. The broker must end without another
+    answer. Requests with rows that were not durable have an unknown outcome. The text names the row with the fence:
+    "fenced: row 1715 has epoch 1715, mine is 1423".
     """
 
 
@@ -33,7 +32,7 @@ class EngineUnavailable(EngineError):
 
 
 class AccountsConflict(EngineError):
-    """The stored accounts have another version than the caller expected. Nothing was changed."""
+    """The stored accounts have another version than the caller expected. The accounts are unchanged."""
 
     def __init__(self, expected_version: int, version: int) -> None:
         """Take both versions; 0 = no accounts are stored."""
@@ -43,7 +42,7 @@ class AccountsConflict(EngineError):
 
 
 class LogIdMismatch(EngineError):
-    """The database has another log than the caller's, or none. Nothing was changed."""
+    """The database has another log than the caller's, or none. The database is unchanged."""
 
     def __init__(self, expected: str, found: str | None, server: str) -> None:
         """Take the id of the caller's log, the id in the database (None: the database has no log), and the server."""

@@ -1,7 +1,7 @@
-"""Settings of a PostgreSQL server with which a log in it is not safe, as ``cmqd ha check`` tells them.
+"""Settings of a PostgreSQL server that endanger a log on the server, for a check of a cluster by its administrator.
 
-A broker itself looks at ``synchronous_standby_names`` in each commit, because the value changes while servers run. The
-other settings are an administrator's, and are looked at when asked.
+A commit of the broker checks ``synchronous_standby_names``, because the value changes while servers run. No commit
+checks the other settings.
 """
 
 import re
@@ -22,13 +22,13 @@ READ_SETTINGS: Final = (
 
 
 class UnsafeSetting(NamedTuple):
-    """A setting with which the log is not safe, or less safe than it could be."""
+    """A setting that endangers the log, or a setting with a safer value."""
 
     name: str
     value: str
     reason: str
     is_refused: bool = True
-    """False: a warning, nothing that was answered can be lost by this setting alone."""
+    """False: a warning; this setting alone loses no answered request."""
 
 
 def find_unsafe(settings: Mapping[str, str], slots: Sequence[str]) -> list[UnsafeSetting]:
@@ -58,7 +58,7 @@ def find_unsafe(settings: Mapping[str, str], slots: Sequence[str]) -> list[Unsaf
 
 
 _MUST_BE_ON: Final = {
-    "fsync": "a loss of power takes back what was answered",
+    "fsync": "a loss of power takes back answered requests",
     "full_page_writes": "a loss of power during a write can damage the table beyond repair",
 }
 
@@ -67,7 +67,7 @@ def _names_reason(names: str) -> str:
     if not names.strip():
         return "a commit waits for no standby: there is one copy"
     if "*" in names:
-        return "any stream counts as a standby, a base backup for example, and a promotion loses what another one had"
+        return "any stream counts as a standby, such as a base backup; a promotion loses commits that only it received"
     if re.match(r"\s*ANY\b", names, re.IGNORECASE):
         return "after a promotion an old primary that hangs goes on with another standby, and its commits are lost"
     return "commits count that the standby to be promoted may not have; name exactly one, as in FIRST 1 (n2)"

@@ -1,8 +1,8 @@
 """The accounts of a broker whose log is in an engine, and the address of the leader beside them.
 
-The engine keeps them as one versioned value: the content of the accounts file (``accounts_file``), and the addresses at
-which the leader answers. A change names the version that it was made from, so no change of another broker is lost. A
-standby reads the value to name the leader to its clients.
+The engine keeps accounts and addresses as a single versioned value: the content of the accounts file
+(``accounts_file``), and the addresses at which the leader answers. A change names the version of the value that it
+replaces, so no change of another broker is lost. A standby reads the value to name the leader to its clients.
 """
 
 import asyncio
@@ -79,7 +79,7 @@ class EngineAccounts:
 
 
 def addresses_in(stored: StoredAccounts | None) -> list[str]:
-    """Return the addresses of the leader, as far as they are known."""
+    """Return the known addresses of the leader."""
     return [] if stored is None else _decode(stored).addresses
 
 

@@ -1,12 +1,13 @@
 """The reply gate of a broker with redundancy: no reply leaves without a recent proof that this broker leads.
 
-A reply with a row is proved by the row: the engine has stored it after every row of other leaders. A reply without a
-row is decided by the index in memory. A broker that was stopped for a while, or whose machine was cut off, may be
-fenced without knowing, and its index is old. So such a reply, a refusal too, is held when the last proof is older than
-a second, until a newer one is there. Proofs are the answers to commits; an idle broker asks for one by an empty commit.
+A reply with a row is proved by the row: the engine has stored the row behind every row of other leaders. A reply
+without a row is decided by the index in memory. A broker that was stopped for a while, or whose machine was cut off,
+may be fenced without knowing, and its index is old. So replies without a row, refusals too, are held when the last
+proof is older than a second, until a newer proof arrives. Proofs are the answers to commits; an idle broker makes an
+empty commit.
 
-A proof counts from the moment at which it was asked for, not from its answer, which may have waited unread while the
-process was stopped. An answer that comes late still proves what was held when it was asked for.
+The age of a proof counts from its request, not from its answer, which may have waited unread while the process was
+stopped. A late answer still proves the lead for the replies that were held at the request.
 
 The clock is read at each reply, not by a timer: a stopped process that goes on may read requests before its timers.
 """
