@@ -61,6 +61,8 @@ class GroupCommit:
         self.pending_bytes = 0
         self.pending_records = 0
         self.figures = CommitFigures()
+        self.is_closing = False
+        """Set at the beginning of an orderly end: a proof asked for later would find no commit thread."""
         self.proved_s = float("-inf")
         """Time of the hand-over of the newest batch that was answered, by ``perf_counter``. With an engine: this broker
         led the log at that time, or later."""
@@ -162,10 +164,10 @@ class GroupCommit:
             self.idle = None
 
     def prove(self) -> None:
-        """Hand over the pending rows, or an empty batch, unless a batch is under way: its answer proves that this
-        broker leads. Only with an engine.
+        """Hand over the pending rows, or an empty batch, unless a batch is under way or the log is closing: the
+        answer proves that this broker leads. Only with an engine.
         """
-        if self.failed is None and not self._batches:
+        if self.failed is None and not self.is_closing and not self._batches:
             self._commit()
             if not self._batches:
                 assert self._commits is not None

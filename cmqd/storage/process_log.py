@@ -438,7 +438,11 @@ class StorageProcessLog:
         if self._commits.failed is None and self._control is not None and self._recovered:
             # Rows first, because ``Close`` is the last frame to the storage process. The end of the sockets is expected
             # from ``Closed`` on; an earlier end is a failure, because the manifest may not say *clean*.
+            # No proof may be under way then: the commit thread ends with ``Close``, and a batch that the thread does not
+            # read is either never answered or looks like the end of the process.
+            self._commits.is_closing = True
             await self._commits.drained()
+            await self._commits.answered()
             self._closing = True
             self._closed = asyncio.get_running_loop().create_future()
             self._control.send(ipc.Close(self._commits.sent_lsn))

@@ -85,6 +85,20 @@ async def test_a_standby_copies_rows_as_they_come_and_leads_after_the_leader(rep
     assert [message.body for message in (await standby.rig.page(1, [0, 3]))[0]] == [body(1, n) for n in range(3)]
 
 
+async def test_proofs_asked_for_during_the_end_do_not_disturb_it(replicas: Replicas) -> None:
+    leader = await replicas.leader("a")
+    # The first proof is under way when the end begins.
+    leader.log.prove()
+
+    closing = asyncio.create_task(leader.log.close())
+    while not closing.done():
+        leader.log.prove()
+        await asyncio.sleep(0)
+
+    await closing
+    assert not leader.rig.fatal
+
+
 async def test_a_standby_stops_without_having_led(replicas: Replicas) -> None:
     leader = await replicas.leader("a")
     standby = replicas.broker("b")
