@@ -438,8 +438,8 @@ class StorageProcessLog:
         if self._commits.failed is None and self._control is not None and self._recovered:
             # Rows first, because ``Close`` is the last frame to the storage process. The end of the sockets is expected
             # from ``Closed`` on; an earlier end is a failure, because the manifest may not say *clean*.
-            # No proof may be under way then: the commit thread ends with ``Close``, and a batch that the thread does not
-            # read is either never answered or looks like the end of the process.
+            # No proof may be under way then: the commit thread ends with ``Close``, and a batch that it does not read
+            # is never answered, or looks like the end of the process.
             self._commits.is_closing = True
             await self._commits.drained()
             await self._commits.answered()

@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import msgspec
 import pytest
@@ -99,3 +99,26 @@ async def test_answers_arrive_whole_and_in_pieces() -> None:
         channel.data_received(data[offset : offset + 5])
 
     assert answers == [(1, 100), (1 << 40, 1 << 33), (3, 0)]
+
+
+class Pieces(asyncio.Transport):
+    """Keeps the pieces of each call of ``writelines``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: list[list[bytes]] = []
+
+    def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
+        self.written.append([bytes(piece) for piece in list_of_data])
+
+
+@pytest.mark.parametrize("data", [b"", b"body"])
+def test_no_piece_of_a_frame_is_empty(data: bytes) -> None:
+    transport, channel = Pieces(), ipc.CommitChannel(lambda _lsn, _fsync_us: None, lambda: None)
+    channel.connection_made(transport)
+
+    channel.send(ipc.Commit(5, [(7, 1, b"q", 4, len(data))]), [b"meta", data])
+
+    ((*pieces,),) = transport.written
+    assert b"".join(pieces) == frame(5, (b"meta", data))
+    assert all(pieces)
