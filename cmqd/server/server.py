@@ -201,6 +201,7 @@ class Server:
             busy_pending_bytes=settings.busy_pending_bytes,
             busy_pending_records=settings.busy_pending_records,
             max_requests_per_second=settings.max_requests_per_second_per_account,
+            when_led=self.gate.when_led,
         )
         self.collector = Collector(
             waiting_requests=self.waiting_requests,
@@ -313,6 +314,7 @@ class Server:
             counters=self.counters,
             accounts=accounts,
             audit=audit,
+            when_led=self.gate.when_led,
             epoch=self.epoch,
         )
         self.agenda_timer = AgendaTimer(
@@ -404,7 +406,9 @@ class Server:
             schedule=schedule,
             spawn=spawn,
         )
-        secrets_of_keys = SecretsOfKeys(accounts=accounts, watchers=self.key_watchers, now_s=time.monotonic)
+        secrets_of_keys = SecretsOfKeys(
+            accounts=accounts, watchers=self.key_watchers, when_led=self.gate.when_led, now_s=time.monotonic
+        )
         queues = Queues(
             broker=broker,
             answering=answering,

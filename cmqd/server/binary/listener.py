@@ -63,6 +63,7 @@ class Listener:
         counters: Counters,
         accounts: Accounts,
         audit: Audit,
+        when_led: Callable[[Callable[[], None]], None],
         epoch: int = 0,
     ) -> None:
         self._loop = loop
@@ -94,6 +95,7 @@ class Listener:
             on_made=self._made,
             connections=connections,
             on_login_failed=audit.login_failed,
+            when_led=when_led,
             time_ms=now_ms,
             slow_reader_bytes=settings.slow_reader_bytes,
             max_unread_bytes=settings.max_unread_bytes,
