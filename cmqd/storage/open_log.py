@@ -311,8 +311,6 @@ class OpenLog:
                 # Behind the switch, which may just have made a filled segment active. Its zeros would hold the room for
                 # the seal of the segment before.
                 self.writer.drop_zeros()
-            if self.filling.uses_up():
-                self.writer.retire()
             self._fill_ahead()
             await asyncio.sleep(self.settings.state_interval_ms / 1000)
 

@@ -98,20 +98,6 @@ class Filling:
             await self._catalog.save()
         self._writer.offer(prepared)
 
-    def uses_up(self) -> bool:
-        """Return whether the active segment has no zeros left and its successor has some.
-
-        Such a segment is retired early. Segments do not become many: a fill is some times as large as the segment
-        before, until it is a whole segment.
-        """
-        active, prepared = self._writer.active, self._writer.prepared
-        return (
-            prepared is not None
-            and prepared.filled_bytes > active.filled_bytes
-            and active.wal_bytes >= active.filled_bytes
-            and active.commits >= LEAST_COMMITS
-        )
-
     def stop(self) -> None:
         """End a fill under way early, and begin no other: the broker stops."""
         self._stopped.set()

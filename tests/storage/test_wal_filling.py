@@ -52,6 +52,11 @@ async def until_filled(broker: Broker) -> int:
     return broker.rig.log.last_lsn
 
 
+async def until_prepared_is_filled(broker: Broker) -> None:
+    """Wait for the fill of the prepared segment."""
+    await eventually(lambda: (segment := prepared(broker)) is not None and segment.filled_bytes)
+
+
 async def ticks(broker: Broker) -> None:
     """Wait until the upkeep has looked three times."""
     log = broker.process.service.log
@@ -104,6 +109,52 @@ async def test_a_segment_that_was_filled_rolls_by_its_frames(start: StartBroker,
         await commits(broker, 1, 10_000)
 
     assert segment.wal_bytes >= CHUNK_BYTES
+
+
+async def offer_with_zeros(broker: Broker, size: int) -> WritableSegment:
+    """Fill the prepared segment and offer it again, without a tick."""
+    await eventually(lambda: prepared(broker) is not None)
+    writer = broker.process.service.log.writer
+    segment = writer.withdraw()
+    assert segment is not None
+    segment.filled_bytes = fill(f"{segment.path}-wal", size)
+    writer.offer(segment)
+    return segment
+
+
+async def test_a_segment_ends_where_its_zeros_end_if_the_next_segment_has_more(start: StartBroker) -> None:
+    """At the end of the commit: a tick would come after many slow commits."""
+    broker = await start(segment_bytes=SEGMENT_BYTES)
+    await commits(broker, 3)
+    first = active(broker)
+    filled = await offer_with_zeros(broker, CHUNK_BYTES)
+    assert active(broker) is first
+
+    # The first commit measures and switches after its answer, so the second goes to the next segment.
+    await commits(broker, 2)
+    assert active(broker) is filled
+    assert first.commits == 4
+
+    successor = await offer_with_zeros(broker, SEGMENT_BYTES)
+    while active(broker) is filled:
+        await commits(broker, 1, 50_000)
+    assert active(broker) is successor
+    assert CHUNK_BYTES <= filled.wal_bytes < CHUNK_BYTES + 2 * 50_000
+
+
+async def test_a_segment_grows_beyond_its_zeros_if_the_next_segment_has_no_more(start: StartBroker) -> None:
+    broker = await start(segment_bytes=SEGMENT_BYTES)
+    await commits(broker, 1)
+    await offer_with_zeros(broker, CHUNK_BYTES)
+    await commits(broker, 2)
+    segment = active(broker)
+    await offer_with_zeros(broker, CHUNK_BYTES)
+
+    while active(broker) is segment:
+        await commits(broker, 1, 50_000)
+
+    assert segment.filled_bytes == CHUNK_BYTES
+    assert SEGMENT_BYTES <= segment.wal_bytes < SEGMENT_BYTES + 2 * 50_000
 
 
 @pytest.mark.parametrize(
@@ -219,8 +270,10 @@ async def test_zeros_of_the_active_segment_are_given_back_by_its_seal(start: Sta
 
 
 async def a_filled_segment_without_rows(broker: Broker) -> WritableSegment:
-    """Wait for the switch to a segment that was filled, without a commit into it."""
+    """Wait for a filled segment and switch to it, without a commit into it."""
     await commits(broker, LEAST_COMMITS)
+    await until_prepared_is_filled(broker)
+    await commits(broker, 1)
     await eventually(lambda: active(broker).filled_bytes and prepared(broker) is not None)
     segment = active(broker)
     assert not segment.rows
@@ -241,8 +294,8 @@ async def test_zeros_of_an_active_segment_without_rows_are_given_back_to_a_disk_
 
     assert active(broker) is segment
     assert segment.wal_bytes == end_of_frames(wal) == wal.stat().st_size
-    messages, missing = await broker.rig.page(1, [0, LEAST_COMMITS + 3], GIBIBYTE)
-    assert (len(messages), missing) == (LEAST_COMMITS + 3, [])
+    messages, missing = await broker.rig.page(1, [0, LEAST_COMMITS + 4], GIBIBYTE)
+    assert (len(messages), missing) == (LEAST_COMMITS + 4, [])
 
 
 async def test_zeros_stay_while_a_commit_is_under_way(start: StartBroker) -> None:
@@ -443,8 +496,10 @@ async def test_a_kill_at_any_step_of_filling_switching_and_sealing_loses_nothing
     broker = await start(segment_bytes=SEGMENT_BYTES)
     await commits(broker, LEAST_COMMITS - 1)
     snapshots.rig = broker.rig
+    # No commit beside a copy, which would make a folder that never was: the fill has ended, and then the switch.
     await commits(broker, 1)
-    # The switch has ended, too: a commit beside a copy would make a folder that never was.
+    await until_prepared_is_filled(broker)
+    await commits(broker, 1)
     await eventually(lambda: active(broker).filled_bytes and prepared(broker) is not None)
     await commits(broker, 1)
     snapshots.take("committed")
