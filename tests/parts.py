@@ -41,9 +41,10 @@ LACKING = VENVS / "lacking"
 REMAINING = VENVS / "remaining"
 """A file of the last run: the part that failed and the parts behind it. Absent if no part failed, or if the failure is
 final."""
-FINAL = ("kill-rounds", "restarts")
+FINAL = ("kill-rounds", "restarts", "redundancy")
 """Parts whose failure is final: they look for lost messages, and their choices are random."""
 KILL_ROUNDS = 100
+FAULT_ROUNDS = 30
 POWER_FAILURES = 24
 RESTARTS = 30
 INSTALL_SECONDS = 600
@@ -492,7 +493,7 @@ def run_redundancy() -> None:
         "-m",
         "postgresql",
         "tests/engine",
-        environment={"CMQD_ALL_HAZARDS": "1"},
+        environment={"CMQD_ALL_HAZARDS": "1", "CMQD_FAULT_ROUNDS": str(FAULT_ROUNDS)},
     )
 
 
