@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
 from cmqd.engine.interface import EngineRow, Row, StoredAccounts, StoredCheckpoint
+from cmqd.log.values import BrokerSeen, CopyLag
 
 ONE_NAMED_STANDBY = r'^\s*((FIRST\s+)?1\s*\(\s*)?("[^"*]+"|[a-z_][a-z0-9_$]*)\s*\)?\s*$'
 r"""Pattern, without regard to case, of the values of ``synchronous_standby_names`` with which a commit counts: a single
@@ -115,6 +116,18 @@ class Session(Protocol):
 
     def unlock(self) -> None:
         """Release the advisory lock."""
+        ...
+
+    def announce(self, lsn: int, address: str) -> None:
+        """Attach the last row and the address of a broker to this session, for ``brokers``; writes nothing."""
+        ...
+
+    def brokers(self) -> list[BrokerSeen]:
+        """Return the brokers of the shard that have announced themselves on a session of this server."""
+        ...
+
+    def copies(self) -> list[CopyLag]:
+        """Return the servers that copy this server."""
         ...
 
     # In a transaction or outside, each a round trip.

@@ -35,6 +35,7 @@ from typing import TypeVar
 from cmqd.engine.database import Commit, ConnectionLost, Database, Newest, Session, UniqueViolation
 from cmqd.engine.errors import AccountsConflict, EngineError, EngineUnavailable, Fenced, LogIdMismatch
 from cmqd.engine.interface import EngineRow, Row, StoredAccounts, StoredCheckpoint, Taken
+from cmqd.log.values import EngineView
 
 RETRY_SECONDS = (0.05, 1.0)
 """First and longest pause before an attempt is repeated."""
@@ -70,6 +71,10 @@ class _Line:
         """No append has looked on this session yet: its server may have fewer rows than the last, or more."""
         self.believed_lsn = 0
         """Rows up to this LSN that the session shows are on the standby as well."""
+        self.announcement: tuple[int, str] | None = None
+        """Last row and address of this broker."""
+        self._announced: tuple[int, str] | None = None
+        """The announcement that the session has."""
 
     def run(self, attempt: Callable[[Session], T]) -> T:
         """Make attempts until one succeeds. Raises EngineUnavailable after a stop, and errors of the attempt other than
@@ -113,6 +118,12 @@ class _Line:
             for older in primaries:
                 older.close()
             self._check(self._session)
+            self._announced = None
+        if self.announcement is not self._announced:
+            announcement = self.announcement
+            assert announcement is not None
+            self._session.announce(*announcement)
+            self._announced = announcement
         return self._session
 
     def drop(self) -> None:
@@ -190,9 +201,12 @@ class FencedEngine:
 
     @property
     def waiting_for(self) -> str:  # noqa: D102  see Engine
-        return self._rows_line.waiting_for
+        return self._rows_line.waiting_for or self._changes_line.waiting_for
 
     # The thread of appends
+
+    def announce(self, lsn: int, address: str) -> None:  # noqa: D102  see Engine
+        self._rows_line.announcement = (lsn, address)
 
     def try_lead(self) -> bool:  # noqa: D102  see Engine
         try:
@@ -302,6 +316,13 @@ class FencedEngine:
         if self._log_id is None:
             self._log_id = self._read(lambda session: session.log_id())
         return self._log_id
+
+    def view(self) -> EngineView:  # noqa: D102  see Engine
+        def look(session: Session) -> EngineView:
+            newest = session.newest() or Newest(0, 0)
+            return EngineView(newest.lsn, newest.epoch, session.brokers(), session.copies())
+
+        return self._changes_line.run(look)
 
     def put_checkpoint(self, lsn: int, data: bytes) -> None:  # noqa: D102  see Engine
         def change(session: Session, newest: Newest) -> Exception | None:

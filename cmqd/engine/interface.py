@@ -23,6 +23,8 @@ from zlib import crc32
 
 import msgspec
 
+from cmqd.log.values import EngineView
+
 Buffer: TypeAlias = bytes | memoryview
 
 _FIXED = Struct("<QQ")
@@ -131,8 +133,14 @@ class Engine(Protocol):
 
     @property
     def waiting_for(self) -> str:
-        """Say what the call under way in the thread of ``append`` waits for, for status and logs; empty while it does
-        not wait.
+        """Say what a call under way waits for, for status and logs; empty while no call waits. For any thread."""
+        ...
+
+    def announce(self, lsn: int, address: str) -> None:
+        """List this broker, with its last row and its address, in ``view`` until ``close``.
+
+        Does not wait: the next call of the thread of ``append`` brings the announcement to the engine, and so does each
+        new connection.
         """
         ...
 
@@ -216,6 +224,10 @@ class Engine(Protocol):
 
     def log_id(self) -> str | None:
         """Return the id of the log; None before the first ``take``."""
+        ...
+
+    def view(self) -> EngineView:
+        """Return the state of the log for status and metrics: one primary's word, without a barrier and no proof."""
         ...
 
     def release(self) -> None:

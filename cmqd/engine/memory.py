@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from cmqd.engine.database import ONE_NAMED_STANDBY, Commit, ConnectionLost, KeepWaiting, Newest, UniqueViolation
 from cmqd.engine.interface import EngineRow, Row, StoredAccounts, StoredCheckpoint
+from cmqd.log.values import BrokerSeen, CopyLag
 
 CANCELLED = "canceling wait for synchronous replication due to user request"
 PAGE_ROWS = 100
@@ -300,6 +301,8 @@ class MemorySession:
         self.is_late = False
         """A request is on its way although the client has given up."""
         self.in_step = False
+        self.announced: tuple[int, str] | None = None
+        """Last row and address of the broker."""
         self._database = database
         self._keep_waiting = keep_waiting
         self._transaction: _Transaction | None = None
@@ -344,6 +347,36 @@ class MemorySession:
 
     def unlock(self) -> None:  # noqa: D102  see Session
         self._step("unlock", lambda: self._release("lock_owner"))
+
+    def announce(self, lsn: int, address: str) -> None:  # noqa: D102  see Session
+        self._step("announce", lambda: setattr(self, "announced", (lsn, address)))
+
+    def brokers(self) -> list[BrokerSeen]:  # noqa: D102  see Session
+        def execute() -> list[BrokerSeen]:
+            server = self.memory_server
+            return [
+                BrokerSeen(session.announced[1], session.announced[0], session is server.lock_owner)
+                for session in self._database.sessions
+                if session.memory_server is server and session.announced is not None
+            ]
+
+        return self._step("brokers", execute)
+
+    def copies(self) -> list[CopyLag]:  # noqa: D102  see Session
+        def execute() -> list[CopyLag]:
+            server = self.memory_server
+            standbys = [other for other in self._database.servers.values() if other.primary is server and other.runs]
+            return [
+                CopyLag(
+                    standby.name,
+                    standby.name in re.findall(r"\w+", server.standby_names),
+                    len(server.log) - server.confirmed.get(standby.name, 0),
+                    0,
+                )
+                for standby in standbys
+            ]
+
+        return self._step("copies", execute)
 
     def newest(self) -> Newest | None:  # noqa: D102  see Session
         def execute() -> Newest | None:

@@ -33,6 +33,7 @@ from cmqd.engine.database import (
 from cmqd.engine.interface import Buffer, EngineRow, Row, StoredAccounts, StoredCheckpoint
 from cmqd.engine.postgresql_connection import Connection
 from cmqd.engine.unsafe_settings import READ_SETTINGS, UnsafeSetting, find_unsafe
+from cmqd.log.values import BrokerSeen, CopyLag
 
 if TYPE_CHECKING:
     from psycopg.pq.abc import PGresult
@@ -122,6 +123,23 @@ FROM unnest($3::bigint[], $4::bigint[], $5::int[], $6::bytea[], $7::bytea[], $8:
      AS appended (lsn, time_ms, messages, queues, meta, data)
 WHERE {_IS_SAFE}
 """.encode()
+_BROKERS: Final = b"""
+SELECT split_part(application_name, ' ', 4), split_part(application_name, ' ', 3)::bigint, pid IN (
+    SELECT pid FROM pg_locks
+    WHERE locktype = 'advisory' AND classid = $2::bigint::oid AND objid = $1::bigint::oid AND objsubid = 2 AND granted
+      AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+)
+FROM pg_stat_activity
+WHERE datname = current_database() AND application_name ~ ('^cmqd ' || $1 || ' [0-9]{1,18} ')
+ORDER BY 1
+"""
+_COPIES: Final = b"""
+SELECT application_name, coalesce(sync_state = 'sync', false),
+       coalesce(pg_wal_lsn_diff(pg_current_wal_flush_lsn(), flush_lsn), -1)::bigint,
+       (1000 * extract(epoch FROM coalesce(flush_lag, '0')))::bigint
+FROM pg_stat_replication WHERE NOT coalesce(state = 'backup', false) ORDER BY 1
+"""
+"""Without the role ``pg_monitor``, the names are all that PostgreSQL tells."""
 _ROWS: Final = b"""
 SELECT lsn, epoch, time_ms, messages, queues, meta, %s
 FROM (SELECT *, sum(octet_length(meta) + octet_length(queues) + %s) OVER (ORDER BY lsn) AS bytes
@@ -189,6 +207,31 @@ class PostgresSession:
         """See ``Session``."""
         # Each ``try_lock`` of a session that has the lock counts.
         self._ask(b"SELECT pg_advisory_unlock_all()")
+
+    # ------------------------------------------------------------------ status
+
+    def announce(self, lsn: int, address: str) -> None:
+        """See ``Session``. The name of the session is the place: it writes nothing, and ends with the session."""
+        name = b"cmqd %s %d %s" % (self._shard, lsn, address.encode())
+        self._ask(b"SELECT set_config('application_name', $1, false)", name)
+
+    def brokers(self) -> list[BrokerSeen]:
+        """See ``Session``."""
+        result = self._ask(_BROKERS, self._shard, b"%d" % _LOCK_CLASS)
+        return [
+            BrokerSeen(_value(result, row, 0).decode(), _int(result, row, 1), _value(result, row, 2) == b"\1")
+            for row in range(result.ntuples)
+        ]
+
+    def copies(self) -> list[CopyLag]:
+        """See ``Session``."""
+        result = self._ask(_COPIES)
+        copies: list[CopyLag] = []
+        for row in range(result.ntuples):
+            name, bytes_behind = _value(result, row, 0).decode(), _int(result, row, 2)
+            lag = (None, None) if bytes_behind < 0 else (bytes_behind, _int(result, row, 3))
+            copies.append(CopyLag(name, _value(result, row, 1) == b"\1", *lag))
+        return copies
 
     # ------------------------------------------------------------------ reads
 

@@ -47,6 +47,7 @@ from cmqd.server.core_limits import limits_of
 from cmqd.server.counters import rss_bytes
 from cmqd.server.cron import calendar
 from cmqd.server.engine_accounts import EngineAccounts, addresses_in
+from cmqd.server.engine_lines import EngineLines
 from cmqd.server.greeting import Started, find_cmq, greeting
 from cmqd.server.http_gateway import ROLES, HttpGateway, broker_url, command_of, http_url, needs_private_listener
 from cmqd.server.leader_gate import PROOF_S
@@ -294,6 +295,7 @@ class Daemon:
         standby = self.standby = StandbyListener(self._settings, lambda: addresses_in(log.accounts))
         host, port = await standby.start()
         try:
+            log.announce(advertised_address(self._settings.advertise, (host, port), socket.gethostname))
             _log.info("standby", host=host, port=port, shard=self._settings.shard)
             await self._unless_stopped(self._recover(broker, report, last_time))
         finally:
@@ -330,6 +332,7 @@ class Daemon:
         log.on_folder_in_use = lambda text, waiting_ms: _log.warning(
             "data_folder_in_use", text=text, waiting_ms=waiting_ms
         )
+        log.on_engine = EngineLines().report
         return log
 
     async def _keep_new_accounts(self, accounts: Accounts, broker: Broker, report: RecoveryReport) -> None:

@@ -82,7 +82,7 @@ from cmqd.server.reply_gate import ReplyGate
 from cmqd.server.request_admission import Admission
 from cmqd.server.restricted_lookups import RestrictedLookups
 from cmqd.server.sliced_work import SlicedWork
-from cmqd.server.status import LoopStatus, PublicStatus, Status, StorageProcessStatus, public_reply
+from cmqd.server.status import LoopStatus, PublicStatus, ReplicationStatus, Status, StorageProcessStatus, public_reply
 from cmqd.server.storage_watch import StorageWatch
 from cmqd.server.transaction_checkers import TransactionCheckers
 from cmqd.server.waiting_requests import WaitingRequests
@@ -712,7 +712,15 @@ class Server:
             rss_bytes=rss_bytes(),
             counters=self.counters,
         )
-        return Status(self.public_status(), loop, self.storage_status())
+        return Status(self.public_status(), loop, self.storage_status(), self.replication_status())
+
+    def replication_status(self) -> ReplicationStatus | None:
+        """Return the status of the lead and the second copy; None without redundancy."""
+        log = self.log
+        if not isinstance(log, Led) or not log.epoch:
+            return None
+        proof_age_ms = int((time.perf_counter() - log.proved_s) * 1000)
+        return ReplicationStatus(self.settings.shard, log.epoch, proof_age_ms, log.engine_status)
 
     def metrics(self) -> ServerMetrics:
         """Return the figures of the server for monitoring systems."""
@@ -765,6 +773,7 @@ class Server:
             storage_rss_bytes=rss_bytes(storage_pid) if storage_pid else 0,
             loop_cpu_us_total=cpu_us(),
             storage_cpu_us_total=cpu_us(storage_pid) if storage_pid else 0,
+            replication=None if (replication := self.replication_status()) is None else replication.as_metrics(),
         )
 
     def status_reply(self, account: str) -> dict[str, Any]:

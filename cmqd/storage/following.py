@@ -61,6 +61,10 @@ class Events(Protocol):
         """Hand changed accounts on to the loop process."""
         ...
 
+    def follows(self, last_lsn: int) -> None:
+        """List this standby, with its last row, in the engine; called about each second."""
+        ...
+
     def epoch_begins(self, epoch: int) -> None:
         """Write an epoch, and the identity of the log, into the manifest."""
         ...
@@ -130,6 +134,8 @@ class Following:
                     raise LogFailed(f"the engine has no row {taken.last_lsn}, the fence of this broker")
                 self.taken = taken
                 return True
+            if poll % ACCOUNTS_POLLS == 0 and self._tail is not None:
+                self._events.follows(self._tail.lsn)
             if not self._pause(POLL_SECONDS):
                 return False
         raise AssertionError

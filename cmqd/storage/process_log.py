@@ -23,7 +23,16 @@ from cmqd.engine.errors import AccountsConflict
 from cmqd.engine.interface import StoredAccounts
 from cmqd.log.errors import LogError, LogFailed
 from cmqd.log.interface import ignore
-from cmqd.log.values import CommitFigures, LogState, OnPage, OnPublished, RecoveredBatch, RecoveryReport, SegmentReport
+from cmqd.log.values import (
+    CommitFigures,
+    EngineStatus,
+    LogState,
+    OnPage,
+    OnPublished,
+    RecoveredBatch,
+    RecoveryReport,
+    SegmentReport,
+)
 from cmqd.storage import errors, ipc
 from cmqd.storage.group_commit import GroupCommit
 from cmqd.storage.settings import StorageSettings
@@ -114,6 +123,10 @@ class StorageProcessLog:
         """Accounts that the leader has stored, as this broker found them while it was a standby; None if it has not."""
         self.epoch = 0
         """Epoch of this broker in the engine; 0 without an engine, and before this broker leads."""
+        self.engine_status = EngineStatus()
+        """The engine, as the storage process has last reported it."""
+        self.on_engine: Callable[[EngineStatus], None] = ignore
+        """Called with each report of the engine; for status and logs."""
         self._accounts_asked: dict[int, asyncio.Future[tuple[StoredAccounts, bool]]] = {}
         """Requests for accounts, by id; resolved with the accounts, and True for a conflict of versions."""
         self._answers: dict[int, asyncio.Future[list[int]]] = {}
@@ -337,6 +350,9 @@ class StorageProcessLog:
         match head:
             case ipc.StateChanged(state):
                 self.on_state(state)
+            case ipc.EngineChanged(status):
+                self.engine_status = status
+                self.on_engine(status)
             case ipc.SegmentClosed(segment, sealed_upto):
                 self._segments[segment.number] = segment
                 self._names.forget_deleted(sealed_upto)
@@ -405,6 +421,10 @@ class StorageProcessLog:
         if is_conflict:
             raise AccountsConflict(expected_version, stored.version)
         return stored.version
+
+    def announce(self, address: str) -> None:
+        """List this broker in the engine by its address, with its last row, as long as it runs."""
+        self._channel(self._control).send(ipc.Announce(address))
 
     async def _ask_accounts(self, head: Callable[[int], ipc.Head], *blobs: bytes) -> tuple[StoredAccounts, bool]:
         control = self._channel(self._control)

@@ -18,8 +18,10 @@ from typing import Any, Final, TypeVar
 from cmqd.engine.errors import EngineUnavailable
 from cmqd.engine.interface import Engine, StoredAccounts, Taken
 from cmqd.log.errors import LogFailed
+from cmqd.log.values import EngineView
 from cmqd.storage import ipc
 from cmqd.storage.catalog import Catalog
+from cmqd.storage.engine_watch import EngineWatch
 from cmqd.storage.following import Following, Tail
 from cmqd.storage.segment import LogRow
 from cmqd.storage.writer import Writer
@@ -47,6 +49,7 @@ class Replication:
         catalog: Catalog,
         checkpoint_lsn: int,
         on_accounts: Callable[[StoredAccounts], None],
+        watch: EngineWatch,
     ) -> None:
         """Take the parts.
 
@@ -56,6 +59,7 @@ class Replication:
             catalog: of the folder, which is a cache of the engine's log.
             checkpoint_lsn: LSN of the checkpoint that the recovery stream began with; later rows are passed on.
             on_accounts: called with the accounts that a leader has stored, while this broker is a standby.
+            watch: of the engine.
         """
         self.engine = engine
         self.taken: Taken | None = None
@@ -64,6 +68,9 @@ class Replication:
         self._catalog = catalog
         self._checkpoint_lsn = checkpoint_lsn
         self._on_accounts = on_accounts
+        self._watch = watch
+        self._address = ""
+        """Address of this broker, once it listens."""
         self._loop = asyncio.get_running_loop()
         self._housekeeping = ThreadPoolExecutor(1, thread_name_prefix="engine")
         self._copied: asyncio.Queue[Sequence[LogRow] | None] = asyncio.Queue(CHUNKS_AHEAD)
@@ -135,8 +142,19 @@ class Replication:
         """Store accounts in place of a version (0: none) and return their version. Raises AccountsConflict, Fenced."""
         return await self._do(lambda: self.engine.store_accounts(data, expected_version=expected_version))
 
+    def announce(self, address: str) -> None:
+        """List this broker in the engine by its address, with its last row."""
+        self._address = address
+        if self.taken is not None:
+            self.engine.announce(self.taken.last_lsn, address)
+
+    async def view(self) -> EngineView:
+        """Return the engine's view of the log; for a leader."""
+        return await self._do(self.engine.view)
+
     async def release(self) -> None:
         """Give the lead up, after the end of the commit thread."""
+        self._watch.stop()
         if self.taken is not None:
             await self._do(self.engine.release)
 
@@ -150,6 +168,11 @@ class Replication:
         return await self._loop.run_in_executor(self._housekeeping, step)
 
     # Steps of the loop, called by the commit thread (``following.Events``)
+
+    def follows(self, last_lsn: int) -> None:
+        """See ``Events``."""
+        if self._address:
+            self.engine.announce(last_lsn, self._address)
 
     def accounts_stored(self, accounts: StoredAccounts) -> None:
         """See ``Events``."""

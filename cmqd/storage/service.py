@@ -25,6 +25,7 @@ import socket
 import sqlite3
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
+from time import monotonic
 from typing import Any, TypeAlias
 
 from msgspec import structs
@@ -37,6 +38,7 @@ from cmqd.storage import ipc
 from cmqd.storage.cache import inspect_cache, take_checkpoint
 from cmqd.storage.commit_socket import CommitSocket
 from cmqd.storage.data_folder import DataFolder, Disk, boot_id
+from cmqd.storage.engine_watch import EngineWatch
 from cmqd.storage.engines import open_engine
 from cmqd.storage.errors import LeadLost
 from cmqd.storage.following import Tail
@@ -85,6 +87,8 @@ class StorageService:
         self._pages: ipc.Channel
         self._commits: CommitSocket
         self._folder: DataFolder | None = None
+        self._watch: EngineWatch
+        """Set with an engine."""
         self.log: OpenLog
         """Set once the folder has passed the inspection."""
 
@@ -183,6 +187,9 @@ class StorageService:
                 self._start(self.log.seal_now(request_id))
             case ipc.DescribeActive(request_id):
                 self._control.send(ipc.ActiveSegment(request_id, self.log.active_segment()))
+            case ipc.Announce(address):
+                assert self.log.replication is not None
+                self.log.replication.announce(address)
             case ipc.LoadAccounts(request_id):
                 self._start(self._load_accounts(request_id))
             case ipc.StoreAccounts(request_id, expected_version, size):
@@ -221,6 +228,10 @@ class StorageService:
         boot = boot_id()
         engine = await asyncio.to_thread(self._open_engine, settings, self._is_ending)
         tail: Tail | None = None
+        if engine is not None:
+            self._watch = EngineWatch(engine, lambda status: self._control.send(ipc.EngineChanged(status)), monotonic)
+            # From here on: the inspection may wait for an engine that does not answer.
+            self._start(self._watch.run())
         # In a thread, here and below: the loop must notice the end of a socket during minutes of reading.
         if engine is None:
             recovered = await asyncio.to_thread(
@@ -248,6 +259,7 @@ class StorageService:
                 catalog,
                 recovered.checkpoint_lsn,
                 on_accounts=lambda accounts: self._send_accounts(0, accounts),
+                watch=self._watch,
             )
         log = self.log = OpenLog(
             catalog, settings, disk, self._control, self._pages, self._commits, self._start, self._on_lost, replication
@@ -281,6 +293,7 @@ class StorageService:
                 await self._chunks_wanted.acquire()
             assert replication.taken is not None
             last_lsn, epoch = replication.taken.last_lsn, replication.taken.epoch
+            self._start(self._watch.run_views(replication.view))
             # A crash may have come between the word of a drop and its trim.
             self._start(replication.trim(catalog.dropped))
         self._pages.send(ipc.RecoverEnd(last_lsn, catalog.log_id, epoch))

@@ -7,6 +7,8 @@ import pytest
 from cmqd.engine.errors import AccountsConflict, Fenced
 from cmqd.engine.fencing import FencedEngine
 from cmqd.engine.interface import EngineRow, StoredAccounts, StoredCheckpoint, checksum_of
+from cmqd.log.values import BrokerSeen
+from support.eventually import eventually_elsewhere
 
 OpenEngine = Callable[[], FencedEngine]
 
@@ -267,3 +269,45 @@ def changes_of(engine: FencedEngine) -> dict[str, Callable[[], object]]:
         "trim": lambda: engine.trim([(1, 5)]),
         "store_accounts": lambda: engine.store_accounts(b"stale", expected_version=1),
     }
+
+
+def test_brokers_and_copies_are_listed(open_engine: OpenEngine):
+    leader, standby, silent = led(open_engine, 2), open_engine(), open_engine()
+    leader.announce(1, "first:5680")
+    assert leader.try_lead()
+    leader.prove()
+    for engine in (standby, silent):
+        assert not engine.try_lead()
+    standby.announce(2, "second:5680")
+    assert not standby.try_lead()
+
+    view = leader.view()
+
+    assert (view.newest_lsn, view.epoch) == (3, 1)
+    assert view.brokers == [BrokerSeen("first:5680", 1, True), BrokerSeen("second:5680", 2, False)]
+    assert [view.rows_behind(broker) for broker in view.standbys] == [1]
+    second = view.second_copy
+    assert second is not None
+    assert second.bytes_behind is not None
+    assert second.bytes_behind >= 0
+    standby.announce(3, "second:5680")
+    assert not standby.try_lead()
+    view = leader.view()
+    assert [view.rows_behind(broker) for broker in view.standbys] == [0]
+
+
+def test_a_broker_that_has_ended_is_not_listed(open_engine: OpenEngine):
+    leader, standby = led(open_engine, 1), open_engine()
+    standby.announce(2, "second:5680")
+    standby.try_lead()
+    assert leader.view().brokers
+
+    standby.close()
+
+    eventually_elsewhere(lambda: not leader.view().brokers)
+
+
+def test_an_empty_engine_has_an_empty_view(open_engine: OpenEngine):
+    view = open_engine().view()
+
+    assert (view.newest_lsn, view.epoch, view.brokers) == (0, 0, [])

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from cmqd.log.values import EngineStatus
 from cmqd.memory_log import MemoryLog
 from cmqd.server.absent_client import AbsentClient
 from cmqd.server.leader_gate import LeaderGate
@@ -166,6 +167,7 @@ class LedLog(MemoryLog):
     """A log in memory that says what a log with leaders says; the test decides when proofs arrive."""
 
     epoch = 1
+    engine_status = EngineStatus()
     proved_s = 0.0
 
     def __init__(self, **settings: Any) -> None:
