@@ -17,7 +17,7 @@ Threads: each session belongs to one thread; ``primaries`` is called by any thre
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
-from cmqd.engine.interface import EngineRow, Row, StoredAccounts, StoredCheckpoint
+from cmqd.engine.interface import EngineRow, News, Row, StoredAccounts, StoredCheckpoint
 from cmqd.log.values import BrokerSeen, CopyLag
 
 ONE_NAMED_STANDBY = r'^\s*((FIRST\s+)?1\s*\(\s*)?("[^"*]+"|[a-z_][a-z0-9_$]*)\s*\)?\s*$'
@@ -134,6 +134,16 @@ class Session(Protocol):
 
     def newest(self) -> Newest | None:
         """Return the row with the highest LSN; None if there is no row."""
+        ...
+
+    def news(self) -> News:
+        """Return the newest row and the version of the accounts, seen at one moment."""
+        ...
+
+    def empty_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Return those of the ranges of LSNs, both ends included and not above the stored checkpoint, in which there is
+        no row but fences, seen at one moment.
+        """
         ...
 
     def epochs(self, lsns: Sequence[int]) -> dict[int, int]:

@@ -34,7 +34,7 @@ from typing import TypeVar
 
 from cmqd.engine.database import Commit, ConnectionLost, Database, Newest, Session, UniqueViolation
 from cmqd.engine.errors import AccountsConflict, EngineError, EngineUnavailable, Fenced, LogIdMismatch
-from cmqd.engine.interface import EngineRow, Row, StoredAccounts, StoredCheckpoint, Taken
+from cmqd.engine.interface import EngineRow, News, Row, StoredAccounts, StoredCheckpoint, Taken
 from cmqd.log.values import EngineView
 
 RETRY_SECONDS = (0.05, 1.0)
@@ -305,6 +305,19 @@ class FencedEngine:
         while page := self._changes_line.run(partial(self._page, above=above, with_data=with_data)):
             yield from page
             above = page[-1].lsn
+
+    def news(self) -> News:  # noqa: D102  see Engine
+        return self._changes_line.run(lambda session: session.news())
+
+    def reclaimed(self, ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:  # noqa: D102  see Engine
+        def attempt(session: Session) -> list[tuple[int, int]]:
+            empty = session.empty_ranges(ranges)
+            if empty:
+                # A trim that is taken back by a promotion has removed no row.
+                self._barrier(session)
+            return empty
+
+        return self._changes_line.run(attempt)
 
     def newest_checkpoint(self) -> StoredCheckpoint | None:  # noqa: D102  see Engine
         return self._read(lambda session: session.checkpoint(with_data=True))

@@ -113,6 +113,17 @@ class StoredAccounts(msgspec.Struct, frozen=True):
     data: bytes
 
 
+class News(NamedTuple):
+    """What a standby compares with the state that it has copied, to see whether there is more."""
+
+    lsn: int
+    """LSN of the newest row; 0 = there is none."""
+    epoch: int
+    """Epoch of the newest row; 0 = there is none."""
+    accounts_version: int
+    """Version of the accounts; 0 = there are none."""
+
+
 class Engine(Protocol):
     """The calls of every engine; see the module.
 
@@ -180,6 +191,20 @@ class Engine(Protocol):
 
         LSNs that are left out were trimmed. Fences are among the rows and are never trimmed. For the leader the rows
         reach at least to its fence. Without ``with_data`` the column ``data`` is empty and is not transferred.
+        """
+        ...
+
+    def news(self) -> News:
+        """Return what the server shows now, as a hint: a read that writes nothing, for polls.
+
+        Nothing of it is to be believed. Only what ``rows`` or ``load_accounts`` return is on two machines.
+        """
+        ...
+
+    def reclaimed(self, ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Return those of the ranges of LSNs, both ends included, in which no row is left but fences.
+
+        A range above the stored checkpoint is never among them.
         """
         ...
 

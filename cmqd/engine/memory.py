@@ -15,7 +15,7 @@ from threading import RLock
 from typing import Any, TypeVar
 
 from cmqd.engine.database import ONE_NAMED_STANDBY, Commit, ConnectionLost, KeepWaiting, Newest, UniqueViolation
-from cmqd.engine.interface import EngineRow, Row, StoredAccounts, StoredCheckpoint
+from cmqd.engine.interface import EngineRow, News, Row, StoredAccounts, StoredCheckpoint
 from cmqd.log.values import BrokerSeen, CopyLag
 
 CANCELLED = "canceling wait for synchronous replication due to user request"
@@ -384,6 +384,27 @@ class MemorySession:
             return Newest(max(rows), rows[max(rows)].epoch) if rows else None
 
         return self._step("newest", execute)
+
+    def news(self) -> News:  # noqa: D102  see Session
+        def execute() -> News:
+            tables = self.memory_server.tables
+            newest = max(tables.rows.values(), default=EngineRow(0, 0, 0, 0, b"", b"", b""))
+            return News(newest.lsn, newest.epoch, 0 if tables.accounts is None else tables.accounts.version)
+
+        return self._step("news", execute)
+
+    def empty_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:  # noqa: D102  see Session
+        def execute() -> list[tuple[int, int]]:
+            tables = self.memory_server.tables
+            limit = 0 if tables.checkpoint is None else tables.checkpoint.lsn
+            rows = [row.lsn for row in tables.rows.values() if not row.is_fence]
+            return [
+                (first, last)
+                for first, last in ranges
+                if last <= limit and not any(first <= lsn <= last for lsn in rows)
+            ]
+
+        return self._step("empty_ranges", execute)
 
     def epochs(self, lsns: Sequence[int]) -> dict[int, int]:  # noqa: D102  see Session
         def execute() -> dict[int, int]:

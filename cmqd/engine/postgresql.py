@@ -30,7 +30,7 @@ from cmqd.engine.database import (
     Newest,
     Session,
 )
-from cmqd.engine.interface import Buffer, EngineRow, Row, StoredAccounts, StoredCheckpoint
+from cmqd.engine.interface import Buffer, EngineRow, News, Row, StoredAccounts, StoredCheckpoint
 from cmqd.engine.postgresql_connection import Connection
 from cmqd.engine.unsafe_settings import READ_SETTINGS, UnsafeSetting, find_unsafe
 from cmqd.log.values import BrokerSeen, CopyLag
@@ -140,6 +140,21 @@ SELECT application_name, coalesce(sync_state = 'sync', false),
 FROM pg_stat_replication WHERE NOT coalesce(state = 'backup', false) ORDER BY 1
 """
 """Without the role ``pg_monitor``, the names are all that PostgreSQL tells."""
+_NEWS: Final = b"""
+SELECT coalesce(newest.lsn, 0), coalesce(newest.epoch, 0), coalesce(accounts_version, 0)
+FROM (VALUES ($1::int)) AS asked (shard)
+LEFT JOIN cmqd_shards USING (shard)
+LEFT JOIN LATERAL (
+    SELECT lsn, epoch FROM cmqd_rows WHERE cmqd_rows.shard = asked.shard ORDER BY lsn DESC LIMIT 1
+) AS newest ON true
+"""
+_EMPTY_RANGES: Final = b"""
+SELECT first, last
+FROM unnest($2::bigint[], $3::bigint[]) AS asked (first, last) JOIN cmqd_shards ON shard = $1
+WHERE last <= checkpoint_lsn AND NOT EXISTS (
+    SELECT FROM cmqd_rows WHERE shard = $1 AND lsn BETWEEN asked.first AND asked.last AND lsn <> epoch
+)
+"""
 _ROWS: Final = b"""
 SELECT lsn, epoch, time_ms, messages, queues, meta, %s
 FROM (SELECT *, sum(octet_length(meta) + octet_length(queues) + %s) OVER (ORDER BY lsn) AS bytes
@@ -240,6 +255,19 @@ class PostgresSession:
         query = b"SELECT lsn, epoch FROM cmqd_rows WHERE shard = $1 ORDER BY lsn DESC LIMIT 1"
         result = self._read(query, self._shard)
         return None if result is None else Newest(_int(result, 0, 0), _int(result, 0, 1))
+
+    def news(self) -> News:
+        """See ``Session``."""
+        if not self._tables_are_there():
+            return News(0, 0, 0)
+        result = self._connection.ask_prepared(_NEWS, (self._shard_in_binary,))
+        return News(*(_int(result, 0, column) for column in range(3)))
+
+    def empty_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        """See ``Session``."""
+        firsts, lasts = ([ends[side] for ends in ranges] for side in (0, 1))
+        result = self._read(_EMPTY_RANGES, self._shard, _array(firsts), _array(lasts))
+        return [] if result is None else [(_int(result, row, 0), _int(result, row, 1)) for row in range(result.ntuples)]
 
     def epochs(self, lsns: Sequence[int]) -> dict[int, int]:
         """See ``Session``."""

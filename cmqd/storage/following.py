@@ -8,6 +8,10 @@ Each reading begins with the last row of the folder: the log went on from that r
 Otherwise the folder and the index in memory have rows that never were, or that a fail-over of the engine without its
 guards has taken back. The process ends then, and the next start puts the folder aside (``cache``).
 
+A poll without news writes nothing to the engine and reads no row: it compares what the engine shows with what was
+copied. All that is copied is read behind a barrier. An old primary that lives on, cut off from its standby, has no news
+for ever, and a barrier notices it: so the accounts are read now and then without news.
+
 Three events go to the loop before their rows are written, because the manifest must not be behind them:
 
 - An epoch: the manifest lists the starts of leaders, and the epoch of the last row is compared at the next start.
@@ -20,15 +24,15 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from typing import Final, NamedTuple, Protocol
 
-from cmqd.engine.interface import Engine, EngineRow, StoredAccounts, Taken, checksum_of
+from cmqd.engine.interface import Engine, EngineRow, News, StoredAccounts, Taken, checksum_of
 from cmqd.log.errors import LogFailed
 from cmqd.storage.segment import LogRow
 from cmqd_segment.rows import NO_QUEUES, encode_records
 
 POLL_SECONDS: Final = 0.1
-"""Pause of a standby between two looks for rows and for the lock: a tenth of the time in which a standby must lead."""
-ACCOUNTS_POLLS: Final = 10
-"""Looks for rows between two looks for new accounts, which have the address of the leader."""
+"""Pause of a standby between two looks for news and for the lock: a tenth of the time in which a standby must lead."""
+BARRIER_POLLS: Final = 100
+"""Polls after which the accounts are read without news, which is a barrier."""
 BATCH_ROWS: Final = 512
 BATCH_BYTES: Final = 4 * 1024 * 1024
 NO_RECORDS: Final = encode_records([])
@@ -121,13 +125,16 @@ class Following:
         engine = self._engine
         version = 0
         for poll in count():
-            if poll % ACCOUNTS_POLLS == 0 and (accounts := engine.load_accounts()) and accounts.version != version:
-                version = accounts.version
-                self._events.accounts_stored(accounts)
+            news = engine.news()
+            if news.accounts_version != version or poll % BARRIER_POLLS == BARRIER_POLLS - 1:
+                accounts = engine.load_accounts()
+                if accounts is not None and accounts.version != version:
+                    version = accounts.version
+                    self._events.accounts_stored(accounts)
             leads = engine.try_lead()
             # Only now: the fence bounds the rows that the copy must reach.
             taken = engine.take() if leads else None
-            if not self._copy():
+            if (taken is not None or self._is_news(news)) and not self._copy():
                 return False
             if taken is not None:
                 if self._tail is None or self._tail.lsn != taken.last_lsn:
@@ -139,6 +146,10 @@ class Following:
             if not self._pause(POLL_SECONDS):
                 return False
         raise AssertionError
+
+    def _is_news(self, news: News) -> bool:
+        """Return True if the newest row of the engine is not the last row of the folder."""
+        return (news.lsn, news.epoch) != ((0, 0) if self._tail is None else (self._tail.lsn, self._tail.epoch))
 
     def _copy(self) -> bool:
         """Copy the rows that the engine has now; False if the writer stops."""

@@ -6,7 +6,7 @@ import pytest
 
 from cmqd.engine.errors import AccountsConflict, Fenced
 from cmqd.engine.fencing import FencedEngine
-from cmqd.engine.interface import EngineRow, StoredAccounts, StoredCheckpoint, checksum_of
+from cmqd.engine.interface import EngineRow, News, StoredAccounts, StoredCheckpoint, checksum_of
 from cmqd.log.values import BrokerSeen
 from support.eventually import eventually_elsewhere
 
@@ -211,6 +211,30 @@ def test_a_trim_keeps_fences_the_newest_row_and_rows_above_the_checkpoint(open_e
     second.trim([(1, 1000)])
     assert lsns(second) == [1, 5, 8]
     assert open_engine().take().epoch == 9
+
+
+def test_news_are_the_newest_row_and_the_version_of_the_accounts(open_engine: OpenEngine):
+    standby = open_engine()
+    assert standby.news() == News(0, 0, 0)
+    leader = led(open_engine, 2)
+    assert standby.news() == News(3, 1, 0)
+
+    leader.store_accounts(b"accounts", expected_version=0)
+
+    assert standby.news() == leader.news() == News(3, 1, 1)
+
+
+def test_reclaimed_ranges_have_no_row_but_fences(open_engine: OpenEngine):
+    leader = led(open_engine, 6)
+    standby = open_engine()
+    ranges = [(1, 3), (4, 5), (6, 6), (7, 9)]
+    assert standby.reclaimed(ranges) == []
+    leader.put_checkpoint(6, b"checkpoint")
+
+    leader.trim([(1, 5)])
+
+    assert sorted(standby.reclaimed(ranges)) == [(1, 3), (4, 5)]
+    assert standby.reclaimed([(3, 6), (20, 30)]) == [], "a row is left, and no row was ever there"
 
 
 def test_accounts_are_compared_and_set(open_engine: OpenEngine):
