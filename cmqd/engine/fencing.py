@@ -119,7 +119,7 @@ class _Line:
                 older.close()
             self._check(self._session)
             self._announced = None
-        if self.announcement is not self._announced:
+        if self.announcement != self._announced:
             announcement = self.announcement
             assert announcement is not None
             self._session.announce(*announcement)

@@ -31,6 +31,8 @@ from cmqd_segment.rows import NO_QUEUES, encode_records
 
 POLL_SECONDS: Final = 0.1
 """Pause of a standby between two looks for news and for the lock: a tenth of the time in which a standby must lead."""
+ANNOUNCE_POLLS: Final = 10
+"""Polls after which the engine is told of the last row."""
 BARRIER_POLLS: Final = 100
 """Polls after which the accounts are read without news, which is a barrier."""
 BATCH_ROWS: Final = 512
@@ -141,7 +143,7 @@ class Following:
                     raise LogFailed(f"the engine has no row {taken.last_lsn}, the fence of this broker")
                 self.taken = taken
                 return True
-            if poll % ACCOUNTS_POLLS == 0 and self._tail is not None:
+            if poll % ANNOUNCE_POLLS == 0 and self._tail is not None:
                 self._events.follows(self._tail.lsn)
             if not self._pause(POLL_SECONDS):
                 return False

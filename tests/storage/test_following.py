@@ -43,6 +43,8 @@ class Standby:
 
     def copied(self, rows: Sequence[LogRow]) -> None: ...
 
+    def follows(self, last_lsn: int) -> None: ...
+
 
 @pytest.fixture
 def replicas(tmp_path: Path) -> Replicas:
