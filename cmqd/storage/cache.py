@@ -19,7 +19,7 @@ from cmqd.log.values import Durability
 from cmqd.storage.checkpoint_writer import TEMPORARY, publish
 from cmqd.storage.data_folder import DataFolder
 from cmqd.storage.errors import DamagedError
-from cmqd.storage.following import Tail
+from cmqd.storage.following import Tail, rows_behind
 from cmqd.storage.inspection import Recovered, inspect
 from cmqd_segment.manifest import MANIFEST_NAME, CacheOf, ManifestError, read_manifest, start_of
 from cmqd_segment.schema import open_read_only
@@ -98,7 +98,7 @@ def _disagreement(recovered: Recovered, tail: Tail | None, engine: Engine) -> st
         return ""
     if tail is None:
         return f"its last row {recovered.last_lsn} is gone"
-    if not tail.agrees_with(next(iter(engine.rows(tail.lsn - 1)), None)):
+    if rows_behind(engine, tail) is None:
         return f"its last row {tail.lsn} is not the row {tail.lsn} of the engine"
     return ""
 

@@ -4,9 +4,11 @@ A standby copies rows as another broker commits them, and asks again and again f
 it takes the log: the engine's fence ends the row numbers of every earlier leader, and the copy goes on up to the fence.
 From then on the commit thread takes batches of the loop process. A leader's start is the same way, without the wait.
 
-Each reading begins with the last row of the folder: the log went on from that row if LSN, epoch and checksum agree.
-Otherwise the folder and the index in memory have rows that never were, or that a fail-over of the engine without its
-guards has taken back. The process ends then, and the next start puts the folder aside (``cache``).
+Each reading begins with the last row of the folder (``rows_behind``): the log went on from that row if LSN, epoch and
+checksum agree. If a leader has reclaimed the row meanwhile, the fences tell: the row is of the log if they say that
+the leader with its epoch has written the row with its LSN. Otherwise the folder and the index in memory have rows that
+never were, or that a fail-over of the engine without its guards has taken back. The process ends then, and the next
+start puts the folder aside (``cache``).
 
 A poll without news writes nothing to the engine and reads no row: it compares what the engine shows with what was
 copied. All that is copied is read behind a barrier. An old primary that lives on, cut off from its standby, has no news
@@ -21,7 +23,7 @@ Three events go to the loop before their rows are written, because the manifest 
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import count
+from itertools import chain, count, takewhile
 from typing import Final, NamedTuple, Protocol
 
 from cmqd.engine.interface import Engine, EngineRow, News, StoredAccounts, Taken, checksum_of
@@ -53,11 +55,36 @@ class Tail(NamedTuple):
     checksum: int
     time_ms: int
 
-    def agrees_with(self, row: EngineRow | None) -> bool:
+    def agrees_with(self, row: EngineRow) -> bool:
         """Return True if the row of the engine is this row. A fence is compared by its number alone."""
-        if row is None or (row.lsn, row.epoch) != (self.lsn, self.epoch):
+        if (row.lsn, row.epoch) != (self.lsn, self.epoch):
             return False
         return row.is_fence or checksum_of(row) == self.checksum
+
+
+def rows_behind(engine: Engine, tail: Tail) -> Iterator[EngineRow] | None:
+    """Return the rows above the last row of a folder; None if the log did not go on from that row."""
+    rows = engine.rows(tail.lsn - 1)
+    first = next(rows, None)
+    if first is None:
+        # The newest row is never trimmed: the log is shorter than the folder.
+        return None
+    if first.lsn == tail.lsn:
+        return rows if tail.agrees_with(first) else None
+    return chain((first,), rows) if _was_trimmed(engine, tail) else None
+
+
+def _was_trimmed(engine: Engine, tail: Tail) -> bool:
+    """Return True if the log had this row and a leader has trimmed it.
+
+    Fences stay for ever, so the newest fence up to the row tells the epoch of the leader that wrote it. A leader stores
+    an LSN once, so LSN and epoch tell the content. A fence is never trimmed: a missing one is of no row of the log.
+    """
+    if tail.lsn == tail.epoch or not engine.reclaimed([(tail.lsn, tail.lsn)]):
+        return False
+    since_fence = engine.rows(tail.epoch - 1, with_data=False)
+    epochs = [(row.lsn, row.epoch) for row in takewhile(lambda row: row.lsn <= tail.lsn, since_fence)]
+    return epochs[:1] == [(tail.epoch, tail.epoch)] and all(epoch == tail.epoch for _, epoch in epochs)
 
 
 class Events(Protocol):
@@ -166,8 +193,8 @@ class Following:
         tail = self._tail
         if tail is None:
             return self._engine.rows(0)
-        rows = self._engine.rows(tail.lsn - 1)
-        if not tail.agrees_with(next(rows, None)):
+        rows = rows_behind(self._engine, tail)
+        if rows is None:
             raise CacheDisagrees(f"row {tail.lsn} of the data folder is not the row {tail.lsn} of the engine")
         return rows
 

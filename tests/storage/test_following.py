@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from cmqd.engine.interface import EngineRow, StoredAccounts
+from cmqd.engine.interface import EngineRow, StoredAccounts, checksum_of
 from cmqd.engine.memory import Fault
-from cmqd.storage.following import BARRIER_POLLS, Following, Tail
+from cmqd.storage.following import BARRIER_POLLS, Following, Tail, rows_behind
 from cmqd.storage.segment import LogRow
 from support.replicas import Replicas
 
@@ -80,3 +80,42 @@ def test_a_poll_without_news_asks_for_news_and_for_the_lock_alone(replicas: Repl
     leader.store_accounts(b"more", expected_version=1)
     standby.poll(1)
     assert (standby.rows, standby.accounts[-1]) == ([1, 2, 3], 2)
+
+
+def tail_of(replicas: Replicas, lsn: int) -> Tail:
+    """The last row of a folder that ends with this row of the engine."""
+    stored = next(stored for stored in replicas.rows if stored.lsn == lsn)
+    return Tail(lsn, stored.epoch, checksum_of(stored), stored.time_ms)
+
+
+def test_a_standby_goes_on_behind_a_row_that_was_trimmed_between_two_polls(replicas: Replicas) -> None:
+    leader = replicas.engine()
+    leader.take()
+    leader.append([row(2), row(3), row(4)])
+    standby = Standby(replicas)
+    standby.poll(1)
+    leader.append([row(5)])
+    leader.put_checkpoint(5, b"checkpoint")
+    leader.trim([(3, 4)])
+
+    standby.poll(1)
+
+    assert standby.rows == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("is_trimmed", [False, True])
+def test_a_last_row_of_another_leader_is_no_row_of_the_log(replicas: Replicas, *, is_trimmed: bool) -> None:
+    """A fail-over of the engine without its guards has lost rows, and another leader has used their numbers."""
+    first, second = replicas.engine(), replicas.engine()
+    first.take()
+    first.append([row(2)])
+    second.take()
+    second.append([row(4), row(5)])
+    second.put_checkpoint(5, b"checkpoint")
+    tail = tail_of(replicas, 4)
+    if is_trimmed:
+        second.trim([(4, 4)])
+    assert rows_behind(replicas.engine(), tail) is not None
+
+    assert rows_behind(replicas.engine(), tail._replace(epoch=1)) is None
+    assert rows_behind(replicas.engine(), tail_of(replicas, 5)._replace(lsn=7)) is None

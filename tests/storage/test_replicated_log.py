@@ -205,6 +205,30 @@ async def test_dropped_segments_are_trimmed_exactly(replicas: Replicas) -> None:
     assert "set_aside" not in [finding.kind for finding in again.rig.report.findings]
 
 
+async def test_a_cache_whose_last_row_was_trimmed_goes_on(replicas: Replicas) -> None:
+    former = await replicas.leader("a")
+    await former.rig.store(1, 0, 1)
+    await former.rig.store(1, 1, 1)
+    await former.log.close()
+    leader = await replicas.leader("b")
+    await leader.rig.store(1, 2, 1)
+    await leader.log.seal_now()
+    await leader.rig.store(1, 3, 1)
+    for _ in range(2):
+        await leader.rig.checkpoint()
+    reclaimed, *_ = leader.log.closed_segments()
+    assert await leader.log.drop_segments([reclaimed.number], 6) == [reclaimed.number]
+    assert [row.lsn for row in replicas.rows] == [1, 4, 6], "fences, and the row that is not reclaimed"
+    await leader.log.close()
+
+    again = await replicas.leader("a")
+
+    assert again.rig.report is not None
+    assert "set_aside" not in [finding.kind for finding in again.rig.report.findings]
+    messages, _missing = await again.rig.page(1, [0, 4])
+    assert [message.position for message in messages][-1] == 3
+
+
 async def test_a_fenced_leader_drops_nothing(replicas: Replicas) -> None:
     """Its index is old: the messages may be back by a rewind, and its next lead would trim their rows."""
     leader = await replicas.leader("a")
