@@ -30,13 +30,15 @@ class Roles:
         new.ask("SELECT pg_promote()")
         self.primary, self.standby, self.spare = new, following, old
         self._cluster.follow(following, new)
+        ((file_name,),) = new.ask("SELECT pg_walfile_name(pg_current_wal_lsn())")
+        timeline = int(file_name[:8], 16)
+        # Its position alone tells nothing: rows that the new primary lacks make it the higher one.
+        on_timeline = f"SELECT count(*) > 0 FROM pg_stat_wal_receiver WHERE received_tli = {timeline}"
         deadline = time.monotonic() + _FOLLOWS_WITHIN_SECONDS
-        while not new.is_followed_by(following.name):
-            if time.monotonic() > deadline:
-                following.kill()
-                self._cluster.rejoin(following, new)
-                break
-            time.sleep(0.05)
+        eventually_elsewhere(lambda: time.monotonic() > deadline or following.ask(on_timeline) == [(True,)])
+        if following.ask(on_timeline) != [(True,)]:
+            following.kill()
+            self._cluster.rejoin(following, new)
 
     def restore(self) -> None:
         """Make the spare, which is not running, a fresh standby of the primary."""
