@@ -89,21 +89,19 @@ async def primary_restarted_alone(scene: Scene) -> None:
     """
     roles = scene.roles
     await _wait_for_lonely_commit(scene)
-    await _off_loop(roles.primary.kill)
-    await _off_loop(roles.primary.start)
-    await asyncio.sleep(scene.chance.uniform(0.0, 1.0))
+    # The first commit has few requests. The second one has all that came in the meantime.
+    for _ in range(2):
+        await _off_loop(roles.primary.kill)
+        await _off_loop(roles.primary.start)
+        await asyncio.sleep(scene.chance.uniform(0.2, 1.0))
     await _mend_or_promote(scene)
 
 
 async def commits_cancelled(scene: Scene) -> None:
     """An operator cancels statements; some of them wait for the standby, which is cut off, and are answered then."""
-    roles = scene.roles
-    for _ in range(10):
-        await _off_loop(roles.cancel_statements)
-        await asyncio.sleep(0.02)
+    await _cancel(scene)
     await _wait_for_lonely_commit(scene)
-    await _off_loop(roles.cancel_statements)
-    await asyncio.sleep(scene.chance.uniform(0.0, 0.5))
+    await _cancel(scene)
     await _mend_or_promote(scene)
 
 
@@ -146,6 +144,13 @@ async def _wait_for_lonely_commit(scene: Scene) -> None:
     """Cut the primary off and wait for a commit that no other server can get."""
     await _off_loop(scene.roles.isolate_primary)
     await _off_loop(scene.roles.wait_for_waiting_commit)
+
+
+async def _cancel(scene: Scene) -> None:
+    """Cancel the statements of the brokers several times, so that several commits end with a notice."""
+    for _ in range(10):
+        await _off_loop(scene.roles.cancel_statements)
+        await asyncio.sleep(0.05)
 
 
 async def _mend_or_promote(scene: Scene) -> None:
