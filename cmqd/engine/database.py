@@ -181,6 +181,10 @@ class Session(Protocol):
         """Store an empty row with its LSN as epoch. Raises UniqueViolation."""
         ...
 
+    def insert(self, epoch: int, rows: Sequence[Row]) -> None:
+        """Store rows under an epoch, with the commit of the transaction. Raises UniqueViolation."""
+        ...
+
     def put_log_id(self, log_id: str) -> None:
         """Store the id of the log."""
         ...

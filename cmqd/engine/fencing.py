@@ -10,6 +10,8 @@
     look       read, then barrier; my row is there: durable; another epoch: fenced
                absent, the row before is mine: append again; else fenced
     changes    lock the shard's line ─► the newest epoch is mine? ─► change, named standby?, commit
+    import     lock the shard's line ─► no row, no log? ─► all rows, fence, named standby?, commit
+    retire     lock the shard's line ─► the newest row is this fence? ─► retired, named standby?, commit
 
 A leader is fenced by the primary key: the next row that it appends has the LSN of its successor's fence, and fences
 are never removed. Three rules make that a proof, and each answers a way in which a replicated database tells less than
@@ -33,8 +35,17 @@ from threading import Lock
 from typing import TypeVar
 
 from cmqd.engine.database import Commit, ConnectionLost, Database, Newest, Session, UniqueViolation
-from cmqd.engine.errors import AccountsConflict, EngineError, EngineUnavailable, Fenced, LogIdMismatch
-from cmqd.engine.interface import EngineRow, News, Row, StoredAccounts, StoredCheckpoint, Taken
+from cmqd.engine.errors import (
+    AccountsConflict,
+    EngineError,
+    EngineUnavailable,
+    Fenced,
+    LogIdMismatch,
+    LogRetired,
+    NotEmpty,
+    RowsBehind,
+)
+from cmqd.engine.interface import NO_LEADER, EngineRow, ImportedLog, News, Row, StoredAccounts, StoredCheckpoint, Taken
 from cmqd.log.values import EngineView
 
 RETRY_SECONDS = (0.05, 1.0)
@@ -254,6 +265,10 @@ class FencedEngine:
         newest = session.newest()
         fence = 1 if newest is None else newest.lsn + 1
         log_id = session.log_id()
+        if log_id is not None and log_id.startswith(_RETIRED):
+            session.rollback()
+            self._barrier(session)
+            raise _retired(log_id)
         if log_id is None:
             log_id = self._new_log_id()
             session.put_log_id(log_id)
@@ -327,7 +342,10 @@ class FencedEngine:
 
     def log_id(self) -> str | None:  # noqa: D102  see Engine
         if self._log_id is None:
-            self._log_id = self._read(lambda session: session.log_id())
+            log_id = self._read(lambda session: session.log_id())
+            if log_id is not None and log_id.startswith(_RETIRED):
+                raise _retired(log_id)
+            self._log_id = log_id
         return self._log_id
 
     def view(self) -> EngineView:  # noqa: D102  see Engine
@@ -336,6 +354,55 @@ class FencedEngine:
             return EngineView(newest.lsn, newest.epoch, session.brokers(), session.copies())
 
         return self._changes_line.run(look)
+
+    def import_log(self, log: ImportedLog) -> None:  # noqa: D102  see Engine
+        # The fence fixes the next LSN, also if the last rows were reclaimed, and tells an import without a leader.
+        fence = Newest(log.last_lsn + 1, log.last_lsn + 1)
+
+        def attempt(session: Session) -> None:
+            # See ``_fence``.
+            self._barrier(session)
+            session.begin()
+            newest, log_id = session.newest(), session.log_id()
+            if newest is not None or log_id is not None:
+                session.rollback()
+                self._barrier(session)
+                if (newest, log_id) == (fence, log.log_id):
+                    return
+                raise NotEmpty(log_id, 0 if newest is None else newest.lsn)
+            try:
+                for rows in log.batches():
+                    session.insert(NO_LEADER, rows)
+                session.insert_fence(fence.lsn)
+            except UniqueViolation:
+                session.rollback()
+                raise _NotNow("the newest row") from None
+            except BaseException:
+                # The rows could not be read. An open transaction would hold the line of the shard.
+                self._changes_line.drop()
+                raise
+            if log.checkpoint is not None:
+                session.put_checkpoint(log.checkpoint.lsn, log.checkpoint.data)
+            session.put_accounts(1, log.accounts)
+            session.put_log_id(log.log_id)
+            self._commit(session)
+
+        self._changes_line.run(attempt)
+
+    def retire(self, last_lsn: int) -> None:  # noqa: D102  see Engine
+        def attempt(session: Session) -> None:
+            session.begin()
+            newest, log_id = session.newest(), session.log_id()
+            # A fence: the leader of another newest row may still append behind it.
+            if log_id is None or newest != Newest(last_lsn, last_lsn):
+                session.rollback()
+                self._barrier(session)
+                raise RowsBehind(last_lsn, 0 if newest is None else newest.lsn)
+            # Also if an earlier attempt has stored it: this commit carries it to the standby.
+            session.put_log_id(_RETIRED + log_id.removeprefix(_RETIRED))
+            self._commit(session)
+
+        self._changes_line.run(attempt)
 
     def put_checkpoint(self, lsn: int, data: bytes) -> None:  # noqa: D102  see Engine
         def change(session: Session, newest: Newest) -> Exception | None:
@@ -446,7 +513,7 @@ class FencedEngine:
         """Refuse a server with another log. Raises LogIdMismatch."""
         if self._log_id is not None:
             found = session.log_id()
-            if found != self._log_id:
+            if found is None or found.removeprefix(_RETIRED) != self._log_id:
                 raise LogIdMismatch(self._log_id, found, session.server)
 
     def _barrier(self, session: Session) -> None:
@@ -479,7 +546,14 @@ class FencedEngine:
             raise _fenced(epoch, lsn, found)
 
 
+_RETIRED = "retired:"
+"""Stands before the id of a log that has left the database. With the id itself, because a look for the one without the
+other could miss the end of the log."""
 _NO_STANDBY = "a named standby: synchronous_standby_names does not name exactly one"
+
+
+def _retired(log_id: str) -> LogRetired:
+    return LogRetired(log_id.removeprefix(_RETIRED))
 
 
 def _fenced(epoch: int, lsn: int, found: int | None) -> Fenced:

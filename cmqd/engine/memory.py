@@ -324,10 +324,7 @@ class MemorySession:
         return self._answered("barrier", lambda: self._commit_if_named(_Transaction(is_mark=True)))
 
     def append(self, epoch: int, rows: Sequence[Row]) -> Commit:  # noqa: D102  see Session
-        columns = [
-            EngineRow(row.lsn, epoch, row.time_ms, row.messages, bytes(row.queues), bytes(row.meta), bytes(row.data))
-            for row in rows
-        ]
+        columns = _columns(epoch, rows)
 
         def execute() -> "Commit | _WaitingCommit":
             if self.is_named(self.memory_server.standby_names):
@@ -454,6 +451,17 @@ class MemorySession:
             self._opened().rows.append(EngineRow(lsn, lsn, 0, 0, b"", b"", b""))
 
         self._step("insert_fence", execute)
+
+    def insert(self, epoch: int, rows: Sequence[Row]) -> None:  # noqa: D102  see Session
+        columns = _columns(epoch, rows)
+
+        def execute() -> None:
+            for row in columns:
+                self._require_free(row.lsn)
+            self.memory_server.claims.update({row.lsn: self for row in columns})
+            self._opened().rows += columns
+
+        self._step("insert", execute)
 
     def put_log_id(self, log_id: str) -> None:  # noqa: D102  see Session
         self._step("put_log_id", lambda: setattr(self._opened(), "log_id", log_id))
@@ -613,6 +621,13 @@ class MemorySession:
 
 
 _NOT_YET = object()
+
+
+def _columns(epoch: int, rows: Sequence[Row]) -> list[EngineRow]:
+    return [
+        EngineRow(row.lsn, epoch, row.time_ms, row.messages, bytes(row.queues), bytes(row.meta), bytes(row.data))
+        for row in rows
+    ]
 
 
 def _common_length(log: list[_Transaction], other: list[_Transaction]) -> int:

@@ -116,13 +116,14 @@ ALTER TABLE cmqd_rows ALTER queues SET STORAGE EXTERNAL, ALTER meta SET STORAGE 
 else. The advisory lock, with no shard's number, keeps two brokers from creating the tables at once."""
 
 _BARRIER: Final = f"SELECT pg_logical_emit_message(true, 'cmqd', '') WHERE {_IS_SAFE}".encode()
-_APPEND: Final = f"""
+_INSERT: Final = """
 INSERT INTO cmqd_rows (shard, lsn, epoch, time_ms, messages, queues, meta, data)
 SELECT $1::int, lsn, $2::bigint, time_ms, messages, queues, meta, data
 FROM unnest($3::bigint[], $4::bigint[], $5::int[], $6::bytea[], $7::bytea[], $8::bytea[])
      AS appended (lsn, time_ms, messages, queues, meta, data)
-WHERE {_IS_SAFE}
-""".encode()
+"""
+_INSERT_ROWS: Final = _INSERT.encode()
+_APPEND: Final = f"{_INSERT} WHERE {_IS_SAFE}".encode()
 _BROKERS: Final = b"""
 SELECT split_part(application_name, ' ', 4), split_part(application_name, ' ', 3)::bigint, pid IN (
     SELECT pid FROM pg_locks
@@ -200,17 +201,7 @@ class PostgresSession:
     def append(self, epoch: int, rows: Sequence[Row]) -> Commit:
         """See ``Session``."""
         self._connection.take_notices()
-        values = (
-            self._shard_in_binary,
-            epoch.to_bytes(8, "big"),
-            _bigints([row.lsn for row in rows]),
-            _bigints([row.time_ms for row in rows]),
-            _ints([row.messages for row in rows]),
-            _byte_strings([row.queues for row in rows]),
-            _byte_strings([row.meta for row in rows]),
-            _byte_strings([row.data for row in rows]),
-        )
-        result = self._connection.ask_prepared(_APPEND, values)
+        result = self._connection.ask_prepared(_APPEND, self._columns(epoch, rows))
         return Commit(result.command_tuples or 0, self._connection.take_notices())
 
     def try_lock(self) -> bool:
@@ -331,6 +322,10 @@ class PostgresSession:
         query = b"INSERT INTO cmqd_rows VALUES ($1, $2, $2, 0, 0, '', '', '')"
         self._ask(query, self._shard, b"%d" % lsn)
 
+    def insert(self, epoch: int, rows: Sequence[Row]) -> None:
+        """See ``Session``."""
+        self._connection.ask_prepared(_INSERT_ROWS, self._columns(epoch, rows))
+
     def put_log_id(self, log_id: str) -> None:
         """See ``Session``."""
         self._ask(b"UPDATE cmqd_shards SET log_id = $2 WHERE shard = $1", self._shard, log_id.encode())
@@ -392,6 +387,19 @@ class PostgresSession:
         self._connection.close()
 
     # ------------------------------------------------------------------ helpers
+
+    def _columns(self, epoch: int, rows: Sequence[Row]) -> tuple[bytes, ...]:
+        """Return the values of ``_INSERT``."""
+        return (
+            self._shard_in_binary,
+            epoch.to_bytes(8, "big"),
+            _bigints([row.lsn for row in rows]),
+            _bigints([row.time_ms for row in rows]),
+            _ints([row.messages for row in rows]),
+            _byte_strings([row.queues for row in rows]),
+            _byte_strings([row.meta for row in rows]),
+            _byte_strings([row.data for row in rows]),
+        )
 
     def _ask(self, query: bytes, *values: bytes) -> "PGresult":
         return self._connection.ask(query, values)
