@@ -53,13 +53,7 @@ class EngineAccounts:
         if stored is None:
             return None
         self._version, self._content = stored.version, _decode(stored)
-        try:
-            decoded = AccountsFile.decode(self._content.accounts)
-            if not decoded.is_sealed:
-                raise AccountsFileError("do not match their checksum")
-        except AccountsFileError as fault:
-            raise AccountsFileError(f"the accounts in the engine {fault}") from None
-        return decoded.document
+        return decode_accounts(stored)
 
     async def write(self, document: Document) -> None:
         """Replace the accounts; on return they are durable. Raises AccountsConflict, LogFailed."""
@@ -76,6 +70,23 @@ class EngineAccounts:
         data = msgspec.msgpack.encode(content)
         self._version = await self._store.store_accounts(data, expected_version=self._version)
         self._content = content
+
+
+def encode_accounts(document: Document) -> bytes:
+    """Return the accounts as the engine keeps them, of a log without a leader."""
+    return msgspec.msgpack.encode(_Content([], encode(document)))
+
+
+def decode_accounts(stored: StoredAccounts) -> Document:
+    """Return the accounts that the engine keeps. Raises AccountsFileError."""
+    content = _decode(stored)
+    try:
+        decoded = AccountsFile.decode(content.accounts)
+        if not decoded.is_sealed:
+            raise AccountsFileError("do not match their checksum")
+    except AccountsFileError as fault:
+        raise AccountsFileError(f"the accounts in the engine {fault}") from None
+    return decoded.document
 
 
 def addresses_in(stored: StoredAccounts | None) -> list[str]:

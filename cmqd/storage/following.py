@@ -99,7 +99,7 @@ class Events(Protocol):
         ...
 
     def epoch_begins(self, epoch: int) -> None:
-        """Write an epoch, and the identity of the log, into the manifest."""
+        """Write an epoch, and the identity of the log, into the manifest; ``NO_LEADER`` is no epoch."""
         ...
 
     def gap_found(self, first_lsn: int, last_lsn: int) -> None:
@@ -218,7 +218,8 @@ class Following:
                     # begins with a newer checkpoint.
                     raise LogFailed(f"rows {lsn + 1} to {row.lsn - 1} were reclaimed before this standby had read them")
                 self._events.gap_found(lsn + 1, row.lsn - 1)
-            if row.epoch != epoch:
+            # The first row also with epoch 0, of an import: an engine that was empty at the start has its identity now.
+            if row.epoch != epoch or self._tail is None:
                 self._events.epoch_begins(row.epoch)
             self._tail = Tail(row.lsn, row.epoch, checksum_of(row), row.time_ms)
             batch.append(self._log_row(row))

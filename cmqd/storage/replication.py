@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from cmqd.engine.errors import EngineUnavailable
-from cmqd.engine.interface import Engine, StoredAccounts, Taken
+from cmqd.engine.interface import NO_LEADER, Engine, StoredAccounts, Taken
 from cmqd.log.errors import LogFailed
 from cmqd.log.values import EngineView
 from cmqd.storage import ipc
@@ -188,7 +188,8 @@ class Replication:
         catalog = self._catalog
         catalog.log_id = log_id
         catalog.cache_of = CacheOf(log_id, self._shard)
-        catalog.starts = with_start(catalog.starts, f"{epoch:016x}", epoch)
+        if epoch != NO_LEADER:
+            catalog.starts = with_start(catalog.starts, f"{epoch:016x}", epoch)
         await catalog.save()
 
     def gap_found(self, first_lsn: int, last_lsn: int) -> None:

@@ -1,0 +1,44 @@
+"""The commands ``cmqd ha import`` and ``cmqd ha export`` over the engine of the settings, with their exit codes."""
+
+import sys
+from collections.abc import Callable
+
+from cmqd.engine.interface import Engine
+from cmqd.exit_codes import ExitCode
+from cmqd.ha.importing import import_folder
+from cmqd.log.errors import LogError
+from cmqd.server.accounts_file import AccountsFileError
+from cmqd.settings import Settings
+from cmqd.storage.engines import open_engine
+from cmqd.storage.settings import StorageSettings
+from cmqd_segment.checkpoint_file import CheckpointError
+from cmqd_segment.manifest import ManifestError
+from cmqd_segment.newer import NewerFormatError
+
+
+def run_import(settings: Settings) -> int:
+    """Import the folder of the settings; return the exit code."""
+    return _run(settings, lambda engine: import_folder(settings.data, engine, settings.shard, _say))
+
+
+def _run(settings: Settings, move: Callable[[Engine], None]) -> int:
+    try:
+        engine = open_engine(StorageSettings.of(settings), lambda: False)
+        assert engine is not None, "the commands set redundancy"
+        try:
+            move(engine)
+        finally:
+            engine.close()
+    except FileNotFoundError as missing:
+        print(f"cmqd: {settings.data} is not a data folder: {missing.filename} is missing", file=sys.stderr)
+    except (LogError, ManifestError, NewerFormatError, CheckpointError, AccountsFileError, OSError) as refusal:
+        print(f"cmqd: {refusal}", file=sys.stderr)
+    except KeyboardInterrupt:
+        print("cmqd: interrupted; repeat the command", file=sys.stderr)
+    else:
+        return ExitCode.OK
+    return ExitCode.CANNOT_OPEN
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
