@@ -90,9 +90,7 @@ def _compare(engine: Engine, log: ImportedLog) -> None:
             break
         row = next(rows, None)
         if row is None or (row.lsn, checksum_of(row)) != (stored.lsn, checksum_of(stored)):
-            raise LogFailed(
-                f"row {stored.lsn} of the engine is not the row of the folder, which stays a log of its own"
-            )
+            raise LogFailed(f"row {stored.lsn} of the engine is another one; the folder stays a log of its own")
     if (row := next(rows, None)) is not None:
         raise LogFailed(f"row {row.lsn} is missing in the engine; the folder stays a log of its own")
     checkpoint, accounts = engine.newest_checkpoint(), engine.load_accounts()

@@ -1,7 +1,7 @@
 """``cmqd ha import``: a folder's log moves into an empty engine; a mistake or a kill loses nothing."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from itertools import count
 from pathlib import Path
 
@@ -9,6 +9,7 @@ import pytest
 from msgspec import structs
 
 from cmqd.engine.errors import NotEmpty
+from cmqd.engine.fencing import FencedEngine
 from cmqd.engine.interface import EngineRow, ImportedLog
 from cmqd.engine.memory import Fault
 from cmqd.ha import importing
@@ -102,7 +103,13 @@ async def test_a_standby_that_waited_for_an_import_has_the_mark(replicas: Replic
 def test_an_import_is_compared_row_by_row(replicas: Replicas, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The engine returns a row with another body."""
     before = files(folder)
-    monkeypatch.setattr(importing, "checksum_of", lambda row: row.lsn if isinstance(row, EngineRow) else row.lsn % 6)
+    rows = FencedEngine.rows
+
+    def altered(engine: FencedEngine, above: int) -> Iterator[EngineRow]:
+        for row in rows(engine, above):
+            yield row._replace(data=b"another") if row.lsn == 6 else row
+
+    monkeypatch.setattr(FencedEngine, "rows", altered)
 
     with pytest.raises(LogFailed, match="row 6 of the engine is another one; the folder stays"):
         imports(replicas, folder)
