@@ -1,7 +1,7 @@
 """Folders of stopped brokers whose logs move into an engine and out of it."""
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,7 +16,7 @@ class Killed(BaseException):
 
 
 @contextmanager
-def killed_at(database: MemoryDatabase, number: int, last: Fault) -> Iterator[None]:
+def killed_at(database: MemoryDatabase, number: int, last: Fault) -> Generator[None]:
     """Kill the command before the step with this number; ``last`` is the fate of the step before it."""
     steps = 0
 
