@@ -9,6 +9,7 @@ Only a folder that its manifest marks as a cache of this log is put aside (``ins
 """
 
 import sqlite3
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from cmqd.storage.data_folder import DataFolder
 from cmqd.storage.errors import DamagedError
 from cmqd.storage.following import Tail, rows_behind
 from cmqd.storage.inspection import Recovered, inspect
-from cmqd_segment.manifest import MANIFEST_NAME, CacheOf, ManifestError, read_manifest, start_of
+from cmqd_segment.manifest import MANIFEST_NAME, CacheOf, CheckpointEntry, ManifestError, read_manifest, start_of
 from cmqd_segment.schema import open_read_only
 
 
@@ -65,13 +66,24 @@ def take_checkpoint(recovered: Recovered, engine: Engine) -> None:
 
     To be called before the manifest of this start is written, which lists the file. Raises CheckpointError, OSError.
     """
+    entry = copy_checkpoint(engine, recovered.folder, recovered.checkpoints)
+    if entry is not None:
+        recovered.checkpoints.append(entry)
+
+
+def copy_checkpoint(
+    engine: Engine, folder: DataFolder, checkpoints: Sequence[CheckpointEntry]
+) -> CheckpointEntry | None:
+    """Copy the newest checkpoint of the engine into the folder, unless these are newer. Blocks.
+
+    The caller lists the file in the manifest. Raises CheckpointError, OSError.
+    """
     stored = engine.newest_checkpoint()
-    if stored is None or stored.lsn <= recovered.checkpoint_lsn:
-        return
-    temporary = recovered.folder.checkpoints / TEMPORARY
+    if stored is None or stored.lsn <= max((entry.lsn for entry in checkpoints), default=0):
+        return None
+    temporary = folder.checkpoints / TEMPORARY
     temporary.write_bytes(stored.data)
-    number = max((entry.number for entry in recovered.checkpoints), default=0) + 1
-    recovered.checkpoints.append(publish(temporary, recovered.folder.path, number))
+    return publish(temporary, folder.path, max((entry.number for entry in checkpoints), default=0) + 1)
 
 
 def _mark(recovered: Recovered, log: CacheOf) -> None:

@@ -35,8 +35,8 @@ POLL_SECONDS: Final = 0.1
 """Pause of a standby between two looks for news and for the lock: a tenth of the time in which a standby must lead."""
 ANNOUNCE_POLLS: Final = 10
 """Polls after which the engine is told of the last row."""
-BARRIER_POLLS: Final = 100
-"""Polls after which the accounts are read without news, which is a barrier."""
+UPKEEP_POLLS: Final = 100
+"""Polls after which the accounts are read without news, which is a barrier, and reclaimed rows are looked for."""
 BATCH_ROWS: Final = 512
 BATCH_BYTES: Final = 4 * 1024 * 1024
 NO_RECORDS: Final = encode_records([])
@@ -106,6 +106,10 @@ class Events(Protocol):
         """Write reclaimed rows into the manifest, and begin a segment."""
         ...
 
+    def reclaim(self, below: int) -> None:
+        """Drop segments that end below an LSN, and of which the engine has no row any more."""
+        ...
+
     def copied(self, rows: Sequence[LogRow]) -> None:
         """Hand rows on to the loop process."""
         ...
@@ -154,8 +158,9 @@ class Following:
         engine = self._engine
         version = 0
         for poll in count():
+            is_upkeep = poll % UPKEEP_POLLS == UPKEEP_POLLS - 1
             news = engine.news()
-            if news.accounts_version != version or poll % BARRIER_POLLS == BARRIER_POLLS - 1:
+            if news.accounts_version != version or is_upkeep:
                 accounts = engine.load_accounts()
                 if accounts is not None and accounts.version != version:
                     version = accounts.version
@@ -170,6 +175,9 @@ class Following:
                     raise LogFailed(f"the engine has no row {taken.last_lsn}, the fence of this broker")
                 self.taken = taken
                 return True
+            if is_upkeep and self._tail is not None:
+                # Without the last row: the next start compares it.
+                self._events.reclaim(self._tail.lsn)
             if poll % ANNOUNCE_POLLS == 0 and self._tail is not None:
                 self._events.follows(self._tail.lsn)
             if not self._pause(POLL_SECONDS):

@@ -147,6 +147,12 @@ class SegmentClosed(Head, frozen=True, tag=25):
     """Every segment with a row up to this LSN is sealed."""
 
 
+class SegmentsDropped(Head, frozen=True, tag=36):
+    """A standby has dropped segments, because the engine has no row of them any more."""
+
+    numbers: list[int]
+
+
 class NamesWanted(Head, frozen=True, tag=31):
     """A segment is to be sealed. Answered ``SegmentNames``."""
 
@@ -327,6 +333,7 @@ AnyHead: TypeAlias = (
     | StateChanged
     | EngineChanged
     | SegmentClosed
+    | SegmentsDropped
     | NamesWanted
     | CheckpointWanted
     | CheckpointDone

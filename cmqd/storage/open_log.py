@@ -13,13 +13,15 @@ Orders that matter, because a crash may come between any two steps:
   index, and its next lead would trim living rows, by the manifest.
 - With an engine, its rows are trimmed between the manifest *dropping* and the unlink. After a crash before the trim
   the next lead of this broker trims them, by the manifest.
+- A standby lists a checkpoint of the engine before it drops segments whose rows the engine has trimmed: the next start
+  could not begin with an older one.
 - Durable deletes before a drop: otherwise the crash takes the deletes back, and live messages have lost their bodies.
 """
 
 import asyncio
 import contextlib
 import sqlite3
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from time import monotonic, time
 from typing import Any
@@ -44,7 +46,7 @@ from cmqd.storage.segment import WritableSegment, create_segment, open_connectio
 from cmqd.storage.settings import StorageSettings
 from cmqd.storage.wal_filling import Filling
 from cmqd.storage.writer import Writer, is_disk_full
-from cmqd_segment.manifest import SegmentEntry, SegmentState, merge_ranges, sync_folder
+from cmqd_segment.manifest import CheckpointEntry, SegmentEntry, SegmentState, merge_ranges, sync_folder
 
 PREPARE_RETRY_SECONDS = 1.0
 CLOSE_SEAL_SECONDS = 1.0
@@ -170,7 +172,7 @@ class OpenLog:
         if self.replication is None:
             self.writer.start()
         else:
-            self.replication.start(self.writer, tail, self.begin_segment)
+            self.replication.start(self.writer, tail, self)
 
     def _page_bytes_at_start(self) -> int:
         """Return the page size of the first new segments, by the newest segment of the folder."""
@@ -213,12 +215,6 @@ class OpenLog:
 
     def opened(self, recovered: Recovered) -> ipc.Opened:
         """Describe the log to the loop process."""
-        # Segments that a crash left unsealed are included: on a full disk they can only be dropped.
-        reports = [
-            segment.report()
-            for segment in self.catalog.segments()
-            if isinstance(segment, SealedFile) or segment.state is SegmentState.RETIRED
-        ]
         report = RecoveryReport(
             created=recovered.created,
             clean=recovered.manifest.clean,
@@ -228,7 +224,18 @@ class OpenLog:
             findings=tuple(recovered.findings),
             log_id=self.catalog.log_id,
         )
-        return ipc.Opened(report, self.catalog.droppable_lsn, reports)
+        return ipc.Opened(report, self.catalog.droppable_lsn, self.closed_segments())
+
+    def closed_segments(self) -> list[SegmentReport]:
+        """Describe the segments that are written no more.
+
+        Those that a crash left unsealed are included: on a full disk they can only be dropped.
+        """
+        return [
+            segment.report()
+            for segment in self.catalog.segments()
+            if isinstance(segment, SealedFile) or segment.state is SegmentState.RETIRED
+        ]
 
     def begin_upkeep(self) -> None:
         """Begin seals and the regular measurement of the disk: after recovery, which needs the disk more."""
@@ -324,20 +331,60 @@ class OpenLog:
 
     def drop(self, request: ipc.DropSegments) -> None:
         """Reclaim segments once row ``min_lsn`` is durable."""
-        task = self._start(self._drop(request.request_id, request.numbers, request.min_lsn))
+        self._start_drop(self._drop(request.request_id, request.numbers, request.min_lsn))
+
+    async def drop_reclaimed(self, numbers: Sequence[int], checkpoint: CheckpointEntry | None) -> None:
+        """Drop segments of a standby of which the engine has no row any more.
+
+        Args:
+            numbers: of the segments.
+            checkpoint: a checkpoint of the engine in the folder, which covers the segments; None if all checkpoints of
+                the folder do. It replaces the others: the next start could not begin with one that does not.
+        """
+        # A task, because a caller that is cancelled in a write of the manifest would let the next write overtake it.
+        await asyncio.shield(self._start_drop(self._drop_reclaimed(numbers, checkpoint)))
+
+    async def _drop_reclaimed(self, numbers: Sequence[int], checkpoint: CheckpointEntry | None) -> None:
+        catalog = self.catalog
+        if checkpoint is not None:
+            superseded = [older for older in catalog.checkpoints if older != checkpoint]
+            catalog.checkpoints = [checkpoint]
+            await catalog.save()
+            for old in superseded:
+                await asyncio.to_thread((catalog.folder.path / old.file).unlink, missing_ok=True)
+        dropped = await self._reclaim(numbers, None)
+        if dropped:
+            self._control.send(ipc.SegmentsDropped(dropped))
+            self.space.measure()
+
+    def _start_drop(self, drop: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        task = self._start(drop)
         self._drops.add(task)
         task.add_done_callback(self._drops.discard)
+        return task
 
     async def _drop(self, request_id: int, numbers: list[int], min_lsn: int) -> None:
-        """Reclaim whole segments: manifest "dropping", unlink, manifest forgets."""
+        """Reclaim whole segments once their deletes are durable, in the engine too."""
         # Durable deletes first: see the module.
         await self.durable.reached(min_lsn)
         if self.replication is not None:
             await self.replication.prove()
+        dropped = await self._reclaim(numbers, None if self.replication is None else self.replication.trim)
+        if dropped is not None:
+            self._control.send(ipc.Answered(request_id, dropped))
+            self.space.measure()
+
+    async def _reclaim(
+        self, numbers: Sequence[int], trim: Callable[[Sequence[tuple[int, int]]], Coroutine[Any, Any, None]] | None
+    ) -> list[int] | None:
+        """Reclaim whole segments: manifest "dropping", trim, unlink, manifest forgets.
+
+        Returns the numbers of the segments; None if the log was closed meanwhile.
+        """
         entries: dict[int, SegmentEntry] = {}
         unsealed: dict[int, WritableSegment] = {}
         if self._is_stopping:
-            return
+            return None
         for number in numbers:
             self._take_out(number, entries, unsealed)
         if entries:
@@ -345,8 +392,8 @@ class OpenLog:
             catalog.dropping |= entries
             await catalog.save()
             ranges = [(entry.first_lsn, entry.last_lsn) for entry in entries.values()]
-            if self.replication is not None:
-                await self.replication.trim(ranges)
+            if trim is not None:
+                await trim(ranges)
             for number in entries:
                 # Connections first: a page that is being read ends before its file goes.
                 await self.pager.forget(number)
@@ -355,15 +402,14 @@ class OpenLog:
                 async with self._removing:
                     if self._is_stopping:
                         # The close does not wait for all these files. The next start removes them, by the manifest.
-                        return
+                        return None
                     await asyncio.to_thread(_remove_segment, catalog.segment_path(number), self._is_hurried)
             await asyncio.to_thread(sync_folder, catalog.folder.segments)
             for number in entries:
                 del catalog.dropping[number]
             catalog.dropped = merge_ranges((*catalog.dropped, *ranges))
             await catalog.save()
-        self._control.send(ipc.Answered(request_id, list(entries)))
-        self.space.measure()
+        return list(entries)
 
     def _is_hurried(self) -> bool:
         """Return whether dropped segments give their blocks back at once: room is short, or the broker stops."""

@@ -356,6 +356,9 @@ class StorageProcessLog:
             case ipc.SegmentClosed(segment, sealed_upto):
                 self._segments[segment.number] = segment
                 self._names.forget_deleted(sealed_upto)
+            case ipc.SegmentsDropped(numbers):
+                for number in numbers:
+                    self._segments.pop(number, None)
             case ipc.NamesWanted(number, ids):
                 assert self._control is not None
                 self._control.send(ipc.SegmentNames(number, self._names.of(ids)))

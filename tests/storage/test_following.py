@@ -8,7 +8,7 @@ import pytest
 
 from cmqd.engine.interface import EngineRow, StoredAccounts, checksum_of
 from cmqd.engine.memory import Fault
-from cmqd.storage.following import BARRIER_POLLS, Following, Tail, rows_behind
+from cmqd.storage.following import UPKEEP_POLLS, Following, Tail, rows_behind
 from cmqd.storage.segment import LogRow
 from support.replicas import Replicas
 
@@ -43,6 +43,8 @@ class Standby:
 
     def copied(self, rows: Sequence[LogRow]) -> None: ...
 
+    def reclaim(self, below: int) -> None: ...
+
     def follows(self, last_lsn: int) -> None: ...
 
 
@@ -71,10 +73,10 @@ def test_a_poll_without_news_asks_for_news_and_for_the_lock_alone(replicas: Repl
         return Fault.NONE
 
     replicas.database.on_step = note
-    standby.poll(BARRIER_POLLS)
+    standby.poll(UPKEEP_POLLS)
 
     # The accounts are read at the begin, and once behind a barrier although there is no news of them.
-    assert steps == {"news": BARRIER_POLLS, "try_lock": BARRIER_POLLS, "accounts": 2, "barrier": 2}
+    assert steps == {"news": UPKEEP_POLLS, "try_lock": UPKEEP_POLLS, "accounts": 2, "barrier": 2}
 
     leader.append([row(3)])
     leader.store_accounts(b"more", expected_version=1)

@@ -1,6 +1,7 @@
 """A log in an engine: rows go to the engine first, the folder is a cache, and a standby takes over."""
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from cmqd.engine.errors import AccountsConflict, EngineUnavailable
 from cmqd.engine.fencing import FencedEngine
 from cmqd.log.errors import LogFailed
+from cmqd.storage import following
 from cmqd.storage.errors import LeadLost, WrongFolder
 from cmqd_segment.manifest import CACHE_FORMAT, CacheOf, SegmentState, read_manifest
 from support.eventually import eventually
@@ -227,6 +229,44 @@ async def test_a_cache_whose_last_row_was_trimmed_goes_on(replicas: Replicas) ->
     assert "set_aside" not in [finding.kind for finding in again.rig.report.findings]
     messages, _missing = await again.rig.page(1, [0, 4])
     assert [message.position for message in messages][-1] == 3
+
+
+async def test_a_standby_drops_the_segments_whose_rows_a_leader_has_reclaimed(
+    replicas: Replicas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "POLL_SECONDS", 0.005)
+    monkeypatch.setattr(following, "UPKEEP_POLLS", 1)
+    leader = await replicas.leader("a")
+    standby = replicas.broker("b", segment_bytes=1 << 16)
+    opening = asyncio.create_task(standby.rig.open())
+    # Segments of the standby end at other rows than those of the leader.
+    for index in range(12):
+        await leader.rig.store(1, index, 1, size=30_000)
+        await eventually(lambda count=index + 2: len(standby.rig.rows) == count)
+    await leader.log.seal_now()
+    await leader.rig.store(1, 12, 1)
+    await eventually(lambda: len(standby.log.closed_segments()) >= 3)
+    for _ in range(2):
+        await leader.rig.checkpoint()
+    (reclaimed,) = [segment for segment in leader.log.closed_segments() if segment.is_sealed]
+
+    await leader.log.drop_segments([reclaimed.number], 14)
+
+    await eventually(lambda: standby.log.closed_segments() == [])
+    files = [entry for entry in read_manifest(standby.folder).segments if entry.state is SegmentState.SEALED]
+    assert (files, len(read_manifest(standby.folder).checkpoints)) == ([], 1)
+    await leader.log.close()
+    await opening
+    assert await standby.rig.store(1, 13, 1) == 16
+    messages, _missing = await standby.rig.page(1, [0, 14])
+    assert [message.position for message in messages][-2:] == [12, 13]
+    shutil.copytree(standby.folder, standby.folder.with_name("killed"))
+    await standby.end()
+    again = await replicas.leader("killed")
+    assert again.rig.report is not None
+    assert [finding.kind for finding in again.rig.report.findings] == ["unclean_stop"]
+    messages, _missing = await again.rig.page(1, [0, 14])
+    assert [message.position for message in messages][-2:] == [12, 13]
 
 
 async def test_a_fenced_leader_drops_nothing(replicas: Replicas) -> None:
