@@ -31,7 +31,7 @@ class SupervisedBroker:
     """A broker with its data folder; signals go to both of its processes."""
 
     name: str
-    """The end of its links, and its ``application_name`` in the servers."""
+    """The end of its links, and its role in the servers."""
     broker: CrashingBroker
     lives: int = 0
     """Number of starts."""
@@ -80,8 +80,9 @@ class Pair:
         self.brokers: list[SupervisedBroker] = []
         for name in ("a", "b"):
             (folder / name).mkdir()
-            url = f"{cluster.url(name)}?application_name={name}"
-            own = ("--redundancy", "postgresql", "--engine-url", url)
+            # A role of its own tells the sessions of a broker from all others.
+            cluster.n1.ask(f"CREATE ROLE {name} SUPERUSER LOGIN")
+            own = ("--redundancy", "postgresql", "--engine-url", cluster.url(name, role=name))
             self.brokers.append(SupervisedBroker(name, CrashingBroker(folder / name, flags=(*own, *flags))))
         self.leader: SupervisedBroker | None = None
         """The broker that came to lead last; None after its end."""

@@ -20,6 +20,8 @@ class Roles:
     def __init__(self, cluster: PostgresCluster) -> None:
         self._cluster = cluster
         self.primary, self.standby, self.spare = cluster.servers.values()
+        self.promoted_at = 0.0
+        """Time of the end of the last promotion, by the monotonic clock."""
 
     def fail_over(self) -> None:
         """Promote the standby, with the spare as its named standby. The old primary, dead or alive, becomes the spare,
@@ -28,6 +30,7 @@ class Roles:
         old, new, following = self.primary, self.standby, self.spare
         new.configure(synchronous_standby_names=f"FIRST 1 ({following.name})")
         new.ask("SELECT pg_promote()")
+        self.promoted_at = time.monotonic()
         self.primary, self.standby, self.spare = new, following, old
         self._cluster.follow(following, new)
         ((file_name,),) = new.ask("SELECT pg_walfile_name(pg_current_wal_lsn())")
@@ -55,11 +58,11 @@ class Roles:
 
     def end_sessions(self, broker: str) -> None:
         """End all sessions of a broker at the primary, as the server does when the broker's machine is silent."""
-        self.primary.ask("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s", broker)
+        self.primary.ask("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = %s", broker)
 
     def cancel_statements(self) -> None:
         """Cancel the statements of all brokers at the primary."""
-        self.primary.ask("SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE application_name IN ('a', 'b')")
+        self.primary.ask("SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE usename IN ('a', 'b')")
 
     def wait_for_waiting_commit(self) -> None:
         """Wait until a commit of the primary waits for the standby; not for ever, because the load may pause."""
