@@ -94,6 +94,13 @@ class Broker:
         return self._ready
 
     @property
+    def pid(self) -> int:
+        """Process id of the server that was launched, ready or not. Raises BrokerFailed."""
+        if self._process is None:
+            raise BrokerFailed("the server is not running")
+        return self._process.pid
+
+    @property
     def pids(self) -> list[int]:
         """Return all server processes, as of the time when the server was ready."""
         return self._members
