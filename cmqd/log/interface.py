@@ -212,9 +212,12 @@ class Led(Protocol):
     engine_status: EngineStatus
     """The engine that has the log."""
 
+    clock_s: Callable[[], float]
+    """Clock of the proofs, in seconds; never goes back, and goes on while the process or its machine is suspended."""
+
     @property
     def proved_s(self) -> float:
-        """Time at which the newest proof that this broker led was asked for, by ``time.perf_counter``."""
+        """Time at which the newest proof that this broker led was asked for, by ``clock_s``."""
         ...
 
     def prove(self) -> None:

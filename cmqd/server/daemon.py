@@ -213,7 +213,7 @@ class Daemon:
         assert isinstance(self._log, Led)
         while True:
             await asyncio.sleep(PROVE_EVERY_S)
-            if time.perf_counter() - self._log.proved_s >= PROVE_EVERY_S:
+            if self._log.clock_s() - self._log.proved_s >= PROVE_EVERY_S:
                 self._log.prove()
 
     # ------------------------------------------------------------------ start

@@ -41,7 +41,7 @@ class LeaderGate(ReplyGate):
 
         Args:
             durable_lsn: every row up to this LSN is durable.
-            clock_s: a clock that never goes back; it goes on while the process is stopped.
+            clock_s: the clock of proofs; see ``Led``.
             proved_s: returns the time of the last proof, by that clock.
             ask: asks for a proof, unless a commit is under way; ``open_to`` is called with the answer.
         """

@@ -154,9 +154,7 @@ class Server:
         self.counters = Counters()
         self.gate = ReplyGate(log.durable_lsn)
         if isinstance(log, Led) and log.epoch:
-            self.gate = LeaderGate(
-                log.durable_lsn, clock_s=time.perf_counter, proved_s=lambda: log.proved_s, ask=log.prove
-            )
+            self.gate = LeaderGate(log.durable_lsn, clock_s=log.clock_s, proved_s=lambda: log.proved_s, ask=log.prove)
         self.held_reply_memory = HeldReplyMemory(self.gate)
         self.waiting_requests: WaitingRequests = WaitingRequests()
         self.checkers = TransactionCheckers()
@@ -719,7 +717,7 @@ class Server:
         log = self.log
         if not isinstance(log, Led) or not log.epoch:
             return None
-        proof_age_ms = int((time.perf_counter() - log.proved_s) * 1000)
+        proof_age_ms = int((log.clock_s() - log.proved_s) * 1000)
         return ReplicationStatus(self.settings.shard, log.epoch, proof_age_ms, log.engine_status)
 
     def metrics(self) -> ServerMetrics:

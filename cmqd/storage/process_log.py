@@ -35,6 +35,7 @@ from cmqd.log.values import (
 )
 from cmqd.storage import errors, ipc
 from cmqd.storage.group_commit import GroupCommit
+from cmqd.storage.proof_clock import proof_clock_s
 from cmqd.storage.settings import StorageSettings
 from cmqd.storage.source_names import SourceNames
 from cmqd_segment.checkpoint import AnyPart, CheckpointEnd, CheckpointHeader
@@ -77,6 +78,7 @@ class StorageProcessLog:
         self,
         settings: StorageSettings,
         start: "Callable[[socket.socket, socket.socket, socket.socket], ChildProcess] | None" = None,
+        clock_s: Callable[[], float] = proof_clock_s,
     ) -> None:
         """Take the settings; ``open`` starts the process.
 
@@ -84,6 +86,7 @@ class StorageProcessLog:
             settings: sent to the storage process in the first frame.
             start: replaces ``start_process`` in tests, and gets the other ends of the three sockets, in their
                 order.
+            clock_s: replaces the clock of proofs in tests.
         """
         self.on_durable: Callable[[int], None] = ignore
         self.on_page: OnPage = ignore
@@ -100,7 +103,8 @@ class StorageProcessLog:
         self.droppable_lsn = 0
         self._log_id = ""
         self._names = SourceNames()
-        self._commits = GroupCommit(self._names)
+        self.clock_s = clock_s
+        self._commits = GroupCommit(self._names, clock_s)
         # The calls of each request are those of the group commit itself: no second call per row.
         self.append = self._commits.append
         self.flush = self._commits.flush
@@ -215,7 +219,7 @@ class StorageProcessLog:
 
     @property
     def proved_s(self) -> float:
-        """Time at which, or after which, this broker led the log, by ``time.perf_counter``."""
+        """Time at which, or after which, this broker led the log, by ``clock_s``."""
         return self._commits.proved_s
 
     @property

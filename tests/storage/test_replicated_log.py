@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from cmqd.engine.fencing import FencedEngine
 from cmqd.log.errors import LogFailed
 from cmqd.storage import following
 from cmqd.storage.errors import LeadLost, WrongFolder
+from cmqd.storage.proof_clock import proof_clock_s
 from cmqd_segment.manifest import CACHE_FORMAT, CacheOf, SegmentState, read_manifest
 from support.eventually import eventually
 from support.log_rig import body
@@ -114,6 +116,16 @@ async def test_a_standby_stops_without_having_led(replicas: Replicas) -> None:
     assert await standby.process.task == 0
     await leader.rig.store(1, 0, 1)
     assert not leader.rig.fatal
+
+
+async def test_a_proof_is_dated_at_its_hand_over_by_the_clock_of_the_boot(replicas: Replicas) -> None:
+    leader = await replicas.leader("a")
+    before_s = time.clock_gettime(time.CLOCK_BOOTTIME)
+
+    await leader.rig.store(1, 0, 1)
+
+    assert leader.log.clock_s is proof_clock_s
+    assert before_s <= leader.log.proved_s <= time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 async def test_a_leader_that_was_fenced_ends_and_answers_nothing(replicas: Replicas) -> None:
