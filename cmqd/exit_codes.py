@@ -22,4 +22,5 @@ class ExitCode(enum.IntEnum):
     CANNOT_OPEN = 4, "the data folder is in use, damaged, or of a newer version"
     CANNOT_LISTEN = 5, "the address is taken, or the TLS files are unusable"
     FENCED = 7, "another broker leads the log: a supervisor starts this one again, as its standby"
+    NOT_SAFE = 8, "cmqd ha: a setting or a state is not safe, or a handover was refused"
     DRAIN_INCOMPLETE = 6, "draining was not over in time (nothing acknowledged is lost)"

@@ -118,8 +118,10 @@ class Session(Protocol):
         """Release the advisory lock."""
         ...
 
-    def announce(self, lsn: int, address: str) -> None:
-        """Attach the last row and the address of a broker to this session, for ``brokers``; writes nothing."""
+    def announce(self, lsn: int, process: str, address: str) -> None:
+        """Attach the last row, the process and the address of a broker to this session, for ``brokers``; writes
+        nothing. A long address may be cut off.
+        """
         ...
 
     def brokers(self) -> list[BrokerSeen]:

@@ -82,9 +82,9 @@ class _Line:
         """No append has looked on this session yet: its server may have fewer rows than the last, or more."""
         self.believed_lsn = 0
         """Rows up to this LSN that the session shows are on the standby as well."""
-        self.announcement: tuple[int, str] | None = None
-        """Last row and address of this broker."""
-        self._announced: tuple[int, str] | None = None
+        self.announcement: tuple[int, str, str] | None = None
+        """Last row, process and address of this broker."""
+        self._announced: tuple[int, str, str] | None = None
         """The announcement that the session has."""
 
     def run(self, attempt: Callable[[Session], T]) -> T:
@@ -216,8 +216,8 @@ class FencedEngine:
 
     # The thread of appends
 
-    def announce(self, lsn: int, address: str) -> None:  # noqa: D102  see Engine
-        self._rows_line.announcement = (lsn, address)
+    def announce(self, lsn: int, process: str, address: str) -> None:  # noqa: D102  see Engine
+        self._rows_line.announcement = (lsn, process, address)
 
     def try_lead(self) -> bool:  # noqa: D102  see Engine
         try:

@@ -165,8 +165,8 @@ class Engine(Protocol):
         """Say what a call under way waits for, for status and logs; empty while no call waits. For any thread."""
         ...
 
-    def announce(self, lsn: int, address: str) -> None:
-        """List this broker, with its last row and its address, in ``view`` until ``close``.
+    def announce(self, lsn: int, process: str, address: str) -> None:
+        """List this broker, with its last row, its process and its address, in ``view`` until ``close``.
 
         Does not wait: the next call of the thread of ``append`` brings the announcement to the engine, and so does each
         new connection.

@@ -301,8 +301,8 @@ class MemorySession:
         self.is_late = False
         """A request is on its way although the client has given up."""
         self.in_step = False
-        self.announced: tuple[int, str] | None = None
-        """Last row and address of the broker."""
+        self.announced: tuple[int, str, str] | None = None
+        """Last row, process and address of the broker."""
         self._database = database
         self._keep_waiting = keep_waiting
         self._transaction: _Transaction | None = None
@@ -345,16 +345,17 @@ class MemorySession:
     def unlock(self) -> None:  # noqa: D102  see Session
         self._step("unlock", lambda: self._release("lock_owner"))
 
-    def announce(self, lsn: int, address: str) -> None:  # noqa: D102  see Session
-        self._step("announce", lambda: setattr(self, "announced", (lsn, address)))
+    def announce(self, lsn: int, process: str, address: str) -> None:  # noqa: D102  see Session
+        self._step("announce", lambda: setattr(self, "announced", (lsn, process, address)))
 
     def brokers(self) -> list[BrokerSeen]:  # noqa: D102  see Session
         def execute() -> list[BrokerSeen]:
             server = self.memory_server
             return [
-                BrokerSeen(session.announced[1], session.announced[0], session is server.lock_owner)
+                BrokerSeen(address, process, lsn, session is server.lock_owner)
                 for session in self._database.sessions
                 if session.memory_server is server and session.announced is not None
+                for lsn, process, address in [session.announced]
             ]
 
         return self._step("brokers", execute)

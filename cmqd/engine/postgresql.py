@@ -125,7 +125,8 @@ FROM unnest($3::bigint[], $4::bigint[], $5::int[], $6::bytea[], $7::bytea[], $8:
 _INSERT_ROWS: Final = _INSERT.encode()
 _APPEND: Final = f"{_INSERT} WHERE {_IS_SAFE}".encode()
 _BROKERS: Final = b"""
-SELECT split_part(application_name, ' ', 4), split_part(application_name, ' ', 3)::bigint, pid IN (
+SELECT split_part(application_name, ' ', 5), split_part(application_name, ' ', 4),
+       split_part(application_name, ' ', 3)::bigint, pid IN (
     SELECT pid FROM pg_locks
     WHERE locktype = 'advisory' AND classid = $2::bigint::oid AND objid = $1::bigint::oid AND objsubid = 2 AND granted
       AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
@@ -190,6 +191,11 @@ class PostgresSession:
         """See ``Session``."""
         return self._timeline
 
+    @property
+    def is_primary(self) -> bool:
+        """False of a standby, which only ``PostgresDatabase.servers`` returns."""
+        return self._timeline > 0
+
     # ------------------------------------------------------------------ steps with a commit of their own
 
     def barrier(self) -> Commit:
@@ -216,16 +222,22 @@ class PostgresSession:
 
     # ------------------------------------------------------------------ status
 
-    def announce(self, lsn: int, address: str) -> None:
+    def announce(self, lsn: int, process: str, address: str) -> None:
         """See ``Session``. The name of the session is the place: it writes nothing, and ends with the session."""
-        name = b"cmqd %s %d %s" % (self._shard, lsn, address.encode())
+        # The server keeps 63 bytes: the address is last.
+        name = b"cmqd %s %d %s %s" % (self._shard, lsn, process.encode(), address.encode())
         self._ask(b"SELECT set_config('application_name', $1, false)", name)
 
     def brokers(self) -> list[BrokerSeen]:
         """See ``Session``."""
         result = self._ask(_BROKERS, self._shard, b"%d" % _LOCK_CLASS)
         return [
-            BrokerSeen(_value(result, row, 0).decode(), _int(result, row, 1), _value(result, row, 2) == b"\1")
+            BrokerSeen(
+                _value(result, row, 0).decode(),
+                _value(result, row, 1).decode(),
+                _int(result, row, 2),
+                _value(result, row, 3) == b"\1",
+            )
             for row in range(result.ntuples)
         ]
 
@@ -374,7 +386,18 @@ class PostgresSession:
         return find_unsafe(
             {_value(settings, row, 0).decode(): _value(settings, row, 1).decode() for row in range(settings.ntuples)},
             [_value(slots, row, 0).decode() for row in range(slots.ntuples)],
+            is_primary=self.is_primary,
         )
+
+    def has_fence(self) -> bool:
+        """Return whether the tables are there with the primary key that fences leaders, or not there yet."""
+        if not self._tables_are_there():
+            return True
+        query = b"""
+            SELECT count(*) FROM pg_constraint
+            WHERE conrelid = 'cmqd_rows'::regclass AND pg_get_constraintdef(oid) = 'PRIMARY KEY (shard, lsn)'
+        """
+        return _int(self._ask(query), 0, 0) == 1
 
     # ------------------------------------------------------------------ the end
 
@@ -435,10 +458,25 @@ class PostgresDatabase:
         self._servers = list(_servers_of(url))
         self._shard = shard
 
+    @property
+    def names(self) -> list[str]:
+        """The servers of the URL."""
+        return [f"{parameters['host']}:{parameters['port']}" for parameters in self._servers]
+
     def primaries(self, keep_waiting: KeepWaiting) -> list[Session]:
         """See ``Database``."""
+        return [*self._reached(keep_waiting, with_standbys=False)]
+
+    def servers(self, keep_waiting: KeepWaiting) -> list[PostgresSession]:
+        """Return a session with each server that answers within ``CONNECT_SECONDS``, standbys too."""
+        return self._reached(keep_waiting, with_standbys=True)
+
+    def _reached(self, keep_waiting: KeepWaiting, *, with_standbys: bool) -> list[PostgresSession]:
         deadline = time.monotonic() + CONNECT_SECONDS
-        attempts = [_Attempt(parameters, self._shard, keep_waiting, deadline) for parameters in self._servers]
+        attempts = [
+            _Attempt(parameters, self._shard, keep_waiting, deadline, with_standbys=with_standbys)
+            for parameters in self._servers
+        ]
         # A thread for each server: looking up a name has no limit of time.
         for attempt in attempts:
             attempt.start()
@@ -449,7 +487,16 @@ class PostgresDatabase:
 class _Attempt:
     """An attempt to reach a server, in a thread of its own."""
 
-    def __init__(self, parameters: Mapping[str, str], shard: int, keep_waiting: KeepWaiting, deadline: float) -> None:
+    def __init__(
+        self,
+        parameters: Mapping[str, str],
+        shard: int,
+        keep_waiting: KeepWaiting,
+        deadline: float,
+        *,
+        with_standbys: bool,
+    ) -> None:
+        self._with_standbys = with_standbys
         self._parameters = parameters
         self._shard = shard
         self._keep_waiting = keep_waiting
@@ -487,10 +534,10 @@ class _Attempt:
         names = [_array(texts) for texts in (_SESSION_SETTINGS.keys(), _SESSION_SETTINGS.values())]
         answer = connection.ask(_ADOPT, names)
         file_name = answer.get_value(0, 0)
-        if file_name is None:
+        if file_name is None and not self._with_standbys:
             connection.close()
             return None
-        timeline = int(file_name[:8], 16)
+        timeline = 0 if file_name is None else int(file_name[:8], 16)
         connection.keep_waiting = lambda: self._keep_waiting(timeline)
         server = f"{self._parameters['host']}:{self._parameters['port']}"
         has_tables = _value(answer, 0, 2) == b"\1"

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from cmqd.exit_codes import ExitCode
 from cmqd.settings import Settings
 
 AddSettings: TypeAlias = Callable[..., None]
@@ -34,6 +35,37 @@ def add_commands(commands: Any, add_settings: AddSettings) -> None:
     for command in (importing,):
         add_settings(command, "engine_url", "shard")
         command.set_defaults(redundancy="postgresql")
+    _add_watching(group, add_settings)
+
+
+def _add_watching(group: Any, add_settings: AddSettings) -> None:
+    """Add the commands that ask the servers of an engine."""
+    check = group.add_parser(
+        "check",
+        help="refuse settings of PostgreSQL that can lose answered requests, and say why",
+        description="Examine every server of the engine: each unsafe setting, the reason and the cure; the log and its"
+        " leader. Changes nothing. Exit code 8: a setting is not safe, or commits would wait.",
+    )
+    status = group.add_parser(
+        "status",
+        help="show who leads, how far the log is, and who follows",
+        description="Show the leader, the newest row, the checkpoint, the standbys and the copies of PostgreSQL, as the"
+        " newest primary tells it. Exit code 8: commits wait, or no broker leads or follows.",
+    )
+    handover = group.add_parser(
+        "handover",
+        help="let the leader of this machine end in order, and its standby lead",
+        description="Stop the broker of the data folder, which must lead, once a standby has its rows; wait until the"
+        " standby leads. A supervisor may start the stopped broker again, as the standby. Exit code 8: nothing was"
+        " stopped, or no other broker leads in time.",
+    )
+    for command in (check, status, handover):
+        add_settings(command, *(("engine_url", "shard", "data") if command is handover else ("engine_url", "shard")))
+        command.add_argument("--json", action="store_true", help="print one JSON document")
+        command.set_defaults(redundancy="postgresql")
+    handover.add_argument(
+        "--within", type=float, default=30.0, metavar="SECONDS", help="time in which another broker must lead (30)"
+    )
 
 
 def run(chosen: argparse.Namespace, settings: Settings) -> int:
@@ -43,5 +75,37 @@ def run(chosen: argparse.Namespace, settings: Settings) -> int:
             from cmqd.ha import moves
 
             return moves.run_import(settings)
+        case "check" | "status" | "handover":
+            return _watch_over(chosen, settings)
         case other:
             raise ValueError(other)
+
+
+def _watch_over(chosen: argparse.Namespace, settings: Settings) -> int:
+    """Run a command that asks the servers of the engine."""
+    from cmqd.ha.output import Output
+
+    output = Output(print, as_json=chosen.json)
+    try:
+        from cmqd.engine.postgresql import PostgresDatabase
+    except ImportError as missing:
+        output.refuse(f"PostgreSQL needs: pip install 'cmqd[ha]' ({missing})")
+        return ExitCode.USAGE
+    try:
+        database = PostgresDatabase(settings.engine_url, settings.shard)
+    except ValueError as error:
+        output.refuse(f"engine_url cannot be used: {error}")
+        return ExitCode.USAGE
+    match chosen.ha_command:
+        case "check":
+            from cmqd.ha.check import check
+
+            return check(database, settings.shard, output)
+        case "status":
+            from cmqd.ha.status import status
+
+            return status(database, settings.shard, output)
+        case _:
+            from cmqd.ha.handover import Handover
+
+            return Handover(database, settings.data).run(chosen.within, output)

@@ -84,6 +84,8 @@ class BrokerSeen(msgspec.Struct, frozen=True, array_like=True):
     """A broker as its engine lists it."""
 
     address: str
+    process: str
+    """The process of the broker and the boot of its machine, as ``data_folder.process_name`` has them."""
     lsn: int
     """The last row that the broker had at its last report, up to a second ago; of a leader: the fence of its lead."""
     leads: bool

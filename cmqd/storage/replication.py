@@ -67,6 +67,7 @@ class Replication:
         checkpoint_lsn: int,
         on_accounts: Callable[[StoredAccounts], None],
         watch: EngineWatch,
+        process: str,
     ) -> None:
         """Take the parts.
 
@@ -77,6 +78,7 @@ class Replication:
             checkpoint_lsn: LSN of the checkpoint that the recovery stream began with; later rows are passed on.
             on_accounts: called with the accounts that a leader has stored, while this broker is a standby.
             watch: of the engine.
+            process: of the broker, for the list of brokers in the engine.
         """
         self.engine = engine
         self.taken: Taken | None = None
@@ -86,6 +88,7 @@ class Replication:
         self._checkpoint_lsn = checkpoint_lsn
         self._on_accounts = on_accounts
         self._watch = watch
+        self._process = process
         self._address = ""
         """Address of this broker, once it listens."""
         self._loop = asyncio.get_running_loop()
@@ -168,8 +171,12 @@ class Replication:
     def announce(self, address: str) -> None:
         """List this broker in the engine by its address, with its last row."""
         self._address = address
-        if self.taken is not None:
-            self.engine.announce(self.taken.last_lsn, address)
+        self._announce_lead()
+
+    def _announce_lead(self) -> None:
+        """Announce a leader that listens. The two come in either order."""
+        if self.taken is not None and self._address:
+            self.engine.announce(self.taken.last_lsn, self._process, self._address)
 
     async def view(self) -> EngineView:
         """Return the engine's view of the log; for a leader."""
@@ -195,7 +202,7 @@ class Replication:
     def follows(self, last_lsn: int) -> None:
         """See ``Events``."""
         if self._address:
-            self.engine.announce(last_lsn, self._address)
+            self.engine.announce(last_lsn, self._process, self._address)
 
     def accounts_stored(self, accounts: StoredAccounts) -> None:
         """See ``Events``."""
@@ -254,6 +261,7 @@ class Replication:
 
     async def _lead(self, taken: Taken) -> None:
         self.taken = taken
+        self._announce_lead()
         await self._copied.put(None)
 
     def _in_loop(self, step: Coroutine[Any, Any, T]) -> T:

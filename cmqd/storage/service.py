@@ -37,7 +37,7 @@ from cmqd.log.values import Durability
 from cmqd.storage import ipc
 from cmqd.storage.cache import inspect_cache, take_checkpoint
 from cmqd.storage.commit_socket import CommitSocket
-from cmqd.storage.data_folder import DataFolder, Disk, boot_id
+from cmqd.storage.data_folder import DataFolder, Disk, boot_id, process_name
 from cmqd.storage.engine_watch import EngineWatch
 from cmqd.storage.engines import open_engine
 from cmqd.storage.errors import LeadLost
@@ -260,6 +260,7 @@ class StorageService:
                 recovered.checkpoint_lsn,
                 on_accounts=lambda accounts: self._send_accounts(0, accounts),
                 watch=self._watch,
+                process=process_name(self._broker_pid, boot),
             )
         log = self.log = OpenLog(
             catalog, settings, disk, self._control, self._pages, self._commits, self._start, self._on_lost, replication

@@ -297,24 +297,27 @@ def changes_of(engine: FencedEngine) -> dict[str, Callable[[], object]]:
 
 def test_brokers_and_copies_are_listed(open_engine: OpenEngine):
     leader, standby, silent = led(open_engine, 2), open_engine(), open_engine()
-    leader.announce(1, "first:5680")
+    leader.announce(1, "11@boot", "first:5680")
     assert leader.try_lead()
     leader.prove()
     for engine in (standby, silent):
         assert not engine.try_lead()
-    standby.announce(2, "second:5680")
+    standby.announce(2, "12@boot", "second:5680")
     assert not standby.try_lead()
 
     view = leader.view()
 
     assert (view.newest_lsn, view.epoch) == (3, 1)
-    assert view.brokers == [BrokerSeen("first:5680", 1, True), BrokerSeen("second:5680", 2, False)]
+    assert view.brokers == [
+        BrokerSeen("first:5680", "11@boot", 1, True),
+        BrokerSeen("second:5680", "12@boot", 2, False),
+    ]
     assert [view.rows_behind(broker) for broker in view.standbys] == [1]
     second = view.second_copy
     assert second is not None
     assert second.bytes_behind is not None
     assert second.bytes_behind >= 0
-    standby.announce(3, "second:5680")
+    standby.announce(3, "12@boot", "second:5680")
     assert not standby.try_lead()
     view = leader.view()
     assert [view.rows_behind(broker) for broker in view.standbys] == [0]
@@ -322,7 +325,7 @@ def test_brokers_and_copies_are_listed(open_engine: OpenEngine):
 
 def test_a_broker_that_has_ended_is_not_listed(open_engine: OpenEngine):
     leader, standby = led(open_engine, 1), open_engine()
-    standby.announce(2, "second:5680")
+    standby.announce(2, "12@boot", "second:5680")
     standby.try_lead()
     assert leader.view().brokers
 

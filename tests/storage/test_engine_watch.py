@@ -74,7 +74,7 @@ def test_a_view_names_the_best_standby_and_the_second_copy() -> None:
     view = EngineView(
         10,
         4,
-        [BrokerSeen("a", 4, True), BrokerSeen("b", 2, False), BrokerSeen("c", 9, False)],
+        [BrokerSeen("a", "1@b", 4, True), BrokerSeen("b", "2@b", 2, False), BrokerSeen("c", "3@b", 9, False)],
         [CopyLag("n3", False, 0, 0), CopyLag("n2", True, 5, 1)],
     )
 
