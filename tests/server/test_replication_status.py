@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 from server.test_standby import DaemonOverEngine
+from structlog.testing import capture_logs
 
 import cmqd_client
 from cmqd.engine.memory import Fault
-from cmqd.log.values import EngineStatus
+from cmqd.log.values import EngineStatus, Redundancy
 from cmqd.server.engine_lines import EngineLines
+from cmqd.settings import Settings
 from support.eventually import eventually
 from support.replicas import Replicas
 
@@ -54,7 +56,7 @@ async def test_an_engine_that_is_waited_for_at_the_start_is_told(
 ) -> None:
     monkeypatch.setattr("cmqd.server.engine_lines.TOLD_AFTER_MS", 10)
     broker = DaemonOverEngine(replicas, tmp_path / "a")
-    broker.replica.log.on_engine = EngineLines().report
+    broker.replica.log.on_engine = EngineLines("postgresql://in-memory").report
     replicas.database.on_step = lambda _server, step: Fault.LOSE_REQUEST if step == "primaries" else Fault.NONE
     broker.begin()
     await eventually(lambda: "a primary" in broker.replica.log.engine_status.waiting_for)
@@ -69,14 +71,17 @@ async def test_an_engine_that_is_waited_for_at_the_start_is_told(
     assert "engine_goes_on" in caplog.text
 
 
-def test_a_wait_is_told_once_and_so_is_its_end(caplog: pytest.LogCaptureFixture) -> None:
-    lines = EngineLines()
-    for waiting_ms in (500, 1000, 1250):
-        lines.report(EngineStatus("a standby", waiting_ms, waiting_ms))
-    lines.report(EngineStatus("", 0, 1500))
-    lines.report(EngineStatus("a standby", 500, 2000))
-    lines.report(EngineStatus("", 0, 2000))
+def test_a_wait_is_told_every_ten_seconds_and_its_end_once() -> None:
+    settings = Settings(engine_url="postgresql://cmqd:secret@db/cmqd", redundancy=Redundancy.POSTGRESQL)
+    lines = EngineLines(str(settings.as_table()["engine_url"]))
+    with capture_logs() as told:
+        for waiting_ms in (500, 1000, 1250, 10_900, 11_000, 11_250):
+            lines.report(EngineStatus("a standby", waiting_ms, waiting_ms))
+        lines.report(EngineStatus("", 0, 11_500))
+        lines.report(EngineStatus("a standby", 500, 12_000))
+        lines.report(EngineStatus("", 0, 12_000))
 
-    told = caplog.text
-    assert told.count("engine_waits") == 1
-    assert told.count("engine_goes_on") == 1
+    waits = [line["for_ms"] for line in told if line["event"] == "engine_waits"]
+    ends = [line["after_ms"] for line in told if line["event"] == "engine_goes_on"]
+    assert (waits, ends) == ([1000, 11_000], [11_250])
+    assert {line["engine"] for line in told} == {"postgresql://cmqd:...@db/cmqd"}

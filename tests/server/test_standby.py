@@ -11,7 +11,9 @@ from cmqd.exit_codes import ExitCode
 from cmqd.log.interface import Log
 from cmqd.log.values import Redundancy
 from cmqd.server.daemon import Daemon
+from cmqd.server.engine_accounts import addresses_in
 from cmqd.server.reload import Reload
+from cmqd.server.server import Server
 from cmqd.settings import Settings
 from cmqd_client.errors import OutcomeUnknown
 from support.eventually import eventually
@@ -114,6 +116,26 @@ async def test_a_standby_refuses_connections_and_names_the_leader(replicas: Repl
     writer.close()
     # As a client sees it, before its key is looked at.
     assert await standby.end() is ExitCode.OK
+    assert await leader.end() is ExitCode.OK
+
+
+async def test_the_address_of_a_leader_is_known_before_it_listens(
+    replicas: Replicas, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if it is the first: standbys never refuse a client without a word on the leader that it could have found."""
+    known: list[list[str]] = []
+    start = Server.start
+
+    async def observed(server: Server) -> tuple[str, int]:
+        known.append(addresses_in(replicas.database.newest_primary().tables.accounts))
+        return await start(server)
+
+    monkeypatch.setattr(Server, "start", observed)
+    leader = DaemonOverEngine(replicas, tmp_path / "a")
+    leader.begin()
+    await leader.led()
+
+    assert known == [[leader.url.rpartition("@")[2]]]
     assert await leader.end() is ExitCode.OK
 
 
