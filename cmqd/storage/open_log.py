@@ -103,7 +103,7 @@ class OpenLog:
             cache_bytes=settings.page_cache_bytes,
             open_segments=settings.open_segments,
         )
-        self.sealer = Sealer(catalog, self.pager, self._on_sealed, self.space.can_seal, control.send)
+        self.sealer = Sealer(catalog, self.pager, self._on_sealed, self.space.can_seal, control.send, self._is_hurried)
         self.checkpoints = Checkpoints(
             catalog,
             kept=settings.checkpoints_kept,
@@ -412,7 +412,7 @@ class OpenLog:
         return list(entries)
 
     def _is_hurried(self) -> bool:
-        """Return whether dropped segments give their blocks back at once: room is short, or the broker stops."""
+        """Return whether files give their blocks back at once: room is short, or the broker stops."""
         return self.space.is_short or self._is_stopping
 
     def _take_out(self, number: int, entries: dict[int, SegmentEntry], unsealed: dict[int, WritableSegment]) -> None:

@@ -491,7 +491,7 @@ async def test_a_kill_at_any_step_of_filling_switching_and_sealing_loses_nothing
     snapshots = Snapshots(folder, tmp_path / "copies", monkeypatch)
     for name in ("fsync", "fdatasync", "ftruncate", "replace", "unlink", "fchmod"):
         snapshots.before(os, name)
-    for name in ("write_tables", "truncate_wal", "finish_file"):
+    for name in ("copy_wal", "write_tables", "cut_wal", "truncate_wal", "finish_file"):
         snapshots.before(sealer, name)
     broker = await start(segment_bytes=SEGMENT_BYTES)
     await commits(broker, LEAST_COMMITS - 1)
