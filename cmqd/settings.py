@@ -623,8 +623,10 @@ def _parse_number(info: SettingInfo, text: str) -> int | None:
 
 
 def _without_passwords(url: str) -> str:
-    """Hide the passwords of libpq's URL or ``name=value`` pairs. A password may hold ``:`` and ``@``."""
-    url = re.sub(r"^(\w+://[^:/?@]*:)[^/]*(?=@)", rf"\g<1>{HIDDEN}", url)
+    """Hide the passwords of libpq's URL or ``name=value`` pairs. A password may hold ``:`` and ``@``, and by mistake
+    ``/`` and ``?``, with which the URL is none.
+    """
+    url = re.sub(r"^(\w+://[^:/?@]*:).*(?=@)", rf"\g<1>{HIDDEN}", url)
     return re.sub(r"(password\s*=\s*)('(?:\\.|[^'\\])*'|[^&\s]*)", rf"\g<1>{HIDDEN}", url)
 
 

@@ -561,12 +561,19 @@ def _resolved(parameters: Mapping[str, str]) -> Mapping[str, str]:
     return {**parameters, "host": ",".join([host] * len(addresses)), "hostaddr": ",".join(addresses)}
 
 
+_URL_HELP: Final = (
+    "it is no URL of libpq, postgresql://role:password@first,second:5433/database with % codes for special characters"
+    " of the password, and no name=value pairs"
+)
+
+
 def _servers_of(url: str) -> Iterable[dict[str, str]]:
     """Yield libpq's parameters for each server of a URL. Raises ValueError."""
     try:
         given = {name: str(value) for name, value in conninfo_to_dict(url).items()}
-    except ProgrammingError as error:
-        raise ValueError(str(error).strip()) from error
+    except ProgrammingError:
+        # Without libpq's text, which quotes the piece that it could not read: the piece may be part of a password.
+        raise ValueError(_URL_HELP) from None
     hosts = given.pop("host", "").split(",")
     addresses = given.pop("hostaddr", "").split(",")
     ports = given.pop("port", "").split(",")
@@ -574,8 +581,11 @@ def _servers_of(url: str) -> Iterable[dict[str, str]]:
     given.pop("target_session_attrs", None)
     given.pop("load_balance_hosts", None)
     for number, host in enumerate(hosts):
-        port = int(ports[number % len(ports)] or _DEFAULT_PORT)
-        parameters = _CONNECTION_PARAMETERS | given | {"host": host, "port": str(port)}
+        port = ports[number % len(ports)] or str(_DEFAULT_PORT)
+        if not (port.isascii() and port.isdigit()):
+            # A ``/`` or ``@`` in a password moves its rest to the place of the port.
+            raise ValueError(_URL_HELP)
+        parameters = _CONNECTION_PARAMETERS | given | {"host": host, "port": port}
         if addresses[number % len(addresses)]:
             parameters["hostaddr"] = addresses[number % len(addresses)]
         yield parameters

@@ -241,8 +241,7 @@ class Daemon:
             accounts, are_new = opened
             if are_new:
                 await self._keep_new_accounts(accounts, broker, report)
-        if settings.shard or settings.is_replicated:
-            broker.take_shard(settings.shard)
+        broker.take_shard(settings.shard)
         clock = BrokerClock(
             not_before_ms=last_time.ms,
             offset_ms=broker.facts.clock_offset_ms,

@@ -4,6 +4,8 @@ import pytest
 
 from cmqd.engine.database import ConnectionLost
 from cmqd.engine.postgresql import PostgresDatabase
+from cmqd.log.values import Redundancy
+from cmqd.settings import Settings
 from support.postgresql.leaders import row_of
 from support.postgresql.servers import PostgresCluster
 
@@ -16,6 +18,25 @@ SHARD = 1 << 21
 def test_a_url_that_is_none_of_libpq_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         PostgresDatabase(url)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://role:hush/moon@n1/cmqd",
+        "postgresql://role:hush%zzmoon@n1/cmqd",
+        "postgresql://n1/cmqd?password=hush%zzmoon",
+        "host=n1 password='hushmoon",
+    ],
+)
+def test_no_part_of_a_password_is_shown(url: str) -> None:
+    with pytest.raises(ValueError, match="no URL of libpq") as refused:
+        PostgresDatabase(url)
+
+    shown = Settings(engine_url=url, redundancy=Redundancy.POSTGRESQL).as_table()["engine_url"]
+    for text in (str(refused.value), str(refused.value.__cause__), str(shown)):
+        assert "hush" not in text
+        assert "moon" not in text
 
 
 def test_no_server_in_reach() -> None:
