@@ -32,7 +32,16 @@ def add_commands(commands: Any, add_settings: AddSettings) -> None:
         " changes nothing, and is repeated.",
     )
     importing.add_argument("data", type=Path, metavar="FOLDER", help="data folder of the stopped broker")
-    for command in (importing,):
+    exporting = group.add_parser(
+        "export",
+        help="move the log of an engine into a data folder",
+        description="Copy the log of an engine into a data folder that is its cache, or empty; compare the copy row by"
+        " row; write accounts.json; retire the log in the engine, so that no broker leads it there again; and make the"
+        " folder a log for redundancy = none. All brokers of the shard must be stopped. An interrupted export is"
+        " repeated.",
+    )
+    exporting.add_argument("data", type=Path, metavar="FOLDER", help="data folder: a cache of the log, or empty")
+    for command in (importing, exporting):
         add_settings(command, "engine_url", "shard")
         command.set_defaults(redundancy="postgresql")
     _add_watching(group, add_settings)
@@ -71,10 +80,10 @@ def _add_watching(group: Any, add_settings: AddSettings) -> None:
 def run(chosen: argparse.Namespace, settings: Settings) -> int:
     """Run the chosen command and return its exit code. Raises ModuleNotFoundError without the libraries of a server."""
     match chosen.ha_command:
-        case "import":
+        case "import" | "export":
             from cmqd.ha import moves
 
-            return moves.run_import(settings)
+            return moves.run_import(settings) if chosen.ha_command == "import" else moves.run_export(settings)
         case "check" | "status" | "handover":
             return _watch_over(chosen, settings)
         case other:

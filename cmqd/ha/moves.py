@@ -3,13 +3,17 @@
 import sys
 from collections.abc import Callable
 
+from msgspec import structs
+
 from cmqd.engine.interface import Engine
 from cmqd.exit_codes import ExitCode
+from cmqd.ha.exporting import export_folder
 from cmqd.ha.importing import import_folder
 from cmqd.log.errors import LogError
 from cmqd.server.accounts_file import AccountsFileError
 from cmqd.settings import Settings
 from cmqd.storage.engines import open_engine
+from cmqd.storage.process_log import StorageProcessLog
 from cmqd.storage.settings import StorageSettings
 from cmqd_segment.checkpoint_file import CheckpointError
 from cmqd_segment.manifest import ManifestError
@@ -19,6 +23,17 @@ from cmqd_segment.newer import NewerFormatError
 def run_import(settings: Settings) -> int:
     """Import the folder of the settings; return the exit code."""
     return _run(settings, lambda engine: import_folder(settings.data, engine, settings.shard, _say))
+
+
+def run_export(settings: Settings) -> int:
+    """Export the log of the engine into the folder of the settings; return the exit code."""
+    storage = structs.replace(StorageSettings.of(settings), lock_wait_ms=0)
+
+    def export(engine: Engine) -> None:
+        settings.data.mkdir(parents=True, exist_ok=True)
+        export_folder(settings.data, engine, settings.shard, lambda: StorageProcessLog(storage), _say)
+
+    return _run(settings, export)
 
 
 def _run(settings: Settings, move: Callable[[Engine], None]) -> int:

@@ -15,11 +15,12 @@ from pathlib import Path
 
 from msgspec import structs
 
+from cmqd.engine.errors import LogRetired
 from cmqd.engine.interface import Engine, EngineRow, checksum_of
 from cmqd.log.values import Durability
 from cmqd.storage.checkpoint_writer import TEMPORARY, publish
 from cmqd.storage.data_folder import DataFolder
-from cmqd.storage.errors import DamagedError
+from cmqd.storage.errors import DamagedError, WrongFolder
 from cmqd.storage.following import Tail, rows_behind
 from cmqd.storage.inspection import Recovered, inspect
 from cmqd_segment.manifest import MANIFEST_NAME, CacheOf, CheckpointEntry, ManifestError, read_manifest, start_of
@@ -30,12 +31,15 @@ def inspect_cache(folder: DataFolder, engine: Engine, shard: int, boot_id: str) 
     """Inspect a folder of a broker with redundancy; return the result and the last row. Blocks.
 
     Raises:
-        WrongFolder: the folder is not a cache of the engine's log, and has rows.
+        WrongFolder: the folder is not a cache of the engine's log, and has rows; or the log was exported.
         DamagedError: the manifest cannot be read, so nothing proves that the folder is a cache.
         FolderFormatError: see ``inspect``.
         EngineUnavailable: the engine does not answer.
     """
-    log = CacheOf(engine.log_id() or "", shard)
+    try:
+        log = CacheOf(engine.log_id() or "", shard)
+    except LogRetired as retired:
+        raise WrongFolder(f"{retired}; start the broker of that folder, with redundancy = none") from None
 
     def look() -> Recovered:
         return inspect(folder, accept_loss=False, durability=Durability.OS, boot_id=boot_id, engine=log)

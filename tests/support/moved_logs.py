@@ -77,8 +77,17 @@ async def write_folder(folder: Path, *, ends: bool = True, reclaims: bool = True
 def copied(folder: Path, target: Path) -> Path:
     """Copy a folder for a test that changes it."""
     shutil.rmtree(target, ignore_errors=True)
+    target.parent.mkdir(exist_ok=True)
     shutil.copytree(folder, target)
     return target
+
+
+def copy_servers(database: MemoryDatabase, target: MemoryDatabase) -> None:
+    """Give the servers of an empty database the logs of another database."""
+    for name, server in database.servers.items():
+        target.servers[name].log = list(server.log)
+    for name in database.servers:
+        target.restart(name)
 
 
 Run = Callable[..., None]

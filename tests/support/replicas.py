@@ -33,7 +33,7 @@ class Replicas:
     """An engine in memory, and the brokers over it."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder
         self.database = MemoryDatabase(pause=lambda: time.sleep(0.001))
         self._logs = 0
         self.replicas: list[Replica] = []
@@ -59,7 +59,7 @@ class Replicas:
 
     def broker(self, name: str, **settings: object) -> Replica:
         """Make a log of this broker; ``open`` of its rig starts it."""
-        replica = Replica(self, self._folder / name, **settings)
+        replica = Replica(self, self.folder / name, **settings)
         self.replicas.append(replica)
         return replica
 
