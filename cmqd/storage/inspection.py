@@ -229,7 +229,8 @@ def _inspect(
         raise WrongFolder(
             f"the data folder {folder.path} holds rows up to {recovered.last_lsn} of log {manifest.log_id}, written"
             f" without redundancy, and is not a cache of {_name(engine)}; nothing was changed. To join this engine,"
-            " start with an empty data folder; for this folder, set redundancy = none"
+            " start with an empty data folder; to move this folder into an empty engine, use 'cmqd ha import'; to serve"
+            " it as it is, set redundancy = none"
         )
     return recovered
 
@@ -243,7 +244,7 @@ def _check_log(folder: DataFolder, manifest: Manifest, engine: CacheOf | None) -
         raise WrongFolder(
             f"the data folder {folder.path} is a cache of {cache_of} in an engine, and redundancy is none: the folder"
             " is not synced, and the engine may have newer rows. Nothing was changed. Start with the redundancy and the"
-            " engine of this log"
+            " engine of this log, or move the log into the folder with 'cmqd ha export'"
         )
     raise WrongFolder(
         f"the data folder {folder.path} is a cache of {cache_of}, and the engine has {_name(engine)}; nothing was"
