@@ -158,7 +158,7 @@ def _require_own_accounts(folder: Path) -> None:
         return
     if cache_of is not None:
         raise _Refused(
-            f"{folder} is a cache of {cache_of}: the engine has the accounts, and accounts.json is not used. Nothing was"
+            f"{folder} is a cache of {cache_of}: the engine has the accounts, accounts.json is not used. Nothing was"
             " changed. Change keys at the leader with 'cmq key'. If no admin key is left, stop all brokers, and"
             " use 'cmqd ha export', then 'cmqd accounts new-key', then 'cmqd ha import' into an empty engine"
         )
