@@ -15,12 +15,13 @@ from cmqd.log.errors import LogError, LogFailed
 from cmqd.server.accounts_file import AccountsFile, new_document
 from cmqd.server.engine_accounts import encode_accounts
 from cmqd.storage.errors import WrongFolder
+from cmqd.storage.process_log import StorageProcessLog
 from cmqd_segment.manifest import MANIFEST_FORMAT, CacheOf, Manifest, read_manifest, write_manifest
 from support.eventually import eventually
-from support.full_disk import Broker
-from support.log_rig import NOW_MS, body
+from support.full_disk import Broker, FakeDisk
+from support.log_rig import NOW_MS, InProcess, body, settings_for
 from support.moved_logs import Killed, copied, copy_servers, files, is_killed, killed_at, write_folder
-from support.replicas import Replica, Replicas
+from support.replicas import Replicas
 
 DOCUMENT = new_document(NOW_MS)
 
@@ -55,12 +56,32 @@ def quiet(_line: str) -> None:
     """Print nothing."""
 
 
+class LogToTheEnd(StorageProcessLog):
+    """A log whose storage service has ended when the log has: the loop of the command ends then."""
+
+    def __init__(self, replicas: Replicas, folder: Path) -> None:
+        self._service = InProcess(FakeDisk, replicas.open_engine)
+        super().__init__(settings_for(folder, state_interval_ms=5), self._service.start)
+
+    async def close(self, within_s: float | None = None) -> None:
+        await super().close(within_s)
+        await self._end()
+
+    async def kill(self) -> None:
+        await super().kill()
+        await self._end()
+
+    async def _end(self) -> None:
+        if self._service.task is not None:
+            await self._service.task
+
+
 def exports(replicas: Replicas, name: str) -> None:
     """Run the command on the folder with this name."""
     engine = replicas.engine()
     folder = replicas.folder / name
     try:
-        export_folder(folder, engine, 0, lambda: Replica(replicas, folder).log, quiet)
+        export_folder(folder, engine, 0, lambda: LogToTheEnd(replicas, folder), quiet)
     finally:
         engine.close()
 
@@ -139,7 +160,7 @@ async def test_an_export_is_refused_while_a_broker_leads(replicas: Replicas, tmp
 
 
 async def test_a_broker_that_led_behind_the_copy_keeps_the_log(replicas: Replicas, tmp_path: Path) -> None:
-    await copy_log(lambda: replicas.broker("a").log)
+    await copy_log(lambda: LogToTheEnd(replicas, tmp_path / "a"))
     leader = await replicas.leader("b")
     await leader.log.close()
     cache = read_manifest(tmp_path / "a").cache_of
@@ -206,7 +227,7 @@ async def test_an_export_that_was_killed_leaves_one_log_and_is_repeated(
     """A kill between any two steps behind the copy. Brokers can lead the engine's log, or serve the folder, or neither;
     never both.
     """
-    await copy_log(lambda: Replica(replicas, tmp_path / "a").log)
+    await copy_log(lambda: LogToTheEnd(replicas, tmp_path / "a"))
     cache = read_manifest(tmp_path / "a").cache_of
     assert cache is not None
     outcomes: set[bool] = set()
