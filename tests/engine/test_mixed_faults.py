@@ -46,7 +46,7 @@ from support.eventually import eventually
 from support.mixed_faults.brokers import Pair
 from support.mixed_faults.faults import FAULTS, Scene, leader_killed
 from support.mixed_faults.roles import Roles
-from support.mixed_faults.stored import broken_rows, digest, stored_rows
+from support.mixed_faults.stored import broken_rows, digest, foreign_rows, stored_rows
 from support.postgresql.installation import Installation
 from support.postgresql.servers import PostgresCluster
 
@@ -156,6 +156,8 @@ async def test_no_fault_of_a_broker_a_server_or_a_link_changes_an_acknowledged_f
     assert list(broken_rows(rows)) == []
     roles.wait_until_whole()
     assert len({digest(server) for server in cluster.servers.values()}) == 1
+    for broker in pair.brokers:
+        assert list(foreign_rows(broker.broker.data, roles.primary)) == []
     assert set(pair.epochs) <= {row.epoch for row in rows}
     violations = check(history, drained=True)
     counts = outcomes(history.operations)

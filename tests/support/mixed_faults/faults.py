@@ -82,6 +82,34 @@ async def primary_stopped(scene: Scene) -> None:
     await _lose_spare(scene)
 
 
+async def machine_killed(scene: Scene) -> None:
+    """SIGKILL to the leader and to the primary at once; the standbys of both take over."""
+    roles, pair = scene.roles, scene.pair
+    leader = await pair.wait_for_leader()
+    killing = leader.kill(with_folder=scene.chance.random() < 0.5)
+    await asyncio.gather(killing, _off_loop(roles.primary.kill))
+    await _off_loop(roles.fail_over)
+    await pair.wait_for_leader(other_than=leader)
+    leader.may_run.set()
+    await _off_loop(roles.restore)
+
+
+async def machine_stopped(scene: Scene) -> None:
+    """SIGSTOP to the leader and to the primary; the standbys of both take over, and both go on, with their session."""
+    roles, pair = scene.roles, scene.pair
+    leader = await pair.wait_for_leader()
+    life = leader.lives
+    leader.freeze()
+    await _off_loop(roles.primary.freeze)
+    await _off_loop(roles.fail_over)
+    await pair.wait_for_leader(other_than=leader)
+    await asyncio.sleep(scene.chance.uniform(PROOF_S, 2 * PROOF_S))
+    await _off_loop(roles.spare.thaw)
+    leader.thaw()
+    await eventually(lambda: leader.lives > life)
+    await _lose_spare(scene)
+
+
 async def primary_restarted_alone(scene: Scene) -> None:
     """The primary is cut off while a commit waits, crashes, and is started again: the commit is visible on it alone.
 
@@ -132,6 +160,8 @@ FAULTS: Mapping[str, Fault] = {
         standby_lost,
         primary_killed,
         primary_stopped,
+        machine_killed,
+        machine_stopped,
         primary_restarted_alone,
         commits_cancelled,
         leader_cut_off,
