@@ -29,7 +29,7 @@ A silent primary is waited for as long as there is no newer primary: each connec
 standby leaves a backend that waits on, and the retries of minutes would use up all connections of the server.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from threading import Lock
 from typing import TypeVar
@@ -58,17 +58,31 @@ class _NotNow(Exception):
     """Nothing was stored, and a later attempt may succeed; the text names what is waited for."""
 
 
+class _Timelines:
+    """The highest timeline that any session of the engine has found."""
+
+    def __init__(self) -> None:
+        self.highest = 0
+
+    def note(self, sessions: Iterable[Session]) -> None:
+        self.highest = max([self.highest, *(session.timeline for session in sessions)])
+
+
 class _Line:
     """The session for one kind of calls, one call at a time: found when it is needed, replaced after each failure."""
 
     def __init__(
         self,
         database: Database,
+        timelines: _Timelines,
         check: Callable[[Session], None],
         sleep: Callable[[float], None],
         stopping: Callable[[], bool],
     ) -> None:
         self._database = database
+        self._timelines = timelines
+        self._highest_at_start = 0
+        """The highest timeline known when the session was looked for. If its primary was not found, it is gone."""
         self._check = check
         self._sleep = sleep
         self._stopping = stopping
@@ -119,10 +133,15 @@ class _Line:
 
         Only the newest: an older primary has lost its standby to the promotion, so a barrier there is never answered.
         """
+        if self._session is not None and self._timelines.highest > max(self._session.timeline, self._highest_at_start):
+            # The other line has left this primary, which may hang: to find that out again would take seconds.
+            self.drop()
         if self._session is None:
+            self._highest_at_start = self._timelines.highest
             primaries = sorted(self._database.primaries(self._keep_waiting), key=lambda session: session.timeline)
             if not primaries:
                 raise _NotNow("a primary: no server takes writes")
+            self._timelines.note(primaries)
             self._session = primaries.pop()
             self.is_new = True
             self.believed_lsn = 0
@@ -167,6 +186,7 @@ class _Line:
     def _is_newer_than(self, timeline: int) -> bool:
         """Return whether there is a primary with a higher timeline."""
         primaries = self._database.primaries(lambda _timeline: False)
+        self._timelines.note(primaries)
         for session in primaries:
             session.close()
         return any(session.timeline > timeline for session in primaries)
@@ -195,9 +215,10 @@ class FencedEngine:
         """
         self._monotonic = monotonic
         self._new_log_id = new_log_id
-        self._rows_line = _Line(database, self._check_log_id, sleep, stopping)
+        timelines = _Timelines()
+        self._rows_line = _Line(database, timelines, self._check_log_id, sleep, stopping)
         """Of the thread of ``append``."""
-        self._changes_line = _Line(database, self._check_log_id, sleep, stopping)
+        self._changes_line = _Line(database, timelines, self._check_log_id, sleep, stopping)
         """Of the other thread."""
         self._log_id: str | None = None
         self._epoch: int | None = None
