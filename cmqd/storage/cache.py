@@ -5,13 +5,13 @@ read. So damage to a cache is no loss: the folder is put aside as a whole, and i
 put aside, too, if its last row is not a row of the log: the row was read or written while a primary of the engine was
 cut off, and no broker answered it.
 
-Only a folder that its manifest marks as a cache of this log is put aside (``inspection``), and nothing is deleted.
+Only a folder that its manifest, or without it its newest segment, marks as a cache of this log is put aside
+(``inspection``), and nothing is deleted.
 """
 
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
-from pathlib import Path
 
 from msgspec import structs
 
@@ -22,7 +22,7 @@ from cmqd.storage.checkpoint_writer import TEMPORARY, publish
 from cmqd.storage.data_folder import DataFolder
 from cmqd.storage.errors import DamagedError, WrongFolder
 from cmqd.storage.following import Tail, rows_behind
-from cmqd.storage.inspection import Recovered, inspect
+from cmqd.storage.inspection import Recovered, cache_in_segments, inspect
 from cmqd_segment.manifest import MANIFEST_NAME, CacheOf, CheckpointEntry, ManifestError, read_manifest, start_of
 from cmqd_segment.schema import open_read_only
 
@@ -32,7 +32,7 @@ def inspect_cache(folder: DataFolder, engine: Engine, shard: int, boot_id: str) 
 
     Raises:
         WrongFolder: the folder is not a cache of the engine's log, and has rows; or the log was exported.
-        DamagedError: the manifest cannot be read, so nothing proves that the folder is a cache.
+        DamagedError: the folder is damaged, and neither manifest nor segments prove that it is a cache of this log.
         FolderFormatError: see ``inspect``.
         EngineUnavailable: the engine does not answer.
     """
@@ -47,7 +47,7 @@ def inspect_cache(folder: DataFolder, engine: Engine, shard: int, boot_id: str) 
     try:
         recovered = look()
     except DamagedError as damage:
-        if not _is_cache(folder.path, log):
+        if not _is_cache(folder, log):
             raise
         problem = f"it is damaged: {damage}"
     else:
@@ -99,11 +99,11 @@ def _mark(recovered: Recovered, log: CacheOf) -> None:
         recovered.manifest = structs.replace(recovered.manifest, log_id=log.log_id, cache_of=log)
 
 
-def _is_cache(path: Path, log: CacheOf) -> bool:
+def _is_cache(folder: DataFolder, log: CacheOf) -> bool:
     try:
-        return read_manifest(path).cache_of == log
+        return read_manifest(folder.path).cache_of == log
     except (FileNotFoundError, ManifestError):
-        return False
+        return cache_in_segments(folder) == log
 
 
 def _disagreement(recovered: Recovered, tail: Tail | None, engine: Engine) -> str:

@@ -47,6 +47,7 @@ from cmqd.storage.settings import StorageSettings
 from cmqd.storage.wal_filling import Filling
 from cmqd.storage.writer import Writer, is_disk_full
 from cmqd_segment.manifest import CheckpointEntry, SegmentEntry, SegmentState, merge_ranges, sync_folder
+from cmqd_segment.schema import Origin
 
 PREPARE_RETRY_SECONDS = 1.0
 CLOSE_SEAL_SECONDS = 1.0
@@ -197,7 +198,9 @@ class OpenLog:
         while True:
             await catalog.save()
             try:
-                segment = await create_segment(number, path, self.settings.durability, int(time() * 1000), page_bytes)
+                segment = await create_segment(
+                    number, path, self.settings.durability, int(time() * 1000), page_bytes, self._origin()
+                )
                 break
             except sqlite3.Error as error:
                 if not is_disk_full(error):
@@ -212,6 +215,13 @@ class OpenLog:
         catalog.open[number] = segment
         await catalog.save()
         return segment
+
+    def _origin(self) -> Origin:
+        """Return the log that new segments are of. A broker that meets an empty engine learns the id with its lead."""
+        catalog = self.catalog
+        if self.replication is None:
+            return Origin(catalog.log_id)
+        return Origin("" if catalog.cache_of is None else catalog.cache_of.log_id, self.settings.shard)
 
     def opened(self, recovered: Recovered) -> ipc.Opened:
         """Describe the log to the loop process."""
