@@ -276,7 +276,7 @@ def _manifest(
         # The mark is lost with the manifest, and the rows may be fewer than the engine's.
         raise WrongFolder(
             f"the data folder {folder.path} has no manifest that can be read ({problem}), its segments are of a cache"
-            f" of {cache_of} in an engine, and redundancy is none. Nothing was changed. Start with the redundancy and the"
+            f" of {cache_of} in an engine, and redundancy is none. Nothing was changed. Start with redundancy and the"
             " engine of this log, which copies the folder again"
         )
     if not accept_loss:
