@@ -229,8 +229,8 @@ async def test_a_standby_refuses_inside_of_tls(replicas: Replicas, tmp_path: Pat
     leader.begin()
     await leader.led()
     make_certificate(tmp_path, "localhost")
-    tls = {"tls_certificate": tmp_path / "certificate.pem", "tls_key": tmp_path / "key.pem"}
-    standby = DaemonOverEngine(replicas, tmp_path / "b", **tls)
+    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
+    standby = DaemonOverEngine(replicas, tmp_path / "b", tls_certificate=certificate, tls_key=key)
     standby.begin()
     await eventually(lambda: standby.port and standby.replica.log.accounts is not None)
 
