@@ -20,7 +20,7 @@ from cmqd.log.values import Durability
 from cmqd.storage import sealer, segment, wal_filling
 from cmqd.storage.process_log import StorageProcessLog
 from cmqd.storage.segment import LogRow, WritableSegment
-from cmqd.storage.wal_filling import CHUNK_BYTES, LEAST_BYTES, LEAST_COMMITS, SMALL_COMMIT_BYTES, fill
+from cmqd.storage.wal_filling import CHUNK_BYTES, LEAST_BYTES, LEAST_COMMITS, SMALL_COMMIT_BYTES, STEP_BYTES, fill
 from cmqd.storage.wal_gauge import used_bytes
 from cmqd_segment.manifest import SegmentState, read_manifest
 from cmqd_segment.schema import create_tables, open_read_only
@@ -216,7 +216,7 @@ async def test_a_fill_that_met_a_full_disk_is_not_repeated_in_the_same_segment(
     """A quota refuses room that the file system shows as free."""
     calls: list[int] = []
 
-    def refused(_wal: str, size: int, _is_stopped: object = None) -> int:
+    def refused(_wal: str, size: int, *_conditions: object) -> int:
         calls.append(size)
         return 0
 
@@ -380,6 +380,56 @@ def test_a_fill_that_is_stopped_has_the_size_it_has(tmp_path: Path) -> None:
     looks = iter([False, False, True])
 
     assert fill(str(wal), 5 * CHUNK_BYTES, lambda: next(looks)) == 2 * CHUNK_BYTES == wal.stat().st_size
+
+
+def test_a_fill_goes_in_small_steps_unless_it_is_hurried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wal = tmp_path / "wal"
+    wal.touch()
+    sizes: list[int] = []
+    sync = os.fdatasync
+
+    def noting(descriptor: int) -> None:
+        sizes.append(os.fstat(descriptor).st_size)
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fdatasync", noting)
+    monkeypatch.setattr(wal_filling, "PAUSE_SECONDS", 0)
+    hurries = iter([False, False, True, False])
+
+    size = CHUNK_BYTES + 3 * STEP_BYTES
+    assert fill(str(wal), size, is_hurried=lambda: next(hurries)) == size
+    assert sizes == [STEP_BYTES, 2 * STEP_BYTES, 2 * STEP_BYTES + CHUNK_BYTES, size]
+    assert wal.read_bytes() == bytes(size)
+
+
+@pytest.mark.parametrize(
+    ("zeros", "used", "is_hurried"),
+    [(0, 40, True), (CHUNK_BYTES, 40, False), (CHUNK_BYTES, CHUNK_BYTES // 2, True)],
+    ids=["no zeros", "many zeros", "few zeros"],
+)
+async def test_a_fill_is_hurried_where_the_active_segment_has_few_zeros_left(
+    start: StartBroker, monkeypatch: pytest.MonkeyPatch, zeros: int, used: int, *, is_hurried: bool
+) -> None:
+    """Otherwise commits would go behind the zeros before the successor is ready."""
+    hurries: list[bool] = []
+
+    def asked(_wal: str, _size: int, _is_stopped: object, is_hurried: Callable[[], bool]) -> int:
+        hurries.append(is_hurried())
+        return 0
+
+    broker = await start(segment_bytes=SEGMENT_BYTES)
+    await commits(broker, 1)
+    if zeros:
+        segment = await offer_with_zeros(broker, zeros)
+        await commits(broker, 2)
+        assert active(broker) is segment
+        await eventually(lambda: prepared(broker) is not None)
+    await commits(broker, 1, used)
+    monkeypatch.setattr(wal_filling, "fill", asked)
+
+    await broker.process.service.log.filling.run()
+
+    assert hurries == [is_hurried]
 
 
 def test_a_fill_takes_little_memory(tmp_path: Path) -> None:
