@@ -97,9 +97,9 @@ class _Refused(asyncio.Protocol):
         # Not an asyncio.Transport by inheritance: uvloop's transports are classes of their own.
         self._transport = cast("asyncio.Transport", transport)
         if self._listener.made(self):
-            self._timeout = asyncio.get_running_loop().call_later(self._listener.timeout_s, transport.abort)
+            self._timeout = asyncio.get_running_loop().call_later(self._listener.timeout_s, self._transport.abort)
         else:
-            transport.abort()
+            self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
         if not self._transport.is_closing():
