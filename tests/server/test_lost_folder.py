@@ -50,7 +50,9 @@ async def test_a_backlog_survives_the_loss_of_the_leader_and_its_folder(replicas
         assert sum(segment.is_sealed for segment in log.closed_segments()) >= 3
     leader.replica.process.service.end()
     assert leader.ended is not None
+    assert leader.replica.process.task is not None
     await leader.ended
+    await leader.replica.process.task
     shutil.rmtree(tmp_path / "a")
 
     other = DaemonOverEngine(replicas, tmp_path / "b")
