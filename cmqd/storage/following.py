@@ -107,7 +107,7 @@ class Events(Protocol):
         ...
 
     def reclaim(self, below: int) -> None:
-        """Drop segments that end below an LSN, and of which the engine has no row any more."""
+        """Begin to drop segments that end below an LSN, and of which the engine has no row any more."""
         ...
 
     def copied(self, rows: Sequence[LogRow]) -> None:

@@ -344,15 +344,16 @@ class OpenLog:
         self._start_drop(self._drop(request.request_id, request.numbers, request.min_lsn))
 
     async def drop_reclaimed(self, numbers: Sequence[int], checkpoint: CheckpointEntry | None) -> None:
-        """Drop segments of a standby of which the engine has no row any more.
+        """Begin to drop segments of a standby of which the engine has no row any more.
 
         Args:
             numbers: of the segments.
             checkpoint: a checkpoint of the engine in the folder, which covers the segments; None if all checkpoints of
                 the folder do. It replaces the others: the next start could not begin with one that does not.
         """
-        # A task, because a caller that is cancelled in a write of the manifest would let the next write overtake it.
-        await asyncio.shield(self._start_drop(self._drop_reclaimed(numbers, checkpoint)))
+        # Not awaited: many files give their blocks back for minutes, and the commit thread, which would wait for them,
+        # neither copies rows nor asks for the lock meanwhile.
+        self._start_drop(self._drop_reclaimed(numbers, checkpoint))
 
     async def _drop_reclaimed(self, numbers: Sequence[int], checkpoint: CheckpointEntry | None) -> None:
         catalog = self.catalog

@@ -48,7 +48,7 @@ class Segments(Protocol):
         ...
 
     async def drop_reclaimed(self, numbers: Sequence[int], checkpoint: CheckpointEntry | None) -> None:
-        """Drop segments of which the engine has no row. A checkpoint takes the place of all others before."""
+        """Begin to drop segments of which the engine has no row. A checkpoint takes the place of all others before."""
         ...
 
 

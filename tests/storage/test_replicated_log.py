@@ -2,8 +2,9 @@
 
 import asyncio
 import shutil
+import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from cmqd.engine.errors import AccountsConflict, EngineUnavailable
 from cmqd.engine.fencing import FencedEngine
 from cmqd.log.errors import LogFailed
-from cmqd.storage import following
+from cmqd.storage import following, open_log
 from cmqd.storage.errors import LeadLost, WrongFolder
 from cmqd.storage.proof_clock import proof_clock_s
 from cmqd_segment.manifest import CACHE_FORMAT, CacheOf, SegmentState, read_manifest
@@ -279,6 +280,43 @@ async def test_a_standby_drops_the_segments_whose_rows_a_leader_has_reclaimed(
     assert [finding.kind for finding in again.rig.report.findings] == ["unclean_stop"]
     messages, _missing = await again.rig.page(1, [0, 14])
     assert [message.position for message in messages][-2:] == [12, 13]
+
+
+async def test_a_standby_leads_while_files_that_it_has_dropped_give_their_blocks_back(
+    replicas: Replicas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "POLL_SECONDS", 0.005)
+    monkeypatch.setattr(following, "UPKEEP_POLLS", 1)
+    leader = await replicas.leader("a")
+    standby = replicas.broker("b", segment_bytes=1 << 16)
+    opening = asyncio.create_task(standby.rig.open())
+    for index in range(4):
+        await leader.rig.store(1, index, 1, size=30_000)
+        await eventually(lambda count=index + 2: len(standby.rig.rows) == count)
+    await leader.log.seal_now()
+    await leader.rig.store(1, 4, 1)
+    await eventually(lambda: len(standby.log.closed_segments()) >= 1)
+    for _ in range(2):
+        await leader.rig.checkpoint()
+    removes, may_end = asyncio.Event(), threading.Event()
+    loop, remove = asyncio.get_running_loop(), open_log._remove_segment  # pyright: ignore[reportPrivateUsage]
+
+    def remove_slowly(path: Path, is_hurried: Callable[[], bool] = lambda: True) -> None:
+        if standby.folder in path.parents:
+            loop.call_soon_threadsafe(removes.set)
+            may_end.wait()
+        remove(path, is_hurried)
+
+    monkeypatch.setattr(open_log, "_remove_segment", remove_slowly)
+    try:
+        await leader.log.drop_segments([leader.log.closed_segments()[0].number], 6)
+        await asyncio.wait_for(removes.wait(), 20)
+        await leader.log.close()
+        await asyncio.wait_for(opening, 20)
+    finally:
+        may_end.set()
+
+    assert await standby.rig.store(1, 5, 1) == 8
 
 
 async def test_a_fenced_leader_drops_nothing(replicas: Replicas) -> None:
