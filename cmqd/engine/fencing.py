@@ -467,13 +467,16 @@ class FencedEngine:
         return version
 
     def _page(self, session: Session, *, above: int, with_data: bool) -> list[EngineRow]:
-        """Read the next rows. A leader believes an empty page too: on an old primary, rows could be missing."""
+        """Read the next rows. An empty page behind rows that this session has not shown is believed as rows are: an old
+        primary lacks rows that the log has. A leader's empty page always is.
+        """
         page = session.rows(above, with_data=with_data)
-        last_lsn = page[-1].lsn if page else 0
-        # The polls of a standby that has all rows write nothing.
-        if self._epoch is not None or last_lsn > self._changes_line.believed_lsn:
+        line = self._changes_line
+        last_lsn = page[-1].lsn if page else above
+        # Reads of rows that were believed before, as by a standby that has all rows, write nothing.
+        if self._epoch is not None or last_lsn > line.believed_lsn:
             self._barrier(session)
-            self._changes_line.believed_lsn = last_lsn
+            line.believed_lsn = page[-1].lsn if page else line.believed_lsn
         return page
 
     def _read(self, step: Callable[[Session], T]) -> T:

@@ -121,3 +121,26 @@ def test_a_last_row_of_another_leader_is_no_row_of_the_log(replicas: Replicas, *
 
     assert rows_behind(replicas.engine(), tail._replace(epoch=1)) is None
     assert rows_behind(replicas.engine(), tail_of(replicas, 5)._replace(lsn=7)) is None
+
+
+def test_rows_that_an_old_primary_lacks_are_not_missing(replicas: Replicas) -> None:
+    """A standby that loses its connection may reach only the old primary for a moment, which ends before the copy."""
+    database = replicas.database
+    leader = replicas.engine()
+    leader.take()
+    database.promote("b", "c")
+    database.follow("c", "b")
+    leader.append([row(2)])
+    standby = Standby(replicas)
+    standby.poll(1)
+    assert standby.rows == [1, 2]
+    faults = [("rows", Fault.LOSE_REQUEST), ("primaries", Fault.HIDE_NEWEST)]
+
+    def hide(_server: str, step: str) -> Fault:
+        return faults.pop(0)[1] if faults and faults[0][0] == step else Fault.NONE
+
+    leader.append([row(3)])
+    database.on_step = hide
+    standby.poll(1)
+
+    assert (faults, standby.rows) == ([], [1, 2, 3])
