@@ -44,7 +44,28 @@ def add_commands(commands: Any, add_settings: AddSettings) -> None:
     for command in (importing, exporting):
         add_settings(command, "engine_url", "shard")
         command.set_defaults(redundancy="postgresql")
+    _add_init(group)
     _add_watching(group, add_settings)
+
+
+def _add_init(group: Any) -> None:
+    """Add the command that writes the files of a cluster."""
+    command = group.add_parser(
+        "init",
+        help="write PostgreSQL's, Patroni's and the brokers' files, with safe settings",
+        description="Write a folder with what two brokers over replicated PostgreSQL servers need: Patroni's and the"
+        " brokers' settings, passwords, systemd units, a README with the steps. Without --hosts all of it runs on this"
+        " machine, for a try. Overwrites nothing.",
+    )
+    command.add_argument("folder", type=Path, metavar="FOLDER", help="is created")
+    command.add_argument("--nodes", type=int, default=3, help="PostgreSQL servers: 3 or 5 (3)")
+    command.add_argument("--hosts", default="", metavar="HOST,...", help="addresses of the machines, one for each node")
+    command.add_argument(
+        "--etcd", default="", metavar="HOST:PORT,...", help="an etcd cluster, in place of Patroni's Raft"
+    )
+    command.add_argument("--programs", type=Path, metavar="FOLDER", help="folder with initdb and postgres")
+    command.add_argument("--first-port", type=int, default=15432, help="of the servers on this machine (15432)")
+    command.set_defaults(config=None)
 
 
 def _add_watching(group: Any, add_settings: AddSettings) -> None:
@@ -80,6 +101,18 @@ def _add_watching(group: Any, add_settings: AddSettings) -> None:
 def run(chosen: argparse.Namespace, settings: Settings) -> int:
     """Run the chosen command and return its exit code. Raises ModuleNotFoundError without the libraries of a server."""
     match chosen.ha_command:
+        case "init":
+            from cmqd.ha.init import init
+
+            return init(
+                chosen.folder,
+                chosen.nodes,
+                print,
+                hosts=[host for host in chosen.hosts.split(",") if host],
+                etcd=[host for host in chosen.etcd.split(",") if host],
+                programs=chosen.programs,
+                first_port=chosen.first_port,
+            )
         case "import" | "export":
             from cmqd.ha import moves
 
