@@ -187,6 +187,10 @@ class Broker:
         if self._process is not None and (code := self._process.poll()) is not None:
             raise BrokerFailed(f"the server ended with exit code {code}:\n{self._log_tail()}")
 
+    def wait(self) -> int | None:
+        """Wait until the server ends by itself, and return its exit code; None if it is not running."""
+        return None if self._process is None else self._process.wait()
+
     def kill(self) -> None:
         """Send SIGKILL to all server processes, as close together as signals allow, and wait for their end."""
         if self._process is None:
