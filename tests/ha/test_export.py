@@ -15,13 +15,12 @@ from cmqd.log.errors import LogError, LogFailed
 from cmqd.server.accounts_file import AccountsFile, new_document
 from cmqd.server.engine_accounts import encode_accounts
 from cmqd.storage.errors import WrongFolder
-from cmqd.storage.process_log import StorageProcessLog
 from cmqd_segment.manifest import MANIFEST_FORMAT, CacheOf, Manifest, read_manifest, write_manifest
 from support.eventually import eventually
-from support.full_disk import Broker, FakeDisk
-from support.log_rig import NOW_MS, InProcess, body, settings_for
+from support.full_disk import Broker
+from support.log_rig import NOW_MS, body
 from support.moved_logs import Killed, copied, copy_servers, files, is_killed, killed_at, write_folder
-from support.replicas import Replicas
+from support.replicas import LogToTheEnd, Replicas
 
 DOCUMENT = new_document(NOW_MS)
 
@@ -54,26 +53,6 @@ async def write_log(replicas: Replicas) -> None:
 
 def quiet(_line: str) -> None:
     """Print nothing."""
-
-
-class LogToTheEnd(StorageProcessLog):
-    """A log whose storage service has ended when the log has: the loop of the command ends then."""
-
-    def __init__(self, replicas: Replicas, folder: Path) -> None:
-        self._service = InProcess(FakeDisk, replicas.open_engine)
-        super().__init__(settings_for(folder, state_interval_ms=5), self._service.start)
-
-    async def close(self, within_s: float | None = None) -> None:
-        await super().close(within_s)
-        await self._end()
-
-    async def kill(self) -> None:
-        await super().kill()
-        await self._end()
-
-    async def _end(self) -> None:
-        if self._service.task is not None:
-            await self._service.task
 
 
 def exports(replicas: Replicas, name: str) -> None:
