@@ -6,12 +6,17 @@ put aside, too, if its last row is not a row of the log: the row was read or wri
 cut off, and no broker answered it.
 
 Only a folder that its manifest, or without it its newest segment, marks as a cache of this log is put aside
-(``inspection``), and nothing is deleted.
+(``inspection``). The newest ``KEPT`` caches that were put aside stay: after a fail-over of the engine without its
+guards they may have the only copy of a row. Older ones are removed, but not before this broker leads, with a whole copy
+of the log in its folder; and files of another log stay for ever.
 """
 
+import shutil
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
+from pathlib import Path
+from typing import Final
 
 from msgspec import structs
 
@@ -23,8 +28,19 @@ from cmqd.storage.data_folder import DataFolder
 from cmqd.storage.errors import DamagedError, WrongFolder
 from cmqd.storage.following import Tail, rows_behind
 from cmqd.storage.inspection import Recovered, cache_in_segments, inspect
-from cmqd_segment.manifest import MANIFEST_NAME, CacheOf, CheckpointEntry, ManifestError, read_manifest, start_of
+from cmqd_segment.manifest import (
+    MANIFEST_NAME,
+    CacheOf,
+    CheckpointEntry,
+    ManifestError,
+    read_manifest,
+    start_of,
+    sync_folder,
+)
 from cmqd_segment.schema import open_read_only
+
+KEPT: Final = 2
+"""Caches that are kept in ``set-aside/``."""
 
 
 def inspect_cache(folder: DataFolder, engine: Engine, shard: int, boot_id: str) -> tuple[Recovered, Tail | None]:
@@ -56,10 +72,12 @@ def inspect_cache(folder: DataFolder, engine: Engine, shard: int, boot_id: str) 
         if not problem:
             _mark(recovered, log)
             return recovered, tail
-    _set_aside(folder)
+    target = _set_aside(folder)
     recovered = look()
     recovered.find(
-        "set_aside", f"the cache was moved to {folder.set_aside} and is copied again from the engine, because {problem}"
+        "set_aside",
+        f"the cache was moved to {target} and is copied again from the engine, because {problem}; caches there:"
+        f" {len(_caches_aside(folder))}, and the newest {KEPT} stay once the copy is complete",
     )
     _mark(recovered, log)
     return recovered, None
@@ -139,11 +157,37 @@ def _read_tail(raw: sqlite3.Connection, recovered: Recovered) -> Tail:
     return Tail(lsn, epoch, checksum_of(EngineRow(lsn, epoch, time_ms, messages, queues, meta, data)), time_ms)
 
 
-def _set_aside(folder: DataFolder) -> None:
+def remove_old_caches(folder: DataFolder, log: CacheOf) -> list[Path]:
+    """Remove the caches of a log that were put aside, but the newest; return the removed. Raises OSError. Blocks."""
+    old = [path for path in _caches_aside(folder)[:-KEPT] if _is_cache(DataFolder(path), log)]
+    for path in old:
+        shutil.rmtree(path)
+    return old
+
+
+def _caches_aside(folder: DataFolder) -> list[Path]:
+    """Return the caches that were put aside, the oldest first."""
+    return sorted(folder.set_aside.glob("cache.*"), key=_number_of)
+
+
+def _number_of(path: Path) -> int:
+    number = path.suffix.removeprefix(".")
+    return int(number) if number.isdecimal() else 0
+
+
+def _set_aside(folder: DataFolder) -> Path:
     """Put the whole log of a folder aside, the manifest last: a crash in between leaves a marked folder with missing
     files, which the next start puts aside in turn.
     """
-    for name in (folder.segments, folder.checkpoints, folder.path / MANIFEST_NAME):
-        if name.exists():
-            folder.put_aside(name)
+    target = folder.set_aside / f"cache.{max(map(_number_of, _caches_aside(folder)), default=0) + 1}"
+    target.mkdir(parents=True)
+    for path in (folder.set_aside, target):
+        # The mask of the process is made for files, and takes the right to enter a folder away.
+        path.chmod(0o750)
+    for path in (folder.segments, folder.checkpoints, folder.path / MANIFEST_NAME):
+        if path.exists():
+            path.replace(target / path.name)
+    sync_folder(target)
+    sync_folder(folder.set_aside)
     folder.create()
+    return target

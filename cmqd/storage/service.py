@@ -35,7 +35,7 @@ from cmqd.engine.interface import Engine, StoredAccounts
 from cmqd.log.errors import LogError, LogFailed
 from cmqd.log.values import Durability
 from cmqd.storage import ipc
-from cmqd.storage.cache import inspect_cache, take_checkpoint
+from cmqd.storage.cache import inspect_cache, remove_old_caches, take_checkpoint
 from cmqd.storage.commit_socket import CommitSocket
 from cmqd.storage.data_folder import DataFolder, Disk, boot_id, process_name
 from cmqd.storage.engine_watch import EngineWatch
@@ -47,7 +47,7 @@ from cmqd.storage.open_log import OpenLog
 from cmqd.storage.recovery_stream import Chunk, recovery_stream
 from cmqd.storage.replication import Replication
 from cmqd.storage.settings import StorageSettings
-from cmqd.storage.standard_error import complain_of_exception
+from cmqd.storage.standard_error import complain, complain_of_exception
 from cmqd.storage.wal_gauge import used_bytes
 from cmqd_segment.newer import NewerFormatError
 
@@ -297,7 +297,20 @@ class StorageService:
             self._start(self._watch.run_views(replication.view))
             # A crash may have come between the word of a drop and its trim.
             self._start(replication.trim(catalog.dropped))
+            self._start(self._remove_old_caches())
         self._pages.send(ipc.RecoverEnd(last_lsn, catalog.log_id, epoch))
+
+    async def _remove_old_caches(self) -> None:
+        """Remove old caches in ``set-aside/``: the copy of the log is complete."""
+        catalog = self.log.catalog
+        assert catalog.cache_of is not None
+        try:
+            removed = await asyncio.to_thread(remove_old_caches, catalog.folder, catalog.cache_of)
+        except OSError as error:
+            complain(f"an old cache was not removed: {error}")
+        else:
+            for path in removed:
+                complain(f"an old cache was removed: {path}")
 
     async def _load_accounts(self, request_id: int) -> None:
         assert self.log.replication is not None

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from cmqd.engine.errors import AccountsConflict, EngineUnavailable
 from cmqd.engine.fencing import FencedEngine
@@ -15,7 +16,14 @@ from cmqd.log.errors import LogFailed
 from cmqd.storage import following, open_log
 from cmqd.storage.errors import LeadLost, WrongFolder
 from cmqd.storage.proof_clock import proof_clock_s
-from cmqd_segment.manifest import CACHE_FORMAT, CacheOf, SegmentState, read_manifest
+from cmqd_segment.manifest import (
+    CACHE_FORMAT,
+    MANIFEST_FORMAT,
+    CacheOf,
+    SegmentState,
+    read_manifest,
+    write_manifest,
+)
 from support.eventually import eventually
 from support.log_rig import body
 from support.replicas import Replicas
@@ -351,8 +359,38 @@ async def test_a_cache_that_disagrees_is_set_aside_and_copied_again(replicas: Re
     again = await replicas.leader("a")
     assert again.rig.report is not None
     assert [finding.kind for finding in again.rig.report.findings].count("set_aside") == 1
-    assert (again.folder / "set-aside" / "manifest.0").exists()
+    assert (again.folder / "set-aside" / "cache.1" / "manifest").exists()
     assert (await again.rig.page(1, [0, 1]))[0][0].body == tables.rows[2].data
+
+
+async def test_the_newest_caches_that_were_put_aside_are_kept(replicas: Replicas) -> None:
+    leader = await replicas.leader("a")
+    await leader.rig.store(1, 0, 1)
+    await leader.log.close()
+    aside = leader.folder / "set-aside"
+    # A log of its own, which an operator has put there.
+    shutil.copytree(leader.folder, aside / "cache.0")
+    manifest = read_manifest(aside / "cache.0")
+    write_manifest(aside / "cache.0", structs.replace(manifest, cache_of=None, format=MANIFEST_FORMAT, log_id="f" * 32))
+    for path in (aside / "cache.0" / "segments").iterdir():
+        path.unlink()
+    for count in range(1, 5):
+        (segment, *_) = sorted((leader.folder / "segments").glob("*.db"))
+        segment.unlink()
+        standby = replicas.broker("a")
+        leading = replicas.engine()
+        assert await asyncio.to_thread(leading.try_lead)
+        opening = asyncio.create_task(standby.rig.open())
+        await eventually(lambda standby=standby: standby.rig.report is not None)
+        assert standby.rig.report is not None
+        assert f"caches there: {min(count, 3) + 1}," in standby.rig.report.findings[0].text
+        # Old caches stay as long as the copy may be incomplete.
+        assert len(list(aside.iterdir())) == min(count, 3) + 1
+        await asyncio.to_thread(leading.close)
+        await opening
+        kept = {"cache.0", *(f"cache.{number}" for number in range(max(1, count - 1), count + 1))}
+        await eventually(lambda kept=kept: {path.name for path in aside.iterdir()} == kept)
+        await standby.log.close()
 
 
 async def test_local_damage_is_mended_from_the_engine(replicas: Replicas) -> None:
