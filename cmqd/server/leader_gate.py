@@ -17,8 +17,8 @@ it only appends.
 The clock is read at each reply, not by a timer: a stopped process that goes on may read requests before its timers.
 """
 
-from collections import deque
 from collections.abc import Callable
+from itertools import takewhile
 from typing import Final
 
 from cmqd.server.reply_gate import Answerable, Held, Outgoing, ReplyGate
@@ -53,8 +53,8 @@ class LeaderGate(ReplyGate):
         """Time at which a proof was asked for last."""
         self._asked_count = 0
         """``held_so_far`` at that time."""
-        self._steps: deque[tuple[float, Callable[[], None]]] = deque()
-        """Steps of ``when_led`` that wait, with the times at which they were decided."""
+        self._steps: dict[Callable[[], None], float] = {}
+        """Steps of ``when_led`` that wait, with the times at which they were decided, oldest first."""
 
     def hold(self, lsn: int, asker: Answerable, reply: Outgoing, queue: str | None = None) -> None:
         """Send a reply when ``lsn`` is durable and the proof is recent."""
@@ -76,9 +76,13 @@ class LeaderGate(ReplyGate):
         if self._is_recent():
             step()
             return
-        self._steps.append((self._clock_s(), step))
+        self._steps[step] = self._clock_s()
         if self._is_answered():
             self._ask_now()
+
+    def forget(self, step: Callable[[], None]) -> None:
+        """Do not take a step that waits for the lead: while the engine is silent, clients come and go by thousands."""
+        self._steps.pop(step, None)
 
     def open_to(self, durable_lsn: int) -> None:
         """Release the replies up to ``durable_lsn``: all if the proof is recent, else those that it was asked for."""
@@ -100,8 +104,9 @@ class LeaderGate(ReplyGate):
 
     def _take_steps(self, until_s: float) -> None:
         """Take the steps that were decided up to a time."""
-        while self._steps and self._steps[0][0] <= until_s:
-            self._steps.popleft()[1]()
+        for step in list(takewhile(lambda step: self._steps[step] <= until_s, self._steps)):
+            if self._steps.pop(step, None) is not None:
+                step()
 
     def _is_recent(self) -> bool:
         return self._clock_s() - self._proved_s() < PROOF_S

@@ -85,6 +85,9 @@ class ReplyGate:
         """Take a step that depends on no row, but tells a client what only the leader may tell: at once."""
         step()
 
+    def forget(self, step: Callable[[], None]) -> None:
+        """Do not take a step that waits for the lead."""
+
     def open_to(self, durable_lsn: int) -> None:
         """Release the replies up to ``durable_lsn``."""
         self._durable_lsn = durable_lsn

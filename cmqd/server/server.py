@@ -312,7 +312,7 @@ class Server:
             counters=self.counters,
             accounts=accounts,
             audit=audit,
-            when_led=self.gate.when_led,
+            gate=self.gate,
             epoch=self.epoch,
         )
         self.agenda_timer = AgendaTimer(

@@ -1,6 +1,7 @@
 """No reply of a broker with redundancy leaves without a recent proof that the broker leads."""
 
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +163,20 @@ def test_a_step_of_a_leader_waits_for_a_proof_that_was_asked_for_later() -> None
     assert taken == [0, 1, 2]
 
 
+def test_a_step_that_is_forgotten_is_not_taken() -> None:
+    rig = Rig()
+    rig.now_s = 160.0
+    taken: list[int] = []
+    steps = [partial(taken.append, number) for number in range(3)]
+    for step in steps:
+        rig.gate.when_led(step)
+
+    rig.gate.forget(steps[1])
+    rig.proof(160.0)
+
+    assert taken == [0, 2]
+
+
 class LedLog(MemoryLog):
     """A log in memory that says what a log with leaders says; the test decides when proofs arrive."""
 
@@ -245,6 +260,22 @@ async def test_a_handshake_that_was_never_proved_ends_without_a_word(led: tuple[
 
     assert client.transport.lost
     assert (client.opened, client.ended) == (None, None)
+
+
+async def test_a_connection_that_ends_before_its_proof_is_not_kept(led: tuple[ServerRig, LedLog]) -> None:
+    """The engine may be silent for an hour, while clients come and go."""
+    rig, _ = led
+    clients = [rig.connect() for _ in range(3)]
+    for client in clients:
+        await client.settle()
+    steps: dict[Any, float] = rig.server.gate._steps  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownVariableType]
+    assert len(steps) == 3
+
+    for client in clients[:2]:
+        client.transport.abort()
+        await client.settle()
+
+    assert [step.__self__ for step in steps] == [clients[2].connection]
 
 
 async def test_a_refusal_at_admission_leaves_behind_a_proof(led: tuple[ServerRig, LedLog]) -> None:

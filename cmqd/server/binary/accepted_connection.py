@@ -47,7 +47,7 @@ from cmqd.server.listening import is_loopback
 from cmqd.server.log_lines import get_logger
 from cmqd.server.memory_budget import LEAST_BYTES, MemoryBudget
 from cmqd.server.permissions import Permissions
-from cmqd.server.reply_gate import Outgoing
+from cmqd.server.reply_gate import Outgoing, ReplyGate
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.events import Authenticated, ConnectionEnded, RequestRefused
 from cmqd_protocol.frames import HEADER_BYTES
@@ -91,8 +91,7 @@ class Shared:
     on_made: Callable[["AcceptedConnection"], None]
     on_login_failed: Callable[[str, str, ConnectionEnded], None]
     """Called with the peer, the key id that the client named, and the reason of the close."""
-    when_led: Callable[[Callable[[], None]], None]
-    """Takes a step that only the leader may take; see ``ReplyGate``."""
+    gate: ReplyGate
     slow_reader_bytes: int
     max_unread_bytes: int
     max_unread_receives: int
@@ -319,6 +318,8 @@ class AcceptedConnection(asyncio.Protocol):
         self._wire.closed()
         shared.slow.discard(self)
         shared.connections.remove(self)
+        if self._is_unproved:
+            shared.gate.forget(self._proved)
         self._let_go()
         slow = self._slow
         if slow is not None and slow.unsent is not None:
@@ -669,7 +670,7 @@ class AcceptedConnection(asyncio.Protocol):
         if not self.account and isinstance(event, Authenticated | ConnectionEnded):
             # Welcome and refusal are decided by the broker's own keys, which may be old, as its index may.
             self._is_unproved = True
-            self._shared.when_led(self._proved)
+            self._shared.gate.when_led(self._proved)
         if isinstance(event, Authenticated):
             self.account = event.account
             # The same object for all connections of a key.
