@@ -158,7 +158,7 @@ class Server:
         self.held_reply_memory = HeldReplyMemory(self.gate)
         self.waiting_requests: WaitingRequests = WaitingRequests()
         self.checkers = TransactionCheckers()
-        self.key_watchers = KeyWatchers()
+        self.key_watchers = KeyWatchers(self.gate.when_led)
         self.outbox = Outbox(lambda: log.durable_lsn, accounts.has_secret)
         self.connections = Connections(
             limit=self.max_connections, limit_of_account=settings.max_connections_per_account, counters=self.counters

@@ -10,6 +10,7 @@ import pytest
 from cmqd.log.values import EngineStatus
 from cmqd.memory_log import MemoryLog
 from cmqd.server.absent_client import AbsentClient
+from cmqd.server.binary.accepted_connection import AcceptedConnection
 from cmqd.server.leader_gate import LeaderGate
 from cmqd.server.reply_gate import Outgoing
 from cmqd_protocol import messages as wire
@@ -268,14 +269,42 @@ async def test_a_connection_that_ends_before_its_proof_is_not_kept(led: tuple[Se
     clients = [rig.connect() for _ in range(3)]
     for client in clients:
         await client.settle()
-    steps: dict[Any, float] = rig.server.gate._steps  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownVariableType]
-    assert len(steps) == 3
+    gate: Any = rig.server.gate
+    assert len(gate._steps) == 3
 
     for client in clients[:2]:
         client.transport.abort()
         await client.settle()
 
-    assert [step.__self__ for step in steps] == [clients[2].connection]
+    assert [step.__self__ for step in gate._steps] == [clients[2].connection]
+
+
+async def test_a_secret_that_waits_for_a_proof_arrives_before_the_change_of_its_key(
+    led: tuple[ServerRig, LedLog], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A gateway that got the change first would keep the former secret."""
+    rig, log = led
+    log.proof_arrives()
+    secret_id = rig.accounts.first_key("admin").secret_id
+    gateway = await rig.client(await rig.accounts.create_role_key("admin", None, ["gateway"], ["*"], 1))
+    rig.server.key_watchers.add(gateway.connection)
+    log.now_s += 3600  # the machine was suspended
+    order: list[str] = []
+    answer = AcceptedConnection.answer
+
+    def note(connection: AcceptedConnection, reply: Outgoing, queue: str | None = None) -> None:
+        order.append(type(reply).__name__)
+        answer(connection, reply, queue)
+
+    monkeypatch.setattr(AcceptedConnection, "answer", note)
+    gateway.begin(wire.GetKeySecret(gateway.next_id(), secret_id))
+    await gateway.settle()
+    rig.server.key_watchers.changed(secret_id, "disabled")
+    assert order == []
+
+    log.proof_arrives()
+
+    assert order == ["KeySecret", "KeyChanged"]
 
 
 async def test_a_refusal_at_admission_leaves_behind_a_proof(led: tuple[ServerRig, LedLog]) -> None:
