@@ -24,10 +24,11 @@ from cmqd.storage.wal_filling import CHUNK_BYTES, LEAST_BYTES, LEAST_COMMITS, SM
 from cmqd.storage.wal_gauge import used_bytes
 from cmqd_segment.manifest import SegmentState, read_manifest
 from cmqd_segment.schema import create_tables, open_read_only
+from support.damage import in_another_boot
 from support.eventually import eventually
 from support.full_disk import GIBIBYTE, Broker, StartBroker
 from support.log_rig import InProcess, LogRig, settings_for
-from support.wals import end_of_frames
+from support.wals import FRAME_BYTES, HEADER_BYTES, end_of_frames
 
 SEGMENT_BYTES = 2 * CHUNK_BYTES
 
@@ -573,3 +574,39 @@ async def test_a_kill_at_any_step_of_filling_switching_and_sealing_loses_nothing
         assert process.task is not None
         await process.task
         shutil.rmtree(copy)
+
+
+@pytest.mark.parametrize("written", [0, 1, 2])
+async def test_a_loss_of_power_in_the_tables_of_a_seal_loses_nothing(
+    start: StartBroker, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: int
+) -> None:
+    """The disk has the new header of the WAL and some frames of the tables, and behind them the frames before."""
+    snapshots = Snapshots(folder, tmp_path / "copies", monkeypatch)
+    for name in ("write_tables", "cut_wal"):
+        snapshots.before(sealer, name)
+    broker = await start()
+    await commits(broker, 10)
+    name = active(broker).path.name + "-wal"
+    snapshots.rig = broker.rig
+    await broker.rig.log.seal_now()
+    (before, _), (copy, _) = snapshots.taken
+    wal = copy / "segments" / name
+    old, new = (before / "segments" / name).read_bytes(), wal.read_bytes()
+    end = HEADER_BYTES + written * FRAME_BYTES
+    assert new[:HEADER_BYTES] != old[:HEADER_BYTES]
+    assert new[end : end + FRAME_BYTES] != old[end : end + FRAME_BYTES], "not all frames of the tables"
+    wal.write_bytes(new[:end] + old[end:])
+    in_another_boot(copy)
+
+    process = InProcess()
+    log = StorageProcessLog(settings_for(copy), process.start)
+    again = LogRig(log)
+    report = await again.open()
+
+    # The frames before are no part of a torn commit.
+    torn = {"torn_tail"} if written else set[str]()
+    assert {finding.kind for finding in report.findings} - {"unclean_stop"} == torn
+    assert [lsn for lsn, _, _ in again.rows] == list(range(1, 11))
+    await log.kill()
+    assert process.task is not None
+    await process.task
