@@ -284,3 +284,34 @@ async def test_an_import_behind_a_leader_is_refused(replicas: Replicas, folder: 
         await asyncio.to_thread(imports, replicas, folder)
 
     assert read_manifest(folder).cache_of is None
+
+
+def test_an_import_that_the_old_primary_alone_has_is_made_again(replicas: Replicas, folder: Path) -> None:
+    """Its commit is cancelled while the standby is cut off, which is answered as a success; then the standby leads."""
+    database = replicas.database
+    waits = 0
+
+    def on_step(_server: str, step: str) -> Fault:
+        if step == "commit" and not waits:
+            database.link("b", is_cut=True)
+        return Fault.NONE
+
+    def pause() -> None:
+        nonlocal waits
+        waits += 1
+        if waits == 1:
+            database.cancel("a")
+            assert [row.lsn for row in replicas.rows] == [1, 2, 5, 6, 7, 8]
+        elif waits == 2:
+            database.promote("b", "c")
+            database.follow("c", "b")
+            assert replicas.rows == []
+
+    database.on_step, database.pause = on_step, pause
+
+    imports(replicas, folder)
+
+    assert waits >= 2
+    assert database.newest_primary().name == "b"
+    assert [row.lsn for row in replicas.rows] == [1, 2, 5, 6, 7, 8]
+    assert read_manifest(folder).cache_of is not None
