@@ -53,7 +53,7 @@ def files_of(plan: Plan) -> dict[str, tuple[int, str]]:
     files |= {f"brokers/{broker.name}.toml": (PRIVATE, _broker(plan, broker)) for broker in plan.brokers}
     files["create-role"] = (0o700, _CREATE_ROLE.substitute(programs=plan.programs, password=plan.passwords["cmqd"]))
     if plan.is_laptop:
-        files["run"] = (PROGRAM, _run(plan))
+        files |= {name: (PROGRAM, _laptop_script(plan, script)) for name, script in _LAPTOP_SCRIPTS.items()}
     else:
         files["systemd/cmqd-postgresql.service"] = (PUBLIC, _POSTGRESQL_UNIT)
         files["systemd/cmqd.service"] = (PUBLIC, _BROKER_UNIT)
@@ -101,10 +101,10 @@ def _broker(plan: Plan, broker: Broker) -> str:
     )
 
 
-def _run(plan: Plan) -> str:
+def _laptop_script(plan: Plan, script: Template) -> str:
     programs = Path(sys.executable).parent
     patroni = shutil.which("patroni") or (programs / "patroni")
-    return _RUN.substitute(
+    return script.substitute(
         folder=plan.folder,
         patroni=patroni,
         cmqd=shutil.which("cmqd") or (programs / "cmqd"),
@@ -116,7 +116,7 @@ def _run(plan: Plan) -> str:
 def _readme(plan: Plan) -> str:
     addresses = ",".join(f"{broker.host}:{broker.port}" for broker in plan.brokers)
     if plan.is_laptop:
-        return _LAPTOP_README.substitute(folder=plan.folder, addresses=addresses, primary=plan.nodes[0].name)
+        return _LAPTOP_README.substitute(folder=plan.folder, addresses=addresses)
     machines = "\n".join(
         f"| {node.host} | `patroni/{node.name}.yml` |"
         f" {'`brokers/' + plan.brokers[number].name + '.toml`' if number < len(plan.brokers) else '(none)'} |"
@@ -249,6 +249,22 @@ echo "three copies of a log and two brokers start; logs in $folder/logs; Ctrl-C 
 wait
 """)
 
+_KILL_LEADER = Template("""#!/bin/bash
+# kill -9 to the broker that leads.
+pid=$$("$cmqd" ha status --json --config "$folder/brokers/a.toml" | sed -n 's/.*"process": "\\([0-9]*\\)@.*/\\1/p')
+[ -n "$$pid" ] && echo "kill -9 $$pid" && kill -9 "$$pid"
+""")
+
+_KILL_PRIMARY = Template("""#!/bin/bash
+# kill -9 to the PostgreSQL server that takes writes.
+port=$$("$cmqd" ha status --json --config "$folder/brokers/a.toml" | sed -n 's/.*"server": ".*:\\([0-9]*\\)".*/\\1/p')
+for file in "$folder"/data-*/postmaster.pid; do
+  [ "$$(sed -n 4p "$$file")" = "$$port" ] && pid=$$(head -1 "$$file") && echo "kill -9 $$pid" && kill -9 "$$pid"
+done
+""")
+
+_LAPTOP_SCRIPTS = {"run": _RUN, "kill-leader": _KILL_LEADER, "kill-primary": _KILL_PRIMARY}
+
 _POSTGRESQL_UNIT = """# A PostgreSQL server under Patroni: /etc/systemd/system/cmqd-postgresql.service
 [Unit]
 Description=PostgreSQL of cmqd, under Patroni
@@ -308,9 +324,9 @@ clients: `cmq://ID:KEY@$addresses`.
 
 Break it, while a client sends:
 
-    kill -9 $$(cat $folder/pids/broker-a)              # a broker: the other one leads within a second
-    kill -9 $$(head -1 $folder/data-$primary/postmaster.pid)   # a database: the named standby is promoted
-    cmqd ha handover --config $folder/brokers/a.toml   # on the leader's
+    $folder/kill-leader        # kill -9 to the broker that leads: the other one leads within a second
+    $folder/kill-primary       # kill -9 to the PostgreSQL that takes writes: the named standby is promoted
+    cmqd ha handover --config $folder/brokers/a.toml    # in order; the file of the broker that leads
 
 On one machine this shows how it works; it survives the loss of no machine.
 """)

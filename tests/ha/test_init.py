@@ -22,6 +22,9 @@ def programs(tmp_path: Path) -> Path:
     return folder
 
 
+SCRIPTS = ("run", "kill-leader", "kill-primary", "create-role")
+
+
 def written(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
 
@@ -33,14 +36,15 @@ def test_a_laptop(tmp_path: Path, programs: Path, capsys: pytest.CaptureFixture[
 
     files = written(folder)
     assert sorted(files) == [
-        *("README.md", "brokers/a.toml", "brokers/b.toml", "create-role"),
+        *("README.md", "brokers/a.toml", "brokers/b.toml", "create-role", "kill-leader", "kill-primary"),
         *("patroni/n1.yml", "patroni/n2.yml", "patroni/n3.yml", "run"),
     ]
     assert str(folder / "run") in capsys.readouterr().out
     for name, text in files.items():
-        assert "$" not in text or name in ("run", "README.md", "create-role"), name
+        assert "$" not in text or name in SCRIPTS, name
         assert "0.0.0.0" not in text, name
-    assert subprocess.run(["bash", "-n", folder / "run"], check=False).returncode == 0
+    for script in ("run", "kill-leader", "kill-primary"):
+        assert subprocess.run(["bash", "-n", folder / script], check=False).returncode == 0
     assert subprocess.run(["sh", "-n", folder / "create-role"], check=False).returncode == 0
 
 
@@ -100,8 +104,9 @@ def test_files_with_passwords_are_private(tmp_path: Path, programs: Path) -> Non
 
     modes = {path.name: path.stat().st_mode & 0o777 for path in folder.rglob("*") if path.is_file()}
 
-    assert {name: mode for name, mode in modes.items() if mode & 0o077} == {"run": 0o755, "README.md": 0o644}
-    assert not [path for path in folder.rglob("*") if path.name in ("run", "README.md") and secret in path.read_text()]
+    public = {name: mode for name, mode in modes.items() if mode & 0o077}
+    assert public == {"run": 0o755, "kill-leader": 0o755, "kill-primary": 0o755, "README.md": 0o644}
+    assert not [path for path in folder.rglob("*") if path.name in public and secret in path.read_text()]
 
 
 def test_nothing_is_overwritten(tmp_path: Path, programs: Path, capsys: pytest.CaptureFixture[str]) -> None:
