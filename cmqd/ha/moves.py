@@ -29,11 +29,10 @@ def run_export(settings: Settings) -> int:
     """Export the log of the engine into the folder of the settings; return the exit code."""
     storage = structs.replace(StorageSettings.of(settings), lock_wait_ms=0)
 
-    def export(engine: Engine) -> None:
-        settings.data.mkdir(parents=True, exist_ok=True)
-        export_folder(settings.data, engine, settings.shard, lambda: StorageProcessLog(storage), _say)
+    def open_log() -> StorageProcessLog:
+        return StorageProcessLog(storage)
 
-    return _run(settings, export)
+    return _run(settings, lambda engine: export_folder(settings.data, engine, settings.shard, open_log, _say))
 
 
 def _run(settings: Settings, move: Callable[[Engine], None]) -> int:

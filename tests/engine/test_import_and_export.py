@@ -45,13 +45,17 @@ async def test_every_message_is_received_once_on_the_way_into_postgresql_and_bac
     await journey.go_on(url, 100)
     assert await asyncio.to_thread(ha, "export", tmp_path / "other", engine_url) == ExitCode.CANNOT_OPEN
     assert "stop all brokers of the shard first" in capfd.readouterr().err
+    assert not (tmp_path / "other").exists()
     assert broker.stop() == ExitCode.OK
 
-    assert await asyncio.to_thread(ha, "export", folder, engine_url) == ExitCode.OK, capfd.readouterr()
+    exported = RunningBroker(tmp_path / "exported", *own)
+    exported.folder.mkdir()
+    target = exported.folder / "data"
+    assert await asyncio.to_thread(ha, "export", target, engine_url) == ExitCode.OK, capfd.readouterr()
     with pytest.raises(BrokerNotReadyError, match=f"ended with code {ExitCode.CANNOT_OPEN:d}"):
         await asyncio.to_thread(broker.start)
-    broker.flags = own
-    await asyncio.to_thread(broker.start)
+    await asyncio.to_thread(exported.start)
+    url = f"{url.rpartition(':')[0]}:{exported.port}"
     await journey.go_on(url, 200)
     await journey.end(url)
-    assert broker.stop() == ExitCode.OK
+    assert exported.stop() == ExitCode.OK
