@@ -4,11 +4,12 @@ Run by ``make test-patroni``, outside of pytest: it takes the machine for some m
 alone. ``python tests/ha/patroni_scene.py FOLDER``: the folder gets the cluster, and the user of the scene must reach it
 (as root: ``nobody``, because PostgreSQL refuses root).
 
-Each scene sends messages with default patience, one after the other; no call may fail. At the end each message that was
-answered is received, and none twice.
+Each scene sends messages one after the other, with default patience but for a silent machine; no call may fail. At the
+end each message that was answered is received, and none twice.
 """
 
 import asyncio
+import contextlib
 import json
 import os
 import pwd
@@ -28,7 +29,12 @@ PROGRAMS = Path(sys.executable).parent
 START_SECONDS = 120.0
 QUIET_SECONDS = 5.0
 """Time of sending after the service is back."""
-LIMITS_SECONDS = {"primary killed": 6.0, "leader killed": 3.0, "primary killed again": 6.0}
+LIMITS_SECONDS = {
+    "primary killed": 6.0,
+    "leader killed": 3.0,
+    "primary killed again": 6.0,
+    "primary's machine silent": 30.0,
+}
 """Longest wait of a call in each scene, on a machine with nothing else to do (issue 18)."""
 
 
@@ -81,6 +87,19 @@ class Cluster:
         file = self.folder / f"data-{self.primary()}" / "postmaster.pid"
         os.kill(int(file.read_text().split()[0]), signal.SIGKILL)
 
+    def silence_primary(self) -> None:
+        """SIGSTOP to the primary and its manager, as if their machine were gone; SIGKILL once another one serves."""
+        name = self.primary()
+        postmaster = int((self.folder / f"data-{name}" / "postmaster.pid").read_text().split()[0])
+        manager = int((self.folder / "pids" / name).read_text())
+        frozen = [manager, postmaster, *children_of(postmaster)]
+        for pid in frozen:
+            os.kill(pid, signal.SIGSTOP)
+        wait_for(lambda: self.ask("status")[0] == 0, START_SECONDS, "new primary")
+        for pid in frozen:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
     def kill_leader(self) -> None:
         """SIGKILL to the loop process of the leader."""
         _, status = self.ask("status")
@@ -101,6 +120,12 @@ class Cluster:
 
     def _environment(self) -> dict[str, str]:
         return {"PATH": f"{PROGRAMS}:{os.defpath}", "HOME": str(self.folder.parent), "LC_ALL": "C"}
+
+
+def children_of(pid: int) -> list[int]:
+    return [
+        int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()
+    ]
 
 
 def wait_for(is_true: Callable[[], bool], seconds: float, what: str) -> None:
@@ -143,6 +168,8 @@ async def scenes(cluster: Cluster) -> None:
         sent += await scene(cluster, client, "primary killed", cluster.kill_primary)
         sent += await scene(cluster, client, "leader killed", cluster.kill_leader)
         sent += await scene(cluster, client, "primary killed again", cluster.kill_primary)
+        async with cmqd_client.connect(cluster.url, patience=60) as patient:
+            sent += await scene(cluster, patient, "primary's machine silent", cluster.silence_primary)
         received: list[bytes] = []
         while messages := await queue.receive(max_messages=16):
             received += [message.body for message in messages]
