@@ -14,7 +14,7 @@ may lie about its past in the ways below (decision 0194). The protocol answers e
 Threads: each session belongs to one thread; ``primaries`` is called by any thread.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
 from cmqd.engine.interface import EngineRow, News, Row, StoredAccounts, StoredCheckpoint
@@ -233,3 +233,16 @@ class Database(Protocol):
         takes writes, in any order; an empty sequence if there is none. Never raises.
         """
         ...
+
+    @property
+    def unreached(self) -> Mapping[str, str]:
+        """The servers that the last ``primaries`` did not return, each with the reason, for operators. No reason has a
+        password.
+        """
+        ...
+
+
+def no_primary(database: Database) -> str:
+    """Return the text of an empty answer of ``primaries``, with the reason of each server."""
+    reasons = "; ".join(f"{server}: {reason}" for server, reason in database.unreached.items())
+    return "no server takes writes" + (f" ({reasons})" if reasons else "")

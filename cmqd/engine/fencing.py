@@ -34,7 +34,7 @@ from functools import partial
 from threading import Lock
 from typing import TypeVar
 
-from cmqd.engine.database import Commit, ConnectionLost, Database, Newest, Session, UniqueViolation
+from cmqd.engine.database import Commit, ConnectionLost, Database, Newest, Session, UniqueViolation, no_primary
 from cmqd.engine.errors import (
     AccountsConflict,
     EngineError,
@@ -140,7 +140,7 @@ class _Line:
             self._highest_at_start = self._timelines.highest
             primaries = sorted(self._database.primaries(self._keep_waiting), key=lambda session: session.timeline)
             if not primaries:
-                raise _NotNow("a primary: no server takes writes")
+                raise _NotNow(f"a primary: {no_primary(self._database)}")
             self._timelines.note(primaries)
             self._session = primaries.pop()
             self.is_new = True

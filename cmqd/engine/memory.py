@@ -148,6 +148,8 @@ class MemoryDatabase:
         self.late: list[tuple[MemorySession, Callable[[], object]]] = []
         self.sessions: list[MemorySession] = []
         """Sessions whose server side has not ended."""
+        self.unreached: dict[str, str] = {}
+        """Servers in memory have no reasons."""
         self.base_backup_of: str | None = None
         """A primary that a base backup is taken from: its stream counts as a standby under ``*``."""
         primary, *standbys = self.servers.values()

@@ -73,6 +73,10 @@ _CONNECTION_PARAMETERS: Final = {
 """Defaults of libpq's parameters; the URL overrules them."""
 
 _IS_SAFE: Final = f"current_setting('synchronous_standby_names') ~* '{ONE_NAMED_STANDBY}'"
+_NAMED_STANDBY: Final = rf"""
+    btrim(regexp_replace(current_setting('synchronous_standby_names'), '{ONE_NAMED_STANDBY}', '\3', 'i'), '"')
+"""
+"""The name itself, of a value that is safe."""
 
 _ADOPT: Final = b"""
 SELECT CASE WHEN pg_is_in_recovery() THEN NULL ELSE pg_walfile_name(pg_current_wal_lsn()) END,
@@ -136,12 +140,13 @@ WHERE datname = current_database() AND application_name ~ ('^cmqd ' || $1 || ' [
 ORDER BY 1
 """
 _COPIES: Final = b"""
-SELECT application_name, coalesce(sync_state = 'sync', false),
+SELECT application_name, coalesce(sync_state = 'sync', lower(application_name) = lower(%s)),
        coalesce(pg_wal_lsn_diff(pg_current_wal_flush_lsn(), flush_lsn), -1)::bigint,
        (1000 * extract(epoch FROM coalesce(flush_lag, '0')))::bigint
 FROM pg_stat_replication WHERE NOT coalesce(state = 'backup', false) ORDER BY 1
-"""
-"""Without the role ``pg_monitor``, the names are all that PostgreSQL tells."""
+""" % _NAMED_STANDBY.encode()
+"""Without the role ``pg_monitor``, the names are all that PostgreSQL tells: the named standby is taken for the second
+copy as long as it is connected."""
 _NEWS: Final = b"""
 SELECT coalesce(newest.lsn, 0), coalesce(newest.epoch, 0), coalesce(accounts_version, 0)
 FROM (VALUES ($1::int)) AS asked (shard)
@@ -457,11 +462,12 @@ class PostgresDatabase:
     def __init__(self, url: str, shard: int = 0) -> None:
         self._servers = list(_servers_of(url))
         self._shard = shard
+        self._unreached: Mapping[str, str] = {}
 
     @property
-    def names(self) -> list[str]:
-        """The servers of the URL."""
-        return [f"{parameters['host']}:{parameters['port']}" for parameters in self._servers]
+    def unreached(self) -> Mapping[str, str]:
+        """See ``Database``."""
+        return self._unreached
 
     def primaries(self, keep_waiting: KeepWaiting) -> list[Session]:
         """See ``Database``."""
@@ -480,8 +486,16 @@ class PostgresDatabase:
         # A thread for each server: looking up a name has no limit of time.
         for attempt in attempts:
             attempt.start()
-        results = [attempt.result() for attempt in attempts]
-        return [session for session in results if session is not None]
+        sessions: list[PostgresSession] = []
+        unreached: dict[str, str] = {}
+        for attempt in attempts:
+            result = attempt.result()
+            if isinstance(result, str):
+                unreached[attempt.server] = result
+            else:
+                sessions.append(result)
+        self._unreached = unreached
+        return sessions
 
 
 class _Attempt:
@@ -501,7 +515,8 @@ class _Attempt:
         self._shard = shard
         self._keep_waiting = keep_waiting
         self._deadline = deadline
-        self._session: PostgresSession | None = None
+        self.server = f"{parameters['host']}:{parameters['port']}"
+        self._result: PostgresSession | str = f"no answer within {CONNECT_SECONDS:g} s"
         self._lock = threading.Lock()
         self._is_late = False
         self._thread = threading.Thread(target=self._reach, name="reach a database", daemon=True)
@@ -509,39 +524,38 @@ class _Attempt:
     def start(self) -> None:
         self._thread.start()
 
-    def result(self) -> PostgresSession | None:
-        """Return the session, or None of a server that does not answer before the deadline or takes no writes."""
+    def result(self) -> PostgresSession | str:
+        """Return the session, or the reason why there is none."""
         self._thread.join(max(self._deadline - time.monotonic(), 0))
         with self._lock:
             self._is_late = True
-            return self._session
+            return self._result
 
     def _reach(self) -> None:
         try:
-            session = self._adopt()
-        except ConnectionLost:
-            return
-        if session is None:
-            return
+            result = self._adopt()
+        except ConnectionLost as error:
+            # libpq's text can have several lines.
+            result = " ".join(str(error).split())
         with self._lock:
             if not self._is_late:
-                self._session = session
+                self._result = result
                 return
-        session.close()
+        if isinstance(result, PostgresSession):
+            result.close()
 
-    def _adopt(self) -> PostgresSession | None:
+    def _adopt(self) -> PostgresSession | str:
         connection = Connection(_resolved(self._parameters), lambda: time.monotonic() < self._deadline)
         names = [_array(texts) for texts in (_SESSION_SETTINGS.keys(), _SESSION_SETTINGS.values())]
         answer = connection.ask(_ADOPT, names)
         file_name = answer.get_value(0, 0)
         if file_name is None and not self._with_standbys:
             connection.close()
-            return None
+            return "a standby"
         timeline = 0 if file_name is None else int(file_name[:8], 16)
         connection.keep_waiting = lambda: self._keep_waiting(timeline)
-        server = f"{self._parameters['host']}:{self._parameters['port']}"
         has_tables = _value(answer, 0, 2) == b"\1"
-        return PostgresSession(connection, server, timeline, self._shard, has_tables=has_tables)
+        return PostgresSession(connection, self.server, timeline, self._shard, has_tables=has_tables)
 
 
 def _resolved(parameters: Mapping[str, str]) -> Mapping[str, str]:

@@ -37,7 +37,7 @@ def check(
             problems.append(f"{session.server} did not answer: {error}")
         finally:
             session.close()
-    problems += [f"{name} does not answer" for name in database.names if name not in roles]
+    problems += [f"{server} cannot be examined: {reason}" for server, reason in database.unreached.items()]
     primaries = [name for name, role in roles.items() if role.startswith("primary")]
     if len(primaries) > 1:
         problems.append(f"more than one server takes writes: {', '.join(primaries)}; the newest timeline counts")

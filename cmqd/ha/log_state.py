@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from cmqd.engine.database import ConnectionLost, Database, Newest, Session
+from cmqd.engine.database import ConnectionLost, Database, Newest, Session, no_primary
 from cmqd.log.values import BrokerSeen, EngineView
 from cmqd.server.engine_accounts import addresses_in
 
@@ -90,7 +90,7 @@ def newest_primary(database: Database, monotonic: Callable[[], float] = time.mon
         database.primaries(lambda _timeline: monotonic() < deadline), key=lambda session: session.timeline
     )
     if not sessions:
-        raise NoState("no server of the engine takes writes")
+        raise NoState(no_primary(database))
     try:
         yield sessions[-1]
     except ConnectionLost as error:

@@ -36,8 +36,9 @@ def run_export(settings: Settings) -> int:
 
 
 def _run(settings: Settings, move: Callable[[Engine], None]) -> int:
+    waits = _Waits()
     try:
-        engine = open_engine(StorageSettings.of(settings), lambda: False)
+        engine = waits.engine = open_engine(StorageSettings.of(settings), waits)
         assert engine is not None, "the commands set redundancy"
         try:
             move(engine)
@@ -52,6 +53,22 @@ def _run(settings: Settings, move: Callable[[Engine], None]) -> int:
     else:
         return ExitCode.OK
     return ExitCode.CANNOT_OPEN
+
+
+class _Waits:
+    """Tells what the engine waits for. A command waits as long as a broker does: Ctrl-C ends it."""
+
+    def __init__(self) -> None:
+        self.engine: Engine | None = None
+        self._told = ""
+
+    def __call__(self) -> bool:
+        """Print the reason of a wait if it is another one; never stop the engine."""
+        waiting_for = "" if self.engine is None else self.engine.waiting_for
+        if waiting_for not in ("", self._told):
+            self._told = waiting_for
+            print(f"cmqd: waits for {waiting_for}", file=sys.stderr, flush=True)
+        return False
 
 
 def _say(line: str) -> None:

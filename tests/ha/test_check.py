@@ -83,8 +83,8 @@ def test_servers_that_do_not_answer(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ha", "check", "--engine-url", url]) == ExitCode.NOT_SAFE
 
     text = capsys.readouterr().out
-    assert "127.0.0.1:1 does not answer" in text
-    assert "no server of the engine takes writes" in text
+    assert "127.0.0.1:1 cannot be examined: connection to server" in text
+    assert "no server takes writes" in text
 
 
 def test_a_url_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:

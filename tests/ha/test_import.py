@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
+from cmqd.__main__ import main
 from cmqd.engine.errors import NotEmpty
 from cmqd.engine.fencing import FencedEngine
 from cmqd.engine.interface import EngineRow, ImportedLog
 from cmqd.engine.memory import Fault
+from cmqd.exit_codes import ExitCode
 from cmqd.ha import importing
 from cmqd.ha.importing import Refused, import_folder
 from cmqd.ha.stopped_folder import StoppedFolder
@@ -315,3 +317,25 @@ def test_an_import_that_the_old_primary_alone_has_is_made_again(replicas: Replic
     assert database.newest_primary().name == "b"
     assert [row.lsn for row in replicas.rows] == [1, 2, 5, 6, 7, 8]
     assert read_manifest(folder).cache_of is not None
+
+
+def test_a_wait_is_told_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Import and export wait for the engine as long as a broker does: the operator must learn for what."""
+    pauses = 0
+
+    def pause(_seconds: float) -> None:
+        nonlocal pauses
+        pauses += 1
+        if pauses == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("time.sleep", pause)
+
+    assert main(["ha", "export", "new", "--engine-url", "postgresql://cmqd:hush@127.0.0.1:1/cmqd"]) == (
+        ExitCode.CANNOT_OPEN
+    )
+
+    told = capsys.readouterr().err
+    assert told.count("cmqd: waits for a primary: no server takes writes (127.0.0.1:1: ") == 1
+    assert told.endswith("cmqd: interrupted; repeat the command\n")
+    assert "hush" not in told

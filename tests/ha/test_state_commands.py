@@ -123,7 +123,7 @@ def test_problems_are_named(pair: Pair) -> None:
     pair.database.crash("a")
     assert status_of(pair) == (
         ExitCode.NOT_SAFE,
-        {"ok": False, "shard": 0, "problems": ["no server of the engine takes writes"]},
+        {"ok": False, "shard": 0, "problems": ["no server takes writes"]},
     )
 
 
