@@ -538,6 +538,12 @@ class FencedEngine:
         if self._log_id is not None:
             found = session.log_id()
             if found is None or found.removeprefix(_RETIRED) != self._log_id:
+                try:
+                    # An old primary may be from before the log.
+                    self._barrier(session)
+                except _NotNow as reason:
+                    # The session has not passed this check, so no other attempt may have it.
+                    raise ConnectionLost(str(reason)) from None
                 raise LogIdMismatch(self._log_id, found, session.server)
 
     def _barrier(self, session: Session) -> None:
