@@ -10,6 +10,7 @@ and the thread of the housekeeping must rest.
 """
 
 import asyncio
+import errno
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -245,7 +246,13 @@ class Replication:
             if max(last for _, last in gone) > catalog.droppable_lsn:
                 # The newest checkpoint of the engine covers all rows that it has trimmed; an old one of the folder does
                 # not, and the next start could not begin with it.
-                copied = copy_checkpoint(self.engine, catalog.folder, catalog.checkpoints)
+                try:
+                    copied = copy_checkpoint(self.engine, catalog.folder, catalog.checkpoints)
+                except OSError as error:
+                    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                        raise
+                    # The segments stay until a later look finds room.
+                    return
                 checkpoint = copied or catalog.checkpoints[-1]
             self._in_loop(self._segments.drop_reclaimed(numbers, checkpoint))
 

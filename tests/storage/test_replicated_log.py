@@ -1,11 +1,13 @@
 """A log in an engine: rows go to the engine first, the folder is a cache, and a standby takes over."""
 
 import asyncio
+import errno
 import shutil
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec import structs
@@ -13,7 +15,7 @@ from msgspec import structs
 from cmqd.engine.errors import AccountsConflict, EngineUnavailable
 from cmqd.engine.fencing import FencedEngine
 from cmqd.log.errors import LogFailed
-from cmqd.storage import following, open_log
+from cmqd.storage import following, open_log, replication
 from cmqd.storage.errors import LeadLost, WrongFolder
 from cmqd.storage.proof_clock import proof_clock_s
 from cmqd_segment.manifest import (
@@ -325,6 +327,42 @@ async def test_a_standby_leads_while_files_that_it_has_dropped_give_their_blocks
         may_end.set()
 
     assert await standby.rig.store(1, 5, 1) == 8
+
+
+async def test_a_standby_without_room_for_a_checkpoint_drops_later(
+    replicas: Replicas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "POLL_SECONDS", 0.005)
+    monkeypatch.setattr(following, "UPKEEP_POLLS", 1)
+    leader = await replicas.leader("a")
+    standby = replicas.broker("b", segment_bytes=1 << 16)
+    opening = asyncio.create_task(standby.rig.open())
+    for index in range(6):
+        await leader.rig.store(1, index, 1, size=30_000)
+        await eventually(lambda count=index + 2: len(standby.rig.rows) == count)
+    await leader.log.seal_now()
+    await leader.rig.store(1, 6, 1)
+    await eventually(lambda: standby.log.closed_segments())
+    for _ in range(2):
+        await leader.rig.checkpoint()
+    copy, refused = replication.copy_checkpoint, list[int]()
+
+    def full(*arguments: Any) -> Any:
+        if len(refused) < 3:
+            refused.append(errno.ENOSPC)
+            raise OSError(errno.ENOSPC, "no room")
+        return copy(*arguments)
+
+    monkeypatch.setattr(replication, "copy_checkpoint", full)
+    (segment,) = [segment for segment in leader.log.closed_segments() if segment.is_sealed]
+    await leader.log.drop_segments([segment.number], 8)
+
+    await eventually(lambda: standby.log.closed_segments() == [])
+
+    assert len(refused) == 3
+    assert not standby.rig.fatal
+    opening.cancel()
+    await standby.log.close()
 
 
 async def test_a_fenced_leader_drops_nothing(replicas: Replicas) -> None:
