@@ -390,7 +390,8 @@ class OpenLog:
     ) -> list[int] | None:
         """Reclaim whole segments: manifest "dropping", trim, unlink, manifest forgets.
 
-        Returns the numbers of the segments; None if the log was closed meanwhile.
+        Returns the numbers of the segments that are gone, or that an earlier call is about to remove, as for a standby
+        that leads meanwhile; None if the log was closed.
         """
         entries: dict[int, SegmentEntry] = {}
         unsealed: dict[int, WritableSegment] = {}
@@ -420,7 +421,7 @@ class OpenLog:
                 del catalog.dropping[number]
             catalog.dropped = merge_ranges((*catalog.dropped, *ranges))
             await catalog.save()
-        return list(entries)
+        return [number for number in numbers if number not in self.catalog.sealed and number not in self.catalog.open]
 
     def _is_hurried(self) -> bool:
         """Return whether files give their blocks back at once: room is short, or the broker stops."""

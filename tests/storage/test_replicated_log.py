@@ -323,9 +323,12 @@ async def test_a_standby_leads_while_files_that_it_has_dropped_give_their_blocks
         await asyncio.wait_for(removes.wait(), 20)
         await leader.log.close()
         await asyncio.wait_for(opening, 20)
+        under_way, *_ = standby.log.closed_segments()
+        assert await standby.log.drop_segments([under_way.number], 7) == [under_way.number]
     finally:
         may_end.set()
 
+    assert under_way.number not in [segment.number for segment in standby.log.closed_segments()]
     assert await standby.rig.store(1, 5, 1) == 8
 
 
