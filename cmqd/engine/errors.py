@@ -60,7 +60,10 @@ class NotEmpty(EngineError):
 
     def __init__(self, log_id: str | None, last_lsn: int) -> None:
         """Take the id of the log in the database (None: rows without a log), and the LSN of its newest row."""
-        super().__init__(f"the engine is not empty: it has log {log_id or 'unknown'}, with rows up to {last_lsn}")
+        super().__init__(
+            f"the engine is not empty: it has log {log_id or 'unknown'}, with rows up to {last_lsn}. Use another"
+            " database or shard, or delete the lines of a log that is not needed: docs/operations.md, Redundancy"
+        )
         self.log_id = log_id
         self.last_lsn = last_lsn
 

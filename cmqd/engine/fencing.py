@@ -286,7 +286,7 @@ class FencedEngine:
         newest = session.newest()
         fence = 1 if newest is None else newest.lsn + 1
         log_id = session.log_id()
-        if log_id is not None and log_id.startswith(_RETIRED):
+        if log_id is not None and log_id.startswith(RETIRED):
             session.rollback()
             self._barrier(session)
             raise _retired(log_id)
@@ -364,7 +364,7 @@ class FencedEngine:
     def log_id(self) -> str | None:  # noqa: D102  see Engine
         if self._log_id is None:
             log_id = self._read(lambda session: session.log_id())
-            if log_id is not None and log_id.startswith(_RETIRED):
+            if log_id is not None and log_id.startswith(RETIRED):
                 raise _retired(log_id)
             self._log_id = log_id
         return self._log_id
@@ -420,7 +420,7 @@ class FencedEngine:
                 self._barrier(session)
                 raise RowsBehind(last_lsn, 0 if newest is None else newest.lsn)
             # Also if an earlier attempt has stored it: this commit carries it to the standby.
-            session.put_log_id(_RETIRED + log_id.removeprefix(_RETIRED))
+            session.put_log_id(RETIRED + log_id.removeprefix(RETIRED))
             self._commit(session)
 
         self._changes_line.run(attempt)
@@ -537,7 +537,7 @@ class FencedEngine:
         """Refuse a server with another log. Raises LogIdMismatch."""
         if self._log_id is not None:
             found = session.log_id()
-            if found is None or found.removeprefix(_RETIRED) != self._log_id:
+            if found is None or found.removeprefix(RETIRED) != self._log_id:
                 try:
                     # An old primary may be from before the log.
                     self._barrier(session)
@@ -576,14 +576,14 @@ class FencedEngine:
             raise _fenced(epoch, lsn, found)
 
 
-_RETIRED = "retired:"
+RETIRED = "retired:"
 """Stands before the id of a log that has left the database. With the id itself, because a look for the one without the
 other could miss the end of the log."""
 _NO_STANDBY = "a named standby: synchronous_standby_names does not name exactly one"
 
 
 def _retired(log_id: str) -> LogRetired:
-    return LogRetired(log_id.removeprefix(_RETIRED))
+    return LogRetired(log_id.removeprefix(RETIRED))
 
 
 def _fenced(epoch: int, lsn: int, found: int | None) -> Fenced:

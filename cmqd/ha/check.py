@@ -41,13 +41,17 @@ def check(
     primaries = [name for name, role in roles.items() if role.startswith("primary")]
     if len(primaries) > 1:
         problems.append(f"more than one server takes writes: {', '.join(primaries)}; the newest timeline counts")
+    state = None
     try:
         state = read_state(database, monotonic)
         if state.waiting_for:
             problems.append(f"commits wait for {state.waiting_for}")
     except NoState as reason:
-        state = None
-        problems.append(str(reason))
+        if primaries:
+            problems.append(str(reason))
+        else:
+            # The reason of each server is above.
+            problems.append("no server takes writes")
     ok = not problems and not any(finding.is_refused for listed in findings.values() for finding in listed)
     output.document(
         {

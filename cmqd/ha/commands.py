@@ -24,28 +24,9 @@ def add_commands(commands: Any, add_settings: AddSettings) -> None:
     """
     group = commands.add_parser("ha", help="commands on redundancy", description="Commands on redundancy.")
     group = group.add_subparsers(dest="ha_command", required=True, metavar="COMMAND")
-    importing = group.add_parser(
-        "import",
-        help="move the log of a data folder into an empty engine",
-        description="Copy rows, newest checkpoint and accounts of a data folder into an empty engine, compare the copy"
-        " row by row, and mark the folder as a cache of the engine. The broker must be stopped. An interrupted import"
-        " changes nothing, and is repeated.",
-    )
-    importing.add_argument("data", type=Path, metavar="FOLDER", help="data folder of the stopped broker")
-    exporting = group.add_parser(
-        "export",
-        help="move the log of an engine into a data folder",
-        description="Copy the log of an engine into a data folder that is its cache, or empty; compare the copy row by"
-        " row; write accounts.json; retire the log in the engine, so that no broker leads it there again; and make the"
-        " folder a log for redundancy = none. All brokers of the shard must be stopped. An interrupted export is"
-        " repeated.",
-    )
-    exporting.add_argument("data", type=Path, metavar="FOLDER", help="data folder: a cache of the log, or empty")
-    for command in (importing, exporting):
-        add_settings(command, "engine_url", "shard")
-        command.set_defaults(redundancy="postgresql")
     _add_init(group)
     _add_watching(group, add_settings)
+    _add_moves(group, add_settings)
 
 
 def _add_init(group: Any) -> None:
@@ -96,6 +77,30 @@ def _add_watching(group: Any, add_settings: AddSettings) -> None:
     handover.add_argument(
         "--within", type=float, default=30.0, metavar="SECONDS", help="time in which another broker must lead (30)"
     )
+
+
+def _add_moves(group: Any, add_settings: AddSettings) -> None:
+    """Add the commands that move a log between a data folder and an engine."""
+    importing = group.add_parser(
+        "import",
+        help="move the log of a data folder into an empty engine",
+        description="Copy rows, newest checkpoint and accounts of a data folder into an empty engine, compare the copy"
+        " row by row, and mark the folder as a cache of the engine. The broker must be stopped. An interrupted import"
+        " changes nothing, and is repeated.",
+    )
+    importing.add_argument("data", type=Path, metavar="FOLDER", help="data folder of the stopped broker")
+    exporting = group.add_parser(
+        "export",
+        help="move the log of an engine into a data folder",
+        description="Copy the log of an engine into a data folder that is its cache, or empty; compare the copy row by"
+        " row; write accounts.json; retire the log in the engine, so that no broker leads it there again; and make the"
+        " folder a log for redundancy = none. All brokers of the shard must be stopped. An interrupted export is"
+        " repeated.",
+    )
+    exporting.add_argument("data", type=Path, metavar="FOLDER", help="data folder: a cache of the log, or empty")
+    for command in (importing, exporting):
+        add_settings(command, "engine_url", "shard")
+        command.set_defaults(redundancy="postgresql")
 
 
 def run(chosen: argparse.Namespace, settings: Settings) -> int:

@@ -84,8 +84,12 @@ class Handover:
         newest_lsn, deadline = state.view.newest_lsn, self._monotonic() + WARM_SECONDS
         while not (standbys := state.view.standbys) or standbys[0].lsn < newest_lsn:
             if self._monotonic() >= deadline:
-                behind = f"{standbys[0].address} is {newest_lsn - standbys[0].lsn} rows behind" if standbys else "none"
-                raise Refused(f"no standby is warm ({behind})")
+                behind = (
+                    f"{standbys[0].address} is {newest_lsn - standbys[0].lsn} rows behind"
+                    if standbys
+                    else "no broker follows"
+                )
+                raise Refused(f"no standby has the rows ({behind}): cmqd ha status")
             self._sleep(POLL_SECONDS)
             state = read_state(self._database)
         if state.waiting_for:

@@ -56,7 +56,7 @@ def import_folder(path: Path, engine: Engine, shard: int, out: Callable[[str], o
         cache = CacheOf(log.log_id, shard)
         # Without starts: the epochs of an engine's leaders take their place, and imported rows have none.
         write_manifest(path, structs.replace(folder.manifest, format=CACHE_FORMAT, cache_of=cache, starts=[]))
-    out(f"{path} is a cache of {cache} now; start its broker with redundancy and this engine")
+    out(f"{path} is now a cache of {cache}; start its broker with redundancy = postgresql and this engine_url")
 
 
 def _require_own_log(path: Path) -> None:

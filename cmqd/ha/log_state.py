@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from cmqd.engine.database import ConnectionLost, Database, Newest, Session, no_primary
+from cmqd.engine.fencing import RETIRED
 from cmqd.log.values import BrokerSeen, EngineView
 from cmqd.server.engine_accounts import addresses_in
 
@@ -29,6 +30,8 @@ class LogState(msgspec.Struct, frozen=True):
     """The primary that was asked."""
     log_id: str | None
     """None before the first leader."""
+    is_retired: bool
+    """The log was exported to a data folder: no broker leads it here."""
     checkpoint_lsn: int
     """0 = there is no checkpoint."""
     addresses: list[str]
@@ -48,6 +51,7 @@ class LogState(msgspec.Struct, frozen=True):
         return {
             "server": self.server,
             "log_id": self.log_id,
+            "is_retired": self.is_retired,
             "leader": None if leader is None else {"address": leader.address, "process": leader.process},
             "leader_addresses": self.addresses,
             "epoch": self.view.epoch,
@@ -62,10 +66,12 @@ def read_state(database: Database, monotonic: Callable[[], float] = time.monoton
     with newest_primary(database, monotonic) as session:
         newest = session.newest() or Newest(0, 0)
         checkpoint = session.checkpoint(with_data=False)
+        log_id = session.log_id()
         view = EngineView(newest.lsn, newest.epoch, session.brokers(), session.copies())
         return LogState(
             session.server,
-            session.log_id(),
+            None if log_id is None else log_id.removeprefix(RETIRED),
+            log_id is not None and log_id.startswith(RETIRED),
             0 if checkpoint is None else checkpoint.lsn,
             addresses_in(session.accounts()),
             waiting_for(session, view),

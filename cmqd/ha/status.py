@@ -27,6 +27,9 @@ def problems_of(state: LogState) -> list[str]:
     problems: list[str] = []
     if state.waiting_for:
         problems.append(f"commits wait for {state.waiting_for}")
+    if state.is_retired:
+        problems.append("the log is retired: it was exported to a data folder, and no broker leads it here")
+        return problems
     if state.leader is None:
         problems.append("no broker leads")
     if not state.view.standbys:

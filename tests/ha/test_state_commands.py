@@ -82,6 +82,7 @@ def test_the_status_of_a_pair(pair: Pair) -> None:
         "shard": 0,
         "server": "a",
         "log_id": "the-log",
+        "is_retired": False,
         "leader": {"address": "first:5680", "process": LEADER_PROCESS},
         "leader_addresses": [],
         "epoch": 1,
@@ -95,6 +96,16 @@ def test_the_status_of_a_pair(pair: Pair) -> None:
         ],
         "problems": [],
     }
+
+
+def test_the_status_of_a_log_that_was_exported(pair: Pair) -> None:
+    pair.database.newest_primary().tables.log_id = "retired:the-log"
+
+    code, document = status_of(pair)
+
+    assert code is ExitCode.NOT_SAFE
+    assert (document["log_id"], document["is_retired"]) == ("the-log", True)
+    assert document["problems"] == ["the log is retired: it was exported to a data folder, and no broker leads it here"]
 
 
 def test_the_status_for_people(pair: Pair) -> None:
@@ -186,8 +197,14 @@ def test_no_leader_is_stopped_without_a_warm_standby(pair: Pair, tmp_path: Path)
         pair.follow(2)
         behind = handover()
 
-    assert alone == (ExitCode.NOT_SAFE, "cmqd: no handover: no standby is warm (none)")
-    assert behind == (ExitCode.NOT_SAFE, "cmqd: no handover: no standby is warm (second:5680 is 2 rows behind)")
+    assert alone == (
+        ExitCode.NOT_SAFE,
+        "cmqd: no handover: no standby has the rows (no broker follows): cmqd ha status",
+    )
+    assert behind == (
+        ExitCode.NOT_SAFE,
+        "cmqd: no handover: no standby has the rows (second:5680 is 2 rows behind): cmqd ha status",
+    )
     assert handover.stopped == []
 
 
