@@ -23,7 +23,7 @@ CLIENT_EXTRAS := --extra sync --extra celery --extra taskiq --extra faststream
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-run setup-spark setup-docs setup-sdk setup-console setup-postgresql setup-all demo demo-spark demo-console serve test test-all test-root check lint docs types fmt bench bench-compare bench-report lock clean
+.PHONY: help setup setup-run setup-spark setup-docs setup-sdk setup-console setup-postgresql setup-all demo demo-spark demo-console serve test test-all test-root test-patroni check lint docs types fmt bench bench-compare bench-report lock clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -107,6 +107,14 @@ test: setup setup-spark setup-docs setup-sdk setup-postgresql  ## what a laptop 
 test-root: setup  ## the tests that mount a file system of their own; run as root
 	TEST_WITH_MOUNTS=1 $(BIN)/python -m pytest tests/system/test_full_to_the_last_byte.py $(ARGS)
 
+# An environment of its own: Patroni brings a dozen packages. As root its interpreter must be readable by the user nobody.
+test-patroni: $(VENV)/.setup-done requirements/patroni.txt  ## a pair over PostgreSQL under Patroni, a primary and a broker killed, in two minutes
+	$(PYTHON) -m venv --clear build/patroni
+	build/patroni/bin/python -m pip --disable-pip-version-check install --quiet --require-hashes --use-pep517 \
+	  -r requirements/patroni.txt
+	build/patroni/bin/python -m pip --disable-pip-version-check install --quiet --no-deps .
+	folder=$$(mktemp -d) && chmod 755 $$folder && build/patroni/bin/python tests/ha/patroni_scene.py $$folder/scene && rm -r $$folder
+
 setup-all: setup  ## install for make test-all, or say what this machine lacks for it; PARTS as there
 	@$(BIN)/python tests/parts.py setup $(PARTS)
 
@@ -159,6 +167,7 @@ lock: setup  ## resolve the dependencies of pyproject.toml anew into requirement
 	$(LOCK) --group docs --constraint requirements/dev.txt --output-file requirements/docs.txt
 	$(LOCK) --group console --constraint requirements/dev.txt --output-file requirements/console.txt
 	$(LOCK) --group postgresql --constraint requirements/dev.txt --output-file requirements/postgresql.txt
+	$(LOCK) --extra server --extra ha --group patroni --constraint requirements/dev.txt --output-file requirements/patroni.txt
 
 clean:  ## remove caches and build output; .venv stays
 	rm -rf dist build .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage .coverage.* htmlcov

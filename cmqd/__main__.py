@@ -8,6 +8,7 @@ from typing import Any
 
 from cmqd import __version__
 from cmqd.exit_codes import ExitCode
+from cmqd.ha import commands as ha
 from cmqd.settings import SETTINGS, SettingError, SettingInfo, Settings, ignored_variables, load
 from cmqd.units import DURATION, SIZE
 
@@ -50,6 +51,8 @@ def main(arguments: list[str] | None = None) -> int:
             return _accounts(chosen, settings.data)
         if chosen.command == "new-log-id":
             return _give_new_log_id(settings.data)
+        if chosen.command == "ha":
+            return ha.run(chosen, settings)
         from cmqd.server.daemon import run_server
         from cmqd.server.http_gateway import checked_flags, missing_library
     except ModuleNotFoundError as missing:
@@ -161,6 +164,7 @@ def _parser() -> argparse.ArgumentParser:
     config = commands.add_parser("config", help="print the effective settings as a TOML file")
     _add_accounts(commands)
     _add_new_log_id(commands)
+    ha.add_commands(commands, _add_settings)
     for command in (serve, config):
         command.add_argument("--config", type=Path, metavar="FILE", help="TOML file with settings")
         groups: dict[str, Any] = {}
@@ -198,8 +202,7 @@ def _add_accounts(commands: Any) -> None:
     )
     key.add_argument("account", metavar="ACCOUNT", help="name of the account, for example admin")
     for command in (check, repair, key):
-        command.add_argument("--config", type=Path, metavar="FILE", help="TOML file with settings")
-        _add_flag(command, SETTINGS["data"])
+        _add_settings(command, "data")
 
 
 def _add_new_log_id(commands: Any) -> None:
@@ -211,8 +214,14 @@ def _add_new_log_id(commands: Any) -> None:
         " id of the original, so that streams and replays continue with a restored backup. A clone that runs beside its"
         " original needs a new id: otherwise a stream of the original could continue with the clone.",
     )
+    _add_settings(command, "data")
+
+
+def _add_settings(command: argparse.ArgumentParser, *names: str) -> None:
+    """Add the settings file, and the flags of these settings, to a command."""
     command.add_argument("--config", type=Path, metavar="FILE", help="TOML file with settings")
-    _add_flag(command, SETTINGS["data"])
+    for name in names:
+        _add_flag(command, SETTINGS[name])
 
 
 def _add_flag(group: Any, info: SettingInfo) -> None:

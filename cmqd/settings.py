@@ -623,8 +623,10 @@ def _parse_number(info: SettingInfo, text: str) -> int | None:
 
 
 def _without_passwords(url: str) -> str:
-    """Hide the passwords of libpq's URL or ``name=value`` pairs. A password may hold ``:`` and ``@``."""
-    url = re.sub(r"^(\w+://[^:/?@]*:)[^/]*(?=@)", rf"\g<1>{HIDDEN}", url)
+    """Hide the passwords of libpq's URL or ``name=value`` pairs. A password may hold ``:`` and ``@``, and by mistake
+    ``/`` and ``?``, with which the URL is none.
+    """
+    url = re.sub(r"^(\w+://[^:/?@]*:).*(?=@)", rf"\g<1>{HIDDEN}", url)
     return re.sub(r"(password\s*=\s*)('(?:\\.|[^'\\])*'|[^&\s]*)", rf"\g<1>{HIDDEN}", url)
 
 
@@ -660,7 +662,7 @@ def _check_together(settings: Settings) -> None:
     if settings.is_replicated and not settings.engine_url:
         raise refuse("engine_url", f"needed with redundancy = {settings.redundancy}")
     if settings.engine_url and not settings.is_replicated:
-        raise refuse("engine_url", "only with redundancy")
+        raise refuse("engine_url", "only with redundancy = postgresql")
     if settings.is_replicated and (settings.ephemeral or settings.accept_loss):
         raise refuse("ephemeral" if settings.ephemeral else "accept_loss", "false with redundancy")
     if settings.pause_pending_bytes < settings.busy_pending_bytes:

@@ -16,6 +16,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 MOST = 3
 FINAL = (
+    "tests/engine/test_mixed_faults.py",
+    "tests/engine/test_pair_of_brokers.py",
     "tests/system/test_acknowledge_survives.py",
     "tests/system/test_kill_nine.py",
     "tests/system/test_killed_between_slices.py",

@@ -13,6 +13,7 @@ LONGEST = (
     "system/test_kill_nine.py",
     "system/test_only_fsynced_survives.py",
     "system/test_power_failures.py",
+    "engine/test_mixed_faults.py",
     "model",
     "spark",
     "system",

@@ -29,7 +29,7 @@ MAY_IMPORT = {
         "msgspec",
         "pyroaring",
     },
-    "cmqd.engine": {"cmqd.log.errors", "msgspec", "psycopg"},
+    "cmqd.engine": {"cmqd.log.errors", "cmqd.log.values", "msgspec", "psycopg"},
     "cmqd_fold": {
         "cmqd_segment.attributes",
         "cmqd_segment.checkpoint",

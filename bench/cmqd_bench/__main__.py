@@ -50,6 +50,14 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
             from cmqd_bench.consumer import Plan, print_consumer
 
             print_consumer(plan_from(Plan, arguments))
+        case "takeover":
+            from cmqd_bench.redundancy.takeover import Plan, print_takeover
+
+            print_takeover(plan_from(Plan, arguments))
+        case "redundancy":
+            from cmqd_bench.redundancy.costs import Plan, print_redundancy
+
+            print_redundancy(plan_from(Plan, arguments))
         case "attack":
             from cmqd_bench.attack.run import Plan, print_attacks
 

@@ -94,6 +94,13 @@ class Broker:
         return self._ready
 
     @property
+    def pid(self) -> int:
+        """Process id of the server that was launched, ready or not. Raises BrokerFailed."""
+        if self._process is None:
+            raise BrokerFailed("the server is not running")
+        return self._process.pid
+
+    @property
     def pids(self) -> list[int]:
         """Return all server processes, as of the time when the server was ready."""
         return self._members
@@ -179,6 +186,10 @@ class Broker:
         """
         if self._process is not None and (code := self._process.poll()) is not None:
             raise BrokerFailed(f"the server ended with exit code {code}:\n{self._log_tail()}")
+
+    def wait(self) -> int | None:
+        """Wait until the server ends by itself, and return its exit code; None if it is not running."""
+        return None if self._process is None else self._process.wait()
 
     def kill(self) -> None:
         """Send SIGKILL to all server processes, as close together as signals allow, and wait for their end."""

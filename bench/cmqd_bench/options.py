@@ -369,6 +369,23 @@ PROGRAMS: Mapping[str, tuple[str, Mapping[str, Flag]]] = {
             "json": FLAGS["json"],
         },
     ),
+    "takeover": (
+        "two brokers over three PostgreSQL servers: how long callers wait when a broker or a server is lost",
+        {
+            "rounds": flag(whole(1, 100), "with a killed broker; half as many with a lost server", 10),
+            "scratch": FLAGS["scratch"],
+            "json": FLAGS["json"],
+        },
+    ),
+    "redundancy": (
+        "the second copy: CPU of broker, primary and standby, and the latency of a send, against a local fsync",
+        {
+            "messages": flag(whole(256, 10_000_000), "messages of a turn", 102_400),
+            "turns": flag(whole(1, 100), "of each kind of broker; medians count", 3),
+            "scratch": FLAGS["scratch"],
+            "json": FLAGS["json"],
+        },
+    ),
     "curves": (
         "scale curves: cost per message and latency against queues, connections, backlog, subscribers, body and batch",
         {

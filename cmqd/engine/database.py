@@ -14,10 +14,11 @@ may lie about its past in the ways below (decision 0194). The protocol answers e
 Threads: each session belongs to one thread; ``primaries`` is called by any thread.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
-from cmqd.engine.interface import EngineRow, Row, StoredAccounts, StoredCheckpoint
+from cmqd.engine.interface import EngineRow, News, Row, StoredAccounts, StoredCheckpoint
+from cmqd.log.values import BrokerSeen, CopyLag
 
 ONE_NAMED_STANDBY = r'^\s*((FIRST\s+)?1\s*\(\s*)?("[^"*]+"|[a-z_][a-z0-9_$]*)\s*\)?\s*$'
 r"""Pattern, without regard to case, of the values of ``synchronous_standby_names`` with which a commit counts: a single
@@ -117,10 +118,34 @@ class Session(Protocol):
         """Release the advisory lock."""
         ...
 
+    def announce(self, lsn: int, process: str, address: str) -> None:
+        """Attach the last row, the process and the address of a broker to this session, for ``brokers``; writes
+        nothing. A long address may be cut off.
+        """
+        ...
+
+    def brokers(self) -> list[BrokerSeen]:
+        """Return the brokers of the shard that have announced themselves on a session of this server."""
+        ...
+
+    def copies(self) -> list[CopyLag]:
+        """Return the servers that copy this server."""
+        ...
+
     # In a transaction or outside, each a round trip.
 
     def newest(self) -> Newest | None:
         """Return the row with the highest LSN; None if there is no row."""
+        ...
+
+    def news(self) -> News:
+        """Return the newest row and the version of the accounts, seen at one moment."""
+        ...
+
+    def empty_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Return those of the ranges of LSNs, both ends included and not above the stored checkpoint, in which there is
+        no row but fences, seen at one moment.
+        """
         ...
 
     def epochs(self, lsns: Sequence[int]) -> dict[int, int]:
@@ -156,6 +181,10 @@ class Session(Protocol):
 
     def insert_fence(self, lsn: int) -> None:
         """Store an empty row with its LSN as epoch. Raises UniqueViolation."""
+        ...
+
+    def insert(self, epoch: int, rows: Sequence[Row]) -> None:
+        """Store rows under an epoch, with the commit of the transaction. Raises UniqueViolation."""
         ...
 
     def put_log_id(self, log_id: str) -> None:
@@ -204,3 +233,16 @@ class Database(Protocol):
         takes writes, in any order; an empty sequence if there is none. Never raises.
         """
         ...
+
+    @property
+    def unreached(self) -> Mapping[str, str]:
+        """The servers that the last ``primaries`` did not return, each with the reason, for operators. No reason has a
+        password.
+        """
+        ...
+
+
+def no_primary(database: Database) -> str:
+    """Return the text of an empty answer of ``primaries``, with the reason of each server."""
+    reasons = "; ".join(f"{server}: {reason}" for server, reason in database.unreached.items())
+    return "no server takes writes" + (f" ({reasons})" if reasons else "")

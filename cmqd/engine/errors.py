@@ -4,7 +4,10 @@ EngineError
 ├── Fenced              another broker leads, or has led since: the caller must answer no further request
 ├── EngineUnavailable   the caller is being stopped while the engine does not answer
 ├── AccountsConflict    the stored accounts have another version than expected
-└── LogIdMismatch       the database has another log
+├── LogIdMismatch       the database has another log
+├── NotEmpty            the database has a log, and none can be imported
+├── RowsBehind          the log has other rows at its end than the caller knows
+└── LogRetired          the log has left the database: no broker leads it there again
 """
 
 from cmqd.log.errors import LogError
@@ -50,3 +53,35 @@ class LogIdMismatch(EngineError):
         super().__init__(f"{server} {has}, expected log {expected}")
         self.expected = expected
         self.found = found
+
+
+class NotEmpty(EngineError):
+    """The database has a log, so that no log can be imported. The database is unchanged."""
+
+    def __init__(self, log_id: str | None, last_lsn: int) -> None:
+        """Take the id of the log in the database (None: rows without a log), and the LSN of its newest row."""
+        super().__init__(
+            f"the engine is not empty: it has log {log_id or 'unknown'}, with rows up to {last_lsn}. Use another"
+            " database or shard, or delete the lines of a log that is not needed: docs/operations.md, Redundancy"
+        )
+        self.log_id = log_id
+        self.last_lsn = last_lsn
+
+
+class RowsBehind(EngineError):
+    """The newest row of the log is not the fence that the caller knows: a broker has led since. Nothing was changed."""
+
+    def __init__(self, known_lsn: int, last_lsn: int) -> None:
+        """Take the LSN of the fence that the caller knows, and the LSN of the newest row."""
+        super().__init__(
+            f"the log in the engine ends with row {last_lsn}, not with {known_lsn}: a broker has led since"
+        )
+
+
+class LogRetired(EngineError):
+    """The log was exported to a folder and lives there: no broker leads it in the database again."""
+
+    def __init__(self, log_id: str) -> None:
+        """Take the id of the log."""
+        super().__init__(f"log {log_id} in the engine is retired: it was exported to a data folder and lives there")
+        self.log_id = log_id

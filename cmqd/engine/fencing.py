@@ -10,6 +10,8 @@
     look       read, then barrier; my row is there: durable; another epoch: fenced
                absent, the row before is mine: append again; else fenced
     changes    lock the shard's line ─► the newest epoch is mine? ─► change, named standby?, commit
+    import     lock the shard's line ─► no row, no log? ─► all rows, fence, named standby?, commit
+    retire     lock the shard's line ─► the newest row is this fence? ─► retired, named standby?, commit
 
 A leader is fenced by the primary key: the next row that it appends has the LSN of its successor's fence, and fences
 are never removed. Three rules make that a proof, and each answers a way in which a replicated database tells less than
@@ -27,14 +29,24 @@ A silent primary is waited for as long as there is no newer primary: each connec
 standby leaves a backend that waits on, and the retries of minutes would use up all connections of the server.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from threading import Lock
 from typing import TypeVar
 
-from cmqd.engine.database import Commit, ConnectionLost, Database, Newest, Session, UniqueViolation
-from cmqd.engine.errors import AccountsConflict, EngineError, EngineUnavailable, Fenced, LogIdMismatch
-from cmqd.engine.interface import EngineRow, Row, StoredAccounts, StoredCheckpoint, Taken
+from cmqd.engine.database import Commit, ConnectionLost, Database, Newest, Session, UniqueViolation, no_primary
+from cmqd.engine.errors import (
+    AccountsConflict,
+    EngineError,
+    EngineUnavailable,
+    Fenced,
+    LogIdMismatch,
+    LogRetired,
+    NotEmpty,
+    RowsBehind,
+)
+from cmqd.engine.interface import NO_LEADER, EngineRow, ImportedLog, News, Row, StoredAccounts, StoredCheckpoint, Taken
+from cmqd.log.values import EngineView
 
 RETRY_SECONDS = (0.05, 1.0)
 """First and longest pause before an attempt is repeated."""
@@ -46,17 +58,31 @@ class _NotNow(Exception):
     """Nothing was stored, and a later attempt may succeed; the text names what is waited for."""
 
 
+class _Timelines:
+    """The highest timeline that any session of the engine has found."""
+
+    def __init__(self) -> None:
+        self.highest = 0
+
+    def note(self, sessions: Iterable[Session]) -> None:
+        self.highest = max([self.highest, *(session.timeline for session in sessions)])
+
+
 class _Line:
     """The session for one kind of calls, one call at a time: found when it is needed, replaced after each failure."""
 
     def __init__(
         self,
         database: Database,
+        timelines: _Timelines,
         check: Callable[[Session], None],
         sleep: Callable[[float], None],
         stopping: Callable[[], bool],
     ) -> None:
         self._database = database
+        self._timelines = timelines
+        self._highest_at_start = 0
+        """The highest timeline known when the session was looked for. If its primary was not found, it is gone."""
         self._check = check
         self._sleep = sleep
         self._stopping = stopping
@@ -70,6 +96,10 @@ class _Line:
         """No append has looked on this session yet: its server may have fewer rows than the last, or more."""
         self.believed_lsn = 0
         """Rows up to this LSN that the session shows are on the standby as well."""
+        self.announcement: tuple[int, str, str] | None = None
+        """Last row, process and address of this broker."""
+        self._announced: tuple[int, str, str] | None = None
+        """The announcement that the session has."""
 
     def run(self, attempt: Callable[[Session], T]) -> T:
         """Make attempts until one succeeds. Raises EngineUnavailable after a stop, and errors of the attempt other than
@@ -103,16 +133,27 @@ class _Line:
 
         Only the newest: an older primary has lost its standby to the promotion, so a barrier there is never answered.
         """
+        if self._session is not None and self._timelines.highest > max(self._session.timeline, self._highest_at_start):
+            # The other line has left this primary, which may hang: to find that out again would take seconds.
+            self.drop()
         if self._session is None:
+            self._highest_at_start = self._timelines.highest
             primaries = sorted(self._database.primaries(self._keep_waiting), key=lambda session: session.timeline)
             if not primaries:
-                raise _NotNow("a primary: no server takes writes")
+                raise _NotNow(f"a primary: {no_primary(self._database)}")
+            self._timelines.note(primaries)
             self._session = primaries.pop()
             self.is_new = True
             self.believed_lsn = 0
             for older in primaries:
                 older.close()
             self._check(self._session)
+            self._announced = None
+        if self.announcement != self._announced:
+            announcement = self.announcement
+            assert announcement is not None
+            self._session.announce(*announcement)
+            self._announced = announcement
         return self._session
 
     def drop(self) -> None:
@@ -145,6 +186,7 @@ class _Line:
     def _is_newer_than(self, timeline: int) -> bool:
         """Return whether there is a primary with a higher timeline."""
         primaries = self._database.primaries(lambda _timeline: False)
+        self._timelines.note(primaries)
         for session in primaries:
             session.close()
         return any(session.timeline > timeline for session in primaries)
@@ -173,9 +215,10 @@ class FencedEngine:
         """
         self._monotonic = monotonic
         self._new_log_id = new_log_id
-        self._rows_line = _Line(database, self._check_log_id, sleep, stopping)
+        timelines = _Timelines()
+        self._rows_line = _Line(database, timelines, self._check_log_id, sleep, stopping)
         """Of the thread of ``append``."""
-        self._changes_line = _Line(database, self._check_log_id, sleep, stopping)
+        self._changes_line = _Line(database, timelines, self._check_log_id, sleep, stopping)
         """Of the other thread."""
         self._log_id: str | None = None
         self._epoch: int | None = None
@@ -190,9 +233,12 @@ class FencedEngine:
 
     @property
     def waiting_for(self) -> str:  # noqa: D102  see Engine
-        return self._rows_line.waiting_for
+        return self._rows_line.waiting_for or self._changes_line.waiting_for
 
     # The thread of appends
+
+    def announce(self, lsn: int, process: str, address: str) -> None:  # noqa: D102  see Engine
+        self._rows_line.announcement = (lsn, process, address)
 
     def try_lead(self) -> bool:  # noqa: D102  see Engine
         try:
@@ -240,6 +286,10 @@ class FencedEngine:
         newest = session.newest()
         fence = 1 if newest is None else newest.lsn + 1
         log_id = session.log_id()
+        if log_id is not None and log_id.startswith(RETIRED):
+            session.rollback()
+            self._barrier(session)
+            raise _retired(log_id)
         if log_id is None:
             log_id = self._new_log_id()
             session.put_log_id(log_id)
@@ -292,6 +342,19 @@ class FencedEngine:
             yield from page
             above = page[-1].lsn
 
+    def news(self) -> News:  # noqa: D102  see Engine
+        return self._changes_line.run(lambda session: session.news())
+
+    def reclaimed(self, ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:  # noqa: D102  see Engine
+        def attempt(session: Session) -> list[tuple[int, int]]:
+            empty = session.empty_ranges(ranges)
+            if empty:
+                # A trim that is taken back by a promotion has removed no row.
+                self._barrier(session)
+            return empty
+
+        return self._changes_line.run(attempt)
+
     def newest_checkpoint(self) -> StoredCheckpoint | None:  # noqa: D102  see Engine
         return self._read(lambda session: session.checkpoint(with_data=True))
 
@@ -300,8 +363,67 @@ class FencedEngine:
 
     def log_id(self) -> str | None:  # noqa: D102  see Engine
         if self._log_id is None:
-            self._log_id = self._read(lambda session: session.log_id())
+            log_id = self._read(lambda session: session.log_id())
+            if log_id is not None and log_id.startswith(RETIRED):
+                raise _retired(log_id)
+            self._log_id = log_id
         return self._log_id
+
+    def view(self) -> EngineView:  # noqa: D102  see Engine
+        def look(session: Session) -> EngineView:
+            newest = session.newest() or Newest(0, 0)
+            return EngineView(newest.lsn, newest.epoch, session.brokers(), session.copies())
+
+        return self._changes_line.run(look)
+
+    def import_log(self, log: ImportedLog) -> None:  # noqa: D102  see Engine
+        # The fence fixes the next LSN, also if the last rows were reclaimed, and tells an import without a leader.
+        fence = Newest(log.last_lsn + 1, log.last_lsn + 1)
+
+        def attempt(session: Session) -> None:
+            # See ``_fence``.
+            self._barrier(session)
+            session.begin()
+            newest, log_id = session.newest(), session.log_id()
+            if newest is not None or log_id is not None:
+                session.rollback()
+                self._barrier(session)
+                if (newest, log_id) == (fence, log.log_id):
+                    return
+                raise NotEmpty(log_id, 0 if newest is None else newest.lsn)
+            try:
+                for rows in log.batches():
+                    session.insert(NO_LEADER, rows)
+                session.insert_fence(fence.lsn)
+            except UniqueViolation:
+                session.rollback()
+                raise _NotNow("the newest row") from None
+            except BaseException:
+                # The rows could not be read. An open transaction would hold the line of the shard.
+                self._changes_line.drop()
+                raise
+            if log.checkpoint is not None:
+                session.put_checkpoint(log.checkpoint.lsn, log.checkpoint.data)
+            session.put_accounts(1, log.accounts)
+            session.put_log_id(log.log_id)
+            self._commit(session)
+
+        self._changes_line.run(attempt)
+
+    def retire(self, last_lsn: int) -> None:  # noqa: D102  see Engine
+        def attempt(session: Session) -> None:
+            session.begin()
+            newest, log_id = session.newest(), session.log_id()
+            # A fence: the leader of another newest row may still append behind it.
+            if log_id is None or newest != Newest(last_lsn, last_lsn):
+                session.rollback()
+                self._barrier(session)
+                raise RowsBehind(last_lsn, 0 if newest is None else newest.lsn)
+            # Also if an earlier attempt has stored it: this commit carries it to the standby.
+            session.put_log_id(RETIRED + log_id.removeprefix(RETIRED))
+            self._commit(session)
+
+        self._changes_line.run(attempt)
 
     def put_checkpoint(self, lsn: int, data: bytes) -> None:  # noqa: D102  see Engine
         def change(session: Session, newest: Newest) -> Exception | None:
@@ -345,13 +467,16 @@ class FencedEngine:
         return version
 
     def _page(self, session: Session, *, above: int, with_data: bool) -> list[EngineRow]:
-        """Read the next rows. A leader believes an empty page too: on an old primary, rows could be missing."""
+        """Read the next rows. An empty page behind rows that this session has not shown is believed as rows are: an old
+        primary lacks rows that the log has. A leader's empty page always is.
+        """
         page = session.rows(above, with_data=with_data)
-        last_lsn = page[-1].lsn if page else 0
-        # The polls of a standby that has all rows write nothing.
-        if self._epoch is not None or last_lsn > self._changes_line.believed_lsn:
+        line = self._changes_line
+        last_lsn = page[-1].lsn if page else above
+        # Reads of rows that were believed before, as by a standby that has all rows, write nothing.
+        if self._epoch is not None or last_lsn > line.believed_lsn:
             self._barrier(session)
-            self._changes_line.believed_lsn = last_lsn
+            line.believed_lsn = page[-1].lsn if page else line.believed_lsn
         return page
 
     def _read(self, step: Callable[[Session], T]) -> T:
@@ -412,7 +537,13 @@ class FencedEngine:
         """Refuse a server with another log. Raises LogIdMismatch."""
         if self._log_id is not None:
             found = session.log_id()
-            if found != self._log_id:
+            if found is None or found.removeprefix(RETIRED) != self._log_id:
+                try:
+                    # An old primary may be from before the log.
+                    self._barrier(session)
+                except _NotNow as reason:
+                    # The session has not passed this check, so no other attempt may have it.
+                    raise ConnectionLost(str(reason)) from None
                 raise LogIdMismatch(self._log_id, found, session.server)
 
     def _barrier(self, session: Session) -> None:
@@ -445,7 +576,14 @@ class FencedEngine:
             raise _fenced(epoch, lsn, found)
 
 
+RETIRED = "retired:"
+"""Stands before the id of a log that has left the database. With the id itself, because a look for the one without the
+other could miss the end of the log."""
 _NO_STANDBY = "a named standby: synchronous_standby_names does not name exactly one"
+
+
+def _retired(log_id: str) -> LogRetired:
+    return LogRetired(log_id.removeprefix(RETIRED))
 
 
 def _fenced(epoch: int, lsn: int, found: int | None) -> Fenced:

@@ -1,29 +1,36 @@
-"""The interface of an engine: lead, append, prove the lead, read rows, checkpoint, trim, accounts.
+"""The interface of an engine: lead, append, prove the lead, read rows, checkpoint, trim, accounts, import.
 
     try_lead ─► take ─► rows, newest_checkpoint, load_accounts ─► append, prove ─► release
     rows                                              a standby copies rows before it leads
     put_checkpoint, trim, store_accounts              changes beside the rows, fenced like rows
+    import_log, retire                                a log moves in, or out
 
 Contract, checked by ``tests/engine/`` for every implementation:
 
 - A row for which ``append`` has returned is on two machines, and no failure of one machine loses it.
 - Rows have contiguous LSNs. No LSN is used twice, and a stored row never changes.
 - Each leader has an *epoch*: the LSN of its *fence*, an empty row. All rows between two fences have the epoch of the
-  lower fence. From a fence on, no call of an earlier leader changes anything: it raises ``Fenced``.
+  lower fence; rows below the first fence were imported, and have epoch 0. From a fence on, no call of an earlier
+  leader changes anything: it raises ``Fenced``.
 - What a read returns is on two machines too: no failure of one machine takes it back.
 
 ``try_lead``, ``take``, ``append``, ``prove`` and ``release`` belong to one thread; the other calls to any thread, one
 after the other on a connection of their own. One ``append`` is outstanding at a time.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from struct import Struct
 from typing import NamedTuple, Protocol, TypeAlias
 from zlib import crc32
 
 import msgspec
 
+from cmqd.log.values import EngineView
+
 Buffer: TypeAlias = bytes | memoryview
+
+NO_LEADER = 0
+"""Epoch of rows that were imported: no leader of the engine wrote them."""
 
 _FIXED = Struct("<QQ")
 
@@ -111,6 +118,30 @@ class StoredAccounts(msgspec.Struct, frozen=True):
     data: bytes
 
 
+class News(NamedTuple):
+    """What a standby compares with the state that it has copied, to see whether there is more."""
+
+    lsn: int
+    """LSN of the newest row; 0 = there is none."""
+    epoch: int
+    """Epoch of the newest row; 0 = there is none."""
+    accounts_version: int
+    """Version of the accounts; 0 = there are none."""
+
+
+class ImportedLog(msgspec.Struct, frozen=True):
+    """A log for an empty database."""
+
+    log_id: str
+    last_lsn: int
+    """LSN of the last row that the log had, reclaimed or not; 0 without rows."""
+    batches: Callable[[], Iterable[Sequence[Row]]]
+    """Yields the rows, ascending, in batches of a few MiB; called again for each attempt. Missing LSNs were reclaimed,
+    and are not above the checkpoint's."""
+    checkpoint: StoredCheckpoint | None
+    accounts: bytes
+
+
 class Engine(Protocol):
     """The calls of every engine; see the module.
 
@@ -131,8 +162,14 @@ class Engine(Protocol):
 
     @property
     def waiting_for(self) -> str:
-        """Say what the call under way in the thread of ``append`` waits for, for status and logs; empty while it does
-        not wait.
+        """Say what a call under way waits for, for status and logs; empty while no call waits. For any thread."""
+        ...
+
+    def announce(self, lsn: int, process: str, address: str) -> None:
+        """List this broker, with its last row, its process and its address, in ``view`` until ``close``.
+
+        Does not wait: the next call of the thread of ``append`` brings the announcement to the engine, and so does each
+        new connection.
         """
         ...
 
@@ -172,6 +209,20 @@ class Engine(Protocol):
 
         LSNs that are left out were trimmed. Fences are among the rows and are never trimmed. For the leader the rows
         reach at least to its fence. Without ``with_data`` the column ``data`` is empty and is not transferred.
+        """
+        ...
+
+    def news(self) -> News:
+        """Return what the server shows now, as a hint: a read that writes nothing, for polls.
+
+        Nothing of it is to be believed. Only what ``rows`` or ``load_accounts`` return is on two machines.
+        """
+        ...
+
+    def reclaimed(self, ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Return those of the ranges of LSNs, both ends included, in which no row is left but fences.
+
+        A range above the stored checkpoint is never among them.
         """
         ...
 
@@ -215,7 +266,38 @@ class Engine(Protocol):
         ...
 
     def log_id(self) -> str | None:
-        """Return the id of the log; None before the first ``take``."""
+        """Return the id of the log; None before the first ``take``. Raises LogRetired."""
+        ...
+
+    # A log that moves in or out, by commands of an operator. The caller needs no lead.
+
+    def import_log(self, log: ImportedLog) -> None:
+        """Store a whole log in a database that is empty, and a fence behind its last row; all or nothing.
+
+        Before the commit no broker sees a row, so an interrupted import has left nothing. A repeat finds its own log,
+        and returns, as long as no broker has led.
+
+        Raises:
+            NotEmpty: the database has another log, or a broker has led this log.
+            EngineUnavailable: the caller is being stopped. The outcome is unknown.
+        """
+        ...
+
+    def retire(self, last_lsn: int) -> None:
+        """End the log in the database: from then on ``take`` and ``log_id`` raise ``LogRetired``. Rows, checkpoint and
+        accounts stay and can be read. A repeat returns.
+
+        Args:
+            last_lsn: LSN of the newest row, a fence, whose leader has ended.
+
+        Raises:
+            RowsBehind: another row is the newest. Nothing was changed.
+            EngineUnavailable: the caller is being stopped. The outcome is unknown.
+        """
+        ...
+
+    def view(self) -> EngineView:
+        """Return the state of the log for status and metrics: one primary's word, without a barrier and no proof."""
         ...
 
     def release(self) -> None:

@@ -15,7 +15,8 @@ from threading import RLock
 from typing import Any, TypeVar
 
 from cmqd.engine.database import ONE_NAMED_STANDBY, Commit, ConnectionLost, KeepWaiting, Newest, UniqueViolation
-from cmqd.engine.interface import EngineRow, Row, StoredAccounts, StoredCheckpoint
+from cmqd.engine.interface import EngineRow, News, Row, StoredAccounts, StoredCheckpoint
+from cmqd.log.values import BrokerSeen, CopyLag
 
 CANCELLED = "canceling wait for synchronous replication due to user request"
 PAGE_ROWS = 100
@@ -147,6 +148,8 @@ class MemoryDatabase:
         self.late: list[tuple[MemorySession, Callable[[], object]]] = []
         self.sessions: list[MemorySession] = []
         """Sessions whose server side has not ended."""
+        self.unreached: dict[str, str] = {}
+        """Servers in memory have no reasons."""
         self.base_backup_of: str | None = None
         """A primary that a base backup is taken from: its stream counts as a standby under ``*``."""
         primary, *standbys = self.servers.values()
@@ -300,6 +303,8 @@ class MemorySession:
         self.is_late = False
         """A request is on its way although the client has given up."""
         self.in_step = False
+        self.announced: tuple[int, str, str] | None = None
+        """Last row, process and address of the broker."""
         self._database = database
         self._keep_waiting = keep_waiting
         self._transaction: _Transaction | None = None
@@ -321,10 +326,7 @@ class MemorySession:
         return self._answered("barrier", lambda: self._commit_if_named(_Transaction(is_mark=True)))
 
     def append(self, epoch: int, rows: Sequence[Row]) -> Commit:  # noqa: D102  see Session
-        columns = [
-            EngineRow(row.lsn, epoch, row.time_ms, row.messages, bytes(row.queues), bytes(row.meta), bytes(row.data))
-            for row in rows
-        ]
+        columns = _columns(epoch, rows)
 
         def execute() -> "Commit | _WaitingCommit":
             if self.is_named(self.memory_server.standby_names):
@@ -345,12 +347,64 @@ class MemorySession:
     def unlock(self) -> None:  # noqa: D102  see Session
         self._step("unlock", lambda: self._release("lock_owner"))
 
+    def announce(self, lsn: int, process: str, address: str) -> None:  # noqa: D102  see Session
+        self._step("announce", lambda: setattr(self, "announced", (lsn, process, address)))
+
+    def brokers(self) -> list[BrokerSeen]:  # noqa: D102  see Session
+        def execute() -> list[BrokerSeen]:
+            server = self.memory_server
+            return [
+                BrokerSeen(address, process, lsn, session is server.lock_owner)
+                for session in self._database.sessions
+                if session.memory_server is server and session.announced is not None
+                for lsn, process, address in [session.announced]
+            ]
+
+        return self._step("brokers", execute)
+
+    def copies(self) -> list[CopyLag]:  # noqa: D102  see Session
+        def execute() -> list[CopyLag]:
+            server = self.memory_server
+            standbys = [other for other in self._database.servers.values() if other.primary is server and other.runs]
+            return [
+                CopyLag(
+                    standby.name,
+                    standby.name in re.findall(r"\w+", server.standby_names),
+                    len(server.log) - server.confirmed.get(standby.name, 0),
+                    0,
+                )
+                for standby in standbys
+            ]
+
+        return self._step("copies", execute)
+
     def newest(self) -> Newest | None:  # noqa: D102  see Session
         def execute() -> Newest | None:
             rows = self.memory_server.tables.rows
             return Newest(max(rows), rows[max(rows)].epoch) if rows else None
 
         return self._step("newest", execute)
+
+    def news(self) -> News:  # noqa: D102  see Session
+        def execute() -> News:
+            tables = self.memory_server.tables
+            newest = max(tables.rows.values(), default=EngineRow(0, 0, 0, 0, b"", b"", b""))
+            return News(newest.lsn, newest.epoch, 0 if tables.accounts is None else tables.accounts.version)
+
+        return self._step("news", execute)
+
+    def empty_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:  # noqa: D102  see Session
+        def execute() -> list[tuple[int, int]]:
+            tables = self.memory_server.tables
+            limit = 0 if tables.checkpoint is None else tables.checkpoint.lsn
+            rows = [row.lsn for row in tables.rows.values() if not row.is_fence]
+            return [
+                (first, last)
+                for first, last in ranges
+                if last <= limit and not any(first <= lsn <= last for lsn in rows)
+            ]
+
+        return self._step("empty_ranges", execute)
 
     def epochs(self, lsns: Sequence[int]) -> dict[int, int]:  # noqa: D102  see Session
         def execute() -> dict[int, int]:
@@ -400,6 +454,17 @@ class MemorySession:
             self._opened().rows.append(EngineRow(lsn, lsn, 0, 0, b"", b"", b""))
 
         self._step("insert_fence", execute)
+
+    def insert(self, epoch: int, rows: Sequence[Row]) -> None:  # noqa: D102  see Session
+        columns = _columns(epoch, rows)
+
+        def execute() -> None:
+            for row in columns:
+                self._require_free(row.lsn)
+            self.memory_server.claims.update({row.lsn: self for row in columns})
+            self._opened().rows += columns
+
+        self._step("insert", execute)
 
     def put_log_id(self, log_id: str) -> None:  # noqa: D102  see Session
         self._step("put_log_id", lambda: setattr(self._opened(), "log_id", log_id))
@@ -559,6 +624,13 @@ class MemorySession:
 
 
 _NOT_YET = object()
+
+
+def _columns(epoch: int, rows: Sequence[Row]) -> list[EngineRow]:
+    return [
+        EngineRow(row.lsn, epoch, row.time_ms, row.messages, bytes(row.queues), bytes(row.meta), bytes(row.data))
+        for row in rows
+    ]
 
 
 def _common_length(log: list[_Transaction], other: list[_Transaction]) -> int:

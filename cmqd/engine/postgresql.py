@@ -30,9 +30,10 @@ from cmqd.engine.database import (
     Newest,
     Session,
 )
-from cmqd.engine.interface import Buffer, EngineRow, Row, StoredAccounts, StoredCheckpoint
+from cmqd.engine.interface import Buffer, EngineRow, News, Row, StoredAccounts, StoredCheckpoint
 from cmqd.engine.postgresql_connection import Connection
 from cmqd.engine.unsafe_settings import READ_SETTINGS, UnsafeSetting, find_unsafe
+from cmqd.log.values import BrokerSeen, CopyLag
 
 if TYPE_CHECKING:
     from psycopg.pq.abc import PGresult
@@ -72,6 +73,10 @@ _CONNECTION_PARAMETERS: Final = {
 """Defaults of libpq's parameters; the URL overrules them."""
 
 _IS_SAFE: Final = f"current_setting('synchronous_standby_names') ~* '{ONE_NAMED_STANDBY}'"
+_NAMED_STANDBY: Final = rf"""
+    btrim(regexp_replace(current_setting('synchronous_standby_names'), '{ONE_NAMED_STANDBY}', '\3', 'i'), '"')
+"""
+"""The name itself, of a value that is safe."""
 
 _ADOPT: Final = b"""
 SELECT CASE WHEN pg_is_in_recovery() THEN NULL ELSE pg_walfile_name(pg_current_wal_lsn()) END,
@@ -115,13 +120,48 @@ ALTER TABLE cmqd_rows ALTER queues SET STORAGE EXTERNAL, ALTER meta SET STORAGE 
 else. The advisory lock, with no shard's number, keeps two brokers from creating the tables at once."""
 
 _BARRIER: Final = f"SELECT pg_logical_emit_message(true, 'cmqd', '') WHERE {_IS_SAFE}".encode()
-_APPEND: Final = f"""
+_INSERT: Final = """
 INSERT INTO cmqd_rows (shard, lsn, epoch, time_ms, messages, queues, meta, data)
 SELECT $1::int, lsn, $2::bigint, time_ms, messages, queues, meta, data
 FROM unnest($3::bigint[], $4::bigint[], $5::int[], $6::bytea[], $7::bytea[], $8::bytea[])
      AS appended (lsn, time_ms, messages, queues, meta, data)
-WHERE {_IS_SAFE}
-""".encode()
+"""
+_INSERT_ROWS: Final = _INSERT.encode()
+_APPEND: Final = f"{_INSERT} WHERE {_IS_SAFE}".encode()
+_BROKERS: Final = b"""
+SELECT split_part(application_name, ' ', 5), split_part(application_name, ' ', 4),
+       split_part(application_name, ' ', 3)::bigint, pid IN (
+    SELECT pid FROM pg_locks
+    WHERE locktype = 'advisory' AND classid = $2::bigint::oid AND objid = $1::bigint::oid AND objsubid = 2 AND granted
+      AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+)
+FROM pg_stat_activity
+WHERE datname = current_database() AND application_name ~ ('^cmqd ' || $1 || ' [0-9]{1,18} ')
+ORDER BY 1
+"""
+_COPIES: Final = b"""
+SELECT application_name, coalesce(sync_state = 'sync', lower(application_name) = lower(%s)),
+       coalesce(pg_wal_lsn_diff(pg_current_wal_flush_lsn(), flush_lsn), -1)::bigint,
+       (1000 * extract(epoch FROM coalesce(flush_lag, '0')))::bigint
+FROM pg_stat_replication WHERE NOT coalesce(state = 'backup', false) ORDER BY 1
+""" % _NAMED_STANDBY.encode()
+"""Without the role ``pg_monitor``, the names are all that PostgreSQL tells: the named standby is taken for the second
+copy as long as it is connected."""
+_NEWS: Final = b"""
+SELECT coalesce(newest.lsn, 0), coalesce(newest.epoch, 0), coalesce(accounts_version, 0)
+FROM (VALUES ($1::int)) AS asked (shard)
+LEFT JOIN cmqd_shards USING (shard)
+LEFT JOIN LATERAL (
+    SELECT lsn, epoch FROM cmqd_rows WHERE cmqd_rows.shard = asked.shard ORDER BY lsn DESC LIMIT 1
+) AS newest ON true
+"""
+_EMPTY_RANGES: Final = b"""
+SELECT first, last
+FROM unnest($2::bigint[], $3::bigint[]) AS asked (first, last) JOIN cmqd_shards ON shard = $1
+WHERE last <= checkpoint_lsn AND NOT EXISTS (
+    SELECT FROM cmqd_rows WHERE shard = $1 AND lsn BETWEEN asked.first AND asked.last AND lsn <> epoch
+)
+"""
 _ROWS: Final = b"""
 SELECT lsn, epoch, time_ms, messages, queues, meta, %s
 FROM (SELECT *, sum(octet_length(meta) + octet_length(queues) + %s) OVER (ORDER BY lsn) AS bytes
@@ -156,6 +196,11 @@ class PostgresSession:
         """See ``Session``."""
         return self._timeline
 
+    @property
+    def is_primary(self) -> bool:
+        """False of a standby, which only ``PostgresDatabase.servers`` returns."""
+        return self._timeline > 0
+
     # ------------------------------------------------------------------ steps with a commit of their own
 
     def barrier(self) -> Commit:
@@ -167,17 +212,7 @@ class PostgresSession:
     def append(self, epoch: int, rows: Sequence[Row]) -> Commit:
         """See ``Session``."""
         self._connection.take_notices()
-        values = (
-            self._shard_in_binary,
-            epoch.to_bytes(8, "big"),
-            _bigints([row.lsn for row in rows]),
-            _bigints([row.time_ms for row in rows]),
-            _ints([row.messages for row in rows]),
-            _byte_strings([row.queues for row in rows]),
-            _byte_strings([row.meta for row in rows]),
-            _byte_strings([row.data for row in rows]),
-        )
-        result = self._connection.ask_prepared(_APPEND, values)
+        result = self._connection.ask_prepared(_APPEND, self._columns(epoch, rows))
         return Commit(result.command_tuples or 0, self._connection.take_notices())
 
     def try_lock(self) -> bool:
@@ -190,6 +225,37 @@ class PostgresSession:
         # Each ``try_lock`` of a session that has the lock counts.
         self._ask(b"SELECT pg_advisory_unlock_all()")
 
+    # ------------------------------------------------------------------ status
+
+    def announce(self, lsn: int, process: str, address: str) -> None:
+        """See ``Session``. The name of the session is the place: it writes nothing, and ends with the session."""
+        # The server keeps 63 bytes: the address is last.
+        name = b"cmqd %s %d %s %s" % (self._shard, lsn, process.encode(), address.encode())
+        self._ask(b"SELECT set_config('application_name', $1, false)", name)
+
+    def brokers(self) -> list[BrokerSeen]:
+        """See ``Session``."""
+        result = self._ask(_BROKERS, self._shard, b"%d" % _LOCK_CLASS)
+        return [
+            BrokerSeen(
+                _value(result, row, 0).decode(),
+                _value(result, row, 1).decode(),
+                _int(result, row, 2),
+                _value(result, row, 3) == b"\1",
+            )
+            for row in range(result.ntuples)
+        ]
+
+    def copies(self) -> list[CopyLag]:
+        """See ``Session``."""
+        result = self._ask(_COPIES)
+        copies: list[CopyLag] = []
+        for row in range(result.ntuples):
+            name, bytes_behind = _value(result, row, 0).decode(), _int(result, row, 2)
+            lag = (None, None) if bytes_behind < 0 else (bytes_behind, _int(result, row, 3))
+            copies.append(CopyLag(name, _value(result, row, 1) == b"\1", *lag))
+        return copies
+
     # ------------------------------------------------------------------ reads
 
     def newest(self) -> Newest | None:
@@ -197,6 +263,19 @@ class PostgresSession:
         query = b"SELECT lsn, epoch FROM cmqd_rows WHERE shard = $1 ORDER BY lsn DESC LIMIT 1"
         result = self._read(query, self._shard)
         return None if result is None else Newest(_int(result, 0, 0), _int(result, 0, 1))
+
+    def news(self) -> News:
+        """See ``Session``."""
+        if not self._tables_are_there():
+            return News(0, 0, 0)
+        result = self._connection.ask_prepared(_NEWS, (self._shard_in_binary,))
+        return News(*(_int(result, 0, column) for column in range(3)))
+
+    def empty_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        """See ``Session``."""
+        firsts, lasts = ([ends[side] for ends in ranges] for side in (0, 1))
+        result = self._read(_EMPTY_RANGES, self._shard, _array(firsts), _array(lasts))
+        return [] if result is None else [(_int(result, row, 0), _int(result, row, 1)) for row in range(result.ntuples)]
 
     def epochs(self, lsns: Sequence[int]) -> dict[int, int]:
         """See ``Session``."""
@@ -260,6 +339,10 @@ class PostgresSession:
         query = b"INSERT INTO cmqd_rows VALUES ($1, $2, $2, 0, 0, '', '', '')"
         self._ask(query, self._shard, b"%d" % lsn)
 
+    def insert(self, epoch: int, rows: Sequence[Row]) -> None:
+        """See ``Session``."""
+        self._connection.ask_prepared(_INSERT_ROWS, self._columns(epoch, rows))
+
     def put_log_id(self, log_id: str) -> None:
         """See ``Session``."""
         self._ask(b"UPDATE cmqd_shards SET log_id = $2 WHERE shard = $1", self._shard, log_id.encode())
@@ -308,7 +391,18 @@ class PostgresSession:
         return find_unsafe(
             {_value(settings, row, 0).decode(): _value(settings, row, 1).decode() for row in range(settings.ntuples)},
             [_value(slots, row, 0).decode() for row in range(slots.ntuples)],
+            is_primary=self.is_primary,
         )
+
+    def has_fence(self) -> bool:
+        """Return whether the tables are there with the primary key that fences leaders, or not there yet."""
+        if not self._tables_are_there():
+            return True
+        query = b"""
+            SELECT count(*) FROM pg_constraint
+            WHERE conrelid = 'cmqd_rows'::regclass AND pg_get_constraintdef(oid) = 'PRIMARY KEY (shard, lsn)'
+        """
+        return _int(self._ask(query), 0, 0) == 1
 
     # ------------------------------------------------------------------ the end
 
@@ -321,6 +415,19 @@ class PostgresSession:
         self._connection.close()
 
     # ------------------------------------------------------------------ helpers
+
+    def _columns(self, epoch: int, rows: Sequence[Row]) -> tuple[bytes, ...]:
+        """Return the values of ``_INSERT``."""
+        return (
+            self._shard_in_binary,
+            epoch.to_bytes(8, "big"),
+            _bigints([row.lsn for row in rows]),
+            _bigints([row.time_ms for row in rows]),
+            _ints([row.messages for row in rows]),
+            _byte_strings([row.queues for row in rows]),
+            _byte_strings([row.meta for row in rows]),
+            _byte_strings([row.data for row in rows]),
+        )
 
     def _ask(self, query: bytes, *values: bytes) -> "PGresult":
         return self._connection.ask(query, values)
@@ -355,27 +462,61 @@ class PostgresDatabase:
     def __init__(self, url: str, shard: int = 0) -> None:
         self._servers = list(_servers_of(url))
         self._shard = shard
+        self._unreached: Mapping[str, str] = {}
+
+    @property
+    def unreached(self) -> Mapping[str, str]:
+        """See ``Database``."""
+        return self._unreached
 
     def primaries(self, keep_waiting: KeepWaiting) -> list[Session]:
         """See ``Database``."""
+        return [*self._reached(keep_waiting, with_standbys=False)]
+
+    def servers(self, keep_waiting: KeepWaiting) -> list[PostgresSession]:
+        """Return a session with each server that answers within ``CONNECT_SECONDS``, standbys too."""
+        return self._reached(keep_waiting, with_standbys=True)
+
+    def _reached(self, keep_waiting: KeepWaiting, *, with_standbys: bool) -> list[PostgresSession]:
         deadline = time.monotonic() + CONNECT_SECONDS
-        attempts = [_Attempt(parameters, self._shard, keep_waiting, deadline) for parameters in self._servers]
+        attempts = [
+            _Attempt(parameters, self._shard, keep_waiting, deadline, with_standbys=with_standbys)
+            for parameters in self._servers
+        ]
         # A thread for each server: looking up a name has no limit of time.
         for attempt in attempts:
             attempt.start()
-        results = [attempt.result() for attempt in attempts]
-        return [session for session in results if session is not None]
+        sessions: list[PostgresSession] = []
+        unreached: dict[str, str] = {}
+        for attempt in attempts:
+            result = attempt.result()
+            if isinstance(result, str):
+                unreached[attempt.server] = result
+            else:
+                sessions.append(result)
+        self._unreached = unreached
+        return sessions
 
 
 class _Attempt:
     """An attempt to reach a server, in a thread of its own."""
 
-    def __init__(self, parameters: Mapping[str, str], shard: int, keep_waiting: KeepWaiting, deadline: float) -> None:
+    def __init__(
+        self,
+        parameters: Mapping[str, str],
+        shard: int,
+        keep_waiting: KeepWaiting,
+        deadline: float,
+        *,
+        with_standbys: bool,
+    ) -> None:
+        self._with_standbys = with_standbys
         self._parameters = parameters
         self._shard = shard
         self._keep_waiting = keep_waiting
         self._deadline = deadline
-        self._session: PostgresSession | None = None
+        self.server = f"{parameters['host']}:{parameters['port']}"
+        self._result: PostgresSession | str = f"no answer within {CONNECT_SECONDS:g} s"
         self._lock = threading.Lock()
         self._is_late = False
         self._thread = threading.Thread(target=self._reach, name="reach a database", daemon=True)
@@ -383,39 +524,38 @@ class _Attempt:
     def start(self) -> None:
         self._thread.start()
 
-    def result(self) -> PostgresSession | None:
-        """Return the session, or None of a server that does not answer before the deadline or takes no writes."""
+    def result(self) -> PostgresSession | str:
+        """Return the session, or the reason why there is none."""
         self._thread.join(max(self._deadline - time.monotonic(), 0))
         with self._lock:
             self._is_late = True
-            return self._session
+            return self._result
 
     def _reach(self) -> None:
         try:
-            session = self._adopt()
-        except ConnectionLost:
-            return
-        if session is None:
-            return
+            result = self._adopt()
+        except ConnectionLost as error:
+            # libpq's text can have several lines.
+            result = " ".join(str(error).split())
         with self._lock:
             if not self._is_late:
-                self._session = session
+                self._result = result
                 return
-        session.close()
+        if isinstance(result, PostgresSession):
+            result.close()
 
-    def _adopt(self) -> PostgresSession | None:
+    def _adopt(self) -> PostgresSession | str:
         connection = Connection(_resolved(self._parameters), lambda: time.monotonic() < self._deadline)
         names = [_array(texts) for texts in (_SESSION_SETTINGS.keys(), _SESSION_SETTINGS.values())]
         answer = connection.ask(_ADOPT, names)
         file_name = answer.get_value(0, 0)
-        if file_name is None:
+        if file_name is None and not self._with_standbys:
             connection.close()
-            return None
-        timeline = int(file_name[:8], 16)
+            return "a standby"
+        timeline = 0 if file_name is None else int(file_name[:8], 16)
         connection.keep_waiting = lambda: self._keep_waiting(timeline)
-        server = f"{self._parameters['host']}:{self._parameters['port']}"
         has_tables = _value(answer, 0, 2) == b"\1"
-        return PostgresSession(connection, server, timeline, self._shard, has_tables=has_tables)
+        return PostgresSession(connection, self.server, timeline, self._shard, has_tables=has_tables)
 
 
 def _resolved(parameters: Mapping[str, str]) -> Mapping[str, str]:
@@ -435,12 +575,19 @@ def _resolved(parameters: Mapping[str, str]) -> Mapping[str, str]:
     return {**parameters, "host": ",".join([host] * len(addresses)), "hostaddr": ",".join(addresses)}
 
 
+_URL_HELP: Final = (
+    "it is no URL of libpq, postgresql://role:password@first,second:5433/database with % codes for special characters"
+    " of the password, and no name=value pairs"
+)
+
+
 def _servers_of(url: str) -> Iterable[dict[str, str]]:
     """Yield libpq's parameters for each server of a URL. Raises ValueError."""
     try:
         given = {name: str(value) for name, value in conninfo_to_dict(url).items()}
-    except ProgrammingError as error:
-        raise ValueError(str(error).strip()) from error
+    except ProgrammingError:
+        # Without libpq's text, which quotes the piece that it could not read: the piece may be part of a password.
+        raise ValueError(_URL_HELP) from None
     hosts = given.pop("host", "").split(",")
     addresses = given.pop("hostaddr", "").split(",")
     ports = given.pop("port", "").split(",")
@@ -448,8 +595,11 @@ def _servers_of(url: str) -> Iterable[dict[str, str]]:
     given.pop("target_session_attrs", None)
     given.pop("load_balance_hosts", None)
     for number, host in enumerate(hosts):
-        port = int(ports[number % len(ports)] or _DEFAULT_PORT)
-        parameters = _CONNECTION_PARAMETERS | given | {"host": host, "port": str(port)}
+        port = ports[number % len(ports)] or str(_DEFAULT_PORT)
+        if not (port.isascii() and port.isdigit()):
+            # A ``/`` or ``@`` in a password moves its rest to the place of the port.
+            raise ValueError(_URL_HELP)
+        parameters = _CONNECTION_PARAMETERS | given | {"host": host, "port": port}
         if addresses[number % len(addresses)]:
             parameters["hostaddr"] = addresses[number % len(addresses)]
         yield parameters

@@ -27,33 +27,40 @@ class UnsafeSetting(NamedTuple):
     name: str
     value: str
     reason: str
+    cure: str
+    """What an administrator does about it."""
     is_refused: bool = True
     """False: a warning; this setting alone loses no answered request."""
 
 
-def find_unsafe(settings: Mapping[str, str], slots: Sequence[str]) -> list[UnsafeSetting]:
-    """Return the unsafe settings of a primary.
+def find_unsafe(settings: Mapping[str, str], slots: Sequence[str], *, is_primary: bool = True) -> list[UnsafeSetting]:
+    """Return the unsafe settings of a server.
 
     Args:
         settings: values by name, as ``pg_settings`` has them; all of ``READ_SETTINGS``.
         slots: names of the replication slots.
+        is_primary: False: the names of a standby's own standbys are left out, which hold from its promotion on.
     """
     findings: list[UnsafeSetting] = []
     names = settings["synchronous_standby_names"]
-    if re.match(ONE_NAMED_STANDBY, names, re.IGNORECASE) is None:
-        findings.append(UnsafeSetting("synchronous_standby_names", names, _names_reason(names)))
+    if is_primary and re.match(ONE_NAMED_STANDBY, names, re.IGNORECASE) is None:
+        cure = "name the one standby that will be promoted: FIRST 1 (NAME), or synchronous_mode: true in Patroni"
+        findings.append(UnsafeSetting("synchronous_standby_names", names, _names_reason(names), cure))
     for name, reason in _MUST_BE_ON.items():
         if settings[name] != "on":
-            findings.append(UnsafeSetting(name, settings[name], reason))
+            findings.append(UnsafeSetting(name, settings[name], reason, f"set {name} = on"))
     if settings["synchronous_commit"] not in ("on", "remote_apply"):
         reason = "other programs that write to this server, as a restore does, do not wait for the standby"
-        findings.append(UnsafeSetting("synchronous_commit", settings["synchronous_commit"], reason, is_refused=False))
+        value, cure = settings["synchronous_commit"], "set synchronous_commit = on"
+        findings.append(UnsafeSetting("synchronous_commit", value, reason, cure, is_refused=False))
     if slots and settings["max_slot_wal_keep_size"] == "-1":
         reason = f"the log kept for a standby that is gone fills the disk of the primary (slots: {', '.join(slots)})"
-        findings.append(UnsafeSetting("max_slot_wal_keep_size", "-1", reason))
+        cure = "set max_slot_wal_keep_size to a size that the disk has, such as 4GB"
+        findings.append(UnsafeSetting("max_slot_wal_keep_size", "-1", reason, cure))
     if settings["data_checksums"] != "on":
-        reason = "damage of the disk is not noticed (initdb --data-checksums, or pg_checksums --enable)"
-        findings.append(UnsafeSetting("data_checksums", settings["data_checksums"], reason, is_refused=False))
+        value, reason = settings["data_checksums"], "damage of the disk is not noticed"
+        cure = "stop the server and run pg_checksums --enable; new servers: initdb --data-checksums"
+        findings.append(UnsafeSetting("data_checksums", value, reason, cure, is_refused=False))
     return findings
 
 

@@ -25,7 +25,16 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 from cmqd.log.errors import LogFailed
-from cmqd.log.values import CommitFigures, LogState, OnPage, OnPublished, RecoveredBatch, RecoveryReport, SegmentReport
+from cmqd.log.values import (
+    CommitFigures,
+    EngineStatus,
+    LogState,
+    OnPage,
+    OnPublished,
+    RecoveredBatch,
+    RecoveryReport,
+    SegmentReport,
+)
 from cmqd_segment.checkpoint import AnyPart
 from cmqd_segment.records import AnyRecord, Lsn, Runs
 
@@ -200,9 +209,15 @@ class Led(Protocol):
     epoch: int
     """Epoch of this broker; 0 for a log without leaders, and before the end of ``recover``."""
 
+    engine_status: EngineStatus
+    """The engine that has the log."""
+
+    clock_s: Callable[[], float]
+    """Clock of the proofs, in seconds; never goes back, and goes on while the process or its machine is suspended."""
+
     @property
     def proved_s(self) -> float:
-        """Time at which the newest proof that this broker led was asked for, by ``time.perf_counter``."""
+        """Time at which the newest proof that this broker led was asked for, by ``clock_s``."""
         ...
 
     def prove(self) -> None:

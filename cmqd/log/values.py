@@ -80,6 +80,86 @@ class LogState(msgspec.Struct, frozen=True, array_like=True):
     """Sends are refused, or will be soon: segments that are kept for history alone should be dropped."""
 
 
+class BrokerSeen(msgspec.Struct, frozen=True, array_like=True):
+    """A broker as its engine lists it."""
+
+    address: str
+    process: str
+    """The process of the broker and the boot of its machine, as ``data_folder.process_name`` has them."""
+    lsn: int
+    """The last row that the broker had at its last report, up to a second ago; of a leader: the fence of its lead."""
+    leads: bool
+    """The broker has the lock of the shard."""
+
+
+class CopyLag(msgspec.Struct, frozen=True, array_like=True):
+    """A server that copies the engine's primary, by the primary's figures."""
+
+    name: str
+    is_second: bool
+    """Commits wait for this server: it has the second copy."""
+    bytes_behind: int | None
+    """Bytes of the primary's log that the server has not flushed; None = the role of the broker may not read it."""
+    ms_behind: int | None
+    """Time from a flush of the primary to the server's flush of the same bytes, at their last one; None as above."""
+
+
+class EngineView(msgspec.Struct, frozen=True, array_like=True):
+    """The log in an engine, its brokers and copies at one moment, without a proof: for status and metrics."""
+
+    newest_lsn: int
+    """0 = the log has no rows."""
+    epoch: int
+    """Epoch of the newest row."""
+    brokers: list[BrokerSeen]
+    copies: list[CopyLag]
+
+    @property
+    def standbys(self) -> list[BrokerSeen]:
+        """The brokers that do not lead, the one that is least behind first."""
+        return sorted((broker for broker in self.brokers if not broker.leads), key=lambda broker: -broker.lsn)
+
+    @property
+    def second_copy(self) -> CopyLag | None:
+        """The server that commits wait for; None while there is none."""
+        return next((copy for copy in self.copies if copy.is_second), None)
+
+    def rows_behind(self, broker: BrokerSeen) -> int:
+        """Return the number of rows that a broker lacked at its last report."""
+        return max(0, self.newest_lsn - broker.lsn)
+
+    def as_table(self) -> dict[str, list[dict[str, str | int | bool | None]]]:
+        """Return standbys and copies as tables by names, for people and programs."""
+        return {
+            "standbys": [
+                {"address": broker.address, "last_lsn": broker.lsn, "rows_behind": self.rows_behind(broker)}
+                for broker in self.standbys
+            ],
+            "copies": [
+                {
+                    "name": copy.name,
+                    "is_second": copy.is_second,
+                    "bytes_behind": copy.bytes_behind,
+                    "ms_behind": copy.ms_behind,
+                }
+                for copy in self.copies
+            ],
+        }
+
+
+class EngineStatus(msgspec.Struct, frozen=True, array_like=True):
+    """The engine as a broker sees it."""
+
+    waiting_for: str = ""
+    """What a call of the engine waits for; empty while none has waited for a second."""
+    waiting_ms: int = 0
+    """Time since the wait began."""
+    waiting_ms_total: int = 0
+    """Time of all waits since the start, this one included, exact to a look (``engine_watch.LOOK_SECONDS``) a wait."""
+    view: EngineView | None = None
+    """None while this broker does not lead, and before its first look."""
+
+
 PackedRanges: TypeAlias = bytes
 
 

@@ -16,6 +16,8 @@ from cmqd.server.accounts import MAX_KEYS
 from cmqd.server.accounts_file import ADMIN, AccountsFile, AccountsFileError, Decoded, Document, new_document, new_key
 from cmqd.server.clock import wall_ms
 from cmqd.server.private_files import read_private
+from cmqd_segment.manifest import ManifestError, read_manifest
+from cmqd_segment.newer import NewerFormatError
 
 Print = Callable[[str], None]
 Lock = Callable[[Path], AbstractContextManager[None]]
@@ -29,8 +31,9 @@ class _Refused(Exception):
 def check(folder: Path, out: Print) -> int:
     """Print the contents of the file and its copy, and their differences; 0 if a server would start with the file."""
     try:
+        _require_own_accounts(folder)
         return _check(AccountsFile(folder), out)
-    except OSError as failure:
+    except (_Refused, OSError) as failure:
         out(str(failure))
         return ExitCode.CANNOT_OPEN
 
@@ -131,6 +134,8 @@ def _with_lock(folder: Path, out: Print, lock: Lock, work: Callable[[], None]) -
         if not folder.is_dir():
             raise _Refused(f"{folder} is not a data folder")
         with lock(folder):
+            # Under the lock: an import could mark the folder in between.
+            _require_own_accounts(folder)
             work()
     except LogError as refusal:
         out(f"{refusal}; stop the broker first")
@@ -142,6 +147,21 @@ def _with_lock(folder: Path, out: Print, lock: Lock, work: Callable[[], None]) -
         out(str(refusal))
         return ExitCode.CANNOT_OPEN
     return ExitCode.OK
+
+
+def _require_own_accounts(folder: Path) -> None:
+    """Refuse a cache: its broker reads the accounts of the engine."""
+    try:
+        cache_of = read_manifest(folder).cache_of
+    except (FileNotFoundError, ManifestError, NewerFormatError):
+        # A lost manifest is no reason to leave an admin without a key.
+        return
+    if cache_of is not None:
+        raise _Refused(
+            f"{folder} is a cache of {cache_of}: the engine has the accounts, accounts.json is not used. Nothing was"
+            " changed. Change keys at the leader with 'cmq key'. If no admin key is left, stop all brokers, and"
+            " use 'cmqd ha export', then 'cmqd accounts new-key', then 'cmqd ha import' into an empty engine"
+        )
 
 
 def _describe(path: Path, out: Print) -> Decoded | None:

@@ -47,6 +47,7 @@ from cmqd.server.core_limits import limits_of
 from cmqd.server.counters import rss_bytes
 from cmqd.server.cron import calendar
 from cmqd.server.engine_accounts import EngineAccounts, addresses_in
+from cmqd.server.engine_lines import EngineLines
 from cmqd.server.greeting import Started, find_cmq, greeting
 from cmqd.server.http_gateway import ROLES, HttpGateway, broker_url, command_of, http_url, needs_private_listener
 from cmqd.server.leader_gate import PROOF_S
@@ -179,13 +180,6 @@ class Daemon:
         except (OSError, ssl.SSLError) as failure:
             _log.error("cannot_listen", address=settings.listen, reason=str(failure))
             return ExitCode.CANNOT_LISTEN
-        if self._engine_accounts is not None:
-            address = advertised_address(settings.advertise, (host, port), socket.gethostname)
-            try:
-                await self._unless_stopped(self._engine_accounts.publish([address]))
-            except (LogError, _StoppedEarlyError):
-                # The same reason ends the server below.
-                _log.warning("address_not_published", address=address)
         if self._failure is not None:
             # No ready file and no log line may announce the server: a client would wait for answers that never come.
             return await self._end_in_disaster(server, self._failure)
@@ -212,7 +206,7 @@ class Daemon:
         assert isinstance(self._log, Led)
         while True:
             await asyncio.sleep(PROVE_EVERY_S)
-            if time.perf_counter() - self._log.proved_s >= PROVE_EVERY_S:
+            if self._log.clock_s() - self._log.proved_s >= PROVE_EVERY_S:
                 self._log.prove()
 
     # ------------------------------------------------------------------ start
@@ -240,14 +234,14 @@ class Daemon:
         last_time = LastTime()
         if opened is None:
             settings = await self._follow(broker, report, last_time)
-            accounts = await self._accounts_of_engine(broker)
+            address = advertised_address(settings.advertise, settings.listen_address, socket.gethostname)
+            accounts = await self._unless_stopped(self._accounts_of_engine(broker, address))
         else:
             await self._unless_stopped(self._recover(broker, report, last_time))
             accounts, are_new = opened
             if are_new:
                 await self._keep_new_accounts(accounts, broker, report)
-        if settings.shard or settings.is_replicated:
-            broker.take_shard(settings.shard)
+        broker.take_shard(settings.shard)
         clock = BrokerClock(
             not_before_ms=last_time.ms,
             offset_ms=broker.facts.clock_offset_ms,
@@ -294,6 +288,7 @@ class Daemon:
         standby = self.standby = StandbyListener(self._settings, lambda: addresses_in(log.accounts))
         host, port = await standby.start()
         try:
+            log.announce(advertised_address(self._settings.advertise, (host, port), socket.gethostname))
             _log.info("standby", host=host, port=port, shard=self._settings.shard)
             await self._unless_stopped(self._recover(broker, report, last_time))
         finally:
@@ -301,14 +296,18 @@ class Daemon:
         _log.info("leads", epoch=log.epoch, last_lsn=log.last_lsn)
         return dataclasses.replace(self._settings, listen=f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
 
-    async def _accounts_of_engine(self, broker: Broker) -> Accounts:
-        """Load the accounts of the log that this broker leads; make those of a new log.
+    async def _accounts_of_engine(self, broker: Broker, address: str) -> Accounts:
+        """Load the accounts of the log that this broker leads, or make those of a new log; write the address of this
+        broker beside them.
+
+        Before this broker listens: the port is known from its time as a standby, and the other standbys name this
+        broker, and not a former leader, to every client that comes meanwhile.
 
         Raises:
             AccountsFileError: they are damaged, or missing although the log is not new.
         """
         assert isinstance(self._log, StorageProcessLog)
-        store = self._engine_accounts = EngineAccounts(self._log)
+        store = self._engine_accounts = EngineAccounts(self._log, address)
         document = await store.load()
         if document is None:
             if broker.queues or broker.topics or broker.schedules or broker.records_not_applied:
@@ -319,6 +318,7 @@ class Daemon:
             document = new_document(wall_ms())
             await store.write(document)
             _log.info("admin_created", account=ADMIN, old_copy=None)
+        await store.publish()
         broker.use_handle_key(document.handle_key)
         return Accounts(document, store.write)
 
@@ -330,6 +330,7 @@ class Daemon:
         log.on_folder_in_use = lambda text, waiting_ms: _log.warning(
             "data_folder_in_use", text=text, waiting_ms=waiting_ms
         )
+        log.on_engine = EngineLines(str(self._settings.as_table()["engine_url"])).report
         return log
 
     async def _keep_new_accounts(self, accounts: Accounts, broker: Broker, report: RecoveryReport) -> None:

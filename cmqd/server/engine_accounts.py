@@ -6,7 +6,6 @@ replaces, so no change of another broker is lost. A standby reads the value to n
 """
 
 import asyncio
-from collections.abc import Sequence
 from typing import Protocol
 
 import msgspec
@@ -36,8 +35,10 @@ class AccountsStore(Protocol):
 class EngineAccounts:
     """Reads and writes the accounts of the leader; see the module. Made once this broker leads."""
 
-    def __init__(self, store: AccountsStore) -> None:
+    def __init__(self, store: AccountsStore, address: str) -> None:
+        """Take the log, and the address of this broker, to which standbys send their clients."""
         self._store = store
+        self._addresses = [address]
         self._lock = asyncio.Lock()
         self._version = 0
         self._content = _Content([], b"")
@@ -53,29 +54,40 @@ class EngineAccounts:
         if stored is None:
             return None
         self._version, self._content = stored.version, _decode(stored)
-        try:
-            decoded = AccountsFile.decode(self._content.accounts)
-            if not decoded.is_sealed:
-                raise AccountsFileError("do not match their checksum")
-        except AccountsFileError as fault:
-            raise AccountsFileError(f"the accounts in the engine {fault}") from None
-        return decoded.document
+        return decode_accounts(stored)
 
     async def write(self, document: Document) -> None:
         """Replace the accounts; on return they are durable. Raises AccountsConflict, LogFailed."""
         async with self._lock:
-            await self._replace(_Content(self._content.addresses, encode(document)))
+            await self._replace(_Content(self._addresses, encode(document)))
 
-    async def publish(self, addresses: Sequence[str]) -> None:
-        """Note the addresses of this broker, to which standbys send their clients. Raises as ``write``."""
+    async def publish(self) -> None:
+        """Write the address of this broker beside the accounts. Raises as ``write``."""
         async with self._lock:
-            if self._content.addresses != list(addresses):
-                await self._replace(_Content(list(addresses), self._content.accounts))
+            if self._content.addresses != self._addresses:
+                await self._replace(_Content(self._addresses, self._content.accounts))
 
     async def _replace(self, content: _Content) -> None:
         data = msgspec.msgpack.encode(content)
         self._version = await self._store.store_accounts(data, expected_version=self._version)
         self._content = content
+
+
+def encode_accounts(document: Document) -> bytes:
+    """Return the accounts as the engine keeps them, of a log without a leader."""
+    return msgspec.msgpack.encode(_Content([], encode(document)))
+
+
+def decode_accounts(stored: StoredAccounts) -> Document:
+    """Return the accounts that the engine keeps. Raises AccountsFileError."""
+    content = _decode(stored)
+    try:
+        decoded = AccountsFile.decode(content.accounts)
+        if not decoded.is_sealed:
+            raise AccountsFileError("do not match their checksum")
+    except AccountsFileError as fault:
+        raise AccountsFileError(f"the accounts in the engine {fault}") from None
+    return decoded.document
 
 
 def addresses_in(stored: StoredAccounts | None) -> list[str]:

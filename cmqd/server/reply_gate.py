@@ -3,7 +3,8 @@
 A reply comes with the LSN that the log had reached when the reply was decided. The gate releases the reply when that
 LSN is durable: at once, or when the log reports the LSN. LSNs arrive in ascending order, because the log only grows; so
 the gate is a plain queue, and a durable LSN releases a prefix. Pushes to clients pass the gate by the same rule.
-:mod:`cmqd.server.answering` chooses the LSN of each reply; refusals of ``request_admission`` do not pass the gate.
+:mod:`cmqd.server.answering` chooses the LSN of each reply. Refusals of ``request_admission`` and the ends of handshakes
+depend on no row, and wait only for the lead (``when_led``).
 
 The gate does not know the meaning of replies, nor connections beyond the method that takes a reply.
 """
@@ -80,13 +81,17 @@ class ReplyGate:
         else:
             self._held.extend(held)
 
+    def when_led(self, step: Callable[[], None]) -> None:
+        """Take a step that depends on no row, but tells a client what only the leader may tell: at once."""
+        step()
+
+    def forget(self, step: Callable[[], None]) -> None:
+        """Do not take a step that waits for the lead."""
+
     def open_to(self, durable_lsn: int) -> None:
         """Release the replies up to ``durable_lsn``."""
         self._durable_lsn = durable_lsn
-        given_up = self._given_up
-        while given_up and given_up[0][0] <= durable_lsn:
-            _, asker, reply, queue = given_up.popleft()
-            asker.answer(reply, queue)
+        self._release_given_up(durable_lsn)
         held = self._held
         count = 0
         while held and held[0][0] <= durable_lsn:
@@ -95,6 +100,12 @@ class ReplyGate:
             asker.answer(reply, queue)
         self.let_go_so_far += count
         self._last_released = count
+
+    def _release_given_up(self, durable_lsn: int) -> None:
+        given_up = self._given_up
+        while given_up and given_up[0][0] <= durable_lsn:
+            _, asker, reply, queue = given_up.popleft()
+            asker.answer(reply, queue)
 
     def is_for_lone_client(self) -> bool:
         """Return True if no reply is held, and the last commit released at most one: the usual state while a single

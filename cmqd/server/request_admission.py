@@ -1,13 +1,15 @@
 """Refusals before the core: the server shuts down, the storage hangs or cannot follow, an account is over its rate.
 
-A request that is refused here has changed nothing and reads nothing of the index, so the error reply leaves at once and
-not through the reply gate.
+A request that is refused here has changed nothing and reads nothing of the index, so the error reply waits for no row.
+With redundancy it waits for a proof that the broker leads (``ReplyGate.when_led``), except the refusals of a broker
+that shuts down or whose storage hangs: these would wait for the very storage that they report.
 
 The state of the log holds for all requests until records are appended. Therefore the log is examined for the first
 request with bodies, and the requests behind it are compared with the room that was found (``room_bytes``).
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from cmqd.log.interface import Log
@@ -41,6 +43,8 @@ class Admission:
     busy_pending_records: int
     max_requests_per_second: int
     """Rate of an account, with a burst of a second; 0 = no limit."""
+    when_led: Callable[[Callable[[], None]], None]
+    """Takes a step that only the leader may take; see ``ReplyGate``."""
 
     def __post_init__(self) -> None:
         self._buckets: dict[str, TokenBucket] = {}
@@ -86,7 +90,7 @@ class Admission:
             return True
         if self.max_requests_per_second and not self._is_within_rate(client.account):
             text = f"account {client.account!r} is over its limit of {self.max_requests_per_second} requests a second"
-            client.answer(error(request.request_id, ErrorCode.TOO_MANY_REQUESTS, text, retry_after_ms=RATE_RETRY_MS))
+            self._answer(client, request.request_id, ErrorCode.TOO_MANY_REQUESTS, text, RATE_RETRY_MS)
             return True
         return False
 
@@ -125,14 +129,17 @@ class Admission:
             pending_bytes = self.log.pending_bytes + self.collected_bytes
             self.counters.busy += 1
             text = f"{pending_bytes} bytes wait for the disk; try again"
-            client.answer(error(request_id, ErrorCode.BUSY, text, retry_after_ms=BUSY_RETRY_MS))
+            self._answer(client, request_id, ErrorCode.BUSY, text, BUSY_RETRY_MS)
             return True
         if self.sends_refused is not None:
             self.counters.disk_refusals += 1
-            reason = self.sends_refused
-            client.answer(error(request_id, ErrorCode.DISK_NEARLY_FULL, reason, retry_after_ms=DISK_RETRY_MS))
+            self._answer(client, request_id, ErrorCode.DISK_NEARLY_FULL, self.sends_refused, DISK_RETRY_MS)
             return True
         return False
+
+    def _answer(self, client: Client, request_id: int, code: ErrorCode, text: str, retry_after_ms: int) -> None:
+        """Answer with a refusal, while this broker leads."""
+        self.when_led(partial(client.answer, error(request_id, code, text, retry_after_ms=retry_after_ms)))
 
     def _is_within_rate(self, account: str) -> bool:
         """Take a token of an account; return False if none is left."""

@@ -82,7 +82,7 @@ from cmqd.server.reply_gate import ReplyGate
 from cmqd.server.request_admission import Admission
 from cmqd.server.restricted_lookups import RestrictedLookups
 from cmqd.server.sliced_work import SlicedWork
-from cmqd.server.status import LoopStatus, PublicStatus, Status, StorageProcessStatus, public_reply
+from cmqd.server.status import LoopStatus, PublicStatus, ReplicationStatus, Status, StorageProcessStatus, public_reply
 from cmqd.server.storage_watch import StorageWatch
 from cmqd.server.transaction_checkers import TransactionCheckers
 from cmqd.server.waiting_requests import WaitingRequests
@@ -154,13 +154,11 @@ class Server:
         self.counters = Counters()
         self.gate = ReplyGate(log.durable_lsn)
         if isinstance(log, Led) and log.epoch:
-            self.gate = LeaderGate(
-                log.durable_lsn, clock_s=time.perf_counter, proved_s=lambda: log.proved_s, ask=log.prove
-            )
+            self.gate = LeaderGate(log.durable_lsn, clock_s=log.clock_s, proved_s=lambda: log.proved_s, ask=log.prove)
         self.held_reply_memory = HeldReplyMemory(self.gate)
         self.waiting_requests: WaitingRequests = WaitingRequests()
         self.checkers = TransactionCheckers()
-        self.key_watchers = KeyWatchers()
+        self.key_watchers = KeyWatchers(self.gate.when_led)
         self.outbox = Outbox(lambda: log.durable_lsn, accounts.has_secret)
         self.connections = Connections(
             limit=self.max_connections, limit_of_account=settings.max_connections_per_account, counters=self.counters
@@ -201,6 +199,7 @@ class Server:
             busy_pending_bytes=settings.busy_pending_bytes,
             busy_pending_records=settings.busy_pending_records,
             max_requests_per_second=settings.max_requests_per_second_per_account,
+            when_led=self.gate.when_led,
         )
         self.collector = Collector(
             waiting_requests=self.waiting_requests,
@@ -313,6 +312,7 @@ class Server:
             counters=self.counters,
             accounts=accounts,
             audit=audit,
+            gate=self.gate,
             epoch=self.epoch,
         )
         self.agenda_timer = AgendaTimer(
@@ -404,7 +404,9 @@ class Server:
             schedule=schedule,
             spawn=spawn,
         )
-        secrets_of_keys = SecretsOfKeys(accounts=accounts, watchers=self.key_watchers, now_s=time.monotonic)
+        secrets_of_keys = SecretsOfKeys(
+            accounts=accounts, watchers=self.key_watchers, when_led=self.gate.when_led, now_s=time.monotonic
+        )
         queues = Queues(
             broker=broker,
             answering=answering,
@@ -708,7 +710,15 @@ class Server:
             rss_bytes=rss_bytes(),
             counters=self.counters,
         )
-        return Status(self.public_status(), loop, self.storage_status())
+        return Status(self.public_status(), loop, self.storage_status(), self.replication_status())
+
+    def replication_status(self) -> ReplicationStatus | None:
+        """Return the status of the lead and the second copy; None without redundancy."""
+        log = self.log
+        if not isinstance(log, Led) or not log.epoch:
+            return None
+        proof_age_ms = int((log.clock_s() - log.proved_s) * 1000)
+        return ReplicationStatus(self.settings.shard, log.epoch, proof_age_ms, log.engine_status)
 
     def metrics(self) -> ServerMetrics:
         """Return the figures of the server for monitoring systems."""
@@ -761,6 +771,7 @@ class Server:
             storage_rss_bytes=rss_bytes(storage_pid) if storage_pid else 0,
             loop_cpu_us_total=cpu_us(),
             storage_cpu_us_total=cpu_us(storage_pid) if storage_pid else 0,
+            replication=None if (replication := self.replication_status()) is None else replication.as_metrics(),
         )
 
     def status_reply(self, account: str) -> dict[str, Any]:

@@ -7,7 +7,9 @@ from typing import Any
 
 import msgspec
 
+from cmqd.log.values import EngineStatus
 from cmqd.server.counters import Counters
+from cmqd_types.metrics import ReplicationMetrics
 
 
 class PublicStatus(msgspec.Struct, frozen=True):
@@ -52,6 +54,46 @@ class StorageProcessStatus(msgspec.Struct, frozen=True):
     recovery: RecoveryStatus | None = None
 
 
+class ReplicationStatus(msgspec.Struct, frozen=True):
+    """The lead and the second copy of a broker with redundancy."""
+
+    shard: int
+    epoch: int
+    proof_age_ms: int
+    """Age of the last proof that this broker leads; replies without a row wait for a proof younger than a second."""
+    engine: EngineStatus
+
+    def as_metrics(self) -> ReplicationMetrics:
+        """Return the status for monitoring systems."""
+        view = self.engine.view
+        standbys = [] if view is None else view.standbys
+        second = None if view is None else view.second_copy
+        return ReplicationMetrics(
+            shard=self.shard,
+            epoch=self.epoch,
+            proof_age_ms=self.proof_age_ms,
+            waiting_ms=self.engine.waiting_ms,
+            waiting_ms_total=self.engine.waiting_ms_total,
+            standbys=None if view is None else len(standbys),
+            standby_rows_behind=view.rows_behind(standbys[0]) if view is not None and standbys else None,
+            second_copies=None if view is None else int(second is not None),
+            second_copy_bytes_behind=None if second is None else second.bytes_behind,
+            second_copy_ms_behind=None if second is None else second.ms_behind,
+        )
+
+    def as_reply(self) -> dict[str, Any]:
+        """Return the status as a table by names."""
+        view = self.engine.view
+        return {
+            "shard": self.shard,
+            "epoch": self.epoch,
+            "proof_age_ms": self.proof_age_ms,
+            "waiting_for": self.engine.waiting_for,
+            "waiting_ms": self.engine.waiting_ms,
+            "waiting_ms_total": self.engine.waiting_ms_total,
+        } | ({} if view is None else view.as_table())
+
+
 class LoopStatus(msgspec.Struct, frozen=True):
     """The loop process: connections, the index, the log, memory."""
 
@@ -89,10 +131,15 @@ class Status(msgspec.Struct, frozen=True):
     public: PublicStatus
     loop: LoopStatus
     storage: StorageProcessStatus
+    replication: ReplicationStatus | None = None
+    """None without redundancy."""
 
     def as_reply(self) -> dict[str, Any]:
         """Return the status as ``get_server_status`` replies it to ``admin``: one flat table."""
-        return public_reply(self.public) | _builtins(self.loop) | _builtins(self.storage)
+        reply = public_reply(self.public) | _builtins(self.loop) | _builtins(self.storage)
+        if self.replication is not None:
+            reply["replication"] = self.replication.as_reply()
+        return reply
 
 
 def public_reply(public: PublicStatus) -> dict[str, Any]:

@@ -49,6 +49,24 @@ def boot_id() -> str:
         return ""
 
 
+def process_name(broker_pid: int, boot: str) -> str:
+    """Return a short name of a broker's process, the same for no other process of the same time."""
+    return f"{broker_pid}@{boot[:8]}"
+
+
+def holder_of(path: Path) -> LockHolder | None:
+    """Return the holder of a folder's lock; None if no broker works on the folder. Raises OSError."""
+    descriptor = os.open(path / LOCK, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return msgspec.json.decode(os.pread(descriptor, 4096, 0), type=LockHolder)
+        return None
+    finally:
+        os.close(descriptor)
+
+
 class DataFolder:
     """The data folder of one broker."""
 

@@ -4,9 +4,15 @@ A standby copies rows as another broker commits them, and asks again and again f
 it takes the log: the engine's fence ends the row numbers of every earlier leader, and the copy goes on up to the fence.
 From then on the commit thread takes batches of the loop process. A leader's start is the same way, without the wait.
 
-Each reading begins with the last row of the folder: the log went on from that row if LSN, epoch and checksum agree.
-Otherwise the folder and the index in memory have rows that never were, or that a fail-over of the engine without its
-guards has taken back. The process ends then, and the next start puts the folder aside (``cache``).
+Each reading begins with the last row of the folder (``rows_behind``): the log went on from that row if LSN, epoch and
+checksum agree. If a leader has reclaimed the row meanwhile, the fences tell: the row is of the log if they say that
+the leader with its epoch has written the row with its LSN. Otherwise the folder and the index in memory have rows that
+never were, or that a fail-over of the engine without its guards has taken back. The process ends then, and the next
+start puts the folder aside (``cache``).
+
+A poll without news writes nothing to the engine and reads no row: it compares what the engine shows with what was
+copied. All that is copied is read behind a barrier. An old primary that lives on, cut off from its standby, has no news
+for ever, and a barrier notices it: so the accounts are read now and then without news.
 
 Three events go to the loop before their rows are written, because the manifest must not be behind them:
 
@@ -17,18 +23,20 @@ Three events go to the loop before their rows are written, because the manifest 
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import count
+from itertools import chain, count, takewhile
 from typing import Final, NamedTuple, Protocol
 
-from cmqd.engine.interface import Engine, EngineRow, StoredAccounts, Taken, checksum_of
+from cmqd.engine.interface import Engine, EngineRow, News, StoredAccounts, Taken, checksum_of
 from cmqd.log.errors import LogFailed
 from cmqd.storage.segment import LogRow
 from cmqd_segment.rows import NO_QUEUES, encode_records
 
 POLL_SECONDS: Final = 0.1
-"""Pause of a standby between two looks for rows and for the lock: a tenth of the time in which a standby must lead."""
-ACCOUNTS_POLLS: Final = 10
-"""Looks for rows between two looks for new accounts, which have the address of the leader."""
+"""Pause of a standby between two looks for news and for the lock: a tenth of the time in which a standby must lead."""
+ANNOUNCE_POLLS: Final = 10
+"""Polls after which the engine is told of the last row."""
+UPKEEP_POLLS: Final = 100
+"""Polls after which the accounts are read without news, which is a barrier, and reclaimed rows are looked for."""
 BATCH_ROWS: Final = 512
 BATCH_BYTES: Final = 4 * 1024 * 1024
 NO_RECORDS: Final = encode_records([])
@@ -47,11 +55,36 @@ class Tail(NamedTuple):
     checksum: int
     time_ms: int
 
-    def agrees_with(self, row: EngineRow | None) -> bool:
+    def agrees_with(self, row: EngineRow) -> bool:
         """Return True if the row of the engine is this row. A fence is compared by its number alone."""
-        if row is None or (row.lsn, row.epoch) != (self.lsn, self.epoch):
+        if (row.lsn, row.epoch) != (self.lsn, self.epoch):
             return False
         return row.is_fence or checksum_of(row) == self.checksum
+
+
+def rows_behind(engine: Engine, tail: Tail) -> Iterator[EngineRow] | None:
+    """Return the rows above the last row of a folder; None if the log did not go on from that row."""
+    rows = engine.rows(tail.lsn - 1)
+    first = next(rows, None)
+    if first is None:
+        # The newest row is never trimmed: the log is shorter than the folder.
+        return None
+    if first.lsn == tail.lsn:
+        return rows if tail.agrees_with(first) else None
+    return chain((first,), rows) if _was_trimmed(engine, tail) else None
+
+
+def _was_trimmed(engine: Engine, tail: Tail) -> bool:
+    """Return True if the log had this row and a leader has trimmed it.
+
+    Fences stay for ever, so the newest fence up to the row tells the epoch of the leader that wrote it. A leader stores
+    an LSN once, so LSN and epoch tell the content. A fence is never trimmed: a missing one is of no row of the log.
+    """
+    if tail.lsn == tail.epoch or not engine.reclaimed([(tail.lsn, tail.lsn)]):
+        return False
+    since_fence = engine.rows(tail.epoch - 1, with_data=False)
+    epochs = [(row.lsn, row.epoch) for row in takewhile(lambda row: row.lsn <= tail.lsn, since_fence)]
+    return epochs[:1] == [(tail.epoch, tail.epoch)] and all(epoch == tail.epoch for _, epoch in epochs)
 
 
 class Events(Protocol):
@@ -61,12 +94,20 @@ class Events(Protocol):
         """Hand changed accounts on to the loop process."""
         ...
 
+    def follows(self, last_lsn: int) -> None:
+        """List this standby, with its last row, in the engine; called about each second."""
+        ...
+
     def epoch_begins(self, epoch: int) -> None:
-        """Write an epoch, and the identity of the log, into the manifest."""
+        """Write an epoch, and the identity of the log, into the manifest; ``NO_LEADER`` is no epoch."""
         ...
 
     def gap_found(self, first_lsn: int, last_lsn: int) -> None:
         """Write reclaimed rows into the manifest, and begin a segment."""
+        ...
+
+    def reclaim(self, below: int) -> None:
+        """Begin to drop segments that end below an LSN, and of which the engine has no row any more."""
         ...
 
     def copied(self, rows: Sequence[LogRow]) -> None:
@@ -117,22 +158,35 @@ class Following:
         engine = self._engine
         version = 0
         for poll in count():
-            if poll % ACCOUNTS_POLLS == 0 and (accounts := engine.load_accounts()) and accounts.version != version:
-                version = accounts.version
-                self._events.accounts_stored(accounts)
+            is_upkeep = poll % UPKEEP_POLLS == UPKEEP_POLLS - 1
+            news = engine.news()
+            if news.accounts_version != version or is_upkeep:
+                accounts = engine.load_accounts()
+                if accounts is not None and accounts.version != version:
+                    version = accounts.version
+                    self._events.accounts_stored(accounts)
             leads = engine.try_lead()
             # Only now: the fence bounds the rows that the copy must reach.
             taken = engine.take() if leads else None
-            if not self._copy():
+            if (taken is not None or self._is_news(news)) and not self._copy():
                 return False
             if taken is not None:
                 if self._tail is None or self._tail.lsn != taken.last_lsn:
                     raise LogFailed(f"the engine has no row {taken.last_lsn}, the fence of this broker")
                 self.taken = taken
                 return True
+            if is_upkeep and self._tail is not None:
+                # Without the last row: the next start compares it.
+                self._events.reclaim(self._tail.lsn)
+            if poll % ANNOUNCE_POLLS == 0 and self._tail is not None:
+                self._events.follows(self._tail.lsn)
             if not self._pause(POLL_SECONDS):
                 return False
         raise AssertionError
+
+    def _is_news(self, news: News) -> bool:
+        """Return True if the newest row of the engine is not the last row of the folder."""
+        return (news.lsn, news.epoch) != ((0, 0) if self._tail is None else (self._tail.lsn, self._tail.epoch))
 
     def _copy(self) -> bool:
         """Copy the rows that the engine has now; False if the writer stops."""
@@ -147,8 +201,8 @@ class Following:
         tail = self._tail
         if tail is None:
             return self._engine.rows(0)
-        rows = self._engine.rows(tail.lsn - 1)
-        if not tail.agrees_with(next(rows, None)):
+        rows = rows_behind(self._engine, tail)
+        if rows is None:
             raise CacheDisagrees(f"row {tail.lsn} of the data folder is not the row {tail.lsn} of the engine")
         return rows
 
@@ -172,7 +226,8 @@ class Following:
                     # begins with a newer checkpoint.
                     raise LogFailed(f"rows {lsn + 1} to {row.lsn - 1} were reclaimed before this standby had read them")
                 self._events.gap_found(lsn + 1, row.lsn - 1)
-            if row.epoch != epoch:
+            # The first row also with epoch 0, of an import: an engine that was empty at the start has its identity now.
+            if row.epoch != epoch or self._tail is None:
                 self._events.epoch_begins(row.epoch)
             self._tail = Tail(row.lsn, row.epoch, checksum_of(row), row.time_ms)
             batch.append(self._log_row(row))

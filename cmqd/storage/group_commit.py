@@ -12,8 +12,7 @@ alone. After a failure ``append`` and ``flush`` raise: the failed rows would be 
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
-from time import perf_counter
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from cmqd.log.errors import LogFailed
@@ -38,14 +37,16 @@ class Batch(NamedTuple):
     size: int
     records: int
     begun_s: float
-    """Time of the hand-over, by a clock that never goes back."""
+    """Time of the hand-over."""
 
 
 class GroupCommit:
     """Rows from their append to their durability; see the module."""
 
-    def __init__(self, names: SourceNames) -> None:
+    def __init__(self, names: SourceNames, clock_s: Callable[[], float]) -> None:
+        """Take the names of queues and topics, and a clock that dates batches and never goes back."""
         self._names = names
+        self._clock_s = clock_s
         self._commits: ipc.CommitChannel | None = None
         self._row = RowBuilder()
         self._closed_rows: deque[ClosedRow] = deque()
@@ -64,7 +65,7 @@ class GroupCommit:
         self.is_closing = False
         """Set at the beginning of an orderly end: a proof asked for later would find no commit thread."""
         self.proved_s = float("-inf")
-        """Time of the hand-over of the newest batch that was answered, by ``perf_counter``. With an engine: this broker
+        """Time of the hand-over of the newest batch that was answered, by that clock. With an engine: this broker
         led the log at that time, or later."""
 
     def begin(self, commits: ipc.CommitChannel, last_lsn: int) -> None:
@@ -145,7 +146,7 @@ class GroupCommit:
             pending += row.size
             records += row.records
         # Rows under way still count as pending: back-pressure must see a disk that does not finish a commit.
-        self._batches.append(Batch(first_lsn + len(heads) - 1, pending, records, perf_counter()))
+        self._batches.append(Batch(first_lsn + len(heads) - 1, pending, records, self._clock_s()))
         self._commits.send(ipc.Commit(first_lsn, heads), blobs)
 
     def became_durable(self, lsn: int) -> None:
@@ -156,7 +157,7 @@ class GroupCommit:
             self.pending_bytes -= batch.size
             self.pending_records -= batch.records
             if batch.records:
-                self.figures.note(perf_counter() - batch.begun_s, batch.records, batch.size)
+                self.figures.note(self._clock_s() - batch.begun_s, batch.records, batch.size)
             self.proved_s = batch.begun_s
         self.durable_lsn = lsn
         if self.idle is not None and not batches:
@@ -171,7 +172,7 @@ class GroupCommit:
             self._commit()
             if not self._batches:
                 assert self._commits is not None
-                self._batches.append(Batch(self.last_lsn, 0, 0, perf_counter()))
+                self._batches.append(Batch(self.last_lsn, 0, 0, self._clock_s()))
                 self._commits.send(ipc.Commit(self.last_lsn + 1, []), [])
 
     async def drained(self) -> None:

@@ -58,7 +58,7 @@ from cmqd_segment.manifest import (
 )
 from cmqd_segment.newer import NewerFormatError
 from cmqd_segment.rows import decode_records, meta_checksum
-from cmqd_segment.schema import SegmentFormatError, open_read_only
+from cmqd_segment.schema import SegmentFormatError, open_read_only, read_origin
 
 JUMP_LSN = 1_000_000
 """Distance by which the LSN jumps after a loss: new rows must not get the numbers of lost rows."""
@@ -192,7 +192,7 @@ def inspect(
 def _inspect(
     folder: DataFolder, accept_loss: bool, durability: Durability, boot_id: str, engine: CacheOf | None
 ) -> Recovered:
-    manifest, found_in_files = _manifest(folder, accept_loss, durability)
+    manifest, found_in_files = _manifest(folder, accept_loss, durability, engine)
     _check_log(folder, manifest, engine)
     recovered = Recovered(folder, manifest, accept_loss, engine is not None)
     recovered.created = not found_in_files and not (folder.path / MANIFEST_NAME).exists()
@@ -229,7 +229,8 @@ def _inspect(
         raise WrongFolder(
             f"the data folder {folder.path} holds rows up to {recovered.last_lsn} of log {manifest.log_id}, written"
             f" without redundancy, and is not a cache of {_name(engine)}; nothing was changed. To join this engine,"
-            " start with an empty data folder; for this folder, set redundancy = none"
+            " start with an empty data folder; to move this folder into an empty engine, use 'cmqd ha import'; to serve"
+            " it as it is, set redundancy = none"
         )
     return recovered
 
@@ -243,7 +244,7 @@ def _check_log(folder: DataFolder, manifest: Manifest, engine: CacheOf | None) -
         raise WrongFolder(
             f"the data folder {folder.path} is a cache of {cache_of} in an engine, and redundancy is none: the folder"
             " is not synced, and the engine may have newer rows. Nothing was changed. Start with the redundancy and the"
-            " engine of this log"
+            " engine of this log, or move the log into the folder with 'cmqd ha export'"
         )
     raise WrongFolder(
         f"the data folder {folder.path} is a cache of {cache_of}, and the engine has {_name(engine)}; nothing was"
@@ -255,8 +256,10 @@ def _name(engine: CacheOf) -> str:
     return str(engine) if engine.log_id else f"an empty engine, shard {engine.shard}"
 
 
-def _manifest(folder: DataFolder, accept_loss: bool, durability: Durability) -> tuple[Manifest, bool]:
-    """Return the manifest, and whether it was rebuilt from the files."""
+def _manifest(
+    folder: DataFolder, accept_loss: bool, durability: Durability, engine: CacheOf | None
+) -> tuple[Manifest, bool]:
+    """Return the manifest, and whether it was rebuilt from the files. Raises WrongFolder for the files of a cache."""
     # Without files there is no log yet. With files a missing manifest is damage: a new manifest would give the numbers
     # of the rows in these files to new rows.
     files = _segment_files(folder)
@@ -268,6 +271,14 @@ def _manifest(folder: DataFolder, accept_loss: bool, durability: Durability) -> 
         problem = "the manifest is missing, though there are segments"
     except ManifestError as error:
         problem = str(error)
+    cache_of = cache_in_segments(folder)
+    if engine is None and cache_of is not None:
+        # The mark is lost with the manifest, and the rows may be fewer than the engine's.
+        raise WrongFolder(
+            f"the data folder {folder.path} has no manifest that can be read ({problem}), its segments are of a cache"
+            f" of {cache_of} in an engine, and redundancy is none. Nothing was changed. Start with redundancy and the"
+            " engine of this log, which copies the folder again"
+        )
     if not accept_loss:
         raise DamagedError(
             f"the data folder is damaged and nothing was changed: {problem}. Put back the manifest of a copy that has"
@@ -296,6 +307,23 @@ def _manifest(folder: DataFolder, accept_loss: bool, durability: Durability) -> 
         ),
         True,
     )
+
+
+def cache_in_segments(folder: DataFolder) -> CacheOf | None:
+    """Return the log of which the segments are a cache, by the newest segment that can be read; None if they are not.
+
+    The newest: a log that was imported or exported has segments of both kinds.
+    """
+    for number in reversed(_segment_files(folder)):
+        path = folder.path / SegmentEntry(number, SegmentState.PREPARING).file
+        # The table is in the main file from the creation on. A connection that reads the WAL would replace its index.
+        with (
+            contextlib.suppress(sqlite3.Error, SegmentFormatError),
+            contextlib.closing(open_read_only(path, sealed=True)) as raw,
+        ):
+            origin = read_origin(raw)
+            return None if origin.shard is None else CacheOf(origin.log_id, origin.shard)
+    return None
 
 
 def _segment_files(folder: DataFolder) -> list[int]:

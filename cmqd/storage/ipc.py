@@ -20,7 +20,7 @@ from typing import TypeAlias, cast
 
 import msgspec
 
-from cmqd.log.values import LogState, RecoveryReport, SegmentReport
+from cmqd.log.values import EngineStatus, LogState, RecoveryReport, SegmentReport
 from cmqd.storage.settings import StorageSettings
 from cmqd_segment.manifest import SourceName
 from cmqd_segment.records import PublishedMessage, Runs
@@ -106,6 +106,12 @@ class StoreAccounts(Head, frozen=True, tag=11):
     size: int
 
 
+class Announce(Head, frozen=True, tag=12):
+    """List this broker in the engine by its address."""
+
+    address: str
+
+
 class DeletedNames(Head, frozen=True, tag=8):
     """Names of deleted queues and topics. Sent before the end of a checkpoint, which lacks these names; takes effect
     with the end.
@@ -141,6 +147,12 @@ class SegmentClosed(Head, frozen=True, tag=25):
     """Every segment with a row up to this LSN is sealed."""
 
 
+class SegmentsDropped(Head, frozen=True, tag=36):
+    """A standby has dropped segments, because the engine has no row of them any more."""
+
+    numbers: list[int]
+
+
 class NamesWanted(Head, frozen=True, tag=31):
     """A segment is to be sealed. Answered ``SegmentNames``."""
 
@@ -154,6 +166,12 @@ class FolderInUse(Head, frozen=True, tag=32):
 
     text: str
     waiting_ms: int
+
+
+class EngineChanged(Head, frozen=True, tag=35):
+    """The engine as the storage process sees it, after a change."""
+
+    status: EngineStatus
 
 
 class CheckpointWanted(Head, frozen=True, tag=26):
@@ -311,8 +329,11 @@ AnyHead: TypeAlias = (
     | StoreAccounts
     | FolderInUse
     | Opened
+    | Announce
     | StateChanged
+    | EngineChanged
     | SegmentClosed
+    | SegmentsDropped
     | NamesWanted
     | CheckpointWanted
     | CheckpointDone

@@ -13,13 +13,15 @@ Orders that matter, because a crash may come between any two steps:
   index, and its next lead would trim living rows, by the manifest.
 - With an engine, its rows are trimmed between the manifest *dropping* and the unlink. After a crash before the trim
   the next lead of this broker trims them, by the manifest.
+- A standby lists a checkpoint of the engine before it drops segments whose rows the engine has trimmed: the next start
+  could not begin with an older one.
 - Durable deletes before a drop: otherwise the crash takes the deletes back, and live messages have lost their bodies.
 """
 
 import asyncio
 import contextlib
 import sqlite3
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from time import monotonic, time
 from typing import Any
@@ -44,7 +46,8 @@ from cmqd.storage.segment import WritableSegment, create_segment, open_connectio
 from cmqd.storage.settings import StorageSettings
 from cmqd.storage.wal_filling import Filling
 from cmqd.storage.writer import Writer, is_disk_full
-from cmqd_segment.manifest import SegmentEntry, SegmentState, merge_ranges, sync_folder
+from cmqd_segment.manifest import CheckpointEntry, SegmentEntry, SegmentState, merge_ranges, sync_folder
+from cmqd_segment.schema import Origin
 
 PREPARE_RETRY_SECONDS = 1.0
 CLOSE_SEAL_SECONDS = 1.0
@@ -101,7 +104,7 @@ class OpenLog:
             cache_bytes=settings.page_cache_bytes,
             open_segments=settings.open_segments,
         )
-        self.sealer = Sealer(catalog, self.pager, self._on_sealed, self.space.can_seal, control.send)
+        self.sealer = Sealer(catalog, self.pager, self._on_sealed, self.space.can_seal, control.send, self._is_hurried)
         self.checkpoints = Checkpoints(
             catalog,
             kept=settings.checkpoints_kept,
@@ -170,7 +173,7 @@ class OpenLog:
         if self.replication is None:
             self.writer.start()
         else:
-            self.replication.start(self.writer, tail, self.begin_segment)
+            self.replication.start(self.writer, tail, self)
 
     def _page_bytes_at_start(self) -> int:
         """Return the page size of the first new segments, by the newest segment of the folder."""
@@ -195,7 +198,9 @@ class OpenLog:
         while True:
             await catalog.save()
             try:
-                segment = await create_segment(number, path, self.settings.durability, int(time() * 1000), page_bytes)
+                segment = await create_segment(
+                    number, path, self.settings.durability, int(time() * 1000), page_bytes, self._origin()
+                )
                 break
             except sqlite3.Error as error:
                 if not is_disk_full(error):
@@ -211,14 +216,15 @@ class OpenLog:
         await catalog.save()
         return segment
 
+    def _origin(self) -> Origin:
+        """Return the log that new segments are of. A broker that meets an empty engine learns the id with its lead."""
+        catalog = self.catalog
+        if self.replication is None:
+            return Origin(catalog.log_id)
+        return Origin("" if catalog.cache_of is None else catalog.cache_of.log_id, self.settings.shard)
+
     def opened(self, recovered: Recovered) -> ipc.Opened:
         """Describe the log to the loop process."""
-        # Segments that a crash left unsealed are included: on a full disk they can only be dropped.
-        reports = [
-            segment.report()
-            for segment in self.catalog.segments()
-            if isinstance(segment, SealedFile) or segment.state is SegmentState.RETIRED
-        ]
         report = RecoveryReport(
             created=recovered.created,
             clean=recovered.manifest.clean,
@@ -228,7 +234,18 @@ class OpenLog:
             findings=tuple(recovered.findings),
             log_id=self.catalog.log_id,
         )
-        return ipc.Opened(report, self.catalog.droppable_lsn, reports)
+        return ipc.Opened(report, self.catalog.droppable_lsn, self.closed_segments())
+
+    def closed_segments(self) -> list[SegmentReport]:
+        """Describe the segments that are written no more.
+
+        Those that a crash left unsealed are included: on a full disk they can only be dropped.
+        """
+        return [
+            segment.report()
+            for segment in self.catalog.segments()
+            if isinstance(segment, SealedFile) or segment.state is SegmentState.RETIRED
+        ]
 
     def begin_upkeep(self) -> None:
         """Begin seals and the regular measurement of the disk: after recovery, which needs the disk more."""
@@ -311,8 +328,6 @@ class OpenLog:
                 # Behind the switch, which may just have made a filled segment active. Its zeros would hold the room for
                 # the seal of the segment before.
                 self.writer.drop_zeros()
-            if self.filling.uses_up():
-                self.writer.retire()
             self._fill_ahead()
             await asyncio.sleep(self.settings.state_interval_ms / 1000)
 
@@ -326,20 +341,62 @@ class OpenLog:
 
     def drop(self, request: ipc.DropSegments) -> None:
         """Reclaim segments once row ``min_lsn`` is durable."""
-        task = self._start(self._drop(request.request_id, request.numbers, request.min_lsn))
+        self._start_drop(self._drop(request.request_id, request.numbers, request.min_lsn))
+
+    async def drop_reclaimed(self, numbers: Sequence[int], checkpoint: CheckpointEntry | None) -> None:
+        """Begin to drop segments of a standby of which the engine has no row any more.
+
+        Args:
+            numbers: of the segments.
+            checkpoint: a checkpoint of the engine in the folder, which covers the segments; None if all checkpoints of
+                the folder do. It replaces the others: the next start could not begin with one that does not.
+        """
+        # Not awaited: many files give their blocks back for minutes, and the commit thread, which would wait for them,
+        # neither copies rows nor asks for the lock meanwhile.
+        self._start_drop(self._drop_reclaimed(numbers, checkpoint))
+
+    async def _drop_reclaimed(self, numbers: Sequence[int], checkpoint: CheckpointEntry | None) -> None:
+        catalog = self.catalog
+        if checkpoint is not None:
+            superseded = [older for older in catalog.checkpoints if older != checkpoint]
+            catalog.checkpoints = [checkpoint]
+            await catalog.save()
+            for old in superseded:
+                await asyncio.to_thread((catalog.folder.path / old.file).unlink, missing_ok=True)
+        dropped = await self._reclaim(numbers, None)
+        if dropped:
+            self._control.send(ipc.SegmentsDropped(dropped))
+            self.space.measure()
+
+    def _start_drop(self, drop: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        task = self._start(drop)
         self._drops.add(task)
         task.add_done_callback(self._drops.discard)
+        return task
 
     async def _drop(self, request_id: int, numbers: list[int], min_lsn: int) -> None:
-        """Reclaim whole segments: manifest "dropping", unlink, manifest forgets."""
+        """Reclaim whole segments once their deletes are durable, in the engine too."""
         # Durable deletes first: see the module.
         await self.durable.reached(min_lsn)
         if self.replication is not None:
             await self.replication.prove()
+        dropped = await self._reclaim(numbers, None if self.replication is None else self.replication.trim)
+        if dropped is not None:
+            self._control.send(ipc.Answered(request_id, dropped))
+            self.space.measure()
+
+    async def _reclaim(
+        self, numbers: Sequence[int], trim: Callable[[Sequence[tuple[int, int]]], Coroutine[Any, Any, None]] | None
+    ) -> list[int] | None:
+        """Reclaim whole segments: manifest "dropping", trim, unlink, manifest forgets.
+
+        Returns the numbers of the segments that are gone, or that an earlier call is about to remove, as for a standby
+        that leads meanwhile; None if the log was closed.
+        """
         entries: dict[int, SegmentEntry] = {}
         unsealed: dict[int, WritableSegment] = {}
         if self._is_stopping:
-            return
+            return None
         for number in numbers:
             self._take_out(number, entries, unsealed)
         if entries:
@@ -347,8 +404,8 @@ class OpenLog:
             catalog.dropping |= entries
             await catalog.save()
             ranges = [(entry.first_lsn, entry.last_lsn) for entry in entries.values()]
-            if self.replication is not None:
-                await self.replication.trim(ranges)
+            if trim is not None:
+                await trim(ranges)
             for number in entries:
                 # Connections first: a page that is being read ends before its file goes.
                 await self.pager.forget(number)
@@ -357,18 +414,17 @@ class OpenLog:
                 async with self._removing:
                     if self._is_stopping:
                         # The close does not wait for all these files. The next start removes them, by the manifest.
-                        return
+                        return None
                     await asyncio.to_thread(_remove_segment, catalog.segment_path(number), self._is_hurried)
             await asyncio.to_thread(sync_folder, catalog.folder.segments)
             for number in entries:
                 del catalog.dropping[number]
             catalog.dropped = merge_ranges((*catalog.dropped, *ranges))
             await catalog.save()
-        self._control.send(ipc.Answered(request_id, list(entries)))
-        self.space.measure()
+        return [number for number in numbers if number not in self.catalog.sealed and number not in self.catalog.open]
 
     def _is_hurried(self) -> bool:
-        """Return whether dropped segments give their blocks back at once: room is short, or the broker stops."""
+        """Return whether files give their blocks back at once: room is short, or the broker stops."""
         return self.space.is_short or self._is_stopping
 
     def _take_out(self, number: int, entries: dict[int, SegmentEntry], unsealed: dict[int, WritableSegment]) -> None:

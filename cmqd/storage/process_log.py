@@ -23,9 +23,19 @@ from cmqd.engine.errors import AccountsConflict
 from cmqd.engine.interface import StoredAccounts
 from cmqd.log.errors import LogError, LogFailed
 from cmqd.log.interface import ignore
-from cmqd.log.values import CommitFigures, LogState, OnPage, OnPublished, RecoveredBatch, RecoveryReport, SegmentReport
+from cmqd.log.values import (
+    CommitFigures,
+    EngineStatus,
+    LogState,
+    OnPage,
+    OnPublished,
+    RecoveredBatch,
+    RecoveryReport,
+    SegmentReport,
+)
 from cmqd.storage import errors, ipc
 from cmqd.storage.group_commit import GroupCommit
+from cmqd.storage.proof_clock import proof_clock_s
 from cmqd.storage.settings import StorageSettings
 from cmqd.storage.source_names import SourceNames
 from cmqd_segment.checkpoint import AnyPart, CheckpointEnd, CheckpointHeader
@@ -68,6 +78,7 @@ class StorageProcessLog:
         self,
         settings: StorageSettings,
         start: "Callable[[socket.socket, socket.socket, socket.socket], ChildProcess] | None" = None,
+        clock_s: Callable[[], float] = proof_clock_s,
     ) -> None:
         """Take the settings; ``open`` starts the process.
 
@@ -75,6 +86,7 @@ class StorageProcessLog:
             settings: sent to the storage process in the first frame.
             start: replaces ``start_process`` in tests, and gets the other ends of the three sockets, in their
                 order.
+            clock_s: replaces the clock of proofs in tests.
         """
         self.on_durable: Callable[[int], None] = ignore
         self.on_page: OnPage = ignore
@@ -91,7 +103,8 @@ class StorageProcessLog:
         self.droppable_lsn = 0
         self._log_id = ""
         self._names = SourceNames()
-        self._commits = GroupCommit(self._names)
+        self.clock_s = clock_s
+        self._commits = GroupCommit(self._names, clock_s)
         # The calls of each request are those of the group commit itself: no second call per row.
         self.append = self._commits.append
         self.flush = self._commits.flush
@@ -114,6 +127,10 @@ class StorageProcessLog:
         """Accounts that the leader has stored, as this broker found them while it was a standby; None if it has not."""
         self.epoch = 0
         """Epoch of this broker in the engine; 0 without an engine, and before this broker leads."""
+        self.engine_status = EngineStatus()
+        """The engine, as the storage process has last reported it."""
+        self.on_engine: Callable[[EngineStatus], None] = ignore
+        """Called with each report of the engine; for status and logs."""
         self._accounts_asked: dict[int, asyncio.Future[tuple[StoredAccounts, bool]]] = {}
         """Requests for accounts, by id; resolved with the accounts, and True for a conflict of versions."""
         self._answers: dict[int, asyncio.Future[list[int]]] = {}
@@ -202,7 +219,7 @@ class StorageProcessLog:
 
     @property
     def proved_s(self) -> float:
-        """Time at which, or after which, this broker led the log, by ``time.perf_counter``."""
+        """Time at which, or after which, this broker led the log, by ``clock_s``."""
         return self._commits.proved_s
 
     @property
@@ -337,9 +354,15 @@ class StorageProcessLog:
         match head:
             case ipc.StateChanged(state):
                 self.on_state(state)
+            case ipc.EngineChanged(status):
+                self.engine_status = status
+                self.on_engine(status)
             case ipc.SegmentClosed(segment, sealed_upto):
                 self._segments[segment.number] = segment
                 self._names.forget_deleted(sealed_upto)
+            case ipc.SegmentsDropped(numbers):
+                for number in numbers:
+                    self._segments.pop(number, None)
             case ipc.NamesWanted(number, ids):
                 assert self._control is not None
                 self._control.send(ipc.SegmentNames(number, self._names.of(ids)))
@@ -405,6 +428,10 @@ class StorageProcessLog:
         if is_conflict:
             raise AccountsConflict(expected_version, stored.version)
         return stored.version
+
+    def announce(self, address: str) -> None:
+        """List this broker in the engine by its address, with its last row, as long as it runs."""
+        self._channel(self._control).send(ipc.Announce(address))
 
     async def _ask_accounts(self, head: Callable[[int], ipc.Head], *blobs: bytes) -> tuple[StoredAccounts, bool]:
         control = self._channel(self._control)

@@ -1,8 +1,9 @@
-"""Remove a file of any size beside commits: its name at once, its blocks in steps.
+"""Give the blocks of files of any size back beside commits: in steps. A removed file loses its name at once.
 
-The last ``unlink`` of a file gives back all its blocks in one go. A file system that is mounted with ``discard`` hands
-them to the disk in the same call, and commits wait: 35 ms for a WAL of 128 MiB (decision 0163). So the name goes first,
-and a descriptor keeps the blocks, which are cut off in steps with pauses for the commits.
+The last ``unlink`` of a file, or a cut, gives back all its blocks in one go. A file system that is mounted with
+``discard`` hands them to the disk in the same call, and commits wait: 35 ms for a WAL of 128 MiB (decision 0163). So
+``remove`` takes the name first, and a descriptor keeps the blocks, which are cut off in steps with pauses for the
+commits.
 
 A file without a name cannot be opened any more, so no reader finds half of it. A file is cut only if no other
 descriptor has it open and no other name leads to it: a reader from outside reads on as after any ``unlink``, and a
@@ -43,21 +44,24 @@ def remove(path: Path, is_hurried: Callable[[], bool] = lambda: True) -> None:
     try:
         path.unlink(missing_ok=True)
         if descriptor is not None:
-            _cut(descriptor, is_hurried)
+            # A file system that copies on write may lack room for a cut; the close of the descriptor needs none.
+            with contextlib.suppress(OSError):
+                shorten(descriptor, 0, lambda: not is_hurried() and _is_only(descriptor))
     finally:
         if descriptor is not None:
             # The kernel frees the blocks that are left.
             os.close(descriptor)
 
 
-def _cut(descriptor: int, is_hurried: Callable[[], bool]) -> None:
-    # A file system that copies on write may lack room for a cut; the close of the descriptor needs none.
-    with contextlib.suppress(OSError):
-        size = os.fstat(descriptor).st_size - STEP_BYTES
-        while size > 0 and not is_hurried() and _is_only(descriptor):
-            os.ftruncate(descriptor, size)
-            size -= STEP_BYTES
-            time.sleep(PAUSE_SECONDS)
+def shorten(descriptor: int, size: int, goes_on: Callable[[], bool]) -> None:
+    """Cut a file in steps with pauses, for as long as ``goes_on`` returns True before each step, to less than a step
+    above this size. Raises OSError.
+    """
+    end = os.fstat(descriptor).st_size - STEP_BYTES
+    while end > size and goes_on():
+        os.ftruncate(descriptor, end)
+        end -= STEP_BYTES
+        time.sleep(PAUSE_SECONDS)
 
 
 def _is_only(descriptor: int) -> bool:

@@ -10,20 +10,24 @@ and the thread of the housekeeping must rest.
 """
 
 import asyncio
+import errno
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from cmqd.engine.errors import EngineUnavailable
-from cmqd.engine.interface import Engine, StoredAccounts, Taken
+from cmqd.engine.interface import NO_LEADER, Engine, StoredAccounts, Taken
 from cmqd.log.errors import LogFailed
+from cmqd.log.values import EngineView, SegmentReport
 from cmqd.storage import ipc
+from cmqd.storage.cache import copy_checkpoint
 from cmqd.storage.catalog import Catalog
+from cmqd.storage.engine_watch import EngineWatch
 from cmqd.storage.following import Following, Tail
 from cmqd.storage.segment import LogRow
 from cmqd.storage.writer import Writer
-from cmqd_segment.manifest import CacheOf, merge_ranges, with_start
+from cmqd_segment.manifest import CacheOf, CheckpointEntry, merge_ranges, with_start
 
 T = TypeVar("T")
 
@@ -31,6 +35,22 @@ CHUNKS_AHEAD: Final = 4
 """Batches of copied rows that wait for the loop process; the copy waits then."""
 STOP_POLL_SECONDS: Final = 0.1
 """Longest time in which the commit thread, waiting for the loop, notices that the writer stops."""
+
+
+class Segments(Protocol):
+    """Calls to the segments of the log (``OpenLog``), in the loop."""
+
+    def closed_segments(self) -> list[SegmentReport]:
+        """Describe the segments that are written no more."""
+        ...
+
+    async def begin_segment(self) -> None:
+        """Retire the active segment and return when a successor stands ready."""
+        ...
+
+    async def drop_reclaimed(self, numbers: Sequence[int], checkpoint: CheckpointEntry | None) -> None:
+        """Begin to drop segments of which the engine has no row. A checkpoint takes the place of all others before."""
+        ...
 
 
 class Stopped(Exception):
@@ -47,6 +67,8 @@ class Replication:
         catalog: Catalog,
         checkpoint_lsn: int,
         on_accounts: Callable[[StoredAccounts], None],
+        watch: EngineWatch,
+        process: str,
     ) -> None:
         """Take the parts.
 
@@ -56,6 +78,8 @@ class Replication:
             catalog: of the folder, which is a cache of the engine's log.
             checkpoint_lsn: LSN of the checkpoint that the recovery stream began with; later rows are passed on.
             on_accounts: called with the accounts that a leader has stored, while this broker is a standby.
+            watch: of the engine.
+            process: of the broker, for the list of brokers in the engine.
         """
         self.engine = engine
         self.taken: Taken | None = None
@@ -64,23 +88,29 @@ class Replication:
         self._catalog = catalog
         self._checkpoint_lsn = checkpoint_lsn
         self._on_accounts = on_accounts
+        self._watch = watch
+        self._process = process
+        self._address = ""
+        """Address of this broker, once it listens."""
         self._loop = asyncio.get_running_loop()
         self._housekeeping = ThreadPoolExecutor(1, thread_name_prefix="engine")
         self._copied: asyncio.Queue[Sequence[LogRow] | None] = asyncio.Queue(CHUNKS_AHEAD)
         """Copied rows for the loop process, then None once this broker leads."""
+        self._is_streamed = False
+        """The rows of the folder are with the loop process: no file of the folder is read for it any more."""
         self._writer: Writer
-        self._begin_segment: Callable[[], Coroutine[Any, Any, None]]
+        self._segments: Segments
 
-    def start(self, writer: Writer, tail: Tail | None, begin_segment: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def start(self, writer: Writer, tail: Tail | None, segments: "Segments") -> None:
         """Start the writer, which first follows the log.
 
         Args:
             writer: of the log.
             tail: the last row of the folder.
-            begin_segment: retires the active segment and returns when a successor stands ready.
+            segments: of the log.
         """
         self._writer = writer
-        self._begin_segment = begin_segment
+        self._segments = segments
         following = Following(self.engine, tail, self, writer.keep, writer.pause, self._checkpoint_lsn)
 
         def lead() -> bool:
@@ -96,7 +126,11 @@ class Replication:
         writer.start(lead)
 
     async def next_chunk(self) -> tuple[ipc.RowsChunk, list[bytes]] | None:
-        """Wait for copied rows and return them as a frame of the recovery stream; None once this broker leads."""
+        """Wait for copied rows and return them as a frame of the recovery stream; None once this broker leads.
+
+        To be called behind the chunks of the folder's own rows.
+        """
+        self._is_streamed = True
         rows = await self._copied.get()
         if rows is None:
             return None
@@ -135,8 +169,23 @@ class Replication:
         """Store accounts in place of a version (0: none) and return their version. Raises AccountsConflict, Fenced."""
         return await self._do(lambda: self.engine.store_accounts(data, expected_version=expected_version))
 
+    def announce(self, address: str) -> None:
+        """List this broker in the engine by its address, with its last row."""
+        self._address = address
+        self._announce_lead()
+
+    def _announce_lead(self) -> None:
+        """Announce a leader that listens. The two come in either order."""
+        if self.taken is not None and self._address:
+            self.engine.announce(self.taken.last_lsn, self._process, self._address)
+
+    async def view(self) -> EngineView:
+        """Return the engine's view of the log; for a leader."""
+        return await self._do(self.engine.view)
+
     async def release(self) -> None:
         """Give the lead up, after the end of the commit thread."""
+        self._watch.stop()
         if self.taken is not None:
             await self._do(self.engine.release)
 
@@ -150,6 +199,11 @@ class Replication:
         return await self._loop.run_in_executor(self._housekeeping, step)
 
     # Steps of the loop, called by the commit thread (``following.Events``)
+
+    def follows(self, last_lsn: int) -> None:
+        """See ``Events``."""
+        if self._address:
+            self.engine.announce(last_lsn, self._process, self._address)
 
     def accounts_stored(self, accounts: StoredAccounts) -> None:
         """See ``Events``."""
@@ -165,7 +219,8 @@ class Replication:
         catalog = self._catalog
         catalog.log_id = log_id
         catalog.cache_of = CacheOf(log_id, self._shard)
-        catalog.starts = with_start(catalog.starts, f"{epoch:016x}", epoch)
+        if epoch != NO_LEADER:
+            catalog.starts = with_start(catalog.starts, f"{epoch:016x}", epoch)
         await catalog.save()
 
     def gap_found(self, first_lsn: int, last_lsn: int) -> None:
@@ -173,10 +228,37 @@ class Replication:
         self._in_loop(self._note_gap(first_lsn, last_lsn))
 
     async def _note_gap(self, first_lsn: int, last_lsn: int) -> None:
-        await self._begin_segment()
+        await self._segments.begin_segment()
         catalog = self._catalog
         catalog.dropped = merge_ranges((*catalog.dropped, (first_lsn, last_lsn)))
         await catalog.save()
+
+    def reclaim(self, below: int) -> None:
+        """See ``Events``. Nothing is dropped while the recovery stream reads the folder."""
+        if not self._is_streamed:
+            return
+        closed = self._in_loop(self._closed(below))
+        gone = set(self.engine.reclaimed(list(closed.values()))) if closed else set[tuple[int, int]]()
+        numbers = [number for number, ends in closed.items() if ends in gone]
+        if numbers:
+            catalog = self._catalog
+            checkpoint: CheckpointEntry | None = None
+            if max(last for _, last in gone) > catalog.droppable_lsn:
+                # The newest checkpoint of the engine covers all rows that it has trimmed; an old one of the folder does
+                # not, and the next start could not begin with it.
+                try:
+                    copied = copy_checkpoint(self.engine, catalog.folder, catalog.checkpoints)
+                except OSError as error:
+                    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                        raise
+                    # The segments stay until a later look finds room.
+                    return
+                checkpoint = copied or catalog.checkpoints[-1]
+            self._in_loop(self._segments.drop_reclaimed(numbers, checkpoint))
+
+    async def _closed(self, below: int) -> dict[int, tuple[int, int]]:
+        closed = self._segments.closed_segments()
+        return {segment.number: (segment.first_lsn, segment.last_lsn) for segment in closed if segment.last_lsn < below}
 
     def copied(self, rows: Sequence[LogRow]) -> None:
         """See ``Events``."""
@@ -186,6 +268,7 @@ class Replication:
 
     async def _lead(self, taken: Taken) -> None:
         self.taken = taken
+        self._announce_lead()
         await self._copied.put(None)
 
     def _in_loop(self, step: Coroutine[Any, Any, T]) -> T:

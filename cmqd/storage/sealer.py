@@ -1,6 +1,7 @@
 """Sealing: turn a retired segment into an immutable, checksummed file, in the background.
 
-Steps, on the segment's only connection: write the tables ``sparse``, ``names`` and ``segment``; run
+Steps, on the segment's only connection: copy the WAL into the main file (``wal_checkpoint(RESTART)``); write the tables
+``sparse``, ``names`` and ``segment``, which begins the WAL again; cut the frames behind the tables off, in steps; run
 ``wal_checkpoint(TRUNCATE)`` until it returns (0, 0, 0); close; SHA-256; read-only; fsync; write *sealed* into the
 manifest. The manifest comes last: until then the next start treats the segment as retired and repeats the seal, and no
 step harms when it is repeated.
@@ -29,8 +30,10 @@ from msgspec import structs
 from cmqd.storage import ipc
 from cmqd.storage.catalog import Catalog, SealedFile
 from cmqd.storage.pager import Pager
+from cmqd.storage.removal import shorten
 from cmqd.storage.segment import WritableSegment
 from cmqd.storage.source_names import SourceNames
+from cmqd.storage.wal_gauge import bytes_of
 from cmqd.storage.writer import is_disk_full
 from cmqd_segment.manifest import SegmentState, SourceName, sync_folder
 from cmqd_segment.newer import NewerFormatError
@@ -61,6 +64,7 @@ class Sealer:
         on_sealed: Callable[[SealedFile], None],
         has_room: Callable[[WritableSegment], bool],
         ask: Callable[[ipc.NamesWanted], None],
+        is_hurried: Callable[[], bool],
     ) -> None:
         """Connect the sealer to the other rooms.
 
@@ -70,12 +74,14 @@ class Sealer:
             on_sealed: called with each sealed file.
             has_room: whether the disk has room for the copy of the WAL that a seal makes.
             ask: sends the loop process a request for names, answered by ``names_told``.
+            is_hurried: whether a WAL gives its blocks back at once, and not in steps; called in any thread.
         """
         self._catalog = catalog
         self._pager = pager
         self._on_sealed = on_sealed
         self._has_room = has_room
         self._ask = ask
+        self._is_hurried = is_hurried
         self._names: dict[int, asyncio.Future[list[SourceName]]] = {}
         """Names that the loop process was asked for, by number of the segment."""
         self._sealing: WritableSegment | None = None
@@ -197,8 +203,11 @@ class Sealer:
 
     async def _seal(self, segment: WritableSegment) -> None:
         names = await self._names_of(segment)
-        # The tables are written through the WAL, so before its truncation.
+        # The tables are written through the WAL, which they begin again: only then is the rest of the file of no use,
+        # and can be cut in steps. A prefix of the rows' own frames would be an older state of the segment.
+        await self._with_patience(segment, lambda: copy_wal(segment))
         await self._with_patience(segment, lambda: write_tables(segment, names))
+        await segment.connection.run(cut_wal, segment, lambda: not self._is_hurried() and len(self._waiting) == 1)
         await self._with_patience(segment, lambda: truncate_wal(segment))
 
         async def close() -> None:
@@ -271,9 +280,6 @@ def write_tables(segment: WritableSegment, names: Sequence[SourceName] = ()) -> 
     """
     raw = segment.connection.raw
     queues = segment.index.queues
-    # A sealed segment is on disk, also with durability ``os``: the manifest says *sealed* only of files that survive a
-    # power loss.
-    raw.execute("PRAGMA synchronous=FULL")
     raw.execute("BEGIN IMMEDIATE")
     try:
         raw.execute("DELETE FROM sparse")
@@ -301,6 +307,37 @@ def write_tables(segment: WritableSegment, names: Sequence[SourceName] = ()) -> 
             raw.execute("ROLLBACK")
         raise
     return True
+
+
+def copy_wal(segment: WritableSegment) -> bool:
+    """Copy the WAL into the main file, so that the next commit begins the WAL again; False while a reader is in the
+    way.
+    """
+    # An unfinished query of the connection itself would be such a reader.
+    segment.end_commits()
+    raw = segment.connection.raw
+    # A sealed segment is on disk, also with durability ``os``: the manifest says *sealed* only of files that survive a
+    # power loss.
+    raw.execute("PRAGMA synchronous=FULL")
+    busy, frames, copied = raw.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
+    return busy == 0 and frames == copied
+
+
+def cut_wal(segment: WritableSegment, goes_on: Callable[[], bool]) -> None:
+    """Give the blocks behind the frames of the WAL back, in steps for as long as ``goes_on`` returns True.
+
+    SQLite cuts a WAL in one go, and commits to other segments wait for the disk meanwhile (decision 0163). A plain
+    handle on the WAL drops no lock.
+    """
+    raw = segment.connection.raw
+    # The number of frames since the WAL was begun again: all of them if a reader prevented that. -1 while another
+    # program copies the WAL.
+    _, frames, _ = raw.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+    (page_bytes,) = raw.execute("PRAGMA page_size").fetchone()
+    if frames > 0:
+        # ``truncate_wal`` cuts what is left here.
+        with contextlib.suppress(OSError), Path(f"{segment.path}-wal").open("r+b", buffering=0) as wal:
+            shorten(wal.fileno(), bytes_of(frames, page_bytes), goes_on)
 
 
 def truncate_wal(segment: WritableSegment) -> bool:

@@ -26,7 +26,7 @@ from cmqd.storage.sqlite_thread import ThreadConnection, connect
 from cmqd.storage.wal_gauge import WalGauge, used_bytes
 from cmqd_segment.manifest import SegmentEntry, SegmentState
 from cmqd_segment.rows import data_checksum, decode_queues, meta_checksum
-from cmqd_segment.schema import PAGE_BYTES, check_format, create_tables, open_read_only
+from cmqd_segment.schema import PAGE_BYTES, Origin, check_format, create_tables, open_read_only, write_origin
 from cmqd_segment.sparse import SparseIndex
 
 ROWS_PER_STATEMENT = 64
@@ -35,7 +35,7 @@ several."""
 
 _ONE_ROW = "(?,?,?,?,?,?,?,?)"
 _UNFINISHED_QUERY = "SELECT key FROM segment"
-"""Has two rows in every segment; the second is never fetched."""
+"""Has at least two rows in every segment; the second is never fetched."""
 _INSERTS = tuple(f"INSERT INTO log VALUES {','.join([_ONE_ROW] * count)}" for count in range(ROWS_PER_STATEMENT + 1))
 
 
@@ -302,7 +302,12 @@ async def open_connection(
 
 
 async def create_segment(
-    number: int, path: Path, durability: Durability, now_ms: int, page_bytes: int = PAGE_BYTES
+    number: int,
+    path: Path,
+    durability: Durability,
+    now_ms: int,
+    page_bytes: int = PAGE_BYTES,
+    origin: Origin = Origin(),  # noqa: B008  a tuple
 ) -> WritableSegment:
     """Create an empty segment, durable with its tables; the WAL is empty. Raises sqlite3.Error, OSError."""
     connection = await open_connection(path, Durability.FSYNC, create=True, page_bytes=page_bytes)
@@ -310,6 +315,7 @@ async def create_segment(
     def prepare() -> None:
         raw = connection.raw
         raw.executemany("INSERT INTO segment VALUES (?, ?)", [("number", number), ("created_ms", now_ms)])
+        write_origin(raw, origin)
         raw.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         if durability is not Durability.FSYNC:
             raw.execute("PRAGMA synchronous=OFF")

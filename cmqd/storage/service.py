@@ -25,6 +25,7 @@ import socket
 import sqlite3
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
+from time import monotonic
 from typing import Any, TypeAlias
 
 from msgspec import structs
@@ -34,9 +35,10 @@ from cmqd.engine.interface import Engine, StoredAccounts
 from cmqd.log.errors import LogError, LogFailed
 from cmqd.log.values import Durability
 from cmqd.storage import ipc
-from cmqd.storage.cache import inspect_cache, take_checkpoint
+from cmqd.storage.cache import inspect_cache, remove_old_caches, take_checkpoint
 from cmqd.storage.commit_socket import CommitSocket
-from cmqd.storage.data_folder import DataFolder, Disk, boot_id
+from cmqd.storage.data_folder import DataFolder, Disk, boot_id, process_name
+from cmqd.storage.engine_watch import EngineWatch
 from cmqd.storage.engines import open_engine
 from cmqd.storage.errors import LeadLost
 from cmqd.storage.following import Tail
@@ -45,7 +47,7 @@ from cmqd.storage.open_log import OpenLog
 from cmqd.storage.recovery_stream import Chunk, recovery_stream
 from cmqd.storage.replication import Replication
 from cmqd.storage.settings import StorageSettings
-from cmqd.storage.standard_error import complain_of_exception
+from cmqd.storage.standard_error import complain, complain_of_exception
 from cmqd.storage.wal_gauge import used_bytes
 from cmqd_segment.newer import NewerFormatError
 
@@ -85,6 +87,8 @@ class StorageService:
         self._pages: ipc.Channel
         self._commits: CommitSocket
         self._folder: DataFolder | None = None
+        self._watch: EngineWatch
+        """Set with an engine."""
         self.log: OpenLog
         """Set once the folder has passed the inspection."""
 
@@ -183,6 +187,9 @@ class StorageService:
                 self._start(self.log.seal_now(request_id))
             case ipc.DescribeActive(request_id):
                 self._control.send(ipc.ActiveSegment(request_id, self.log.active_segment()))
+            case ipc.Announce(address):
+                assert self.log.replication is not None
+                self.log.replication.announce(address)
             case ipc.LoadAccounts(request_id):
                 self._start(self._load_accounts(request_id))
             case ipc.StoreAccounts(request_id, expected_version, size):
@@ -221,6 +228,10 @@ class StorageService:
         boot = boot_id()
         engine = await asyncio.to_thread(self._open_engine, settings, self._is_ending)
         tail: Tail | None = None
+        if engine is not None:
+            self._watch = EngineWatch(engine, lambda status: self._control.send(ipc.EngineChanged(status)), monotonic)
+            # From here on: the inspection may wait for an engine that does not answer.
+            self._start(self._watch.run())
         # In a thread, here and below: the loop must notice the end of a socket during minutes of reading.
         if engine is None:
             recovered = await asyncio.to_thread(
@@ -248,6 +259,8 @@ class StorageService:
                 catalog,
                 recovered.checkpoint_lsn,
                 on_accounts=lambda accounts: self._send_accounts(0, accounts),
+                watch=self._watch,
+                process=process_name(self._broker_pid, boot),
             )
         log = self.log = OpenLog(
             catalog, settings, disk, self._control, self._pages, self._commits, self._start, self._on_lost, replication
@@ -281,9 +294,23 @@ class StorageService:
                 await self._chunks_wanted.acquire()
             assert replication.taken is not None
             last_lsn, epoch = replication.taken.last_lsn, replication.taken.epoch
+            self._start(self._watch.run_views(replication.view))
             # A crash may have come between the word of a drop and its trim.
             self._start(replication.trim(catalog.dropped))
+            self._start(self._remove_old_caches())
         self._pages.send(ipc.RecoverEnd(last_lsn, catalog.log_id, epoch))
+
+    async def _remove_old_caches(self) -> None:
+        """Remove old caches in ``set-aside/``: the copy of the log is complete."""
+        catalog = self.log.catalog
+        assert catalog.cache_of is not None
+        try:
+            removed = await asyncio.to_thread(remove_old_caches, catalog.folder, catalog.cache_of)
+        except OSError as error:
+            complain(f"an old cache was not removed: {error}")
+        else:
+            for path in removed:
+                complain(f"an old cache was removed: {path}")
 
     async def _load_accounts(self, request_id: int) -> None:
         assert self.log.replication is not None

@@ -11,7 +11,7 @@ The order of the steps is the safety of the log:
 2. The writer gives the prepared segment back (``Writer.withdraw``), so that no commit can write to the WAL. Zeros over
    frames would destroy answered messages.
 3. The manifest lists the segment as *preparing*: a start after a crash here removes the segment unread.
-4. Zeros, then fsync of the file and of the folder.
+4. Zeros, in steps that commits do not notice, then fsync of the file and of the folder.
 5. The manifest lists the segment as *prepared*, and the writer gets the segment again.
 
 No file is used a second time: SQLite replays the valid frames of the WAL beside a database, also frames of another
@@ -21,6 +21,7 @@ segment. Zeros over a retired WAL would cost as much as zeros in a new file.
 import asyncio
 import errno
 import os
+import time
 from collections.abc import Callable
 from threading import Event
 from typing import Final
@@ -34,14 +35,20 @@ from cmqd.storage.writer import Writer
 from cmqd_segment.manifest import SegmentState, sync_folder
 
 CHUNK_BYTES: Final = 1024 * 1024
-"""Zeros between two fsyncs: more would hold up the commits on the same disk."""
+"""Zeros between two fsyncs of a hurried fill. Commits on the same disk take several times as long meanwhile."""
+STEP_BYTES: Final = 128 * 1024
+"""Zeros between two fsyncs otherwise: as many as commits do not notice, with ``PAUSE_SECONDS`` after each. Four times
+the CPU time of a hurried fill (decision 0163)."""
+PAUSE_SECONDS: Final = 0.001
+HURRIED_SHARE: Final = 1 / 3
+"""Used part of the zeros of the active segment from which on a fill is hurried: the successor must be ready in time."""
 _BLOCK: Final = bytes(64 * 1024)
 """Zeros of which a chunk is made. A chunk in one piece would stay in the heap for the life of the process."""
 LEAST_COMMITS: Final = 64
 """Commits into the active segment before its successor is filled: idle brokers and short tests fill nothing."""
 SMALL_COMMIT_BYTES: Final = 32 * 1024
-"""Greatest mean size of commits for which zeros pay: 128 MiB of zeros cost about 40 ms of CPU time and double the bytes
-written to the disk, and each commit saves some 55 us whatever its size."""
+"""Greatest mean size of commits for which zeros pay: 128 MiB of zeros cost 40 to 140 ms of CPU time and double the
+bytes written to the disk, and each commit saves some 55 us whatever its size."""
 LEAST_BYTES: Final = 8 * CHUNK_BYTES
 """Least size of a fill, if the segment and the disk allow as much."""
 GROWTH: Final = 16
@@ -90,7 +97,7 @@ class Filling:
             prepared.state = SegmentState.PREPARING
             await self._catalog.save()
             wanted = self._wanted_bytes()
-            prepared.filled_bytes = await asyncio.to_thread(fill, wal, wanted, self._stopped.is_set)
+            prepared.filled_bytes = await asyncio.to_thread(fill, wal, wanted, self._stopped.is_set, self._is_hurried)
             if wanted and not prepared.filled_bytes:
                 self._given_up = prepared.number
             await asyncio.to_thread(sync_folder, prepared.path.parent)
@@ -98,23 +105,17 @@ class Filling:
             await self._catalog.save()
         self._writer.offer(prepared)
 
-    def uses_up(self) -> bool:
-        """Return whether the active segment has no zeros left and its successor has some.
-
-        Such a segment is retired early. Segments do not become many: a fill is some times as large as the segment
-        before, until it is a whole segment.
-        """
-        active, prepared = self._writer.active, self._writer.prepared
-        return (
-            prepared is not None
-            and prepared.filled_bytes > active.filled_bytes
-            and active.wal_bytes >= active.filled_bytes
-            and active.commits >= LEAST_COMMITS
-        )
-
     def stop(self) -> None:
         """End a fill under way early, and begin no other: the broker stops."""
         self._stopped.set()
+
+    def _is_hurried(self) -> bool:
+        """Return whether the active segment needs its successor soon. For any thread.
+
+        At once if it has no zeros: its commits take longer than commits beside a hurried fill.
+        """
+        active = self._writer.active
+        return active.wal_bytes >= HURRIED_SHARE * active.filled_bytes
 
     def _wanted_bytes(self) -> int:
         """Return the size of the fill that will pay and has room; 0 for none."""
@@ -126,8 +127,12 @@ class Filling:
         return max(0, min(wanted, self._segment_bytes, self._space.room_to_fill()) // CHUNK_BYTES * CHUNK_BYTES)
 
 
-def fill(wal: str, size: int, is_stopped: Callable[[], bool] = lambda: False) -> int:
+def fill(
+    wal: str, size: int, is_stopped: Callable[[], bool] = lambda: False, is_hurried: Callable[[], bool] = lambda: True
+) -> int:
     """Give an unused WAL this size, by zeros that are on the disk on return; return the size that it has.
+
+    In small steps with pauses for the commits, but in large chunks while ``is_hurried`` returns True.
 
     It has less if ``is_stopped`` becomes true, and 0 if the disk is full. The WAL must have no writer and no rows.
     Frames of the tables stay in the WAL while a reader from outside has the new segment open; they are neither
@@ -143,9 +148,12 @@ def fill(wal: str, size: int, is_stopped: Callable[[], bool] = lambda: False) ->
             os.ftruncate(descriptor, size)
             end = size
         while end < size and not is_stopped():
-            # One chunk begins at the end of the file, so that no byte of the file stays unwritten.
-            end += os.pwritev(descriptor, _zeros(min(CHUNK_BYTES, size - end)), end)
+            hurried = is_hurried()
+            # Each write begins at the end of the file, so that no byte of the file stays unwritten.
+            end += os.pwritev(descriptor, _zeros(min(CHUNK_BYTES if hurried else STEP_BYTES, size - end)), end)
             os.fdatasync(descriptor)
+            if not hurried:
+                time.sleep(PAUSE_SECONDS)
         os.fsync(descriptor)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):

@@ -1,8 +1,9 @@
 """Measure the used bytes of a WAL by its frames.
 
 The size of the file does not tell: a WAL that was filled ahead (decision 0182) is longer than its frames. A segment
-appends frames and never begins its WAL again, so the frames are one run from the first, and zeros or the end of the
-file follow. The end of the run is found by a few reads of 24 bytes.
+appends frames and begins its WAL again in its seal alone, so the frames are one run from the first, and zeros or the
+end of the file follow. The end of the run is found by a few reads of 24 bytes. During a seal, and after a crash in it,
+frames of the log before count, which were copied: rather too much room is set aside than too little.
 
 A descriptor of its own on the WAL is harmless beside open connections: SQLite's locks are on the database and on the
 WAL-index, which this module does not open.
@@ -83,7 +84,7 @@ class WalGauge:
         (pages,) = _DATABASE_PAGES.unpack(self._head)
         if pages:
             self.database_bytes = pages * (self._frame_bytes - _FRAME_HEADER_BYTES)
-        return _HEADER.size + known * self._frame_bytes if known else 0
+        return bytes_of(known, self._frame_bytes - _FRAME_HEADER_BYTES)
 
     def _find_frame_bytes(self) -> bool:
         if self._descriptor is None:
@@ -109,6 +110,11 @@ class WalGauge:
             return False
         self._head = head
         return True
+
+
+def bytes_of(frames: int, page_bytes: int) -> int:
+    """Return the size of the header and of this number of frames; 0 without a frame."""
+    return _HEADER.size + frames * (_FRAME_HEADER_BYTES + page_bytes) if frames else 0
 
 
 def used_bytes(path: str) -> int:

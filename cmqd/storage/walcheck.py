@@ -46,10 +46,10 @@ class Walk(NamedTuple):
     """Result of reading the headers of a WAL."""
 
     frames: int
-    """Number of the last whole frame with a header that is not zero. Zeros behind it were filled in ahead."""
+    """Number of the last whole frame with the salts of the file's header, or of the first frame that is not zero when
+    that header is broken. Zeros behind it were filled in ahead, and frames with other salts are of the log before."""
     commits: list[int]
-    """Numbers (from 1) of the commit frames with the salts of the file's header, or of the first frame that is not zero
-    when that header is broken."""
+    """Numbers (from 1) of the commit frames with these salts."""
     salts: bytes = b""
     """Salts of the file's header; empty if the header is missing or broken."""
     page_size: int = PAGE_BYTES
@@ -104,9 +104,11 @@ def walk(wal: Path) -> Walk:
             _, commit, frame_salt_1, frame_salt_2, *_ = _FRAME_HEADER.unpack(head)
             if not intact and not frames:
                 salt_1, salt_2 = frame_salt_1, frame_salt_2
-            frames = number
-            if commit and (frame_salt_1, frame_salt_2) == (salt_1, salt_2):
-                commits.append(number)
+            # A seal copies the WAL and begins it again: behind the new frames are those of the log before.
+            if (frame_salt_1, frame_salt_2) == (salt_1, salt_2):
+                frames = number
+                if commit:
+                    commits.append(number)
     if not intact:
         return Walk(frames, commits)
     return Walk(frames, commits, header[16:24], page_size, _MAGICS[magic])

@@ -70,7 +70,7 @@ class Writer:
             commits: source of the batches.
             durable: raised after each commit.
             space: decides about early ends of segments; called in the loop.
-            segment_bytes: size of a WAL at which its segment is retired.
+            segment_bytes: size of a WAL at which its segment is retired, if its zeros do not end before.
             segment_age_ms: age of a segment at which a tick retires it.
             on_grown: called in the loop when the WAL has grown by ``space.measure_after_bytes``.
             on_retired: called in the loop with each segment that is no longer active.
@@ -110,7 +110,7 @@ class Writer:
         self._looks = False
         """The loop is about to decide about an early end of the active segment."""
         self._room = 0
-        """Growth of the active WAL that the last measurement left until the segment is full."""
+        """Growth of the active WAL that the last measurement left until the segment is full; 0 before a measurement."""
         self._estimated = 0
         """Growth of the active WAL since the last measurement, by estimates."""
         self._measured_bytes = 0
@@ -160,6 +160,8 @@ class Writer:
         """Take the prepared segment, and switch to it if a switch was wanted while there was none."""
         with self._lock:
             self.prepared = prepared
+            # Its zeros decide where the active segment ends: the next commit measures.
+            self._room = 0
             # Otherwise the switch would wait for the end of the next commit, which may never come.
             if self._roll_wanted and not self._committing and self.active.rows:
                 self._switch()
@@ -185,11 +187,6 @@ class Writer:
             active = self.active
             if active.filled_bytes and not active.rows and not self._committing:
                 active.drop_zeros()
-
-    def retire(self) -> None:
-        """Retire the active segment, if it has rows, now or at the end of the commit under way."""
-        self.note_switch()
-        self._begin_roll(self.active)
 
     async def roll(self) -> None:
         """Retire the active segment, if it has rows, after the commit under way. A successor must be ready."""
@@ -376,7 +373,11 @@ class Writer:
             self._loop.call_soon_threadsafe(self._look)
 
     def _measure(self) -> bool:
-        """Measure the active WAL, tell the loop if the WALs have grown, and return whether the segment is full."""
+        """Measure the active WAL, tell the loop if the WALs have grown, and return whether the segment is full.
+
+        A segment is also full where its zeros end, if the prepared segment has more of them: commits behind the zeros
+        take longer (``wal_filling``).
+        """
         used_bytes = self.active.wal_bytes
         self._ungrown += used_bytes - self._measured_bytes
         self._measured_bytes = used_bytes
@@ -384,9 +385,12 @@ class Writer:
         if self._ungrown >= self._space.measure_after_bytes:
             self._ungrown = 0
             self._loop.call_soon_threadsafe(self._on_grown)
-        self._room = self._segment_bytes - used_bytes
+        with self._lock:
+            filled_bytes = self.active.filled_bytes
+            has_more_zeros = self.prepared is not None and self.prepared.filled_bytes > filled_bytes
+            room = self._room = (filled_bytes if has_more_zeros else self._segment_bytes) - used_bytes
         self._estimated = 0
-        return used_bytes >= self._segment_bytes
+        return room <= 0
 
     # Either thread, with the lock
 

@@ -67,8 +67,7 @@ async def server_in_memory(
     accounts, _ = open_accounts(settings.data, wall_ms())
     # Without a random seed: the pauses between deliveries are the same in every run of a test.
     broker = Broker(accounts.handle_key, limits, calendar=calendar)
-    if settings.shard:
-        broker.take_shard(settings.shard)
+    broker.take_shard(settings.shard)
     log = MemoryLog(segment_bytes=settings.segment_bytes)
     await log.open()
     clock = BrokerClock(wall=wall_ms, monotonic_ns=monotonic_ns)

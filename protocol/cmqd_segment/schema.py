@@ -7,6 +7,7 @@ open would miss the rows in the WAL). Normative text: ``protocol/SEGMENTS.md``.
 
 import sqlite3
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import quote
 
 APPLICATION_ID = 0x434D5144
@@ -97,6 +98,29 @@ def read_names(connection: sqlite3.Connection) -> list[tuple[int, str, str, bool
         return []
     rows = connection.execute("SELECT id, account, name, is_topic FROM names").fetchall()
     return [(number, account, name, bool(is_topic)) for number, account, name, is_topic in rows]
+
+
+class Origin(NamedTuple):
+    """The log that a segment was made for, in its table ``segment``: more than the manifest can lose."""
+
+    log_id: str = ""
+    """Empty if it was not known, as in segments of earlier versions."""
+    shard: int | None = None
+    """Shard of the engine that has the log, in a segment of a cache; None in a folder that is the log."""
+
+
+def write_origin(connection: sqlite3.Connection, origin: Origin) -> None:
+    """Add the origin to the table ``segment``."""
+    connection.executemany(
+        "INSERT INTO segment VALUES (?, ?)",
+        [("log_id", origin.log_id), ("cache_of_shard", origin.shard)],
+    )
+
+
+def read_origin(connection: sqlite3.Connection) -> Origin:
+    """Return the origin of a segment. Raises sqlite3.Error."""
+    values = dict(connection.execute("SELECT key, value FROM segment WHERE key IN ('log_id', 'cache_of_shard')"))
+    return Origin(values.get("log_id", ""), values.get("cache_of_shard"))
 
 
 def pragma(connection: sqlite3.Connection, name: str) -> int:

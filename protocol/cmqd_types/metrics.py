@@ -129,6 +129,29 @@ SIZES: Final = tuple(1 << power for power in range(15))
 """Buckets of the number of records in a commit."""
 
 
+class ReplicationMetrics(msgspec.Struct, frozen=True, kw_only=True):
+    """The lead and the second copy of a broker with redundancy. Figures of others are a few seconds old."""
+
+    shard: int = 0
+    epoch: int = 0
+    """Epoch of the broker's lead."""
+    proof_age_ms: int = 0
+    """Age of the last proof that the broker leads."""
+    waiting_ms: int = 0
+    """Time for which a call of the engine has been waiting, 0 = none has."""
+    waiting_ms_total: int = 0
+    standbys: int | None = None
+    """Brokers that follow; None = not known yet, as below."""
+    standby_rows_behind: int | None = None
+    """Rows that the standby with the most rows lacked at its last report; None = there is no standby."""
+    second_copies: int | None = None
+    """Servers of the engine that commits wait for: 1, or 0 while the second copy is away."""
+    second_copy_bytes_behind: int | None = None
+    """Bytes of the engine's log that the second copy has not flushed; None = not readable for the broker, as below."""
+    second_copy_ms_behind: int | None = None
+    """Time from a flush of the primary to that of the second copy, at the last one."""
+
+
 class ServerMetrics(msgspec.Struct, frozen=True, kw_only=True):
     """Figures of the server and its two processes. Histograms and names that end in ``_total`` count since the start.
 
@@ -201,3 +224,5 @@ class ServerMetrics(msgspec.Struct, frozen=True, kw_only=True):
     loop_cpu_us_total: int = 0
     """CPU time, user and system, of the loop process."""
     storage_cpu_us_total: int = 0
+    replication: ReplicationMetrics | None = None
+    """None without redundancy."""

@@ -404,6 +404,25 @@ def test_the_status_is_shown_in_sections_and_words(server: ThreadedServer, cmq_a
     assert "the wall clock of the server is behind broker time" in ran.err
 
 
+def test_the_status_of_a_pair_shows_its_standbys_and_a_wait_for_the_engine(server: ThreadedServer, cmq_at: Cmq) -> None:
+    replication: dict[str, Any] = {
+        "epoch": 7,
+        "waiting_for": "a named standby",
+        "waiting_ms": 4_000,
+        "standbys": [{"address": "second:5680", "last_lsn": 9, "rows_behind": 1_200}],
+        "copies": [],
+    }
+    status = {"version": "0.1.0", "replication": replication}
+    server.local.link.answer(wire.GetServerStatus, lambda _, request: wire.ServerStatus(request.request_id, status))
+
+    ran = cmq_at("status")
+
+    assert "Replication" in ran.out
+    assert "address second:5680, last lsn 9, rows behind 1,200" in ran.out
+    assert "none" in ran.out
+    assert "the broker has waited 4 s for a named standby" in ran.err
+
+
 def test_the_status_is_the_servers_own_document_as_json(cmq_at: Cmq, server: ThreadedServer) -> None:
     document = {"version": "0.1.0", "durability": "none", "queues": 1}
     server.local.link.answer(wire.GetServerStatus, lambda _, request: wire.ServerStatus(request.request_id, document))

@@ -1,12 +1,14 @@
 """The promises of ``cmqd.engine.interface``, for every engine."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from cmqd.engine.errors import AccountsConflict, Fenced
+from cmqd.engine.errors import AccountsConflict, Fenced, LogRetired, NotEmpty, RowsBehind
 from cmqd.engine.fencing import FencedEngine
-from cmqd.engine.interface import EngineRow, StoredAccounts, StoredCheckpoint, checksum_of
+from cmqd.engine.interface import EngineRow, ImportedLog, News, StoredAccounts, StoredCheckpoint, checksum_of
+from cmqd.log.values import BrokerSeen
+from support.eventually import eventually_elsewhere
 
 OpenEngine = Callable[[], FencedEngine]
 
@@ -211,6 +213,30 @@ def test_a_trim_keeps_fences_the_newest_row_and_rows_above_the_checkpoint(open_e
     assert open_engine().take().epoch == 9
 
 
+def test_news_are_the_newest_row_and_the_version_of_the_accounts(open_engine: OpenEngine):
+    standby = open_engine()
+    assert standby.news() == News(0, 0, 0)
+    leader = led(open_engine, 2)
+    assert standby.news() == News(3, 1, 0)
+
+    leader.store_accounts(b"accounts", expected_version=0)
+
+    assert standby.news() == leader.news() == News(3, 1, 1)
+
+
+def test_reclaimed_ranges_have_no_row_but_fences(open_engine: OpenEngine):
+    leader = led(open_engine, 6)
+    standby = open_engine()
+    ranges = [(1, 3), (4, 5), (6, 6), (7, 9)]
+    assert standby.reclaimed(ranges) == []
+    leader.put_checkpoint(6, b"checkpoint")
+
+    leader.trim([(1, 5)])
+
+    assert sorted(standby.reclaimed(ranges)) == [(1, 3), (4, 5)]
+    assert standby.reclaimed([(3, 6), (20, 30)]) == [], "a row is left, and no row was ever there"
+
+
 def test_accounts_are_compared_and_set(open_engine: OpenEngine):
     engine = led(open_engine, 1)
 
@@ -267,3 +293,160 @@ def changes_of(engine: FencedEngine) -> dict[str, Callable[[], object]]:
         "trim": lambda: engine.trim([(1, 5)]),
         "store_accounts": lambda: engine.store_accounts(b"stale", expected_version=1),
     }
+
+
+def test_brokers_and_copies_are_listed(open_engine: OpenEngine):
+    leader, standby, silent = led(open_engine, 2), open_engine(), open_engine()
+    leader.announce(1, "11@boot", "first:5680")
+    assert leader.try_lead()
+    leader.prove()
+    for engine in (standby, silent):
+        assert not engine.try_lead()
+    standby.announce(2, "12@boot", "second:5680")
+    assert not standby.try_lead()
+
+    view = leader.view()
+
+    assert (view.newest_lsn, view.epoch) == (3, 1)
+    assert view.brokers == [
+        BrokerSeen("first:5680", "11@boot", 1, True),
+        BrokerSeen("second:5680", "12@boot", 2, False),
+    ]
+    assert [view.rows_behind(broker) for broker in view.standbys] == [1]
+    second = view.second_copy
+    assert second is not None
+    assert second.bytes_behind is not None
+    assert second.bytes_behind >= 0
+    standby.announce(3, "12@boot", "second:5680")
+    assert not standby.try_lead()
+    view = leader.view()
+    assert [view.rows_behind(broker) for broker in view.standbys] == [0]
+
+
+def test_a_broker_that_has_ended_is_not_listed(open_engine: OpenEngine):
+    leader, standby = led(open_engine, 1), open_engine()
+    standby.announce(2, "12@boot", "second:5680")
+    standby.try_lead()
+    assert leader.view().brokers
+
+    standby.close()
+
+    eventually_elsewhere(lambda: not leader.view().brokers)
+
+
+def test_an_empty_engine_has_an_empty_view(open_engine: OpenEngine):
+    view = open_engine().view()
+
+    assert (view.newest_lsn, view.epoch, view.brokers) == (0, 0, [])
+
+
+def imported(*lsns: int, last_lsn: int, log_id: str = "imported") -> ImportedLog:
+    """A log with these rows, a checkpoint at the last, and accounts."""
+    stored = [row(lsn) for lsn in lsns]
+    batches = [stored[start : start + 2] for start in range(0, len(stored), 2)]
+    return ImportedLog(log_id, last_lsn, lambda: iter(batches), StoredCheckpoint(last_lsn, b"checkpoint"), b"keys")
+
+
+def test_an_imported_log_keeps_its_numbers(open_engine: OpenEngine):
+    open_engine().import_log(imported(2, 3, 6, last_lsn=7))
+
+    leader = open_engine()
+    assert leader.log_id() == "imported"
+    assert (leader.newest_checkpoint(), leader.load_accounts()) == (
+        StoredCheckpoint(7, b"checkpoint"),
+        StoredAccounts(1, b"keys"),
+    )
+    assert [(stored.lsn, stored.epoch) for stored in leader.rows(0)] == [(2, 0), (3, 0), (6, 0), (8, 8)]
+    assert checksum_of(next(iter(leader.rows(0)))) == checksum_of(row(2))
+    taken = leader.take()
+    leader.append([row(10)])
+    assert (taken.epoch, taken.log_id, lsns(leader)) == (9, "imported", [2, 3, 6, 8, 9, 10])
+
+
+def test_a_log_without_rows_is_imported(open_engine: OpenEngine):
+    engine = open_engine()
+
+    engine.import_log(ImportedLog("imported", 0, lambda: iter(()), None, b"keys"))
+
+    assert lsns(engine) == [1]
+    assert (engine.log_id(), engine.newest_checkpoint()) == ("imported", None)
+
+
+def test_an_import_is_repeated_until_a_broker_leads(open_engine: OpenEngine):
+    log = imported(1, 2, 3, last_lsn=3)
+    open_engine().import_log(log)
+    open_engine().import_log(log)
+    leader = open_engine()
+    assert lsns(leader) == [1, 2, 3, 4]
+    leader.take()
+
+    with pytest.raises(NotEmpty, match="it has log imported, with rows up to 5"):
+        open_engine().import_log(log)
+
+    assert lsns(leader) == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    "other", [imported(1, last_lsn=1), imported(1, 2, last_lsn=2, log_id="other")], ids=["shorter", "other log"]
+)
+def test_an_engine_with_a_log_takes_no_other(open_engine: OpenEngine, other: ImportedLog):
+    engine = open_engine()
+    engine.import_log(imported(1, 2, last_lsn=2))
+    before = list(engine.rows(0))
+
+    with pytest.raises(NotEmpty):
+        open_engine().import_log(other)
+
+    assert (list(engine.rows(0)), open_engine().log_id()) == (before, "imported")
+
+
+def test_an_import_that_ends_has_left_nothing(open_engine: OpenEngine):
+    def batches() -> Iterator[list[EngineRow]]:
+        yield [row(1)]
+        raise OSError("the disk of the folder")
+
+    with pytest.raises(OSError, match="the disk"):
+        open_engine().import_log(ImportedLog("imported", 1, batches, None, b"keys"))
+
+    engine = open_engine()
+    assert (lsns(engine), engine.log_id(), engine.load_accounts()) == ([], None, None)
+    assert engine.take().epoch == 1
+
+
+def test_a_retired_log_has_no_leader_and_is_read(open_engine: OpenEngine):
+    leader = led(open_engine, 4)
+    leader.put_checkpoint(2, b"two")
+    leader.store_accounts(b"keys", expected_version=0)
+    exporter = open_engine()
+    taken = exporter.take()
+    exporter.release()
+
+    exporter.retire(taken.last_lsn)
+    exporter.retire(taken.last_lsn)
+
+    standby = open_engine()
+    for call in (standby.log_id, standby.take, exporter.take):
+        with pytest.raises(LogRetired, match="log log-1 in the engine is retired"):
+            call()
+    with pytest.raises(NotEmpty):
+        standby.import_log(imported(1, last_lsn=1))
+    for change in changes_of(leader).values():
+        with pytest.raises(Fenced):
+            change()
+    assert lsns(standby) == [1, 2, 3, 4, 5, 6]
+    assert (standby.newest_checkpoint(), standby.load_accounts()) == (
+        StoredCheckpoint(2, b"two"),
+        StoredAccounts(1, b"keys"),
+    )
+
+
+@pytest.mark.parametrize("last_lsn", [1, 3, 4])
+def test_a_log_is_retired_behind_its_newest_fence_alone(open_engine: OpenEngine, last_lsn: int):
+    """A leader with a row above the fence, or another fence, goes on."""
+    leader = led(open_engine, 2)
+
+    with pytest.raises(RowsBehind, match="ends with row 3"):
+        open_engine().retire(last_lsn)
+
+    leader.append([row(4)])
+    assert lsns(leader) == [1, 2, 3, 4]

@@ -150,6 +150,24 @@ def test_a_silent_primary_is_waited_for_on_one_connection(cluster: Cluster):
     cluster.judge()
 
 
+def test_both_sessions_leave_an_old_primary_once_one_of_them_has(cluster: Cluster):
+    """The old primary may hang, and each session would find that out by its own silence."""
+    leader = cluster.leader()
+    leader.change(leader.begin_store)
+    cluster.promote()
+    cluster.database.follow("c", "b")
+    cluster.name_standby("c")
+    leader.append()
+
+    leader.begin_store()
+    steps = steps_of(leader.changes)
+    leader.begin_store()
+
+    assert steps[:2] == ["primaries", "log_id"]
+    assert steps_of(leader.changes)[0] == "begin"
+    cluster.judge()
+
+
 def test_a_wait_names_the_missing_standby(cluster: Cluster):
     leader = cluster.leader()
     cluster.database.name_standby("a", "*")

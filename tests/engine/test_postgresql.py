@@ -4,6 +4,8 @@ import pytest
 
 from cmqd.engine.database import ConnectionLost
 from cmqd.engine.postgresql import PostgresDatabase
+from cmqd.log.values import CopyLag, Redundancy
+from cmqd.settings import Settings
 from support.postgresql.leaders import row_of
 from support.postgresql.servers import PostgresCluster
 
@@ -18,10 +20,41 @@ def test_a_url_that_is_none_of_libpq_is_refused(url: str) -> None:
         PostgresDatabase(url)
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://role:hush/moon@n1/cmqd",
+        "postgresql://role:hush%zzmoon@n1/cmqd",
+        "postgresql://n1/cmqd?password=hush%zzmoon",
+        "host=n1 password='hushmoon",
+    ],
+)
+def test_no_part_of_a_password_is_shown(url: str) -> None:
+    with pytest.raises(ValueError, match="no URL of libpq") as refused:
+        PostgresDatabase(url)
+
+    shown = Settings(engine_url=url, redundancy=Redundancy.POSTGRESQL).as_table()["engine_url"]
+    for text in (str(refused.value), str(refused.value.__cause__), str(shown)):
+        assert "hush" not in text
+        assert "moon" not in text
+
+
 def test_no_server_in_reach() -> None:
     # Port 1 of loopback refuses; the domain is one that has no hosts.
     database = PostgresDatabase("postgresql://cmqd@127.0.0.1:1,no-such-host.invalid/postgres")
     assert database.primaries(lambda _timeline: True) == []
+    assert list(database.unreached) == ["127.0.0.1:1", "no-such-host.invalid:5432"]
+    assert "Connection refused" in database.unreached["127.0.0.1:1"]
+
+
+@pytest.mark.system
+@pytest.mark.postgresql
+def test_a_role_that_may_not_read_lags_sees_the_second_copy(shared_cluster: PostgresCluster) -> None:
+    shared_cluster.n1.ask("CREATE ROLE plain LOGIN")
+    (session,) = PostgresDatabase(shared_cluster.url("plain", role="plain")).primaries(lambda _timeline: True)
+    assert session.copies() == [CopyLag("n2", True, None, None), CopyLag("n3", False, None, None)]
+    session.close()
+    shared_cluster.n1.ask("DROP ROLE plain")
 
 
 @pytest.mark.system
@@ -30,6 +63,7 @@ def test_standbys_and_silent_servers_are_left_out(shared_cluster: PostgresCluste
     database = PostgresDatabase(shared_cluster.url("broker"))
     (session,) = database.primaries(lambda _timeline: True)
     assert session.timeline == 1
+    assert set(database.unreached.values()) == {"a standby"}
     session.close()
     shared_cluster.n1.freeze()
     assert database.primaries(lambda _timeline: True) == []

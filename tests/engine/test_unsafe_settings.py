@@ -42,6 +42,12 @@ def test_other_names_are_refused(names: str, reason: str) -> None:
     (finding,) = find_unsafe(SAFE | {"synchronous_standby_names": names}, [])
     assert finding.is_refused
     assert reason in finding.reason
+    assert "FIRST 1 (NAME)" in finding.cure
+
+
+def test_a_standby_is_not_asked_for_its_own_standbys() -> None:
+    settings = SAFE | {"synchronous_standby_names": "", "fsync": "off"}
+    assert [finding.name for finding in find_unsafe(settings, [], is_primary=False)] == ["fsync"]
 
 
 @pytest.mark.parametrize(

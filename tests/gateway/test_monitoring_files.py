@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from cmqd_client.metrics import Metrics, TopMetrics
 from cmqd_gateway.monitoring import collector
@@ -21,6 +22,7 @@ from cmqd_types.metrics import (
     SIZES,
     MetricSums,
     QueueMetrics,
+    ReplicationMetrics,
     ServerMetrics,
     SubscriptionMetrics,
     TopicMetrics,
@@ -52,6 +54,16 @@ def some_figures(queues: int = 1) -> Figures:
         commit_records=histogram(SIZES),
         loop_lag_us=histogram(DURATIONS_US),
         loop_cpu_us_total=2_500_000,
+        replication=ReplicationMetrics(
+            epoch=7,
+            proof_age_ms=250,
+            waiting_ms_total=1_500,
+            standbys=1,
+            standby_rows_behind=3,
+            second_copies=1,
+            second_copy_bytes_behind=100,
+            second_copy_ms_behind=20,
+        ),
     )
     subscription = SubscriptionMetrics("web", 4, "https", 1, 2, True, NOW_MS - 2_000, SubscriptionTotals(3, 4, 5))
     time = datetime.fromtimestamp(NOW_MS / 1000, UTC)
@@ -103,6 +115,17 @@ def names_in(expression: str) -> set[str]:
     return set(re.findall(r"\bcmqd_\w+", expression))
 
 
+def test_figures_of_a_pair_that_are_not_known_are_left_out() -> None:
+    figures = some_figures()
+    server = ServerMetrics(replication=ReplicationMetrics(epoch=7, standbys=0))
+    figures = structs.replace(figures, metrics=structs.replace(figures.metrics, server=server))
+
+    names = {sample.name for family in families(figures) for sample in family.samples}
+
+    assert {"cmqd_leader_epoch", "cmqd_standbys", "cmqd_engine_waits_seconds_total"} <= names
+    assert not names & {"cmqd_standby_rows_behind", "cmqd_second_copies", "cmqd_second_copy_bytes_behind"}
+
+
 def test_every_total_and_every_figure_of_the_server_is_exported() -> None:
     assert [field for field, _, _ in collector.QUEUE_TOTALS] == list(QueueTotals.__struct_fields__)
     assert [field for field, _, _ in collector.TOPIC_TOTALS] == list(TopicTotals.__struct_fields__)
@@ -112,10 +135,14 @@ def test_every_total_and_every_figure_of_the_server_is_exported() -> None:
     others = {
         *("version", "uptime_ms", "errors_total", "pushes_delivered_total", "pushes_failed_total", "sends_refused"),
         *("checkpoint_ms", "loop_rss_bytes", "storage_rss_bytes", "loop_cpu_us_total", "storage_cpu_us_total"),
+        # A struct with a table of its own.
+        "replication",
         # Numbers of rows of the log say nothing to a monitoring system that the commits do not.
         *("last_lsn", "durable_lsn"),
     }
     assert listed | others == set(ServerMetrics.__struct_fields__)
+    of_replication = {row[0] for row in collector.REPLICATION_GAUGES} | {"waiting_ms_total", "shard"}
+    assert of_replication == set(ReplicationMetrics.__struct_fields__)
     assert not listed & others
 
 

@@ -1,29 +1,67 @@
 """The logs that the conformance suite runs over."""
 
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from cmqd.log.errors import LogFailed
-from support.log_rig import LogRig, MemoryPlace, OpenRig, Place, ProcessPlace
+from cmqd.log.interface import Log
+from support.log_rig import AnyLog, LogRig, MemoryPlace, OpenRig, Place, ProcessPlace
+from support.replicas import Replica, Replicas
+
+
+class EnginePlace:
+    """A log in an engine, with its storage service on the loop of the test."""
+
+    def __init__(self, folder: Path) -> None:
+        self._name = folder.name
+        self._replicas = Replicas(folder.parent)
+        self._brokers: dict[Log, Replica] = {}
+
+    def log(self) -> AnyLog:
+        broker = self._replicas.broker(self._name)
+        self._brokers[broker.log] = broker
+        return broker.log
+
+    async def end(self) -> None:
+        """End the storage services."""
+        await self._replicas.end()
+
+    async def crash(self, log: Log) -> None:
+        # The end of a service on the loop of the test closes its files, so the folder is kept as a kill leaves it.
+        broker = self._brokers[log]
+        kept = broker.folder.with_name("kept")
+        shutil.copytree(broker.folder, kept)
+        await broker.end()
+        shutil.rmtree(broker.folder)
+        kept.rename(broker.folder)
 
 
 def in_memory(_folder: Path) -> Place:
     return MemoryPlace()
 
 
+def over_engine(folder: Path) -> Place:
+    return EnginePlace(folder)
+
+
 LOGS = [
     pytest.param(in_memory, id="memory"),
     pytest.param(ProcessPlace, id="process", marks=pytest.mark.system),
+    pytest.param(over_engine, id="engine"),
 ]
 """A line per implementation of the interface: its place, given a folder that does not exist yet."""
 
 
 @pytest.fixture(params=LOGS)
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
     """Where a log is kept."""
-    return request.param(tmp_path / "data")
+    made: Place = request.param(tmp_path / "data")
+    yield made
+    if isinstance(made, EnginePlace):
+        await made.end()
 
 
 @pytest.fixture

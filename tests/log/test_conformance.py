@@ -33,15 +33,15 @@ async def test_a_new_log_is_empty(open_rig: OpenRig) -> None:
     assert rig.report is not None
     assert rig.report.created
     assert rig.report.clean
-    assert (rig.report.checkpoint_lsn, rig.report.last_lsn, rig.rows, rig.parts) == (0, 0, [], [])
+    assert (rig.report.checkpoint_lsn, rig.report.last_lsn, rig.stored_rows, rig.parts) == (0, 0, [], [])
 
 
 async def test_appends_between_two_flushes_share_a_row(open_rig: OpenRig) -> None:
     rig = await open_rig()
 
-    assert [rig.send(1, position, 1) for position in range(3)] == [1, 1, 1]
+    assert [rig.send(1, position, 1) for position in range(3)] == [rig.begin_lsn + 1] * 3
     await rig.commit()
-    assert rig.send(1, 3, 1) == 2
+    assert rig.send(1, 3, 1) == rig.begin_lsn + 2
     await rig.commit()
 
 
@@ -50,11 +50,11 @@ async def test_nothing_is_durable_before_a_flush(open_rig: OpenRig) -> None:
 
     rig.send(1, 0, 4)
 
-    assert rig.log.durable_lsn == 0
+    assert rig.log.durable_lsn == rig.begin_lsn
     assert rig.log.pending_records == 1
     assert rig.log.pending_bytes > 4 * 40
     await rig.commit()
-    assert rig.durable == [1]
+    assert rig.durable == [rig.begin_lsn + 1]
     assert (rig.log.pending_records, rig.log.pending_bytes) == (0, 0)
 
 
@@ -63,9 +63,9 @@ async def test_a_row_ends_at_about_64_kib_of_bodies(open_rig: OpenRig) -> None:
 
     lsns = [rig.send(1, 16 * index, 16, 1024) for index in range(8)]
 
-    assert lsns == [1, 1, 1, 1, 2, 2, 2, 2]
+    assert [lsn - rig.begin_lsn for lsn in lsns] == [1, 1, 1, 1, 2, 2, 2, 2]
     await rig.commit()
-    assert rig.durable[-1] == 2
+    assert rig.durable[-1] == rig.begin_lsn + 2
 
 
 async def test_a_row_ends_at_about_64_kib_of_records(open_rig: OpenRig) -> None:
@@ -77,16 +77,16 @@ async def test_a_row_ends_at_about_64_kib_of_records(open_rig: OpenRig) -> None:
         for position in range(4)
     ]
 
-    assert lsns == [1, 1, 2, 2]
+    assert [lsn - rig.begin_lsn for lsn in lsns] == [1, 1, 2, 2]
     await rig.commit()
 
 
 async def test_a_large_append_stands_in_a_row_alone(open_rig: OpenRig) -> None:
     rig = await open_rig()
 
-    assert rig.send(1, 0, 1, 10) == 1
-    assert rig.send(1, 1, 2, 600_000) == 2
-    assert rig.send(1, 3, 1, 10) == 3
+    assert rig.send(1, 0, 1, 10) == rig.begin_lsn + 1
+    assert rig.send(1, 1, 2, 600_000) == rig.begin_lsn + 2
+    assert rig.send(1, 3, 1, 10) == rig.begin_lsn + 3
     await rig.commit()
 
     messages, missing = await rig.page(1, [0, 4], 10_000_000)
@@ -98,11 +98,11 @@ async def test_a_closed_row_takes_nothing_more(open_rig: OpenRig) -> None:
     rig = await open_rig()
 
     rig.send(1, 0, 1)
-    assert rig.log.close_row() == 1
-    assert rig.log.close_row() == 1
-    assert rig.send(1, 1, 1) == 2
+    assert rig.log.close_row() == rig.begin_lsn + 1
+    assert rig.log.close_row() == rig.begin_lsn + 1
+    assert rig.send(1, 1, 1) == rig.begin_lsn + 2
     await rig.commit()
-    assert rig.log.durable_lsn == 2
+    assert rig.log.durable_lsn == rig.begin_lsn + 2
 
 
 async def test_many_batches_become_durable_in_order(open_rig: OpenRig) -> None:
@@ -148,10 +148,10 @@ async def test_after_a_close_everything_is_there_again(open_rig: OpenRig) -> Non
     assert again.report is not None
     assert again.report.clean
     assert not again.report.created
-    assert again.report.last_lsn == 2
-    assert again.rows == [
-        (1, NOW_MS, [NumbersReserved(9, 9, 9), first[0]]),
-        (2, NOW_MS + 5, [second[0], deleted(1, 0, 2)]),
+    assert again.report.last_lsn == rig.begin_lsn + 2
+    assert again.stored_rows == [
+        (rig.begin_lsn + 1, NOW_MS, [NumbersReserved(9, 9, 9), first[0]]),
+        (rig.begin_lsn + 2, NOW_MS + 5, [second[0], deleted(1, 0, 2)]),
     ]
     assert [message.body for message in (await again.page(2, [0, 2]))[0]] == second[1]
 
@@ -168,9 +168,10 @@ async def test_after_a_crash_what_was_durable_is_there_and_the_rest_is_not(open_
     assert again.report is not None
     assert not again.report.clean
     assert not again.report.numbers_jump
-    assert [lsn for lsn, _, _ in again.rows] == [1, 2]
+    assert [lsn - rig.begin_lsn for lsn, _, _ in again.stored_rows] == [1, 2]
     assert positions((await again.page(1, [0, 6]))[0]) == list(range(6))
-    assert again.send(1, 6, 1) == 3
+    assert again.begin_lsn - rig.begin_lsn == len(again.rows) - len(rig.rows)
+    assert again.send(1, 6, 1) == again.begin_lsn + 1
 
 
 def told(rig: LogRig) -> list[AnyPart]:
@@ -194,16 +195,19 @@ async def test_recovery_begins_with_the_newest_checkpoint_and_goes_on_above_it(o
     again = await open_rig()
 
     assert again.report is not None
-    assert again.report.checkpoint_lsn == 2
-    assert told(again) == list(checkpoint_parts(2, 2))
-    assert [lsn for lsn, _, _ in again.rows] == [3]
+    begin_lsn = rig.begin_lsn
+    assert again.report.checkpoint_lsn == begin_lsn + 2
+    assert told(again) == list(checkpoint_parts(begin_lsn + 2, begin_lsn + 2))
+    assert [lsn for lsn, _, _ in again.stored_rows] == [begin_lsn + 3]
 
 
 async def test_crash_after_crash_loses_nothing(open_rig: OpenRig, place: Place) -> None:
+    stored: list[int] = []
     for life in range(4):
         rig = await open_rig()
-        assert [lsn for lsn, _, _ in rig.rows] == list(range(1, life + 1))
-        await rig.store(1, life, 1)
+        assert [lsn for lsn, _, _ in rig.stored_rows] == stored
+        assert [lsn for lsn, _, _ in rig.rows] == list(range(1, rig.begin_lsn + 1))
+        stored.append(await rig.store(1, life, 1))
         await place.crash(rig.log)
 
     rig = await open_rig()
@@ -217,27 +221,28 @@ async def test_a_checkpoint_counts_only_once_its_end_is_durable(open_rig: OpenRi
     rig = await open_rig()
     await rig.store(1, 0, 1)
     rig.send(1, 1, 1)
-    for part in checkpoint_parts(1, 2):
+    first_lsn = rig.begin_lsn + 1
+    for part in checkpoint_parts(first_lsn, first_lsn + 1):
         rig.log.write_checkpoint(part)
     await rig.page(1, [0, 1])  # all earlier answers have arrived by now
     assert rig.checkpoints_done == []
 
     await rig.commit()
 
-    await rig.until(lambda: rig.checkpoints_done == [1])
-    assert rig.log.droppable_lsn == 1
+    await rig.until(lambda: rig.checkpoints_done == [first_lsn])
+    assert rig.log.droppable_lsn == first_lsn
 
 
 async def test_a_new_header_abandons_the_unfinished_checkpoint(open_rig: OpenRig) -> None:
     rig = await open_rig()
     await rig.store(1, 0, 1)
-    rig.log.write_checkpoint(CheckpointHeader(1, NOW_MS, 5, 5, 5))
+    rig.log.write_checkpoint(CheckpointHeader(rig.begin_lsn + 1, NOW_MS, 5, 5, 5))
 
     await rig.checkpoint()
     await rig.log.close()
 
     again = await open_rig()
-    assert told(again) == list(checkpoint_parts(1, 1))
+    assert told(again) == list(checkpoint_parts(rig.begin_lsn + 1, rig.begin_lsn + 1))
 
 
 async def test_parts_may_come_between_appends(open_rig: OpenRig) -> None:
@@ -363,7 +368,11 @@ async def test_sealing_keeps_every_message_readable(open_rig: OpenRig) -> None:
     assert positions(messages) == list(range(5, 60))
     assert missing == []
     assert [(segment.first_lsn, segment.last_lsn, segment.queues) for segment in rig.log.closed_segments()] == [
-        (2 * index + 1, 2 * index + 2, [(1, 10 * index, 10 * index + 10), (2, 3 * index, 3 * index + 3)])
+        (
+            1 if not index else rig.begin_lsn + 2 * index + 1,
+            rig.begin_lsn + 2 * index + 2,
+            [(1, 10 * index, 10 * index + 10), (2, 3 * index, 3 * index + 3)],
+        )
         for index in range(5)
     ]
 
@@ -371,13 +380,16 @@ async def test_sealing_keeps_every_message_readable(open_rig: OpenRig) -> None:
 async def test_sealing_nothing_makes_no_segment(open_rig: OpenRig) -> None:
     rig = await open_rig()
 
-    await rig.log.seal_now()
+    for _ in range(2):
+        await rig.log.seal_now()
 
-    assert rig.log.closed_segments() == []
+    assert len(rig.log.closed_segments()) == rig.begin_lsn, "an engine's row is all that can be sealed"
 
 
 async def test_the_active_segment_shows_its_durable_rows(open_rig: OpenRig) -> None:
     rig = await open_rig()
+    await rig.log.seal_now()
+    sealed = rig.log.closed_segments()
     assert await rig.log.active_segment() is None
     await rig.store(1, 0, 3)
     await rig.store(2, 0, 1)
@@ -386,14 +398,15 @@ async def test_the_active_segment_shows_its_durable_rows(open_rig: OpenRig) -> N
     active = await rig.log.active_segment()
 
     assert active is not None
-    assert (active.first_lsn, active.last_lsn, active.messages, active.is_sealed) == (1, 3, 6, False)
+    assert (active.first_lsn, active.last_lsn) == (rig.begin_lsn + 1, rig.begin_lsn + 3)
+    assert (active.messages, active.is_sealed) == (6, False)
     assert (active.first_ms, active.last_ms, active.bytes > 0) == (NOW_MS, NOW_MS, True)
     assert (active.queues, active.queue_count) == ([(1, 0, 5), (2, 0, 1)], 2)
 
     await rig.log.seal_now()
 
     assert await rig.log.active_segment() is None
-    [closed] = rig.log.closed_segments()
+    [closed] = rig.log.closed_segments()[len(sealed) :]
     assert (closed.number, closed.is_sealed, closed.first_ms, closed.queues) == (
         active.number,
         True,
@@ -433,17 +446,19 @@ async def test_a_segment_is_not_dropped_before_the_oldest_kept_checkpoint_covers
     first, second = (segment.number for segment in rig.log.closed_segments())
 
     assert await rig.log.drop_segments([second], 0) == []
-    await rig.checkpoint(1)
+    await rig.checkpoint(rig.begin_lsn + 1)
     assert await rig.log.drop_segments([second], 0) == []
     await rig.checkpoint()
-    assert rig.log.droppable_lsn == 1, "two checkpoints are kept and the older one does not know the deletes"
+    assert rig.log.droppable_lsn == rig.begin_lsn + 1, (
+        "two checkpoints are kept and the older one does not know the deletes"
+    )
     assert await rig.log.drop_segments([second], 0) == []
     assert [segment.number for segment in rig.log.closed_segments()] == [first, second]
     await place.crash(rig.log)
 
     again = await open_rig()
     assert again.report is not None
-    assert again.report.checkpoint_lsn == 2
+    assert again.report.checkpoint_lsn == rig.begin_lsn + 2
 
 
 async def test_a_covered_segment_is_dropped_and_stays_away(open_rig: OpenRig, place: Place) -> None:
@@ -465,7 +480,7 @@ async def test_a_covered_segment_is_dropped_and_stays_away(open_rig: OpenRig, pl
     await place.crash(rig.log)
     again = await open_rig()
     assert [segment.number for segment in again.log.closed_segments()] == [second]
-    assert again.send(1, 6, 1) == 3
+    assert again.send(1, 6, 1) == again.begin_lsn + 1
 
 
 async def test_a_segment_stays_until_the_deletes_that_emptied_it_are_durable(open_rig: OpenRig) -> None:

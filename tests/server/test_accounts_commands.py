@@ -12,6 +12,7 @@ import pytest
 from cmqd.__main__ import main
 from cmqd.server.accounts_file import AccountsFile, AccountsFileError, Document, Key, encode, new_document, new_key
 from cmqd.storage.data_folder import DataFolder
+from cmqd_segment.manifest import CACHE_FORMAT, CacheOf, Manifest, write_manifest
 
 
 @pytest.fixture
@@ -219,3 +220,20 @@ def test_a_newer_file_is_left_alone(file: AccountsFile, capsys: pytest.CaptureFi
     assert "use a newer cmqd" in capsys.readouterr().out
     assert file.path.read_bytes() == content
     assert json.loads(content)["version"] == 4
+
+
+@pytest.mark.parametrize("arguments", [("check",), ("repair",), ("repair", "--from-copy"), ("new-key", "admin")])
+def test_a_cache_has_its_accounts_in_the_engine(
+    file: AccountsFile, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
+) -> None:
+    """A key in its accounts.json would open nothing."""
+    cache = CacheOf("e" * 32, 3)
+    write_manifest(file.path.parent, Manifest(format=CACHE_FORMAT, cache_of=cache, log_id=cache.log_id))
+    before = (file.path.read_bytes(), file.copy.read_bytes())
+
+    assert run(file, *arguments) == 4
+
+    out = capsys.readouterr().out
+    assert f"is a cache of {cache}: the engine has the accounts" in out
+    assert "use 'cmqd ha export', then 'cmqd accounts new-key', then 'cmqd ha import'" in out
+    assert (file.path.read_bytes(), file.copy.read_bytes()) == before

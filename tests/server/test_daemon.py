@@ -11,11 +11,12 @@ from cmqd.exit_codes import ExitCode
 from cmqd.log.errors import LogFailed
 from cmqd.log.interface import Log
 from cmqd.log.values import RecoveredBatch
-from cmqd.memory_log import MemoryLog
+from cmqd.memory_log import MemoryDisk, MemoryLog
 from cmqd.server.daemon import Daemon
 from cmqd.server.reload import Reload
 from cmqd.server.server import Server
 from cmqd.settings import Settings
+from cmqd_segment.records import NumbersReserved
 
 FAILURE = "database disk image is malformed"
 
@@ -49,6 +50,21 @@ async def test_a_log_that_fails_after_its_recovery_ends_the_process(tmp_path: Pa
     code = await ended(tmp_path, FailingLog())
 
     assert code is ExitCode.STORAGE_FAILED
+    assert not (tmp_path / "ready.json").exists()
+
+
+async def test_a_log_of_another_shard_is_refused_without_redundancy_too(tmp_path: Path) -> None:
+    disk = MemoryDisk()
+    log = MemoryLog(disk)
+    await log.open()
+    log.append([NumbersReserved((3 << 52) + 5, 1, 1)], (), 0)
+    log.flush()
+    await asyncio.sleep(0)
+    await log.close()
+
+    code = await ended(tmp_path, MemoryLog(disk))
+
+    assert code is ExitCode.CANNOT_OPEN
     assert not (tmp_path / "ready.json").exists()
 
 

@@ -1,8 +1,23 @@
 """No reply of a broker with redundancy leaves without a recent proof that the broker leads."""
 
+from collections.abc import AsyncIterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cmqd.log.values import EngineStatus
+from cmqd.memory_log import MemoryLog
+from cmqd.server.absent_client import AbsentClient
+from cmqd.server.binary.accepted_connection import AcceptedConnection
 from cmqd.server.leader_gate import LeaderGate
 from cmqd.server.reply_gate import Outgoing
-from cmqd_protocol.messages import Done
+from cmqd_protocol import messages as wire
+from cmqd_protocol.errors import ErrorCode
+from cmqd_protocol.messages import Done, MessagesReceived
+from cmqd_types.messages import ReceivedMessage
+from support.server_rig import ServerRig, code_of
 
 
 class Client:
@@ -115,3 +130,194 @@ def test_a_reply_with_a_row_waits_for_its_row_alone() -> None:
     rig.proof(160.0, lsn=6)
 
     assert rig.client.answers == [1]
+
+
+def test_messages_of_a_reply_that_was_given_up_go_back_without_a_recent_proof() -> None:
+    """Every commit takes longer than a proof counts: the messages would stay leased until the end of their leases."""
+    rig = Rig()
+    given_back: list[str] = []
+    absent = AbsentClient("admin", lambda _account, queue, _messages: given_back.append(queue))
+    rig.gate.hold(6, rig.client, MessagesReceived(1, list[ReceivedMessage]()), "orders")
+    rig.gate.give_up(1, 10, lambda _asker: absent)
+    rig.now_s = 200.0
+
+    rig.proof(100.0, lsn=6)
+
+    assert given_back == ["orders"]
+
+
+def test_a_step_of_a_leader_waits_for_a_proof_that_was_asked_for_later() -> None:
+    rig = Rig()
+    taken: list[int] = []
+    rig.gate.when_led(lambda: taken.append(0))
+    rig.now_s = 160.0
+    rig.gate.when_led(lambda: taken.append(1))
+    rig.now_s = 170.0
+    rig.gate.when_led(lambda: taken.append(2))
+    assert (taken, rig.asked) == ([0], [160.0])
+
+    rig.now_s = 180.0
+    rig.proof(160.0)
+
+    assert (taken, rig.asked) == ([0, 1], [160.0, 180.0])
+    rig.proof(180.0)
+    assert taken == [0, 1, 2]
+
+
+def test_a_step_that_is_forgotten_is_not_taken() -> None:
+    rig = Rig()
+    rig.now_s = 160.0
+    taken: list[int] = []
+    steps = [partial(taken.append, number) for number in range(3)]
+    for step in steps:
+        rig.gate.when_led(step)
+
+    rig.gate.forget(steps[1])
+    rig.proof(160.0)
+
+    assert taken == [0, 2]
+
+
+class LedLog(MemoryLog):
+    """A log in memory that says what a log with leaders says; the test decides when proofs arrive."""
+
+    epoch = 1
+    engine_status = EngineStatus()
+    proved_s = 0.0
+    now_s = 1e6
+    """Time by the clock of proofs, which goes on while the machine is suspended."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.asked = 0
+
+    def clock_s(self) -> float:
+        return self.now_s
+
+    def prove(self) -> None:
+        self.asked += 1
+
+    def proof_arrives(self) -> None:
+        """The answer to a commit that was handed over just now."""
+        self.proved_s = self.now_s
+        self.on_durable(self.durable_lsn)
+
+
+@pytest.fixture
+async def led(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[ServerRig, LedLog]]:
+    """A server whose last proof is from long ago, as of a broker that was stopped and goes on."""
+    monkeypatch.setattr("cmqd.testing.server_in_memory.MemoryLog", LedLog)
+    rig = await ServerRig.make(tmp_path, max_requests_per_second_per_account=1)
+    log = rig.log
+    assert isinstance(log, LedLog)
+    yield rig, log
+    rig.check()
+    rig.close()
+
+
+async def test_a_wrong_key_is_refused_behind_a_proof(led: tuple[ServerRig, LedLog]) -> None:
+    """Another leader may have made the key, which this broker does not know."""
+    rig, log = led
+    client = rig.connect(secret_key="wrong")
+    await client.settle()
+    assert (client.ended, log.asked) == (None, 1)
+
+    log.proof_arrives()
+    await client.settle()
+
+    assert client.ended is not None
+    assert client.ended.code == ErrorCode.AUTHENTICATION_FAILED
+    assert client.transport.lost
+
+
+async def test_a_welcome_leaves_behind_a_proof_and_the_replies_behind_the_welcome(
+    led: tuple[ServerRig, LedLog],
+) -> None:
+    """Another leader may have disabled the key."""
+    rig, log = led
+    client = rig.connect()
+    await client.settle()
+    assert (client.opened, log.asked) == (None, 1)
+    other = rig.connect()
+    await other.settle()
+    assert (other.opened, log.asked) == (None, 1), "one proof for all"
+
+    log.proof_arrives()
+    await client.settle()
+    await other.settle()
+
+    assert client.opened is not None
+    assert other.opened is not None
+    assert isinstance(await client.ask(wire.GetServerStatus), wire.ServerStatus)
+
+
+async def test_a_handshake_that_was_never_proved_ends_without_a_word(led: tuple[ServerRig, LedLog]) -> None:
+    rig, _ = led
+    client = rig.connect()
+    await client.settle()
+
+    client.connection.end(ErrorCode.SHUTTING_DOWN, "the end")
+    await client.settle()
+
+    assert client.transport.lost
+    assert (client.opened, client.ended) == (None, None)
+
+
+async def test_a_connection_that_ends_before_its_proof_is_not_kept(led: tuple[ServerRig, LedLog]) -> None:
+    """The engine may be silent for an hour, while clients come and go."""
+    rig, _ = led
+    clients = [rig.connect() for _ in range(3)]
+    for client in clients:
+        await client.settle()
+    gate: Any = rig.server.gate
+    assert len(gate._steps) == 3
+
+    for client in clients[:2]:
+        client.transport.abort()
+        await client.settle()
+
+    assert [step.__self__ for step in gate._steps] == [clients[2].connection]
+
+
+async def test_a_secret_that_waits_for_a_proof_arrives_before_the_change_of_its_key(
+    led: tuple[ServerRig, LedLog], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A gateway that got the change first would keep the former secret."""
+    rig, log = led
+    log.proof_arrives()
+    secret_id = rig.accounts.first_key("admin").secret_id
+    gateway = await rig.client(await rig.accounts.create_role_key("admin", None, ["gateway"], ["*"], 1))
+    rig.server.key_watchers.add(gateway.connection)
+    log.now_s += 3600  # the machine was suspended
+    order: list[str] = []
+    answer = AcceptedConnection.answer
+
+    def note(connection: AcceptedConnection, reply: Outgoing, queue: str | None = None) -> None:
+        order.append(type(reply).__name__)
+        answer(connection, reply, queue)
+
+    monkeypatch.setattr(AcceptedConnection, "answer", note)
+    gateway.begin(wire.GetKeySecret(gateway.next_id(), secret_id))
+    await gateway.settle()
+    rig.server.key_watchers.changed(secret_id, "disabled")
+    assert order == []
+
+    log.proof_arrives()
+
+    assert order == ["KeySecret", "KeyChanged"]
+
+
+async def test_a_refusal_at_admission_leaves_behind_a_proof(led: tuple[ServerRig, LedLog]) -> None:
+    rig, log = led
+    log.proof_arrives()
+    client = await rig.client()
+    await client.ask(wire.ListQueues)
+    log.now_s += 3600  # the machine was suspended
+
+    request_id = client.begin(wire.ListQueues(client.next_id()))
+    await client.settle()
+
+    assert (client.replies, log.asked) == ({}, 1)
+    log.proof_arrives()
+    await client.settle()
+    assert code_of(client.replies[request_id]) == "too_many_requests"

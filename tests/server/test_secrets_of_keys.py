@@ -210,7 +210,10 @@ async def test_reads_are_limited_and_made_up_ids_apart(tmp_path: Path, monkeypat
     rig = await ServerRig.make(tmp_path)
     now_s = [0.0]
     operations = secrets_of_keys.SecretsOfKeys(
-        accounts=rig.accounts, watchers=rig.server.key_watchers, now_s=lambda: now_s[0]
+        accounts=rig.accounts,
+        watchers=rig.server.key_watchers,
+        when_led=rig.server.gate.when_led,
+        now_s=lambda: now_s[0],
     )
     cast("dict[Any, Any]", rig.server.dispatcher.handlers)[wire.GetKeySecret] = operations.get
     first = rig.accounts.first_key("admin").secret_id
@@ -242,7 +245,10 @@ async def test_reads_are_logged_once_and_then_counted_and_no_line_has_a_secret(
     rig = await ServerRig.make(tmp_path)
     now_s = [0.0]
     operations = secrets_of_keys.SecretsOfKeys(
-        accounts=rig.accounts, watchers=rig.server.key_watchers, now_s=lambda: now_s[0]
+        accounts=rig.accounts,
+        watchers=rig.server.key_watchers,
+        when_led=rig.server.gate.when_led,
+        now_s=lambda: now_s[0],
     )
     cast("dict[Any, Any]", rig.server.dispatcher.handlers)[wire.GetKeySecret] = operations.get
     first = rig.accounts.first_key("admin")

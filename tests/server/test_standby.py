@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,10 +11,15 @@ import cmqd_client
 from cmqd.exit_codes import ExitCode
 from cmqd.log.interface import Log
 from cmqd.log.values import Redundancy
+from cmqd.server import daemon
 from cmqd.server.daemon import Daemon
+from cmqd.server.engine_accounts import addresses_in
 from cmqd.server.reload import Reload
+from cmqd.server.server import Server
 from cmqd.settings import Settings
-from cmqd_client.errors import OutcomeUnknown
+from cmqd.storage.errors import LeadLost
+from cmqd_client.errors import CmqError, OutcomeUnknown
+from support.certificates import make_certificate, trusting_context
 from support.eventually import eventually
 from support.replicas import Replicas
 
@@ -21,17 +27,18 @@ from support.replicas import Replicas
 class DaemonOverEngine(Daemon):
     """A broker with its storage service on the loop of the test."""
 
-    def __init__(self, replicas: Replicas, folder: Path) -> None:
+    def __init__(self, replicas: Replicas, folder: Path, storage: dict[str, int] | None = None, **named: Any) -> None:
         settings = Settings(
             data=folder,
             listen="127.0.0.1:0",
             ready_file=folder.with_suffix(".json"),
             redundancy=Redundancy.POSTGRESQL,
             engine_url="postgresql://in-memory",
+            **named,
         )
         super().__init__(settings, Reload(settings, lambda: settings))
         self.ready_file = folder.with_suffix(".json")
-        self.replica = replicas.broker(folder.name)
+        self.replica = replicas.broker(folder.name, **(storage or {}))
         self.ended: asyncio.Task[ExitCode] | None = None
 
     def _make_log(self) -> Log:
@@ -46,6 +53,12 @@ class DaemonOverEngine(Daemon):
         assert ended is not None
         await eventually(lambda: self.ready_file.exists() or ended.done())
         assert not ended.done(), ended
+
+    @property
+    def server(self) -> Server:
+        """The server of a broker that leads."""
+        assert self._server is not None
+        return self._server
 
     @property
     def url(self) -> str:
@@ -117,6 +130,26 @@ async def test_a_standby_refuses_connections_and_names_the_leader(replicas: Repl
     assert await leader.end() is ExitCode.OK
 
 
+async def test_the_address_of_a_leader_is_known_before_it_listens(
+    replicas: Replicas, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if it is the first: standbys never refuse a client without a word on the leader that it could have found."""
+    known: list[list[str]] = []
+    start = Server.start
+
+    async def observed(server: Server) -> tuple[str, int]:
+        known.append(addresses_in(replicas.database.newest_primary().tables.accounts))
+        return await start(server)
+
+    monkeypatch.setattr(Server, "start", observed)
+    leader = DaemonOverEngine(replicas, tmp_path / "a")
+    leader.begin()
+    await leader.led()
+
+    assert known == [[leader.url.rpartition("@")[2]]]
+    assert await leader.end() is ExitCode.OK
+
+
 async def test_a_leader_that_was_fenced_ends_with_an_exit_code_of_its_own(replicas: Replicas, tmp_path: Path) -> None:
     leader = DaemonOverEngine(replicas, tmp_path / "a")
     leader.begin()
@@ -133,6 +166,86 @@ async def test_a_leader_that_was_fenced_ends_with_an_exit_code_of_its_own(replic
 
     assert not any(row.messages for row in replicas.rows)
     other.close()
+
+
+@pytest.mark.parametrize("change", ["checkpoint", "drop", "create_key", "disable_key", "create_account"])
+async def test_a_stopped_leader_that_wakes_up_changes_nothing_in_the_engine(
+    replicas: Replicas, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """Changes beside the rows, which no append of a row has refused before."""
+    # It was stopped: it asks for no proof before the change.
+    monkeypatch.setattr(daemon, "PROVE_EVERY_S", 3600.0)
+    broker = DaemonOverEngine(replicas, tmp_path / "a")
+    broker.begin()
+    await broker.led()
+    log, database = broker.replica.log, replicas.database
+    async with cmqd_client.connect(broker.url, patience=0.5) as client:
+        queue = await client.create_queue("orders")
+        await queue.send(b"first")
+        await log.seal_now()
+        await queue.send(b"second")
+        for _ in range(2):
+            kept = log.droppable_lsn, database.newest_primary().tables.checkpoint
+            broker.server.checkpoints.want()
+            await eventually(lambda kept=kept: (log.droppable_lsn, database.newest_primary().tables.checkpoint) != kept)
+        key = await client.accounts.create_key()
+        (segment, *_) = log.closed_segments()
+        other = replicas.engine()
+        await asyncio.to_thread(other.take)
+        before = state_of(replicas)
+
+        match change:
+            case "checkpoint":
+                broker.server.checkpoints.want()
+            case "drop":
+                with pytest.raises(LeadLost, match="fenced"):
+                    await log.drop_segments([segment.number], 0)
+            case "create_key":
+                with pytest.raises(CmqError):
+                    await client.accounts.create_key()
+            case "disable_key":
+                with pytest.raises(CmqError):
+                    await client.accounts.set_key_enabled(key.secret_id, False)
+            case _:
+                with pytest.raises(CmqError):
+                    await client.accounts.create("customer")
+        ended = broker.ended
+        assert ended is not None
+        await eventually(lambda: ended.done() or state_of(replicas) != before)
+
+    assert state_of(replicas) == before
+    assert await ended is ExitCode.FENCED
+    other.close()
+
+
+def state_of(replicas: Replicas) -> object:
+    """All that the engine keeps."""
+    tables = replicas.database.newest_primary().tables
+    return replicas.rows, tables.checkpoint, tables.accounts, tables.log_id
+
+
+async def test_a_standby_refuses_inside_of_tls(replicas: Replicas, tmp_path: Path) -> None:
+    leader = DaemonOverEngine(replicas, tmp_path / "a")
+    leader.begin()
+    await leader.led()
+    make_certificate(tmp_path, "localhost")
+    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
+    standby = DaemonOverEngine(replicas, tmp_path / "b", tls_certificate=certificate, tls_key=key)
+    standby.begin()
+    await eventually(lambda: standby.port and standby.replica.log.accounts is not None)
+
+    reader, writer = await asyncio.open_connection("127.0.0.1", standby.port, ssl=trusting_context())
+    writer.write(b"CMQD\x01\x00" + b"\x00" * 8)
+    answer = await reader.read()
+
+    assert leader.url.rpartition("@")[2].encode() in answer
+    writer.close()
+    plain_reader, plain_writer = await asyncio.open_connection("127.0.0.1", standby.port)
+    plain_writer.write(b"CMQD\x01\x00" + b"\x00" * 8)
+    assert leader.url.rpartition("@")[2].encode() not in await plain_reader.read()
+    plain_writer.close()
+    assert await standby.end() is ExitCode.OK
+    assert await leader.end() is ExitCode.OK
 
 
 async def test_a_log_with_messages_and_without_accounts_is_refused(replicas: Replicas, tmp_path: Path) -> None:

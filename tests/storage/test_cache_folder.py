@@ -1,6 +1,7 @@
 """A folder is a log of its own, or a cache of a log in an engine: a mistake is refused, and changes nothing."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,10 @@ from cmqd.storage import identity
 from cmqd.storage.data_folder import DataFolder
 from cmqd.storage.errors import WrongFolder
 from cmqd.storage.inspection import inspect
-from cmqd_segment.manifest import CACHE_FORMAT, CacheOf, ManifestError, read_manifest, write_manifest
+from cmqd_segment.manifest import CACHE_FORMAT, MANIFEST_FORMAT, CacheOf, ManifestError, read_manifest, write_manifest
 from support.full_disk import StartBroker
+from support.log_rig import body
+from support.replicas import Replicas
 
 ENGINE = CacheOf("e" * 32, 0)
 
@@ -114,3 +117,77 @@ async def test_a_cache_keeps_the_id_of_its_engine(start: StartBroker, folder: Pa
         await asyncio.to_thread(identity.give_new_log_id, folder)
 
     assert files(folder) == before
+
+
+@pytest.fixture
+async def replicas(tmp_path: Path) -> AsyncIterator[Replicas]:
+    made = Replicas(tmp_path)
+    yield made
+    await made.end()
+
+
+async def written_cache(replicas: Replicas, *, ends: bool) -> Path:
+    """A cache in its second start, whose manifest is lost."""
+    leader = await replicas.leader("data")
+    await leader.rig.store(1, 0, 3)
+    await leader.log.close()
+    leader = await replicas.leader("data")
+    await leader.rig.store(1, 3, 3)
+    if ends:
+        await leader.log.close()
+    else:
+        await leader.end()
+    return leader.folder
+
+
+@pytest.mark.parametrize("manifest", [None, b"{"], ids=["missing", "damaged"])
+@pytest.mark.parametrize("ends", [True, False], ids=["stopped in order", "ended"])
+@pytest.mark.parametrize("accept_loss", [False, True])
+async def test_a_cache_without_its_manifest_is_no_log_of_its_own(
+    replicas: Replicas, start: StartBroker, folder: Path, manifest: bytes | None, ends: bool, accept_loss: bool
+) -> None:
+    assert folder == await written_cache(replicas, ends=ends)
+    log_id = read_manifest(folder).log_id
+    lose_manifest(folder, manifest)
+    before = files(folder)
+
+    with pytest.raises(WrongFolder, match=f"its segments are of a cache of log {log_id}, shard 0 in an engine"):
+        await start(accept_loss=accept_loss)
+
+    assert files(folder) == before
+
+
+def lose_manifest(folder: Path, left: bytes | None) -> None:
+    (folder / "manifest").unlink()
+    if left is not None:
+        (folder / "manifest").write_bytes(left)
+
+
+@pytest.mark.parametrize("manifest", [None, b"{"], ids=["missing", "damaged"])
+async def test_a_cache_without_its_manifest_is_set_aside_and_copied_again(
+    replicas: Replicas, manifest: bytes | None
+) -> None:
+    lose_manifest(await written_cache(replicas, ends=True), manifest)
+
+    leader = await replicas.leader("data")
+
+    assert leader.rig.report is not None
+    assert "set_aside" in [finding.kind for finding in leader.rig.report.findings]
+    assert [message.body for message in (await leader.rig.page(1, [0, 6]))[0]] == [body(1, index) for index in range(6)]
+
+
+async def test_a_log_that_was_a_cache_is_judged_by_its_newest_segment(
+    replicas: Replicas, start: StartBroker, folder: Path
+) -> None:
+    """As after an export and a start without redundancy."""
+    await written_cache(replicas, ends=True)
+    manifest = read_manifest(folder)
+    write_manifest(folder, structs.replace(manifest, format=MANIFEST_FORMAT, cache_of=None))
+    broker = await start()
+    await broker.rig.store(1, 6, 1)
+    await broker.log.close()
+    lose_manifest(folder, None)
+
+    again = await start(accept_loss=True)
+
+    assert len((await again.rig.page(1, [0, 7]))[0]) == 7

@@ -1,4 +1,6 @@
-"""Files that are removed beside commits: the name first, the blocks in steps, and no byte of a file in use."""
+"""Files that give their blocks back beside commits: in steps, and no byte of a file in use. Removed files lose their
+name first, and the WAL of a seal is copied first.
+"""
 
 import asyncio
 import contextlib
@@ -7,14 +9,21 @@ import os
 import signal
 import stat
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from threading import Event
 from types import FrameType
 
 import pytest
 
+from cmqd.log.values import Durability
 from cmqd.storage import removal
 from cmqd.storage.removal import STEP_BYTES, remove
+from cmqd.storage.sealer import copy_wal, cut_wal, truncate_wal, write_tables
+from cmqd.storage.segment import LogRow, create_segment
+from cmqd.storage.wal_gauge import bytes_of
+from cmqd.storage.walcheck import walk
+from cmqd_segment.schema import PAGE_BYTES, open_read_only
 from support.full_disk import StartBroker
 
 STEPS = 4
@@ -206,6 +215,7 @@ async def test_a_dropped_segment_gives_its_blocks_back_in_steps(
         await log._rolled()  # pyright: ignore[reportPrivateUsage]
     await rig.checkpoint()
     await rig.checkpoint()
+    sizes.clear()
 
     assert await rig.log.drop_segments([1], 0) == [1]
 
@@ -245,10 +255,101 @@ async def test_blocks_go_back_at_once_before_sends_are_refused(start: StartBroke
     log.space.measure()
     await rig.until(lambda: rig.states and rig.states[-1].is_short)
     assert not broker.refused
+    sizes.clear()
 
     assert await rig.log.drop_segments([1], 0) == [1]
 
     assert sizes == []
+
+
+@pytest.mark.parametrize("durability", ["fsync", "os"])
+async def test_the_wal_of_a_seal_is_cut_in_steps(
+    start: StartBroker, sizes: list[int], monkeypatch: pytest.MonkeyPatch, durability: str
+) -> None:
+    """Behind the frames of its tables, which begin the WAL again; the rows are in the main file by then."""
+    broker = await start(durability=durability)
+    rig = broker.rig
+    for position in range(STEPS):
+        await rig.store(1, position, 1, STEP_BYTES)
+    segment = broker.process.service.log.writer.active
+    wal = Path(f"{segment.path}-wal")
+    size = wal.stat().st_size
+    frames: list[int] = []
+    ftruncate = os.ftruncate
+
+    def noting(descriptor: int, size: int) -> None:
+        found = walk(wal)
+        frames.append(found.commits[-1])
+        assert found.commits == [found.frames], "the commit of the tables alone"
+        ftruncate(descriptor, size)
+        with closing(open_read_only(segment.path, sealed=False)) as raw:
+            lengths = raw.execute("SELECT length(data) FROM log").fetchall()
+        assert len(lengths) == STEPS
+        assert min(lengths) > (STEP_BYTES // 2,)
+
+    monkeypatch.setattr(os, "ftruncate", noting)
+    await rig.log.seal_now()
+
+    assert sizes == [size - step * STEP_BYTES for step in range(1, STEPS + 1)]
+    assert sizes[-1] >= bytes_of(frames[-1], PAGE_BYTES)
+    assert not wal.exists()
+    messages, missing = await rig.page(1, [0, STEPS], 1 << 30)
+    assert (len(messages), missing) == (STEPS, [])
+
+
+async def test_the_wal_of_a_seal_is_cut_at_once_while_room_is_short(start: StartBroker, sizes: list[int]) -> None:
+    broker = await start()
+    rig = broker.rig
+    log = broker.process.service.log
+    for position in range(STEPS):
+        await rig.store(1, position, 1, STEP_BYTES)
+    broker.disk.free = int(log.space.mark_bytes() * 1.1)
+    log.space.measure()
+    await rig.until(lambda: rig.states and rig.states[-1].is_short)
+
+    await rig.log.seal_now()
+
+    assert sizes == []
+    assert 1 in log.catalog.sealed
+
+
+async def test_the_wal_of_a_seal_is_cut_at_once_while_others_wait(start: StartBroker, sizes: list[int]) -> None:
+    """A writer that fills segments faster than steps give them back would fill the disk."""
+    broker = await start()
+    rig = broker.rig
+    log = broker.process.service.log
+    for position in range(STEPS):
+        await rig.store(1, position, 1, STEP_BYTES)
+    await log.begin_segment()
+    await rig.store(1, STEPS, 1, 100)
+
+    await rig.log.seal_now()
+
+    assert log.catalog.sealed.keys() == {1, 2}
+    assert sizes == []
+
+
+async def test_a_reader_of_the_tables_alone_keeps_the_frames_of_a_seal(tmp_path: Path) -> None:
+    """A reader that came between the copy and the tables keeps SQLite from beginning the WAL again."""
+    path = tmp_path / "1.db"
+    segment = await create_segment(1, path, Durability.FSYNC, 0)
+    segment.insert([LogRow(1, 0, 0, b"", b"", bytes(STEPS * STEP_BYTES))])
+    with closing(open_read_only(path, sealed=False)) as reader:
+        reader.execute("BEGIN")
+        assert reader.execute("SELECT count(*) FROM log").fetchone() == (1,)
+        assert not copy_wal(segment)
+        write_tables(segment)
+        size = Path(f"{path}-wal").stat().st_size
+        cut_wal(segment, lambda: True)
+        assert Path(f"{path}-wal").stat().st_size == size
+        assert not truncate_wal(segment)
+        assert reader.execute("SELECT length(data) FROM log").fetchone() == (STEPS * STEP_BYTES,)
+
+    assert truncate_wal(segment)
+    await segment.close()
+    with closing(open_read_only(path, sealed=True)) as raw:
+        assert raw.execute("SELECT length(data) FROM log").fetchone() == (STEPS * STEP_BYTES,)
+        assert raw.execute("SELECT value FROM segment WHERE key = 'sealed_ms'").fetchone()
 
 
 class BlockedRemovals:

@@ -1,16 +1,31 @@
 """A log in an engine: rows go to the engine first, the folder is a cache, and a standby takes over."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import errno
+import shutil
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec import structs
 
 from cmqd.engine.errors import AccountsConflict, EngineUnavailable
 from cmqd.engine.fencing import FencedEngine
 from cmqd.log.errors import LogFailed
+from cmqd.storage import following, open_log, replication
 from cmqd.storage.errors import LeadLost, WrongFolder
-from cmqd_segment.manifest import CACHE_FORMAT, CacheOf, SegmentState, read_manifest
+from cmqd.storage.proof_clock import proof_clock_s
+from cmqd_segment.manifest import (
+    CACHE_FORMAT,
+    MANIFEST_FORMAT,
+    CacheOf,
+    SegmentState,
+    read_manifest,
+    write_manifest,
+)
 from support.eventually import eventually
 from support.log_rig import body
 from support.replicas import Replicas
@@ -114,6 +129,16 @@ async def test_a_standby_stops_without_having_led(replicas: Replicas) -> None:
     assert not leader.rig.fatal
 
 
+async def test_a_proof_is_dated_at_its_hand_over_by_the_clock_of_the_boot(replicas: Replicas) -> None:
+    leader = await replicas.leader("a")
+    before_s = time.clock_gettime(time.CLOCK_BOOTTIME)
+
+    await leader.rig.store(1, 0, 1)
+
+    assert leader.log.clock_s is proof_clock_s
+    assert before_s <= leader.log.proved_s <= time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
 async def test_a_leader_that_was_fenced_ends_and_answers_nothing(replicas: Replicas) -> None:
     leader = await replicas.leader("a")
     await leader.rig.store(1, 0, 1)
@@ -205,6 +230,147 @@ async def test_dropped_segments_are_trimmed_exactly(replicas: Replicas) -> None:
     assert "set_aside" not in [finding.kind for finding in again.rig.report.findings]
 
 
+async def test_a_cache_whose_last_row_was_trimmed_goes_on(replicas: Replicas) -> None:
+    former = await replicas.leader("a")
+    await former.rig.store(1, 0, 1)
+    await former.rig.store(1, 1, 1)
+    await former.log.close()
+    leader = await replicas.leader("b")
+    await leader.rig.store(1, 2, 1)
+    await leader.log.seal_now()
+    await leader.rig.store(1, 3, 1)
+    for _ in range(2):
+        await leader.rig.checkpoint()
+    reclaimed, *_ = leader.log.closed_segments()
+    assert await leader.log.drop_segments([reclaimed.number], 6) == [reclaimed.number]
+    assert [row.lsn for row in replicas.rows] == [1, 4, 6], "fences, and the row that is not reclaimed"
+    await leader.log.close()
+
+    again = await replicas.leader("a")
+
+    assert again.rig.report is not None
+    assert "set_aside" not in [finding.kind for finding in again.rig.report.findings]
+    messages, _missing = await again.rig.page(1, [0, 4])
+    assert [message.position for message in messages][-1] == 3
+
+
+async def test_a_standby_drops_the_segments_whose_rows_a_leader_has_reclaimed(
+    replicas: Replicas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "POLL_SECONDS", 0.005)
+    monkeypatch.setattr(following, "UPKEEP_POLLS", 1)
+    leader = await replicas.leader("a")
+    standby = replicas.broker("b", segment_bytes=1 << 16)
+    opening = asyncio.create_task(standby.rig.open())
+    # Segments of the standby end at other rows than those of the leader.
+    for index in range(12):
+        await leader.rig.store(1, index, 1, size=30_000)
+        await eventually(lambda count=index + 2: len(standby.rig.rows) == count)
+        if index == 5:
+            await eventually(standby.log.closed_segments)
+    await leader.log.seal_now()
+    await leader.rig.store(1, 12, 1)
+    for _ in range(2):
+        await leader.rig.checkpoint()
+    (reclaimed,) = [segment for segment in leader.log.closed_segments() if segment.is_sealed]
+
+    await leader.log.drop_segments([reclaimed.number], 14)
+
+    # The segment with the last row stays, closed or not.
+    await eventually(lambda: [segment for segment in standby.log.closed_segments() if segment.last_lsn < 14] == [])
+    listed = read_manifest(standby.folder).segments
+    files = [entry for entry in listed if entry.state is SegmentState.SEALED and entry.last_lsn < 14]
+    assert (files, len(read_manifest(standby.folder).checkpoints)) == ([], 1)
+    await leader.log.close()
+    await opening
+    assert await standby.rig.store(1, 13, 1) == 16
+    messages, _missing = await standby.rig.page(1, [0, 14])
+    assert [message.position for message in messages][-2:] == [12, 13]
+    shutil.copytree(standby.folder, standby.folder.with_name("killed"))
+    await standby.end()
+    again = await replicas.leader("killed")
+    assert again.rig.report is not None
+    assert [finding.kind for finding in again.rig.report.findings] == ["unclean_stop"]
+    messages, _missing = await again.rig.page(1, [0, 14])
+    assert [message.position for message in messages][-2:] == [12, 13]
+
+
+async def test_a_standby_leads_while_files_that_it_has_dropped_give_their_blocks_back(
+    replicas: Replicas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "POLL_SECONDS", 0.005)
+    monkeypatch.setattr(following, "UPKEEP_POLLS", 1)
+    leader = await replicas.leader("a")
+    standby = replicas.broker("b", segment_bytes=1 << 16)
+    opening = asyncio.create_task(standby.rig.open())
+    for index in range(4):
+        await leader.rig.store(1, index, 1, size=30_000)
+        await eventually(lambda count=index + 2: len(standby.rig.rows) == count)
+    await leader.log.seal_now()
+    await leader.rig.store(1, 4, 1)
+    await eventually(lambda: len(standby.log.closed_segments()) >= 1)
+    for _ in range(2):
+        await leader.rig.checkpoint()
+    removes, may_end = asyncio.Event(), threading.Event()
+    loop, remove = asyncio.get_running_loop(), open_log._remove_segment  # pyright: ignore[reportPrivateUsage]
+
+    def remove_slowly(path: Path, is_hurried: Callable[[], bool] = lambda: True) -> None:
+        if standby.folder in path.parents:
+            loop.call_soon_threadsafe(removes.set)
+            may_end.wait()
+        remove(path, is_hurried)
+
+    monkeypatch.setattr(open_log, "_remove_segment", remove_slowly)
+    try:
+        await leader.log.drop_segments([leader.log.closed_segments()[0].number], 6)
+        await asyncio.wait_for(removes.wait(), 20)
+        await leader.log.close()
+        await asyncio.wait_for(opening, 20)
+        under_way, *_ = standby.log.closed_segments()
+        assert await standby.log.drop_segments([under_way.number], 7) == [under_way.number]
+    finally:
+        may_end.set()
+
+    assert under_way.number not in [segment.number for segment in standby.log.closed_segments()]
+    assert await standby.rig.store(1, 5, 1) == 8
+
+
+async def test_a_standby_without_room_for_a_checkpoint_drops_later(
+    replicas: Replicas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "POLL_SECONDS", 0.005)
+    monkeypatch.setattr(following, "UPKEEP_POLLS", 1)
+    leader = await replicas.leader("a")
+    standby = replicas.broker("b", segment_bytes=1 << 16)
+    opening = asyncio.create_task(standby.rig.open())
+    for index in range(6):
+        await leader.rig.store(1, index, 1, size=30_000)
+        await eventually(lambda count=index + 2: len(standby.rig.rows) == count)
+    await eventually(standby.log.closed_segments)
+    await leader.log.seal_now()
+    await leader.rig.store(1, 6, 1)
+    for _ in range(2):
+        await leader.rig.checkpoint()
+    copy, refused = replication.copy_checkpoint, list[int]()
+
+    def full(*arguments: Any) -> Any:
+        if len(refused) < 3:
+            refused.append(errno.ENOSPC)
+            raise OSError(errno.ENOSPC, "no room")
+        return copy(*arguments)
+
+    monkeypatch.setattr(replication, "copy_checkpoint", full)
+    (segment,) = [segment for segment in leader.log.closed_segments() if segment.is_sealed]
+    await leader.log.drop_segments([segment.number], 8)
+
+    await eventually(lambda: [segment for segment in standby.log.closed_segments() if segment.last_lsn < 8] == [])
+
+    assert len(refused) == 3
+    assert not standby.rig.fatal
+    opening.cancel()
+    await standby.log.close()
+
+
 async def test_a_fenced_leader_drops_nothing(replicas: Replicas) -> None:
     """Its index is old: the messages may be back by a rewind, and its next lead would trim their rows."""
     leader = await replicas.leader("a")
@@ -237,8 +403,38 @@ async def test_a_cache_that_disagrees_is_set_aside_and_copied_again(replicas: Re
     again = await replicas.leader("a")
     assert again.rig.report is not None
     assert [finding.kind for finding in again.rig.report.findings].count("set_aside") == 1
-    assert (again.folder / "set-aside" / "manifest.0").exists()
+    assert (again.folder / "set-aside" / "cache.1" / "manifest").exists()
     assert (await again.rig.page(1, [0, 1]))[0][0].body == tables.rows[2].data
+
+
+async def test_the_newest_caches_that_were_put_aside_are_kept(replicas: Replicas) -> None:
+    leader = await replicas.leader("a")
+    await leader.rig.store(1, 0, 1)
+    await leader.log.close()
+    aside = leader.folder / "set-aside"
+    # A log of its own, which an operator has put there.
+    shutil.copytree(leader.folder, aside / "cache.0")
+    manifest = read_manifest(aside / "cache.0")
+    write_manifest(aside / "cache.0", structs.replace(manifest, cache_of=None, format=MANIFEST_FORMAT, log_id="f" * 32))
+    for path in (aside / "cache.0" / "segments").iterdir():
+        path.unlink()
+    for count in range(1, 5):
+        (segment, *_) = sorted((leader.folder / "segments").glob("*.db"))
+        segment.unlink()
+        standby = replicas.broker("a")
+        leading = replicas.engine()
+        assert await asyncio.to_thread(leading.try_lead)
+        opening = asyncio.create_task(standby.rig.open())
+        await eventually(lambda standby=standby: standby.rig.report is not None)
+        assert standby.rig.report is not None
+        assert f"caches there: {min(count, 3) + 1}," in standby.rig.report.findings[0].text
+        # Old caches stay as long as the copy may be incomplete.
+        assert len(list(aside.iterdir())) == min(count, 3) + 1
+        await asyncio.to_thread(leading.close)
+        await opening
+        kept = {"cache.0", *(f"cache.{number}" for number in range(max(1, count - 1), count + 1))}
+        await eventually(lambda kept=kept: {path.name for path in aside.iterdir()} == kept)
+        await standby.log.close()
 
 
 async def test_local_damage_is_mended_from_the_engine(replicas: Replicas) -> None:

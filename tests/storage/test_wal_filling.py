@@ -20,14 +20,15 @@ from cmqd.log.values import Durability
 from cmqd.storage import sealer, segment, wal_filling
 from cmqd.storage.process_log import StorageProcessLog
 from cmqd.storage.segment import LogRow, WritableSegment
-from cmqd.storage.wal_filling import CHUNK_BYTES, LEAST_BYTES, LEAST_COMMITS, SMALL_COMMIT_BYTES, fill
+from cmqd.storage.wal_filling import CHUNK_BYTES, LEAST_BYTES, LEAST_COMMITS, SMALL_COMMIT_BYTES, STEP_BYTES, fill
 from cmqd.storage.wal_gauge import used_bytes
 from cmqd_segment.manifest import SegmentState, read_manifest
 from cmqd_segment.schema import create_tables, open_read_only
+from support.damage import in_another_boot
 from support.eventually import eventually
 from support.full_disk import GIBIBYTE, Broker, StartBroker
 from support.log_rig import InProcess, LogRig, settings_for
-from support.wals import end_of_frames
+from support.wals import FRAME_BYTES, HEADER_BYTES, end_of_frames
 
 SEGMENT_BYTES = 2 * CHUNK_BYTES
 
@@ -50,6 +51,11 @@ async def until_filled(broker: Broker) -> int:
     while not active(broker).filled_bytes:
         await commits(broker, 1)
     return broker.rig.log.last_lsn
+
+
+async def until_prepared_is_filled(broker: Broker) -> None:
+    """Wait for the fill of the prepared segment."""
+    await eventually(lambda: (segment := prepared(broker)) is not None and segment.filled_bytes)
 
 
 async def ticks(broker: Broker) -> None:
@@ -104,6 +110,52 @@ async def test_a_segment_that_was_filled_rolls_by_its_frames(start: StartBroker,
         await commits(broker, 1, 10_000)
 
     assert segment.wal_bytes >= CHUNK_BYTES
+
+
+async def offer_with_zeros(broker: Broker, size: int) -> WritableSegment:
+    """Fill the prepared segment and offer it again, without a tick."""
+    await eventually(lambda: prepared(broker) is not None)
+    writer = broker.process.service.log.writer
+    segment = writer.withdraw()
+    assert segment is not None
+    segment.filled_bytes = fill(f"{segment.path}-wal", size)
+    writer.offer(segment)
+    return segment
+
+
+async def test_a_segment_ends_where_its_zeros_end_if_the_next_segment_has_more(start: StartBroker) -> None:
+    """At the end of the commit: a tick would come after many slow commits."""
+    broker = await start(segment_bytes=SEGMENT_BYTES)
+    await commits(broker, 3)
+    first = active(broker)
+    filled = await offer_with_zeros(broker, CHUNK_BYTES)
+    assert active(broker) is first
+
+    # The first commit measures and switches after its answer, so the second goes to the next segment.
+    await commits(broker, 2)
+    assert active(broker) is filled
+    assert first.commits == 4
+
+    successor = await offer_with_zeros(broker, SEGMENT_BYTES)
+    while active(broker) is filled:
+        await commits(broker, 1, 50_000)
+    assert active(broker) is successor
+    assert CHUNK_BYTES <= filled.wal_bytes < CHUNK_BYTES + 2 * 50_000
+
+
+async def test_a_segment_grows_beyond_its_zeros_if_the_next_segment_has_no_more(start: StartBroker) -> None:
+    broker = await start(segment_bytes=SEGMENT_BYTES)
+    await commits(broker, 1)
+    await offer_with_zeros(broker, CHUNK_BYTES)
+    await commits(broker, 2)
+    segment = active(broker)
+    await offer_with_zeros(broker, CHUNK_BYTES)
+
+    while active(broker) is segment:
+        await commits(broker, 1, 50_000)
+
+    assert segment.filled_bytes == CHUNK_BYTES
+    assert SEGMENT_BYTES <= segment.wal_bytes < SEGMENT_BYTES + 2 * 50_000
 
 
 @pytest.mark.parametrize(
@@ -165,7 +217,7 @@ async def test_a_fill_that_met_a_full_disk_is_not_repeated_in_the_same_segment(
     """A quota refuses room that the file system shows as free."""
     calls: list[int] = []
 
-    def refused(_wal: str, size: int, _is_stopped: object = None) -> int:
+    def refused(_wal: str, size: int, *_conditions: object) -> int:
         calls.append(size)
         return 0
 
@@ -219,8 +271,10 @@ async def test_zeros_of_the_active_segment_are_given_back_by_its_seal(start: Sta
 
 
 async def a_filled_segment_without_rows(broker: Broker) -> WritableSegment:
-    """Wait for the switch to a segment that was filled, without a commit into it."""
+    """Wait for a filled segment and switch to it, without a commit into it."""
     await commits(broker, LEAST_COMMITS)
+    await until_prepared_is_filled(broker)
+    await commits(broker, 1)
     await eventually(lambda: active(broker).filled_bytes and prepared(broker) is not None)
     segment = active(broker)
     assert not segment.rows
@@ -241,8 +295,8 @@ async def test_zeros_of_an_active_segment_without_rows_are_given_back_to_a_disk_
 
     assert active(broker) is segment
     assert segment.wal_bytes == end_of_frames(wal) == wal.stat().st_size
-    messages, missing = await broker.rig.page(1, [0, LEAST_COMMITS + 3], GIBIBYTE)
-    assert (len(messages), missing) == (LEAST_COMMITS + 3, [])
+    messages, missing = await broker.rig.page(1, [0, LEAST_COMMITS + 4], GIBIBYTE)
+    assert (len(messages), missing) == (LEAST_COMMITS + 4, [])
 
 
 async def test_zeros_stay_while_a_commit_is_under_way(start: StartBroker) -> None:
@@ -327,6 +381,56 @@ def test_a_fill_that_is_stopped_has_the_size_it_has(tmp_path: Path) -> None:
     looks = iter([False, False, True])
 
     assert fill(str(wal), 5 * CHUNK_BYTES, lambda: next(looks)) == 2 * CHUNK_BYTES == wal.stat().st_size
+
+
+def test_a_fill_goes_in_small_steps_unless_it_is_hurried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wal = tmp_path / "wal"
+    wal.touch()
+    sizes: list[int] = []
+    sync = os.fdatasync
+
+    def noting(descriptor: int) -> None:
+        sizes.append(os.fstat(descriptor).st_size)
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fdatasync", noting)
+    monkeypatch.setattr(wal_filling, "PAUSE_SECONDS", 0)
+    hurries = iter([False, False, True, False])
+
+    size = CHUNK_BYTES + 3 * STEP_BYTES
+    assert fill(str(wal), size, is_hurried=lambda: next(hurries)) == size
+    assert sizes == [STEP_BYTES, 2 * STEP_BYTES, 2 * STEP_BYTES + CHUNK_BYTES, size]
+    assert wal.read_bytes() == bytes(size)
+
+
+@pytest.mark.parametrize(
+    ("zeros", "used", "is_hurried"),
+    [(0, 40, True), (CHUNK_BYTES, 40, False), (CHUNK_BYTES, CHUNK_BYTES // 2, True)],
+    ids=["no zeros", "many zeros", "few zeros"],
+)
+async def test_a_fill_is_hurried_where_the_active_segment_has_few_zeros_left(
+    start: StartBroker, monkeypatch: pytest.MonkeyPatch, zeros: int, used: int, *, is_hurried: bool
+) -> None:
+    """Otherwise commits would go behind the zeros before the successor is ready."""
+    hurries: list[bool] = []
+
+    def asked(_wal: str, _size: int, _is_stopped: object, is_hurried: Callable[[], bool]) -> int:
+        hurries.append(is_hurried())
+        return 0
+
+    broker = await start(segment_bytes=SEGMENT_BYTES)
+    await commits(broker, 1)
+    if zeros:
+        segment = await offer_with_zeros(broker, zeros)
+        await commits(broker, 2)
+        assert active(broker) is segment
+        await eventually(lambda: prepared(broker) is not None)
+    await commits(broker, 1, used)
+    monkeypatch.setattr(wal_filling, "fill", asked)
+
+    await broker.process.service.log.filling.run()
+
+    assert hurries == [is_hurried]
 
 
 def test_a_fill_takes_little_memory(tmp_path: Path) -> None:
@@ -438,13 +542,15 @@ async def test_a_kill_at_any_step_of_filling_switching_and_sealing_loses_nothing
     snapshots = Snapshots(folder, tmp_path / "copies", monkeypatch)
     for name in ("fsync", "fdatasync", "ftruncate", "replace", "unlink", "fchmod"):
         snapshots.before(os, name)
-    for name in ("write_tables", "truncate_wal", "finish_file"):
+    for name in ("copy_wal", "write_tables", "cut_wal", "truncate_wal", "finish_file"):
         snapshots.before(sealer, name)
     broker = await start(segment_bytes=SEGMENT_BYTES)
     await commits(broker, LEAST_COMMITS - 1)
     snapshots.rig = broker.rig
+    # No commit beside a copy, which would make a folder that never was: the fill has ended, and then the switch.
     await commits(broker, 1)
-    # The switch has ended, too: a commit beside a copy would make a folder that never was.
+    await until_prepared_is_filled(broker)
+    await commits(broker, 1)
     await eventually(lambda: active(broker).filled_bytes and prepared(broker) is not None)
     await commits(broker, 1)
     snapshots.take("committed")
@@ -468,3 +574,39 @@ async def test_a_kill_at_any_step_of_filling_switching_and_sealing_loses_nothing
         assert process.task is not None
         await process.task
         shutil.rmtree(copy)
+
+
+@pytest.mark.parametrize("written", [0, 1, 2])
+async def test_a_loss_of_power_in_the_tables_of_a_seal_loses_nothing(
+    start: StartBroker, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: int
+) -> None:
+    """The disk has the new header of the WAL and some frames of the tables, and behind them the frames before."""
+    snapshots = Snapshots(folder, tmp_path / "copies", monkeypatch)
+    for name in ("write_tables", "cut_wal"):
+        snapshots.before(sealer, name)
+    broker = await start()
+    await commits(broker, 10)
+    name = active(broker).path.name + "-wal"
+    snapshots.rig = broker.rig
+    await broker.rig.log.seal_now()
+    (before, _), (copy, _) = snapshots.taken
+    wal = copy / "segments" / name
+    old, new = (before / "segments" / name).read_bytes(), wal.read_bytes()
+    end = HEADER_BYTES + written * FRAME_BYTES
+    assert new[:HEADER_BYTES] != old[:HEADER_BYTES]
+    assert new[end : end + FRAME_BYTES] != old[end : end + FRAME_BYTES], "not all frames of the tables"
+    wal.write_bytes(new[:end] + old[end:])
+    in_another_boot(copy)
+
+    process = InProcess()
+    log = StorageProcessLog(settings_for(copy), process.start)
+    again = LogRig(log)
+    report = await again.open()
+
+    # The frames before are no part of a torn commit.
+    torn = {"torn_tail"} if written else set[str]()
+    assert {finding.kind for finding in report.findings} - {"unclean_stop"} == torn
+    assert [lsn for lsn, _, _ in again.rows] == list(range(1, 11))
+    await log.kill()
+    assert process.task is not None
+    await process.task

@@ -1,6 +1,6 @@
 """Engines and databases that lack one guard each: the tests must tell them from the real ones."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from cmqd.engine.database import Commit, ConnectionLost, Database, KeepWaiting, Newest, Session, UniqueViolation
@@ -176,6 +176,10 @@ class _OldPrimaries:
         for session in sessions[1:]:
             session.close()
         return sessions[:1]
+
+    @property
+    def unreached(self) -> Mapping[str, str]:
+        return self._database.unreached
 
 
 class TakesTheOldestPrimary(FencedEngine):

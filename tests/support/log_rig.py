@@ -73,6 +73,8 @@ class LogRig:
         self.fatal: list[LogFailed] = []
         self.checkpoints_wanted = 0
         self.checkpoints_done: list[int] = []
+        self.begin_lsn = 0
+        """Last row of the log when it was opened. A log over an engine begins each life with a row of its own."""
         self._reads = 0
         self._changed = asyncio.Event()
         log.on_durable = self._note(self._on_durable)
@@ -123,7 +125,13 @@ class LogRig:
                     self.rows.append(item)
                 else:
                     self.parts.append(item)
+        self.begin_lsn = self.log.last_lsn
         return self.report
+
+    @property
+    def stored_rows(self) -> list[RecoveredRow]:
+        """The recovered rows with records: without those with which lives over an engine begin."""
+        return [row for row in self.rows if row[2]]
 
     @property
     def recovered(self) -> list[AnyRecord]:

@@ -33,7 +33,7 @@ class Replicas:
     """An engine in memory, and the brokers over it."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder
         self.database = MemoryDatabase(pause=lambda: time.sleep(0.001))
         self._logs = 0
         self.replicas: list[Replica] = []
@@ -59,7 +59,7 @@ class Replicas:
 
     def broker(self, name: str, **settings: object) -> Replica:
         """Make a log of this broker; ``open`` of its rig starts it."""
-        replica = Replica(self, self._folder / name, **settings)
+        replica = Replica(self, self.folder / name, **settings)
         self.replicas.append(replica)
         return replica
 
@@ -79,3 +79,23 @@ class Replicas:
         """End all brokers."""
         for replica in self.replicas:
             await replica.end()
+
+
+class LogToTheEnd(StorageProcessLog):
+    """A log over an engine whose storage service has ended when the log has: for a command with a loop of its own."""
+
+    def __init__(self, replicas: Replicas, folder: Path) -> None:
+        self._service = InProcess(FakeDisk, replicas.open_engine)
+        super().__init__(settings_for(folder, state_interval_ms=5), self._service.start)
+
+    async def close(self, within_s: float | None = None) -> None:
+        await super().close(within_s)
+        await self._end()
+
+    async def kill(self) -> None:
+        await super().kill()
+        await self._end()
+
+    async def _end(self) -> None:
+        if self._service.task is not None:
+            await self._service.task

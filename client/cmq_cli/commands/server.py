@@ -75,6 +75,9 @@ def _show(output: Output, status: Mapping[str, Any]) -> None:
     if abs(offset_ms) >= _OFFSET_WARNED_MS:
         direction = "ahead of" if offset_ms > 0 else "behind"
         output.warning(f"the wall clock of the server is {direction} broker time, the time of all messages")
+    replication = status.get("replication", {})
+    if replication.get("waiting_for"):
+        output.warning(f"the broker has waited {replication['waiting_ms'] / 1000:g} s for {replication['waiting_for']}")
     elsewhere = {field for fields in _SECTIONS.values() for field in fields} | {"sends_refused_reason"}
     sections: dict[str, Mapping[str, Any]] = {
         "Server": {
@@ -89,10 +92,19 @@ def _show(output: Output, status: Mapping[str, Any]) -> None:
             sections[heading] = cast("dict[str, Any]", value)
     output.sections(
         {
-            heading: {_label(field): show_value(field, value) for field, value in section.items()}
+            heading: {_label(field): _shown(field, value) for field, value in section.items()}
             for heading, section in sections.items()
             if section
         }
+    )
+
+
+def _shown(field: str, value: Any) -> str:
+    if not isinstance(value, list):
+        return show_value(field, value)
+    rows = cast("list[dict[str, Any]]", value)
+    return (
+        "\n".join(", ".join(f"{_label(name)} {show_value(name, row[name])}" for name in row) for row in rows) or "none"
     )
 
 

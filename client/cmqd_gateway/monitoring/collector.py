@@ -20,7 +20,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from cmqd_gateway.monitoring.figures import Figures
-from cmqd_types.metrics import Histogram, ServerMetrics
+from cmqd_types.metrics import Histogram, ReplicationMetrics, ServerMetrics
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -90,6 +90,17 @@ SERVER_GAUGES: Final = (
     ("memory_held_bytes", "memory_held_bytes", "Memory of unfinished frames and unread replies."),
     ("memory_promised_bytes", "memory_promised_bytes", "Memory of sessions and dedup ids."),
 )
+REPLICATION_GAUGES: Final = (
+    ("epoch", "leader_epoch", 1, "Epoch of the lead: it grows with each change of the leader."),
+    ("proof_age_ms", "lead_proof_age_seconds", 1000, "Age of the last proof that this broker leads."),
+    ("waiting_ms", "engine_waiting_seconds", 1000, "Time for which the engine is waited for; 0 = it is not."),
+    ("standbys", "standbys", 1, "Brokers that follow this leader."),
+    ("standby_rows_behind", "standby_rows_behind", 1, "Rows that the best standby lacked at its last report."),
+    ("second_copies", "second_copies", 1, "Servers that commits wait for: 0 while the second copy is away."),
+    ("second_copy_bytes_behind", "second_copy_bytes_behind", 1, "Bytes that the second copy has not flushed."),
+    ("second_copy_ms_behind", "second_copy_lag_seconds", 1000, "Time of the second copy's last flush after the first."),
+)
+"""(field of ``ReplicationMetrics``, name, divisor, help)."""
 SERVER_HISTOGRAMS: Final = (
     ("commit_us", "commit_duration_seconds", 1_000_000, "Time from handing rows over until they are durable."),
     ("fsync_us", "fsync_duration_seconds", 1_000_000, "Time of a commit's transaction with its fsync."),
@@ -286,10 +297,24 @@ def _of_server(server: ServerMetrics, now_ms: int) -> Iterator[Metric]:
         yield CounterMetricFamily(f"cmqd_{name}", text, value=getattr(server, field))
     for field, name, text in SERVER_GAUGES:
         yield GaugeMetricFamily(f"cmqd_{name}", text, value=getattr(server, field))
+    if server.replication is not None:
+        yield from _of_replication(server.replication)
     for field, name, divisor, text in SERVER_HISTOGRAMS:
         values: Histogram | None = getattr(server, field)
         if values is not None:
             yield _histogram(f"cmqd_{name}", text, values, divisor)
+
+
+def _of_replication(replication: ReplicationMetrics) -> Iterator[Metric]:
+    yield CounterMetricFamily(
+        "cmqd_engine_waits_seconds",
+        "Time in which the engine was waited for.",
+        value=replication.waiting_ms_total / 1000,
+    )
+    for field, name, divisor, text in REPLICATION_GAUGES:
+        value: int | None = getattr(replication, field)
+        if value is not None:
+            yield GaugeMetricFamily(f"cmqd_{name}", text, value=value / divisor)
 
 
 def _histogram(name: str, text: str, values: Histogram, divisor: int) -> Metric:

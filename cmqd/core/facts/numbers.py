@@ -89,7 +89,7 @@ class Numbers:
             raise WrongShard(
                 f"the message ids of the log reach {last_reserved}, which is shard {last_reserved >> SHARD_SHIFT} (the "
                 f"bits above the lower {SHARD_SHIFT}), and the server is shard {shard}: a log keeps its shard, and a "
-                f"log with ids of 2^{SHARD_SHIFT} and above from before shards cannot be shared"
+                f"log with ids of 2^{SHARD_SHIFT} and above from before shards goes on as that shard alone"
             )
 
     def _within_shard(self, message_id_until: int) -> int:

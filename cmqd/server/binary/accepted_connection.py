@@ -47,7 +47,7 @@ from cmqd.server.listening import is_loopback
 from cmqd.server.log_lines import get_logger
 from cmqd.server.memory_budget import LEAST_BYTES, MemoryBudget
 from cmqd.server.permissions import Permissions
-from cmqd.server.reply_gate import Outgoing
+from cmqd.server.reply_gate import Outgoing, ReplyGate
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.events import Authenticated, ConnectionEnded, RequestRefused
 from cmqd_protocol.frames import HEADER_BYTES
@@ -91,6 +91,7 @@ class Shared:
     on_made: Callable[["AcceptedConnection"], None]
     on_login_failed: Callable[[str, str, ConnectionEnded], None]
     """Called with the peer, the key id that the client named, and the reason of the close."""
+    gate: ReplyGate
     slow_reader_bytes: int
     max_unread_bytes: int
     max_unread_receives: int
@@ -132,6 +133,7 @@ class AcceptedConnection(asyncio.Protocol):
         "_deferred",
         "_dirty",
         "_gate_bytes",
+        "_is_unproved",
         "_last_request_ms",
         "_parked",
         "_replies",
@@ -166,6 +168,8 @@ class AcceptedConnection(asyncio.Protocol):
         """Replies and pushes that are decided and durable but not yet encoded."""
         self._dirty = False
         """The connection is in the line of ``io_batch`` for a flush."""
+        self._is_unproved = False
+        """The handshake has ended, and waits for a proof that this broker leads: until then nothing is written."""
         self._charged = 0
         """Bytes noted in the memory budget."""
         self._gate_bytes = 0
@@ -314,6 +318,8 @@ class AcceptedConnection(asyncio.Protocol):
         self._wire.closed()
         shared.slow.discard(self)
         shared.connections.remove(self)
+        if self._is_unproved:
+            shared.gate.forget(self._proved)
         self._let_go()
         slow = self._slow
         if slow is not None and slow.unsent is not None:
@@ -543,7 +549,7 @@ class AcceptedConnection(asyncio.Protocol):
         """Encode and write the replies, unless the client is slow; called once per I/O batch."""
         self._dirty = False
         transport = self._transport
-        if transport is None:
+        if transport is None or self._is_unproved:
             return
         if self._slow is not None:
             # Not in ``answer``, which the dispatcher calls while iterating over the waiting requests.
@@ -661,6 +667,10 @@ class AcceptedConnection(asyncio.Protocol):
             self._cancel(event.request_id)
             return
         self._flush_soon()
+        if not self.account and isinstance(event, Authenticated | ConnectionEnded):
+            # Welcome and refusal are decided by the broker's own keys, which may be old, as its index may.
+            self._is_unproved = True
+            self._shared.gate.when_led(self._proved)
         if isinstance(event, Authenticated):
             self.account = event.account
             # The same object for all connections of a key.
@@ -679,6 +689,11 @@ class AcceptedConnection(asyncio.Protocol):
                 self._shared.on_login_failed(self.peer, self._wire.offered_secret_id, event)
             else:
                 _log.info("connection_ended", peer=self.peer, account=self.account, code=event.name, text=event.text)
+
+    def _proved(self) -> None:
+        """Send the end of the handshake, and the replies behind it: this broker leads."""
+        self._is_unproved = False
+        self._flush_soon()
 
     def _cancel(self, request_id: int) -> None:
         if self._shared.events.cancel(self, request_id):
@@ -746,6 +761,10 @@ class AcceptedConnection(asyncio.Protocol):
     def end(self, code: ErrorCode, text: str, retry_after_ms: int | None = None) -> None:
         """Close the connection with an error, after the replies that are already to be written."""
         if self._transport is None:
+            return
+        if self._is_unproved:
+            # A welcome without a proof must not leave, nor can another reason reach a client without a welcome.
+            self._transport.abort()
             return
         if self._slow is None:
             self._write_all(self._transport)

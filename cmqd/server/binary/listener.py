@@ -27,6 +27,7 @@ from cmqd.server.io_batch import IoBatch
 from cmqd.server.listening import tls_context
 from cmqd.server.log_lines import get_logger
 from cmqd.server.memory_budget import MemoryBudget
+from cmqd.server.reply_gate import ReplyGate
 from cmqd.settings import Settings
 from cmqd_protocol.features import Feature
 from cmqd_protocol.handshake import AccessKey
@@ -63,6 +64,7 @@ class Listener:
         counters: Counters,
         accounts: Accounts,
         audit: Audit,
+        gate: ReplyGate,
         epoch: int = 0,
     ) -> None:
         self._loop = loop
@@ -94,6 +96,7 @@ class Listener:
             on_made=self._made,
             connections=connections,
             on_login_failed=audit.login_failed,
+            gate=gate,
             time_ms=now_ms,
             slow_reader_bytes=settings.slow_reader_bytes,
             max_unread_bytes=settings.max_unread_bytes,

@@ -7,7 +7,7 @@ keys. No request can reach a standby, so none has to be held or undone when the 
 import asyncio
 import os
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from cmqd.server.binary.listener import BACKLOG
 from cmqd.server.connection_timer import local_ms
@@ -94,12 +94,12 @@ class _Refused(asyncio.Protocol):
         self._timeout: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # Not an asyncio.Transport by inheritance: uvloop's transports are classes of their own.
+        self._transport = cast("asyncio.Transport", transport)
         if self._listener.made(self):
-            self._timeout = asyncio.get_running_loop().call_later(self._listener.timeout_s, transport.abort)
+            self._timeout = asyncio.get_running_loop().call_later(self._listener.timeout_s, self._transport.abort)
         else:
-            transport.abort()
+            self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
         if not self._transport.is_closing():

@@ -8,6 +8,7 @@ Rules:
   a gateway, and these must not use up the reads of the gateway's callers.
 - A disabled key has its secret read too: the gateway answers the holder of the key, and no stranger, that the key is
   disabled. The broker refuses the connection of a disabled key in any case.
+- With redundancy a secret waits for a proof that this broker leads: another leader may have disabled the key.
 - The first read of a secret by a gateway key is a line of the log. A gateway reads the secrets in use again about once
   a second, so later reads of the same secret are counted, and a line every ten minutes has their number.
 """
@@ -65,6 +66,8 @@ class SecretsOfKeys:
 
     accounts: Accounts
     watchers: KeyWatchers
+    when_led: Callable[[Callable[[], None]], None]
+    """Takes a step that only the leader may take; see ``ReplyGate``."""
     now_s: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
@@ -87,7 +90,8 @@ class SecretsOfKeys:
             self._log_refusal(client, secret_id, type(refusal).__name__)
             raise
         self._log_read(client, secret_id)
-        client.answer(wire.KeySecret(request.request_id, key.secret_key, key.account, key.enabled))
+        reply = wire.KeySecret(request.request_id, key.secret_key, key.account, key.enabled)
+        self.when_led(lambda: client.answer(reply))
 
     def watch(self, client: Client, request: wire.WatchKeys) -> None:
         """Push the changes of keys to the connection from now on."""

@@ -72,6 +72,14 @@ class CrashingBroker:
         Raises:
             BrokerFailedError: the broker ended.
         """
+        self.spawn(trace_file=trace_file, hold_ms=hold_ms, seed=seed)
+        while (ready := self.look()) is None:
+            time.sleep(_POLL_SECONDS)
+        return ready
+
+    def spawn(self, *, trace_file: Path | None = None, hold_ms: float = 0.0, seed: int = 0) -> None:
+        """Start the processes, as ``start`` does, without a wait."""
+        self._ready = None
         self._ready_file.unlink(missing_ok=True)
         command = [sys.executable, "-m", "cmqd", "serve", "--data", str(self.data), "--listen", "127.0.0.1:0"]
         command += ["--ready-file", str(self._ready_file), *self._flags]
@@ -91,8 +99,38 @@ class CrashingBroker:
                     stdout=log.fileno(),
                     stderr=log.fileno(),
                 )
-        self._ready = self._wait_until_ready(self._process)
+
+    def look(self) -> Ready | None:
+        """Return the ready file of the broker that was started; None before the broker answers.
+
+        Raises:
+            BrokerFailedError: the broker ended.
+        """
+        try:
+            told: dict[str, Any] = json.loads(self._ready_file.read_text())
+        except (FileNotFoundError, ValueError):
+            code = self.exit_code
+            if code is not None:
+                raise BrokerFailedError(f"ended with {code} at its start\n{self.log_tail()}") from None
+            return None
+        contexts: dict[str, Any] = tomllib.loads(Path(told["context_file"]).read_text())["contexts"]
+        # The context was written at the first start; the port has changed since.
+        credentials = str(contexts["admin"]["url"]).rpartition("@")[0]
+        self._ready = Ready(told["pid"], told["storage_pid"], f"{credentials}@{told['host']}:{told['port']}")
         return self._ready
+
+    @property
+    def exit_code(self) -> int | None:
+        """Exit code of the broker that was started last; None while the broker runs."""
+        return None if self._process is None else self._process.poll()
+
+    def processes(self) -> list[int]:
+        """Return the loop process and its children, before the broker answers too; empty of an ended broker."""
+        if self._process is None or self._process.poll() is not None:
+            return []
+        pid = self._process.pid
+        tasks = Path(f"/proc/{pid}/task").iterdir()
+        return [pid, *(int(child) for task in tasks for child in (task / "children").read_text().split())]
 
     def kill(self, victim: Victim) -> None:
         """SIGKILL to one or both processes; returns when the loop process has ended.
@@ -136,21 +174,6 @@ class CrashingBroker:
         if self._process is None or self._ready is None:
             raise BrokerFailedError("the broker is not running")
         return self._process, self._ready
-
-    def _wait_until_ready(self, process: "subprocess.Popen[bytes]") -> Ready:
-        while True:
-            try:
-                told: dict[str, Any] = json.loads(self._ready_file.read_text())
-            except (FileNotFoundError, ValueError):
-                code = process.poll()
-                if code is not None:
-                    raise BrokerFailedError(f"ended with {code} at its start\n{self.log_tail()}") from None
-                time.sleep(_POLL_SECONDS)
-                continue
-            contexts: dict[str, Any] = tomllib.loads(Path(told["context_file"]).read_text())["contexts"]
-            # The context was written at the first start; the port has changed since.
-            credentials = str(contexts["admin"]["url"]).rpartition("@")[0]
-            return Ready(told["pid"], told["storage_pid"], f"{credentials}@{told['host']}:{told['port']}")
 
     def _wait_for_end(self, process: "subprocess.Popen[bytes]") -> int:
         try:

@@ -48,6 +48,8 @@ class Link(asyncio.Protocol):
         self._lost = ""
         self.on_check: Callable[[Check], None] = lambda check: None
         """Called for every check that the broker pushes, after the check was recorded."""
+        self.epoch = 0
+        """Epoch of the broker's lead, once the connection is open; 0 of a broker that is alone."""
 
     @classmethod
     async def connect(cls, url: str, history: History) -> Self:
@@ -89,6 +91,7 @@ class Link(asyncio.Protocol):
         self._connection.receive_data(data, _now_ms())
         for event in self._connection.events():
             if isinstance(event, Opened):
+                self.epoch = event.facts.epoch
                 self._opened.set_result(None)
             elif isinstance(event, ConnectionEnded):
                 self._lose(event.text)

@@ -49,9 +49,10 @@ class Installation:
     Args:
         programs: as ``find_programs`` returns it.
         folder: gets the copy of the data folder, and the programs if ``nobody`` cannot reach them.
+        address: a further IPv4 address of the servers, for programs in another network namespace.
     """
 
-    def __init__(self, programs: Path, folder: Path) -> None:
+    def __init__(self, programs: Path, folder: Path, address: str = "") -> None:
         self._account = pwd.getpwnam(_USER_OF_ROOT) if os.geteuid() == 0 else None
         # pytest's folders of root are closed to other users.
         folder.chmod(0o755)
@@ -71,6 +72,11 @@ class Installation:
             settings.write(_SETTINGS)
             if self.version >= 18:
                 settings.write("io_method = sync\n")  # no processes for reads
+            if address:
+                settings.write(f"listen_addresses = '127.0.0.1,{address}'\n")
+        if address:
+            with (self._template / "pg_hba.conf").open("a") as rules:
+                rules.write(f"host all all {address}/24 trust\n")
 
     @staticmethod
     @functools.cache

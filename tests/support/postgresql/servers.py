@@ -116,6 +116,11 @@ class PostgresServer:
         lines = self._log.read_text(errors="replace").splitlines() if self._log.exists() else []
         return "\n".join(lines[-25:])
 
+    @property
+    def pid(self) -> int:
+        """Process id of the running postmaster. Raises ServerFailedError."""
+        return self._running().pid
+
     # ------------------------------------------------------------------ settings and state
 
     def ask(self, query: str, *values: object) -> list[tuple[Any, ...]]:
@@ -179,10 +184,10 @@ class PostgresCluster:
 
     # ------------------------------------------------------------------ addresses and links
 
-    def url(self, program: str, *names: str) -> str:
+    def url(self, program: str, *names: str, role: str = "cmqd") -> str:
         """Return the URL of the servers (all by default) for a program, through its links."""
         ports = [self._links.join(program, name, self.servers[name].port) for name in names or NAMES]
-        return f"postgresql://cmqd@{','.join(f'127.0.0.1:{port}' for port in ports)}/postgres"
+        return f"postgresql://{role}@{','.join(f'127.0.0.1:{port}' for port in ports)}/postgres"
 
     def cut(self, *ends: str) -> None:
         """Cut every link between two of these programs and servers."""

@@ -1,0 +1,92 @@
+"""Two brokers over three PostgreSQL servers, which are those of the tests (``tests/support/postgresql``)."""
+
+import socket
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+from cmqd_bench.broker import Broker
+from cmqd_bench.machine import ConditionsError
+
+_TESTS = Path(__file__).resolve().parents[3] / "tests"
+sys.path.append(str(_TESTS))
+
+from support.eventually import eventually  # noqa: E402
+from support.mixed_faults.roles import Roles  # noqa: E402
+from support.postgresql.installation import Installation, find_programs  # noqa: E402
+from support.postgresql.servers import PostgresCluster  # noqa: E402
+from support.silent_port import reserve_port  # noqa: E402
+
+
+class Pair:
+    """The brokers; ``leader`` answers, ``standby`` follows it."""
+
+    def __init__(self, cluster: PostgresCluster, folder: Path) -> None:
+        self._reserved = [reserve_port() for _ in range(2)]
+        self._ports = [reserved.getsockname()[1] for reserved in self._reserved]
+        brokers: list[Broker] = []
+        for name, port in zip("ab", self._ports, strict=True):
+            (folder / name).mkdir()
+            broker = Broker(folder / name, port=port)
+            broker.flags = ["--redundancy", "postgresql", "--engine-url", cluster.url(name)]
+            brokers.append(broker)
+        self.leader, self.standby = brokers
+        self.cluster = cluster
+        self.roles = Roles(cluster)
+
+    @property
+    def url(self) -> str:
+        """URL of both brokers, for clients."""
+        credentials = self.leader.ready.url.rpartition("@")[0]
+        return f"{credentials}@{','.join(f'127.0.0.1:{port}' for port in self._ports)}"
+
+    async def start(self, *, with_standby: bool) -> None:
+        """Start the leader, and the standby if there is to be one."""
+        await self.leader.start()
+        if with_standby:
+            await self.start_standby()
+
+    async def start_standby(self) -> None:
+        """Start the standby, and wait until it refuses clients: it follows the leader then."""
+        self.standby.launch()
+        port = self._ports[0] if self.standby.folder.name == "a" else self._ports[1]
+        await eventually(lambda: _listens(port))
+
+    async def wait_for_takeover(self) -> None:
+        """Wait until the standby leads; the brokers change their roles."""
+        await eventually(self.standby.poll_ready)
+        self.leader, self.standby = self.standby, self.leader
+
+    def close(self) -> None:
+        """End both brokers."""
+        self.leader.kill()
+        self.standby.kill()
+        for reserved in self._reserved:
+            reserved.close()
+
+
+@contextmanager
+def pair_of_brokers(folder: Path) -> Generator[Pair]:
+    """Start the servers, and end servers and brokers afterwards.
+
+    Raises:
+        ConditionsError: this machine has no PostgreSQL.
+    """
+    programs = find_programs()
+    if programs is None:
+        raise ConditionsError("this machine has no PostgreSQL; make setup-postgresql installs one")
+    (folder / "installation").mkdir()
+    # The servers belong to another user if this process is root's.
+    folder.chmod(0o755)
+    with PostgresCluster(Installation(programs, folder / "installation")) as cluster:
+        pair = Pair(cluster, folder)
+        try:
+            yield pair
+        finally:
+            pair.close()
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0

@@ -1,0 +1,88 @@
+"""``cmqd ha check``: refuse the settings of PostgreSQL with which answered requests can be lost, and say why."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from cmqd.engine.database import ConnectionLost
+from cmqd.engine.postgresql import PostgresDatabase, PostgresSession
+from cmqd.engine.unsafe_settings import UnsafeSetting
+from cmqd.exit_codes import ExitCode
+from cmqd.ha.log_state import LOOK_SECONDS, NoState, read_state
+from cmqd.ha.output import Output
+from cmqd.ha.status import lines_of
+
+NO_FENCE = UnsafeSetting(
+    "cmqd_rows",
+    "without PRIMARY KEY (shard, lsn)",
+    "the primary key is what keeps two brokers from writing the same row: two could lead",
+    "restore the table from a server that has the key; do not create it over rows that were written without",
+)
+
+
+def check(
+    database: PostgresDatabase, shard: int, output: Output, monotonic: Callable[[], float] = time.monotonic
+) -> ExitCode:
+    """Print each unsafe setting of every server, the log and its leader; NOT_SAFE if a setting is refused."""
+    deadline = monotonic() + LOOK_SECONDS
+    sessions = database.servers(lambda _timeline: monotonic() < deadline)
+    findings: dict[str, list[UnsafeSetting]] = {}
+    problems: list[str] = []
+    roles: dict[str, str] = {}
+    for session in sessions:
+        try:
+            findings[session.server] = _findings(session)
+            roles[session.server] = f"primary, timeline {session.timeline}" if session.is_primary else "standby"
+        except ConnectionLost as error:
+            problems.append(f"{session.server} did not answer: {error}")
+        finally:
+            session.close()
+    problems += [f"{server} cannot be examined: {reason}" for server, reason in database.unreached.items()]
+    primaries = [name for name, role in roles.items() if role.startswith("primary")]
+    if len(primaries) > 1:
+        problems.append(f"more than one server takes writes: {', '.join(primaries)}; the newest timeline counts")
+    state = None
+    try:
+        state = read_state(database, monotonic)
+        if state.waiting_for:
+            problems.append(f"commits wait for {state.waiting_for}")
+    except NoState as reason:
+        if primaries:
+            problems.append(str(reason))
+        else:
+            # The reason of each server is above.
+            problems.append("no server takes writes")
+    ok = not problems and not any(finding.is_refused for listed in findings.values() for finding in listed)
+    output.document(
+        {
+            "ok": ok,
+            "shard": shard,
+            "log": None if state is None else state.as_table(),
+            "servers": [
+                {"server": name, "role": roles[name], "findings": [_table(finding) for finding in listed]}
+                for name, listed in findings.items()
+            ],
+            "problems": problems,
+        }
+    )
+    for name, listed in findings.items():
+        output.line(f"server      {name} ({roles[name]}): {'safe' if not listed else ''}".rstrip())
+        for finding in listed:
+            kind = "UNSAFE " if finding.is_refused else "warning"
+            output.line(f"  {kind} {finding.name} = {finding.value!r}: {finding.reason}")
+            output.line(f"          cure: {finding.cure}")
+    for line in [] if state is None else lines_of(state, shard):
+        output.line(line)
+    for problem in problems:
+        output.line(f"PROBLEM: {problem}")
+    output.line("safe: an answered request is on two machines" if ok else "NOT SAFE: see above")
+    return ExitCode.OK if ok else ExitCode.NOT_SAFE
+
+
+def _findings(session: PostgresSession) -> list[UnsafeSetting]:
+    findings = session.unsafe_settings()
+    return findings if session.has_fence() else [NO_FENCE, *findings]
+
+
+def _table(finding: UnsafeSetting) -> dict[str, Any]:
+    return finding._asdict()

@@ -1,0 +1,249 @@
+"""``cmqd ha status`` and ``cmqd ha handover`` over servers in memory."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cmqd.engine.fencing import FencedEngine
+from cmqd.engine.interface import EngineRow
+from cmqd.engine.memory import MemoryDatabase
+from cmqd.exit_codes import ExitCode
+from cmqd.ha.handover import Handover
+from cmqd.ha.output import Output
+from cmqd.ha.status import status
+from cmqd.storage.data_folder import boot_id, locked_folder, process_name
+
+LEADER_PROCESS = process_name(os.getpid(), boot_id())
+"""Of the test, which has the lock of the leader's folder."""
+
+
+class Pair:
+    """A leader with three rows behind its fence, and a standby."""
+
+    def __init__(self) -> None:
+        self.database = MemoryDatabase(pause=lambda: None)
+        self.leader, self.standby = self.broker(), self.broker()
+        assert self.leader.try_lead()
+        self.leader.take()
+        self.leader.announce(1, LEADER_PROCESS, "first:5680")
+        self.leader.append([EngineRow(lsn, 0, 1, 1, b"", b"meta", b"") for lsn in (2, 3, 4)])
+
+    def broker(self) -> FencedEngine:
+        return FencedEngine(
+            self.database,
+            monotonic=lambda: 0.0,
+            sleep=lambda _seconds: None,
+            stopping=lambda: False,
+            new_log_id=lambda: "the-log",
+        )
+
+    def follow(self, lsn: int) -> None:
+        """Let the standby have the rows up to an LSN."""
+        self.standby.announce(lsn, "12@other", "second:5680")
+        assert not self.standby.try_lead()
+
+    def take_over(self) -> None:
+        self.leader.release()
+        assert self.standby.try_lead()
+        self.standby.take()
+
+
+@pytest.fixture
+def pair() -> Pair:
+    return Pair()
+
+
+def run(command: Callable[[Output], ExitCode], *, as_json: bool = False) -> tuple[ExitCode, str]:
+    lines: list[str] = []
+    code = command(Output(lines.append, as_json=as_json))
+    return code, "\n".join(lines)
+
+
+def status_of(pair: Pair) -> tuple[ExitCode, dict[str, Any]]:
+    code, text = run(lambda output: status(pair.database, 0, output), as_json=True)
+    return code, json.loads(text)
+
+
+# ---------------------------------------------------------------------- status
+
+
+def test_the_status_of_a_pair(pair: Pair) -> None:
+    pair.follow(3)
+
+    code, document = status_of(pair)
+
+    assert code is ExitCode.OK
+    assert document == {
+        "ok": True,
+        "shard": 0,
+        "server": "a",
+        "log_id": "the-log",
+        "is_retired": False,
+        "leader": {"address": "first:5680", "process": LEADER_PROCESS},
+        "leader_addresses": [],
+        "epoch": 1,
+        "newest_lsn": 4,
+        "checkpoint_lsn": 0,
+        "waiting_for": "",
+        "standbys": [{"address": "second:5680", "last_lsn": 3, "rows_behind": 1}],
+        "copies": [
+            {"name": "b", "is_second": True, "bytes_behind": 0, "ms_behind": 0},
+            {"name": "c", "is_second": False, "bytes_behind": 0, "ms_behind": 0},
+        ],
+        "problems": [],
+    }
+
+
+def test_the_status_of_a_log_that_was_exported(pair: Pair) -> None:
+    pair.database.newest_primary().tables.log_id = "retired:the-log"
+
+    code, document = status_of(pair)
+
+    assert code is ExitCode.NOT_SAFE
+    assert (document["log_id"], document["is_retired"]) == ("the-log", True)
+    assert document["problems"] == ["the log is retired: it was exported to a data folder, and no broker leads it here"]
+
+
+def test_the_status_for_people(pair: Pair) -> None:
+    pair.follow(3)
+
+    _, text = run(lambda output: status(pair.database, 0, output))
+
+    assert "leader      first:5680" in text
+    assert "standby     second:5680 (process 12@other), 1 rows behind" in text
+    assert "second copy b, 0 bytes behind" in text
+
+
+def test_problems_are_named(pair: Pair) -> None:
+    code, document = status_of(pair)
+    assert (code, document["problems"]) == (ExitCode.NOT_SAFE, ["no broker follows as standby"])
+
+    pair.leader.release()
+    pair.database.name_standby("a", "ANY 1 (b, c)")
+    _, document = status_of(pair)
+    assert [problem.split(":")[0] for problem in document["problems"]] == [
+        "commits wait for a named standby",
+        "no broker leads",
+        "no broker follows as standby",
+    ]
+
+    pair.database.crash("a")
+    assert status_of(pair) == (
+        ExitCode.NOT_SAFE,
+        {"ok": False, "shard": 0, "problems": ["no server takes writes"]},
+    )
+
+
+# ---------------------------------------------------------------------- handover
+
+
+class Run:
+    """A handover with a clock that each pause turns."""
+
+    def __init__(self, pair: Pair, folder: Path, on_stop: Callable[[], None] = lambda: None) -> None:
+        self.now_s = 0.0
+        self.stopped: list[int] = []
+        self.pauses: list[Callable[[], None]] = []
+        """Steps of others, one in each pause."""
+        self._on_stop = on_stop
+        self.handover = Handover(
+            pair.database, folder, monotonic=lambda: self.now_s, sleep=self._sleep, stop=self._stop
+        )
+
+    def _sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+        if self.pauses:
+            self.pauses.pop(0)()
+
+    def _stop(self, pid: int) -> None:
+        self.stopped.append(pid)
+        self._on_stop()
+
+    def __call__(self) -> tuple[ExitCode, str]:
+        return run(lambda output: self.handover.run(10.0, output))
+
+
+def test_the_standby_leads_after_a_handover(pair: Pair, tmp_path: Path) -> None:
+    pair.follow(4)
+    handover = Run(pair, tmp_path)
+    handover.pauses = [lambda: None, pair.take_over]
+
+    with locked_folder(tmp_path):
+        code, text = handover()
+
+    assert (code, text) == (ExitCode.OK, "second:5680 leads after 0.2 s")
+    assert handover.stopped == [os.getpid()]
+
+
+def test_a_standby_gets_time_to_report_its_rows(pair: Pair, tmp_path: Path) -> None:
+    pair.follow(3)
+    handover = Run(pair, tmp_path, on_stop=pair.take_over)
+    handover.pauses = [lambda: pair.follow(4)]
+
+    with locked_folder(tmp_path):
+        code, _ = handover()
+
+    assert code is ExitCode.OK
+
+
+def test_no_leader_is_stopped_without_a_warm_standby(pair: Pair, tmp_path: Path) -> None:
+    handover = Run(pair, tmp_path)
+    with locked_folder(tmp_path):
+        alone = handover()
+        pair.follow(2)
+        behind = handover()
+
+    assert alone == (
+        ExitCode.NOT_SAFE,
+        "cmqd: no handover: no standby has the rows (no broker follows): cmqd ha status",
+    )
+    assert behind == (
+        ExitCode.NOT_SAFE,
+        "cmqd: no handover: no standby has the rows (second:5680 is 2 rows behind): cmqd ha status",
+    )
+    assert handover.stopped == []
+
+
+def test_no_leader_is_stopped_while_commits_wait(pair: Pair, tmp_path: Path) -> None:
+    pair.follow(4)
+    pair.database.name_standby("a", "")
+    handover = Run(pair, tmp_path)
+
+    with locked_folder(tmp_path):
+        code, text = handover()
+
+    assert code is ExitCode.NOT_SAFE
+    assert "commits wait for a named standby" in text
+    assert handover.stopped == []
+
+
+def test_the_broker_of_the_folder_must_lead(pair: Pair, tmp_path: Path) -> None:
+    pair.follow(4)
+    handover = Run(pair, tmp_path)
+    assert handover() == (ExitCode.NOT_SAFE, f"cmqd: no handover: {tmp_path} is not a data folder")
+    with locked_folder(tmp_path):
+        pass
+    assert handover() == (ExitCode.NOT_SAFE, f"cmqd: no handover: no broker works on {tmp_path}")
+    pair.take_over()
+
+    with locked_folder(tmp_path):
+        code, text = handover()
+
+    assert code is ExitCode.NOT_SAFE
+    assert "the leader is second:5680, and not the broker of" in text
+    assert handover.stopped == []
+
+
+def test_a_standby_that_does_not_take_over_is_told(pair: Pair, tmp_path: Path) -> None:
+    pair.follow(4)
+    handover = Run(pair, tmp_path, on_stop=pair.leader.release)
+
+    with locked_folder(tmp_path):
+        code, text = handover()
+
+    assert code is ExitCode.NOT_SAFE
+    assert "no other broker leads after 10." in text
