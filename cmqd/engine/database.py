@@ -1,17 +1,17 @@
-r"""The steps of a database: what ``cmqd.engine.fencing`` asks of a group of servers with one log.
+r"""The steps of a database: the requests of ``cmqd.engine.fencing`` to a group of servers with the same log.
 
-A step is one exchange with one server. It decides nothing and repeats nothing; it says exactly what it knows. The
-group is a primary, a *named standby*, to which each commit waits to be flushed, and any number of others. A database
-may lie about its past in the ways below (decision 0194). The protocol answers each of them; a step hides none of them.
+A step is an exchange with a server, without decisions and without repeats. The group is a primary, a *named standby*,
+whose flush every commit waits for, and any number of further servers. A database may lie about its past in the ways
+below (decision 0194). The protocol has an answer to every lie; a step hides none.
 
 - A row can be visible on its server and on no other: commits that were waiting for the standby are visible after a
   restart of the server, and after a cancel.
 - A cancel of a waiting commit is reported as success with a notice (PostgreSQL: "The transaction has already committed
   locally, but might not have been replicated to the standby").
-- ``synchronous_standby_names`` may change at any time, also to a value with which commits wait for no real copy.
+- ``synchronous_standby_names`` may change at any time, also to a value under which commits wait for no real copy.
 - After a promotion the old primary may live on, accept connections and show its rows.
 
-Threads: each session belongs to one thread; ``primaries`` is called by any thread.
+Threads: a session belongs to a single thread; ``primaries`` is called by any thread.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,32 +21,32 @@ from cmqd.engine.interface import EngineRow, News, Row, StoredAccounts, StoredCh
 from cmqd.log.values import BrokerSeen, CopyLag
 
 ONE_NAMED_STANDBY = r'^\s*((FIRST\s+)?1\s*\(\s*)?("[^"*]+"|[a-z_][a-z0-9_$]*)\s*\)?\s*$'
-r"""Pattern, without regard to case, of the values of ``synchronous_standby_names`` with which a commit counts: a single
-standby by its name, for Python's ``re`` and for PostgreSQL's ``~*``.
+r"""Pattern, without regard to case, of the values of ``synchronous_standby_names`` under which a commit counts: a
+single standby by its name, for Python's ``re`` and for PostgreSQL's ``~*``.
 
-A promotion must find each commit on the standby that is promoted. With a single name there is one standby to promote.
+A promotion must find every commit on the standby that is promoted. With a single name there is one standby to promote.
 With ``ANY 1 (b, c)`` or a list, an old primary that hangs goes on with ``c`` after ``b`` was promoted. With ``*`` the
 stream of a base backup counts as a standby, and with an empty value a commit waits for no standby."""
 
 SILENCE_SECONDS = 1.0
-"""Silence of a server after which a step asks whether to go on waiting, and then again after the same time."""
+"""Silence of a server before a step asks whether to go on waiting; repeated at this interval."""
 CONNECT_SECONDS = 1.0
 """Longest time that ``primaries`` takes."""
 
 KeepWaiting: TypeAlias = Callable[[int], bool]
-"""Asked by a step whose server is silent, with the timeline of the session: whether to wait on."""
+"""Takes the timeline of a silent server; returns whether the step waits on."""
 
 
 class ConnectionLost(Exception):
     """The step was not answered as expected: the connection broke, the wait was given up, or the server reported an
-    error. The outcome of everything since the last commit that was answered is unknown. The session is of no more use
+    error. The outcome of all steps since the last answered commit is unknown. The session is of no more use
     and must be killed.
     """
 
 
 class UniqueViolation(Exception):
-    """The server refused an ``insert``: a row with one of the LSNs is there, or was while the server looked. The server
-    stored no row of the ``insert``. The session goes on; its transaction, if there is one, must be rolled back.
+    """The server refused an ``insert``: a row with a given LSN is there, or was during the check. The server
+    stored no row of the ``insert``. The session goes on; an open transaction must be rolled back.
     """
 
 
@@ -54,10 +54,10 @@ class Commit(NamedTuple):
     """The answer to a commit."""
 
     changes: int
-    """Rows stored, or barriers written. 0: the statement did nothing, because ``synchronous_standby_names`` was unsafe
-    when it looked."""
+    """Rows stored, or barriers written. 0: the statement changed no table, because ``synchronous_standby_names``
+    was unsafe at its check."""
     notices: tuple[str, ...] = ()
-    """Notices and warnings that came with the answer, in the words of the server. With any of them the commit may exist
+    """Notices and warnings that came with the answer, in the words of the server. After a notice the commit may exist
     on this server alone."""
 
 
@@ -69,16 +69,16 @@ class Newest(NamedTuple):
 
 
 class Session(Protocol):
-    """A connection to one primary; its commits are synchronous (PostgreSQL: ``synchronous_commit = on``).
+    """A connection to a primary; its commits are synchronous (PostgreSQL: ``synchronous_commit = on``).
 
-    Every step raises ``ConnectionLost``. Reads see what is visible on this server, which may be more than another
-    server has, or less: only a later ``barrier`` on the same session makes them a truth.
+    Every step raises ``ConnectionLost``. Reads see the visible rows of this server, which may be more or fewer
+    than the rows of other servers: only a later ``barrier`` on the same session makes the read rows a truth.
 
-    A step that waits for its server, or for a lock there, asks ``keep_waiting`` each ``SILENCE_SECONDS``. If the answer
-    is no, the step kills the session and raises ``ConnectionLost``. No step sends a cancel, and no timeout of the
-    server does (PostgreSQL: ``statement_timeout = lock_timeout = 0``): a cancelled commit is reported as a success. A
-    session that is silent inside a transaction is ended by the server after a few seconds, because its lock stops
-    others (PostgreSQL: ``idle_in_transaction_session_timeout``).
+    A step that waits for its server, or for a lock there, asks ``keep_waiting`` every ``SILENCE_SECONDS``. If the
+    answer is no, the step kills the session and raises ``ConnectionLost``. No step sends a cancel, and no timeout of
+    the server does (PostgreSQL: ``statement_timeout = lock_timeout = 0``): a cancelled commit is reported as a success.
+    A session that is silent inside a transaction is ended by the server after a few seconds, because its lock stops
+    other sessions (PostgreSQL: ``idle_in_transaction_session_timeout``).
     """
 
     @property
@@ -88,22 +88,22 @@ class Session(Protocol):
 
     @property
     def timeline(self) -> int:
-        """Timeline of the server when the session began; each promotion raises it."""
+        """Timeline of the server when the session began; a promotion raises the timeline."""
         ...
 
-    # Outside of a transaction, each a round trip.
+    # Outside of a transaction; a step is a round trip.
 
     def barrier(self) -> Commit:
         """Commit a mark that changes no table, unless ``synchronous_standby_names`` is unsafe: checked in the same
         statement against ``ONE_NAMED_STANDBY``.
 
-        The log of a server is one stream, so the standby that has flushed the mark has all that the session could see
-        before the step.
+        The log of a server is a single stream: the standby that has flushed the mark has all rows that the session
+        could see before the step.
         """
         ...
 
     def append(self, epoch: int, rows: Sequence[Row]) -> Commit:
-        """Store rows under an epoch in one statement with its own commit, all or none, unless
+        """Store rows under an epoch in a single statement with its own commit, all or none, unless
         ``synchronous_standby_names`` is unsafe: checked in the same statement.
 
         Raises UniqueViolation.
@@ -119,8 +119,8 @@ class Session(Protocol):
         ...
 
     def announce(self, lsn: int, process: str, address: str) -> None:
-        """Attach the last row, the process and the address of a broker to this session, for ``brokers``; writes
-        nothing. A long address may be cut off.
+        """Attach the last row, the process and the address of a broker to this session, for ``brokers``, without
+        a write. A long address may be cut off.
         """
         ...
 
@@ -132,28 +132,28 @@ class Session(Protocol):
         """Return the servers that copy this server."""
         ...
 
-    # In a transaction or outside, each a round trip.
+    # In a transaction or outside; a step is a round trip.
 
     def newest(self) -> Newest | None:
         """Return the row with the highest LSN; None if there is no row."""
         ...
 
     def news(self) -> News:
-        """Return the newest row and the version of the accounts, seen at one moment."""
+        """Return the newest row and the version of the accounts, seen at the same moment."""
         ...
 
     def empty_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Return those of the ranges of LSNs, both ends included and not above the stored checkpoint, in which there is
-        no row but fences, seen at one moment.
+        """Return the given ranges of LSNs, both ends included and not above the stored checkpoint, that have no row
+        but fences, seen at the same moment.
         """
         ...
 
     def epochs(self, lsns: Sequence[int]) -> dict[int, int]:
-        """Return the epochs of the rows with these LSNs, by LSN, seen at one moment; absent rows are left out."""
+        """Return the epochs of the rows with these LSNs, by LSN, seen at the same moment; absent rows are left out."""
         ...
 
     def rows(self, above: int, *, with_data: bool) -> list[EngineRow]:
-        """Return the next rows above an LSN, ascending: a page of a few MiB, at least one row if there is one."""
+        """Return the next rows above an LSN, ascending: a page of a few MiB, empty only if there is no row."""
         ...
 
     def checkpoint(self, *, with_data: bool) -> StoredCheckpoint | None:
@@ -168,8 +168,8 @@ class Session(Protocol):
         """Return the id of the log."""
         ...
 
-    # Changes in a transaction. ``begin`` waits for the lock of the shard's line, so these transactions follow each
-    # other. Later statements see all that was committed before they began (PostgreSQL: READ COMMITTED).
+    # Changes in a transaction. ``begin`` waits for the lock of the shard's line, which puts these transactions in a
+    # line. A later statement sees all that was committed before its begin (PostgreSQL: READ COMMITTED).
 
     def begin(self) -> None:
         """Begin a transaction and lock the line of the shard; make the line if there is none."""
@@ -214,35 +214,35 @@ class Session(Protocol):
     # The end
 
     def kill(self) -> None:
-        """Close the socket, with no word to the server, and wait for nothing. Never raises; may be repeated.
+        """Close the socket, with no word to the server, without waiting. Never raises; may be repeated.
 
-        What the server does with a statement under way is unknown: it may commit much later.
+        The end of a statement under way is unknown: the server may commit much later.
         """
         ...
 
     def close(self) -> None:
-        """End the session in order, so that the server releases its locks at once. Never raises."""
+        """End the session in order: the server releases its locks at once. Never raises."""
         ...
 
 
 class Database(Protocol):
-    """A group of servers with one log."""
+    """A group of servers with the same log."""
 
     def primaries(self, keep_waiting: KeepWaiting) -> Sequence[Session]:
-        """Ask all servers at once, and return a session with each server that answers within ``CONNECT_SECONDS`` and
-        takes writes, in any order; an empty sequence if there is none. Never raises.
+        """Ask all servers at once, and return the sessions with all servers that answer within ``CONNECT_SECONDS`` and
+        take writes, in any order; an empty sequence if there is none. Never raises.
         """
         ...
 
     @property
     def unreached(self) -> Mapping[str, str]:
-        """The servers that the last ``primaries`` did not return, each with the reason, for operators. No reason has a
+        """The servers that the last ``primaries`` did not return, with their reasons, for operators. No reason has a
         password.
         """
         ...
 
 
 def no_primary(database: Database) -> str:
-    """Return the text of an empty answer of ``primaries``, with the reason of each server."""
+    """Return the text of an empty answer of ``primaries``, with the reasons of the servers."""
     reasons = "; ".join(f"{server}: {reason}" for server, reason in database.unreached.items())
     return "no server takes writes" + (f" ({reasons})" if reasons else "")

@@ -1,8 +1,8 @@
-"""The fencing protocol: an engine over a ``Database``, and the only place that decides what an answer of it means.
+"""The fencing protocol: an engine over a ``Database``, and the only place that decides the meaning of its answers.
 
     try_lead   advisory lock
     take       barrier ─► newest row, fence behind it, commit          a unique violation: from the barrier again
-    append     one statement with its own commit
+    append     a statement with its own commit
                all rows, no notice          durable
                no rows                      wait: no named standby
                unique violation             look
@@ -14,18 +14,18 @@
     retire     lock the shard's line ─► the newest row is this fence? ─► retired, named standby?, commit
 
 A leader is fenced by the primary key: the next row that it appends has the LSN of its successor's fence, and fences
-are never removed. Three rules make that a proof, and each answers a way in which a replicated database tells less than
-the truth (decision 0194):
+are never removed. Three rules make that a proof. A rule answers a way of a replicated database to tell less than the
+truth (decision 0194):
 
 - *Read, then barrier, then believe.* A row that is visible may exist on this server alone. A barrier that was committed
-  after the read has carried all that the read saw to the named standby. A barrier before the read would leave out what
-  became visible in between.
+  after the read has carried all that the read saw to the named standby. A barrier before the read would leave out rows
+  that became visible in between.
 - *A commit is answered, or unknown.* A notice, an error and silence are no answers. An unknown commit is never
-  cancelled, because a cancel makes it visible without a copy. Its socket is closed, and a look decides later.
-- *One append is outstanding.* The look of an append relies on the row before it: a second append behind an unknown
+  cancelled, because a cancel makes the rows visible without a copy. Its socket is closed, and a look decides later.
+- *A single append is outstanding.* The look of an append relies on the row before: a second append behind an unknown
   append could land behind a hole.
 
-A silent primary is waited for as long as there is no newer primary: each connection that is given up in the wait for a
+A silent primary is waited for as long as there is no newer primary: every connection that is given up in the wait for a
 standby leaves a backend that waits on, and the retries of minutes would use up all connections of the server.
 """
 
@@ -55,7 +55,7 @@ T = TypeVar("T")
 
 
 class _NotNow(Exception):
-    """Nothing was stored, and a later attempt may succeed; the text names what is waited for."""
+    """No row was stored, and a later attempt may succeed; the text names the reason of the wait."""
 
 
 class _Timelines:
@@ -69,7 +69,7 @@ class _Timelines:
 
 
 class _Line:
-    """The session for one kind of calls, one call at a time: found when it is needed, replaced after each failure."""
+    """The session for a kind of calls, a call at a time: found at the first need, replaced after every failure."""
 
     def __init__(
         self,
@@ -82,7 +82,8 @@ class _Line:
         self._database = database
         self._timelines = timelines
         self._highest_at_start = 0
-        """The highest timeline known when the session was looked for. If its primary was not found, it is gone."""
+        """The highest timeline known before the search for the session. A primary of this timeline that the search did
+        not find is gone."""
         self._check = check
         self._sleep = sleep
         self._stopping = stopping
@@ -134,7 +135,7 @@ class _Line:
         Only the newest: an older primary has lost its standby to the promotion, so a barrier there is never answered.
         """
         if self._session is not None and self._timelines.highest > max(self._session.timeline, self._highest_at_start):
-            # The other line has left this primary, which may hang: to find that out again would take seconds.
+            # The other line has left this primary: to find a second time that the primary hangs would take seconds.
             self.drop()
         if self._session is None:
             self._highest_at_start = self._timelines.highest
@@ -224,7 +225,7 @@ class FencedEngine:
         self._epoch: int | None = None
         """The epoch of this leader; None before ``take`` and after ``release``."""
         self._ended: EngineError | None = None
-        """The error after which nothing more is changed."""
+        """The error that ended all further changes."""
         self._proved_at = float("-inf")
 
     @property
@@ -275,7 +276,7 @@ class FencedEngine:
         self._rows_line.release()
 
     def _relock(self, session: Session) -> None:
-        """Try to get the lock, if this session does not have it: a lost connection has lost the lock too."""
+        """Try to get the lock, if this session lacks the lock: a lost connection has lost the lock too."""
         if not self._rows_line.has_lock:
             self._rows_line.has_lock = session.try_lock()
 
@@ -317,9 +318,9 @@ class FencedEngine:
         self._require_copy(commit)
 
     def _is_stored(self, session: Session, epoch: int, lsn: int) -> bool:
-        """Look for the row with which an append of this leader begins.
+        """Look for the first row of an append of this leader.
 
-        An append is stored as a whole, so its first row stands for all. Raises Fenced.
+        An append is stored as a whole: its first row stands for all. Raises Fenced.
         """
         epochs = session.epochs((lsn - 1, lsn))
         self._barrier(session)
@@ -414,7 +415,7 @@ class FencedEngine:
         def attempt(session: Session) -> None:
             session.begin()
             newest, log_id = session.newest(), session.log_id()
-            # A fence: the leader of another newest row may still append behind it.
+            # A fence: behind a row of a leader, that leader may still append.
             if log_id is None or newest != Newest(last_lsn, last_lsn):
                 session.rollback()
                 self._barrier(session)
@@ -439,7 +440,7 @@ class FencedEngine:
     def trim(self, ranges: Sequence[tuple[int, int]]) -> None:  # noqa: D102  see Engine
         def change(session: Session, newest: Newest) -> None:
             checkpoint = session.checkpoint(with_data=False)
-            # The newest row stays, because the next LSN and the epoch are read from it.
+            # The newest row stays: the next LSN and the epoch are read from that row.
             limit = 0 if checkpoint is None else min(checkpoint.lsn, newest.lsn - 1)
             removed = [(first, min(last, limit)) for first, last in ranges if first <= limit]
             if removed:
@@ -473,7 +474,7 @@ class FencedEngine:
         page = session.rows(above, with_data=with_data)
         line = self._changes_line
         last_lsn = page[-1].lsn if page else above
-        # Reads of rows that were believed before, as by a standby that has all rows, write nothing.
+        # Reads of rows that were believed before, as by a standby that has all rows, need no write.
         if self._epoch is not None or last_lsn > line.believed_lsn:
             self._barrier(session)
             line.believed_lsn = page[-1].lsn if page else line.believed_lsn
@@ -488,10 +489,10 @@ class FencedEngine:
         return self._changes_line.run(attempt)
 
     def _change(self, change: Callable[[Session, Newest], Exception | None]) -> None:
-        """Run a change in a transaction. The change returns the error with which it refuses, and must be repeatable.
+        """Run a change in a transaction. The change returns the error of its refusal, and must be repeatable.
 
-        The lock of the line and the look at the newest epoch stand in this order. A ``take`` locks the same line, so
-        its fence is either seen here, or waits for the end of this change and reads what the change has left.
+        The lock of the line and the look at the newest epoch stand in this order. A ``take`` locks the same line:
+        its fence is either seen here, or waits for the end of this change and reads its result.
         """
         epoch = self._own_epoch()
 
@@ -577,8 +578,8 @@ class FencedEngine:
 
 
 RETIRED = "retired:"
-"""Stands before the id of a log that has left the database. With the id itself, because a look for the one without the
-other could miss the end of the log."""
+"""Stands before the id of a log that has left the database. With the id itself: a look for the id alone would
+miss the end of the log."""
 _NO_STANDBY = "a named standby: synchronous_standby_names does not name exactly one"
 
 

@@ -4,7 +4,7 @@ A server has a log of transactions. A commit on a primary is appended to its log
 that counts has flushed it. Faults of servers are methods of ``MemoryDatabase``: crash, restart, promote, cut, cancel.
 Faults of single steps are the answers of ``on_step``: a request that is lost, delivered late, or without its answer.
 
-Nothing sleeps: a step that must wait calls ``pause`` and then asks whether to go on waiting.
+No step sleeps: a step that must wait calls ``pause`` and then asks whether to go on waiting.
 """
 
 import re
@@ -185,7 +185,7 @@ class MemoryDatabase:
             self.settle()
 
     def restart(self, name: str) -> None:
-        """Start a server again, as what it was. Commits that were waiting for a standby are visible then."""
+        """Start a server again in its former role. Commits that were waiting for a standby are visible then."""
         with self.lock:
             self.servers[name].drop_sessions()
             self.servers[name].runs = True
@@ -202,7 +202,7 @@ class MemoryDatabase:
             self.settle()
 
     def follow(self, name: str, primary: str) -> None:
-        """Start a server as the standby of a primary; what its log has more than the primary's is cut off."""
+        """Start a server as the standby of a primary; the part of its log that the primary lacks is cut off."""
         with self.lock:
             server = self.servers[name]
             server.drop_sessions()

@@ -1,1 +1,1 @@
-"""Commands of an operator on redundancy: ``cmqd ha``. A command is a module; ``commands`` registers them."""
+"""Commands of an operator on redundancy: ``cmqd ha``. A command is a module, registered in ``commands``."""

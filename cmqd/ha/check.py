@@ -1,4 +1,4 @@
-"""``cmqd ha check``: refuse the settings of PostgreSQL with which answered requests can be lost, and say why."""
+"""``cmqd ha check``: refuse the settings of PostgreSQL that can lose answered requests, and say why."""
 
 import time
 from collections.abc import Callable
@@ -23,7 +23,7 @@ NO_FENCE = UnsafeSetting(
 def check(
     database: PostgresDatabase, shard: int, output: Output, monotonic: Callable[[], float] = time.monotonic
 ) -> ExitCode:
-    """Print each unsafe setting of every server, the log and its leader; NOT_SAFE if a setting is refused."""
+    """Print the unsafe settings of every server, the log and its leader; NOT_SAFE if a setting is refused."""
     deadline = monotonic() + LOOK_SECONDS
     sessions = database.servers(lambda _timeline: monotonic() < deadline)
     findings: dict[str, list[UnsafeSetting]] = {}
@@ -50,7 +50,7 @@ def check(
         if primaries:
             problems.append(str(reason))
         else:
-            # The reason of each server is above.
+            # The reasons of the servers are above.
             problems.append("no server takes writes")
     ok = not problems and not any(finding.is_refused for listed in findings.values() for finding in listed)
     output.document(

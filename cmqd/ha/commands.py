@@ -1,4 +1,4 @@
-"""The commands ``cmqd ha``: their names and flags; the work of each is a module of its own.
+"""The commands ``cmqd ha``: their names and flags; the work of a command is a module of its own.
 
 To add a command: its parser in ``add_commands``, its line in ``run``. The module is imported in ``run`` alone, because
 ``cmqd config`` runs without the libraries of a server.
@@ -59,7 +59,7 @@ def _add_watching(group: Any, add_settings: AddSettings) -> None:
     )
     status = group.add_parser(
         "status",
-        help="show who leads, how far the log is, and who follows",
+        help="show the leader, the newest row and the standbys",
         description="Show the leader, the newest row, the checkpoint, the standbys and the copies of PostgreSQL, as the"
         " newest primary tells it. Exit code 8: commits wait, or no broker leads or follows.",
     )

@@ -35,7 +35,7 @@ from cmqd_segment.rows import NO_QUEUES
 
 
 class Refused(LogError):
-    """The command has changed nothing; the text says why."""
+    """The folder and the engine are unchanged; the text says why."""
 
 
 def export_folder(
@@ -72,7 +72,7 @@ def export_folder(
 
 
 def _require_cache(path: Path, cache: CacheOf, *, is_retired: bool) -> None:
-    """Refuse other folders before anything is changed; a folder that passes is examined again under its lock."""
+    """Refuse other folders before the first change; a folder that passes is examined again under its lock."""
     try:
         manifest = read_manifest(path)
     except FileNotFoundError:
@@ -87,7 +87,7 @@ def _require_cache(path: Path, cache: CacheOf, *, is_retired: bool) -> None:
 
 
 async def copy_log(open_log: Callable[[], StorageProcessLog]) -> None:
-    """Lead the log as its broker does, which copies all rows into the folder, and stop in order."""
+    """Lead the log as its broker does: copy all rows into the folder, and stop in order."""
     log = open_log()
     try:
         await log.open()
@@ -119,7 +119,7 @@ def finish(path: Path, engine: Engine, cache: CacheOf, out: Callable[[str], obje
 
 
 def _compare(engine: Engine, folder: StoppedFolder) -> None:
-    """Check that each row of the engine is in the folder. Raises LogFailed."""
+    """Check that every row of the engine is in the folder. Raises LogFailed."""
     rows = (row for batch in folder.batches() for row in batch)
     row = next(rows, None)
     for stored in engine.rows(0):

@@ -1,8 +1,8 @@
 """``cmqd ha handover``: the leader of this machine ends in order, and its standby leads.
 
-A stop of a leader is a handover already: it drains, writes a checkpoint, and releases the lead last. The command adds
-what an operator must not forget: it refuses unless the broker of the folder leads and a standby has the rows, and it
-waits until the other broker leads.
+A stop of a leader is a handover already: the broker drains, writes a checkpoint, and releases the lead last. The
+command adds the checks and the wait of a careful operator: a refusal unless the broker of the folder leads and a
+standby has the rows, and a wait until the other broker leads.
 """
 
 import os
@@ -21,11 +21,12 @@ from cmqd.storage.data_folder import boot_id, holder_of, process_name
 
 POLL_SECONDS: Final = 0.1
 WARM_SECONDS: Final = 5.0
-"""Time in which a standby must report the rows that the log had when the command began. Standbys report each second."""
+"""Time in which a standby must report the rows that the log had at the begin of the command. Standbys report
+every second."""
 
 
 class Refused(Exception):
-    """Nothing was stopped; the text says why."""
+    """No broker was stopped; the text says why."""
 
 
 class Handover:
@@ -66,7 +67,7 @@ class Handover:
         return ExitCode.OK
 
     def _ready(self) -> tuple[int, LogState]:
-        """Return the process of the leader, and the state in which a standby had its rows. Raises Refused, NoState."""
+        """Return the process of the leader, and the state once a standby had its rows. Raises Refused, NoState."""
         try:
             holder = holder_of(self._folder)
         except FileNotFoundError:

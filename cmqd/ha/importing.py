@@ -24,7 +24,7 @@ from cmqd_segment.manifest import CACHE_FORMAT, CacheOf, read_manifest, write_ma
 
 
 class Refused(LogError):
-    """The command has changed nothing; the text says why."""
+    """The folder and the engine are unchanged; the text says why."""
 
 
 def import_folder(path: Path, engine: Engine, shard: int, out: Callable[[str], object]) -> None:
@@ -66,7 +66,7 @@ def _require_own_log(path: Path) -> None:
 
 
 def _log_of(folder: StoppedFolder, shard: int) -> ImportedLog:
-    """Read all but the rows; check everything that could refuse the log later. Raises Refused."""
+    """Read all but the rows; make all checks that could refuse the log later. Raises Refused."""
     if not folder.manifest.log_id:
         raise Refused(f"{folder.path} has a log without an id: start its broker once with this version")
     document = AccountsFile(folder.path).read()
@@ -82,7 +82,7 @@ def _log_of(folder: StoppedFolder, shard: int) -> ImportedLog:
 
 
 def _compare(engine: Engine, log: ImportedLog) -> None:
-    """Compare the engine with the folder; what brokers have added since the import may be there. Raises LogFailed."""
+    """Compare the engine with the folder; rows of brokers since the import may be there. Raises LogFailed."""
     rows = (row for batch in log.batches() for row in batch)
     stored: EngineRow | None
     for stored in engine.rows(0):

@@ -1,7 +1,7 @@
-"""``cmqd ha init``: write what a pair of brokers over replicated PostgreSQL servers needs, with safe settings alone.
+"""``cmqd ha init``: write the files of a pair of brokers over replicated PostgreSQL servers, with safe settings alone.
 
-Without hosts everything is on this machine, for a try; with hosts the files are for one machine each. The folder is
-written whole or not at all, and never over another one.
+Without hosts all servers are on this machine, for a try; with hosts every machine has its own files. The folder is
+written whole or not at all, and never over an existing folder.
 """
 
 import secrets
@@ -23,11 +23,11 @@ REST_PORT: Final = 8008
 RAFT_PORT: Final = 2380
 BROKER_PORT: Final = 5680
 FIRST_LAPTOP_PORT: Final = 15432
-"""PostgreSQL's ports on a laptop begin here: the usual ones are often taken."""
+"""PostgreSQL's ports on a laptop begin here: the usual port is often taken."""
 
 
 class Refused(Exception):
-    """Nothing was written; the text says why."""
+    """No file was written; the text says why."""
 
 
 def init(
@@ -46,9 +46,9 @@ def init(
         folder: must not exist.
         nodes: number of PostgreSQL servers.
         out: takes a line.
-        hosts: a machine for each; empty = all on this one.
+        hosts: a machine per node; empty = all nodes on this machine.
         etcd: ``HOST:PORT`` of an etcd cluster; empty = Patroni's own Raft.
-        programs: folder with ``initdb``; None = it is looked for here, or the usual one of Debian with hosts.
+        programs: folder with ``initdb``; None = found on this machine, or with hosts the usual folder of Debian.
         first_port: of the servers on this machine.
     """
     try:

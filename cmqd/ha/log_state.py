@@ -1,6 +1,6 @@
-"""The state of a log in an engine, as its newest primary tells it: for ``cmqd ha``.
+"""The state of a log in an engine, as told by its newest primary: for ``cmqd ha``.
 
-Read without a barrier, so that the state is told while the second copy is missing too. A state is no proof.
+Read without a barrier: the state is told while the second copy is missing too. A state is no proof.
 """
 
 import time
@@ -24,25 +24,25 @@ class NoState(Exception):
 
 
 class LogState(msgspec.Struct, frozen=True):
-    """A log at one moment."""
+    """A log at a moment."""
 
     server: str
     """The primary that was asked."""
     log_id: str | None
     """None before the first leader."""
     is_retired: bool
-    """The log was exported to a data folder: no broker leads it here."""
+    """The log was exported to a data folder: no broker leads the log here."""
     checkpoint_lsn: int
     """0 = there is no checkpoint."""
     addresses: list[str]
-    """Where the leader answers, as standbys tell it to clients; of the last leader while there is none."""
+    """Addresses of the leader, as standbys tell clients; of the last leader while no broker leads."""
     waiting_for: str
-    """What commits wait for; empty if they need not wait."""
+    """The reason why commits wait; empty if commits do not wait."""
     view: EngineView
 
     @property
     def leader(self) -> BrokerSeen | None:
-        """The broker that has the lock of the shard; None while there is none, or while it has not said so."""
+        """The broker that has the lock of the shard; None while no broker leads, or before its report."""
         return next((broker for broker in self.view.brokers if broker.leads), None)
 
     def as_table(self) -> dict[str, Any]:
@@ -80,7 +80,7 @@ def read_state(database: Database, monotonic: Callable[[], float] = time.monoton
 
 
 def waiting_for(session: Session, view: EngineView) -> str:
-    """Return what the commits of a primary wait for."""
+    """Return the reason why the commits of a primary wait; empty if they do not."""
     if not session.standby_is_named():
         return "a named standby: synchronous_standby_names does not name exactly one"
     if view.second_copy is None:

@@ -56,14 +56,14 @@ def _run(settings: Settings, move: Callable[[Engine], None]) -> int:
 
 
 class _Waits:
-    """Tells what the engine waits for. A command waits as long as a broker does: Ctrl-C ends it."""
+    """Prints the reason of a wait for the engine. A command waits as long as a broker does: Ctrl-C ends the wait."""
 
     def __init__(self) -> None:
         self.engine: Engine | None = None
         self._told = ""
 
     def __call__(self) -> bool:
-        """Print the reason of a wait if it is another one; never stop the engine."""
+        """Print the reason of a wait, unless it was the last text; never stop the engine."""
         waiting_for = "" if self.engine is None else self.engine.waiting_for
         if waiting_for not in ("", self._told):
             self._told = waiting_for

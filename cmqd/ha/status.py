@@ -1,4 +1,4 @@
-"""``cmqd ha status``: who leads, how far the log is, and who follows."""
+"""``cmqd ha status``: the leader, the newest row and the standbys of a log."""
 
 from cmqd.engine.database import Database
 from cmqd.exit_codes import ExitCode
@@ -23,7 +23,7 @@ def status(database: Database, shard: int, output: Output) -> ExitCode:
 
 
 def problems_of(state: LogState) -> list[str]:
-    """Return what keeps the log from being written, or from surviving the loss of a machine."""
+    """Return the reasons why the log cannot be written, or would not survive the loss of a machine."""
     problems: list[str] = []
     if state.waiting_for:
         problems.append(f"commits wait for {state.waiting_for}")

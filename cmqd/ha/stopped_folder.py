@@ -1,4 +1,4 @@
-"""The data folder of a stopped broker: its rows, each with its checksums checked, and its newest checkpoint."""
+"""The data folder of a stopped broker: its rows, with their checksums checked, and its newest checkpoint."""
 
 import contextlib
 import sqlite3
@@ -25,7 +25,7 @@ BATCH_BYTES = 4 * 1024 * 1024
 
 
 class StoppedFolder:
-    """A folder without damage; the caller holds its lock. Nothing is written, but WAL-indexes of unsealed segments."""
+    """A folder without damage; the caller holds its lock. Only WAL-indexes of unsealed segments are written."""
 
     def __init__(self, path: Path, engine: CacheOf | None = None) -> None:
         """Inspect the folder.

@@ -382,7 +382,9 @@ class OpenLog:
             await self.replication.prove()
         dropped = await self._reclaim(numbers, None if self.replication is None else self.replication.trim)
         if dropped is not None:
-            self._control.send(ipc.Answered(request_id, dropped))
+            # Also those whose drop this broker began as a standby: the leader would ask for them again and again.
+            known = self.catalog.sealed.keys() | self.catalog.open.keys()
+            self._control.send(ipc.Answered(request_id, [number for number in numbers if number not in known]))
             self.space.measure()
 
     async def _reclaim(
@@ -390,8 +392,7 @@ class OpenLog:
     ) -> list[int] | None:
         """Reclaim whole segments: manifest "dropping", trim, unlink, manifest forgets.
 
-        Returns the numbers of the segments that are gone, or that an earlier call is about to remove, as for a standby
-        that leads meanwhile; None if the log was closed.
+        Returns the numbers of the segments; None if the log was closed meanwhile.
         """
         entries: dict[int, SegmentEntry] = {}
         unsealed: dict[int, WritableSegment] = {}
@@ -421,7 +422,7 @@ class OpenLog:
                 del catalog.dropping[number]
             catalog.dropped = merge_ranges((*catalog.dropped, *ranges))
             await catalog.save()
-        return [number for number in numbers if number not in self.catalog.sealed and number not in self.catalog.open]
+        return list(entries)
 
     def _is_hurried(self) -> bool:
         """Return whether files give their blocks back at once: room is short, or the broker stops."""

@@ -557,7 +557,9 @@ def start_process(control: socket.socket, pages: socket.socket, commits: socket.
     crash reports.
     """
     descriptors = (control.fileno(), pages.fileno(), commits.fileno())
-    safe_path = ("-P",) if sys.flags.safe_path else ()
+    # Without -P the child would import a module of the working directory in place of the library's, ``re.py`` for
+    # example. A checkout that is not installed is found there alone, by the parent too.
+    safe_path = () if os.getcwd() in sys.path or "" in sys.path else ("-P",)
     # Memory that one thread allocates and another frees would otherwise spread over an arena per thread.
     environment = {"MALLOC_ARENA_MAX": "2", **os.environ}
     return subprocess.Popen(

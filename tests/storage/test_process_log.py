@@ -96,3 +96,15 @@ async def test_a_request_for_the_active_segment_fails_with_the_log(tmp_path: Pat
     await log.kill()
     process.control.close()
     process.commits.close()
+
+
+async def test_the_service_imports_no_module_of_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "re.py").write_text("raise SystemExit('imported')")
+    monkeypatch.chdir(tmp_path)
+    log = StorageProcessLog(settings_for(tmp_path))
+
+    await log.open()
+
+    await log.kill()
