@@ -119,8 +119,8 @@ class Settings:
     redundancy: Redundancy = _setting(
         Redundancy.NONE,
         "broker",
-        "none: the data folder has the log; postgresql: under construction, not for messages that matter: a PostgreSQL "
-        "primary and its synchronous standby have the log, and a second broker with the same engine_url is the standby",
+        "none: the data folder has the log; postgresql: a PostgreSQL primary and its synchronous standby have the log, "
+        "and a second broker with the same engine_url is the standby",
     )
     engine_url: str = _setting(
         "", "broker", "with redundancy: URL of the PostgreSQL servers, postgresql://USER:PASSWORD@HOST1,HOST2/DATABASE"

@@ -188,6 +188,12 @@ def run_unused_queues() -> None:
     run_pytest(sys.executable, "tests/system/test_unused_queues.py", environment={"CMQD_UNUSED_QUEUES": "1"})
 
 
+def run_long_benches() -> None:
+    files = ("tests/bench/test_attack.py", "tests/bench/test_scenarios.py", "tests/bench/test_spark.py")
+    names = "attack_is_survived or load_over_http or parts_in_small"
+    run_pytest(sys.executable, "-n", "2", *files, "-k", names, environment={"CMQD_LONG_BENCHES": "1"})
+
+
 FRAMEWORKS = ("tests/taskiq", "tests/faststream")
 """Rooms of the packages with requirements that exclude the lowest versions of the other extras."""
 OPENAPI = "tests/gateway/test_rest_openapi_valid.py"
@@ -507,6 +513,7 @@ PARTS = (
     Part("restarts", lacks_nothing, install_nothing, run_restarts),
     Part("models", lacks_nothing, install_nothing, run_models),
     Part("unused-queues", lacks_nothing, install_nothing, run_unused_queues),
+    Part("long-benches", lacks_nothing, install_nothing, run_long_benches),
     Part("lowest-versions", lacks_nothing, install_lowest, run_lowest),
     Part("wheels", lacks_nothing, install_wheels, run_wheels),
     Part("other-pythons", lacks_pythons, install_pythons, run_other_pythons),

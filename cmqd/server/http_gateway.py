@@ -24,13 +24,13 @@ import importlib.util
 import json
 import os
 import subprocess
-import sys
 import time
 import tomllib
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Final, cast
 
+from cmqd.child_python import child_python
 from cmqd.server.accounts_file import Key
 from cmqd.server.listening import is_loopback
 from cmqd.server.log_lines import get_logger
@@ -80,7 +80,7 @@ def http_url(settings: Settings) -> str:
 
 def command_of(settings: Settings, more_flags: Sequence[str], url: str, descriptor: int) -> list[str]:
     """Return the command line of the child; ``more_flags`` are the settings of ``http_config``."""
-    command = [sys.executable, "-m", "cmqd_gateway", "--broker", url]
+    command = [*child_python(), "-m", "cmqd_gateway", "--broker", url]
     if settings.uses_tls:
         command += ["--listen=", "--listen-https", settings.http_address]
         command += ["--tls-certificate", str(settings.tls_certificate), "--tls-key", str(settings.tls_key)]

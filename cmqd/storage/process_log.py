@@ -13,12 +13,12 @@ import contextlib
 import os
 import socket
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Protocol
 
 from msgspec import structs
 
+from cmqd.child_python import child_python
 from cmqd.engine.errors import AccountsConflict
 from cmqd.engine.interface import StoredAccounts
 from cmqd.log.errors import LogError, LogFailed
@@ -557,15 +557,12 @@ def start_process(control: socket.socket, pages: socket.socket, commits: socket.
     crash reports.
     """
     descriptors = (control.fileno(), pages.fileno(), commits.fileno())
-    # Without -P the child would import a module of the working directory in place of the library's, ``re.py`` for
-    # example. A checkout that is not installed is found there alone, by the parent too.
-    safe_path = () if os.getcwd() in sys.path or "" in sys.path else ("-P",)
     # Memory that one thread allocates and another frees would otherwise spread over an arena per thread.
     environment = {"MALLOC_ARENA_MAX": "2", **os.environ}
     return subprocess.Popen(
         # The id of this process: the child compares it with its parent, in case this process dies before the child asks
         # for a signal at that death.
-        [sys.executable, *safe_path, "-m", "cmqd.storage", *map(str, descriptors), str(os.getpid())],
+        [*child_python(), "-m", "cmqd.storage", *map(str, descriptors), str(os.getpid())],
         pass_fds=descriptors,
         stdin=subprocess.DEVNULL,
         env=environment,

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from cmqd_bench.options import ATTACK_CASES, build_parser
+from support.long_benches import long_bench
 
 
+@long_bench
 @pytest.mark.system
 def test_each_attack_is_survived_and_reported(tmp_path: Path) -> None:
     cases = ",".join(f"{kind}:2" for kind in dict(ATTACK_CASES))

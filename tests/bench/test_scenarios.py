@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from support.long_benches import long_bench
+
 pytestmark = pytest.mark.system
 
 ALWAYS = {
@@ -82,6 +84,7 @@ def test_a_scenario_reports_its_keys_and_leaves_nothing_behind(command: str, own
     assert list(tmp_path.iterdir()) == []
 
 
+@long_bench
 def test_every_load_over_http_does_its_cycles(tmp_path: Path):
     load = "--connections 4 --idle 20 --seconds 1 --warm-up 0.1 --flood 2 --rounds 1"
 

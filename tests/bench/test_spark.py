@@ -17,6 +17,7 @@ from cmqd_bench.spark.reading import ratios
 from cmqd_bench.spark.report import lines_of
 from cmqd_bench.spark.tail import VARIANTS, PacedSender, pin
 from cmqd_bench.wire import SENT, LoadConnection, SendTemplate
+from support.long_benches import long_bench
 
 
 def test_parts_are_chosen_by_name():
@@ -105,6 +106,7 @@ def test_threads_of_a_process_are_pinned():
     pin([1 << 22], cores)
 
 
+@long_bench
 @pytest.mark.spark
 @pytest.mark.system
 def test_the_parts_in_small(tmp_path: Path):

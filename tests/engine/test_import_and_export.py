@@ -37,7 +37,7 @@ async def test_every_message_is_received_once_on_the_way_into_postgresql_and_bac
     broker.kill()
 
     assert await asyncio.to_thread(ha, "import", folder, engine_url) == ExitCode.OK, capfd.readouterr()
-    assert "is a cache of log" in capfd.readouterr().out
+    assert "is now a cache of log" in capfd.readouterr().out
     assert await asyncio.to_thread(ha, "import", folder, engine_url) == ExitCode.CANNOT_OPEN
     assert "already; nothing was changed" in capfd.readouterr().err
     broker.flags = (*own, "--redundancy", "postgresql", "--engine-url", engine_url)

@@ -1143,6 +1143,8 @@ async def test_a_missing_queue_of_a_body_is_answered_with_404(rest: RestCalls):
 
 
 async def test_a_nearly_full_disk_is_answered_with_503_and_a_time(rest: RestCalls):
+    # The gateway would repeat each request after the time that the broker names.
+    rest.rig.retries = 0
     await half(rest)
     await topic(rest)
     rest.rig.server.hold_moves()

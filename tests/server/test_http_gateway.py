@@ -5,6 +5,7 @@ import importlib.util
 import json
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from cmqd import __main__ as command
+from cmqd.child_python import child_python
 from cmqd.exit_codes import ExitCode
 from cmqd.server import http_gateway
 from cmqd.server.accounts_file import Key, new_key
@@ -196,11 +198,21 @@ def test_the_command_line_has_no_key(tmp_path: Path) -> None:
 
     arguments = command_of(settings, ["--metrics-top=5"], "cmq://127.0.0.1:5680", 7)
 
-    assert arguments[1:] == [
+    assert arguments == [
+        *child_python(),
         *("-m", "cmqd_gateway", "--broker", "cmq://127.0.0.1:5680", "--listen", "127.0.0.1:5681"),
         *("--key-fd", "7", "--parent-fd", "7", "--log-format", "console", "--log-level", "info"),
         *("--ready-file", str(tmp_path / "ready.json.http"), "--metrics-top=5"),
     ]
+
+
+def test_a_child_imports_no_module_of_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "re.py").write_text("raise SystemExit('imported')")
+    monkeypatch.chdir(tmp_path)
+
+    ended = subprocess.run([*child_python(), "-m", "cmqd_gateway", "--help"], capture_output=True, text=True)
+
+    assert ended.returncode == 0, ended.stderr
 
 
 def test_with_tls_the_child_listens_with_https_alone() -> None:
@@ -208,7 +220,7 @@ def test_with_tls_the_child_listens_with_https_alone() -> None:
 
     arguments = command_of(settings, [], "cmq://127.0.0.1:5680", 7)
 
-    assert arguments[5:11] == [
+    assert arguments[arguments.index("--listen=") :][:6] == [
         *("--listen=", "--listen-https", "127.0.0.1:5681"),
         *("--tls-certificate", "chain.pem", "--tls-key"),
     ]

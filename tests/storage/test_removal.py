@@ -334,6 +334,8 @@ async def test_a_reader_of_the_tables_alone_keeps_the_frames_of_a_seal(tmp_path:
     path = tmp_path / "1.db"
     segment = await create_segment(1, path, Durability.FSYNC, 0)
     segment.insert([LogRow(1, 0, 0, b"", b"", bytes(STEPS * STEP_BYTES))])
+    # SQLite would wait for the reader.
+    segment.connection.raw.execute("PRAGMA busy_timeout = 0")
     with closing(open_read_only(path, sealed=False)) as reader:
         reader.execute("BEGIN")
         assert reader.execute("SELECT count(*) FROM log").fetchone() == (1,)

@@ -12,8 +12,8 @@ export default {
     'fsync：应答的数据在断电后不丢失；os：应答的数据仅在服务进程崩溃后不丢失',
   ],
   'settings.meaning.redundancy': [
-    'none: the data folder has the log; postgresql: under construction, not for messages that matter: a PostgreSQL primary and its synchronous standby have the log, and a second broker with the same engine_url is the standby',
-    'none：日志在数据目录中；postgresql：建设中，不可用于重要消息：日志由 PostgreSQL 主库及其同步备库保存，使用相同 engine_url 的第二个服务为备用服务',
+    'none: the data folder has the log; postgresql: a PostgreSQL primary and its synchronous standby have the log, and a second broker with the same engine_url is the standby',
+    'none：日志在数据目录中；postgresql：日志由 PostgreSQL 主库及其同步备库保存，使用相同 engine_url 的第二个服务为备用服务',
   ],
   'settings.meaning.engine_url': [
     'with redundancy: URL of the PostgreSQL servers, postgresql://USER:PASSWORD@HOST1,HOST2/DATABASE',
