@@ -1,6 +1,7 @@
 """``cmqd ha import`` and ``export`` over three real PostgreSQL servers, with real brokers."""
 
 import asyncio
+import os
 from pathlib import Path
 
 import pytest
@@ -23,8 +24,11 @@ def ha(command: str, folder: Path, url: str) -> int:
 
 
 async def test_every_message_is_received_once_on_the_way_into_postgresql_and_back(
-    shared_cluster: PostgresCluster, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    shared_cluster: PostgresCluster, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Variables of the tests would be unknown settings of the command.
+    for name in [name for name in os.environ if name.startswith("CMQD_")]:
+        monkeypatch.delenv(name)
     engine_url = shared_cluster.url("broker")
     journey = Journey()
     broker = RunningBroker(tmp_path, "--shard", str(SHARD))
