@@ -12,7 +12,7 @@ A message without the header ``kombu`` was sent by another program: its body is 
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeGuard
 
 import msgspec
 from kombu.utils.json import dumps, loads
@@ -21,6 +21,7 @@ MARK = "kombu"
 _VERSION = "1"
 _DUE = "due_ms"
 _EXPIRATION = "expiration_ms"
+_MOST_DIGITS = 15
 _PROPERTIES = frozenset(
     {"delivery_mode", "priority", "correlation_id", "reply_to", "expiration", "message_id", "timestamp", "type"}
     | {"user_id", "app_id", "cluster_id"}
@@ -33,8 +34,8 @@ class Envelope(msgspec.Struct):
     """The parts of a kombu ``Message``."""
 
     body: bytes
-    content_type: str
-    content_encoding: str
+    content_type: str | None
+    content_encoding: str | None
     headers: dict[str, Any]
     properties: dict[str, Any]
 
@@ -60,10 +61,30 @@ def unpack(content: bytes, headers: Mapping[str, str]) -> Envelope:
         head, _, body = content.partition(b"\n")
         try:
             content_type, content_encoding, own_headers, properties = loads(head.decode())
-            return Envelope(body, content_type, content_encoding, dict(own_headers), dict(properties))
-        except (ValueError, TypeError):
-            pass  # falls through to the raw form, which shows the bytes to the program
+        except MemoryError:
+            raise  # a lack of this process: the message is whole, and another worker can process it
+        except Exception:
+            # Any exception is damage: kombu's decoders of dates, decimals and bytes, which users extend, raise any
+            # class, and deep nesting is a RecursionError. An exception that left would end the worker, and after the
+            # lease the next worker.
+            return _raw(content, headers)
+        if (
+            _is_text(content_type)
+            and _is_text(content_encoding)
+            and isinstance(own_headers, dict)
+            and isinstance(properties, dict)
+            and isinstance(properties.get("delivery_info") or {}, dict)
+        ):
+            return Envelope(body, content_type, content_encoding, own_headers, properties)
+    return _raw(content, headers)
+
+
+def _raw(content: bytes, headers: Mapping[str, str]) -> Envelope:
     return Envelope(content, "application/octet-stream", "binary", dict(headers), {})
+
+
+def _is_text(value: object) -> TypeGuard[str | None]:
+    return value is None or isinstance(value, str)
 
 
 def transport_headers(due_ms: int | None, expiration_ms: int | None) -> dict[str, str]:
@@ -83,8 +104,12 @@ def transport_headers(due_ms: int | None, expiration_ms: int | None) -> dict[str
 
 def milliseconds(headers: Mapping[str, str], name: str) -> int | None:
     """Return a time in the headers of a message of kombu; None = missing, or not a number."""
-    value = headers.get(name, "") if MARK in headers else ""
-    return int(value) if value.isdecimal() else None
+    return _milliseconds(headers.get(name, "") if MARK in headers else "")
+
+
+def _milliseconds(value: str) -> int | None:
+    """Read a number. More digits are damage: no float holds the number, and ``int`` refuses 4,301 digits."""
+    return int(value) if value.isdecimal() and len(value) <= _MOST_DIGITS else None
 
 
 def remaining_ms(headers: Mapping[str, str], now_ms: int) -> int:
@@ -117,4 +142,4 @@ def eta_ms(headers: Mapping[str, Any] | None) -> int | None:
 def expiration_of(properties: Mapping[str, Any]) -> int | None:
     """Return AMQP's ``expiration`` of a message in milliseconds."""
     value = properties.get("expiration")
-    return int(value) if value is not None and str(value).isdecimal() else None
+    return None if value is None else _milliseconds(str(value))

@@ -100,6 +100,41 @@ def test_a_foreign_or_damaged_message_is_raw(headers: dict[str, str]) -> None:
     assert (unpacked.body, unpacked.content_type) == (b"one espresso", "application/octet-stream")
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        b"[" * 30_000,
+        b"9" * 5_000,
+        b'["a/b","utf-8",{},{}',
+        b'["a/b","utf-8",{}]',
+        b"null",
+        b"\xff",
+        b'["a/b","utf-8",{"eta":{"__type__":"bytes","__value__":5}},{}]',
+        b'["a/b","utf-8",{"eta":{"__type__":"decimal","__value__":"x"}},{}]',
+        b'["a/b","utf-8",{"eta":{"__type__":[],"__value__":5}},{}]',
+        b'["a/b","utf-8",{"eta":{"__type__":"uuid","__value__":{"no":1}}},{}]',
+        b'[5,"utf-8",{},{}]',
+        b'["a/b",[],{},{}]',
+        b'["a/b","utf-8",[["a",1]],{}]',
+        b'["a/b","utf-8",{},[["a",1]]]',
+        b'["a/b","utf-8",{},{"delivery_info":5}]',
+    ],
+)
+def test_any_damage_of_an_envelope_is_raw(damage: bytes) -> None:
+    content = damage + b"\nbody"
+    unpacked = envelope.unpack(content, {"kombu": "1"})
+    assert unpacked == envelope.Envelope(content, "application/octet-stream", "binary", {"kombu": "1"}, {})
+
+
+def test_a_lack_of_memory_is_no_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+    def loads(text: str) -> object:
+        raise MemoryError
+
+    monkeypatch.setattr(envelope, "loads", loads)
+    with pytest.raises(MemoryError):
+        envelope.unpack(b'["a/b","utf-8",{},{}]\n', {"kombu": "1"})
+
+
 def test_eta_and_expiration_are_read() -> None:
     assert envelope.eta_ms({"eta": "1970-01-01T00:01:00"}) == 60_000
     assert envelope.eta_ms({"eta": "1970-01-01T01:01:00+01:00"}) == 60_000
@@ -114,3 +149,11 @@ def test_eta_and_expiration_are_read() -> None:
     assert not envelope.expired(headers, 1_000, 1_499)
     assert envelope.expired(headers, 1_000, 1_500)
     assert envelope.remaining_ms({"due_ms": "10000"}, 0) == 0  # from a foreign program
+
+
+@pytest.mark.parametrize("digits", [16, 400, 5_000])
+def test_a_time_of_too_many_digits_is_none(digits: int) -> None:
+    headers = {"kombu": "1", "due_ms": "9" * digits, "expiration_ms": "9" * digits}
+    assert envelope.remaining_ms(headers, 0) == 0
+    assert not envelope.expired(headers, 0, 1)
+    assert envelope.expiration_of({"expiration": "9" * digits}) is None
