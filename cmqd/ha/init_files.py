@@ -297,6 +297,11 @@ Wants=network-online.target
 StartLimitIntervalSec=0
 
 [Service]
+# The broker tells systemd when it listens, as a standby too, and asks for more time while it copies rows.
+Type=notify
+# Ends a broker whose loop stands still, and which would keep the lead and answer nothing. A silent PostgreSQL and a
+# hanging disk do not stop the loop.
+WatchdogSec=20
 User=cmqd
 Group=cmqd
 StateDirectory=cmqd

@@ -56,6 +56,7 @@ from cmqd.server.log_lines import configure_logs, get_logger
 from cmqd.server.push.pusher import Pusher
 from cmqd.server.reload import Reload
 from cmqd.server.server import Server, failure_text
+from cmqd.server.service_manager import of_this_process
 from cmqd.server.status import RecoveryFinding, RecoveryStatus, StorageProcessStatus
 from cmqd.settings import LogFormat, LogLevel, Settings
 from cmqd.storage.errors import LeadLost
@@ -140,6 +141,8 @@ class Daemon:
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._on_signal, number)
         self._loop.add_signal_handler(signal.SIGHUP, self._on_reload)
+        self._manager = of_this_process(self._loop)
+        self._manager.starting()
         # Behind the handlers: from this line of the log on, a signal ends the process in order.
         _log.info("settings", **self._settings.as_table())
         try:
@@ -290,6 +293,8 @@ class Daemon:
         try:
             log.announce(advertised_address(self._settings.advertise, (host, port), socket.gethostname))
             _log.info("standby", host=host, port=port, shard=self._settings.shard)
+            # A standby is a started service: it may follow for months before it leads.
+            self._manager.ready("standby")
             await self._unless_stopped(self._recover(broker, report, last_time))
         finally:
             standby.stop()
@@ -438,6 +443,7 @@ class Daemon:
     def _announce(self, accounts: Accounts, host: str, port: int) -> None:
         """Announce the address of the server, now that it answers."""
         settings = self._settings
+        self._manager.ready("leader" if settings.is_replicated else "serving")
         tls = settings.uses_tls
         context_file = write_context(settings.data, accounts.first_key(ADMIN), host, port, tls=tls)
         process_id = self._storage_pid()
@@ -505,6 +511,7 @@ class Daemon:
 
     def _on_signal(self, number: int) -> None:
         _log.info("signal", name=signal.Signals(number).name)
+        self._manager.stopping()
         self._stop.set()
 
     def _on_reload(self) -> None:

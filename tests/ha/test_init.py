@@ -147,6 +147,8 @@ def test_machines_get_units_and_addresses(tmp_path: Path, programs: Path) -> Non
 
     files = written(folder)
     assert "run" not in files
+    assert "\nType=notify\n" in files["systemd/cmqd.service"]
+    assert "\nWatchdogSec=20\n" in files["systemd/cmqd.service"]
     assert 'listen: "10.0.0.2:5432"' in files["patroni/n2.yml"]
     assert 'etcd3:\n  hosts: ["10.0.1.1:2379", "10.0.1.2:2379"]' in files["patroni/n2.yml"]
     assert "raft:" not in files["patroni/n2.yml"]
