@@ -186,7 +186,7 @@ class GatewayServer:
 
 
 def _api_routes(gateway: Gateway) -> Iterable[web.AbstractRouteDef]:
-    yield from endpoint.routes(gateway)
+    yield from endpoint.routes(gateway, console_routes.serve_root)
     yield from rest_routes.routes(gateway)
     # Before the console's pages, which take every other path below /console/.
     yield from console_events.routes(gateway)

@@ -29,6 +29,7 @@ def signed(
     *,
     host: str,
     method: str = "POST",
+    path: str = PATH,
     leave_out_at: bool = False,
 ) -> dict[str, bytes]:
     """Return the parameters with the common ones and the signature, as bytes.
@@ -41,8 +42,8 @@ def signed(
     if leave_out_at:
         names = [name for name in names if not form[name].startswith(b"@")]
     joined = b"&".join(name.replace("_", ".").encode() + b"=" + form[name] for name in names)
-    algorithm = hashlib.sha256 if form.get("SignatureMethod") == b"HmacSHA256" else hashlib.sha1
-    text = f"{method}{host}{PATH}?".encode() + joined
+    algorithm = hashlib.sha256 if form.get("SignatureMethod") in (b"HmacSHA256", b"sha256") else hashlib.sha1
+    text = f"{method}{host}{path}?".encode() + joined
     signature = base64.b64encode(hmac.digest(secret_key.encode(), text, algorithm))
     return form | {"Signature": signature}
 

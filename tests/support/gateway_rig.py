@@ -155,13 +155,15 @@ class GatewayRig:
                 flat[name] = value
         return await self.post(self.sign(flat, method=method), method=method)
 
-    async def post(self, form: Mapping[str, bytes], *, method: str = "POST") -> dict[str, Any]:
+    async def post(self, form: Mapping[str, bytes], *, method: str = "POST", path: str = PATH) -> dict[str, Any]:
         """Make a request with a signed form, and return its answer."""
-        return await self.post_raw(encoded(form), method=method)
+        return await self.post_raw(encoded(form), method=method, path=path)
 
-    async def post_raw(self, body: bytes, *, method: str = "POST", headers: Mapping[str, str] | None = None) -> Any:
+    async def post_raw(
+        self, body: bytes, *, method: str = "POST", path: str = PATH, headers: Mapping[str, str] | None = None
+    ) -> Any:
         """Make a request with these bytes as body or query string."""
-        url = f"http://{self.host}{PATH}"
+        url = f"http://{self.host}{path}"
         if method == "GET":
             request = self.session.get(yarl.URL(f"{url}?{body.decode()}", encoded=True), headers=headers)
         else:

@@ -1,15 +1,18 @@
-"""The endpoint ``/v2/index.php``: from an HTTP request to an action and back.
+"""The endpoint of API 2.0: from an HTTP request to an action and back.
 
     body ─► form ─► action? ─► signature of the key ─► rate ─► typed request ─► the action ─► JSON
+
+The endpoint has two paths, and all its memory is for both: the SDKs until 2020 use ``/v2/index.php``, newer SDKs ``/``.
+A signature covers the path, so a request that was signed for one path is refused at the other.
 
 Every outcome of API 2.0 is HTTP status 200, because SDKs take another status for a fault of the network.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from itertools import count
 from secrets import token_hex
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 from aiohttp import web
@@ -31,22 +34,34 @@ from cmqd_gateway.request_bodies import BodyRefused
 from cmqd_gateway.turns import HASHED_AT_ONCE, THREAD_BYTES, in_turns
 
 PATH: Final = "/v2/index.php"
+ROOT: Final = "/"
+Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _log = get_logger()
 
 
-def routes(gateway: Gateway) -> Iterable[web.AbstractRouteDef]:
-    """Return the routes of API 2.0."""
-    return [web.route("*", PATH, Endpoint(gateway).handle)]
+def routes(gateway: Gateway, other_root: Handler) -> Iterable[web.AbstractRouteDef]:
+    """Return the routes of API 2.0; ``other_root`` handles a GET of ``/`` without an action."""
+    endpoint = Endpoint(gateway, other_root)
+    yield web.route("*", PATH, endpoint.handle)
+    yield web.post(ROOT, endpoint.handle)
+    yield web.get(ROOT, endpoint.handle_root)
 
 
 class Endpoint:
     """Handles the requests of API 2.0."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: Gateway, other_root: Handler) -> None:
         self._gateway = gateway
+        self._other_root = other_root
         self._deletes = DeleteAnswers(gateway.now)
         self._request_ids = (f"{prefix}{number:08x}" for prefix in [token_hex(8)] for number in count(1))
+
+    async def handle_root(self, request: web.Request) -> web.StreamResponse:
+        """Handle a GET or HEAD of ``/``: a request of API 2.0 has an action, a browser has none."""
+        if request.method == "GET" and "Action" in request.rel_url.query:
+            return await self.handle(request)
+        return await self._other_root(request)
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Handle a request; cancelled when its connection is lost."""
@@ -132,8 +147,8 @@ class Endpoint:
         timestamp, nonce = whole_of(form, "Timestamp"), whole_of(form, "Nonce")
         if not form.get(SIGNATURE):
             raise Refusal(Reason.MISSING_PARAMETERS, SIGNATURE)
-        if nonce < 1:
-            raise Refusal(Reason.OUT_OF_RANGE, "Nonce must be a positive whole number")
+        if nonce < 0:
+            raise Refusal(Reason.OUT_OF_RANGE, f"Nonce is {nonce}; it must be a whole number from 0 on")
         # Not of whole seconds: a second more of validity could outlast the broker's memory of the send.
         ahead = timestamp - self._gateway.wall_clock()
         settings = self._gateway.settings
@@ -159,7 +174,7 @@ class Endpoint:
         return key
 
     async def _is_signed(self, request: web.Request, form: Form, key: KeySecret) -> bool:
-        check = partial(is_signed, form, key.secret_key, method=request.method, path=PATH)
+        check = partial(is_signed, form, key.secret_key, method=request.method, path=request.path)
         size = sum(map(len, form.values()))
         host = request.headers.get("Host", "")
         is_small = size < THREAD_BYTES

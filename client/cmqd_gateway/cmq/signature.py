@@ -2,9 +2,9 @@
 
     POST host /v2/index.php ? Action=SendMessage & Nonce=1 & ... & queueName=orders
 
-Parameters are sorted by the bytes of their names; after sorting, ``_`` in a name becomes ``.``. Values are the decoded
-bytes. On POST, some SDKs sign without the parameters that have a value beginning with ``@``, and some SDKs sign with
-them: both signatures are accepted.
+The path is the path of the request: ``/v2/index.php``, or ``/`` in newer SDKs. Parameters are sorted by the bytes of
+their names; after sorting, ``_`` in a name becomes ``.``. Values are the decoded bytes. On POST, some SDKs sign without
+the parameters that have a value beginning with ``@``, and some SDKs sign with them: both signatures are accepted.
 """
 
 import base64
@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping
 
 SIGNATURE = "Signature"
 SHA256 = "HmacSHA256"
+_NAMES_OF_SHA256 = frozenset({SHA256.encode(), b"sha256"})
+"""The second name is that of CMQ's TCP SDK, in the part that manages queues over HTTP."""
 
 
 def is_signed(form: Mapping[str, bytes], secret_key: str, *, method: str, hosts: Iterable[str], path: str) -> bool:
@@ -54,7 +56,7 @@ def sign(form: Mapping[str, bytes], secret_key: str, *, method: str, host: str, 
 
 def _algorithm(form: Mapping[str, bytes]) -> str:
     # Absent and other methods mean SHA-1, as at CMQ.
-    return "sha256" if form.get("SignatureMethod") == SHA256.encode() else "sha1"
+    return "sha256" if form.get("SignatureMethod") in _NAMES_OF_SHA256 else "sha1"
 
 
 def _signed_names(form: Mapping[str, bytes]) -> list[str]:

@@ -27,7 +27,6 @@ _KEEP: Final = "public, max-age=31536000, immutable"
 
 def routes(gateway: Gateway) -> Iterable[web.AbstractRouteDef]:
     """Return the routes of the console."""
-    yield web.get("/", _serve_root)
     yield web.get("/console", _serve_redirect)
     yield from session_routes.routes(gateway)
     yield web.get(STATIC + "{path:.*}", _serve_static)
@@ -35,7 +34,8 @@ def routes(gateway: Gateway) -> Iterable[web.AbstractRouteDef]:
     yield web.get("/console/{path:.*}", _serve_shell)
 
 
-async def _serve_root(request: web.Request) -> web.StreamResponse:
+async def serve_root(request: web.Request) -> web.StreamResponse:
+    """Redirect ``/`` to the console. The route of the path belongs to the API 2.0, which has requests there."""
     # Not permanent: a browser would keep the redirect for the address, which may serve another program one day.
     return web.Response(status=307, headers={"Location": "console/", "Cache-Control": "no-store"})
 
