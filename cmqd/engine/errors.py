@@ -20,10 +20,11 @@ class EngineError(LogError):
 class Fenced(EngineError):
     """Another broker has fenced the caller. From that fence on, no call of the caller changes the log.
 
-    A refused ``append`` has stored no row. A refused checkpoint, trim or change of accounts that was repeated after a
-    lost connection may have been made by its first attempt, while the caller led. The broker must end without another
-    answer. Requests with rows that were not durable have an unknown outcome. The text names the row with the fence:
-    "fenced: row 1715 has epoch 1715, mine is 1423".
+    A refused ``append`` has stored no row, unless its answer was waited for: its rows may be stored below the fence. A
+    refused checkpoint, trim or change of accounts that was repeated after a lost connection may have been made by its
+    first attempt, while the caller led. The broker must end without another answer. Requests with rows that were not
+    durable have an unknown outcome. The text names a row of the other broker: "fenced: row 1715 has epoch 1715, mine is
+    1423".
     """
 
 

@@ -26,7 +26,9 @@ truth (decision 0194):
   append could land behind a hole.
 
 A silent primary is waited for as long as there is no newer primary: every connection that is given up in the wait for a
-standby leaves a backend that waits on, and the retries of minutes would use up all connections of the server.
+standby leaves a backend that waits on, and the retries of minutes would use up all connections of the server. A leader
+ends the wait as well when a later leader's row is visible (decision 0208): the silence may be the connection's alone,
+and another broker may lead on the same primary. That look has no barrier, because the end of a lead needs no proof.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -76,6 +78,7 @@ class _Line:
         database: Database,
         timelines: _Timelines,
         check: Callable[[Session], None],
+        later_leader: Callable[[Session], Fenced | None],
         sleep: Callable[[float], None],
         stopping: Callable[[], bool],
     ) -> None:
@@ -85,6 +88,9 @@ class _Line:
         """The highest timeline known before the search for the session. A primary of this timeline that the search did
         not find is gone."""
         self._check = check
+        self._later_leader = later_leader
+        self._fenced: Fenced | None = None
+        """A later leader was seen."""
         self._sleep = sleep
         self._stopping = stopping
         self._session: Session | None = None
@@ -103,8 +109,8 @@ class _Line:
         """The announcement that the session has."""
 
     def run(self, attempt: Callable[[Session], T]) -> T:
-        """Make attempts until one succeeds. Raises EngineUnavailable after a stop, and errors of the attempt other than
-        ``ConnectionLost``.
+        """Make attempts until one succeeds. Raises EngineUnavailable after a stop, Fenced once a later leader is seen,
+        and errors of the attempt other than ``ConnectionLost``.
         """
         with self._lock:
             return self._run(attempt)
@@ -113,6 +119,8 @@ class _Line:
         pause, longest = RETRY_SECONDS
         try:
             while not self._stopping():
+                if self._fenced is not None:
+                    raise self._fenced
                 try:
                     return attempt(self.session())
                 except _NotNow as reason:
@@ -121,7 +129,7 @@ class _Line:
                     self.drop()
                     self.waiting_for = f"a connection ({error})"
                 self._sleep(pause)
-                if self._session is not None and self._is_newer_than(self._session.timeline):
+                if self._session is not None and self._is_over(self._session.timeline):
                     # An old primary may never get a named standby again.
                     self.drop()
                 pause = min(2 * pause, longest)
@@ -182,15 +190,19 @@ class _Line:
 
     def _keep_waiting(self, timeline: int) -> bool:
         self.waiting_for = "an answer of the primary, which waits for its standby or hangs"
-        return not self._stopping() and not self._is_newer_than(timeline)
+        return not self._stopping() and not self._is_over(timeline)
 
-    def _is_newer_than(self, timeline: int) -> bool:
-        """Return whether there is a primary with a higher timeline."""
+    def _is_over(self, timeline: int) -> bool:
+        """Return whether a wait for a primary is of no use: a primary has a higher timeline, or a later leader is seen.
+
+        Asks on connections of its own, because the primary may be well, and the connection with the wait silent.
+        """
         primaries = self._database.primaries(lambda _timeline: False)
         self._timelines.note(primaries)
         for session in primaries:
+            self._fenced = self._fenced or self._later_leader(session)
             session.close()
-        return any(session.timeline > timeline for session in primaries)
+        return self._fenced is not None or any(session.timeline > timeline for session in primaries)
 
 
 class FencedEngine:
@@ -216,11 +228,11 @@ class FencedEngine:
         """
         self._monotonic = monotonic
         self._new_log_id = new_log_id
-        timelines = _Timelines()
-        self._rows_line = _Line(database, timelines, self._check_log_id, sleep, stopping)
-        """Of the thread of ``append``."""
-        self._changes_line = _Line(database, timelines, self._check_log_id, sleep, stopping)
-        """Of the other thread."""
+        self._timelines = _Timelines()
+        self._rows_line, self._changes_line = (
+            _Line(database, self._timelines, self._check_log_id, self._later_leader, sleep, stopping) for _ in range(2)
+        )
+        """Of the thread of ``append``, and of the other thread."""
         self._log_id: str | None = None
         self._epoch: int | None = None
         """The epoch of this leader; None before ``take`` and after ``release``."""
@@ -252,6 +264,8 @@ class FencedEngine:
 
     def take(self) -> Taken:  # noqa: D102  see Engine
         began = self._monotonic()
+        # A leader that takes again is behind a later one, if there is one, and not fenced by it.
+        self._epoch = None
         taken = self._rows_line.run(self._fence)
         self._epoch = taken.epoch
         self._log_id = taken.log_id
@@ -546,6 +560,22 @@ class FencedEngine:
                     # The session has not passed this check, so no other attempt may have it.
                     raise ConnectionLost(str(reason)) from None
                 raise LogIdMismatch(self._log_id, found, session.server)
+
+    def _later_leader(self, session: Session) -> Fenced | None:
+        """Look on a fresh session for a row of a later leader; return the end of this lead, if there is one.
+
+        On the highest timeline alone: an old primary may show a fence that no other server ever had. A row of an
+        earlier leader says nothing, because a server may lack rows.
+        """
+        if self._epoch is None or session.timeline < self._timelines.highest:
+            return None
+        try:
+            newest = session.newest()
+        except ConnectionLost:
+            return None
+        if newest is None or newest.epoch <= self._epoch:
+            return None
+        return _fenced(self._epoch, newest.lsn, newest.epoch)
 
     def _barrier(self, session: Session) -> None:
         """Wait until the named standby has all that this session has read."""

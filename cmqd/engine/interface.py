@@ -195,7 +195,8 @@ class Engine(Protocol):
                 behind the fence. They are stored together or not at all.
 
         Raises:
-            Fenced: another broker leads. The rows are not stored, and never will be.
+            Fenced: another broker leads. The rows are not stored, and never will be; or, if the engine was silent when
+                the other broker was seen, the outcome is unknown.
             EngineUnavailable: the broker is being stopped. Whether the rows are stored is unknown.
         """
         ...

@@ -35,6 +35,8 @@ class Fault(Enum):
     """The client sees the connection end; the server gets the request at the next ``deliver_late``."""
     LOSE_ANSWER = auto()
     """The server does as it was asked; the client sees the connection end."""
+    SILENCE = auto()
+    """The server never gets the request; the client waits, as behind a proxy that hangs."""
     HIDE_NEWEST = auto()
     """For the step ``primaries``: the primary with the highest timeline does not answer in time."""
 
@@ -566,6 +568,8 @@ class MemorySession:
             with database.lock:
                 self._require_client()
                 try:
+                    if fault is Fault.SILENCE:
+                        raise _Blocked
                     outcome = execute() if outcome is _NOT_YET else outcome
                 except _Blocked:
                     pass

@@ -138,6 +138,61 @@ def a_zombie_repeats_an_append(cluster: Cluster) -> None:
     cluster.judge()
 
 
+def a_zombie_waits_on_a_silent_connection(cluster: Cluster) -> None:
+    zombie = cluster.leader()
+    zombie.begin_append()
+    zombie.rows.run_to("append")
+    zombie.rows.step(Fault.SILENCE)
+    cluster.leader()
+
+    zombie.rows.run()
+
+    assert zombie.is_fenced
+    cluster.judge()
+
+
+def an_old_primary_shows_a_later_leader(cluster: Cluster) -> None:
+    """The fence was never on the standby that was promoted: the log has no such leader."""
+    leader = cluster.leader()
+    successor = cluster.broker()
+    successor.begin_take()
+    successor.rows.run_to("commit")
+    cluster.database.link("b", is_cut=True)
+    successor.rows.step(Fault.LOSE_ANSWER)
+    cluster.database.cancel("a")
+    successor.kill()
+    cluster.brokers.remove(successor)
+    cluster.promote()
+    cluster.database.follow("c", "b")
+    cluster.name_standby("c")
+    leader.append()
+    assert cluster.database.servers["a"].tables.rows[2].is_fence
+    leader.begin_append()
+    leader.rows.run_to("append")
+    leader.rows.step(Fault.SILENCE)
+
+    assert not leader.rows.run(30)
+
+    assert not leader.is_fenced
+    cluster.judge()
+
+
+def an_old_primary_shows_an_earlier_leader(cluster: Cluster) -> None:
+    cluster.leader().append()
+    cluster.promote()
+    cluster.database.follow("c", "b")
+    cluster.name_standby("c")
+    leader = cluster.leader()
+    leader.begin_append()
+    leader.rows.run_to("append")
+    leader.rows.step(Fault.SILENCE)
+
+    assert not leader.rows.run(30)
+
+    assert not leader.is_fenced
+    cluster.judge()
+
+
 def a_zombie_appends_where_its_successor_has_trimmed(cluster: Cluster) -> None:
     zombie = cluster.leader()
     zombie.append()
@@ -375,6 +430,9 @@ def cases() -> list[object]:
         a_zombie_appends: [without.ViolationIsSuccess, without.HasNoKey],
         a_zombie_repeats_an_append: [without.ViolationIsSuccess],
         a_zombie_appends_where_its_successor_has_trimmed: [without.RemovesFences],
+        a_zombie_waits_on_a_silent_connection: [without.LooksForNoNewerPrimary, without.LooksForNoLaterLeader],
+        an_old_primary_shows_a_later_leader: [without.BelievesOldPrimaries],
+        an_old_primary_shows_an_earlier_leader: [without.EndsByAnyOtherEpoch],
         a_zombie_checkpoints: [without.ChangesWithoutEpoch],
         a_zombie_trims: [without.ChangesWithoutEpoch],
         a_zombie_stores_accounts: [without.ChangesWithoutEpoch],

@@ -225,6 +225,27 @@ def test_without_timelines_nobody_is_served(
     assert set(looks) == {1}
 
 
+# ---------------------------------------------------------------- a connection that hangs
+
+
+def test_a_leader_behind_a_stuck_proxy_ends_once_another_leads(
+    shared_cluster: PostgresCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cmqd.engine.postgresql_connection.SILENCE_SECONDS", 0.1)
+    shard = OWN_SHARD + 2
+    with Leader(shared_cluster, "a", shard) as leader, Leader(shared_cluster, "b", shard) as successor:
+        leader.take().result()
+        leader.append().result()
+        shared_cluster.stall("a", "n1")
+        append = leader.append()
+        successor.take().result()
+
+        with pytest.raises(Fenced, match="row 3 has epoch 3, mine is 1"):
+            append.result()
+        successor.append().result()
+    assert stored_lsns(shared_cluster.n1, shard) == [1, 2, 3, 4]
+
+
 # ---------------------------------------------------------------- giving up
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from cmqd.engine.database import Commit, ConnectionLost, Database, KeepWaiting, Newest, Session, UniqueViolation
+from cmqd.engine.errors import Fenced
 from cmqd.engine.fencing import FencedEngine
 from cmqd.engine.interface import EngineRow, Row, Taken
 from cmqd.engine.memory import MemorySession
@@ -198,6 +199,32 @@ class LooksForNoNewerPrimary(FencedEngine):
             line._keep_waiting = lambda _timeline: True  # type: ignore[method-assign]
 
 
+class LooksForNoLaterLeader(FencedEngine):
+    """A silent primary is waited for, whoever leads."""
+
+    def _later_leader(self, session: Session) -> Fenced | None:
+        return None
+
+
+class BelievesOldPrimaries(FencedEngine):
+    """A later leader is looked for on old primaries too."""
+
+    def _later_leader(self, session: Session) -> Fenced | None:
+        self._timelines.highest, highest = session.timeline, self._timelines.highest
+        try:
+            return super()._later_leader(session)
+        finally:
+            self._timelines.highest = highest
+
+
+class EndsByAnyOtherEpoch(FencedEngine):
+    """Rows of any other leader, on any primary, end the lead."""
+
+    def _later_leader(self, session: Session) -> Fenced | None:
+        newest = session.newest()
+        return None if newest is None or newest.epoch == self._epoch else Fenced("fenced")
+
+
 class AcceptsAnyNames(MemorySession):
     """H3: ``synchronous_standby_names`` is not looked at."""
 
@@ -261,6 +288,9 @@ ENGINES: list[type[FencedEngine]] = [
     AppendsUnseen,
     TakesTheOldestPrimary,
     LooksForNoNewerPrimary,
+    LooksForNoLaterLeader,
+    BelievesOldPrimaries,
+    EndsByAnyOtherEpoch,
 ]
 SESSIONS: list[type[MemorySession]] = [
     AcceptsAnyNames,

@@ -1,8 +1,8 @@
 """Links between programs that a test can cut: byte pipes over loopback, in a thread of their own.
 
 A cut link is silent: bytes that either end sends wait in the link, connections are accepted and lead nowhere. Neither
-end sees a close. ``mend`` lets all of it through, as a network does that repeats its packets. ``reset`` closes the
-connections.
+end sees a close. ``mend`` lets all of it through, as a network does that repeats its packets. ``stall`` silences the
+connections of the moment for ever, as a proxy that hangs; later ones pass. ``reset`` closes the connections.
 
 The kernel of this machine answers the keepalives of both ends, so a cut link does not look like a machine without power
 to TCP: a program notices the cut by deadlines of its own.
@@ -40,14 +40,16 @@ class Link:
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)
+        is_whole = self._is_whole
         try:
-            await self._is_whole.wait()
+            await is_whole.wait()
             try:
                 far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self.target_port)
             except OSError:
                 return
             self._writers.add(far_writer)
-            pumps = [asyncio.create_task(self._pump(*ends)) for ends in ((reader, far_writer), (far_reader, writer))]
+            ways = ((reader, far_writer), (far_reader, writer))
+            pumps = [asyncio.create_task(self._pump(*ends, is_whole)) for ends in ways]
             try:
                 await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
             finally:
@@ -59,19 +61,25 @@ class Link:
             writer.transport.abort()
             self._writers.discard(writer)
 
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    @staticmethod
+    async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, is_whole: asyncio.Event) -> None:
         with suppress(OSError):
             while data := await reader.read(_CHUNK_BYTES):
-                await self._is_whole.wait()
+                await is_whole.wait()
                 writer.write(data)
                 await writer.drain()
             # The end of a connection does not pass a cut either.
-            await self._is_whole.wait()
+            await is_whole.wait()
 
     async def cut(self) -> None:
         self._is_whole.clear()
 
     async def mend(self) -> None:
+        self._is_whole.set()
+
+    async def stall(self) -> None:
+        self._is_whole.clear()
+        self._is_whole = asyncio.Event()
         self._is_whole.set()
 
     async def reset(self) -> None:
@@ -108,6 +116,10 @@ class Links:
     def mend(self, *ends: str) -> None:
         """Undo ``cut``; without names, of all links."""
         self._each(ends or self.names(), Link.mend)
+
+    def stall(self, *ends: str) -> None:
+        """Silence the present connections of every link between two of these programs, for ever."""
+        self._each(ends, Link.stall)
 
     def reset(self, *ends: str) -> None:
         """Close the connections of every link between two of these programs."""

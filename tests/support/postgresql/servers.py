@@ -203,6 +203,10 @@ class PostgresCluster:
         """Undo every cut."""
         self._links.mend()
 
+    def stall(self, *ends: str) -> None:
+        """Silence the present connections of every link between two of these programs, for ever; later ones pass."""
+        self._links.stall(*ends)
+
     def reset(self, *ends: str) -> None:
         """Close the connections of every link between two of these programs and servers."""
         self._links.reset(*ends)
