@@ -5,6 +5,7 @@ import asyncio
 import contextlib
 import re
 import ssl
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from cmqd_gateway.connection_guard import ConnectionGuards
 from cmqd_gateway.settings import Settings
 from support.cmq_requests import PATH, encoded
 from support.eventually import eventually
-from support.gateway_rig import GatewayRig
+from support.gateway_rig import GatewayRig, RigClock
 
 CERTIFICATE = Path(__file__).parents[1] / "support/tls/certificate.pem"
 KEY = CERTIFICATE.with_name("key.pem")
@@ -262,6 +263,19 @@ async def read_answer(reader: asyncio.StreamReader) -> bytes:
     """Return the body of an answer."""
     head = (await reader.readuntil(b"\r\n\r\n")).lower()
     return await reader.readexactly(int(head.partition(b"content-length: ")[2].partition(b"\r\n")[0]))
+
+
+def test_a_held_clock_reaches_a_deadline_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
+    for step in range(100):
+        # Shortly before 1,024 s after the start of the machine, where doubles get a digit less.
+        monkeypatch.setattr(time, "monotonic", lambda step=step: 1024 - 45 + step * 1.1e-9)
+        clock = RigClock()
+        clock.hold()
+        clock.advance(31)
+        since = clock()
+        clock.advance(29)
+        clock.advance(1)
+        assert clock() - 30 == since
 
 
 async def test_a_head_behind_a_long_handler_is_timed_from_the_end_of_the_handler(rig: GatewayRig):
