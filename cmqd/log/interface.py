@@ -220,6 +220,13 @@ class Led(Protocol):
         """Time at which the newest proof that this broker led was asked for, by ``clock_s``."""
         ...
 
+    @property
+    def unanswered_s(self) -> float | None:
+        """Time at which the oldest commit or proof without an answer was handed over, by ``clock_s``; None = all are
+        answered.
+        """
+        ...
+
     def prove(self) -> None:
         """Ask for a proof, unless a commit is under way, which is one. ``on_durable`` tells the answer, with an LSN
         that may have been told before. ``on_fatal`` tells that another broker leads.

@@ -27,7 +27,7 @@ class AbsentClient:
         self.unread_receives = 0
         self.is_held = self.is_slow = False
         self.is_gone = True
-        self.is_private = False
+        self.is_private = self.understands_stalls = False
         self._put_back = put_back
 
     def answer(self, reply: Outgoing, queue: str | None = None) -> None:

@@ -29,6 +29,9 @@ class Client(Answerable, Protocol):
     """Replies with bodies that are decided and not yet handed to the socket, receives that are collected, and peeks
     that wait for bodies. The connection subtracts a reply with a queue when handing over or dropping the reply."""
 
+    understands_stalls: bool
+    """The client named ``stalled_receives``: its waiting receives may end with ``busy`` and ``stalled``."""
+
     @property
     def is_held(self) -> bool:
         """True while a request of the connection is carried out in slices."""

@@ -16,7 +16,7 @@ from cmqd.server.counters import Counters
 from cmqd.server.handlers.publishing import Publishes
 from cmqd.server.key_watchers import KeyWatchers
 from cmqd.server.part import part
-from cmqd.server.refusals import error_reply
+from cmqd.server.refusals import error_reply, stalled_error
 from cmqd.server.request_admission import Admission
 from cmqd.server.transaction_checkers import CheckersChange, TransactionCheckers
 from cmqd.server.waiting_requests import WaitingRequests
@@ -160,8 +160,7 @@ class ClientEvents:
                 continue
             if isinstance(request, wire.ReceiveMessages):
                 if receives and refusal is not None:
-                    code, reason, retry_after_ms = refusal
-                    reply = error(request.request_id, code, reason, retry_after_ms=retry_after_ms)
+                    reply = stalled_error(request.request_id, *refusal)
                     if waiter_id in self.waiting_requests.deletes:
                         reply = error(request.request_id, ErrorCode.OUTCOME_UNKNOWN, text)
                     given_up += self.answering.end_wait(waiter_id, reply)

@@ -6,6 +6,7 @@ from cmqd.core import errors as domain
 from cmqd.server import accounts as own
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
+from cmqd_protocol.features import STALLED
 from cmqd_protocol.messages import error
 
 ERROR_CODES: Final[dict[type[domain.DomainError], ErrorCode]] = {
@@ -69,6 +70,14 @@ DISK_RETRY_MS: Final = 5_000
 STALLED_RETRY_MS: Final = 1_000
 """A storage that hangs for longer than ``storage_patience_ms`` does not recover within milliseconds."""
 RATE_RETRY_MS: Final = 1_000
+
+
+def stalled_error(request_id: int, code: ErrorCode, text: str, retry_after_ms: int = STALLED_RETRY_MS) -> wire.Error:
+    """Return a refusal of a server with a storage that does not answer: the client looks for another leader.
+
+    Ordinary back-pressure has the same codes, and passes within milliseconds.
+    """
+    return error(request_id, code, text, retry_after_ms=retry_after_ms, details={STALLED: True})
 
 
 def error_reply(request_id: int, refusal: domain.DomainError) -> wire.Error:

@@ -132,6 +132,11 @@ class ReplyGate:
                 if queue is not None and (changed := change(asker, reply)) is not reply:
                     entries[place] = (lsn, asker, changed, queue)
 
+    def replace_askers(self, change: Callable[[Answerable, Outgoing, str | None], Answerable]) -> None:
+        """Give each held reply to the result of ``change``, in its place: the number of replies stays."""
+        held = deque((lsn, change(asker, reply, queue), reply, queue) for lsn, asker, reply, queue in self._held)
+        self._held = held
+
     def give_up(
         self, held_so_far: int, limit: int, stand_in: Callable[[Answerable], Answerable]
     ) -> list[tuple[Answerable, AnyReply, str | None]]:

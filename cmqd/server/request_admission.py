@@ -16,7 +16,7 @@ from cmqd.log.interface import Log
 from cmqd.server.client import Client
 from cmqd.server.counters import Counters
 from cmqd.server.part import part
-from cmqd.server.refusals import BUSY_RETRY_MS, DISK_RETRY_MS, RATE_RETRY_MS, STALLED_RETRY_MS
+from cmqd.server.refusals import BUSY_RETRY_MS, DISK_RETRY_MS, RATE_RETRY_MS, STALLED_RETRY_MS, stalled_error
 from cmqd.server.token_bucket import TokenBucket
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
@@ -84,9 +84,8 @@ class Admission:
             client.answer(error(request.request_id, code, text))
             return True
         if self.stall_refusal is not None and type(request) not in WITHOUT_DISK:
-            code, text, retry_after_ms = self.stall_refusal
             self.counters.busy += 1
-            client.answer(error(request.request_id, code, text, retry_after_ms=retry_after_ms))
+            client.answer(stalled_error(request.request_id, *self.stall_refusal))
             return True
         if self.max_requests_per_second and not self._is_within_rate(client.account):
             text = f"account {client.account!r} is over its limit of {self.max_requests_per_second} requests a second"

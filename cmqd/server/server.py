@@ -82,6 +82,7 @@ from cmqd.server.reply_gate import ReplyGate
 from cmqd.server.request_admission import Admission
 from cmqd.server.restricted_lookups import RestrictedLookups
 from cmqd.server.sliced_work import SlicedWork
+from cmqd.server.stalled_receives import StalledReceives
 from cmqd.server.status import LoopStatus, PublicStatus, ReplicationStatus, Status, StorageProcessStatus, public_reply
 from cmqd.server.storage_watch import StorageWatch
 from cmqd.server.transaction_checkers import TransactionCheckers
@@ -153,8 +154,11 @@ class Server:
         # Parts that know no other part of the server.
         self.counters = Counters()
         self.gate = ReplyGate(log.durable_lsn)
-        if isinstance(log, Led) and log.epoch:
-            self.gate = LeaderGate(log.durable_lsn, clock_s=log.clock_s, proved_s=lambda: log.proved_s, ask=log.prove)
+        lead = log if isinstance(log, Led) and log.epoch else None
+        if lead is not None:
+            self.gate = LeaderGate(
+                log.durable_lsn, clock_s=lead.clock_s, proved_s=lambda: lead.proved_s, ask=lead.prove
+            )
         self.held_reply_memory = HeldReplyMemory(self.gate)
         self.waiting_requests: WaitingRequests = WaitingRequests()
         self.checkers = TransactionCheckers()
@@ -314,6 +318,7 @@ class Server:
             audit=audit,
             gate=self.gate,
             epoch=self.epoch,
+            addresses=self.addresses,
         )
         self.agenda_timer = AgendaTimer(
             loop=loop,
@@ -348,6 +353,14 @@ class Server:
             schedule=schedule,
             patience_ms=settings.storage_patience_ms,
             reason=lambda: self._state.reason if self._state.sends_refused else "",
+        )
+        self.stalled_receives = StalledReceives(
+            loop=loop,
+            lead=lead,
+            gate=self.gate,
+            answering=self.answering,
+            waiting_requests=self.waiting_requests,
+            stand_in=self.storage_watch.stand_in,
         )
         self._listen_to_log()
 
@@ -598,6 +611,15 @@ class Server:
         self.io_batch.schedule()
         return address
 
+    def addresses(self) -> list[str]:
+        """Return the known addresses of the brokers of this log, this broker first; none without redundancy."""
+        log = self.log
+        if not isinstance(log, Led) or not log.epoch:
+            return []
+        view = log.engine_status.view
+        standbys = [] if view is None else [broker.address for broker in view.standbys]
+        return list(dict.fromkeys([self._location["address"], *standbys]))
+
     async def match_secrets(self) -> None:
         """Make the missing secrets of the recovered subscriptions to URLs, and drop all other secrets.
 
@@ -824,6 +846,7 @@ class Server:
         self.listening_time.pass_time(self.clock.now_ms())
         if self._failure is None:
             self.storage_watch.beat(int(self.loop.time() * 1000))
+            self.stalled_receives.beat()
             self.held_reply_memory.beat()
         if self.turns.can_serve:
             # No commit has ended for a second; otherwise the end of a commit would have given the turns.

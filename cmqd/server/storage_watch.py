@@ -126,7 +126,7 @@ class StorageWatch:
         if self._is_stalled and waiter_id and now_ms - self._scanned_ms >= SCAN_EVERY_MS:
             self._scanned_ms = now_ms
             reads = self.log.pages_asked > self.log.pages_answered
-            self.events.give_up_waiting(waiter_id, self._given_up_text(), self._absent, receives=reads)
+            self.events.give_up_waiting(waiter_id, self._given_up_text(), self.stand_in, receives=reads)
 
     def _given_up_text(self) -> str:
         return f"it may still happen: the storage has not made it durable within {self.patience_ms / 1000:g} s"
@@ -135,7 +135,7 @@ class StorageWatch:
         """Answer some of the overdue requests, and the rest in the next turns of the loop."""
         text = self._given_up_text()
         given_up = self.gate.give_up(
-            self._give_up_to, ANSWERED_AT_ONCE, lambda asker: self._absent(cast("Client", asker).account)
+            self._give_up_to, ANSWERED_AT_ONCE, lambda asker: self.stand_in(cast("Client", asker).account)
         )
         for asker, reply, queue in given_up:
             if queue is not None:
@@ -147,7 +147,8 @@ class StorageWatch:
         if self._giving_up:
             self.loop.call_soon(self._give_up)
 
-    def _absent(self, account: str) -> AbsentClient:
+    def stand_in(self, account: str) -> AbsentClient:
+        """Return a taker of late replies to a client of an account; the messages of a late receive are put back."""
         return AbsentClient(account, self._put_back)
 
     def _put_back(self, account: str, queue: str, messages: Sequence[ReceivedMessage]) -> None:

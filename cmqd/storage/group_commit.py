@@ -80,6 +80,11 @@ class GroupCommit:
         return self._batches[-1].last_lsn if self._batches else self.durable_lsn
 
     @property
+    def unanswered_s(self) -> float | None:
+        """Time of the hand-over of the oldest batch without an answer; None = every batch was answered."""
+        return self._batches[0].begun_s if self._batches else None
+
+    @property
     def has_rows(self) -> bool:
         """True while an appended row is not durable."""
         return bool(self._batches or self._closed_rows or self._row.records)

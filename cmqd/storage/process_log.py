@@ -223,6 +223,11 @@ class StorageProcessLog:
         return self._commits.proved_s
 
     @property
+    def unanswered_s(self) -> float | None:
+        """See ``Led``."""
+        return self._commits.unanswered_s
+
+    @property
     def figures(self) -> CommitFigures:
         """See ``Log``."""
         return self._commits.figures

@@ -1,6 +1,6 @@
 """Client side of a connection without I/O: bytes in, events out; requests in, bytes out. ``endpoint`` has the usage."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, TypeAlias
 
 from msgspec import Struct, structs
@@ -90,12 +90,14 @@ class ClientConnection(Endpoint[Opened | AnyReply | Push]):
         max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES,
         heartbeat_ms: int = DEFAULT_HEARTBEAT_MS,
         handshake_timeout_ms: int = AUTHENTICATION_TIMEOUT_MS,
+        features: Iterable[str] = (),
     ) -> None:
         """Start the handshake of a new connection.
 
         Args:
             nonce: 32 random bytes that were never used before.
             region: expected region; a server of a different region refuses the client. None = any region.
+            features: words of ``features.ClientFeature`` that the shell acts on.
         """
         if len(nonce) != NONCE_BYTES:
             raise LocalProtocolError(f"a nonce has {NONCE_BYTES} bytes, not {len(nonce)}")
@@ -111,6 +113,7 @@ class ClientConnection(Endpoint[Opened | AnyReply | Push]):
             heartbeat_ms=heartbeat_ms,
             region=region,
             product=product,
+            features=tuple(features),
         )
         self._server: ServerHello | None = None
         self._not_named: Mapping[type[Struct], Mapping[str, str]] = {}

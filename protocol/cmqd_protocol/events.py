@@ -17,6 +17,8 @@ class Authenticated(Struct, frozen=True, gc=False):
     secret_id: str
     product: str
     """Name of the client's software as the client states, without proof; for logs only."""
+    features: tuple[str, ...] = ()
+    """Words of the client; see ``features.ClientFeature``."""
 
 
 class Opened(Struct, frozen=True, gc=False):

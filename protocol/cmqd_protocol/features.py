@@ -6,6 +6,9 @@ names its words in the welcome (``facts``), and ``ClientConnection.send`` refuse
 the server named the word. The older server never receives the request.
 
 A new feature is a member of ``Feature``, an entry of ``FIELD_FEATURES`` and a row of the table in SPEC.md, section 4.4.
+
+A client names words too (``ClientFeature``), in its hello: answers that an older client would take for the end of a
+call. A server gives such an answer only to a client that named the word.
 """
 
 from collections.abc import Mapping
@@ -21,6 +24,7 @@ MAX_WAITING_REQUESTS_FACT: Final = "max_waiting_requests"
 FEATURES_FACT: Final = "features"
 SHARD_FACT: Final = "shard"
 EPOCH_FACT: Final = "epoch"
+ADDRESSES_FACT: Final = "addresses"
 
 
 class Feature(StrEnum):
@@ -33,6 +37,19 @@ class Feature(StrEnum):
     LONG_DELAYS = "long_delays"
     """Delays beyond ``CMQ_MAX_DELAY_MS``; named only by a server with such a setting."""
     ACKNOWLEDGE = "acknowledge"
+
+
+class ClientFeature(StrEnum):
+    """The words of a client of this version; the value is the word on the wire."""
+
+    STALLED_RECEIVES = "stalled_receives"
+    """A waiting receive may be answered ``busy`` with ``stalled``: the client looks for another leader, and repeats the
+    receive for the rest of its wait. An older client would use up a repeat with each such answer."""
+
+
+STALLED: Final = "stalled"
+"""Name in the details of a refusal, with the value True: the storage of the server does not answer, so another server
+may lead."""
 
 
 FIELD_FEATURES: Final[Mapping[type[Struct], Mapping[str, str]]] = {
@@ -55,24 +72,28 @@ class ServerFacts(Struct, frozen=True):
     """Shard of the server's log; 0 also if the server did not say."""
     epoch: int = 0
     """Epoch of the server's leadership; 0 = the server is alone, or did not say."""
+    addresses: tuple[str, ...] = ()
+    """Addresses of the servers of the log, this server included; empty = the server is alone, or did not say."""
 
     @classmethod
     def from_wire(cls, facts: Mapping[str, Any]) -> "ServerFacts":
         """Read the map of a welcome. A value of another type than SPEC.md gives is ignored like an unknown name."""
         limit = facts.get(MAX_WAITING_REQUESTS_FACT)
-        words = facts.get(FEATURES_FACT)
         return cls(
             limit if type(limit) is int and limit > 0 else None,
-            frozenset(word for word in cast("list[Any]", words) if isinstance(word, str))
-            if isinstance(words, list)
-            else frozenset(),
+            frozenset(_texts(facts.get(FEATURES_FACT))),
             _count(facts.get(SHARD_FACT)),
             _count(facts.get(EPOCH_FACT)),
+            _texts(facts.get(ADDRESSES_FACT)),
         )
 
 
 def _count(value: Any) -> int:
     return value if type(value) is int and value >= 0 else 0
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    return tuple(text for text in cast("list[Any]", value) if isinstance(text, str)) if isinstance(value, list) else ()
 
 
 class FeatureNotNamed(LocalProtocolError):

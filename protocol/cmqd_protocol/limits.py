@@ -62,6 +62,8 @@ PROOF_BYTES: Final = 32
 """An HMAC-SHA256. A nonce of the same length adds as much entropy as the proof can carry."""
 
 MAX_SECRET_ID_BYTES: Final = 128
+MAX_CLIENT_FEATURES: Final = 64
+"""Words of a hello: far more than there are, and the frame of a hello bounds their length."""
 MAX_NAME_BYTES: Final = 128
 """Region, product and account in the handshake."""
 

@@ -41,7 +41,7 @@ from cmqd_protocol.fields import (
     TagsList,
     Unsigned,
 )
-from cmqd_protocol.limits import MAX_BATCH, MAX_SECRET_ID_BYTES
+from cmqd_protocol.limits import MAX_BATCH, MAX_CLIENT_FEATURES, MAX_SECRET_ID_BYTES
 from cmqd_types import deliveries, messages, queues, schedules, topics
 from cmqd_types.audit import AuditEntry
 from cmqd_types.inspection import ConnectionInfo, SettingInfo, WaitingReceiveInfo
@@ -85,7 +85,7 @@ class ServerHello(WireMessage, frozen=True, tag=1):
 
 
 class ClientHello(WireMessage, frozen=True, tag=2):
-    """First frame of the client: secret id, proof, and proposed limits."""
+    """First frame of the client: secret id, proof, proposed limits, and words of what the client understands."""
 
     secret_id: Annotated[str, Meta(max_length=MAX_SECRET_ID_BYTES)]
     nonce: Nonce
@@ -94,6 +94,8 @@ class ClientHello(WireMessage, frozen=True, tag=2):
     heartbeat_ms: U32
     region: ShortText | None = None
     product: ShortText = ""
+    features: Annotated[tuple[ShortText, ...], Meta(max_length=MAX_CLIENT_FEATURES)] = ()
+    """Answers that the client understands; see ``features.ClientFeature``. The proof does not cover the words."""
 
 
 class Welcome(WireMessage, frozen=True, tag=3):

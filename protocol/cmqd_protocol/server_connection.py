@@ -1,6 +1,6 @@
 """Server side of a connection without I/O: bytes in, events out; replies in, bytes out. ``endpoint`` has the usage."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from msgspec import structs
@@ -10,6 +10,7 @@ from cmqd_protocol.endpoint import Endpoint
 from cmqd_protocol.errors import ErrorCode, LocalProtocolError
 from cmqd_protocol.events import Authenticated, ConnectionEnded, RequestRefused
 from cmqd_protocol.features import (
+    ADDRESSES_FACT,
     EPOCH_FACT,
     FEATURES_FACT,
     MAX_WAITING_REQUESTS_FACT,
@@ -142,6 +143,7 @@ class ServerConnection(Endpoint[Authenticated | Request | Cancel | RequestRefuse
         features: Iterable[str] = (),
         shard: int = 0,
         epoch: int = 0,
+        addresses: Sequence[str] = (),
     ) -> None:
         """Start the handshake of an accepted connection.
 
@@ -157,6 +159,7 @@ class ServerConnection(Endpoint[Authenticated | Request | Cancel | RequestRefuse
             features: words of ``features.Feature`` that the shell acts on. The welcome names the words.
             shard: shard of the server's log, for the welcome.
             epoch: epoch of the server's leadership, for the welcome; 0 = the server is alone.
+            addresses: addresses of the servers of the log, for the welcome.
         """
         if len(nonce) != NONCE_BYTES:
             raise LocalProtocolError(f"a nonce has {NONCE_BYTES} bytes, not {len(nonce)}")
@@ -172,6 +175,8 @@ class ServerConnection(Endpoint[Authenticated | Request | Cancel | RequestRefuse
         if shard or epoch:
             # The welcome of a server that is alone has no byte more than before these facts.
             facts |= {SHARD_FACT: shard, EPOCH_FACT: epoch}
+        if addresses:
+            facts[ADDRESSES_FACT] = list(addresses)
         self._handshake: _Handshake | None = _Handshake(
             ServerHello(product, region, nonce, max_frame_bytes, heartbeat_ms),
             facts,
@@ -464,7 +469,7 @@ class ServerConnection(Endpoint[Authenticated | Request | Cancel | RequestRefuse
         self._open(max_frame_bytes, heartbeat_ms)
         self._handshake = None
         self._queue(structs.replace(unproven, proof=proof, facts=handshake.facts))
-        self._events.append(Authenticated(key.account, hello.secret_id, hello.product))
+        self._events.append(Authenticated(key.account, hello.secret_id, hello.product, hello.features))
 
     def _queue_last(self, reply: Error) -> None:
         if self._state is State.PREAMBLE:

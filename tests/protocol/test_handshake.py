@@ -113,10 +113,14 @@ class TestVectors:
         tune = (vector["tune"]["max_frame_bytes"], vector["tune"]["heartbeat_ms"])
         assert (pair.server.max_frame_bytes, pair.server.heartbeat_ms) == tune
         assert (pair.client.max_frame_bytes, pair.client.heartbeat_ms) == tune
-        assert pair.server_events == [Authenticated(vector["account"], SECRET_ID, vector["client"]["product"])]
-        server = vector["server"]
-        facts = ServerFacts(4_096, frozenset({"example"}), server.get("shard", 0), server.get("epoch", 0))
-        assert pair.client_events == [Opened(vector["account"], 7, vector["server"]["region"], "cmqd", *tune, facts)]
+        client, server = vector["client"], vector["server"]
+        words = tuple(client.get("features", ()))
+        assert pair.server_events == [Authenticated(vector["account"], SECRET_ID, client["product"], words)]
+        facts = ServerFacts(
+            *(4_096, frozenset({"example"}), server.get("shard", 0), server.get("epoch", 0)),
+            tuple(server.get("addresses", ())),
+        )
+        assert pair.client_events == [Opened(vector["account"], 7, server["region"], "cmqd", *tune, facts)]
 
     def test_refusals_end_both_sides(self) -> None:
         for vector in HANDSHAKES:

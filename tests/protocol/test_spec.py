@@ -27,11 +27,13 @@ from cmqd.settings import Settings
 from cmqd_protocol import limits, messages
 from cmqd_protocol.errors import RETRYABLE, ErrorCode
 from cmqd_protocol.features import (
+    ADDRESSES_FACT,
     EPOCH_FACT,
     FEATURES_FACT,
     FIELD_FEATURES,
     MAX_WAITING_REQUESTS_FACT,
     SHARD_FACT,
+    ClientFeature,
     Feature,
 )
 from cmqd_protocol.messages import MESSAGE_TYPES, REQUEST_TYPES, operation_name
@@ -280,15 +282,17 @@ def test_the_waiting_requests_that_a_server_takes_by_default_are_written_as_they
 
 def test_every_fact_and_feature_is_in_a_table() -> None:
     chapter = SPEC.partition("### 4.4")[2].partition("### 4.5")[0]
-    facts, features = (part.partition("\n\n")[0] for part in re.split(r"\|(?: --- \|)+\n", chapter)[1:3])
+    facts, features, words = (part.partition("\n\n")[0] for part in re.split(r"\|(?: --- \|)+\n", chapter)[1:4])
 
     assert set(re.findall(r"^\| `(\w+)` \|", facts, re.MULTILINE)) == {
         MAX_WAITING_REQUESTS_FACT,
         FEATURES_FACT,
         SHARD_FACT,
         EPOCH_FACT,
+        ADDRESSES_FACT,
     }
     assert set(re.findall(r"^\| `(\w+)` \|", features, re.MULTILINE)) == set(Feature)
+    assert set(re.findall(r"^\| `(\w+)` \|", words, re.MULTILINE)) == set(ClientFeature)
 
 
 @pytest.mark.parametrize(("kind", "fields"), FIELD_FEATURES.items())

@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 
-from cmqd.log.values import EngineStatus
-from cmqd.memory_log import MemoryLog
 from cmqd.server.absent_client import AbsentClient
 from cmqd.server.binary.accepted_connection import AcceptedConnection
 from cmqd.server.leader_gate import LeaderGate
@@ -17,6 +15,7 @@ from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import Done, MessagesReceived
 from cmqd_types.messages import ReceivedMessage
+from support.led_log import LedLog
 from support.server_rig import ServerRig, code_of
 
 
@@ -176,31 +175,6 @@ def test_a_step_that_is_forgotten_is_not_taken() -> None:
     rig.proof(160.0)
 
     assert taken == [0, 2]
-
-
-class LedLog(MemoryLog):
-    """A log in memory that says what a log with leaders says; the test decides when proofs arrive."""
-
-    epoch = 1
-    engine_status = EngineStatus()
-    proved_s = 0.0
-    now_s = 1e6
-    """Time by the clock of proofs, which goes on while the machine is suspended."""
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
-        self.asked = 0
-
-    def clock_s(self) -> float:
-        return self.now_s
-
-    def prove(self) -> None:
-        self.asked += 1
-
-    def proof_arrives(self) -> None:
-        """The answer to a commit that was handed over just now."""
-        self.proved_s = self.now_s
-        self.on_durable(self.durable_lsn)
 
 
 @pytest.fixture

@@ -147,6 +147,7 @@ async def test_what_begins_while_the_storage_hangs_is_refused_and_changes_nothin
         reply = await client.expect(wire.Error, make, *arguments)
         assert reply.name == code
         assert reply.retry_after_ms is not None
+        assert reply.details == {"stalled": True}, "no text tells it from ordinary back-pressure"
     await client.expect(wire.ServerStatus, wire.GetServerStatus)
     await client.expect(wire.OwnKey, wire.GetOwnKey)
     assert (rig.log.last_lsn, rig.log.pending_records) == (last_lsn, pending)

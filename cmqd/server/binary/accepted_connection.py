@@ -50,6 +50,7 @@ from cmqd.server.permissions import Permissions
 from cmqd.server.reply_gate import Outgoing, ReplyGate
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.events import Authenticated, ConnectionEnded, RequestRefused
+from cmqd_protocol.features import ClientFeature
 from cmqd_protocol.frames import HEADER_BYTES
 from cmqd_protocol.limits import MIN_HEARTBEAT_MS
 from cmqd_protocol.messages import PUSH_TYPES, Cancel, Error, MessagesReceived, Request, error
@@ -152,6 +153,7 @@ class AcceptedConnection(asyncio.Protocol):
         "permissions",
         "product",
         "secret_id",
+        "understands_stalls",
         "unread_receives",
         "waiting",
     )
@@ -195,6 +197,8 @@ class AcceptedConnection(asyncio.Protocol):
         """Empty until the connection has authenticated."""
         self.secret_id = ""
         self.product = ""
+        self.understands_stalls = False
+        """See ``Client``."""
         self.permissions: Permissions | None = None
         """None = unrestricted. Set together with ``secret_id``, before the first request is dispatched."""
         self.waiting: dict[int, int] | None = None
@@ -676,6 +680,7 @@ class AcceptedConnection(asyncio.Protocol):
             # The same object for all connections of a key.
             self.secret_id = intern(event.secret_id)
             self.product = self._shared.product_of(event.product)
+            self.understands_stalls = ClientFeature.STALLED_RECEIVES in event.features
             self.permissions = self._shared.permissions_of(event.secret_id)
             self._shared.connections.authenticated(self)
             _log.debug("connection_authenticated", peer=self.peer, account=event.account, product=event.product)

@@ -66,6 +66,7 @@ class Listener:
         audit: Audit,
         gate: ReplyGate,
         epoch: int = 0,
+        addresses: Callable[[], Sequence[str]] = tuple,
     ) -> None:
         self._loop = loop
         self._settings = settings
@@ -74,6 +75,7 @@ class Listener:
         self._features = _features(settings.max_delay_ms)
         self._last_connection_id = 0
         self._epoch = epoch
+        self._addresses = addresses
         self._server: asyncio.Server | None = None
         self._private: asyncio.Server | None = None
         """A second listening socket, see ``start_private``."""
@@ -192,6 +194,7 @@ class Listener:
             features=self._features,
             shard=settings.shard,
             epoch=self._epoch,
+            addresses=self._addresses(),
         )
 
     def _find_key(self, secret_id: str) -> AccessKey | None:
