@@ -2309,7 +2309,7 @@ class Topic(Synchronous[AsyncTopic[BodyT]]):
         Not repeated after a lost reply unless ``ensure`` is set.
 
         Args:
-            name: 3-64 ASCII letters, digits, ``-``, ``_``; unique in the topic, ignoring case.
+            name: 1-64 ASCII letters, digits, ``-``, ``_``; unique in the topic, ignoring case.
             queue: a queue of the same account.
             url: or an ``http://`` or ``https://`` URL. Requests to the URL are signed (Standard Webhooks) with the
                 ``secret`` of the returned handle.

@@ -9,6 +9,7 @@ from typing import Final
 from aiohttp import web
 
 from cmqd_gateway.broker_connections import BrokerConnections, MakeClient, TooManyKeysInUse
+from cmqd_gateway.cmq.ignored_keys import IgnoredKeys
 from cmqd_gateway.connection_guard import ConnectionGuards
 from cmqd_gateway.console.sampler import Sampler
 from cmqd_gateway.console.sessions import Sessions
@@ -89,6 +90,8 @@ class Gateway:
         """True while the gateway is ending: no more connections are accepted, and answers close their connections."""
         self.paused_refusals: int = 0
         """Refusals of wrong keys that wait now."""
+        self.ignored_keys: IgnoredKeys = IgnoredKeys(now)
+        """Binding and routing keys that API 2.0 ignored."""
         self._not_given_back = SparseWarning("messages_not_given_back", now)
         self._undoing: set[asyncio.Task[object]] = set()
         self._hand_overs: set[HandOver] = set()
@@ -120,6 +123,7 @@ class Gateway:
         while self._undoing:
             await asyncio.wait(self._undoing)
         self._not_given_back.flush()
+        self.ignored_keys.flush()
         await self.streams.stop()
         await self.sampler.close()
         await self.readiness.close()

@@ -7,8 +7,8 @@ from cmqd.core.errors import InvalidArgument, shown
 MAX_NAME_BYTES = 64
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 _LONG_NAME = re.compile(r"[A-Za-z0-9_-]{65,}", re.ASCII)
-_LEAST = {"topic": 3, "subscription": 3}
-"""Fewest characters of a name, where the minimum is not 1."""
+_LEAST = {"topic": 3}
+"""Fewest characters of a name, where the minimum is not 1: CMQ's documents give topics a minimum, and no other kind."""
 
 
 def check_queue_name(name: str) -> str:
@@ -24,7 +24,7 @@ def check_name(field: str, name: str) -> str:
     """Return ``name`` if a queue, topic, subscription or schedule may have it; ``field`` names the kind.
 
     Raises:
-        InvalidArgument: the name is not 1-64 (of a topic or a subscription 3-64) ASCII letters, digits, ``-`` or ``_``.
+        InvalidArgument: the name is not 1-64 (of a topic 3-64) ASCII letters, digits, ``-`` or ``_``.
     """
     least = _LEAST.get(field, 1)
     if len(name) < least or _NAME.fullmatch(name) is None:

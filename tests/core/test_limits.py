@@ -133,15 +133,15 @@ def test_other_names_are_refused(name: str):
     assert "64" in error.details["limit"]
 
 
-@pytest.mark.parametrize("field", ["topic", "subscription"])
-def test_names_of_topics_and_subscriptions_have_three_characters_at_least(field: str):
-    assert check_name(field, "a-1") == "a-1"
+@pytest.mark.parametrize(("field", "least"), [("topic", 3), ("subscription", 1), ("queue", 1)])
+def test_names_of_topics_have_three_characters_at_least_and_other_names_one(field: str, least: int):
+    assert check_name(field, "x" * least) == "x" * least
     assert check_name(field, "x" * 64) == "x" * 64
-    for name in ("ab", "", "x" * 65, "a b"):
+    for name in ("x" * (least - 1), "x" * 65, "a b"):
         with pytest.raises(InvalidArgument) as raised:
             check_name(field, name)
         assert raised.value.details["field"] == field
-        assert raised.value.details["limit"].startswith("3 to 64 ")
+        assert raised.value.details["limit"].startswith(f"{least} to 64 ")
 
 
 def test_a_long_value_is_shown_cut():

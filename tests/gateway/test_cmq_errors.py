@@ -88,7 +88,7 @@ def test_texts_have_the_names_and_units_of_cmq(text: str, expected: str | None) 
         ("queue", "1 to 64 ASCII letters", Reason.QUEUE_NAME),
         ("queue", "a queue with a redrive", Reason.PARAMETERS_ERROR),
         ("topic", "3 to 64 ASCII letters", Reason.TOPIC_NAME),
-        ("subscription", "3 to 64 ASCII letters", Reason.SUBSCRIPTION_NAME),
+        ("subscription", "1 to 64 ASCII letters", Reason.SUBSCRIPTION_NAME),
         ("endpoint", "1 to 64 ASCII letters", Reason.ENDPOINT_ILLEGAL),
         ("endpoint", "a URL has a host", Reason.ENDPOINT_FORMAT),
         ("rewind_ms", "at most retention_ms", Reason.REWIND_WINDOW),

@@ -188,6 +188,28 @@ async def test_subscriptions_are_listed_by_name_in_pages(calls: CmqCalls) -> Non
     assert none == {"totalCount": 3, "subscriptionList": []}
 
 
+async def test_a_topic_that_does_not_exist_has_no_subscriptions(calls: CmqCalls) -> None:
+    # CMQ's own tests ask right after the deletion of the topic.
+    await calls.ok("CreateTopic", topicName="news")
+    await calls.ok("DeleteTopic", topicName="news")
+
+    listed = await calls.ok("ListSubscriptionByTopic", topicName="news")
+
+    assert listed == {"totalCount": 0, "subscriptionList": []}
+
+
+async def test_a_subscription_may_have_a_name_of_a_character_and_a_topic_of_three(calls: CmqCalls) -> None:
+    await calls.ok("CreateTopic", topicName="abc")
+    sub = {"topicName": "abc", "protocol": "queue", "endpoint": "orders"}
+
+    for name in ("s", "s1", "S" * 64):
+        await calls.ok("Subscribe", subscriptionName=name, **sub)
+
+    listed = await calls.ok("ListSubscriptionByTopic", topicName="abc", searchWord="s1")
+    assert [entry["subscriptionName"] for entry in listed["subscriptionList"]] == ["s1"]
+    assert (await calls.refused("CreateTopic", topicName="ab")).reason is Reason.TOPIC_NAME
+
+
 async def test_an_unsubscribed_topic_can_be_deleted(calls: CmqCalls) -> None:
     await subscribed(calls)
     assert (await calls.refused("DeleteTopic", topicName="news")).reason is Reason.TOPIC_IN_USE

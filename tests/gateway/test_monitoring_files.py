@@ -99,7 +99,8 @@ def some_figures(queues: int = 1) -> Figures:
 def exported() -> set[str]:
     """The names of all samples, and those of the gateway itself."""
     names = {sample.name for family in families(some_figures()) for sample in family.samples}
-    return names | {"cmqd_gateway_http_connections", "cmqd_gateway_keys", "cmqd_gateway_broker_connections"}
+    own = ("http_connections", "keys", "broker_connections", "keys_ignored_total")
+    return names | {f"cmqd_gateway_{name}" for name in own}
 
 
 def expressions() -> Iterator[str]:

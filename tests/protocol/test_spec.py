@@ -215,7 +215,7 @@ def test_small_limits_are_written_as_they_are() -> None:
     assert "**5 minutes**" in SPEC
     assert (limits.MAX_DEDUP_ID_BYTES, Limits().max_dedup_id_bytes) == (64, 64)
     assert "**1-64** bytes" in SPEC
-    assert "subscriptions have **3-64** ASCII" in SPEC
+    assert "Names of topics have **3-64**, names of subscriptions **1-64** ASCII" in " ".join(SPEC.split())
     assert (Limits().max_queues_per_account, Limits().max_topics_per_account) == (10_000, 10_000)
     assert "| queues per account | 10,000 |" in SPEC
     assert "at most **10,000** accounts, an account at most **100** keys" in SPEC

@@ -75,7 +75,7 @@ _NO_ATTRIBUTES = Attributes()
 @app.command
 async def create(
     topic: TopicName,
-    name: Annotated[str, Parameter(help="Name of the subscription: 3-64 ASCII letters, digits, - and _.")],
+    name: Annotated[str, Parameter(help="Name of the subscription: 1-64 ASCII letters, digits, - and _.")],
     /,
     *,
     queue: Annotated[str | None, Parameter(help="Deliver to this queue.")] = None,

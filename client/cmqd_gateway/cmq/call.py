@@ -9,6 +9,7 @@ import msgspec
 
 from cmqd_client import Client
 from cmqd_gateway.caller import Caller
+from cmqd_gateway.cmq.ignored_keys import IgnoredKeys
 from cmqd_gateway.cmq.parameters import ActionRequest, Form, RequestReader, whole_of
 from cmqd_gateway.cmq.repeats import SMALL_NONCE, DeleteAnswers, dedup_ids, request_digest
 from cmqd_gateway.hand_over import HandOver, TakeBack
@@ -24,7 +25,7 @@ OpenClient: TypeAlias = Callable[[KeySecret], AbstractAsyncContextManager[Client
 class Call:
     """A call of an action: the caller, the request, and the messages that go back if the answer is not written."""
 
-    __slots__ = ("_deletes", "_form", "_hand_over", "_hashes", "_nonce", "_open_client", "caller")
+    __slots__ = ("_deletes", "_form", "_hand_over", "_hashes", "_ignored_keys", "_nonce", "_open_client", "caller")
 
     def __init__(
         self,
@@ -34,6 +35,7 @@ class Call:
         hand_over: HandOver,
         open_client: OpenClient,
         hashes: HashThreads,
+        ignored_keys: IgnoredKeys,
     ) -> None:
         self.caller = caller
         self._form = form
@@ -42,6 +44,7 @@ class Call:
         self._hand_over = hand_over
         self._open_client = open_client
         self._hashes = hashes
+        self._ignored_keys = ignored_keys
 
     @property
     def client(self) -> Client:
@@ -60,6 +63,10 @@ class Call:
             return digest()
         # 4 MiB take up to 7 ms.
         return await self._hashes.run(digest)
+
+    def ignored_key(self, topic: str, parameter: str) -> None:
+        """Note that a binding key or routing key was ignored, because the topic filters by tags."""
+        self._ignored_keys.note(self.caller.key.secret_id, topic, parameter)
 
     def received(self, take_back: TakeBack) -> None:
         """Note that messages were received; ``take_back`` is called if their answer is not written."""

@@ -96,7 +96,13 @@ class Endpoint:
         try:
             async with open_client(key) as client:
                 call = Call(
-                    Caller(key, client), form, self._deletes, hand_over, connections.client, self._gateway.hashes
+                    Caller(key, client),
+                    form,
+                    self._deletes,
+                    hand_over,
+                    connections.client,
+                    self._gateway.hashes,
+                    self._gateway.ignored_keys,
                 )
                 return await chosen.run(call, typed)
         except ClientClosed:

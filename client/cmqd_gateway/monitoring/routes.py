@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 
 from aiohttp import web
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from cmqd_client.errors import CmqError, PermissionDenied, UnknownOperation
 from cmqd_gateway.broker_connections import TooManyKeysInUse
@@ -95,6 +95,11 @@ def _own_figures(gateway: Gateway) -> Iterator[Metric]:
     connections.add_metric(["polls"], polling)
     connections.add_metric(["requests"], len(gateway.connections) - polling)
     yield connections
+    yield CounterMetricFamily(
+        "cmqd_gateway_keys_ignored",
+        "Requests of API 2.0 whose binding or routing key was ignored, because the topic filters by tags.",
+        value=gateway.ignored_keys.count,
+    )
 
 
 def _text(status: int, text: str, headers: dict[str, str] | None = None) -> web.Response:

@@ -39,7 +39,7 @@ A reply to a change means: on disk. After 504 the outcome is unknown; repeat a s
 PARAMETERS: Mapping[str, str] = {
     "queue": "Name of a queue: 1-64 ASCII letters, digits, `-`, `_`.",
     "topic": "Name of a topic: 3-64 ASCII letters, digits, `-`, `_`.",
-    "subscription": "Name of a subscription: 3-64 ASCII letters, digits, `-`, `_`.",
+    "subscription": "Name of a subscription: 1-64 ASCII letters, digits, `-`, `_`.",
     "message": "Id of a message: `Msg-` and 16 hex digits.",
     "schedule": "Name of a schedule: 1-64 ASCII letters, digits, `-`, `_`.",
     "secret_id": "Id of a key.",

@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from typing import Annotated, Final
 
 from cmqd_client import Published
-from cmqd_client.errors import PermissionDenied
+from cmqd_client.errors import InvalidArgument, PermissionDenied
 from cmqd_gateway.cmq.actions.filters import check_key, check_tags
 from cmqd_gateway.cmq.bodies import Body, check_bodies
 from cmqd_gateway.cmq.call import Call, Fields, action
 from cmqd_gateway.cmq.errors import Reason, Refusal
+from cmqd_gateway.cmq.ignored_keys import is_key_of_tag_topic
 from cmqd_gateway.cmq.parameters import ActionRequest, Items
 
 MAX_TAGS: Final = 10
@@ -55,12 +56,21 @@ async def _publish(
     check_bodies(bodies)
     different = check_tags("msgTag", tags or ())
     key = check_key("routingKey", routing_key) if routing_key else None
-    if different and key is not None:
-        raise Refusal(Reason.PARAMETERS_ERROR, "give msgTag (topics that filter by tags) or routingKey, not both")
     topic = call.client.topic(topic_name)
-    published = await topic.publish_batch(
-        bodies, tags=different or None, routing_key=key, dedup_ids=await call.dedup_ids(len(bodies))
-    )
+    dedup_ids = await call.dedup_ids(len(bodies))
+    # With tags the key is left out from the start: a topic with routing keys refuses the tags.
+    is_ignored = bool(different and key)
+    try:
+        published = await topic.publish_batch(
+            bodies, tags=different or None, routing_key=None if is_ignored else key, dedup_ids=dedup_ids
+        )
+    except InvalidArgument as refusal:
+        if not is_key_of_tag_topic(refusal, "routing_keys"):
+            raise
+        published = await topic.publish_batch(bodies, dedup_ids=dedup_ids)
+        is_ignored = True
+    if is_ignored:
+        call.ignored_key(topic_name, "routingKey")
     # All messages of the request have the same tags or key. ``matched`` of a repeated request is None.
     if any(message.matched == 0 for message in published):
         raise await _nothing_matched(call, topic_name)

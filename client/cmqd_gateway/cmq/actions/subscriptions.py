@@ -6,15 +6,17 @@ and, in PHP, ``bindindKey``). Requests take both, and answers have both.
 
 import asyncio
 import re
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, Final
 
 from cmqd_client import SubscriptionInfo
-from cmqd_client.errors import SubscriptionNotFound
+from cmqd_client.errors import InvalidArgument, SubscriptionNotFound, TopicNotFound
 from cmqd_client.subscription import ContentFormat, RetryStrategy, SubscriptionAttributes
 from cmqd_gateway.cmq.actions.filters import check_key, check_tags
 from cmqd_gateway.cmq.call import Call, Fields, action
 from cmqd_gateway.cmq.errors import Reason, Refusal
 from cmqd_gateway.cmq.identifiers import subscription_id
+from cmqd_gateway.cmq.ignored_keys import is_key_of_tag_topic
 from cmqd_gateway.cmq.numbers import bounded, seconds
 from cmqd_gateway.cmq.parameters import ActionRequest, Items, Whole
 
@@ -86,12 +88,28 @@ def subscription_attributes(request: SetSubscriptionAttributes) -> SubscriptionA
     keys = request.binding_key if request.binding_key is not None else request.bindind_key
     if keys is not None:
         attributes["binding_keys"] = [check_key("bindingKey", key) for key in keys]
-    if tags and keys:
-        raise Refusal(
-            Reason.PARAMETERS_ERROR,
-            "give filterTag (topics that filter by tags) or bindingKey (routing keys), not both",
-        )
     return attributes
+
+
+async def without_ignored_keys(
+    call: Call, request: SetSubscriptionAttributes, ask: Callable[[SubscriptionAttributes], Awaitable[SubscriptionInfo]]
+) -> SubscriptionInfo:
+    """Return the answer to a request with the attributes of ``request``; a topic that filters by tags ignores keys."""
+    attributes = subscription_attributes(request)
+    # With tags the keys are left out from the start: a topic with routing keys refuses the tags.
+    is_ignored = bool(attributes.get("filter_tags") and attributes.pop("binding_keys", None))
+    try:
+        info = await ask(attributes)
+    except InvalidArgument as refusal:
+        if not is_key_of_tag_topic(refusal, "binding_keys"):
+            raise
+        # The refused request changed nothing.
+        attributes.pop("binding_keys", None)
+        info = await ask(attributes)
+        is_ignored = True
+    if is_ignored:
+        call.ignored_key(request.topic_name, "bindingKey")
+    return info
 
 
 def _unknown(reason: Reason, name: str, value: str, known: dict[str, Any]) -> Refusal:
@@ -154,12 +172,13 @@ async def subscribe(call: Call, request: Subscribe) -> Fields:
     """
     target = endpoint(request)
     topic = call.client.topic(request.topic_name)
-    info = await topic.subscribe_info(
-        request.subscription_name,
-        queue=target.get("queue"),
-        url=target.get("url"),
-        **subscription_attributes(request),
-    )
+
+    def ask(attributes: SubscriptionAttributes) -> Awaitable[SubscriptionInfo]:
+        return topic.subscribe_info(
+            request.subscription_name, queue=target.get("queue"), url=target.get("url"), **attributes
+        )
+
+    info = await without_ignored_keys(call, request, ask)
     fields = {"subscriptionId": subscription_id(info.id)}
     return fields if info.secret is None else fields | {"secret": info.secret}
 
@@ -172,8 +191,8 @@ async def unsubscribe(call: Call, request: SubscriptionRequest) -> Fields:
 
 async def set_subscription_attributes(call: Call, request: SetSubscriptionAttributes) -> Fields:
     """Change the named attributes in one step; protocol and endpoint cannot be changed."""
-    attributes = subscription_attributes(request)
-    await call.client.topic(request.topic_name).subscription(request.subscription_name).set(**attributes)
+    subscription = call.client.topic(request.topic_name).subscription(request.subscription_name)
+    await without_ignored_keys(call, request, lambda attributes: subscription.set(**attributes))
     return {}
 
 
@@ -199,9 +218,15 @@ class ListSubscriptionByTopic(ActionRequest, frozen=True):
 
 
 async def list_subscription_by_topic(call: Call, request: ListSubscriptionByTopic) -> Fields:
-    """List a page of the subscriptions of a topic, by name; ``totalCount`` counts all that match."""
+    """List a page of the subscriptions of a topic, by name; ``totalCount`` counts all that match.
+
+    A topic that does not exist has no subscriptions, as at CMQ.
+    """
     topic = call.client.topic(request.topic_name)
-    page = await topic.subscriptions(search=request.search_word, offset=request.offset, limit=max(1, request.limit))
+    try:
+        page = await topic.subscriptions(search=request.search_word, offset=request.offset, limit=max(1, request.limit))
+    except TopicNotFound:
+        return {"totalCount": 0, "subscriptionList": []}
 
     async def listed(name: str) -> dict[str, Any] | None:
         try:

@@ -10,9 +10,9 @@ import { confirmAction, openDialog } from '../ui/dialog.js';
 import { areaField, createForm, durationField, field, selectField, textField } from '../ui/form.js';
 import { live } from '../vendor/lit-html-3.3.3/directives/live.js';
 import { toast } from '../ui/toast.js';
-import { nameFault } from './topic-forms.js';
 import { linesOf, listOf } from './topic-labels.js';
 
+const NAME = /^[A-Za-z0-9_-]{1,64}$/;
 const SUGGESTED = 20;
 
 /** Return the field of the filters: tags in a line, or binding keys in lines. */
@@ -70,7 +70,7 @@ export async function createSubscription(topic, signal) {
   const form = createForm({
     values: { name: '', target: 'queue', endpoint: '', filters: '', strategy: 'exponential_decay', content_format: 'json' },
     update: () => dialog?.update(),
-    check: ({ name }) => (nameFault(name) ? { name: nameFault(name) } : {}),
+    check: ({ name }) => (NAME.test(name) ? {} : { name: t('topic.sub.name-wrong') }),
     async submit({ name, target, endpoint, filters, strategy, content_format: contentFormat }) {
       const body = { [target]: endpoint.trim(), strategy, ...filtersOf(filters, isRouting) };
       if (target === 'url') {
@@ -110,7 +110,7 @@ export async function createSubscription(topic, signal) {
     signal,
     body: ({ close }) => html`<form @submit=${form.onSubmit} novalidate>
       ${form.failure()}
-      ${textField({ form, name: 'name', label: t('topic.sub.name'), hint: t('topics.form.name-hint'), required: true })}
+      ${textField({ form, name: 'name', label: t('topic.sub.name'), hint: t('topic.sub.name-hint'), required: true })}
       ${selectField({
         form,
         name: 'target',

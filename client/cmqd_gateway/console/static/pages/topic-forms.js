@@ -14,11 +14,6 @@ addTexts(texts);
 
 const NAME = /^[A-Za-z0-9_-]{3,64}$/;
 
-/** Return the fault of a name of a topic or subscription, or null. */
-export function nameFault(name) {
-  return NAME.test(name) ? null : t('topics.form.name-wrong');
-}
-
 /** Return the fields of `max_message_bytes`, with the range that the JSON API declares. */
 function sizeField(form, ranges) {
   const { minimum, maximum, default: initial } = ranges.max_message_bytes;
@@ -34,7 +29,7 @@ export async function createTopic(signal) {
   const form = createForm({
     values: { topic: '', filter_type: 'tag', max_message_bytes: ranges.max_message_bytes.default },
     update: () => dialog?.update(),
-    check: ({ topic }) => (nameFault(topic) ? { topic: nameFault(topic) } : {}),
+    check: ({ topic }) => (NAME.test(topic) ? {} : { topic: t('topics.form.name-wrong') }),
     async submit({ topic, ...attributes }) {
       await api.post(`/topics/${segment(topic)}`, attributes);
       toast(t('topics.created', { name: topic }));

@@ -16,6 +16,8 @@ export default {
   'topic.sub.create': ['Subscribe', '新建订阅'],
   'topic.sub.search': ['Search by name', '按名称搜索'],
   'topic.sub.name': ['Name', '名称'],
+  'topic.sub.name-hint': ['1 to 64 letters, digits, - and _. Letters may not differ in case alone.', '1 至 64 个字母、数字、- 或 _。名称不能仅大小写不同。'],
+  'topic.sub.name-wrong': ['Must be 1 to 64 ASCII letters, digits, - and _.', '名称须为 1 至 64 个字母、数字、- 或 _。'],
   'topic.sub.endpoint': ['Delivers to', '投递目标'],
   'topic.sub.filters': ['Filter', '过滤条件'],
   'topic.sub.all': ['every message', '全部消息'],
