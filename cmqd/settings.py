@@ -108,6 +108,13 @@ class Settings:
         "broker",
         "data folder: log, accounts and keys; created at the first start, used by one broker at a time",
     )
+    # A pair on one machine shares a file, so that a command finds both brokers, whichever leads.
+    context_file: Path | None = _setting(
+        None,
+        "broker",
+        "file for address and key of the administrator, as cmq reads them; none: admin.context.toml in the data "
+        "folder. With redundancy each broker writes the addresses of both brokers, and they may share the file",
+    )
     region: str = _setting(
         "local", "broker", "name of the region that this broker serves; a client can refuse any other region"
     )

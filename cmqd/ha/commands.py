@@ -46,7 +46,21 @@ def _add_init(group: Any) -> None:
     )
     command.add_argument("--programs", type=Path, metavar="FOLDER", help="folder with initdb and postgres")
     command.add_argument("--first-port", type=int, default=15432, help="of the servers on this machine (15432)")
+    command.add_argument(
+        "--broker-ports",
+        type=_ports,
+        default=(),
+        metavar="PORT,PORT",
+        help="of the two brokers (5680,5681; with --hosts 5680 on both)",
+    )
     command.set_defaults(config=None)
+
+
+def _ports(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(port) for port in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError("two numbers: PORT,PORT") from None
 
 
 def _add_watching(group: Any, add_settings: AddSettings) -> None:
@@ -117,6 +131,7 @@ def run(chosen: argparse.Namespace, settings: Settings) -> int:
                 etcd=[host for host in chosen.etcd.split(",") if host],
                 programs=chosen.programs,
                 first_port=chosen.first_port,
+                broker_ports=chosen.broker_ports,
             )
         case "import" | "export":
             from cmqd.ha import moves

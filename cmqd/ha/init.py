@@ -21,7 +21,8 @@ LAPTOP: Final = "127.0.0.1"
 POSTGRESQL_PORT: Final = 5432
 REST_PORT: Final = 8008
 RAFT_PORT: Final = 2380
-BROKER_PORT: Final = 5680
+BROKER_PORTS: Final = (5680, 5681)
+"""Ports of the two brokers on a laptop. On machines of their own both have the first."""
 FIRST_LAPTOP_PORT: Final = 15432
 """PostgreSQL's ports on a laptop begin here: the usual port is often taken."""
 
@@ -39,6 +40,7 @@ def init(
     etcd: Sequence[str] = (),
     programs: Path | None = None,
     first_port: int = FIRST_LAPTOP_PORT,
+    broker_ports: Sequence[int] = (),
 ) -> ExitCode:
     """Write the folder and print its next steps.
 
@@ -50,9 +52,11 @@ def init(
         etcd: ``HOST:PORT`` of an etcd cluster; empty = Patroni's own Raft.
         programs: folder with ``initdb``; None = found on this machine, or with hosts the usual folder of Debian.
         first_port: of the servers on this machine.
+        broker_ports: of the two brokers, or a port for both on machines of their own; empty = ``BROKER_PORTS``.
     """
     try:
-        plan = _plan(folder, nodes, hosts, etcd, programs, first_port)
+        ports = _ports_of_brokers(broker_ports, are_machines=bool(hosts))
+        plan = _plan(folder, nodes, hosts, etcd, programs, first_port, ports)
         _write(folder, init_files.files_of(plan))
     except (Refused, OSError) as reason:
         out(f"cmqd: {reason}")
@@ -61,11 +65,29 @@ def init(
     out(f"next: {folder / 'README.md'}" if hosts else f"next: {folder / 'run'}, and in a second terminal:")
     if not hosts:
         out(f"  cmqd ha check --config {folder / 'brokers' / 'a.toml'}")
+        out(f"  export CMQ_CONTEXT_FILE={plan.context_file}    # both brokers; written at the first start")
     return ExitCode.OK
 
 
+def _ports_of_brokers(given: Sequence[int], *, are_machines: bool) -> list[int]:
+    if not given:
+        return [BROKER_PORTS[0]] * BROKERS if are_machines else list(BROKER_PORTS)
+    ports = list(given) * BROKERS if are_machines and len(given) == 1 else list(given)
+    if len(ports) != BROKERS or not all(0 < port <= 65_535 for port in ports):
+        raise Refused(f"--broker-ports needs {BROKERS} ports from 1 to 65535, one for each broker")
+    if not are_machines and len(set(ports)) != BROKERS:
+        raise Refused(f"--broker-ports: {BROKERS} brokers on a machine cannot share port {ports[0]}")
+    return ports
+
+
 def _plan(
-    folder: Path, nodes: int, hosts: Sequence[str], etcd: Sequence[str], programs: Path | None, first_port: int
+    folder: Path,
+    nodes: int,
+    hosts: Sequence[str],
+    etcd: Sequence[str],
+    programs: Path | None,
+    first_port: int,
+    broker_ports: Sequence[int],
 ) -> Plan:
     if nodes not in NODES:
         raise Refused(f"--nodes {nodes}: {' or '.join(map(str, NODES))} servers outlive the loss of one")
@@ -83,14 +105,16 @@ def _plan(
             Node(f"n{number}", host, POSTGRESQL_PORT, REST_PORT, RAFT_PORT)
             for number, host in enumerate(hosts, start=1)
         ]
-        brokers = [Broker(name, host, BROKER_PORT) for name, host in zip("ab", hosts, strict=False)]
+        brokers = [
+            Broker(name, host, port) for name, host, port in zip("ab", hosts[:BROKERS], broker_ports, strict=True)
+        ]
     else:
         listed = [
             Node(f"n{number}", LAPTOP, first_port + number, first_port + 100 + number, first_port + 200 + number)
             for number in range(nodes)
         ]
         listed = [node._replace(name=f"n{number}") for number, node in enumerate(listed, start=1)]
-        brokers = [Broker(name, LAPTOP, BROKER_PORT + number) for number, name in enumerate("ab")]
+        brokers = [Broker(name, LAPTOP, port) for name, port in zip("ab", broker_ports, strict=True)]
     return Plan(
         folder=folder.absolute(),
         is_laptop=not hosts,

@@ -46,6 +46,11 @@ class Plan(NamedTuple):
         servers = ",".join(f"{node.host}:{node.port}" for node in self.nodes)
         return f"postgresql://cmqd:{self.passwords['cmqd']}@{servers}/cmqd"
 
+    @property
+    def context_file(self) -> Path:
+        """The context file of both brokers on a laptop."""
+        return self.folder / "admin.context.toml"
+
 
 def files_of(plan: Plan) -> dict[str, tuple[int, str]]:
     """Return mode and text of each file by its name in the folder."""
@@ -97,7 +102,12 @@ def _broker(plan: Plan, broker: Broker) -> str:
     data = plan.folder / f"broker-{broker.name}" if plan.is_laptop else Path("/var/lib/cmqd")
     listen = f"{broker.host}:{broker.port}" if plan.is_laptop else f"0.0.0.0:{broker.port}"
     return _BROKER.substitute(
-        data=data, listen=listen, advertise=f"{broker.host}:{broker.port}", engine_url=plan.engine_url
+        data=data,
+        # On machines of their own each broker writes the file, with the same content, into its data folder.
+        context=f'\ncontext_file = "{plan.context_file}"' if plan.is_laptop else "",
+        listen=listen,
+        advertise=f"{broker.host}:{broker.port}",
+        engine_url=plan.engine_url,
     )
 
 
@@ -116,7 +126,7 @@ def _laptop_script(plan: Plan, script: Template) -> str:
 def _readme(plan: Plan) -> str:
     addresses = ",".join(f"{broker.host}:{broker.port}" for broker in plan.brokers)
     if plan.is_laptop:
-        return _LAPTOP_README.substitute(folder=plan.folder, addresses=addresses)
+        return _LAPTOP_README.substitute(folder=plan.folder, addresses=addresses, context_file=plan.context_file)
     machines = "\n".join(
         f"| {node.host} | `patroni/{node.name}.yml` |"
         f" {'`brokers/' + plan.brokers[number].name + '.toml`' if number < len(plan.brokers) else '(none)'} |"
@@ -216,7 +226,7 @@ SQL
 
 _BROKER = Template("""# Written by cmqd ha init. Holds a password: mode 0600, owner the user that runs the broker.
 [broker]
-data = "$data"
+data = "$data"$context
 redundancy = "postgresql"
 engine_url = "$engine_url"
 
@@ -324,10 +334,15 @@ _LAPTOP_README = Template("""# A pair of brokers over three PostgreSQL servers, 
     cmqd ha check --config $folder/brokers/a.toml     # safe? a first start takes some 15 s
     cmqd ha status --config $folder/brokers/a.toml    # leader, standby, copies
 
-The administrator's key is in `admin.context.toml` of the folder of the broker that led first. Name both brokers to
-clients: `cmq://ID:KEY@$addresses`.
+Both brokers write address and key of the administrator into one file, with both addresses:
 
-Break it, while a client sends:
+    export CMQ_CONTEXT_FILE=$context_file
+    cmq queue create orders
+    cmq send orders 'first'
+
+Programs name both brokers too: `cmq://ID:KEY@$addresses`.
+
+Break it, while a client sends; `cmq` waits for the takeover, and says so:
 
     $folder/kill-leader        # kill -9 to the broker that leads: the other one leads within a second
     $folder/kill-primary       # kill -9 to the PostgreSQL that takes writes: the named standby is promoted
@@ -352,7 +367,8 @@ $machines
 4. On machines with a broker: its file of `brokers/` to `/etc/cmqd/cmqd.toml`, owner `cmqd`, mode 0600, and
    `systemd/cmqd.service`. Before the start: `cmqd ha check --config /etc/cmqd/cmqd.toml` must say "safe".
    `systemctl enable --now cmqd`.
-5. Clients: `cmq://ID:KEY@$addresses`. TLS is not in these files: for clients see `tls_certificate`, for PostgreSQL
+5. The key of the administrator, with both addresses, is in `/var/lib/cmqd/admin.context.toml` of each of the two.
+   Clients: `cmq://ID:KEY@$addresses`. TLS is not in these files: for clients see `tls_certificate`, for PostgreSQL
    `sslmode` in `engine_url`.
 6. Delete this folder: it has all passwords.
 

@@ -26,7 +26,6 @@ import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import msgspec
 
@@ -42,11 +41,8 @@ from cmqd.server.accounts_file import (
     new_key,
 )
 from cmqd.server.permissions import Permissions, checked_names, checked_roles, permissions_of
-from cmqd.server.private_files import read_private, write_private
 from cmqd_protocol.limits import MAX_SECRET_ID_BYTES
 from cmqd_types.keys import EVERY_NAME, EVERY_ROLE, Role
-
-CONTEXT_FILE_NAME = "admin.context.toml"
 
 MAX_KEYS = 100
 """Limit of keys per account: rotation needs two, and a limit keeps the file small, which is written whole."""
@@ -194,11 +190,8 @@ class Accounts:
         return None if key is None else key.account
 
     def first_key(self, account: str) -> Key:
-        """Return the oldest enabled unrestricted key of an account; without an unrestricted key, the oldest key that
-        may change keys.
-        """
-        keys = [key for key in self._document.keys if key.account == account and key.manages_keys]
-        return next((key for key in keys if key.is_unrestricted), keys[0])
+        """Return the first key of an account; see ``first_key_of``."""
+        return first_key_of(self._document, account)
 
     def list_accounts(self, caller: str) -> list[str]:
         """All accounts, by name; ``admin`` only.
@@ -641,17 +634,12 @@ def open_accounts(folder: Path, now_ms: int) -> tuple[Accounts, bool]:
     return Accounts(document, write), False
 
 
-def write_context(folder: Path, key: Key, host: str, port: int, *, tls: bool) -> Path:
-    """Write the file by which the command line finds this broker and may administer it; returns its path."""
-    path = folder / CONTEXT_FILE_NAME
-    reachable = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)
-    address = f"[{reachable}]" if ":" in reachable else reachable
-    # An imported secret may have characters that end a part of a URL.
-    url = f"cmq://{key.secret_id}:{quote(key.secret_key, safe='')}@{address}:{port}{'?tls=1' if tls else ''}"
-    text = f'current = "{key.account}"\n\n[contexts.{key.account}]\nurl = "{url}"\n'
-    if read_private(path) != text.encode():
-        write_private(path, text.encode())
-    return path
+def first_key_of(document: Document, account: str) -> Key:
+    """Return the oldest enabled unrestricted key of an account; without an unrestricted key, the oldest key that may
+    change keys.
+    """
+    keys = [key for key in document.keys if key.account == account and key.manages_keys]
+    return next((key for key in keys if key.is_unrestricted), keys[0])
 
 
 def _check_pair(secret_id: str, secret_key: str) -> None:

@@ -2,7 +2,7 @@
 
     accounts.json      the accounts, their keys, and every other secret of the broker
     accounts.json.1    a copy of the same content, written after each change and at each start
-    admin.context.toml see ``accounts.write_context``
+    admin.context.toml see ``context_file``
 
 A file of version 2 is a JSON object with ``version``, ``sha256`` and ``content``. The checksum covers the bytes of the
 value of ``content`` exactly as they stand in the file, so that a damaged byte is found whether or not the JSON around

@@ -38,11 +38,12 @@ from cmqd.log.errors import LogError, LogFailed
 from cmqd.log.interface import Led, Log
 from cmqd.log.values import LogState, RecoveryReport
 from cmqd.memory_log import MemoryLog
-from cmqd.server.accounts import Accounts, open_accounts, write_context
+from cmqd.server.accounts import Accounts, open_accounts
 from cmqd.server.accounts_file import ADMIN, AccountsFile, AccountsFileError, new_document
 from cmqd.server.advertised_address import advertised_address
 from cmqd.server.binary.standby_listener import StandbyListener
 from cmqd.server.clock import BrokerClock, LastTime, start_offset, wall_ms
+from cmqd.server.context_file import PairContext, context_path, reachable_address, write_context
 from cmqd.server.core_limits import limits_of
 from cmqd.server.counters import rss_bytes
 from cmqd.server.cron import calendar
@@ -129,6 +130,9 @@ class Daemon:
         """None without redundancy, and before this broker leads."""
         self.standby: StandbyListener | None = None
         """Set while and after this broker was a standby."""
+        self._pair: PairContext | None = None
+        """None without redundancy, and before the standby listens."""
+        self._pair_task: asyncio.Task[None] | None = None
         self._gateway: HttpGateway | None = None
         """None without the setting ``http``."""
 
@@ -153,6 +157,8 @@ class Daemon:
             _log.error("data_folder_refused", data=str(self._settings.data), reason=str(failure))
             return ExitCode.CANNOT_OPEN
         code = await self._run()
+        if self._pair_task is not None:
+            self._pair_task.cancel()
         if self._gateway is not None:
             await self._gateway.stop(0)
         if code not in _LOG_IS_CLOSED:
@@ -291,7 +297,9 @@ class Daemon:
         standby = self.standby = StandbyListener(self._settings, lambda: addresses_in(log.accounts))
         host, port = await standby.start()
         try:
-            log.announce(advertised_address(self._settings.advertise, (host, port), socket.gethostname))
+            address = advertised_address(self._settings.advertise, (host, port), socket.gethostname)
+            log.announce(address)
+            self._keep_context(log, address)
             _log.info("standby", host=host, port=port, shard=self._settings.shard)
             # A standby is a started service: it may follow for months before it leads.
             self._manager.ready("standby")
@@ -300,6 +308,18 @@ class Daemon:
             standby.stop()
         _log.info("leads", epoch=log.epoch, last_lsn=log.last_lsn)
         return dataclasses.replace(self._settings, listen=f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+
+    def _keep_context(self, log: StorageProcessLog, address: str) -> None:
+        """Begin to write the context file of the pair."""
+        settings = self._settings
+        self._pair = PairContext(
+            path=context_path(settings),
+            tls=settings.uses_tls,
+            shard=settings.shard,
+            own_address=address,
+            log=log,
+        )
+        self._pair_task = self._loop.create_task(self._pair.run())
 
     async def _accounts_of_engine(self, broker: Broker, address: str) -> Accounts:
         """Load the accounts of the log that this broker leads, or make those of a new log; write the address of this
@@ -445,7 +465,11 @@ class Daemon:
         settings = self._settings
         self._manager.ready("leader" if settings.is_replicated else "serving")
         tls = settings.uses_tls
-        context_file = write_context(settings.data, accounts.first_key(ADMIN), host, port, tls=tls)
+        if self._pair is not None:
+            context_file = self._pair.lead(accounts)
+        else:
+            key, addresses = accounts.first_key(ADMIN), [reachable_address(host, port)]
+            context_file = write_context(context_path(settings), key, addresses, tls=tls)
         process_id = self._storage_pid()
         if not tls and not (host.startswith("127.") or host == "::1"):
             _log.warning("listening_without_tls", host=host, text="message bodies cross the network in the clear")

@@ -67,9 +67,9 @@ class BrokerProcess:
     def url(self) -> str:
         """URL of the broker with the first key of ``admin``, for ``connect``."""
         contexts: dict[str, Any] = tomllib.loads(self.context_file.read_text())
-        address, _, _ = str(contexts["contexts"]["admin"]["url"]).rpartition(":")
-        # The port of the first start stays; a later start writes no new context file.
-        return f"{address}:{self.port}"
+        key, _, addresses = str(contexts["contexts"]["admin"]["url"]).rpartition("@")
+        # The port of the first start stays; a later start writes no new context file. Of a pair, this broker alone.
+        return f"{key}@{addresses.partition(':')[0]}:{self.port}"
 
     @property
     def log(self) -> str:

@@ -94,6 +94,23 @@ def test_brokers_get_settings_that_load(tmp_path: Path, programs: Path) -> None:
     assert a.is_replicated
     assert (a.listen, b.listen) == ("127.0.0.1:5680", "127.0.0.1:5681")
     assert a.data != b.data
+    assert a.context_file == b.context_file == tmp_path / "ha" / "admin.context.toml"
+
+
+def test_brokers_get_the_ports_of_the_flag(tmp_path: Path, programs: Path) -> None:
+    main(["ha", "init", "--programs", str(programs), "--broker-ports", "6001,7002", str(tmp_path / "ha")])
+    hosts = ("--hosts", "10.0.0.1,10.0.0.2,10.0.0.3")
+    main(["ha", "init", "--programs", str(programs), *hosts, "--broker-ports", "6001", str(tmp_path / "machines")])
+
+    on_laptop, on_machines = (
+        [load(file=tmp_path / folder / "brokers" / f"{name}.toml", environment={}) for name in "ab"]
+        for folder in ("ha", "machines")
+    )
+
+    assert [broker.listen for broker in on_laptop] == ["127.0.0.1:6001", "127.0.0.1:7002"]
+    assert [broker.advertise for broker in on_machines] == ["10.0.0.1:6001", "10.0.0.2:6001"]
+    assert [broker.context_file for broker in on_machines] == [None, None], "each in its own data folder"
+    assert "cmq://ID:KEY@127.0.0.1:6001,127.0.0.1:7002" in (tmp_path / "ha" / "README.md").read_text()
 
 
 def test_files_with_passwords_are_private(tmp_path: Path, programs: Path) -> None:
@@ -126,9 +143,12 @@ def test_nothing_is_overwritten(tmp_path: Path, programs: Path, capsys: pytest.C
         (["--nodes", "4"], "3 or 5 servers"),
         (["--hosts", "10.0.0.1,10.0.0.2"], "3 different machines"),
         (["--hosts", "10.0.0.1,10.0.0.2,10.0.0.2"], "3 different machines"),
+        (["--broker-ports", "5680"], "2 ports from 1 to 65535"),
+        (["--broker-ports", "5680,70000"], "2 ports from 1 to 65535"),
+        (["--broker-ports", "5680,5680"], "cannot share port 5680"),
     ],
 )
-def test_clusters_that_lose_their_majority_with_a_machine_are_refused(
+def test_clusters_that_cannot_outlive_a_machine_are_refused(
     tmp_path: Path, programs: Path, capsys: pytest.CaptureFixture[str], flags: list[str], reason: str
 ) -> None:
     assert main(["ha", "init", "--programs", str(programs), *flags, str(tmp_path / "ha")]) == ExitCode.USAGE

@@ -15,16 +15,15 @@ from cmqd.core.errors import InvalidArgument
 from cmqd.server import accounts as rooms
 from cmqd.server import accounts_file
 from cmqd.server.accounts import (
-    CONTEXT_FILE_NAME,
     AccountExists,
     AccountNotFound,
     Accounts,
     KeyNotFound,
     LastKey,
     PermissionDenied,
-    write_context,
 )
 from cmqd.server.accounts_file import COPY_NAME, FILE_NAME, AccountsFile, AccountsFileError, Key, SubscriptionSecret
+from cmqd.server.context_file import CONTEXT_FILE_NAME, reachable_address, write_context
 from cmqd_client.address import parse_address
 from cmqd_protocol import messages as wire
 from cmqd_types.keys import Role
@@ -66,7 +65,8 @@ def test_the_first_start_makes_admin_with_a_key_and_later_ones_keep_it(tmp_path:
 
 def test_files_with_secrets_are_readable_by_their_owner_alone(tmp_path: Path) -> None:
     accounts, _ = open_accounts(tmp_path, 5)
-    context = write_context(tmp_path, accounts.first_key("admin"), "127.0.0.1", 5680, tls=False)
+    path = tmp_path / CONTEXT_FILE_NAME
+    context = write_context(path, accounts.first_key("admin"), ["127.0.0.1:5680"], tls=False)
 
     assert mode_of(tmp_path / FILE_NAME) == 0o600
     assert mode_of(context) == 0o600
@@ -90,9 +90,10 @@ def test_the_context_names_the_real_port_and_an_address_that_can_be_reached(
 ) -> None:
     accounts, _ = open_accounts(tmp_path, 5)
     key = accounts.first_key("admin")
-    write_context(tmp_path, key, host, 1, tls=False)
+    path = tmp_path / CONTEXT_FILE_NAME
+    write_context(path, key, [reachable_address(host, 1)], tls=False)
 
-    context = tomllib.loads(write_context(tmp_path, key, host, 99, tls=tls).read_text())
+    context = tomllib.loads(write_context(path, key, [reachable_address(host, 99)], tls=tls).read_text())
 
     assert context["current"] == "admin"
     assert context["contexts"]["admin"]["url"] == f"cmq://{key.secret_id}:{key.secret_key}@{address}"
@@ -745,6 +746,6 @@ def test_the_context_quotes_an_imported_secret(tmp_path: Path) -> None:
     accounts, _ = open_accounts(tmp_path, 5)
     key = msgspec.structs.replace(accounts.first_key("admin"), secret_key="a/b@c:d?e#f%41gh")
 
-    context = tomllib.loads(write_context(tmp_path, key, "127.0.0.1", 99, tls=False).read_text())
+    context = tomllib.loads(write_context(tmp_path / CONTEXT_FILE_NAME, key, ["127.0.0.1:99"], tls=False).read_text())
 
     assert parse_address(context["contexts"]["admin"]["url"]).secret_key == key.secret_key

@@ -1,6 +1,7 @@
 """A standby refuses connections, names the leader, follows the log, and leads when the leader has ended."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,11 @@ from cmqd_client.errors import CmqError, OutcomeUnknown
 from support.certificates import make_certificate, trusting_context
 from support.eventually import eventually
 from support.replicas import Replicas
+
+
+def url_of(context_file: Path) -> str:
+    text = context_file.read_text()
+    return next(line.split('"')[1] for line in text.splitlines() if line.startswith("url"))
 
 
 class DaemonOverEngine(Daemon):
@@ -63,8 +69,13 @@ class DaemonOverEngine(Daemon):
     @property
     def url(self) -> str:
         """The URL of the administrator."""
-        text = (self._settings.data / "admin.context.toml").read_text()
-        return next(line.split('"')[1] for line in text.splitlines() if line.startswith("url"))
+        return url_of(self._settings.data / "admin.context.toml")
+
+    @property
+    def address(self) -> str:
+        """The address of this broker, which leads."""
+        ready = json.loads(self.ready_file.read_text())
+        return f"{ready['host']}:{ready['port']}"
 
     @property
     def port(self) -> int:
@@ -111,6 +122,38 @@ async def test_a_broker_leads_and_its_standby_takes_over(replicas: Replicas, tmp
     assert await standby.end() is ExitCode.OK
 
 
+async def test_both_brokers_of_a_pair_write_a_context_with_both_addresses(replicas: Replicas, tmp_path: Path) -> None:
+    """The leader's first, into the file that they share: the second takeover leaves no second file."""
+    shared = tmp_path / "admin.context.toml"
+    a, b = (DaemonOverEngine(replicas, tmp_path / name, context_file=shared) for name in "ab")
+
+    def addresses() -> list[str]:
+        return url_of(shared).rpartition("@")[2].split(",")
+
+    a.begin()
+    await a.led()
+    assert addresses() == [a.address]
+    b.begin()
+    await eventually(lambda: len(addresses()) == 2)
+    of_b = addresses()[1]
+    assert of_b == f"127.0.0.1:{b.port}"
+    key = url_of(shared).rpartition("@")[0]
+
+    assert await a.end() is ExitCode.OK
+    await b.led()
+    assert addresses() == [of_b, a.address], "a broker that is away now may lead tomorrow"
+    c = DaemonOverEngine(replicas, tmp_path / "c", context_file=shared)
+    c.begin()
+    await eventually(lambda: f"127.0.0.1:{c.port}" in addresses())
+    assert await b.end() is ExitCode.OK
+    await c.led()
+
+    assert addresses() == [c.address, of_b, a.address]
+    assert url_of(shared).rpartition("@")[0] == key
+    assert list(tmp_path.glob("**/*.context.toml")) == [shared]
+    assert await c.end() is ExitCode.OK
+
+
 async def test_a_standby_refuses_connections_and_names_the_leader(replicas: Replicas, tmp_path: Path) -> None:
     leader, standby = DaemonOverEngine(replicas, tmp_path / "a"), DaemonOverEngine(replicas, tmp_path / "b")
     leader.begin()
@@ -122,7 +165,7 @@ async def test_a_standby_refuses_connections_and_names_the_leader(replicas: Repl
     writer.write(b"CMQD\x01\x00" + b"\x00" * 8)
     answer = await reader.read()
 
-    assert leader.url.rpartition("@")[2].encode() in answer
+    assert leader.address.encode() in answer
     assert b"standby" in answer
     writer.close()
     # As a client sees it, before its key is looked at.
@@ -146,7 +189,7 @@ async def test_the_address_of_a_leader_is_known_before_it_listens(
     leader.begin()
     await leader.led()
 
-    assert known == [[leader.url.rpartition("@")[2]]]
+    assert known == [[leader.address]]
     assert await leader.end() is ExitCode.OK
 
 
@@ -238,11 +281,11 @@ async def test_a_standby_refuses_inside_of_tls(replicas: Replicas, tmp_path: Pat
     writer.write(b"CMQD\x01\x00" + b"\x00" * 8)
     answer = await reader.read()
 
-    assert leader.url.rpartition("@")[2].encode() in answer
+    assert leader.address.encode() in answer
     writer.close()
     plain_reader, plain_writer = await asyncio.open_connection("127.0.0.1", standby.port)
     plain_writer.write(b"CMQD\x01\x00" + b"\x00" * 8)
-    assert leader.url.rpartition("@")[2].encode() not in await plain_reader.read()
+    assert leader.address.encode() not in await plain_reader.read()
     plain_writer.close()
     assert await standby.end() is ExitCode.OK
     assert await leader.end() is ExitCode.OK
