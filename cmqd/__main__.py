@@ -10,7 +10,7 @@ from cmqd import __version__
 from cmqd.exit_codes import ExitCode
 from cmqd.ha import commands as ha
 from cmqd.settings import SETTINGS, SettingError, SettingInfo, Settings, ignored_variables, load
-from cmqd.units import DURATION, SIZE
+from cmqd_types.units import DURATION, SIZE
 
 SERVE_DESCRIPTION = """Run the broker until SIGTERM. SIGHUP reads the settings and the TLS files again.
 

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from cmqd.log.values import Durability, Redundancy
-from cmqd.units import DURATION, SIZE, Unit
 from cmqd_protocol.limits import (
     AUTHENTICATION_TIMEOUT_MS,
     DEFAULT_HEARTBEAT_MS,
@@ -32,6 +31,7 @@ from cmqd_protocol.limits import (
     MIN_MAX_FRAME_BYTES,
 )
 from cmqd_types.shards import MAX_SHARD
+from cmqd_types.units import DURATION, SIZE, Unit
 
 _T = TypeVar("_T")
 
@@ -258,6 +258,9 @@ class Settings:
         False, "pushes", "allow pushes to addresses of private networks (10.0.0.0/8, fc00::/7 and similar)"
     )
     push_allow_loopback: bool = _setting(False, "pushes", "allow pushes to the broker's own machine (127.0.0.0/8, ::1)")
+    push_user_agent: str = _setting(
+        "", "pushes", "User-Agent of pushes, up to 256 printable ASCII characters; none: cmqd/ and the version"
+    )
     max_pushes_per_endpoint: int = _setting(16, "pushes", "concurrent pushes to one endpoint", low=1, high=1_000)
     # A connection and a task per push, some 30 KiB with a small body.
     max_pushes: int = _setting(4_096, "pushes", "concurrent pushes in total", low=1, high=65_536)
@@ -661,6 +664,9 @@ def _check_together(settings: Settings) -> None:
             raise refuse("advertise", "the port is 1 to 65535")
     if re.fullmatch(r"[A-Za-z0-9_-]{1,64}", settings.region) is None:
         raise refuse("region", "1 to 64 ASCII letters, digits, - and _")
+    # A line break would add headers of its own to each push.
+    if re.fullmatch(r"[ -~]{0,256}", settings.push_user_agent) is None:
+        raise refuse("push_user_agent", "up to 256 printable ASCII characters")
     if (settings.tls_certificate is None) != (settings.tls_key is None):
         missing = "tls_key" if settings.tls_key is None else "tls_certificate"
         raise refuse(missing, "tls_certificate and tls_key come together")

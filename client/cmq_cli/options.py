@@ -10,7 +10,11 @@ from cyclopts import Parameter, Token
 from cyclopts.validators import Number
 
 from cmq_cli.session import Session
-from cmq_cli.values import parse_moment
+from cmq_cli.values import parse_moment, parse_size
+
+
+def _to_size(type_: object, tokens: Sequence[Token]) -> int:
+    return parse_size(tokens[0].value)
 
 
 def _to_moment(type_: object, tokens: Sequence[Token]) -> datetime:
@@ -25,6 +29,8 @@ Flag: TypeAlias = Annotated[bool, Parameter(negative=(), show_default=False)]
 Repeated: TypeAlias = Annotated[list[str] | None, Parameter(negative=())]
 """An option that can be given several times."""
 Moment: TypeAlias = Annotated[datetime, Parameter(converter=_to_moment, n_tokens=1, metavar="TIME")]
+Bytes: TypeAlias = Annotated[int, Parameter(converter=_to_size, n_tokens=1, metavar="SIZE")]
+"""A size: bytes, or a number with a unit."""
 
 QueueName: TypeAlias = Annotated[str, Parameter(help="Name of the queue.")]
 TopicName: TypeAlias = Annotated[str, Parameter(help="Name of the topic.")]

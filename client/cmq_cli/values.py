@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, cast
 
+from cmqd_types.units import SIZE
+
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "": 1}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*(ms|s|m|h|d|)", re.ASCII)
 _WORDS = (("day", 86_400_000), ("hour", 3_600_000), ("minute", 60_000))
@@ -27,6 +29,20 @@ def parse_duration(text: str) -> float:
         )
     # Rounded to the precision of the wire: 0.1 * 3600 would otherwise show as 360.00000000000006.
     return round(float(match[1]) * _UNITS[match[2]], 6)
+
+
+def parse_size(text: str) -> int:
+    """Parse a typed size into bytes: a whole number, or a number with a unit: ``64KiB``, ``1MiB``.
+
+    Raises:
+        ValueError: the text is not a whole number of bytes.
+    """
+    size = int(text) if text.strip().isdecimal() and len(text) < 20 else SIZE.parse(text)
+    if size is None:
+        raise ValueError(
+            f"{printable(text)!r} is not a size; write bytes (65536), or a number with a unit: {SIZE.named}"
+        )
+    return size
 
 
 def parse_age(text: str) -> float | None:

@@ -529,6 +529,7 @@ class Client:
         Args:
             *consumers: from :meth:`Queue.consumer`; at least one.
             stop_signals: SIGTERM and SIGINT (Ctrl-C); they have their former effect again when this call returns.
+                A handler that the program (for instance its web server) installed before this call is called too.
                 Outside the main thread, signals cannot be handled and are left alone.
             grace: time for the handlers in progress; None = as long as they take.
 

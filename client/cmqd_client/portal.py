@@ -24,7 +24,7 @@ from anyio.from_thread import BlockingPortal
 from cmqd_client.check_answers import result_of
 from cmqd_client.errors import ClientClosed
 from cmqd_client.queue import ConsumedMessage
-from cmqd_client.running import SignalScope
+from cmqd_client.running import SignalScope, chained
 
 A = TypeVar("A")
 A_co = TypeVar("A_co", covariant=True)
@@ -111,12 +111,8 @@ class Portal:
         signals = _ForwardedSignals()
         if current_thread() is not main_thread():
             return self.call(lambda: function(signals.scope))
-        former = {number: signal.signal(number, signals.arrived) for number in numbers}
-        try:
+        with chained(numbers, signals.arrived):
             return self.call(lambda: function(signals.scope))
-        finally:
-            for number, handler in former.items():
-                signal.signal(number, handler)
 
     def call_with_callbacks(self, function: "Callable[[CallingThread], Awaitable[R]]") -> R:
         """Like :meth:`call`, with functions that run in the thread of the caller; see :class:`CallingThread`."""
@@ -229,12 +225,12 @@ class _ForwardedSignals:
         self._early: list[signal.Signals] = []
         """Signals that arrived before the coroutine began."""
 
-    def arrived(self, number: int, _: object) -> None:
-        """Forward a signal; the handler of the interpreter, in the main thread."""
+    def arrived(self, number: signal.Signals) -> None:
+        """Forward a signal, in the main thread."""
         if self._handle is None:
-            self._early.append(signal.Signals(number))
+            self._early.append(number)
         else:
-            self._handle(signal.Signals(number))
+            self._handle(number)
 
     @contextmanager
     def scope(self, numbers: Iterable[signal.Signals], handle: Callable[[signal.Signals], None]) -> Generator[None]:

@@ -6,6 +6,7 @@ import signal
 import threading
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from types import FrameType
 from typing import Any, TypeAlias
 
 from cmqd_client.consumer import Consumer
@@ -77,24 +78,46 @@ async def run_consumers(
 
 @contextmanager
 def _handled(numbers: Iterable[signal.Signals], handle: Callable[[signal.Signals], None]) -> Generator[None]:
-    """Call ``handle`` in the event loop for these signals, and restore their former handlers at the end."""
+    """Call ``handle`` in the event loop for these signals; outside the main thread, leave signals alone."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     loop = asyncio.get_running_loop()
-    former: dict[signal.Signals, Any] = {}
+    with chained(numbers, lambda number: loop.call_soon_threadsafe(handle, number)):
+        yield
+
+
+@contextmanager
+def chained(numbers: Iterable[signal.Signals], handle: Callable[[signal.Signals], object]) -> Generator[None]:
+    """Call ``handle`` for these signals, and then the handler that the program had installed; in the main thread only.
+
+    A web server in the same process installs handlers too. Without the call of its handler the consumers would stop at
+    SIGTERM, and the web server would run on. ``loop.add_signal_handler`` is not used, because that method replaces a
+    handler of the loop for good: it offers no way to read the former handler.
+    """
+    former = {number: signal.getsignal(number) for number in numbers}
+    is_over = False
+
+    def arrived(number: int, frame: FrameType | None) -> None:
+        if not is_over:
+            handle(signal.Signals(number))
+        handler = former[signal.Signals(number)]
+        if callable(handler) and not _only_interrupts(handler):
+            handler(number, frame)
+
+    for number in former:
+        signal.signal(number, arrived)
     try:
-        for number in numbers:
-            former[number] = signal.getsignal(number)
-            try:
-                loop.add_signal_handler(number, handle, number)
-            except NotImplementedError:  # Windows
-                signal.signal(number, lambda arrived, _: loop.call_soon_threadsafe(handle, signal.Signals(arrived)))
         yield
     finally:
+        is_over = True
         for number, handler in former.items():
-            try:
-                loop.remove_signal_handler(number)
-            except NotImplementedError:
-                pass
-            signal.signal(number, handler)
+            # A handler that the program installed meanwhile stays: restoring the former one would drop it.
+            if signal.getsignal(number) is arrived:
+                signal.signal(number, handler)
+
+
+def _only_interrupts(handler: Callable[..., object]) -> bool:
+    """Return True for Python's own handlers of Ctrl-C, which end the program or its main task without a clean stop."""
+    method = getattr(handler, "func", None)
+    return handler is signal.default_int_handler or isinstance(getattr(method, "__self__", None), asyncio.Runner)

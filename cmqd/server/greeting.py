@@ -41,7 +41,11 @@ def greeting(started: Started, cmq: str | None) -> str:
     lines = [
         f"cmqd {__version__} is ready.",
         f"  address     {host}:{started.port}{', with TLS' if started.tls else ''}",
-        *([f"  HTTP        {started.http}", f"  console     {started.http}/console/"] if started.http else []),
+        *(
+            [f"  HTTP        {started.http}", f"  console     {started.http}/console/"]
+            if started.http
+            else ["  HTTP        off; --http 127.0.0.1:5681 serves the console and the HTTP APIs"]
+        ),
         f"  folder      {started.data.absolute()}",
         f"  durability  {_EPHEMERAL if started.ephemeral else _SURVIVES[started.durability]}",
         "Next, in a second terminal:",

@@ -255,6 +255,7 @@ class Server:
                     timeout_ms=settings.push_timeout_ms,
                     allow_private=settings.push_allow_private,
                     allow_loopback=settings.push_allow_loopback,
+                    user_agent=settings.push_user_agent,
                     secrets_of=self._secrets_of,
                     on_results=self.broker_events.pushes_ended,
                     now_ms=clock.now_ms,
@@ -700,6 +701,8 @@ class Server:
             time_ms=self.clock.wall_ms(),
             broker_time_ms=self.clock.now_ms(),
             clock_offset_ms=self.clock.offset_ms,
+            address=self._location["address"],
+            tls=self.settings.uses_tls,
         )
 
     def status(self) -> Status:

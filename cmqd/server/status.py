@@ -23,6 +23,10 @@ class PublicStatus(msgspec.Struct, frozen=True):
     """Wall clock."""
     broker_time_ms: int
     clock_offset_ms: int
+    address: str
+    """``host:port`` for clients, as in the attributes of queues."""
+    tls: bool
+    """Clients need TLS at the address."""
 
 
 class RecoveryFinding(msgspec.Struct, frozen=True):

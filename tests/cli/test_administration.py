@@ -94,6 +94,18 @@ def test_a_queue_is_made_shown_changed_and_deleted(cmq_at: Cmq, server: Threaded
     assert cmq_at("queue", "info", "jobs").code == ExitCode.NOT_FOUND
 
 
+def test_a_size_takes_a_unit(cmq_at: Cmq) -> None:
+    assert cmq_at("queue", "create", "jobs", "--max-message-bytes", "1MiB").code == 0
+    assert cmq_at("topic", "create", "shop", "--max-message-bytes", "2kib").code == 0
+    assert cmq_at("topic", "set", "shop", "--max-message-bytes", "4096").code == 0
+    assert json.loads(cmq_at("queue", "info", "jobs", "--output", "json").out)["max_message_bytes"] == 1_048_576
+    assert json.loads(cmq_at("topic", "info", "shop", "--output", "json").out)["max_message_bytes"] == 4096
+
+    refused = cmq_at("queue", "set", "jobs", "--max-message-bytes", "1.5 parsecs")
+    assert refused.code == ExitCode.USAGE
+    assert "write bytes (65536), or a number with a unit: B, KiB" in " ".join(refused.err.split())
+
+
 def test_an_existing_name_is_refused_or_accepted(cmq_at: Cmq) -> None:
     assert cmq_at("queue", "create", "orders").code == ExitCode.FAILED
     assert cmq_at("queue", "create", "orders", "--ensure").err == "queue 'orders' exists with the same attributes\n"

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
+from types import FrameType
 from typing import Any
 
 import msgspec
@@ -702,6 +703,78 @@ async def test_sigterm_finishes_begun_handlers_and_gives_back_the_rest_uncounted
     assert await server.bodies("orders") == [b"b", b"c"]
     assert [message.receive_count for message in await server.admin.queue("orders").receive(2)] == [1, 1]
     assert handle.statistics().deleted == 1
+
+
+async def test_a_signal_also_reaches_the_handler_of_the_web_server_in_the_same_process(
+    client: Client, server: LocalServer
+) -> None:
+    await server.put("orders", b"a")
+    arrived: list[int] = []
+    begun = asyncio.Event()
+
+    def web_server(number: int, _: FrameType | None) -> None:
+        arrived.append(number)
+
+    @client.queue("orders").consumer()
+    async def handle(message: ConsumedMessage) -> None:
+        begun.set()
+
+    former = signal.signal(signal.SIGTERM, web_server)
+    try:
+        task = asyncio.create_task(client.run(handle))
+        await begun.wait()
+        os.kill(os.getpid(), signal.SIGTERM)
+        await task
+        assert arrived == [signal.SIGTERM]
+        assert signal.getsignal(signal.SIGTERM) is web_server
+    finally:
+        signal.signal(signal.SIGTERM, former)
+
+
+async def test_a_signal_also_reaches_the_handler_of_the_event_loop(client: Client, server: LocalServer) -> None:
+    await server.put("orders", b"a")
+    arrived: list[str] = []
+    begun = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    @client.queue("orders").consumer()
+    async def handle(message: ConsumedMessage) -> None:
+        begun.set()
+
+    loop.add_signal_handler(signal.SIGTERM, arrived.append, "loop")
+    try:
+        task = asyncio.create_task(client.run(handle))
+        await begun.wait()
+        os.kill(os.getpid(), signal.SIGTERM)
+        await task
+        await eventually(lambda: arrived == ["loop"])
+        os.kill(os.getpid(), signal.SIGTERM)
+        await eventually(lambda: arrived == ["loop", "loop"])
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)
+
+
+async def test_a_handler_that_was_installed_during_a_run_stays(client: Client, server: LocalServer) -> None:
+    await server.put("orders", b"a")
+    begun = asyncio.Event()
+
+    @client.queue("orders").consumer()
+    async def handle(message: ConsumedMessage) -> None:
+        begun.set()
+
+    former = signal.getsignal(signal.SIGTERM)
+    try:
+        task = asyncio.create_task(client.run(handle))
+        await begun.wait()
+
+        def web_server(number: int, _: FrameType | None) -> None: ...
+
+        signal.signal(signal.SIGTERM, web_server)
+        handle.stop()
+        await task
+        assert signal.getsignal(signal.SIGTERM) is web_server
+    finally:
+        signal.signal(signal.SIGTERM, former)
 
 
 async def test_a_worker_is_declared_before_its_client_is_open(server: LocalServer) -> None:

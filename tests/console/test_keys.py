@@ -58,6 +58,8 @@ def test_a_key_is_created_and_its_secret_shown_once_ready_to_copy(visits: Visits
 
     expect(dialog(page).get_by_text("The secret is shown only now.")).to_be_visible()
     made = new_pair(page)
+    address = account.broker.client.status()["address"]
+    expect(dialog(page)).to_contain_text(f"cmq://{made.secret_id}:{made.secret_key}@{address}'")
     button(dialog(page), f"Copy {made.secret_key}").click()
     page.keyboard.press("Escape")
     expect(button(dialog(page), "I have copied the secret")).to_be_visible()

@@ -158,8 +158,14 @@ def test_a_queue_is_created_with_attributes(visits: Visits, account: Account):
     dialog.get_by_label("Give up on a message").select_option("receives")
     dialog.get_by_label("Dead-letter queue", exact=True).fill("orders-dead")
     dialog.get_by_label("Receives", exact=True).fill("7")
+    dialog.get_by_label("Retention").fill("3d")
     dialog.get_by_label("Keep deleted messages").check()
+    expect(dialog.get_by_label("Rewind window")).to_have_value("3d")
     dialog.get_by_label("Rewind window").fill("2d")
+    dialog.get_by_label("Retention").fill("4d")
+    dialog.get_by_label("Keep deleted messages").uncheck()
+    dialog.get_by_label("Keep deleted messages").check()
+    expect(dialog.get_by_label("Rewind window")).to_have_value("2d")
     dialog.get_by_text("The same on the command line").click()
     expect(dialog.locator("details code")).to_have_text(
         "cmq queue create orders --visibility-timeout 2m --rewind 2d --dead-letter-queue orders-dead"

@@ -104,6 +104,12 @@ def link(rig: GatewayRig, *, began: float = 0, seconds: int = SIGN_IN_SECONDS, k
 # ---------------------------------------------------------------- signing in
 
 
+async def test_a_session_names_the_address_of_the_broker_for_programs(rig: GatewayRig, browser: Browser):
+    answer = await browser.sign_in()
+
+    assert answer.body["broker"] == {"address": (await rig.server.admin.status())["address"], "tls": False}
+
+
 async def test_a_key_pair_opens_a_session_that_the_json_api_accepts(browser: Browser):
     answer = await browser.sign_in()
 

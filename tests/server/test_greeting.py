@@ -28,7 +28,7 @@ def test_it_names_address_folder_durability_and_the_next_commands() -> None:
 
 
 def test_it_names_the_address_of_an_http_gateway() -> None:
-    assert "HTTP" not in greeting(STARTED, "cmq")
+    assert "  HTTP        off; --http 127.0.0.1:5681 serves the console and the HTTP APIs" in greeting(STARTED, "cmq")
     url = "https://127.0.0.1:5681"
     lines = greeting(STARTED._replace(http=url), "cmq").splitlines()
     assert f"  HTTP        {url}" in lines

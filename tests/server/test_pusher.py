@@ -69,7 +69,12 @@ class Rig:
         self.pusher = self.make()
 
     def make(
-        self, *, timeout_ms: int = 10_000, allow_loopback: bool = True, tls: ssl.SSLContext | None = None
+        self,
+        *,
+        timeout_ms: int = 10_000,
+        allow_loopback: bool = True,
+        tls: ssl.SSLContext | None = None,
+        user_agent: str = "",
     ) -> Pusher:
         self.pusher = Pusher(
             loop=asyncio.get_running_loop(),
@@ -82,6 +87,7 @@ class Rig:
             wall_ms=lambda: self.wall_ms,
             lookup=lookup,
             tls=tls,
+            user_agent=user_agent,
         )
         self.pushers.append(self.pusher)
         return self.pusher
@@ -148,6 +154,14 @@ async def test_json_arrives_byte_for_byte(rig: Rig) -> None:
         "webhook-timestamp": "1700000000",
         "webhook-signature": signature(SECRET, b"Msg-0000000000000001.1700000000." + request.body),
     }
+
+
+async def test_the_user_agent_is_a_setting(rig: Rig) -> None:
+    rig.make(user_agent="shop-events/2")
+    assert await rig.error_of() is None
+
+    (request,) = rig.receiver.received
+    assert request.headers["User-Agent"] == "shop-events/2"
 
 
 async def test_simplified_arrives_byte_for_byte(rig: Rig) -> None:

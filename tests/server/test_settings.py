@@ -55,6 +55,8 @@ def test_a_table_of_the_file_may_group_settings(tmp_path: Path) -> None:
         ("advertise", "::1", "brackets"),
         ("advertise", "mq.example.com:0", "1 to 65535"),
         ("region", "Île", "ASCII"),
+        ("push_user_agent", "shop\r\nx-cmq-message-id: 1", "printable ASCII"),
+        ("push_user_agent", "x" * 257, "256"),
         ("data", "", "a path"),
         ("pause_pending_bytes", "70000", "at least busy_pending_bytes"),
         ("tls_key", "key.pem", "come together"),

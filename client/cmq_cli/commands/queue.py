@@ -18,7 +18,7 @@ from cmq_cli.nouns import (
     show_location,
     table_of,
 )
-from cmq_cli.options import FIRST_PAGE, CurrentSession, Ensure, Flag, Paging, QueueName, Yes
+from cmq_cli.options import FIRST_PAGE, Bytes, CurrentSession, Ensure, Flag, Paging, QueueName, Yes
 from cmq_cli.output import Output
 from cmq_cli.session import Seconds
 from cmq_cli.values import counted, from_ms, show_count, show_duration
@@ -48,8 +48,8 @@ class Attributes:
     "Wait of a receive that sets none: 0 to 30s."
     visibility_timeout: Seconds | None = None
     "Time for which a received message is hidden from other receives: 1s to 12h."
-    max_message_bytes: int | None = None
-    "Maximum size of a body: 1024 to 1048576."
+    max_message_bytes: Bytes | None = None
+    "Maximum size of a body: 1KiB to 1MiB."
     retention: Seconds | None = None
     "Time after which a message expires: 1m to 15d."
     delay: Seconds | None = None

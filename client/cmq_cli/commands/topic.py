@@ -16,7 +16,7 @@ from cmq_cli.nouns import (
     show_location,
     table_of,
 )
-from cmq_cli.options import FIRST_PAGE, CurrentSession, Ensure, Paging, Repeated, TopicName, Yes
+from cmq_cli.options import FIRST_PAGE, Bytes, CurrentSession, Ensure, Paging, Repeated, TopicName, Yes
 from cmq_cli.values import counted
 from cmqd_client import Client, FilterType
 from cmqd_client.matches import SubscriptionMatch
@@ -42,7 +42,7 @@ async def create(
     /,
     *,
     filter_type: FilterType | None = None,
-    max_message_bytes: int | None = None,
+    max_message_bytes: Bytes | None = None,
     ensure: Ensure = False,
     session: CurrentSession,
 ) -> None:
@@ -53,7 +53,7 @@ async def create(
     filter_type
         Match messages with subscriptions by tags (the default) or by a routing key. It cannot be changed later.
     max_message_bytes
-        Maximum size of a body: 1024 to 1048576; 65536 by default.
+        Maximum size of a body: 1KiB to 1MiB; 64KiB by default.
     """
     output = session.output
     attributes: TopicAttributes = {"filter_type": filter_type, "max_message_bytes": max_message_bytes}
@@ -155,7 +155,7 @@ async def set_attributes(
     name: TopicName,
     /,
     *,
-    max_message_bytes: Annotated[int, Parameter(help="1024 to 1048576.")],
+    max_message_bytes: Annotated[Bytes, Parameter(help="1KiB to 1MiB.")],
     session: CurrentSession,
 ) -> None:
     """Change the maximum size of a body; the other attributes cannot be changed."""

@@ -56,6 +56,15 @@ class SignIn(Request, frozen=True, kw_only=True):
         return f"SignIn({self.secret_id!r})"
 
 
+class BrokerAddress(Reply, frozen=True, kw_only=True):
+    """The address at which programs reach the broker over the native protocol."""
+
+    address: str
+    """``host:port``."""
+    tls: bool
+    """Programs need TLS."""
+
+
 class SessionInfo(Reply, frozen=True, kw_only=True):
     """The session of a browser."""
 
@@ -63,6 +72,7 @@ class SessionInfo(Reply, frozen=True, kw_only=True):
     version: str
     """Version of the gateway."""
     key: OwnKey | None = None
+    broker: BrokerAddress | None = None
     csrf_token: str | None = None
     """For the header ``X-CSRF-Token`` of all requests but GET."""
     ends: datetime | None = None
@@ -153,20 +163,28 @@ class _SessionRoutes:
             raise too_many_unknown_ids() from None
 
     async def _info(self, session: Session) -> web.Response:
+        key, broker = await self._key_and_broker(session.key)
         return _info_response(
             SessionInfo(
                 signed_in=True,
                 version=version("cmqd"),
-                key=await self._own_key(session.key),
+                key=key,
+                broker=broker,
                 csrf_token=session.csrf_token,
                 ends=datetime.fromtimestamp(session.text.began + SESSION_SECONDS, UTC),
             )
         )
 
-    async def _own_key(self, key: KeySecret) -> OwnKey:
+    async def _key_and_broker(self, key: KeySecret) -> tuple[OwnKey, BrokerAddress]:
         try:
             async with self._gateway.connections.client(key) as client:
-                return own_key_of(await client.accounts.own_key())
+                own_key, status = await client.accounts.own_key(), await client.status()
+                # A broker older than the field is at the address of the gateway's own connection, as far as is known.
+                reached = client.address
+                broker = BrokerAddress(
+                    address=status.get("address", f"{reached.host}:{reached.port}"), tls=status.get("tls", reached.tls)
+                )
+                return own_key_of(own_key), broker
         except TooManyKeysInUse as full:
             raise of_code(ErrorCode.TOO_MANY_CONNECTIONS, str(full)) from None
 

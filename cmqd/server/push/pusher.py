@@ -28,7 +28,7 @@ from cmqd.core.outcome import Push, PushResult
 from cmqd.server.log_lines import get_logger
 from cmqd.server.part import part
 from cmqd.server.push.allowed_addresses import Allowed, Lookup, system_lookup
-from cmqd.server.push.webhooks import request_of
+from cmqd.server.push.webhooks import USER_AGENT, request_of
 
 _log = get_logger()
 
@@ -37,7 +37,7 @@ _log = get_logger()
 class Pusher:
     """Starts pushes and reports their results; see the module. Made and called on the loop alone.
 
-    ``timeout_ms``, ``allow_private`` and ``allow_loopback`` are the settings ``push_...``.
+    ``timeout_ms``, ``allow_private``, ``allow_loopback`` and ``user_agent`` are the settings ``push_...``.
     """
 
     loop: asyncio.AbstractEventLoop
@@ -52,6 +52,7 @@ class Pusher:
     """Broker time."""
     wall_ms: Callable[[], int]
     """The wall clock."""
+    user_agent: str = ""
     lookup: Lookup = system_lookup
     """Looks a name up; it blocks, and is called in threads."""
     tls: ssl.SSLContext | None = None
@@ -136,6 +137,7 @@ class Pusher:
                     started_wall_ms // 1000,
                     next(self._request_ids),
                     started_wall_ms - started_ms,
+                    self.user_agent or USER_AGENT,
                 )
                 error, response = await self._poster.post(push.url, headers, body)
                 is_answered = True

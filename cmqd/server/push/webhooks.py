@@ -2,7 +2,7 @@
 
     POST <endpoint>
     Content-Type: text/plain; charset=utf-8
-    User-Agent: cmqd/<version>
+    User-Agent: cmqd/<version>, or the setting push_user_agent
     x-cmq-request-id: <differs with every attempt>
     x-cmq-message-id: Msg-0000000000000001
     x-cmq-message-tag: apple,imac                  of a message with tags
@@ -43,7 +43,8 @@ SIMPLIFIED: Final = "simplified"
 
 SECRET_PREFIX: Final = "whsec_"
 
-_USER_AGENT: Final = f"cmqd/{__version__}"
+USER_AGENT: Final = f"cmqd/{__version__}"
+"""The default of the setting ``push_user_agent``."""
 _CONTENT_TYPE: Final = "text/plain; charset=utf-8"
 
 _PLAIN = re.compile(r"[!-$&-~]+", re.ASCII)
@@ -65,7 +66,12 @@ _encoder = msgspec.json.Encoder()
 
 
 def request_of(
-    push: Push, secrets: Sequence[str], now_s: int, request_id: str, clock_offset_ms: int = 0
+    push: Push,
+    secrets: Sequence[str],
+    now_s: int,
+    request_id: str,
+    clock_offset_ms: int = 0,
+    user_agent: str = USER_AGENT,
 ) -> tuple[dict[str, str], bytes]:
     """Return the headers and the body of an attempt.
 
@@ -75,6 +81,7 @@ def request_of(
         now_s: start of the attempt, in seconds since the epoch, by the wall clock.
         request_id: unique per attempt.
         clock_offset_ms: wall clock less broker time; the time of a message is broker time, ``publishTime`` is not.
+        user_agent: the header ``User-Agent``.
 
     Raises:
         ValueError: a secret is malformed.
@@ -83,7 +90,7 @@ def request_of(
     message_id = f"Msg-{message.message_id:016x}"
     headers = {
         "Content-Type": _CONTENT_TYPE,
-        "User-Agent": _USER_AGENT,
+        "User-Agent": user_agent,
         "x-cmq-request-id": request_id,
         "x-cmq-message-id": message_id,
     }

@@ -9,12 +9,14 @@ export const session = {
   state: 'unknown',
   /** The key: `secret_id`, `account`, `roles`, `names`, `is_admin`, `region`; null without a session. */
   key: null,
+  /** The broker for programs: `address` (`host:port`) and `tls`; null without a session. */
+  broker: null,
   version: '',
 };
 
 function use(reply) {
   setCsrfToken(reply.csrf_token);
-  Object.assign(session, { state: 'in', key: reply.key, version: reply.version ?? '' });
+  Object.assign(session, { state: 'in', key: reply.key, broker: reply.broker, version: reply.version ?? '' });
 }
 
 /** Read the session of the cookie. @throws ApiError: the gateway was not reached. */
@@ -48,7 +50,13 @@ export async function signOut() {
 /** Forget the session, after the gateway refused its cookie. */
 export function endSession() {
   setCsrfToken('');
-  Object.assign(session, { state: 'out', key: null });
+  Object.assign(session, { state: 'out', key: null, broker: null });
+}
+
+/** Return the URL of the broker for programs, with a key pair or with words in its place. */
+export function brokerUrl(secretId = 'SECRET_ID', secret = 'SECRET_KEY') {
+  const { address, tls } = session.broker;
+  return `cmq://${secretId}:${encodeURIComponent(secret)}@${address}${tls ? '?tls=1' : ''}`;
 }
 
 /** Return true if the key has a role: `admin`, `manage`, `send`, `consume` or `read`. Actions that it forbids are not shown. */

@@ -3,6 +3,7 @@
 import { html, nothing } from '../vendor/lit-html-3.3.3/lit-html.js';
 import { live } from '../vendor/lit-html-3.3.3/directives/live.js';
 import { api, segment } from '../app/api.js';
+import { brokerUrl } from '../app/session.js';
 import { addTexts, t } from '../app/text.js';
 import { copyBlock, copyValue } from '../ui/copy.js';
 import { openDialog } from '../ui/dialog.js';
@@ -112,18 +113,13 @@ function showSecret({ secret_key: secret, key }, signal) {
         <dt>${t('keys.secret-key')}</dt>
         <dd>${copyValue(secret)}</dd>
       </dl>
-      <div class="secret-code">${copyBlock(`export CMQ_URL='${url(key.secret_id, secret)}'\ncmq key show`, t('ui.command'))}
+      <div class="secret-code">${copyBlock(`export CMQ_URL='${brokerUrl(key.secret_id, secret)}'\ncmq key show`, t('ui.command'))}
       ${copyBlock(
-        `async with connect("${url(key.secret_id, secret)}") as client:\n    print(await client.accounts.own_key())`,
+        `async with connect("${brokerUrl(key.secret_id, secret)}") as client:\n    print(await client.accounts.own_key())`,
         t('ui.python'),
       )}</div>
       <div class="actions end"><button class="primary" @click=${() => close()}>${t('keys.done')}</button></div>`,
   }).closed;
-}
-
-/** Return the address of the broker for programs, on the default port of the machine that serves the console. */
-function url(secretId, secret) {
-  return `cmq://${secretId}:${encodeURIComponent(secret)}@${location.hostname}:5680`;
 }
 
 /** Create a key and show its secret. */

@@ -5,7 +5,7 @@ import { api, segment } from '../app/api.js';
 import { onEvent } from '../app/events.js';
 import { bytes, count, duration, rate, shortCount } from '../app/format.js';
 import { href, replaceQuery } from '../app/router.js';
-import { can, session } from '../app/session.js';
+import { brokerUrl, can, session } from '../app/session.js';
 import { addTexts, t } from '../app/text.js';
 import { problem } from '../ui/notice.js';
 import { card, emptyState, figure, pageHead } from '../ui/parts.js';
@@ -192,7 +192,7 @@ function firstSteps() {
       command: "cmq queue create orders\ncmq send orders 'hello'",
       python: `import cmqd_client.sync
 
-with cmqd_client.sync.connect("cmq://SECRET_ID:SECRET_KEY@${location.hostname}:5680") as client:
+with cmqd_client.sync.connect("${brokerUrl()}") as client:
     orders = client.create_queue("orders")
     orders.send(b"hello")`,
     })}

@@ -33,7 +33,7 @@ export async function openQueueDialog({ info = null, signal }) {
   const names = [];
   let dialog = null;
   const form = createForm({
-    values: firstValues(before, ranges),
+    values: firstValues(before),
     update: () => dialog?.update(),
     check: (values) => faults(values, info === null),
     async submit(values) {
@@ -87,7 +87,7 @@ async function create(path, attributes) {
   }
 }
 
-function firstValues(attributes, ranges) {
+function firstValues(attributes) {
   const policy = attributes.dead_letter_queue === '' ? NONE : attributes.dead_letter_max_receives > 0 ? RECEIVES : AGE;
   return {
     ...attributes,
@@ -97,7 +97,7 @@ function firstValues(attributes, ranges) {
     dead_letter_max_receives: attributes.dead_letter_max_receives || 5,
     dead_letter_after: attributes.dead_letter_after || 3_600,
     has_rewind: attributes.rewind > 0,
-    rewind: attributes.rewind || Math.min(DAY_S, attributes.retention, ranges.rewind.maximum),
+    rewind: attributes.rewind || null,
     is_deleted_unused: attributes.auto_delete_after > 0,
     auto_delete_after: attributes.auto_delete_after || 7 * DAY_S,
   };
@@ -212,7 +212,14 @@ function rewindFields(form, ranges) {
   return html`<fieldset>
     <legend>${t('queue-form.rewinds')}</legend>
     <div class="fields">
-      ${checkField({ form, name: 'has_rewind', label: t('queue-form.has_rewind'), hint: t('queue-form.has_rewind-text') })}
+      ${checkField({
+        form,
+        name: 'has_rewind',
+        label: t('queue-form.has_rewind'),
+        hint: t('queue-form.has_rewind-text'),
+        // The life of a message, as the console of CMQ proposes: a shorter window is a choice, and so is a typed one.
+        onChange: (isOn) => isOn && form.values.rewind === null && form.set('rewind', form.values.retention),
+      })}
       ${form.values.has_rewind ? time(form, ranges, 'rewind', { minimum: 1, default: null }) : nothing}
     </div>
   </fieldset>`;

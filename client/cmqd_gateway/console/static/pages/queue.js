@@ -4,7 +4,7 @@ import { html, nothing } from '../vendor/lit-html-3.3.3/lit-html.js';
 import { api, segment } from '../app/api.js';
 import { bytes, count, duration, relativeTime, time } from '../app/format.js';
 import { href, navigate } from '../app/router.js';
-import { can } from '../app/session.js';
+import { brokerUrl, can } from '../app/session.js';
 import { addTexts, t } from '../app/text.js';
 import { copyBlock } from '../ui/copy.js';
 import { confirmAction } from '../ui/dialog.js';
@@ -306,13 +306,13 @@ function consumeView(name) {
   </div>`;
 }
 
-/** Return a program that consumes from a queue; the address is that of the page's host at the native port. */
+/** Return a program that consumes from a queue. */
 function consumerProgram(name) {
   return `import asyncio
 
 from cmqd_client import ConsumedMessage, connect
 
-client = connect("cmq://SECRET_ID:SECRET_KEY@${location.hostname}:5680")
+client = connect("${brokerUrl()}")
 
 
 @client.queue("${name}").consumer(concurrency=8)

@@ -4,7 +4,7 @@ import { html, nothing } from '../vendor/lit-html-3.3.3/lit-html.js';
 import { api, segment } from '../app/api.js';
 import { count, duration, rate, shortCount, time } from '../app/format.js';
 import { href, navigate, replaceQuery } from '../app/router.js';
-import { can } from '../app/session.js';
+import { brokerUrl, can } from '../app/session.js';
 import { addTexts, t } from '../app/text.js';
 import { icon } from '../ui/icon.js';
 import { problem } from '../ui/notice.js';
@@ -252,7 +252,7 @@ from cmqd_client import connect
 
 
 async def main() -> None:
-    async with connect("cmq://SECRET_ID:SECRET_KEY@${location.hostname}:5680") as client:
+    async with connect("${brokerUrl()}") as client:
         queue = await client.ensure_queue("orders")
         await queue.send(b"hello")
 

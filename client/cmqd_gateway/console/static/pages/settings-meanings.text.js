@@ -127,6 +127,10 @@ export default {
     'allow pushes to the broker\'s own machine (127.0.0.0/8, ::1)',
     '允许推送到服务所在的机器（127.0.0.0/8、::1）',
   ],
+  'settings.meaning.push_user_agent': [
+    'User-Agent of pushes, up to 256 printable ASCII characters; none: cmqd/ and the version',
+    '推送请求的 User-Agent，最多 256 个可打印 ASCII 字符；留空：cmqd/ 加版本号',
+  ],
   'settings.meaning.max_pushes_per_endpoint': [
     'concurrent pushes to one endpoint',
     '对同一地址并发推送的数量',

@@ -246,13 +246,16 @@ export function selectField({ form, name, label, hint, options, onChange = null 
 }
 
 /** A yes or no. */
-export function checkField({ form, name, label, hint = '' }) {
+export function checkField({ form, name, label, hint = '', onChange = null }) {
   const id = `${form.id}-${name}`;
   return html`<div class="field check">
     <input
       id=${id} name=${name} type="checkbox" .checked=${live(Boolean(form.values[name]))}
       aria-describedby=${hint ? `${id}-hint` : nothing}
-      @change=${(event) => form.set(name, event.target.checked)}
+      @change=${(event) => {
+        form.set(name, event.target.checked);
+        onChange?.(event.target.checked);
+      }}
     />
     <label for=${id}>${label}</label>
     ${hint ? html`<p class="hint" id=${`${id}-hint`}>${hint}</p>` : nothing}
