@@ -15,6 +15,11 @@ from cmq_cli.values import parse_duration
 from cmqd_client import Client, connect
 from cmqd_client.address import Address, parse_address
 from cmqd_client.contexts import Contexts, default_path, is_exposed, load_contexts
+from cmqd_client.events import Connected, Event, Lost, Reconnecting
+
+TAKEOVER_SECONDS = 30.0
+"""Time for which a command waits for one of several servers: the standby of a broker leads after a second, that of its
+database after 6 s, and that of a silent machine after up to 30 s."""
 
 
 def _to_seconds(type_: object, tokens: Sequence[Token]) -> float:
@@ -42,6 +47,7 @@ class Session:
         Show the numbers of the request and the connection with an error; the server's log has the same numbers.
     timeout
         Time limit for an attempt of a request, beyond the wait of a receive; a request fails after three times as long.
+        With several hosts in the URL a command waits 30 s at least for a server that answers, and says so.
     """
 
     url: str | None = None
@@ -91,9 +97,42 @@ class Session:
             CmqError: the server cannot be reached, or refuses.
         """
         # A command fails soon if no server answers, but a request that was sent gets three attempts.
-        client = connect(self.address(), request_timeout=self.timeout, patience=3 * self.timeout, product="cmq")
-        await client.open(patience=self.timeout)
+        opening, patience = self.timeout, 3 * self.timeout
+        address, on_event = self.address(), None
+        if address.others:
+            opening, patience = max(opening, TAKEOVER_SECONDS), max(patience, TAKEOVER_SECONDS)
+            on_event = TakeoverNotices(self.output, patience).take
+        client = connect(address, request_timeout=self.timeout, patience=patience, product="cmq", on_event=on_event)
+        await client.open(patience=opening)
         try:
             yield client
         finally:
             await client.close()
+
+
+class TakeoverNotices:
+    """Tells a person that the command waits for a server of several, and which server answers at last."""
+
+    def __init__(self, output: Output, seconds: float) -> None:
+        """Take the output, and the time for which the command waits at most."""
+        self._output = output
+        self._seconds = seconds
+        self._lost = ""
+        """The reason of the last loss."""
+        self._waits = False
+
+    def take(self, event: Event) -> None:
+        """Take an event of the client."""
+        match event:
+            case Lost():
+                self._lost = event.why
+            case Reconnecting() if not self._waits and (event.why or self._lost):
+                self._waits = True
+                self._output.warning(
+                    f"no server leads; waiting up to {self._seconds:g} s for a takeover ({event.why or self._lost})"
+                )
+            case Connected() if self._waits:
+                self._waits, self._lost = False, ""
+                self._output.remark(f"{event.host} leads")
+            case _:
+                pass

@@ -84,7 +84,8 @@ class HostsInTurn:
 
         Raises:
             ServerUnreachable: no host can be reached; the text names the reason of each host.
-            CmqError: otherwise the first retryable error of a host, else the first error.
+            CmqError: otherwise the first retryable error of a host, else the first error. A standby that names another
+                host counts only if no other host has answered: it says nothing about this client.
         """
 
         def ended(connection: Connection) -> None:
@@ -125,8 +126,10 @@ class HostsInTurn:
                 raise ServerUnreachable("; ".join(error.text for error in errors)) from errors[-1]
         else:
             self._failures = 0
-        # A host that refuses this client for good must not end the attempts while another host may come back.
-        raise next((error for error in errors if error.retryable), errors[0])
+        # A host that refuses this client for good must not end the attempts while another host may come back. A standby
+        # is no such host, or a wrong key would be tried again for as long as the caller is patient.
+        answers = [error for error in errors if not isinstance(error, Elsewhere)] or errors
+        raise next((error for error in answers if error.retryable), answers[0])
 
     def _in_order(self) -> list[Address]:
         known = [*self._addresses, *self._learned]

@@ -8,7 +8,7 @@ from cmqd_client import connect
 from cmqd_client.address import Address, parse_address
 from cmqd_client.connection import Connection
 from cmqd_client.contexts import ContextError
-from cmqd_client.errors import AuthenticationFailed, CmqError, ServerUnreachable, TooManyConnections
+from cmqd_client.errors import AuthenticationFailed, CmqError, ServerUnreachable, Standby, TooManyConnections
 from cmqd_client.hosts_in_turn import HostsInTurn
 from support.local_server import LocalServer
 
@@ -144,6 +144,10 @@ async def test_the_host_of_the_last_connection_is_tried_first() -> None:
         ({"one": AuthenticationFailed("x"), "two": ServerUnreachable("y"), "three": ServerUnreachable("z")}, "y"),
         ({"one": AuthenticationFailed("x"), "two": TooManyConnections("y"), "three": AuthenticationFailed("z")}, "y"),
         ({"one": AuthenticationFailed("x"), "two": AuthenticationFailed("y"), "three": AuthenticationFailed("z")}, "x"),
+        # The leader knows the key; its standbys do not look at it.
+        ({"one": Standby("x"), "two": AuthenticationFailed("y"), "three": Standby("z")}, "y"),
+        ({"one": Standby("x"), "two": ServerUnreachable("y"), "three": Standby("z")}, "y"),
+        ({"one": Standby("x"), "two": Standby("y"), "three": Standby("z")}, "x"),
     ],
 )
 async def test_an_error_that_may_pass_goes_before_a_final_refusal(errors: dict[str, CmqError], raised: str) -> None:
