@@ -139,6 +139,21 @@ FROM pg_stat_activity
 WHERE datname = current_database() AND application_name ~ ('^cmqd ' || $1 || ' [0-9]{1,18} ')
 ORDER BY 1
 """
+_LOCK_HOLDER: Final = b"""
+SELECT format('session %s of PostgreSQL, from %s, named "%s", connected for %s s', pid,
+              coalesce(host(client_addr), 'this machine'), coalesce(application_name, ''),
+              coalesce(round(extract(epoch FROM clock_timestamp() - backend_start)), 0))
+FROM pg_locks LEFT JOIN pg_stat_activity USING (pid)
+WHERE locktype = 'advisory' AND classid = $2::bigint::oid AND objid = $1::bigint::oid AND objsubid = 2 AND granted
+  AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+"""
+_OWN_NAME: Final = rb"""
+SELECT coalesce(substring(setting FROM 'application_name\s*=\s*''?([^'' ]+)'),
+                nullif(current_setting('cluster_name'), ''), 'walreceiver')
+FROM pg_settings WHERE name = 'primary_conninfo'
+UNION ALL SELECT '' LIMIT 1
+"""
+"""``primary_conninfo`` is hidden from a role without ``pg_monitor``. Its default name is the cluster's."""
 _COPIES: Final = b"""
 SELECT application_name, coalesce(sync_state = 'sync', lower(application_name) = lower(%s)),
        coalesce(pg_wal_lsn_diff(pg_current_wal_flush_lsn(), flush_lsn), -1)::bigint,
@@ -393,6 +408,20 @@ class PostgresSession:
             [_value(slots, row, 0).decode() for row in range(slots.ntuples)],
             is_primary=self.is_primary,
         )
+
+    def named_standby(self) -> str:
+        """Return the name of the synchronous standby of a primary; empty if the names are not safe."""
+        query = f"SELECT CASE WHEN {_IS_SAFE} THEN {_NAMED_STANDBY} ELSE '' END".encode()
+        return _value(self._ask(query), 0, 0).decode()
+
+    def own_name(self) -> str:
+        """Return the name by which a primary knows this standby; empty if the role may not read the name."""
+        return _value(self._ask(_OWN_NAME), 0, 0).decode()
+
+    def lock_holder(self) -> str:
+        """Describe the session that holds the lock of the shard; empty while no session holds the lock."""
+        result = self._ask(_LOCK_HOLDER, self._shard, b"%d" % _LOCK_CLASS)
+        return _value(result, 0, 0).decode() if result.ntuples else ""
 
     def has_fence(self) -> bool:
         """Return whether the tables are there with the primary key that fences leaders, or not there yet."""

@@ -21,16 +21,35 @@ NO_FENCE = UnsafeSetting(
 
 
 def check(
-    database: PostgresDatabase, shard: int, output: Output, monotonic: Callable[[], float] = time.monotonic
+    database: PostgresDatabase,
+    shard: int,
+    output: Output,
+    *,
+    one_address: bool = False,
+    monotonic: Callable[[], float] = time.monotonic,
 ) -> ExitCode:
-    """Print the unsafe settings of every server, the log and its leader; NOT_SAFE if a setting is refused."""
+    """Print the unsafe settings of every server, the log and its leader; NOT_SAFE if a setting is refused.
+
+    Args:
+        database: the servers of the URL.
+        shard: number of the shard.
+        output: takes the result.
+        one_address: the address of the URL follows the primary, so that the URL need not name its standby.
+        monotonic: a clock in seconds.
+    """
     deadline = monotonic() + LOOK_SECONDS
     sessions = database.servers(lambda _timeline: monotonic() < deadline)
     findings: dict[str, list[UnsafeSetting]] = {}
     problems: list[str] = []
     roles: dict[str, str] = {}
+    standbys: dict[str, str] = {}
+    timeline, named, lock_holder = 0, "", ""
     for session in sessions:
         try:
+            if not session.is_primary:
+                standbys[session.server] = session.own_name()
+            elif session.timeline > timeline:
+                timeline, named, lock_holder = session.timeline, session.named_standby(), session.lock_holder()
             findings[session.server] = _findings(session)
             roles[session.server] = f"primary, timeline {session.timeline}" if session.is_primary else "standby"
         except ConnectionLost as error:
@@ -41,6 +60,8 @@ def check(
     primaries = [name for name, role in roles.items() if role.startswith("primary")]
     if len(primaries) > 1:
         problems.append(f"more than one server takes writes: {', '.join(primaries)}; the newest timeline counts")
+    if not one_address and not database.unreached:
+        problems += _missing_standby(named, standbys)
     state = None
     try:
         state = read_state(database, monotonic)
@@ -58,6 +79,7 @@ def check(
             "ok": ok,
             "shard": shard,
             "log": None if state is None else state.as_table(),
+            "lock_holder": lock_holder or None,
             "servers": [
                 {"server": name, "role": roles[name], "findings": [_table(finding) for finding in listed]}
                 for name, listed in findings.items()
@@ -73,6 +95,7 @@ def check(
             output.line(f"          cure: {finding.cure}")
     for line in [] if state is None else lines_of(state, shard):
         output.line(line)
+    output.line(f"lock        {lock_holder or 'held by no session'}")
     for problem in problems:
         output.line(f"PROBLEM: {problem}")
     output.line("safe: an answered request is on two machines" if ok else "NOT SAFE: see above")
@@ -82,6 +105,24 @@ def check(
 def _findings(session: PostgresSession) -> list[UnsafeSetting]:
     findings = session.unsafe_settings()
     return findings if session.has_fence() else [NO_FENCE, *findings]
+
+
+def _missing_standby(named: str, standbys: dict[str, str]) -> list[str]:
+    """Return the problem of a URL that lacks the standby which will be promoted: no broker would find it then.
+
+    Args:
+        named: name of the standby, by the primary; empty without a primary, and if the names are not safe, which is a
+            finding of its own.
+        standbys: names of the standbys of the URL by server; empty names may not be read.
+    """
+    names = standbys.values()
+    if not named or named.lower() in (name.lower() for name in names) or (standbys and not all(names)):
+        return []
+    known = f"its standbys are {', '.join(sorted(names))}" if standbys else "it names the primary alone"
+    return [
+        f"engine_url lacks {named}, the standby that will be promoted ({known}): add its address, or give --one-address"
+        " if the address of the URL follows the primary"
+    ]
 
 
 def _table(finding: UnsafeSetting) -> dict[str, Any]:

@@ -88,6 +88,11 @@ def _add_watching(group: Any, add_settings: AddSettings) -> None:
         add_settings(command, *(("engine_url", "shard", "data") if command is handover else ("engine_url", "shard")))
         command.add_argument("--json", action="store_true", help="print one JSON document")
         command.set_defaults(redundancy="postgresql")
+    check.add_argument(
+        "--one-address",
+        action="store_true",
+        help="the address of the URL follows the primary, as that of a managed PostgreSQL; it may lack the standby",
+    )
     handover.add_argument(
         "--within", type=float, default=30.0, metavar="SECONDS", help="time in which another broker must lead (30)"
     )
@@ -162,7 +167,7 @@ def _watch_over(chosen: argparse.Namespace, settings: Settings) -> int:
         case "check":
             from cmqd.ha.check import check
 
-            return check(database, settings.shard, output)
+            return check(database, settings.shard, output, one_address=chosen.one_address)
         case "status":
             from cmqd.ha.status import status
 

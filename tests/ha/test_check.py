@@ -1,6 +1,7 @@
 """``cmqd ha check`` over real servers, by the command line."""
 
 import json
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -27,9 +28,11 @@ def shared_cluster() -> Iterator[PostgresCluster]:
         yield cluster
 
 
-def check(cluster: PostgresCluster, capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any]]:
-    url = cluster.url("check")
-    code = main(["ha", "check", "--json", "--engine-url", url, "--shard", str(SHARD)])
+def check(
+    cluster: PostgresCluster, capsys: pytest.CaptureFixture[str], *servers: str, flags: tuple[str, ...] = ()
+) -> tuple[int, dict[str, Any]]:
+    url = cluster.url("check", *servers)
+    code = main(["ha", "check", "--json", *flags, "--engine-url", url, "--shard", str(SHARD)])
     return code, json.loads(capsys.readouterr().out)
 
 
@@ -48,6 +51,38 @@ def test_safe_servers_and_their_leader(shared_cluster: PostgresCluster, capsys: 
     assert document["log"]["leader"] == {"address": "first:5680", "process": "7@boot"}
     assert (document["log"]["log_id"], document["log"]["epoch"], document["log"]["newest_lsn"]) == ("the log", 1, 2)
     assert [(copy["name"], copy["is_second"]) for copy in document["log"]["copies"]] == [("n2", True), ("n3", False)]
+
+
+def test_a_url_without_the_named_standby_is_refused(
+    shared_cluster: PostgresCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """After a promotion the brokers would look for the new primary where it is not."""
+    refused = [check(shared_cluster, capsys, *servers) for servers in (["n1"], ["n1", "n3"])]
+    accepted = check(shared_cluster, capsys, "n1", "n2")
+    follows_the_primary = check(shared_cluster, capsys, "n1", flags=("--one-address",))
+
+    assert [code for code, _ in refused] == [ExitCode.NOT_SAFE] * 2
+    (alone,), (other,) = (document["problems"] for _, document in refused)
+    assert alone.startswith("engine_url lacks n2, the standby that will be promoted (it names the primary alone)")
+    assert other.startswith("engine_url lacks n2, the standby that will be promoted (its standbys are n3)")
+    assert "--one-address" in alone
+    assert (accepted[0], follows_the_primary[0]) == (ExitCode.OK, ExitCode.OK), (accepted, follows_the_primary)
+
+
+def test_the_holder_of_the_lock_is_named(shared_cluster: PostgresCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also a holder that has not reported itself, such as a broker that hangs."""
+    _, free = check(shared_cluster, capsys)
+    with Leader(shared_cluster, "leader", SHARD) as leader:
+        assert leader.run(leader.engine.try_lead).result()
+        _, held = check(shared_cluster, capsys)
+        leader.take().result()
+        leader.engine.announce(1, "7@boot", "first:5680")
+        leader.append().result()
+        _, reported = check(shared_cluster, capsys)
+
+    assert free["lock_holder"] is None
+    assert re.match(r'session \d+ of PostgreSQL, from .*, named "cmqd", connected for \d+ s$', held["lock_holder"])
+    assert f'named "cmqd {SHARD} 1 7@boot first:5680"' in reported["lock_holder"]
 
 
 def test_unsafe_servers_are_refused_with_reason_and_cure(
