@@ -15,9 +15,10 @@ from typing import Final, Protocol
 from urllib.parse import quote
 
 from cmqd.engine.interface import StoredAccounts
-from cmqd.log.values import EngineStatus, EngineView
+from cmqd.log.values import EngineStatus
 from cmqd.server.accounts import Accounts, first_key_of
 from cmqd.server.accounts_file import ADMIN, Key
+from cmqd.server.advertised_address import MAX_ADDRESSES, addresses_of_pair
 from cmqd.server.engine_accounts import addresses_in as leader_addresses
 from cmqd.server.engine_accounts import decode_accounts
 from cmqd.server.log_lines import get_logger
@@ -28,11 +29,7 @@ from cmqd.settings import Settings
 _log = get_logger()
 
 CONTEXT_FILE_NAME: Final = "admin.context.toml"
-MAX_ADDRESSES: Final = 4
-"""Addresses in a file: a pair, and as many of before, because a broker that is away comes back."""
 LOOK_SECONDS: Final = 1.0
-SESSION_NAME_BYTES: Final = 63
-"""PostgreSQL cuts the name of a session, in which a broker states its address last, at this length."""
 
 
 def context_path(settings: Settings) -> Path:
@@ -64,24 +61,6 @@ def addresses_in(path: Path, key: Key) -> list[str]:
         text = read_private(path) or b""
     found = re.search(rf'"cmq://{re.escape(key.secret_id)}:[^@"]*@([^"?/]+)', text.decode(errors="replace"))
     return [] if found is None else found[1].split(",")
-
-
-def addresses_of_pair(leader: Sequence[str], own: str, view: EngineView | None, shard: int) -> list[str]:
-    """Return the addresses of the brokers of a log, the leader's first.
-
-    Args:
-        leader: addresses of the leader, as the accounts of the log have them.
-        own: address of this broker.
-        view: the engine's view of the brokers, which only a leader has.
-        shard: number of the shard.
-    """
-    seen = [] if view is None else [broker for broker in view.brokers if broker.address]
-    whole = [
-        broker.address
-        for broker in sorted(seen, key=lambda broker: not broker.leads)
-        if len(f"cmqd {shard} {broker.lsn} {broker.process} {broker.address}".encode()) < SESSION_NAME_BYTES
-    ]
-    return list(dict.fromkeys([*leader, own, *whole]))[:MAX_ADDRESSES]
 
 
 class LogOfPair(Protocol):

@@ -26,7 +26,7 @@ from cmqd.log.interface import Led, Log
 from cmqd.log.values import LogState
 from cmqd.server.accounts import Accounts
 from cmqd.server.accounts_file import ADMIN
-from cmqd.server.advertised_address import advertised_address
+from cmqd.server.advertised_address import addresses_of_pair, advertised_address
 from cmqd.server.agenda_timer import AgendaTimer
 from cmqd.server.answering import Answer, Answering
 from cmqd.server.audit import ADMINISTRATION, Audit
@@ -617,9 +617,8 @@ class Server:
         log = self.log
         if not isinstance(log, Led) or not log.epoch:
             return []
-        view = log.engine_status.view
-        standbys = [] if view is None else [broker.address for broker in view.standbys]
-        return list(dict.fromkeys([self._location["address"], *standbys]))
+        own = self._location["address"]
+        return addresses_of_pair([own], own, log.engine_status.view, self.settings.shard)
 
     async def match_secrets(self) -> None:
         """Make the missing secrets of the recovered subscriptions to URLs, and drop all other secrets.

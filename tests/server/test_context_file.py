@@ -6,7 +6,8 @@ import pytest
 
 from cmqd.log.values import BrokerSeen, EngineView
 from cmqd.server.accounts_file import Key, new_key
-from cmqd.server.context_file import addresses_in, addresses_of_pair, write_context
+from cmqd.server.advertised_address import addresses_of_pair
+from cmqd.server.context_file import addresses_in, write_context
 
 
 @pytest.fixture
