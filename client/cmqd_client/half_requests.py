@@ -10,7 +10,9 @@ from cmqd_protocol import messages as wire
 from cmqd_protocol.limits import MAX_BATCH
 
 
-async def send_half(channel: Channel, queue: str, batch: Batch, check_ms: int | None) -> SentBatch:
+async def send_half(
+    channel: Channel, queue: str, batch: Batch, check_ms: int | None, *, all_or_none: bool = False
+) -> SentBatch:
     """Store half messages; see :meth:`Queue.send_half_batch`."""
     if not batch.bodies:
         return SentBatch([], 0)
@@ -24,6 +26,7 @@ async def send_half(channel: Channel, queue: str, batch: Batch, check_ms: int | 
         session=session.number,
         sequence=sequence,
         dedup_ids=batch.dedup_ids,
+        all_or_none=all_or_none,
     )
     if channel.tracing is not None:
         reply = await send_traced(channel.tracing, "send_half", channel, request, session, sequence)

@@ -385,6 +385,7 @@ class Queue(Generic[BodyT]):
         dedup_ids: Sequence[str | None] | None = None,
         after: str | None = None,
         split: bool = False,
+        all_or_none: bool = False,
     ) -> SentBatch:
         """Send up to 256 messages in one step: all are stored, contiguous and in this order, or none is.
 
@@ -404,22 +405,34 @@ class Queue(Generic[BodyT]):
             split: send a batch over the limits in several steps, in order: each step stores all of its messages or
                 none. The next step begins when the step before is stored, so a cancellation leaves the first messages
                 of the batch stored.
+            all_or_none: refuse the batch if some of its dedup ids are remembered and others are not; with ``split``,
+                each step by itself. A repeat of a whole batch succeeds.
 
         Raises:
             PartialFailure: with ``split``, a step after the first failed. ``done`` has the ids of the messages of the
                 earlier steps, ``failures`` the error of each other message; of these, only the messages of the failed
                 step may be stored, and only after ``OutcomeUnknown``.
             BatchTooLarge: bodies and headers are too large together; no message was stored.
-            InvalidArgument: there are more than 256 messages; no message was stored.
+            InvalidArgument: there are more than 256 messages, or ``all_or_none`` refuses the batch; no message was
+                stored.
             OutOfOrder: the queue does not remember ``after``; no message was stored.
-            NotSupported: the server is too old for ``after`` or ``at``; the batch was not sent.
+            NotSupported: the server is too old for ``after``, ``at`` or ``all_or_none``; the batch was not sent.
             CmqError: as for :meth:`send`.
             ValueError: there are not as many dedup ids as messages, or ``at`` stands beside a delay.
         """
         batch = Batch.of(messages, delay, headers, dedup_ids, self.codec)
         own_delay = next((own for own in batch.delays if own is not None), None)
         at_ms = None if at is None else _at_ms(at, delay if own_delay is None else own_delay / 1000)
-        return await send_in_parts(self._channel, self.name, batch, self._own_delay, at_ms, after=after, split=split)
+        return await send_in_parts(
+            self._channel,
+            self.name,
+            batch,
+            self._own_delay,
+            at_ms,
+            after=after,
+            split=split,
+            all_or_none=all_or_none,
+        )
 
     async def _own_delay(self) -> int:
         """Return the queue's own delay in milliseconds."""
@@ -954,6 +967,7 @@ class Queue(Generic[BodyT]):
         headers: Mapping[str, str] | None = None,
         first_check: Duration | None = None,
         dedup_ids: Sequence[str | None] | None = None,
+        all_or_none: bool = False,
     ) -> SentBatch:
         """Store up to 256 half messages in one step; no consumer receives a half message before its commit.
 
@@ -966,6 +980,7 @@ class Queue(Generic[BodyT]):
             headers: for messages without headers of their own.
             first_check: time from now to the first check; None = the queue's own.
             dedup_ids: as for :meth:`send_batch`. A repeat gets the id of the first half message, decided or not.
+            all_or_none: as for :meth:`send_batch`.
 
         Raises:
             NotTransactional: the queue takes no half messages; no message was stored.
@@ -976,7 +991,7 @@ class Queue(Generic[BodyT]):
         if any(delay is not None for delay in batch.delays):
             raise ValueError("a half message takes no delay")
         check_ms = None if first_check is None else to_ms(first_check, "first_check")
-        return await send_half(self._channel, self.name, batch, check_ms)
+        return await send_half(self._channel, self.name, batch, check_ms, all_or_none=all_or_none)
 
     async def end_transactions(
         self,

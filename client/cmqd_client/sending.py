@@ -28,6 +28,7 @@ def send(
     dedup_ids: list[str | None] | None = None,
     after: str | None = None,
     at_ms: int | None = None,
+    all_or_none: bool = False,
 ) -> Awaitable[wire.MessagesSent]:
     """Send messages in a request."""
     session, sequence = channel.numbering.next()
@@ -42,6 +43,7 @@ def send(
         dedup_ids=dedup_ids,
         after=after,
         at_ms=at_ms,
+        all_or_none=all_or_none,
     )
     if channel.tracing is not None:
         return send_traced(channel.tracing, "send", channel, request, session, sequence)
@@ -75,6 +77,7 @@ async def send_in_parts(
     *,
     after: str | None,
     split: bool,
+    all_or_none: bool,
 ) -> SentBatch:
     """Send a batch, with ``split`` in several requests; see :meth:`Queue.send_batch`.
 
@@ -86,6 +89,7 @@ async def send_in_parts(
         at_ms: time at which the messages become active, in place of their delays.
         after: dedup id of the message before the batch.
         split: whether the batch may take several requests.
+        all_or_none: refuse a request of which some dedup ids are remembered and other messages are new.
     """
     if not batch.bodies:
         return SentBatch([], 0)
@@ -95,7 +99,9 @@ async def send_in_parts(
         try:
             delays = None if at_ms is not None else await _delays(part.delays, own_delay)
             follows = None if request_ids else after
-            reply = await send(channel, queue, part.bodies, part.headers, delays, part.dedup_ids, follows, at_ms)
+            reply = await send(
+                channel, queue, part.bodies, part.headers, delays, part.dedup_ids, follows, at_ms, all_or_none
+            )
         except CmqError as error:
             if not request_ids:
                 if not split and (isinstance(error, BatchTooLarge) or len(batch.bodies) > MAX_BATCH):

@@ -1313,6 +1313,7 @@ class Queue(Synchronous[AsyncQueue[BodyT]]):
         dedup_ids: Sequence[str | None] | None = None,
         after: str | None = None,
         split: bool = False,
+        all_or_none: bool = False,
     ) -> SentBatch:
         """Send up to 256 messages in one step: all are stored, contiguous and in this order, or none is.
 
@@ -1332,22 +1333,32 @@ class Queue(Synchronous[AsyncQueue[BodyT]]):
             split: send a batch over the limits in several steps, in order: each step stores all of its messages or
                 none. The next step begins when the step before is stored, so a cancellation leaves the first messages
                 of the batch stored.
+            all_or_none: refuse the batch if some of its dedup ids are remembered and others are not; with ``split``,
+                each step by itself. A repeat of a whole batch succeeds.
 
         Raises:
             PartialFailure: with ``split``, a step after the first failed. ``done`` has the ids of the messages of the
                 earlier steps, ``failures`` the error of each other message; of these, only the messages of the failed
                 step may be stored, and only after ``OutcomeUnknown``.
             BatchTooLarge: bodies and headers are too large together; no message was stored.
-            InvalidArgument: there are more than 256 messages; no message was stored.
+            InvalidArgument: there are more than 256 messages, or ``all_or_none`` refuses the batch; no message was
+                stored.
             OutOfOrder: the queue does not remember ``after``; no message was stored.
-            NotSupported: the server is too old for ``after`` or ``at``; the batch was not sent.
+            NotSupported: the server is too old for ``after``, ``at`` or ``all_or_none``; the batch was not sent.
             CmqError: as for :meth:`send`.
             ValueError: there are not as many dedup ids as messages, or ``at`` stands beside a delay.
         """
         messages = list(messages)
         return self.portal.call(
             lambda: self.asynchronous.send_batch(
-                messages, delay=delay, at=at, headers=headers, dedup_ids=dedup_ids, after=after, split=split
+                messages,
+                delay=delay,
+                at=at,
+                headers=headers,
+                dedup_ids=dedup_ids,
+                after=after,
+                split=split,
+                all_or_none=all_or_none,
             )
         )
 
@@ -1799,6 +1810,7 @@ class Queue(Synchronous[AsyncQueue[BodyT]]):
         headers: Mapping[str, str] | None = None,
         first_check: Duration | None = None,
         dedup_ids: Sequence[str | None] | None = None,
+        all_or_none: bool = False,
     ) -> SentBatch:
         """Store up to 256 half messages in one step; no consumer receives a half message before its commit.
 
@@ -1811,6 +1823,7 @@ class Queue(Synchronous[AsyncQueue[BodyT]]):
             headers: for messages without headers of their own.
             first_check: time from now to the first check; None = the queue's own.
             dedup_ids: as for :meth:`send_batch`. A repeat gets the id of the first half message, decided or not.
+            all_or_none: as for :meth:`send_batch`.
 
         Raises:
             NotTransactional: the queue takes no half messages; no message was stored.
@@ -1820,7 +1833,7 @@ class Queue(Synchronous[AsyncQueue[BodyT]]):
         messages = list(messages)
         return self.portal.call(
             lambda: self.asynchronous.send_half_batch(
-                messages, headers=headers, first_check=first_check, dedup_ids=dedup_ids
+                messages, headers=headers, first_check=first_check, dedup_ids=dedup_ids, all_or_none=all_or_none
             )
         )
 
@@ -2259,6 +2272,7 @@ class Topic(Synchronous[AsyncTopic[BodyT]]):
         headers: Mapping[str, str] | Sequence[Mapping[str, str] | None] | None = None,
         dedup_ids: Sequence[str | None] | None = None,
         after: str | None = None,
+        all_or_none: bool = False,
     ) -> list[Published]:
         """Publish up to 256 messages in one step: all are published with all their copies, or none is.
 
@@ -2275,11 +2289,13 @@ class Topic(Synchronous[AsyncTopic[BodyT]]):
             headers: the headers of every message, or a list with headers (or None) per message.
             dedup_ids: as for :meth:`Queue.send_batch`.
             after: likewise. A message that matches no subscription is not remembered.
+            all_or_none: likewise. Give the messages the same tags or key: a batch of which only some messages matched
+                is refused when it comes again.
 
         Raises:
             BatchTooLarge: bodies and headers are too large together; no message was published.
             OutOfOrder: the topic does not remember ``after``; no message was published.
-            NotSupported: the server is too old for ``after``; the batch was not sent.
+            NotSupported: the server is too old for ``after`` or ``all_or_none``; the batch was not sent.
             CmqError: as for :meth:`publish`.
             ValueError: a list differs in length from ``bodies``, or there are both tags and routing keys.
         """
@@ -2293,6 +2309,7 @@ class Topic(Synchronous[AsyncTopic[BodyT]]):
                 headers=headers,
                 dedup_ids=dedup_ids,
                 after=after,
+                all_or_none=all_or_none,
             )
         )
 

@@ -178,6 +178,7 @@ class Topic(Generic[BodyT]):
         headers: Mapping[str, str] | Sequence[Mapping[str, str] | None] | None = None,
         dedup_ids: Sequence[str | None] | None = None,
         after: str | None = None,
+        all_or_none: bool = False,
     ) -> list[Published]:
         """Publish up to 256 messages in one step: all are published with all their copies, or none is.
 
@@ -194,11 +195,13 @@ class Topic(Generic[BodyT]):
             headers: the headers of every message, or a list with headers (or None) per message.
             dedup_ids: as for :meth:`Queue.send_batch`.
             after: likewise. A message that matches no subscription is not remembered.
+            all_or_none: likewise. Give the messages the same tags or key: a batch of which only some messages matched
+                is refused when it comes again.
 
         Raises:
             BatchTooLarge: bodies and headers are too large together; no message was published.
             OutOfOrder: the topic does not remember ``after``; no message was published.
-            NotSupported: the server is too old for ``after``; the batch was not sent.
+            NotSupported: the server is too old for ``after`` or ``all_or_none``; the batch was not sent.
             CmqError: as for :meth:`publish`.
             ValueError: a list differs in length from ``bodies``, or there are both tags and routing keys.
         """
@@ -217,7 +220,7 @@ class Topic(Generic[BodyT]):
         ids = None if dedup_ids is None else _one_each(dedup_ids, count, "dedup_ids")
         if not contents:
             return []
-        return await self._publish(contents, labels, keys, all_headers, ids, after)
+        return await self._publish(contents, labels, keys, all_headers, ids, after, all_or_none=all_or_none)
 
     def _encoded(self, body: BodyT) -> bytes:
         """Return the body in bytes.
@@ -240,6 +243,8 @@ class Topic(Generic[BodyT]):
         headers: list[Headers | None],
         dedup_ids: list[str | None] | None,
         after: str | None = None,
+        *,
+        all_or_none: bool = False,
     ) -> list[Published]:
         if tags and any(tags) and routing_keys and any(routing_keys):
             raise ValueError("give tags (tag topic) or a routing key (routing topic), not both")
@@ -256,6 +261,7 @@ class Topic(Generic[BodyT]):
             sequence=sequence,
             dedup_ids=dedup_ids if dedup_ids and any(name is not None for name in dedup_ids) else None,
             after=after,
+            all_or_none=all_or_none,
         )
         tracing = channel.tracing
         if tracing is None:

@@ -135,6 +135,11 @@ class BatchRequest(Protocol):
         """An entry per body, or None."""
         ...
 
+    @property
+    def all_or_none(self) -> bool:
+        """Refuse a batch with some remembered dedup ids and some new messages."""
+        ...
+
 
 class SendRequest(BatchRequest, Protocol):
     """A send of a batch of sends; see ``Broker.send_all``."""
@@ -200,6 +205,8 @@ class PublishRequest(msgspec.Struct, frozen=True, gc=False):
     dedup_ids: list[str | None] | None = None
     after: str | None = None
     """A dedup id that the topic must remember for the publish to be stored."""
+    all_or_none: bool = False
+    """Refuse a batch with some remembered dedup ids and some new messages."""
 
 
 class Published(msgspec.Struct, frozen=True, gc=False):

@@ -18,7 +18,7 @@ from typing import Any, Final, cast
 from msgspec import Struct
 
 from cmqd_protocol.errors import LocalProtocolError
-from cmqd_protocol.messages import PublishMessages, ReceiveMessages, RewindQueue, SendMessages
+from cmqd_protocol.messages import PublishMessages, ReceiveMessages, RewindQueue, SendHalfMessages, SendMessages
 
 MAX_WAITING_REQUESTS_FACT: Final = "max_waiting_requests"
 FEATURES_FACT: Final = "features"
@@ -37,6 +37,7 @@ class Feature(StrEnum):
     LONG_DELAYS = "long_delays"
     """Delays beyond ``CMQ_MAX_DELAY_MS``; named only by a server with such a setting."""
     ACKNOWLEDGE = "acknowledge"
+    ALL_OR_NONE = "all_or_none"
 
 
 class ClientFeature(StrEnum):
@@ -54,8 +55,9 @@ may lead."""
 
 FIELD_FEATURES: Final[Mapping[type[Struct], Mapping[str, str]]] = {
     RewindQueue: {"ago_ms": Feature.REWIND_AGO},
-    SendMessages: {"after": Feature.ORDERED_SENDS, "at_ms": Feature.SEND_AT},
-    PublishMessages: {"after": Feature.ORDERED_PUBLISHES},
+    SendMessages: {"after": Feature.ORDERED_SENDS, "at_ms": Feature.SEND_AT, "all_or_none": Feature.ALL_OR_NONE},
+    SendHalfMessages: {"all_or_none": Feature.ALL_OR_NONE},
+    PublishMessages: {"after": Feature.ORDERED_PUBLISHES, "all_or_none": Feature.ALL_OR_NONE},
     ReceiveMessages: {"acknowledge": Feature.ACKNOWLEDGE},
 }
 """Fields of requests that need a feature. A field with its default value needs no feature."""

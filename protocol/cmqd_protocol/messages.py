@@ -174,6 +174,8 @@ class SendMessages(Request, frozen=True, tag=16):
     at_ms: Unsigned | None = None
     """Time by the server's clock at which the messages become active, in place of ``delay_ms``. Needs feature
     ``send_at``."""
+    all_or_none: bool = False
+    """Refuse a batch with some remembered dedup ids and some new messages. Needs feature ``all_or_none``."""
 
 
 class ReceiveMessages(Request, frozen=True, tag=17):
@@ -479,6 +481,8 @@ class PublishMessages(Request, frozen=True, tag=86):
     dedup_ids: DedupIds | None = None
     after: DedupId | None = None
     """Stored only if the topic remembers this dedup id; see ``features.Feature.ORDERED_PUBLISHES``."""
+    all_or_none: bool = False
+    """As in ``SendMessages``."""
 
 
 class TopicInfo(topics.TopicInfo, WireMessage, frozen=True, tag=207):
@@ -756,6 +760,8 @@ class SendHalfMessages(Request, frozen=True, tag=112):
     session: Unsigned = 0
     sequence: Unsigned = 0
     dedup_ids: DedupIds | None = None
+    all_or_none: bool = False
+    """As in ``SendMessages``."""
 
 
 class EndTransactions(Request, frozen=True, tag=113):

@@ -22,6 +22,7 @@ class Send(msgspec.Struct, frozen=True):
     dedup_ids: list[str | None] | None = None
     after: str | None = None
     at_ms: int | None = None
+    all_or_none: bool = False
 
 
 class Half(msgspec.Struct, frozen=True):
@@ -33,6 +34,7 @@ class Half(msgspec.Struct, frozen=True):
     session: int = 0
     sequence: int = 0
     dedup_ids: list[str | None] | None = None
+    all_or_none: bool = False
 
 
 class Receive(msgspec.Struct, frozen=True):
@@ -57,9 +59,10 @@ def send(
     dedup_ids: list[str | None] | None = None,
     after: str | None = None,
     at_ms: int | None = None,
+    all_or_none: bool = False,
 ) -> Outcome[Sequence[int]]:
     """Send a batch; a refusal is raised."""
-    request = Send(bodies, headers, delay_ms, session, sequence, dedup_ids, after, at_ms)
+    request = Send(bodies, headers, delay_ms, session, sequence, dedup_ids, after, at_ms, all_or_none)
     return _only(broker.send_all(account, name, [request], now_ms))
 
 
@@ -74,9 +77,10 @@ def send_half(
     sequence: int,
     now_ms: int,
     dedup_ids: list[str | None] | None = None,
+    all_or_none: bool = False,
 ) -> Outcome[Sequence[int]]:
     """Send a batch of half messages."""
-    request = Half(bodies, headers, first_check_ms, session, sequence, dedup_ids)
+    request = Half(bodies, headers, first_check_ms, session, sequence, dedup_ids, all_or_none)
     return broker.send_half(account, name, request, now_ms)
 
 

@@ -282,12 +282,13 @@ class Rig:
         session: int = 0,
         sequence: int = 0,
         dedup_ids: list[str | None] | None = None,
+        all_or_none: bool = False,
     ) -> Published:
         """``labels``: tags or a routing key for all bodies; ``each``: an entry per body."""
         if labels is not None:
             each = [labels]
         listed = None if headers is None else list(headers)
-        request = PublishRequest(list(bodies), listed, each, session, sequence, dedup_ids)
+        request = PublishRequest(list(bodies), listed, each, session, sequence, dedup_ids, all_or_none=all_or_none)
         (reply,) = self.done(self.broker.publish(ACCOUNT, topic, [request], self.now_ms))
         if isinstance(reply, Exception):
             raise reply

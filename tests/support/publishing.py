@@ -27,11 +27,13 @@ def unsubscribe(rig: Rig, name: str) -> None:
     rig.done(rig.broker.unsubscribe(ACCOUNT, "news", name, rig.now_ms))
 
 
-def request(*bodies: bytes, labels: Labels | None = None, number: int = 0, dedup: str | None = None) -> PublishRequest:
+def request(
+    *bodies: bytes, labels: Labels | None = None, number: int = 0, dedup: str | None = None, all_or_none: bool = False
+) -> PublishRequest:
     """A publish; with a number, of session 7."""
     dedup_ids: list[str | None] | None = None if dedup is None else list(dedup)
     listed = None if labels is None else [labels]
-    return PublishRequest(list(bodies), None, listed, 7 if number else 0, number, dedup_ids)
+    return PublishRequest(list(bodies), None, listed, 7 if number else 0, number, dedup_ids, all_or_none=all_or_none)
 
 
 def together(rig: Rig, *requests: PublishRequest) -> list[Published | Exception]:

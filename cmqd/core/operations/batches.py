@@ -2,7 +2,8 @@
 
 A repeat of a numbered send is recognized before all checks. If a limit was lowered since the first send, a refusal of
 the repeat would tell the producer that stored messages are not stored. Dedup ids are examined after the batch is
-checked and before the backlog limit: repeats need no room, so a batch of repeats succeeds in a full queue.
+checked and before the backlog limit: repeats need no room, so a batch of repeats succeeds in a full queue. With
+``all_or_none`` a batch of repeats and new messages is refused there, before any promise is looked at.
 
 Whether the account may have another session or dedup id is asked last but for the backlog, because a promise can be
 refused only before it is made: recovery applies records without asking.
@@ -16,7 +17,7 @@ from cmqd.core.errors import BacklogFull
 from cmqd.core.facts.facts import Facts
 from cmqd.core.facts.queue import Queue
 from cmqd.core.limits import checked_sizes
-from cmqd.core.operations.repeats import Repeats, at_places, stored_before, unrepeated
+from cmqd.core.operations.repeats import Repeats, at_places, check_all_or_none, stored_before, unrepeated
 from cmqd.core.outcome import BatchRequest
 from cmqd_types.messages import Headers
 
@@ -72,6 +73,8 @@ class Batches:
         sizes = checked_sizes(queue.name, bodies, headers, attributes.max_message_bytes, limits)
         if dedup_ids is not None:
             repeats = unrepeated(queue.dedup_ids, dedup_ids, len(sizes), now_ms, limits)
+            if request.all_or_none:
+                check_all_or_none("queue", queue.name, len(sizes), len(repeats.stored), len(repeats.new))
             sizes, bodies = at_places(sizes, repeats.new), at_places(bodies, repeats.new)
             headers = None if headers is None else at_places(headers, repeats.new)
             dedup_ids = at_places(dedup_ids, repeats.new) if any(dedup_ids) else None

@@ -20,7 +20,8 @@ The order for every request:
 2. Is its predecessor stored, or in this plan? A publish that came too early is refused before any work is done for it.
 3. Sizes, labels and the match. These can take several slices; until they are done, the request is not in the plan.
 4. Dedup ids, against the topic and against the requests in front. They come after the last slice of the match, because
-   requests are planned one by one, and the answer must hold when the request joins the plan.
+   requests are planned one by one, and the answer must hold when the request joins the plan. With ``all_or_none`` a
+   batch of repeats and new messages is refused here.
 5. Promises, the last refusal. Then the messages join the plan, and no step behind this one can refuse the request.
 """
 
@@ -33,7 +34,7 @@ from cmqd.core.facts.dedup import DedupIds
 from cmqd.core.facts.promised_memory import Promises
 from cmqd.core.facts.topic import Topic
 from cmqd.core.limits import Limits, checked_sizes
-from cmqd.core.operations.repeats import Repeats, at_places, stored_before, unrepeated
+from cmqd.core.operations.repeats import Repeats, at_places, check_all_or_none, stored_before, unrepeated
 from cmqd.core.outcome import Published, PublishRequest
 from cmqd.core.runtime.topic import TopicRuntime
 from cmqd_types.messages import Headers, Labels
@@ -298,6 +299,11 @@ class PublishPlan:
         if dedup_ids is not None:
             entry.repeats = self._unpublished(dedup_ids, len(sizes))
             new = entry.repeats.new
+            if request.all_or_none:
+                # Numbers below the count of the plan are messages of the requests in front.
+                in_front = sum(number < self.count for number in entry.repeats.numbers.values())
+                remembered = len(entry.repeats.stored) + in_front
+                check_all_or_none("topic", topic.name, len(sizes), remembered, len(new))
             if len(new) < len(sizes):
                 sizes, bodies = at_places(sizes, new), at_places(bodies, new)
                 headers = None if headers is None else at_places(headers, new)

@@ -71,6 +71,32 @@ def unrepeated(known: DedupIds, dedup_ids: list[str | None], count: int, now_ms:
     return repeats
 
 
+def check_all_or_none(noun: str, name: str, count: int, remembered: int, new: int) -> None:
+    """Check that a batch with ``all_or_none`` is new, or was stored before, as a whole.
+
+    The check belongs to the step that stores the batch. Any earlier look at the ids could be overtaken: two requests
+    could both find an id new.
+
+    Args:
+        noun: ``queue`` or ``topic``.
+        name: its name.
+        count: messages of the batch.
+        remembered: messages of the batch with a dedup id of a message that is stored, or is stored in front.
+        new: messages that would be stored.
+
+    Raises:
+        InvalidArgument: some messages are remembered and others are new.
+    """
+    if remembered and new:
+        raise InvalidArgument(
+            f"{noun} {name!r} got {remembered} of the {count} messages of this batch before, under the same"
+            " dedup ids, and not the others; the batch asks for all or none, and no message was stored",
+            field="all_or_none",
+            value=remembered,
+            limit="a batch with remembered dedup ids alone, or with new messages alone",
+        )
+
+
 def stored_before(
     known: DedupIds,
     stored: range,

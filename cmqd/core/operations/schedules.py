@@ -67,6 +67,7 @@ class Firing(msgspec.Struct, frozen=True, gc=False):
     delay_ms: int | list[int] | None = None
     at_ms: int | None = None
     after: str | None = None
+    all_or_none: bool = False
 
 
 class Schedules:

@@ -75,6 +75,7 @@ class Publishes:
             sequence=request.sequence,
             dedup_ids=request.dedup_ids,
             after=request.after,
+            all_or_none=request.all_or_none,
         )
         self.collector.collect(
             operation=self,
