@@ -17,7 +17,7 @@ Threads: a session belongs to a single thread; ``primaries`` is called by any th
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
-from cmqd.engine.interface import EngineRow, News, Row, StoredAccounts, StoredCheckpoint
+from cmqd.engine.interface import EngineRow, News, Row, StampedRow, StoredAccounts, StoredCheckpoint
 from cmqd.log.values import BrokerSeen, CopyLag
 
 ONE_NAMED_STANDBY = r'^\s*((FIRST\s+)?1\s*\(\s*)?("[^"*]+"|[a-z_][a-z0-9_$]*)\s*\)?\s*$'
@@ -103,7 +103,7 @@ class Session(Protocol):
         ...
 
     def append(self, epoch: int, rows: Sequence[Row]) -> Commit:
-        """Store rows under an epoch in a single statement with its own commit, all or none, unless
+        """Store rows under an epoch, with stamps, in a single statement with its own commit, all or none, unless
         ``synchronous_standby_names`` is unsafe: checked in the same statement.
 
         Raises UniqueViolation.
@@ -116,6 +116,12 @@ class Session(Protocol):
 
     def unlock(self) -> None:
         """Release the advisory lock."""
+        ...
+
+    def add_stamps(self) -> None:
+        """Let the server keep the times at which rows are stored, if it does not and this role may change that. Waits
+        a second at most for other shards; a failure is no error, and rows have no stamps then.
+        """
         ...
 
     def announce(self, lsn: int, process: str, address: str) -> None:
@@ -136,6 +142,10 @@ class Session(Protocol):
 
     def newest(self) -> Newest | None:
         """Return the row with the highest LSN; None if there is no row."""
+        ...
+
+    def newest_stamped(self) -> StampedRow | None:
+        """Return the newest row that is no fence; None if there is no such row."""
         ...
 
     def news(self) -> News:
@@ -179,12 +189,12 @@ class Session(Protocol):
         """Return whether ``synchronous_standby_names`` is safe: matches ``ONE_NAMED_STANDBY``."""
         ...
 
-    def insert_fence(self, lsn: int) -> None:
-        """Store an empty row with its LSN as epoch. Raises UniqueViolation."""
+    def insert_fence(self, lsn: int) -> int | None:
+        """Store an empty row with its LSN as epoch; return its stamp, None without stamps. Raises UniqueViolation."""
         ...
 
     def insert(self, epoch: int, rows: Sequence[Row]) -> None:
-        """Store rows under an epoch, with the commit of the transaction. Raises UniqueViolation."""
+        """Store rows under an epoch, without stamps, with the commit of the transaction. Raises UniqueViolation."""
         ...
 
     def put_log_id(self, log_id: str) -> None:

@@ -297,9 +297,12 @@ class FencedEngine:
     def _fence(self, session: Session) -> Taken:
         # A fence that waits for a missing standby would hold the lock of the line, and fence a healthy leader later.
         self._barrier(session)
+        # In a transaction of its own, ahead of the fence: it may fail, and the lead must not fail with it.
+        session.add_stamps()
         session.begin()
         newest = session.newest()
         fence = 1 if newest is None else newest.lsn + 1
+        stamped = session.newest_stamped()
         log_id = session.log_id()
         if log_id is not None and log_id.startswith(RETIRED):
             session.rollback()
@@ -309,12 +312,12 @@ class FencedEngine:
             log_id = self._new_log_id()
             session.put_log_id(log_id)
         try:
-            session.insert_fence(fence)
+            stamp_ms = session.insert_fence(fence)
         except UniqueViolation:
             session.rollback()
             raise _NotNow("the newest row") from None
         self._commit(session)
-        return Taken(epoch=fence, last_lsn=fence, log_id=log_id)
+        return Taken(epoch=fence, last_lsn=fence, log_id=log_id, stamp_ms=stamp_ms, newest=stamped)
 
     def _append(self, session: Session, epoch: int, rows: Sequence[Row]) -> None:
         self._relock(session)
@@ -452,10 +455,11 @@ class FencedEngine:
         self._change(change)
 
     def trim(self, ranges: Sequence[tuple[int, int]]) -> None:  # noqa: D102  see Engine
-        def change(session: Session, newest: Newest) -> None:
-            checkpoint = session.checkpoint(with_data=False)
-            # The newest row stays: the next LSN and the epoch are read from that row.
-            limit = 0 if checkpoint is None else min(checkpoint.lsn, newest.lsn - 1)
+        def change(session: Session, _newest: Newest) -> None:
+            checkpoint, stamped = session.checkpoint(with_data=False), session.newest_stamped()
+            # The newest row that is no fence stays: the next leader reads broker time from it. Behind it are fences
+            # alone, so the newest row stays too, from which the next LSN and the epoch are read.
+            limit = 0 if checkpoint is None or stamped is None else min(checkpoint.lsn, stamped.lsn - 1)
             removed = [(first, min(last, limit)) for first, last in ranges if first <= limit]
             if removed:
                 session.remove(removed)

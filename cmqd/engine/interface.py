@@ -92,6 +92,18 @@ def checksum_of(row: Row) -> int:
     return crc32(row.data, crc32(row.meta, crc32(row.queues, crc32(fixed))))
 
 
+class StampedRow(NamedTuple):
+    """The time of a row, by the clock of its broker and by the clock of the engine."""
+
+    lsn: int
+    epoch: int
+    time_ms: int
+    """Broker time of the row."""
+    stamp_ms: int | None
+    """The engine's clock when the row was stored. None = the row has no stamp: it was imported, or an older broker
+    stored it, or the engine has no stamps."""
+
+
 class Taken(msgspec.Struct, frozen=True):
     """The result of ``take``."""
 
@@ -100,6 +112,10 @@ class Taken(msgspec.Struct, frozen=True):
     last_lsn: int
     """LSN of the newest row, the fence of the new leader: equal to ``epoch``."""
     log_id: str
+    stamp_ms: int | None = None
+    """The engine's clock when the fence was stored; None = the engine has no stamps."""
+    newest: StampedRow | None = None
+    """The newest row that is no fence; None = there is none. A fence has no broker time."""
 
 
 class StoredCheckpoint(msgspec.Struct, frozen=True):
@@ -241,8 +257,8 @@ class Engine(Protocol):
     def trim(self, ranges: Sequence[tuple[int, int]]) -> None:
         """Remove the rows in these ranges of LSNs, both ends included.
 
-        Rows above the stored checkpoint, the newest row and fences stay, whatever the ranges say: a fence is what a
-        former leader runs into, also after years.
+        Rows above the stored checkpoint, the newest row that is no fence, and fences stay, whatever the ranges say: a
+        fence is what a former leader runs into, also after years, and the next leader reads broker time from that row.
 
         Raises Fenced, EngineUnavailable.
         """

@@ -8,6 +8,7 @@ No step sleeps: a step that must wait calls ``pause`` and then asks whether to g
 """
 
 import re
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -15,7 +16,7 @@ from threading import RLock
 from typing import Any, TypeVar
 
 from cmqd.engine.database import ONE_NAMED_STANDBY, Commit, ConnectionLost, KeepWaiting, Newest, UniqueViolation
-from cmqd.engine.interface import EngineRow, News, Row, StoredAccounts, StoredCheckpoint
+from cmqd.engine.interface import EngineRow, News, Row, StampedRow, StoredAccounts, StoredCheckpoint
 from cmqd.log.values import BrokerSeen, CopyLag
 
 CANCELLED = "canceling wait for synchronous replication due to user request"
@@ -46,6 +47,7 @@ class _Transaction:
     """The effects of a transaction, as they are in the log."""
 
     rows: list[EngineRow] = field(default_factory=list[EngineRow])
+    stamps: dict[int, int] = field(default_factory=dict[int, int])
     removed: set[int] = field(default_factory=set[int])
     checkpoint: StoredCheckpoint | None = None
     accounts: StoredAccounts | None = None
@@ -62,6 +64,7 @@ class _Tables:
 
     def __init__(self, transactions: Iterable[_Transaction] = ()) -> None:
         self.rows: dict[int, EngineRow] = {}
+        self.stamps: dict[int, int] = {}
         self.checkpoint: StoredCheckpoint | None = None
         self.accounts: StoredAccounts | None = None
         self.log_id: str | None = None
@@ -71,6 +74,7 @@ class _Tables:
     def apply(self, transaction: _Transaction) -> None:
         for row in transaction.rows:
             self.rows[row.lsn] = row
+        self.stamps |= transaction.stamps
         for lsn in transaction.removed:
             self.rows.pop(lsn, None)
         self.checkpoint = transaction.checkpoint or self.checkpoint
@@ -103,6 +107,8 @@ class MemoryServer:
         """The standby receives nothing."""
         self.is_mute = False
         """The standby receives the log, and its confirmations do not arrive."""
+        self.clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
+        """Clock of the stamps."""
         self.log: list[_Transaction] = []
         self.tables = _Tables()
         self.waiting: list[_WaitingCommit] = []
@@ -152,6 +158,10 @@ class MemoryDatabase:
         """Sessions whose server side has not ended."""
         self.unreached: dict[str, str] = {}
         """Servers in memory have no reasons."""
+        self.has_stamps = True
+        """False: the tables are of a version without stamps."""
+        self.may_add_stamps = True
+        """False: the role of the brokers may not change the tables."""
         self.base_backup_of: str | None = None
         """A primary that a base backup is taken from: its stream counts as a standby under ``*``."""
         primary, *standbys = self.servers.values()
@@ -334,9 +344,15 @@ class MemorySession:
             if self.is_named(self.memory_server.standby_names):
                 for row in columns:
                     self._require_free(row.lsn)
-            return self._commit_if_named(_Transaction(rows=columns))
+            return self._commit_if_named(_Transaction(rows=columns, stamps=self._stamps_of(columns)))
 
         return self._answered("append", execute)
+
+    def add_stamps(self) -> None:  # noqa: D102  see Session
+        def execute() -> None:
+            self._database.has_stamps = self._database.has_stamps or self._database.may_add_stamps
+
+        self._step("add_stamps", execute)
 
     def try_lock(self) -> bool:  # noqa: D102  see Session
         def execute() -> bool:
@@ -386,6 +402,14 @@ class MemorySession:
             return Newest(max(rows), rows[max(rows)].epoch) if rows else None
 
         return self._step("newest", execute)
+
+    def newest_stamped(self) -> StampedRow | None:  # noqa: D102  see Session
+        def execute() -> StampedRow | None:
+            tables = self.memory_server.tables
+            row = max((row for row in tables.rows.values() if not row.is_fence), default=None)
+            return None if row is None else StampedRow(row.lsn, row.epoch, row.time_ms, tables.stamps.get(row.lsn))
+
+        return self._step("newest_stamped", execute)
 
     def news(self) -> News:  # noqa: D102  see Session
         def execute() -> News:
@@ -449,13 +473,17 @@ class MemorySession:
     def standby_is_named(self) -> bool:  # noqa: D102  see Session
         return self._step("standby_is_named", lambda: self.is_named(self.memory_server.standby_names))
 
-    def insert_fence(self, lsn: int) -> None:  # noqa: D102  see Session
-        def execute() -> None:
+    def insert_fence(self, lsn: int) -> int | None:  # noqa: D102  see Session
+        def execute() -> int | None:
             self._require_free(lsn)
             self.memory_server.claims[lsn] = self
-            self._opened().rows.append(EngineRow(lsn, lsn, 0, 0, b"", b"", b""))
+            fence = EngineRow(lsn, lsn, 0, 0, b"", b"", b"")
+            transaction = self._opened()
+            transaction.rows.append(fence)
+            transaction.stamps |= self._stamps_of([fence])
+            return transaction.stamps.get(lsn)
 
-        self._step("insert_fence", execute)
+        return self._step("insert_fence", execute)
 
     def insert(self, epoch: int, rows: Sequence[Row]) -> None:  # noqa: D102  see Session
         columns = _columns(epoch, rows)
@@ -595,6 +623,9 @@ class MemorySession:
     def _opened(self) -> _Transaction:
         assert self._transaction is not None, "no transaction"
         return self._transaction
+
+    def _stamps_of(self, rows: Sequence[EngineRow]) -> dict[int, int]:
+        return {row.lsn: self.memory_server.clock_ms() for row in rows} if self._database.has_stamps else {}
 
     def _require_free(self, lsn: int) -> None:
         """Raise UniqueViolation if the row is there, or wait for the transaction that is about to store it."""

@@ -30,8 +30,9 @@ from cmqd.engine.database import (
     Newest,
     Session,
 )
-from cmqd.engine.interface import Buffer, EngineRow, News, Row, StoredAccounts, StoredCheckpoint
+from cmqd.engine.interface import Buffer, EngineRow, News, Row, StampedRow, StoredAccounts, StoredCheckpoint
 from cmqd.engine.postgresql_connection import Connection
+from cmqd.engine.stamps import ADD_STAMPS, COLUMN, HAS_STAMPS, OWNS_TABLE, STAMP_MS
 from cmqd.engine.unsafe_settings import READ_SETTINGS, UnsafeSetting, find_unsafe
 from cmqd.log.values import BrokerSeen, CopyLag
 
@@ -78,14 +79,14 @@ _NAMED_STANDBY: Final = rf"""
 """
 """The name itself, of a value that is safe."""
 
-_ADOPT: Final = b"""
+_ADOPT: Final = f"""
 SELECT CASE WHEN pg_is_in_recovery() THEN NULL ELSE pg_walfile_name(pg_current_wal_lsn()) END,
        (SELECT count(set_config(name, value, false))
         FROM unnest($1::text[], $2::text[]) AS wanted (name, value) JOIN pg_settings USING (name)),
-       to_regclass('cmqd_rows') IS NOT NULL
-"""
+       to_regclass('cmqd_rows') IS NOT NULL, {HAS_STAMPS}
+""".encode()
 """Settles the settings that this version knows. Answers: the name of the file of the log that is being written, which
-begins with the timeline, or NULL of a standby; a count; whether the tables are there."""
+begins with the timeline, or NULL of a standby; a count; whether the tables are there; whether rows have stamps."""
 
 _TABLES: Final = (
     b"""
@@ -107,6 +108,7 @@ CREATE TABLE IF NOT EXISTS cmqd_rows (
     queues bytea NOT NULL,
     meta bytea NOT NULL,
     data bytea NOT NULL,
+    stored_at timestamptz,
     PRIMARY KEY (shard, lsn)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000,
         autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 200000);
@@ -120,14 +122,30 @@ ALTER TABLE cmqd_rows ALTER queues SET STORAGE EXTERNAL, ALTER meta SET STORAGE 
 else. The advisory lock, with no shard's number, keeps two brokers from creating the tables at once."""
 
 _BARRIER: Final = f"SELECT pg_logical_emit_message(true, 'cmqd', '') WHERE {_IS_SAFE}".encode()
-_INSERT: Final = """
-INSERT INTO cmqd_rows (shard, lsn, epoch, time_ms, messages, queues, meta, data)
-SELECT $1::int, lsn, $2::bigint, time_ms, messages, queues, meta, data
+_COLUMNS: Final = "shard, lsn, epoch, time_ms, messages, queues, meta, data"
+
+
+def _insert(*, with_stamps: bool) -> str:
+    column, stamp = (f", {COLUMN}", ", clock_timestamp()") if with_stamps else ("", "")
+    return f"""
+INSERT INTO cmqd_rows ({_COLUMNS}{column})
+SELECT $1::int, lsn, $2::bigint, time_ms, messages, queues, meta, data{stamp}
 FROM unnest($3::bigint[], $4::bigint[], $5::int[], $6::bytea[], $7::bytea[], $8::bytea[])
      AS appended (lsn, time_ms, messages, queues, meta, data)
 """
-_INSERT_ROWS: Final = _INSERT.encode()
-_APPEND: Final = f"{_INSERT} WHERE {_IS_SAFE}".encode()
+
+
+_INSERT_ROWS: Final = _insert(with_stamps=False).encode()
+_APPEND: Final = f"{_insert(with_stamps=True)} WHERE {_IS_SAFE}".encode()
+_APPEND_UNSTAMPED: Final = f"{_insert(with_stamps=False)} WHERE {_IS_SAFE}".encode()
+_FENCE_UNSTAMPED: Final = f"INSERT INTO cmqd_rows ({_COLUMNS}) VALUES ($1, $2, $2, 0, 0, '', '', '')".encode()
+_FENCE: Final = (
+    f"INSERT INTO cmqd_rows ({_COLUMNS}, {COLUMN}) VALUES ($1, $2, $2, 0, 0, '', '', '', clock_timestamp())"
+    f" RETURNING {STAMP_MS}"
+).encode()
+_NEWEST_STAMPED: Final = """
+SELECT lsn, epoch, time_ms, {stamp} FROM cmqd_rows WHERE shard = $1 AND lsn <> epoch ORDER BY lsn DESC LIMIT 1
+"""
 _BROKERS: Final = b"""
 SELECT split_part(application_name, ' ', 5), split_part(application_name, ' ', 4),
        split_part(application_name, ' ', 3)::bigint, pid IN (
@@ -192,7 +210,14 @@ class PostgresSession:
     """A connection to one primary; the steps are those of ``cmqd.engine.database.Session``."""
 
     def __init__(
-        self, connection: Connection, server: str, timeline: int, shard: int, *, has_tables: bool = False
+        self,
+        connection: Connection,
+        server: str,
+        timeline: int,
+        shard: int,
+        *,
+        has_tables: bool = False,
+        has_stamps: bool = False,
     ) -> None:
         self._connection = connection
         self._server = server
@@ -200,6 +225,8 @@ class PostgresSession:
         self._shard = b"%d" % shard
         self._shard_in_binary = shard.to_bytes(4, "big")
         self._has_tables = has_tables
+        self._has_stamps = has_stamps if has_tables else None
+        """None: not known, because there were no tables."""
 
     @property
     def server(self) -> str:
@@ -227,7 +254,8 @@ class PostgresSession:
     def append(self, epoch: int, rows: Sequence[Row]) -> Commit:
         """See ``Session``."""
         self._connection.take_notices()
-        result = self._connection.ask_prepared(_APPEND, self._columns(epoch, rows))
+        query = _APPEND if self.has_stamps() else _APPEND_UNSTAMPED
+        result = self._connection.ask_prepared(query, self._columns(epoch, rows))
         return Commit(result.command_tuples or 0, self._connection.take_notices())
 
     def try_lock(self) -> bool:
@@ -239,6 +267,15 @@ class PostgresSession:
         """See ``Session``."""
         # Each ``try_lock`` of a session that has the lock counts.
         self._ask(b"SELECT pg_advisory_unlock_all()")
+
+    def add_stamps(self) -> None:
+        """See ``Session``."""
+        if not self._tables_are_there() or self.has_stamps():
+            return
+        # Without the right, the attempt would fail at once, but only its error would say so.
+        if _value(self._ask(f"SELECT {OWNS_TABLE}".encode()), 0, 0) == b"\1":
+            self._connection.run_script(ADD_STAMPS)
+            self._has_stamps = None
 
     # ------------------------------------------------------------------ status
 
@@ -278,6 +315,17 @@ class PostgresSession:
         query = b"SELECT lsn, epoch FROM cmqd_rows WHERE shard = $1 ORDER BY lsn DESC LIMIT 1"
         result = self._read(query, self._shard)
         return None if result is None else Newest(_int(result, 0, 0), _int(result, 0, 1))
+
+    def newest_stamped(self) -> StampedRow | None:
+        """See ``Session``."""
+        if not self._tables_are_there():
+            return None
+        query = _NEWEST_STAMPED.format(stamp=STAMP_MS if self.has_stamps() else "NULL::bigint")
+        result = self._ask(query.encode(), self._shard)
+        if not result.ntuples:
+            return None
+        lsn, epoch, time_ms = (_int(result, 0, column) for column in range(3))
+        return StampedRow(lsn, epoch, time_ms, _int_or_none(result, 0, 3))
 
     def news(self) -> News:
         """See ``Session``."""
@@ -349,10 +397,11 @@ class PostgresSession:
         """See ``Session``."""
         return _value(self._ask(f"SELECT {_IS_SAFE}".encode()), 0, 0) == b"\1"
 
-    def insert_fence(self, lsn: int) -> None:
+    def insert_fence(self, lsn: int) -> int | None:
         """See ``Session``."""
-        query = b"INSERT INTO cmqd_rows VALUES ($1, $2, $2, 0, 0, '', '', '')"
-        self._ask(query, self._shard, b"%d" % lsn)
+        has_stamps = self.has_stamps()
+        result = self._ask(_FENCE if has_stamps else _FENCE_UNSTAMPED, self._shard, b"%d" % lsn)
+        return _int(result, 0, 0) if has_stamps else None
 
     def insert(self, epoch: int, rows: Sequence[Row]) -> None:
         """See ``Session``."""
@@ -432,6 +481,16 @@ class PostgresSession:
             WHERE conrelid = 'cmqd_rows'::regclass AND pg_get_constraintdef(oid) = 'PRIMARY KEY (shard, lsn)'
         """
         return _int(self._ask(query), 0, 0) == 1
+
+    def has_stamps(self) -> bool:
+        """Return whether rows have stamps; the tables are there."""
+        if self._has_stamps is None:
+            self._has_stamps = _value(self._ask(f"SELECT {HAS_STAMPS}".encode()), 0, 0) == b"\1"
+        return self._has_stamps
+
+    def lacks_stamps(self) -> bool:
+        """Return whether the tables are there without stamps."""
+        return self._tables_are_there() and not self.has_stamps()
 
     # ------------------------------------------------------------------ the end
 
@@ -583,8 +642,10 @@ class _Attempt:
             return "a standby"
         timeline = 0 if file_name is None else int(file_name[:8], 16)
         connection.keep_waiting = lambda: self._keep_waiting(timeline)
-        has_tables = _value(answer, 0, 2) == b"\1"
-        return PostgresSession(connection, self.server, timeline, self._shard, has_tables=has_tables)
+        has_tables, has_stamps = (_value(answer, 0, column) == b"\1" for column in (2, 3))
+        return PostgresSession(
+            connection, self.server, timeline, self._shard, has_tables=has_tables, has_stamps=has_stamps
+        )
 
 
 def _resolved(parameters: Mapping[str, str]) -> Mapping[str, str]:
@@ -680,3 +741,7 @@ def _value(result: "PGresult", row: int, column: int) -> bytes:
 
 def _int(result: "PGresult", row: int, column: int) -> int:
     return int.from_bytes(_value(result, row, column), "big", signed=True)
+
+
+def _int_or_none(result: "PGresult", row: int, column: int) -> int | None:
+    return None if result.get_value(row, column) is None else _int(result, row, column)

@@ -6,6 +6,7 @@ from typing import Any
 
 from cmqd.engine.database import ConnectionLost
 from cmqd.engine.postgresql import PostgresDatabase, PostgresSession
+from cmqd.engine.stamps import ADD_COLUMN, COLUMN
 from cmqd.engine.unsafe_settings import UnsafeSetting
 from cmqd.exit_codes import ExitCode
 from cmqd.ha.log_state import LOOK_SECONDS, NoState, read_state
@@ -17,6 +18,13 @@ NO_FENCE = UnsafeSetting(
     "without PRIMARY KEY (shard, lsn)",
     "the primary key is what keeps two brokers from writing the same row: two could lead",
     "restore the table from a server that has the key; do not create it over rows that were written without",
+)
+NO_STAMPS = UnsafeSetting(
+    "cmqd_rows",
+    f"without the column {COLUMN}",
+    "if both brokers stop, that time does not count afterwards: delays and leases end later",
+    f"as the owner of the table: {ADD_COLUMN}",
+    is_refused=False,
 )
 
 
@@ -104,6 +112,8 @@ def check(
 
 def _findings(session: PostgresSession) -> list[UnsafeSetting]:
     findings = session.unsafe_settings()
+    if session.lacks_stamps():
+        findings.append(NO_STAMPS)
     return findings if session.has_fence() else [NO_FENCE, *findings]
 
 

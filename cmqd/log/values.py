@@ -160,6 +160,33 @@ class EngineStatus(msgspec.Struct, frozen=True, array_like=True):
     """None while this broker does not lead, and before its first look."""
 
 
+class SeenRow(msgspec.Struct, frozen=True, array_like=True):
+    """A row that a standby saw arrive."""
+
+    epoch: int
+    time_ms: int
+    """Broker time of the row."""
+    seen_s: float
+    """Time at which the standby saw the row, by the clock of proofs."""
+
+
+class Takeover(msgspec.Struct, frozen=True, array_like=True):
+    """The time of the newest row as a new leader finds it, with all that tells the time since."""
+
+    time_ms: int
+    """Broker time of the newest row that is no fence."""
+    is_imported: bool
+    """No leader of the engine wrote the row."""
+    seen: SeenRow | None
+    """A row of the same epoch that this broker saw arrive; None = it saw none."""
+    engine_ms: int | None
+    """Time from the row's storage to the fence of this leader, by the engine's clock; None = the row has no stamp."""
+    taken_s: float
+    """A time at or after the fence, by the clock of proofs."""
+    has_stamps: bool
+    """Rows of this leader get stamps."""
+
+
 PackedRanges: TypeAlias = bytes
 
 

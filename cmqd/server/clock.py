@@ -30,6 +30,8 @@ At a start:
 - A log without a record of an offset has offset 0. After a crash between a jump and its record, the start uses the
   offset from before. If the jump was back, the last time in the log corrects the start; a jump forward cannot be told
   from downtime.
+- At a takeover with redundancy, broker time is not read from the wall clock (``cmqd.server.takeover_time``), and the
+  difference is the new offset.
 - ``adopt`` ends an offset: broker time is set to the wall clock, even to a time before the last time in the log. This
   is the only step. It precedes every other use of the time, and its record says ``stepped`` (decision 0070).
 
@@ -95,6 +97,7 @@ class BrokerClock:
         *,
         not_before_ms: int = 0,
         offset_ms: int = 0,
+        resumed_ms: int | None = None,
         adopt: bool = False,
         wall: Callable[[], int] = wall_ms,
         monotonic_ns: Callable[[], int] = time.monotonic_ns,
@@ -105,6 +108,7 @@ class BrokerClock:
         Args:
             not_before_ms: the last time in the log.
             offset_ms: the offset that the log records.
+            resumed_ms: broker time at a takeover; None: the wall clock less the offset.
             adopt: end an offset of more than ``JUMP_MS`` by a step to the wall clock.
             wall: milliseconds since the epoch, may jump.
             monotonic_ns: nanoseconds since any moment, never jumps.
@@ -114,9 +118,9 @@ class BrokerClock:
         self._monotonic_ns = monotonic_ns
         self._on_jump = on_jump
         wall_start_ms = wall()
-        if offset_ms < 0 and wall_start_ms >= not_before_ms:
+        if resumed_ms is not None or (offset_ms < 0 and wall_start_ms >= not_before_ms):
             offset_ms = 0
-        start_ms = max(wall_start_ms - offset_ms, not_before_ms)
+        start_ms = max(wall_start_ms - offset_ms if resumed_ms is None else resumed_ms, not_before_ms)
         self.has_stepped: bool = adopt and abs(wall_start_ms - start_ms) > JUMP_MS
         """Broker time was set to the wall clock at the start, forward or back."""
         if self.has_stepped:
@@ -132,7 +136,7 @@ class BrokerClock:
         """The other part of the offset, as of the last check."""
         self._forward_since_ms = self._checked_ms
         """Monotonic time of the last jump, or of the start."""
-        if self._distance_ms < -JUMP_MS:
+        if abs(self._distance_ms) > JUMP_MS:
             self._keep(self._distance_ms)
         self._take_in_small()
 

@@ -59,6 +59,7 @@ from cmqd.server.reload import Reload
 from cmqd.server.server import Server, failure_text
 from cmqd.server.service_manager import of_this_process
 from cmqd.server.status import RecoveryFinding, RecoveryStatus, StorageProcessStatus
+from cmqd.server.takeover_time import log_resumed_time, resumed_time
 from cmqd.settings import LogFormat, LogLevel, Settings
 from cmqd.storage.errors import LeadLost
 from cmqd.storage.process_log import StorageProcessLog
@@ -254,6 +255,7 @@ class Daemon:
         clock = BrokerClock(
             not_before_ms=last_time.ms,
             offset_ms=broker.facts.clock_offset_ms,
+            resumed_ms=self._resumed_ms(broker),
             adopt=settings.adopt_wall_clock,
             on_jump=lambda jump_ms: _log.warning("clock_jumped", by_ms=jump_ms, followed=False),
         )
@@ -285,6 +287,17 @@ class Daemon:
             server.checkpoints.want()
         _tune_collector()
         return server, accounts
+
+    def _resumed_ms(self, broker: Broker) -> int | None:
+        """Return broker time at a takeover; None if the wall clock decides."""
+        log = self._log
+        if not isinstance(log, StorageProcessLog):
+            return None
+        resumed = resumed_time(
+            log.takeover, offset_ms=broker.facts.clock_offset_ms, wall_ms=wall_ms(), now_s=log.clock_s()
+        )
+        log_resumed_time(log.takeover, resumed)
+        return None if resumed is None else resumed.time_ms
 
     async def _follow(self, broker: Broker, report: RecoveryReport, last_time: LastTime) -> Settings:
         """Recover as a standby, which refuses connections, until this broker leads; return the settings with the port

@@ -14,6 +14,10 @@ A poll without news writes nothing to the engine and reads no row: it compares w
 copied. All that is copied is read behind a barrier. An old primary that lives on, cut off from its standby, has no news
 for ever, and a barrier notices it: so the accounts are read now and then without news.
 
+The last row that came while this broker followed is noted with the time of its arrival, by the clock of the boot: the
+new leader's broker time goes on from there (``cmqd.server.takeover_time``). The rows of the first copy do not count,
+nor do those behind the fence's ``take``: they may have been stored long before.
+
 Three events go to the loop before their rows are written, because the manifest must not be behind them:
 
 - An epoch: the manifest lists the starts of leaders, and the epoch of the last row is compared at the next start.
@@ -26,8 +30,10 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, count, takewhile
 from typing import Final, NamedTuple, Protocol
 
-from cmqd.engine.interface import Engine, EngineRow, News, StoredAccounts, Taken, checksum_of
+from cmqd.engine.interface import NO_LEADER, Engine, EngineRow, News, StoredAccounts, Taken, checksum_of
 from cmqd.log.errors import LogFailed
+from cmqd.log.values import SeenRow, Takeover
+from cmqd.storage.proof_clock import proof_clock_s
 from cmqd.storage.segment import LogRow
 from cmqd_segment.rows import NO_QUEUES, encode_records
 
@@ -126,6 +132,7 @@ class Following:
         keep: Callable[[Sequence[LogRow]], bool],
         pause: Callable[[float], bool],
         checkpoint_lsn: int,
+        clock_s: Callable[[], float] = proof_clock_s,
     ) -> None:
         """Take the parts.
 
@@ -136,6 +143,7 @@ class Following:
             keep: writes rows into the active segment; False if the writer stops.
             pause: waits for seconds; False if the writer stops.
             checkpoint_lsn: LSN of the newest checkpoint of the engine. Rows may be missing up to this LSN.
+            clock_s: goes on while the machine is suspended.
         """
         self._engine = engine
         self._tail = tail
@@ -143,9 +151,14 @@ class Following:
         self._keep = keep
         self._pause = pause
         self._checkpoint_lsn = checkpoint_lsn
+        self._clock_s = clock_s
+        self._seen: SeenRow | None = None
+        """The last row that came while this broker followed."""
         self._time_ms = 0 if tail is None else tail.time_ms
         self.taken: Taken | None = None
         """Set once this broker leads."""
+        self.takeover: Takeover | None = None
+        """Set once this broker leads; None if the log has no row but fences."""
 
     def run(self) -> bool:
         """Copy rows until this broker leads; return False if the writer stops before.
@@ -168,7 +181,9 @@ class Following:
             leads = engine.try_lead()
             # Only now: the fence bounds the rows that the copy must reach.
             taken = engine.take() if leads else None
-            if (taken is not None or self._is_news(news)) and not self._copy():
+            if taken is not None:
+                self.takeover = _takeover(taken, self._seen, self._clock_s())
+            if (taken is not None or self._is_news(news)) and not self._copy(is_follower=poll > 0 and not leads):
                 return False
             if taken is not None:
                 if self._tail is None or self._tail.lsn != taken.last_lsn:
@@ -188,9 +203,9 @@ class Following:
         """Return True if the newest row of the engine is not the last row of the folder."""
         return (news.lsn, news.epoch) != ((0, 0) if self._tail is None else (self._tail.lsn, self._tail.epoch))
 
-    def _copy(self) -> bool:
+    def _copy(self, *, is_follower: bool) -> bool:
         """Copy the rows that the engine has now; False if the writer stops."""
-        for batch in self._batches(self._new_rows()):
+        for batch in self._batches(self._new_rows(), is_follower=is_follower):
             if not self._keep(batch):
                 return False
             self._events.copied(batch)
@@ -206,7 +221,7 @@ class Following:
             raise CacheDisagrees(f"row {tail.lsn} of the data folder is not the row {tail.lsn} of the engine")
         return rows
 
-    def _batches(self, rows: Iterator[EngineRow]) -> Iterator[list[LogRow]]:
+    def _batches(self, rows: Iterator[EngineRow], *, is_follower: bool) -> Iterator[list[LogRow]]:
         """Yield rows for the segment. A batch ends before a gap and before an epoch, so that the manifest is written
         behind the rows before and ahead of the rows after.
         """
@@ -230,6 +245,8 @@ class Following:
             if row.epoch != epoch or self._tail is None:
                 self._events.epoch_begins(row.epoch)
             self._tail = Tail(row.lsn, row.epoch, checksum_of(row), row.time_ms)
+            if is_follower and not row.is_fence:
+                self._seen = SeenRow(row.epoch, row.time_ms, self._clock_s())
             batch.append(self._log_row(row))
             size += len(row.meta) + len(row.data)
         if batch:
@@ -241,3 +258,22 @@ class Following:
         if row.is_fence:
             return LogRow(row.lsn, self._time_ms, 0, NO_QUEUES, NO_RECORDS, b"")
         return LogRow(row.lsn, row.time_ms, row.messages, row.queues, row.meta, row.data)
+
+
+def _takeover(taken: Taken, seen: SeenRow | None, now_s: float) -> Takeover | None:
+    """Return the time of the newest row, with what is known of the time since; None without a row but fences."""
+    newest = taken.newest
+    if newest is None:
+        return None
+    engine_ms = None
+    if taken.stamp_ms is not None and newest.stamp_ms is not None:
+        engine_ms = taken.stamp_ms - newest.stamp_ms
+    return Takeover(
+        time_ms=newest.time_ms,
+        is_imported=newest.epoch == NO_LEADER,
+        # A row of an earlier leader says nothing of the time of a later one, which may have been set anew.
+        seen=seen if seen is not None and seen.epoch == newest.epoch else None,
+        engine_ms=engine_ms,
+        taken_s=now_s,
+        has_stamps=taken.stamp_ms is not None,
+    )

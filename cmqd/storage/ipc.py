@@ -20,7 +20,7 @@ from typing import TypeAlias, cast
 
 import msgspec
 
-from cmqd.log.values import EngineStatus, LogState, RecoveryReport, SegmentReport
+from cmqd.log.values import EngineStatus, LogState, RecoveryReport, SegmentReport, Takeover
 from cmqd.storage.settings import StorageSettings
 from cmqd_segment.manifest import SourceName
 from cmqd_segment.records import PublishedMessage, Runs
@@ -251,6 +251,8 @@ class RecoverEnd(Head, frozen=True, tag=43):
     log_id: str
     epoch: int
     """Epoch of this broker in the engine, 0 without an engine."""
+    takeover: Takeover | None = None
+    """None without an engine, and without a row but fences."""
 
 
 class ReadPage(Head, frozen=True, tag=44):

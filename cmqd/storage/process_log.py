@@ -32,6 +32,7 @@ from cmqd.log.values import (
     RecoveredBatch,
     RecoveryReport,
     SegmentReport,
+    Takeover,
 )
 from cmqd.storage import errors, ipc
 from cmqd.storage.group_commit import GroupCommit
@@ -127,6 +128,8 @@ class StorageProcessLog:
         """Accounts that the leader has stored, as this broker found them while it was a standby; None if it has not."""
         self.epoch = 0
         """Epoch of this broker in the engine; 0 without an engine, and before this broker leads."""
+        self.takeover: Takeover | None = None
+        """The newest row as this broker took the log; None as ``epoch``, and for a log without a row."""
         self.engine_status = EngineStatus()
         """The engine, as the storage process has last reported it."""
         self.on_engine: Callable[[EngineStatus], None] = ignore
@@ -273,13 +276,13 @@ class StorageProcessLog:
                     recovered.append((lsn, time_ms, records))
                     offset += size
                 self._recovery.put_nowait(recovered)
-            case ipc.RecoverEnd(last_lsn, log_id, epoch):
+            case ipc.RecoverEnd(last_lsn, log_id, epoch, takeover):
                 if epoch:
                     # The rows that were copied while this broker was a standby.
                     assert self._commit_channel is not None
                     self._commits.begin(self._commit_channel, last_lsn)
                     self._log_id = log_id
-                    self.epoch = epoch
+                    self.epoch, self.takeover = epoch, takeover
                 self._recovery.put_nowait(None)
             case _:
                 raise AssertionError(head)

@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol, TypeVar
 from cmqd.engine.errors import EngineUnavailable
 from cmqd.engine.interface import NO_LEADER, Engine, StoredAccounts, Taken
 from cmqd.log.errors import LogFailed
-from cmqd.log.values import EngineView, SegmentReport
+from cmqd.log.values import EngineView, SegmentReport, Takeover
 from cmqd.storage import ipc
 from cmqd.storage.cache import copy_checkpoint
 from cmqd.storage.catalog import Catalog
@@ -84,6 +84,8 @@ class Replication:
         self.engine = engine
         self.taken: Taken | None = None
         """Set once this broker leads."""
+        self.takeover: Takeover | None = None
+        """Set with ``taken``; None if the log has no row but fences."""
         self._shard = shard
         self._catalog = catalog
         self._checkpoint_lsn = checkpoint_lsn
@@ -118,7 +120,7 @@ class Replication:
                 if not following.run():
                     return False
                 assert following.taken is not None
-                self._in_loop(self._lead(following.taken))
+                self._in_loop(self._lead(following.taken, following.takeover))
             except (Stopped, EngineUnavailable):
                 return False
             return True
@@ -266,8 +268,8 @@ class Replication:
         if newer:
             self._in_loop(self._copied.put(newer))
 
-    async def _lead(self, taken: Taken) -> None:
-        self.taken = taken
+    async def _lead(self, taken: Taken, takeover: Takeover | None) -> None:
+        self.taken, self.takeover = taken, takeover
         self._announce_lead()
         await self._copied.put(None)
 

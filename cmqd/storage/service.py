@@ -286,19 +286,20 @@ class StorageService:
             self._pages.send(head, *blobs)
         # Not earlier: a seal or a drop would take files away that the stream still reads.
         self.log.begin_upkeep()
-        catalog, replication, epoch = self.log.catalog, self.log.replication, 0
+        catalog, replication = self.log.catalog, self.log.replication
+        epoch, takeover = 0, None
         if replication is not None:
             while (copied := await replication.next_chunk()) is not None:
                 head, blobs = copied
                 self._pages.send(head, *blobs)
                 await self._chunks_wanted.acquire()
             assert replication.taken is not None
-            last_lsn, epoch = replication.taken.last_lsn, replication.taken.epoch
+            last_lsn, epoch, takeover = replication.taken.last_lsn, replication.taken.epoch, replication.takeover
             self._start(self._watch.run_views(replication.view))
             # A crash may have come between the word of a drop and its trim.
             self._start(replication.trim(catalog.dropped))
             self._start(self._remove_old_caches())
-        self._pages.send(ipc.RecoverEnd(last_lsn, catalog.log_id, epoch))
+        self._pages.send(ipc.RecoverEnd(last_lsn, catalog.log_id, epoch, takeover))
 
     async def _remove_old_caches(self) -> None:
         """Remove old caches in ``set-aside/``: the copy of the log is complete."""

@@ -143,6 +143,32 @@ def test_epochs_are_the_fences_below(open_engine: OpenEngine):
     assert [stored.is_fence for stored in second.rows(0)] == [True, False, False, True, False, False]
 
 
+def test_a_leader_learns_the_time_of_the_newest_row_that_is_no_fence(open_engine: OpenEngine):
+    assert open_engine().take().newest is None
+    leader = open_engine()
+    leader.take()
+    leader.append(rows(3, 4))
+
+    second, third = open_engine().take(), open_engine().take()
+
+    assert second.newest == third.newest
+    assert second.newest is not None
+    assert second.newest[:3] == (4, 2, 1004)
+    assert second.newest.stamp_ms is not None
+    assert second.stamp_ms is not None
+    assert third.stamp_ms is not None
+    assert second.newest.stamp_ms <= second.stamp_ms <= third.stamp_ms
+
+
+def test_an_imported_row_has_no_stamp(open_engine: OpenEngine):
+    open_engine().import_log(imported(1, 2, last_lsn=2))
+
+    taken = open_engine().take()
+
+    assert taken.newest == (2, 0, 1002, None)
+    assert taken.stamp_ms is not None
+
+
 def test_a_proof_has_the_time_of_its_begin(open_engine: OpenEngine):
     engine = open_engine()
     assert engine.proved_at == float("-inf")
@@ -210,7 +236,10 @@ def test_a_trim_keeps_fences_the_newest_row_and_rows_above_the_checkpoint(open_e
     second.put_checkpoint(8, b"")
     second.trim([(1, 1000)])
     assert lsns(second) == [1, 5, 8]
-    assert open_engine().take().epoch == 9
+    third = open_engine()
+    assert third.take().epoch == 9
+    third.trim([(1, 1000)])
+    assert lsns(third) == [1, 5, 8, 9], "the time of the log is read from row 8"
 
 
 def test_news_are_the_newest_row_and_the_version_of_the_accounts(open_engine: OpenEngine):

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from cmqd.exit_codes import ExitCode
 from cmqd.log.interface import Log
 from cmqd.log.values import Redundancy
 from cmqd.server import daemon
+from cmqd.server.clock import BrokerClock, wall_ms
 from cmqd.server.daemon import Daemon
 from cmqd.server.engine_accounts import addresses_in
 from cmqd.server.reload import Reload
@@ -152,6 +154,39 @@ async def test_both_brokers_of_a_pair_write_a_context_with_both_addresses(replic
     assert url_of(shared).rpartition("@")[0] == key
     assert list(tmp_path.glob("**/*.context.toml")) == [shared]
     assert await c.end() is ExitCode.OK
+
+
+@pytest.mark.parametrize("skew_ms", [40_000, 2 * 3_600_000])
+@pytest.mark.parametrize("has_followed", [True, False])
+async def test_a_clock_that_is_ahead_ends_no_message_and_no_lease_at_a_takeover(
+    replicas: Replicas, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, skew_ms: int, has_followed: bool
+) -> None:
+    leader, standby = DaemonOverEngine(replicas, tmp_path / "a"), DaemonOverEngine(replicas, tmp_path / "b")
+    leader.begin()
+    await leader.led()
+    if has_followed:
+        standby.begin()
+        await eventually(lambda: standby.replica.log.accounts is not None)
+    async with cmqd_client.connect(leader.url) as client:
+        queue = await client.create_queue("orders", retention=3600, visibility_timeout=30)
+        for number in range(21):
+            await queue.send(b"%d" % number)
+        (leased,) = await queue.receive()
+    assert await leader.end() is ExitCode.OK
+    monkeypatch.setattr(daemon, "wall_ms", lambda: wall_ms() + skew_ms)
+    monkeypatch.setattr(daemon, "BrokerClock", partial(BrokerClock, wall=lambda: wall_ms() + skew_ms))
+    if not has_followed:
+        standby.begin()
+
+    await standby.led()
+
+    async with cmqd_client.connect(standby.url) as client:
+        queue = client.queue("orders")
+        info = await queue.attributes()
+        assert (info.active, info.in_flight) == (20, 1)
+        await queue.delete(leased.receipt_handle)
+        assert (await client.status())["clock_offset_ms"] == pytest.approx(skew_ms, abs=30_000)
+    assert await standby.end() is ExitCode.OK
 
 
 async def test_a_standby_refuses_connections_and_names_the_leader(replicas: Replicas, tmp_path: Path) -> None:
