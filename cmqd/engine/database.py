@@ -124,9 +124,9 @@ class Session(Protocol):
         """
         ...
 
-    def announce(self, lsn: int, process: str, address: str) -> None:
-        """Attach the last row, the process and the address of a broker to this session, for ``brokers``, without
-        a write. A long address may be cut off.
+    def announce(self, lsn: int, process: str, address: str, wall_ms: int) -> None:
+        """Attach the last row, the process and the address of a broker to this session, for ``brokers``, with the lead
+        of its wall clock over the server's; without a write. A long address may be cut off.
         """
         ...
 

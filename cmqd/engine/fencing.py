@@ -31,6 +31,7 @@ ends the wait as well when a later leader's row is visible (decision 0208): the 
 and another broker may lead on the same primary. That look has no barrier, because the end of a lead needs no proof.
 """
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from threading import Lock
@@ -81,6 +82,7 @@ class _Line:
         later_leader: Callable[[Session], Fenced | None],
         sleep: Callable[[float], None],
         stopping: Callable[[], bool],
+        wall_ms: Callable[[], int],
     ) -> None:
         self._database = database
         self._timelines = timelines
@@ -93,6 +95,7 @@ class _Line:
         """A later leader was seen."""
         self._sleep = sleep
         self._stopping = stopping
+        self._wall_ms = wall_ms
         self._session: Session | None = None
         self._lock = Lock()
         """Held by the call that uses the session: answers of two calls must never mix."""
@@ -105,8 +108,8 @@ class _Line:
         """Rows up to this LSN that the session shows are on the standby as well."""
         self.announcement: tuple[int, str, str] | None = None
         """Last row, process and address of this broker."""
-        self._announced: tuple[int, str, str] | None = None
-        """The announcement that the session has."""
+        self.is_announced = False
+        """The session has the announcement."""
 
     def run(self, attempt: Callable[[Session], T]) -> T:
         """Make attempts until one succeeds. Raises EngineUnavailable after a stop, Fenced once a later leader is seen,
@@ -157,12 +160,11 @@ class _Line:
             for older in primaries:
                 older.close()
             self._check(self._session)
-            self._announced = None
-        if self.announcement != self._announced:
-            announcement = self.announcement
-            assert announcement is not None
-            self._session.announce(*announcement)
-            self._announced = announcement
+            self.is_announced = False
+        if self.announcement is not None and not self.is_announced:
+            # Ahead of the step: an announcement that comes meanwhile is another one.
+            self.is_announced = True
+            self._session.announce(*self.announcement, self._wall_ms())
         return self._session
 
     def drop(self) -> None:
@@ -216,6 +218,7 @@ class FencedEngine:
         sleep: Callable[[float], None],
         stopping: Callable[[], bool],
         new_log_id: Callable[[], str],
+        wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         """Take the database; the first call connects.
 
@@ -225,12 +228,14 @@ class FencedEngine:
             sleep: pauses between attempts; may return early, for example at a stop.
             stopping: True ends every wait with ``EngineUnavailable``. Called by both threads.
             new_log_id: makes the id of a new log.
+            wall_ms: the wall clock of this machine, which is compared with the engine's for the list of brokers.
         """
         self._monotonic = monotonic
         self._new_log_id = new_log_id
         self._timelines = _Timelines()
         self._rows_line, self._changes_line = (
-            _Line(database, self._timelines, self._check_log_id, self._later_leader, sleep, stopping) for _ in range(2)
+            _Line(database, self._timelines, self._check_log_id, self._later_leader, sleep, stopping, wall_ms)
+            for _ in range(2)
         )
         """Of the thread of ``append``, and of the other thread."""
         self._log_id: str | None = None
@@ -252,6 +257,7 @@ class FencedEngine:
 
     def announce(self, lsn: int, process: str, address: str) -> None:  # noqa: D102  see Engine
         self._rows_line.announcement = (lsn, process, address)
+        self._rows_line.is_announced = False
 
     def try_lead(self) -> bool:  # noqa: D102  see Engine
         try:

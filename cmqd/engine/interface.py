@@ -182,10 +182,11 @@ class Engine(Protocol):
         ...
 
     def announce(self, lsn: int, process: str, address: str) -> None:
-        """List this broker, with its last row, its process and its address, in ``view`` until ``close``.
+        """List this broker, with its last row, its process, its address and the offset of its wall clock, in ``view``
+        until ``close``.
 
         Does not wait: the next call of the thread of ``append`` brings the announcement to the engine, and so does each
-        new connection.
+        new connection. To be repeated, because clocks change.
         """
         ...
 

@@ -15,6 +15,8 @@ from enum import Enum, auto
 from threading import RLock
 from typing import Any, TypeVar
 
+from msgspec import structs
+
 from cmqd.engine.database import ONE_NAMED_STANDBY, Commit, ConnectionLost, KeepWaiting, Newest, UniqueViolation
 from cmqd.engine.interface import EngineRow, News, Row, StampedRow, StoredAccounts, StoredCheckpoint
 from cmqd.log.values import BrokerSeen, CopyLag
@@ -315,8 +317,7 @@ class MemorySession:
         self.is_late = False
         """A request is on its way although the client has given up."""
         self.in_step = False
-        self.announced: tuple[int, str, str] | None = None
-        """Last row, process and address of the broker."""
+        self.announced: BrokerSeen | None = None
         self._database = database
         self._keep_waiting = keep_waiting
         self._transaction: _Transaction | None = None
@@ -365,17 +366,20 @@ class MemorySession:
     def unlock(self) -> None:  # noqa: D102  see Session
         self._step("unlock", lambda: self._release("lock_owner"))
 
-    def announce(self, lsn: int, process: str, address: str) -> None:  # noqa: D102  see Session
-        self._step("announce", lambda: setattr(self, "announced", (lsn, process, address)))
+    def announce(self, lsn: int, process: str, address: str, wall_ms: int) -> None:  # noqa: D102  see Session
+        def execute() -> None:
+            offset_ms = round(wall_ms - self.memory_server.clock_ms(), -2)
+            self.announced = BrokerSeen(address, process, lsn, leads=False, clock_offset_ms=offset_ms)
+
+        self._step("announce", execute)
 
     def brokers(self) -> list[BrokerSeen]:  # noqa: D102  see Session
         def execute() -> list[BrokerSeen]:
             server = self.memory_server
             return [
-                BrokerSeen(address, process, lsn, session is server.lock_owner)
+                structs.replace(session.announced, leads=session is server.lock_owner)
                 for session in self._database.sessions
                 if session.memory_server is server and session.announced is not None
-                for lsn, process, address in [session.announced]
             ]
 
         return self._step("brokers", execute)

@@ -146,9 +146,16 @@ _FENCE: Final = (
 _NEWEST_STAMPED: Final = """
 SELECT lsn, epoch, time_ms, {stamp} FROM cmqd_rows WHERE shard = $1 AND lsn <> epoch ORDER BY lsn DESC LIMIT 1
 """
+_ANNOUNCE: Final = b"""
+SELECT set_config('application_name', $1 || '/' || round(ahead_ms / 100) || $3, false)
+FROM (SELECT $2::bigint - 1000 * extract(epoch FROM clock_timestamp())) AS clock (ahead_ms)
+"""
+"""Sets ``cmqd SHARD LSN PROCESS/OFFSET ADDRESS``. The offset, in tenths of a second, is behind the process, where older
+versions read no number."""
 _BROKERS: Final = b"""
-SELECT split_part(application_name, ' ', 5), split_part(application_name, ' ', 4),
-       split_part(application_name, ' ', 3)::bigint, pid IN (
+SELECT split_part(application_name, ' ', 5), split_part(split_part(application_name, ' ', 4), '/', 1),
+       split_part(application_name, ' ', 3)::bigint,
+       100 * substring(split_part(application_name, ' ', 4) FROM '/(-?[0-9]{1,13})$')::bigint, pid IN (
     SELECT pid FROM pg_locks
     WHERE locktype = 'advisory' AND classid = $2::bigint::oid AND objid = $1::bigint::oid AND objsubid = 2 AND granted
       AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
@@ -279,11 +286,11 @@ class PostgresSession:
 
     # ------------------------------------------------------------------ status
 
-    def announce(self, lsn: int, process: str, address: str) -> None:
+    def announce(self, lsn: int, process: str, address: str, wall_ms: int) -> None:
         """See ``Session``. The name of the session is the place: it writes nothing, and ends with the session."""
         # The server keeps 63 bytes: the address is last.
-        name = b"cmqd %s %d %s %s" % (self._shard, lsn, process.encode(), address.encode())
-        self._ask(b"SELECT set_config('application_name', $1, false)", name)
+        begin = b"cmqd %s %d %s" % (self._shard, lsn, process.encode())
+        self._ask(_ANNOUNCE, begin, b"%d" % wall_ms, b" " + address.encode())
 
     def brokers(self) -> list[BrokerSeen]:
         """See ``Session``."""
@@ -293,7 +300,8 @@ class PostgresSession:
                 _value(result, row, 0).decode(),
                 _value(result, row, 1).decode(),
                 _int(result, row, 2),
-                _value(result, row, 3) == b"\1",
+                _value(result, row, 4) == b"\1",
+                _int_or_none(result, row, 3),
             )
             for row in range(result.ntuples)
         ]

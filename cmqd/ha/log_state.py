@@ -42,8 +42,8 @@ class LogState(msgspec.Struct, frozen=True):
 
     @property
     def leader(self) -> BrokerSeen | None:
-        """The broker that has the lock of the shard; None while no broker leads, or before its report."""
-        return next((broker for broker in self.view.brokers if broker.leads), None)
+        """See ``EngineView``."""
+        return self.view.leader
 
     def as_table(self) -> dict[str, Any]:
         """Return the state as a table by names."""
@@ -52,7 +52,13 @@ class LogState(msgspec.Struct, frozen=True):
             "server": self.server,
             "log_id": self.log_id,
             "is_retired": self.is_retired,
-            "leader": None if leader is None else {"address": leader.address, "process": leader.process},
+            "leader": None
+            if leader is None
+            else {
+                "address": leader.address,
+                "process": leader.process,
+                "clock_offset_ms": leader.clock_offset_ms,
+            },
             "leader_addresses": self.addresses,
             "epoch": self.view.epoch,
             "newest_lsn": self.view.newest_lsn,

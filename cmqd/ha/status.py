@@ -4,6 +4,7 @@ from cmqd.engine.database import Database
 from cmqd.exit_codes import ExitCode
 from cmqd.ha.log_state import LogState, NoState, read_state
 from cmqd.ha.output import Output
+from cmqd.log.values import BrokerSeen
 
 
 def status(database: Database, shard: int, output: Output) -> ExitCode:
@@ -42,12 +43,13 @@ def lines_of(state: LogState, shard: int) -> list[str]:
     view, leader = state.view, state.leader
     lines = [
         f"shard       {shard}, log {state.log_id or '(none yet)'} on {state.server}",
-        f"leader      {'none' if leader is None else f'{leader.address} (process {leader.process})'},"
+        f"leader      {'none' if leader is None else f'{leader.address} (process {leader.process}{_clock(leader)})'},"
         f" epoch {view.epoch}, clients reach it at {', '.join(state.addresses) or '(not known)'}",
         f"rows        newest {view.newest_lsn}, checkpoint {state.checkpoint_lsn}",
     ]
     lines += [
-        f"standby     {broker.address} (process {broker.process}), {view.rows_behind(broker)} rows behind"
+        f"standby     {broker.address} (process {broker.process}{_clock(broker)}), {view.rows_behind(broker)} rows"
+        " behind"
         for broker in view.standbys
     ]
     for copy in view.copies:
@@ -57,3 +59,10 @@ def lines_of(state: LogState, shard: int) -> list[str]:
             lag = f"{copy.bytes_behind} bytes behind, {copy.ms_behind} ms at its last flush"
         lines.append(f"{role} {copy.name}, {lag}")
     return lines
+
+
+def _clock(broker: BrokerSeen) -> str:
+    """Return the offset of a broker's clock; empty of an older broker, which does not tell."""
+    if broker.clock_offset_ms is None:
+        return ""
+    return f", clock {broker.clock_offset_ms / 1000:+.1f} s from the primary's"

@@ -90,6 +90,9 @@ class BrokerSeen(msgspec.Struct, frozen=True, array_like=True):
     """The last row that the broker had at its last report, up to a second ago; of a leader: the fence of its lead."""
     leads: bool
     """The broker has the lock of the shard."""
+    clock_offset_ms: int | None = None
+    """Lead of the broker's wall clock over the engine's at its last report, to a tenth of a second; None = the broker
+    is of a version that does not tell."""
 
 
 class CopyLag(msgspec.Struct, frozen=True, array_like=True):
@@ -115,6 +118,11 @@ class EngineView(msgspec.Struct, frozen=True, array_like=True):
     copies: list[CopyLag]
 
     @property
+    def leader(self) -> BrokerSeen | None:
+        """The broker that has the lock of the shard; None while no broker leads, or before its report."""
+        return next((broker for broker in self.brokers if broker.leads), None)
+
+    @property
     def standbys(self) -> list[BrokerSeen]:
         """The brokers that do not lead, the one that is least behind first."""
         return sorted((broker for broker in self.brokers if not broker.leads), key=lambda broker: -broker.lsn)
@@ -132,7 +140,12 @@ class EngineView(msgspec.Struct, frozen=True, array_like=True):
         """Return standbys and copies as tables by names, for people and programs."""
         return {
             "standbys": [
-                {"address": broker.address, "last_lsn": broker.lsn, "rows_behind": self.rows_behind(broker)}
+                {
+                    "address": broker.address,
+                    "last_lsn": broker.lsn,
+                    "rows_behind": self.rows_behind(broker),
+                    "clock_offset_ms": broker.clock_offset_ms,
+                }
                 for broker in self.standbys
             ],
             "copies": [

@@ -83,6 +83,9 @@ class ReplicationStatus(msgspec.Struct, frozen=True):
             second_copies=None if view is None else int(second is not None),
             second_copy_bytes_behind=None if second is None else second.bytes_behind,
             second_copy_ms_behind=None if second is None else second.ms_behind,
+            clock_offsets_ms={}
+            if view is None
+            else {seen.address: seen.clock_offset_ms for seen in view.brokers if seen.clock_offset_ms is not None},
         )
 
     def as_reply(self) -> dict[str, Any]:

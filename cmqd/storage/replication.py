@@ -182,7 +182,8 @@ class Replication:
             self.engine.announce(self.taken.last_lsn, self._process, self._address)
 
     async def view(self) -> EngineView:
-        """Return the engine's view of the log; for a leader."""
+        """Return the engine's view of the log; for a leader, which tells the engine its clock too."""
+        self._announce_lead()
         return await self._do(self.engine.view)
 
     async def release(self) -> None:

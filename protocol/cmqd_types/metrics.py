@@ -150,6 +150,8 @@ class ReplicationMetrics(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of the engine's log that the second copy has not flushed; None = not readable for the broker, as below."""
     second_copy_ms_behind: int | None = None
     """Time from a flush of the primary to that of the second copy, at the last one."""
+    clock_offsets_ms: dict[str, int] = {}
+    """Lead of each broker's wall clock over the engine's, by the address of the broker."""
 
 
 class ServerMetrics(msgspec.Struct, frozen=True, kw_only=True):

@@ -64,7 +64,11 @@ PLACES: list[object] = [
 ]
 """A line per implementation of ``Database``."""
 
-OpenEngine = Callable[[], FencedEngine]
+
+class OpenEngine(Protocol):
+    """Open an engine, as another broker."""
+
+    def __call__(self, *, wall_ms: Callable[[], int] = ...) -> FencedEngine: ...
 
 
 @pytest.fixture(params=PLACES)
@@ -74,13 +78,14 @@ def open_engine(request: pytest.FixtureRequest) -> Iterator[OpenEngine]:
     engines: list[FencedEngine] = []
     ids = count(1)
 
-    def open_one() -> FencedEngine:
+    def open_one(*, wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000) -> FencedEngine:
         engine = FencedEngine(
             place.database(),
             monotonic=time.monotonic,
             sleep=time.sleep,
             stopping=lambda: False,
             new_log_id=lambda: f"log-{next(ids)}",
+            wall_ms=wall_ms,
         )
         engines.append(engine)
         return engine

@@ -1,16 +1,17 @@
 """The promises of ``cmqd.engine.interface``, for every engine."""
 
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
+from engine.conftest import OpenEngine
+from msgspec import structs
 
 from cmqd.engine.errors import AccountsConflict, Fenced, LogRetired, NotEmpty, RowsBehind
 from cmqd.engine.fencing import FencedEngine
 from cmqd.engine.interface import EngineRow, ImportedLog, News, StoredAccounts, StoredCheckpoint, checksum_of
 from cmqd.log.values import BrokerSeen
 from support.eventually import eventually_elsewhere
-
-OpenEngine = Callable[[], FencedEngine]
 
 
 def row(lsn: int, data: bytes = b"body") -> EngineRow:
@@ -337,10 +338,12 @@ def test_brokers_and_copies_are_listed(open_engine: OpenEngine):
     view = leader.view()
 
     assert (view.newest_lsn, view.epoch) == (3, 1)
-    assert view.brokers == [
+    # The clocks are those of the machine, and their difference is the time on the way.
+    assert [structs.replace(broker, clock_offset_ms=None) for broker in view.brokers] == [
         BrokerSeen("first:5680", "11@boot", 1, True),
         BrokerSeen("second:5680", "12@boot", 2, False),
     ]
+    assert view.leader == view.brokers[0]
     assert [view.rows_behind(broker) for broker in view.standbys] == [1]
     second = view.second_copy
     assert second is not None
@@ -350,6 +353,21 @@ def test_brokers_and_copies_are_listed(open_engine: OpenEngine):
     assert not standby.try_lead()
     view = leader.view()
     assert [view.rows_behind(broker) for broker in view.standbys] == [0]
+
+
+def test_brokers_are_listed_with_the_offsets_of_their_clocks(open_engine: OpenEngine):
+    ahead_ms = [7_200_000]
+    leader = open_engine(wall_ms=lambda: time.time_ns() // 1_000_000 + ahead_ms[0])
+    assert leader.try_lead()
+    for offset_ms in (7_200_000, -90_000_000):
+        ahead_ms[0] = offset_ms
+        leader.announce(1, "11@boot", "first:5680")
+        assert leader.try_lead()
+
+        (seen,) = leader.view().brokers
+
+        assert seen.clock_offset_ms == pytest.approx(offset_ms, abs=20_000)
+        assert (seen.address, seen.process, seen.lsn) == ("first:5680", "11@boot", 1)
 
 
 def test_a_broker_that_has_ended_is_not_listed(open_engine: OpenEngine):

@@ -60,6 +60,7 @@ def some_figures(queues: int = 1) -> Figures:
             waiting_ms_total=1_500,
             standbys=1,
             standby_rows_behind=3,
+            clock_offsets_ms={"first:5680": 7_200_000},
             second_copies=1,
             second_copy_bytes_behind=100,
             second_copy_ms_behind=20,
@@ -142,7 +143,11 @@ def test_every_total_and_every_figure_of_the_server_is_exported() -> None:
         *("last_lsn", "durable_lsn"),
     }
     assert listed | others == set(ServerMetrics.__struct_fields__)
-    of_replication = {row[0] for row in collector.REPLICATION_GAUGES} | {"waiting_ms_total", "shard"}
+    of_replication = {row[0] for row in collector.REPLICATION_GAUGES} | {
+        "waiting_ms_total",
+        "shard",
+        "clock_offsets_ms",
+    }
     assert of_replication == set(ReplicationMetrics.__struct_fields__)
     assert not listed & others
 

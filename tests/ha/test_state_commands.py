@@ -22,23 +22,25 @@ LEADER_PROCESS = process_name(os.getpid(), boot_id())
 
 
 class Pair:
-    """A leader with three rows behind its fence, and a standby."""
+    """A leader with three rows behind its fence, and a standby whose clock is two hours ahead."""
 
     def __init__(self) -> None:
         self.database = MemoryDatabase(pause=lambda: None)
-        self.leader, self.standby = self.broker(), self.broker()
+        self.database.newest_primary().clock_ms = lambda: 0
+        self.leader, self.standby = self.broker(), self.broker(clock_ms=7_200_000)
         assert self.leader.try_lead()
         self.leader.take()
         self.leader.announce(1, LEADER_PROCESS, "first:5680")
         self.leader.append([EngineRow(lsn, 0, 1, 1, b"", b"meta", b"") for lsn in (2, 3, 4)])
 
-    def broker(self) -> FencedEngine:
+    def broker(self, clock_ms: int = 0) -> FencedEngine:
         return FencedEngine(
             self.database,
             monotonic=lambda: 0.0,
             sleep=lambda _seconds: None,
             stopping=lambda: False,
             new_log_id=lambda: "the-log",
+            wall_ms=lambda: clock_ms,
         )
 
     def follow(self, lsn: int) -> None:
@@ -83,13 +85,13 @@ def test_the_status_of_a_pair(pair: Pair) -> None:
         "server": "a",
         "log_id": "the-log",
         "is_retired": False,
-        "leader": {"address": "first:5680", "process": LEADER_PROCESS},
+        "leader": {"address": "first:5680", "process": LEADER_PROCESS, "clock_offset_ms": 0},
         "leader_addresses": [],
         "epoch": 1,
         "newest_lsn": 4,
         "checkpoint_lsn": 0,
         "waiting_for": "",
-        "standbys": [{"address": "second:5680", "last_lsn": 3, "rows_behind": 1}],
+        "standbys": [{"address": "second:5680", "last_lsn": 3, "rows_behind": 1, "clock_offset_ms": 7_200_000}],
         "copies": [
             {"name": "b", "is_second": True, "bytes_behind": 0, "ms_behind": 0},
             {"name": "c", "is_second": False, "bytes_behind": 0, "ms_behind": 0},
@@ -114,7 +116,7 @@ def test_the_status_for_people(pair: Pair) -> None:
     _, text = run(lambda output: status(pair.database, 0, output))
 
     assert "leader      first:5680" in text
-    assert "standby     second:5680 (process 12@other), 1 rows behind" in text
+    assert "standby     second:5680 (process 12@other, clock +7200.0 s from the primary's), 1 rows behind" in text
     assert "second copy b, 0 bytes behind" in text
 
 

@@ -45,7 +45,9 @@ async def test_a_leader_shows_its_lead_its_standby_and_the_second_copy(replicas:
         metrics = (await client.metrics()).server
 
     assert (status["shard"], status["epoch"], status["waiting_for"]) == (0, 1, "")
-    assert status["standbys"] == [{"address": f"127.0.0.1:{standby.port}", "last_lsn": log.last_lsn, "rows_behind": 0}]
+    (seen,) = status["standbys"]
+    assert abs(seen.pop("clock_offset_ms")) < 30_000
+    assert seen == {"address": f"127.0.0.1:{standby.port}", "last_lsn": log.last_lsn, "rows_behind": 0}
     assert [(copy["name"], copy["is_second"]) for copy in status["copies"]] == [("b", True), ("c", False)]
     assert metrics is not None
     assert metrics.replication is not None
@@ -53,6 +55,7 @@ async def test_a_leader_shows_its_lead_its_standby_and_the_second_copy(replicas:
     assert (metrics.replication.epoch, metrics.replication.standbys) == (1, 1)
     assert (metrics.replication.standby_rows_behind, metrics.replication.second_copies) == (0, 1)
     assert metrics.replication.second_copy_bytes_behind == 0
+    assert len(metrics.replication.clock_offsets_ms) == 2
 
 
 async def test_an_engine_that_is_waited_for_at_the_start_is_told(

@@ -315,6 +315,12 @@ def _of_replication(replication: ReplicationMetrics) -> Iterator[Metric]:
         value: int | None = getattr(replication, field)
         if value is not None:
             yield GaugeMetricFamily(f"cmqd_{name}", text, value=value / divisor)
+    offsets = GaugeMetricFamily(
+        "cmqd_engine_clock_offset_seconds", "Lead of a broker's wall clock over the engine's.", labels=["broker"]
+    )
+    for address, offset_ms in replication.clock_offsets_ms.items():
+        offsets.add_metric([address], offset_ms / 1000)
+    yield offsets
 
 
 def _histogram(name: str, text: str, values: Histogram, divisor: int) -> Metric:
