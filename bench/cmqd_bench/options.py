@@ -226,6 +226,9 @@ ATTACK_CASES: Sequence[tuple[str, int]] = (
     ("publishes", 1),
     ("dedup-ids", 4),
     ("sessions", 4),
+    ("subscription-lists", 1),
+    ("queue-lists", 1),
+    ("topic-attributes", 1),
 )
 """Attacks and their numbers of connections."""
 _SHOWN = ",".join(f"{kind}:{count}" for kind, count in ATTACK_CASES)

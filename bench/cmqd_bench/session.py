@@ -23,6 +23,8 @@ from cmqd_protocol.messages import CreateQueue, WireMessage
 CONNECTS_AT_ONCE = 128
 """Concurrent handshakes: below usual accept backlogs."""
 REPLY_SECONDS = 30.0
+AHEAD = 500
+"""Requests that ``request_all`` sends ahead of their replies."""
 BEAT_SLICES = 2500
 """Slices of a heartbeat period. Heartbeats of independent clients are spread out: with 50 slices, ten thousand
 connections sent bursts of 200 heartbeats, and even bursts of 10 cost a millisecond on the server's core."""
@@ -50,6 +52,24 @@ async def request(connection: LoadConnection, message: WireMessage) -> bytes:
         return await asyncio.wait_for(reply, REPLY_SECONDS)
     except TimeoutError:
         raise TimeoutError(f"no answer to {type(message).__name__} within {REPLY_SECONDS:.0f} s") from None
+
+
+async def request_all(connection: LoadConnection, messages: Sequence[WireMessage]) -> None:
+    """Send requests ahead of their replies, some at a time, and wait for all replies.
+
+    Raises:
+        RequestFailed: a reply is an error.
+    """
+    for start in range(0, len(messages), AHEAD):
+        some = messages[start : start + AHEAD]
+        replies: asyncio.Queue[tuple[bytes, int]] = asyncio.Queue()
+        connection.on_reply = lambda payload, opcode, replies=replies: replies.put_nowait((payload, opcode))
+        connection.write(b"".join(map(frame, some)))
+        for _ in some:
+            payload, opcode = await asyncio.wait_for(replies.get(), REPLY_SECONDS)
+            if opcode == ERROR:
+                error = decode_error(payload)
+                raise RequestFailed(f"{error.name}: {error.text}")
 
 
 class Session:

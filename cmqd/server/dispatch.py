@@ -7,6 +7,8 @@ Rules:
   requests of a connection take effect in their order.
 - A refusal waits at the gate like a result, because the state that the core read may not be durable yet.
 - Only a restricted key has permissions to check; a request of any other key pays for a comparison with None.
+- The cost of a request that is not collected is not constant, so the timer is looked at after it, and ends the turn
+  (``fairness``).
 - Any other exception is a bug in the core: its state may now differ from the log. No further reply leaves, the
   process ends, and the next start recovers from the log.
 """
@@ -25,11 +27,12 @@ from cmqd.server.authorization import Authorization
 from cmqd.server.client import Client
 from cmqd.server.collecting import Collector
 from cmqd.server.counters import Counters
+from cmqd.server.fairness import TurnTime
 from cmqd.server.operations import CHANGES, CREATIONS, LOOKUPS, Location, Operation, call_of
 from cmqd.server.part import part
 from cmqd.server.request_admission import Admission
-from cmqd.server.restricted_lookups import RestrictedLookups
-from cmqd.server.shown_names import Names, shown_to, shown_with
+from cmqd.server.restricted_lookups import ComparedNames, RestrictedLookups
+from cmqd.server.shown_names import shown_to, shown_with
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error
@@ -54,6 +57,7 @@ class Dispatcher:
     authorization: Authorization
     collector: Collector
     counters: Counters
+    turn_time: TurnTime
 
     def __post_init__(self) -> None:
         self._group_of = self.collector.group_of
@@ -62,13 +66,16 @@ class Dispatcher:
         """Have a request answered, now or later."""
         self.counters.requests += 1
         kind = type(request)
-        if self._group_of and kind not in self.collected:
-            self.collector.decide_of(client)
-            if client.is_held:
-                # A collected publish continues in slices, and this request must not overtake it.
-                self.counters.requests -= 1
-                client.put_back(request)
-                return
+        varies = kind not in self.collected
+        if varies:
+            if self._group_of:
+                self.collector.decide_of(client)
+                if client.is_held:
+                    # A collected publish continues in slices, and this request must not overtake it.
+                    self.counters.requests -= 1
+                    client.put_back(request)
+                    return
+            self.turn_time.count()
         if self.admission.is_restricted and self.admission.refuses(client, request):
             return
         try:
@@ -82,11 +89,13 @@ class Dispatcher:
             client.answer(error(request.request_id, ErrorCode.OUTCOME_UNKNOWN, str(failure)))
         except Exception as bug:
             self.answering.broke(bug, kind.__name__)
+        if varies:
+            self.turn_time.look()
 
     def dispatch_run(self, client: Client, run: Sequence[wire.Request]) -> int:
         """Have requests of a client and a kind answered in their order, as ``dispatch`` for each.
 
-        Returns the number taken up: less than all if the client is held, by a request of the run.
+        Returns the number taken up: less than all if the client is held by a request of the run, or the turn is over.
         """
         taken = 0
         take_run = self.runs.get(type(run[0]))
@@ -104,7 +113,7 @@ class Dispatcher:
             self.counters.requests += count
             taken += count
         # Requests that the group did not take go singly, with all checks.
-        while taken < len(run) and not client.is_held:
+        while taken < len(run) and not client.is_held and not self.turn_time.is_over:
             self.dispatch(client, run[taken])
             taken += 1
         return taken
@@ -160,8 +169,8 @@ def plain_handlers(
             result = call(client.account, request, now_ms())
             answering.answer_lookup(client, shown_to(client, make_reply(request.request_id, result, location)))
 
-        def read(client: Client, request: Any, names: Names) -> wire.AnyReply:
-            named = {"shows": names.allows_name} if is_list else {}
+        def read(client: Client, request: Any, names: ComparedNames) -> wire.AnyReply:
+            named = {"selects": names.allow_names} if is_list else {}
             result = call(client.account, request, now_ms(), **named)
             return shown_with(names, make_reply(request.request_id, result, location))
 

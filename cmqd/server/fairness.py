@@ -10,7 +10,13 @@ The rounds are nested: accounts take turns, and within an account its connection
 from a larger number of connections. The rule is deficit round robin (M. Shreedhar and G. Varghese, "Efficient Fair
 Queuing Using Deficit Round Robin", SIGCOMM 1995), in the variant that pays afterwards, because the cost of a piece is
 known only after decoding: each visit adds ``QUANTUM`` to the credit of a member, a member with credit takes a turn, the
-turn is charged with its bytes and ``REQUEST_COST`` for each request, and a debt is carried into later rounds.
+turn is charged, and a debt is carried into later rounds. The charge is the bytes and ``REQUEST_COST`` for each request,
+or the CPU time of the turn, whichever is larger: 18 bytes can ask for a list of 500 subscriptions.
+
+The cost of a collected request (``collecting``) is constant for each of its messages. The cost of any other request is
+not: after each such request the dispatcher looks at the timer, and the turn ends after ``TURN_SECONDS``
+(``TurnTime``). Requests behind it wait decoded for the next turn. Only these requests read a clock, so that sends,
+receives and deletes pay for none.
 
 The order of the requests of a connection is kept, because a connection takes up its input in order. Between connections
 there is no order before an answer (SPEC.md, section 5.1), so a later turn looks like bytes that arrived later.
@@ -36,6 +42,16 @@ QUANTUM: Final = 16 * 1024
 
 REQUEST_COST: Final = 2 * 1024
 """Cost of a request beside its bytes: a disk writes about as many in the time in which a small request is decided."""
+
+TURN_SECONDS: Final = 0.002
+"""Time of a turn after which no further request is dispatched, if the cost of its requests is not constant."""
+
+CPU_SECOND_COST: Final = 128 * 1024 * 1000
+"""Cost of a second of CPU time (decision 0204): a millisecond decides about 64 small requests."""
+
+MAX_CHARGED_SECONDS: Final = 0.05
+"""Most CPU time that a turn is charged. A single request takes less by far; a larger figure would be a fault of the
+machine (a page that had to be read, a clock that jumped), and must not cost a client its next seconds."""
 
 
 AHEAD_BYTES: Final = 4 * 1024 * 1024
@@ -76,6 +92,49 @@ class CommitRoom:
         return now - self._full_since >= DISK_PATIENCE_SECONDS
 
 
+class TurnTime:
+    """The time of the turn under way, counted from its first request of a cost that is not constant; see the module."""
+
+    __slots__ = ("_cpu_ns", "_cpu_ns_before", "_is_charged", "_timer", "_timer_before", "is_counted", "is_over")
+
+    def __init__(self, timer: Callable[[], float], cpu_ns: Callable[[], int]) -> None:
+        """``timer`` gives seconds and never goes back; ``cpu_ns`` gives the CPU time of the thread."""
+        self._timer = timer
+        self._cpu_ns = cpu_ns
+        self._timer_before = 0.0
+        self._cpu_ns_before = 0
+        self._is_charged = False
+        self.is_counted = False
+        """A request whose cost is not constant was dispatched in this turn."""
+        self.is_over = False
+        """No further request is dispatched in this turn."""
+
+    def restart(self, *, is_charged: bool = False) -> None:
+        """Begin a turn. The CPU time is read only for a turn that is charged, because a reading takes 0.7 us."""
+        self.is_counted = self.is_over = False
+        self._is_charged = is_charged
+
+    def count(self) -> None:
+        """Count the time from now on: a request follows whose cost is not constant."""
+        if not self.is_counted:
+            self.is_counted = True
+            self._timer_before = self._timer()
+            if self._is_charged:
+                self._cpu_ns_before = self._cpu_ns()
+
+    def look(self) -> None:
+        """Look at the timer, after a request whose cost is not constant."""
+        if self._timer() - self._timer_before >= TURN_SECONDS:
+            self.is_over = True
+
+    def cost(self) -> int:
+        """Return the cost of the CPU time of the turn, 0 if all its requests have a constant cost."""
+        if not self.is_counted or not self._is_charged:
+            return 0
+        seconds = (self._cpu_ns() - self._cpu_ns_before) / 1e9
+        return int(min(seconds, MAX_CHARGED_SECONDS) * CPU_SECOND_COST)
+
+
 class Flow(Protocol):
     """A connection that takes turns: with deferred input, or resting after a large read."""
 
@@ -114,16 +173,23 @@ M = TypeVar("M", Flow, AccountFlows)
 def first_with_credit(members: OrderedDict[M, None]) -> M:
     """Return the first member with credit; members without credit get some and go to the end.
 
-    A lone member gets all the rounds at once that its debt takes: no other member would be served in between.
+    If all members are in debt, they get at once all the rounds in which none would be served: the debt of a turn of 50
+    ms takes 400 rounds.
     """
-    while True:
+    for _ in range(len(members)):
         member = next(iter(members))
-        if member.credit <= 0 and len(members) == 1:
-            member.credit += (-member.credit // QUANTUM + 1) * QUANTUM
         if member.credit > 0:
             return member
         member.credit += QUANTUM
         members.move_to_end(member)
+    idle_rounds = max(0, -max(member.credit for member in members) // QUANTUM)
+    if idle_rounds:
+        for member in members:
+            member.credit += idle_rounds * QUANTUM
+    while (member := next(iter(members))).credit <= 0:
+        member.credit += QUANTUM
+        members.move_to_end(member)
+    return member
 
 
 class RoundRobin:

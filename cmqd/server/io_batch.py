@@ -30,7 +30,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from cmqd.server.fairness import RoundRobin
+from cmqd.server.fairness import RoundRobin, TurnTime
 from cmqd.server.log_lines import get_logger
 
 _log = get_logger()
@@ -55,7 +55,8 @@ LEAST_TURNS_SECONDS = 0.002
 
 
 CLOCK_BYTES = 2 * 1024
-"""Input between two readings of the clock; a reading costs as much as a tenth of a small request."""
+"""Input between two readings of the clock; a reading costs as much as a tenth of a small request. After a request whose
+cost is not constant, the next input reads the clock."""
 
 BYTES_OF_READ = 256
 """Counted for a read besides its bytes: eight small reads are taken up in some 0.1 ms."""
@@ -99,6 +100,7 @@ class IoBatch:
         "_timer",
         "_unclocked",
         "rests",
+        "turn_time",
         "turns",
     )
 
@@ -111,13 +113,16 @@ class IoBatch:
         turns: RoundRobin | None = None,
         timer: Callable[[], float] = time.perf_counter,
         is_lone_client: Callable[[], bool] = lambda: False,
+        cpu_ns: Callable[[], int] = time.thread_time_ns,
     ) -> None:
         """``before_end`` and ``at_end`` are called once at each end. The first belongs to the I/O batch: its effects do
-        not begin a new batch. ``timer`` measures the I/O batch in seconds. ``is_lone_client`` returns True if no reply
-        is outstanding, and the last commit carried at most one.
+        not begin a new batch. ``timer`` measures the I/O batch in seconds, ``cpu_ns`` the CPU time of turns.
+        ``is_lone_client`` returns True if no reply is outstanding, and the last commit carried at most one.
         """
         self.turns = RoundRobin() if turns is None else turns
         """Turns of the connections with deferred input."""
+        self.turn_time = TurnTime(timer, cpu_ns)
+        """Time of the turn under way; input that is taken up on arrival counts as a turn."""
         self._timer = timer
         self._ends_at = 0.0
         """End of the time for this batch, by ``timer``."""
@@ -172,6 +177,9 @@ class IoBatch:
 
     def take_input(self, size: int) -> bool:
         """Count input, and return True if it may be taken up on arrival."""
+        if self.turn_time.is_counted:
+            self.turn_time.restart()
+            self._unclocked = CLOCK_BYTES
         if not self._has_work:
             self.schedule()
             self._is_single_read = True

@@ -18,7 +18,6 @@ from cmqd.server.accounts_file import Key
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_types.messages import ReceivedMessage
-from cmqd_types.topics import SubscriptionInfo, SubscriptionSummary
 
 Location: TypeAlias = Mapping[str, Any]
 """Facts of every queue and topic that the core does not know: address and region of the server."""
@@ -40,7 +39,7 @@ class Operation(NamedTuple):
     reply: MakeReply
 
     is_list: bool = False
-    """True if the method takes ``shows``, which selects the names that the key of the client may see."""
+    """True if the method takes ``selects``, which selects the names that the key of the client may see."""
 
     stores_body: bool = False
     """True if the operation is refused while the storage takes no bodies, unless its field ``body`` is null."""
@@ -140,24 +139,6 @@ def received_after_deletes(
     return wire.MessagesReceived(request_id, messages, failures, error)
 
 
-def _subscriptions(request_id: int, page: tuple[int, list[SubscriptionInfo]], location: Location) -> wire.AnyReply:
-    total, infos = page
-    return wire.SubscriptionList(request_id, total, [_summary(info) for info in infos])
-
-
-def _summary(info: SubscriptionInfo) -> SubscriptionSummary:
-    attributes, counts = info.attributes, info.counts
-    return SubscriptionSummary(
-        name=info.subscription,
-        protocol=attributes["protocol"],
-        endpoint=attributes["endpoint"],
-        paused=attributes["paused"],
-        waiting=counts["waiting"],
-        in_retry=counts["in_retry"],
-        last_error=info.facts["last_error"],
-    )
-
-
 def _all_of_these_queues(request_id: int, queues: list[tuple[int, str]], location: Location) -> wire.AnyReply:
     return wire.QueueList(request_id, len(queues), queues)
 
@@ -236,7 +217,9 @@ LOOKUPS: Final = (
     Operation(wire.ListHalfMessages, "list_half_messages", "queue start limit", _fields(wire.HalfMessages)),
     Operation(wire.ListTopics, "list_topics", "search offset limit", _values(wire.TopicList), is_list=True),
     Operation(wire.GetTopicAttributes, "topic_info", "topic", _TOPIC_INFO),
-    Operation(wire.ListSubscriptions, "list_subscriptions", "topic search offset limit now_ms", _subscriptions),
+    Operation(
+        wire.ListSubscriptions, "list_subscriptions", "topic search offset limit", _values(wire.SubscriptionList)
+    ),
     Operation(wire.GetSubscription, "subscription_info", "topic subscription now_ms", _SUBSCRIPTION_INFO),
     Operation(wire.ListSchedules, "list_schedules", "search offset limit", _values(wire.ScheduleList), is_list=True),
     Operation(wire.GetSchedule, "schedule_info", "schedule", _SCHEDULE_INFO),

@@ -12,7 +12,8 @@ one list under way, and an account the comparisons of one list, because ``sliced
 account before the next.
 """
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
+from itertools import filterfalse, repeat
 from typing import Final, TypeAlias
 
 from cmqd.core.errors import DomainError
@@ -22,13 +23,12 @@ from cmqd.server.client import Client
 from cmqd.server.part import part
 from cmqd.server.permissions import Permissions
 from cmqd.server.refusals import BUSY_RETRY_MS
-from cmqd.server.shown_names import Names
 from cmqd.server.sliced_work import SlicedWork
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error
 
-Read: TypeAlias = Callable[[Names], wire.AnyReply]
+Read: TypeAlias = Callable[["ComparedNames"], wire.AnyReply]
 """Reads the reply to a look-up from the core, with the names that the key sees. May be called several times."""
 
 MAX_ROUNDS: Final = 8
@@ -61,9 +61,22 @@ class ComparedNames:
         shows = self._shows[name] = self.permissions.allows_name(name)
         return shows
 
+    def allow_names(self, names: Sequence[str]) -> Iterable[bool]:
+        """Return for each name whether the key sees it; False too if the name is still to be compared.
+
+        In calls over all names and not name by name: a round over 10,000 names takes a millisecond so.
+        """
+        shows = self._shows
+        unknown = list(filterfalse(shows.__contains__, names))
+        now = unknown[: self._more]
+        self._more -= len(now)
+        self.compare(now)
+        self._lacking.update(dict.fromkeys(unknown[len(now) :]))
+        return map(shows.get, names, repeat(False))
+
     def begin_round(self) -> None:
         """Forget the names that the last round lacked."""
-        # Part of a slice: the round itself takes time too, up to 2 ms with 10,000 names.
+        # Part of a slice: the round itself takes time too, up to 1 ms with 10,000 names.
         self._more = max(1, self.permissions.names_at_once // 4)
         self._lacking = {}
 

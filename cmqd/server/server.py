@@ -125,6 +125,8 @@ class Server:
     """True if that part can be made; None = if its extra is installed."""
     timer: Callable[[], float] = time.perf_counter
     """Seconds of a clock that never goes back, to measure I/O batches by."""
+    cpu_ns: Callable[[], int] = time.thread_time_ns
+    """Nanoseconds of CPU time of the loop's thread, to charge turns by."""
     epoch: int = 0
     """Epoch of the broker's leadership over its log; 0 = the broker is alone."""
     note_held: Callable[[int], None] = lambda _held_bytes: None
@@ -181,6 +183,7 @@ class Server:
             turns=self.turns,
             timer=timer,
             is_lone_client=self.gate.is_for_lone_client,
+            cpu_ns=self.cpu_ns,
         )
 
         now_ms, schedule, spawn = self.io_batch.now_ms, self.io_batch.schedule, self.tasks.spawn
@@ -303,6 +306,7 @@ class Server:
             authorization=authorization,
             collector=self.collector,
             counters=self.counters,
+            turn_time=self.io_batch.turn_time,
         )
         self.listener = Listener(
             loop=loop,

@@ -50,6 +50,7 @@ async def server_in_memory(
     monotonic_ns: Callable[[], int],
     limits: Limits | None = None,
     timer: Callable[[], float] = time.perf_counter,
+    cpu_ns: Callable[[], int] = time.thread_time_ns,
     make_pusher: Callable[..., Pushing] = Pusher,
     can_push: bool | None = None,
 ) -> ServerInMemory:
@@ -61,6 +62,7 @@ async def server_in_memory(
         monotonic_ns: nanoseconds of a clock that never goes back, by which broker time goes on.
         limits: limits of the core; None = the defaults.
         timer: seconds to measure I/O batches by.
+        cpu_ns: nanoseconds of CPU time to charge turns by.
         make_pusher: makes the part that posts to URLs.
         can_push: True if that part can be made; None = if its extra is installed.
     """
@@ -85,5 +87,6 @@ async def server_in_memory(
         make_pusher=make_pusher,
         can_push=can_push,
         timer=timer,
+        cpu_ns=cpu_ns,
     )
     return ServerInMemory(server, broker, log, accounts, clock, failures)

@@ -52,9 +52,9 @@ def test_a_list_of_all_accounts_examines_a_bounded_number_of_names(monkeypatch: 
         page, after = rig.broker.list_all_queues("nowhere", after, 10)
         pages.append((page, after))
 
-    assert pages == [([], ("c", "")), ([], None)]
+    assert pages == [([], ("b", "x")), ([], ("c", "y")), ([], ("d", "z")), ([], None)]
     found, after = rig.broker.list_all_queues("y", ("a", "y"), 10)
-    assert ([(account, name) for account, _, name in found], after) == ([("b", "y")], ("c", ""))
+    assert ([(account, name) for account, _, name in found], after) == ([("b", "y")], ("b", "z"))
 
 
 def test_ensure_makes_a_queue_or_confirms_it():

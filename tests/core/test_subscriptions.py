@@ -232,8 +232,8 @@ def test_subscriptions_are_listed_in_order_of_name():
         rig.subscribe("q", name=name)
 
     def names(search: str, offset: int, limit: int) -> tuple[int, list[str]]:
-        total, page = rig.broker.list_subscriptions(ACCOUNT, "news", search, offset, limit, rig.now_ms)
-        return total, [one.subscription for one in page]
+        total, page = rig.broker.list_subscriptions(ACCOUNT, "news", search, offset, limit)
+        return total, [summary.name for summary in page]
 
     assert names("", 0, 100) == (4, ["a-1", "a-2", "b-1", "c-1"])
     assert names("", 1, 2) == (4, ["a-2", "b-1"])

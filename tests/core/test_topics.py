@@ -285,7 +285,7 @@ def test_every_other_call_refuses_a_long_name():
         lambda: broker.set_topic_attributes(ACCOUNT, name, {}, now_ms),
         lambda: broker.delete_topic(ACCOUNT, name),
         lambda: broker.publish(ACCOUNT, name, [], now_ms),
-        lambda: broker.list_subscriptions(ACCOUNT, name, "", 0, 1, now_ms),
+        lambda: broker.list_subscriptions(ACCOUNT, name, "", 0, 1),
     ):
         with pytest.raises(TopicNotFound):
             call()

@@ -123,7 +123,7 @@ class FakeTransport(asyncio.Transport):
 
 
 class StoppedTimer:
-    """Seconds that pass only when a test says so: of I/O batches."""
+    """Seconds that pass only when a test says so: of I/O batches, and of the CPU."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -287,6 +287,7 @@ class ServerRig:
             monotonic_ns=clock.monotonic_ns,
             limits=limits,
             timer=timer or stopped,
+            cpu_ns=lambda: int(stopped.seconds * 1e9),
             make_pusher=make_pusher,
             can_push=can_push,
         )

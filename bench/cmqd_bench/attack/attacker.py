@@ -17,7 +17,16 @@ from cmqd_protocol.client_connection import ClientConnection
 from cmqd_protocol.events import Opened
 from cmqd_protocol.frames import encode_preamble, frame, header
 from cmqd_protocol.limits import VERSION
-from cmqd_protocol.messages import Cancel, PublishMessages, SendMessages, encoder
+from cmqd_protocol.messages import (
+    Cancel,
+    GetTopicAttributes,
+    ListQueues,
+    ListSubscriptions,
+    PublishMessages,
+    Request,
+    SendMessages,
+    encoder,
+)
 
 CHUNK: Final = 256 * 1024
 """Bytes offered to the socket at a time."""
@@ -38,7 +47,13 @@ WIDE_MESSAGES: Final = 256
 WIDE_OUTSTANDING: Final = 60
 """Publishes of a connection without a reply."""
 OTHER_ACCOUNT: Final = "attacker"
-"""Account that sends the new dedup ids and sessions, so that the shares of two accounts are compared."""
+"""Account that sends the new dedup ids and sessions, so that the shares of two accounts are compared, and reads its
+lists."""
+LISTED_TOPIC: Final = "listed"
+LISTED_SUBSCRIPTIONS: Final = 500
+LISTED_QUEUES: Final = 3_000
+READS: Final = 1_000
+"""Reading requests of a connection that are written at once, when all earlier ones are answered: 18 kB."""
 DEDUP_IDS: Final = 256
 """Messages per send; every message has a body of 1 byte and a new dedup id."""
 DEDUP_OUTSTANDING: Final = 16
@@ -142,6 +157,19 @@ def _sessions(assault: Assault) -> bytes:
     )
 
 
+def _reads(make: Callable[[int], Request]) -> Callable[[Assault], bytes]:
+    """Return the function that writes ``READS`` reading requests at once."""
+
+    def reads(assault: Assault) -> bytes:
+        if assault.filled > assault.replies:
+            return b""
+        numbers = range(assault.filled + 1, assault.filled + READS + 1)
+        assault.filled += READS
+        return b"".join(frame(encoder.encode(make(number))) for number in numbers)
+
+    return reads
+
+
 def _new_session() -> int:
     return int.from_bytes(os.urandom(8), "big") | 1
 
@@ -159,11 +187,16 @@ ATTACKS: Final[Mapping[str, tuple[bool, Callable[[Assault], bytes]]]] = {
     "publishes": (True, _publishes),
     "dedup-ids": (True, _dedup_ids),
     "sessions": (True, _sessions),
+    "subscription-lists": (True, _reads(lambda number: ListSubscriptions(number, LISTED_TOPIC))),
+    "queue-lists": (True, _reads(ListQueues)),
+    "topic-attributes": (True, _reads(lambda number: GetTopicAttributes(number, LISTED_TOPIC))),
 }
 """Attacks by name: True if the attack authenticates, and the function that returns the next bytes of a connection
 (empty = wait for a reply)."""
 
-OF_OTHER_ACCOUNT: Final = frozenset({"dedup-ids", "sessions"})
+READING: Final = frozenset({"subscription-lists", "queue-lists", "topic-attributes"})
+"""Attacks that read lists of many objects."""
+OF_OTHER_ACCOUNT: Final = frozenset({"dedup-ids", "sessions"}) | READING
 """Attacks made from a second account, not from that of the healthy client."""
 
 

@@ -21,8 +21,12 @@ import uvloop
 
 from cmqd_bench.attack.attacker import (
     BULK_QUEUE,
+    LISTED_QUEUES,
+    LISTED_SUBSCRIPTIONS,
+    LISTED_TOPIC,
     OF_OTHER_ACCOUNT,
     OTHER_ACCOUNT,
+    READING,
     WIDE_FILTERS,
     WIDE_QUEUES,
     WIDE_TAGS,
@@ -33,7 +37,7 @@ from cmqd_bench.connect import open_connection
 from cmqd_bench.floor import longest_sync_ms
 from cmqd_bench.histogram import Histogram
 from cmqd_bench.machine import conditions, raise_file_limit, scratch_root
-from cmqd_bench.session import Session, request, running
+from cmqd_bench.session import Session, request, request_all, running
 from cmqd_bench.wire import ERROR, LoadConnection, decode_sent, frame
 from cmqd_protocol.messages import CreateAccount, CreateQueue, CreateTopic, KeyList, SendMessages, Subscribe
 
@@ -123,7 +127,7 @@ async def _attack(plan: Plan, kind: str, connections: int, broker: Broker) -> di
         client = await _healthy_client(session, kind)
         await client.send_for(WARM_UP_SECONDS, plan.rate)
         calm = await client.send_for(CALM_SECONDS, plan.rate)
-        url = await _other_account(session) if kind in OF_OTHER_ACCOUNT else broker.ready.url
+        url = await _other_account(session, kind) if kind in OF_OTHER_ACCOUNT else broker.ready.url
         before = broker.rss_mib()
         command = [sys.executable, "-m", "cmqd_bench.attack.attacker", kind, url, str(connections)]
         attacker = await asyncio.create_subprocess_exec(
@@ -179,8 +183,8 @@ async def _healthy_client(session: Session, kind: str) -> HealthyClient:
     return HealthyClient(connection)
 
 
-async def _other_account(session: Session) -> str:
-    """Create an account with a queue for the attacker; return its URL."""
+async def _other_account(session: Session, kind: str) -> str:
+    """Create an account with the attacker's queues and topics; return its URL."""
     (connection,) = await session.connect(1)
     made = await request(connection, CreateAccount(1, OTHER_ACCOUNT))
     (key,) = msgspec.msgpack.decode(made, type=KeyList).keys
@@ -188,6 +192,14 @@ async def _other_account(session: Session) -> str:
     url = urlunsplit(parts._replace(netloc=f"{key.secret_id}:{key.secret_key}@{parts.hostname}:{parts.port}"))
     attacker = await open_connection(url)
     await request(attacker, CreateQueue(1, BULK_QUEUE, {}))
+    if kind in READING:
+        await request(attacker, CreateTopic(1, LISTED_TOPIC, {}))
+        queues = [f"queue-{number}" for number in range(LISTED_QUEUES)]
+        await request_all(attacker, [CreateQueue(number, name, {}) for number, name in enumerate(queues, 1)])
+        subscribed = enumerate(queues[:LISTED_SUBSCRIPTIONS], 1)
+        await request_all(
+            attacker, [Subscribe(number, LISTED_TOPIC, name, {"endpoint": name}) for number, name in subscribed]
+        )
     attacker.close()
     session.close(connection)
     return url

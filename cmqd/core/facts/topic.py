@@ -19,6 +19,10 @@ from cmqd_types.totals import TopicTotals
 
 EXACTLY_BEHIND = 32
 """Subscriptions with undelivered messages up to which the retained messages are counted exactly."""
+EXACT_CONTAINERS = 512
+"""Containers of their sets up to which the retained messages are counted exactly: a union takes up to 3 us for each."""
+CONTAINER_BITS = 16
+"""Bits of the positions that share a container of a set."""
 
 
 class Subscription:
@@ -220,34 +224,48 @@ class Topic:
 
     def counts(self) -> dict[str, int]:
         """Count the retained messages and the subscriptions."""
-        return {"retained": self._retained(), "subscriptions": len(self.subscriptions)}
+        return self.counts_and_facts(0)[0]
 
-    def _retained(self) -> int:
-        """Count the undelivered messages; an upper bound if many subscriptions have undelivered messages.
-
-        A union of 500 scattered sets takes up to 90 ms. The bound is exact in the usual case that all subscriptions
-        lack the same messages.
+    def counts_and_facts(self, life_ms: int) -> tuple[dict[str, int], dict[str, Any]]:
+        """Return the counts, and the read-only facts for the owner; times in ms, the oldest message's to a grain of 100
+        ms and up. Together, because a pass over the sets of 500 subscriptions takes time.
         """
-        behind = [
-            subscription.deliveries
-            for subscription in self.subscriptions.values()
-            if subscription.deliveries.pending_count
-        ]
-        if len(behind) <= EXACTLY_BEHIND:
-            return len(self.pending())
-        oldest = min(first for deliveries in behind if (first := deliveries.first_pending()) is not None)
-        return min(sum(deliveries.pending_count for deliveries in behind), self.next_position - oldest)
-
-    def facts(self, life_ms: int) -> dict[str, Any]:
-        """Return the read-only facts for the owner; times in ms, the oldest message's to a grain of 100 ms and up."""
-        firsts = [subscription.deliveries.first_pending() for subscription in self.subscriptions.values()]
-        oldest = min((first for first in firsts if first is not None), default=None)
-        return {
+        retained, oldest = self._backlog()
+        counts = {"retained": retained, "subscriptions": len(self.subscriptions)}
+        facts: dict[str, Any] = {
             "created_ms": self.created_ms,
             "modified_ms": self.modified_ms,
             "lifecycle_ms": life_ms,
             "oldest_message_ms": None if oldest is None else self.steps.sent_at(oldest),
         }
+        return counts, facts
+
+    def _backlog(self) -> tuple[int, int | None]:
+        """Count the undelivered messages, and return the position of the oldest.
+
+        The count is an upper bound if many subscriptions lack messages, or if their sets are scattered widely: a union
+        of 32 sets of 100,000 positions among 16,000,000 takes 50 ms. The bound is exact in the usual case that all
+        subscriptions lack the same messages.
+        """
+        behind: list[Deliveries] = []
+        total = containers = 0
+        oldest = self.next_position
+        for subscription in self.subscriptions.values():
+            deliveries = subscription.deliveries
+            first = deliveries.first_pending()
+            if first is not None:
+                behind.append(deliveries)
+                count = deliveries.pending_count
+                total += count
+                oldest = min(oldest, first)
+                containers += min(count, (self.next_position - first >> CONTAINER_BITS) + 1)
+        if not behind:
+            return 0, None
+        if len(behind) == 1:
+            return total, oldest
+        if len(behind) <= EXACTLY_BEHIND and containers <= EXACT_CONTAINERS:
+            return len(self.pending()), oldest
+        return min(total, self.next_position - oldest), oldest
 
     def attributes_map(self) -> dict[str, int | str]:
         """Return the attributes that the owner chose."""

@@ -1,6 +1,6 @@
 """Queues: create, ensure, list, attributes, clear, delete."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pyroaring import BitMap64
@@ -16,9 +16,10 @@ from cmqd.core.errors import (
     shown,
 )
 from cmqd.core.facts.facts import Facts
+from cmqd.core.facts.name_order import Selection, matching
 from cmqd.core.facts.queue import Queue
 from cmqd.core.limits import check_each, check_range, checked_attributes
-from cmqd.core.names import check_queue_name, every_name, folded
+from cmqd.core.names import check_queue_name, folded
 from cmqd.core.operations.checks import Checks
 from cmqd.core.operations.dead_letter_search import DeadLetterSearch
 from cmqd.core.operations.floors import Floors
@@ -124,42 +125,36 @@ class QueueAdmin:
         return Outcome(self._info(queue))
 
     def list_names(
-        self, account: str, search: str, offset: int, limit: int, *, shows: Callable[[str], bool] = every_name
+        self, account: str, search: str, offset: int, limit: int, *, selects: Selection | None = None
     ) -> tuple[int, list[tuple[int, str]]]:
         """Return the number of queues with ``search`` in their name, and a page of (id, name) in order of name.
-        ``shows`` selects the names that the caller may see.
+        ``selects`` selects the names that the caller may see.
         """
         check_range("offset", offset, 0, 1 << 31)
         check_range("limit", limit, 1, self._limits.max_list)
-        names = sorted(name for name in self._queues.names.get(account, ()) if search in name and shows(name))
-        page = names[offset : offset + limit]
-        return len(names), [(self._queues.names[account][name].queue_id, name) for name in page]
+        queues = matching(self._queues.in_order.of_account(account), search, selects)
+        return len(queues), [(queue.queue_id, queue.name) for queue in queues[offset : offset + limit]]
 
     def list_all(
-        self, search: str, after: tuple[str, str], limit: int, *, shows: Callable[[str], bool] = every_name
+        self, search: str, after: tuple[str, str], limit: int, *, selects: Selection | None = None
     ) -> tuple[list[tuple[str, int, str]], tuple[str, str] | None]:
-        """List queues of all accounts with ``search`` in their name, behind ``after`` (account, name). ``shows``
+        """List queues of all accounts with ``search`` in their name, behind ``after`` (account, name). ``selects``
         selects the names that the caller may see.
 
         Returns (account, id, name) of at most ``limit`` queues by account and name, and the next ``after``, None at the
         end. A call examines a bounded number of names, because a search without a match would hold up the loop.
         """
         check_range("limit", limit, 1, self._limits.max_list)
-        after_account, after_name = after
-        page: list[tuple[str, int, str]] = []
-        examined = 0
-        for account in sorted(account for account in self._queues.names if account >= after_account):
-            if examined >= NAMES_EXAMINED:
-                return page, (account, "")
-            names = self._queues.names[account]
-            examined += len(names)
-            behind = after_name if account == after_account else ""
-            for name in sorted(name for name in names if name > behind and search in name and shows(name)):
-                if len(page) == limit:
-                    last_account, _, last_name = page[-1]
-                    return page, (last_account, last_name)
-                page.append((account, names[name].queue_id, name))
-        return page, None
+        examined = self._queues.in_order.behind(None, after, NAMES_EXAMINED)
+        queues = matching(examined, search, selects)
+        page = [(queue.account, queue.queue_id, queue.name) for queue in queues[:limit]]
+        if len(queues) > limit:
+            last = queues[limit - 1]
+        elif len(examined) == NAMES_EXAMINED:
+            last = examined[-1]
+        else:
+            return page, None
+        return page, (last.account, last.name)
 
     def info(self, account: str, name: str) -> QueueInfo:
         """Return the attributes, counts and facts of a queue."""

@@ -13,7 +13,7 @@ off only while the broker has no space for bodies, or its disk is far behind: th
 pass.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from zlib import crc32
 
 import msgspec
@@ -28,10 +28,11 @@ from cmqd.core.errors import (
     shown,
 )
 from cmqd.core.facts.facts import Facts
+from cmqd.core.facts.name_order import Selection, by_name, matching
 from cmqd.core.facts.queue import Queue
 from cmqd.core.facts.schedules import Schedule, schedule_bytes
 from cmqd.core.limits import check_range, checked_sizes
-from cmqd.core.names import check_name, every_name, folded
+from cmqd.core.names import check_name, folded
 from cmqd.core.operations.send import Send
 from cmqd.core.outcome import Effects, MissedFiring, Outcome
 from cmqd.core.runtime.runtime import Runtime
@@ -231,16 +232,15 @@ class Schedules:
         return Outcome(None, [record])
 
     def list_schedules(
-        self, account: str, search: str, offset: int, limit: int, *, shows: Callable[[str], bool] = every_name
+        self, account: str, search: str, offset: int, limit: int, *, selects: Selection | None = None
     ) -> tuple[int, list[ScheduleSummary]]:
-        """Return the number of schedules with ``search`` in their name, and a page of them in order of name. ``shows``
-        selects the names that the caller may see.
+        """Return the number of schedules with ``search`` in their name, and a page of them in order of name.
+        ``selects`` selects the names that the caller may see.
         """
         check_range("offset", offset, 0, 1 << 31)
         check_range("limit", limit, 1, self._limits.max_list)
-        schedules = self._schedules.names.get(account, {})
-        names = sorted(name for name in schedules if search in name and shows(name))
-        return len(names), [_summary(schedules[name]) for name in names[offset : offset + limit]]
+        schedules = matching(by_name(self._schedules.names.get(account, {}).values()), search, selects)
+        return len(schedules), [_summary(schedule) for schedule in schedules[offset : offset + limit]]
 
     def info(self, account: str, name: str) -> ScheduleInfo:
         """Return the attributes, message, counts and facts of a schedule. Raises ScheduleNotFound."""

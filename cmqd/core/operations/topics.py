@@ -1,6 +1,6 @@
 """Topics and subscriptions: create, ensure, list, attributes, subscribe, unsubscribe, delete."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeGuard, cast
 
 import msgspec
@@ -18,6 +18,7 @@ from cmqd.core.errors import (
     shown,
 )
 from cmqd.core.facts.facts import Facts
+from cmqd.core.facts.name_order import Selection, by_name, matching
 from cmqd.core.facts.topic import Subscription, Topic
 from cmqd.core.limits import (
     CONTENT_FORMATS,
@@ -28,7 +29,7 @@ from cmqd.core.limits import (
     check_range,
 )
 from cmqd.core.matching import check_binding_keys, check_tags
-from cmqd.core.names import check_name, cut_topic_name, every_name, folded
+from cmqd.core.names import check_name, cut_topic_name, folded
 from cmqd.core.operations.deliver import Deliver
 from cmqd.core.outcome import Outcome
 from cmqd.core.runtime.runtime import Runtime
@@ -44,7 +45,7 @@ from cmqd_segment.records import (
     TopicDeleted,
     Unsubscribed,
 )
-from cmqd_types.topics import SubscriptionInfo, TopicInfo
+from cmqd_types.topics import SubscriptionInfo, SubscriptionSummary, TopicInfo
 
 QUEUE = "queue"
 URL_SCHEMES = ("http", "https")
@@ -110,16 +111,15 @@ class TopicAdmin:
         return Outcome(self._info(topic))
 
     def list_topics(
-        self, account: str, search: str, offset: int, limit: int, *, shows: Callable[[str], bool] = every_name
+        self, account: str, search: str, offset: int, limit: int, *, selects: Selection | None = None
     ) -> tuple[int, list[tuple[int, str]]]:
         """Return the number of topics with ``search`` in their name, and a page of (id, name) in order of name.
-        ``shows`` selects the names that the caller may see.
+        ``selects`` selects the names that the caller may see.
         """
         check_range("offset", offset, 0, 1 << 31)
         check_range("limit", limit, 1, self._limits.max_list)
-        names = self._topics.names.get(account, {})
-        found = sorted(name for name in names if search in name and shows(name))
-        return len(found), [(names[name].topic_id, name) for name in found[offset : offset + limit]]
+        topics = matching(self._topics.in_order.of_account(account), search, selects)
+        return len(topics), [(topic.topic_id, topic.name) for topic in topics[offset : offset + limit]]
 
     def topic_info(self, account: str, name: str) -> TopicInfo:
         """Return the attributes, counts and facts of a topic."""
@@ -157,12 +157,12 @@ class TopicAdmin:
         return Outcome(None, [record])
 
     def _info(self, topic: Topic, created: bool = False) -> TopicInfo:
-        facts = topic.facts(self._limits.topic_life_ms)
+        counts, facts = topic.counts_and_facts(self._limits.topic_life_ms)
         return TopicInfo(
             topic=topic.name,
             topic_id=topic.topic_id,
             attributes=topic.attributes_map(),
-            counts=topic.counts(),
+            counts=counts,
             facts=facts,
             created=created,
         )
@@ -224,19 +224,14 @@ class TopicAdmin:
         return Outcome(self._subscription_info(subscription, now_ms))
 
     def list_subscriptions(
-        self, account: str, topic_name: str, search: str, offset: int, limit: int, now_ms: int = 0
-    ) -> tuple[int, list[SubscriptionInfo]]:
+        self, account: str, topic_name: str, search: str, offset: int, limit: int
+    ) -> tuple[int, list[SubscriptionSummary]]:
         """Return the number of a topic's subscriptions with ``search`` in their name, and a page in order of name."""
         check_range("offset", offset, 0, 1 << 31)
         check_range("limit", limit, 1, self._limits.max_list)
         topic = self._topics.find(account, topic_name)
-        subscriptions = sorted(
-            (one for one in topic.subscriptions.values() if search in one.name),
-            key=lambda subscription: subscription.name,
-        )
-        return len(subscriptions), [
-            self._subscription_info(one, now_ms) for one in subscriptions[offset : offset + limit]
-        ]
+        subscriptions = matching(by_name(topic.subscriptions.values()), search)
+        return len(subscriptions), [_summary(listed) for listed in subscriptions[offset : offset + limit]]
 
     def subscription_info(self, account: str, topic_name: str, name: str, now_ms: int = 0) -> SubscriptionInfo:
         """Return the attributes, counts and facts of a subscription."""
@@ -311,6 +306,13 @@ class TopicAdmin:
             facts=subscription.facts(now_ms),
             created=created,
         )
+
+
+def _summary(subscription: Subscription) -> SubscriptionSummary:
+    attributes, deliveries = subscription.attributes, subscription.deliveries
+    counts = deliveries.waiting_count, deliveries.retrying_count
+    target = attributes.protocol, attributes.endpoint
+    return SubscriptionSummary(subscription.name, *target, attributes.paused, *counts, deliveries.last_error or None)
 
 
 def _difference(is_now: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, dict[str, object]]:

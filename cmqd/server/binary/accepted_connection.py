@@ -13,9 +13,10 @@ Rules:
   requests leave the queues' lines and are kept here; otherwise they would hold messages that other clients could
   receive. After two heartbeats, or if the buffer passes the hard limit, the connection is closed.
 - Input beyond the limit of an I/O batch is deferred: the bytes are kept undecoded and taken up piece by piece in the
-  turns of ``fairness``. While input is deferred the connection is not read from, because the end of the connection must
-  not overtake its requests. Afterwards it rests until the I/O batch ends, or, after input without a single request
-  (a flood of heartbeats or cancels), until the next step of the coarse time.
+  turns of ``fairness``. Requests behind a request that ended its turn are deferred too. While input is deferred the
+  connection is not read from, because the end of the connection must not overtake its requests. Afterwards it rests
+  until the I/O batch ends, or, after input without a single request (a flood of heartbeats or cancels), until the next
+  step of the coarse time.
 - An idle connection costs no task, no timer and no queue; containers are made on first use.
 """
 
@@ -368,6 +369,8 @@ class AcceptedConnection(asyncio.Protocol):
         assert deferred is not None
         events: Sequence[object] = deferred.take_decoded()
         size = 0
+        turn_time = self._shared.io_batch.turn_time
+        turn_time.restart(is_charged=True)
         if not events:
             piece = deferred.take_piece(self._wire.missing_bytes, at_frame=self._wire.is_open)
             size = len(piece)
@@ -382,7 +385,7 @@ class AcceptedConnection(asyncio.Protocol):
                 self._shared.io_batch.rests.add(self)
             else:
                 self._shared.idle.append(self)
-        return size + count * REQUEST_COST
+        return max(size + count * REQUEST_COST, turn_time.cost())
 
     def rest_with_others(self) -> None:
         """Rest only until the I/O batch ends from now on, because the coarse time has moved on."""
@@ -460,15 +463,20 @@ class AcceptedConnection(asyncio.Protocol):
             self.end(ErrorCode.BUSY, text, CONNECTION_RETRY_MS)
 
     def _dispatch_each(self, events: Sequence[object]) -> int:
-        """Dispatch the events of a piece of input in order until the connection is held; return their number."""
+        """Dispatch the events of a piece of input in order; return the number taken up.
+
+        Events behind a request that holds the connection, or that ends the turn, are deferred.
+        """
         shared = self._shared
         if len(events) > 1 and type(events[0]) not in _EVENTS and len(set(map(type, events))) == 1:
             # The usual input of a client that sends ahead of the answers.
-            requests = shared.dispatch_run(self, events)
-            if requests < len(events):
-                self._defer().decoded.extend(events[requests:])
+            requests = taken = shared.dispatch_run(self, events)
         else:
-            requests = self._dispatch_singly(events)
+            requests, taken = self._dispatch_singly(events)
+        if taken < len(events):
+            self._defer().decoded.extend(events[taken:])
+            if not self.is_held:
+                self._plan_input()
         if requests:
             self._requests += requests
             self._last_request_ms = shared.time_ms
@@ -477,23 +485,27 @@ class AcceptedConnection(asyncio.Protocol):
         if self._charged or self._deferred or not events:
             # A frame that grows from read to read yields no events meanwhile.
             self._measure()
-        return len(events)
+        return taken
 
-    def _dispatch_singly(self, events: Sequence[object]) -> int:
-        """Dispatch events of several kinds in order until the connection is held; return the number of requests."""
+    def _dispatch_singly(self, events: Sequence[object]) -> tuple[int, int]:
+        """Dispatch events of several kinds in order until the connection is held or the turn is over.
+
+        Returns the number of requests among the events taken up, and the number of these events.
+        """
         dispatch = self._shared.dispatch
-        rest = iter(events)
+        turn_time = self._shared.io_batch.turn_time
         event: Any
-        requests = 0
-        for event in rest:
+        requests = others = 0
+        for event in events:
             if type(event) in _EVENTS:
+                others += 1
                 self._happened(event)
             else:
                 requests += 1
                 dispatch(self, event)
-            if self.is_held:
-                self._defer().decoded.extend(rest)
-        return requests
+            if self.is_held or turn_time.is_over:
+                break
+        return requests, requests + others
 
     def _plan_input(self) -> None:
         """Read from the socket, take turns, or neither."""
@@ -651,7 +663,9 @@ class AcceptedConnection(asyncio.Protocol):
         most = shared.max_unread_receives
         # A long publish among these holds the connection. Put back, parked requests would come in reverse order.
         shared.decide_collected(self)
-        while parked and not self.is_held:
+        turn_time = shared.io_batch.turn_time
+        turn_time.restart()
+        while parked and not self.is_held and not turn_time.is_over:
             if self.unread_receives >= most:
                 # A collected receive counts as unread. If it waits once it is decided, no reply would follow, and no
                 # event would take up the parked requests.
@@ -661,6 +675,9 @@ class AcceptedConnection(asyncio.Protocol):
             shared.dispatch(self, parked.take_first())
         if not parked:
             self._parked = None
+        elif turn_time.is_over:
+            # The next flush goes on with the parked requests.
+            self._flush_soon()
         self._measure()
         shared.io_batch.schedule()
 

@@ -1,7 +1,8 @@
 """Input of a connection that waits for its turns, in order of arrival: decoded requests first, then bytes.
 
 Bytes stay undecoded, because refusing a request costs as much as deciding it: decoding a flood is already the work that
-the flood asks for. Decoded requests wait here only behind a request of the same piece that holds the connection.
+the flood asks for. Decoded requests wait here only behind a request of the same piece that holds the connection or
+ended its turn.
 """
 
 from typing import Final

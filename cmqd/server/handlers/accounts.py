@@ -6,7 +6,6 @@ from typing import Any, TypeAlias
 
 from cmqd.core import errors as domain
 from cmqd.core.broker import Broker
-from cmqd.core.names import every_name
 from cmqd.log.errors import LogFailed
 from cmqd.server.accounts import AccountNotEmpty, Accounts
 from cmqd.server.accounts_file import ADMIN
@@ -19,8 +18,7 @@ from cmqd.server.operations import ACCOUNT_CHANGES, ACCOUNT_LOOKUPS, Location, O
 from cmqd.server.part import part
 from cmqd.server.permissions import Permissions
 from cmqd.server.refusals import error_reply
-from cmqd.server.restricted_lookups import RestrictedLookups
-from cmqd.server.shown_names import Names
+from cmqd.server.restricted_lookups import ComparedNames, RestrictedLookups
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error
@@ -165,9 +163,9 @@ class AccountOperations:
         after = (request.after_account, request.after_queue)
         permissions = client.permissions
 
-        def read(names: Names | None) -> wire.AnyReply:
-            shows = every_name if names is None else names.allows_name
-            queues, next_after = self.broker.list_all_queues(request.search, after, request.limit, shows=shows)
+        def read(names: ComparedNames | None) -> wire.AnyReply:
+            selects = None if names is None else names.allow_names
+            queues, next_after = self.broker.list_all_queues(request.search, after, request.limit, selects=selects)
             return wire.AllQueues(request.request_id, queues, next_after)
 
         if permissions is None or permissions.covers_every_name:
