@@ -18,7 +18,8 @@
         ├── AttributesDiffer              an ``ensure`` found other attributes
         │   └── QueueDiffers, TopicDiffers, SubscriptionDiffers, ScheduleDiffers
         ├── QueueNotFound, QueueExists, QueueDeleted, TooManyQueues
-        ├── DeadLetterQueueInUse, TimeNotRewindable, RedriveRunning, NotTransactional, OtherShard
+        ├── DeadLetterQueueInUse, TimeNotRewindable, RedriveRunning, RedriveNotFound
+        ├── NotTransactional, OtherShard
         ├── NoDeadLetterQueue, DeadLettersNotTaken      of ``dead_letter``; the message stays in flight
         ├── MessageTooLarge, BatchTooLarge, ReceiptHandleInvalid, TooManyInFlight, SequenceTooOld, BacklogFull,
         ├── OutOfOrder                    send or publish with an unknown ``after``
@@ -378,6 +379,10 @@ class TimeNotRewindable(ServerError, code=ErrorCode.TIME_NOT_REWINDABLE):
 
 class RedriveRunning(ServerError, code=ErrorCode.REDRIVE_RUNNING):
     """The queue is being redriven; wait for the end of the redrive, or cancel the redrive."""
+
+
+class RedriveNotFound(ServerError, code=ErrorCode.REDRIVE_NOT_FOUND):
+    """The queue has never been redriven. A server older than this error answers ``InvalidArgument``."""
 
 
 class OtherShard(ServerError, code=ErrorCode.OTHER_SHARD):

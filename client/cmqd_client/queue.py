@@ -944,7 +944,7 @@ class Queue(Generic[BodyT]):
         """Return the progress of the current redrive, or the result of the last redrive.
 
         Raises:
-            InvalidArgument: the queue was never redriven.
+            RedriveNotFound: the queue was never redriven.
         """
         return redrive(await self._channel.ask(wire.GetRedrive, wire.RedriveStatus, Repeat.READ, self.name))
 
@@ -954,7 +954,7 @@ class Queue(Generic[BodyT]):
         Repeated after a lost reply; the repeat would also cancel a redrive that another client started in between.
 
         Raises:
-            InvalidArgument: the queue was never redriven.
+            RedriveNotFound: the queue was never redriven.
         """
         return redrive(await self._channel.ask(wire.CancelRedrive, wire.RedriveStatus, Repeat.SAFE, self.name))
 

@@ -1789,7 +1789,7 @@ class Queue(Synchronous[AsyncQueue[BodyT]]):
         """Return the progress of the current redrive, or the result of the last redrive.
 
         Raises:
-            InvalidArgument: the queue was never redriven.
+            RedriveNotFound: the queue was never redriven.
         """
         return self.portal.call(self.asynchronous.redrive_status)
 
@@ -1799,7 +1799,7 @@ class Queue(Synchronous[AsyncQueue[BodyT]]):
         Repeated after a lost reply; the repeat would also cancel a redrive that another client started in between.
 
         Raises:
-            InvalidArgument: the queue was never redriven.
+            RedriveNotFound: the queue was never redriven.
         """
         return self.portal.call(self.asynchronous.cancel_redrive)
 

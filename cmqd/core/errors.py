@@ -3,7 +3,7 @@
     DomainError
     ├── InvalidArgument      a field is out of its range or of the wrong form
     ├── QueueNotFound, QueueExists, QueueDiffers, QueueDeleted, TooManyQueues
-    ├── DeadLetterQueueInUse, TimeNotRewindable, RedriveRunning, NotTransactional
+    ├── DeadLetterQueueInUse, TimeNotRewindable, RedriveRunning, RedriveNotFound, NotTransactional
     ├── MessageTooLarge, BatchTooLarge
     ├── TooManyInFlight, BacklogFull          (retryable: consumers make room)
     ├── ReceiptHandleInvalid, NoDeadLetterQueue, DeadLettersNotTaken, BodyUnreadable      (of a handle of a request)
@@ -280,6 +280,13 @@ class RedriveRunning(DomainError):
 
     def __init__(self, name: str) -> None:
         super().__init__(f"queue {name!r} is being redriven; wait until the redrive ends, or cancel it", queue=name)
+
+
+class RedriveNotFound(DomainError):
+    """The queue has never been redriven."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"queue {name!r} has never been redriven", queue=name)
 
 
 class NotTransactional(DomainError):

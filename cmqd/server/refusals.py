@@ -24,6 +24,7 @@ ERROR_CODES: Final[dict[type[domain.DomainError], ErrorCode]] = {
     domain.BatchTooLarge: ErrorCode.BATCH_TOO_LARGE,
     domain.TooManyWaiting: ErrorCode.TOO_MANY_REQUESTS,
     domain.ReceiptHandleInvalid: ErrorCode.RECEIPT_HANDLE_INVALID,
+    domain.RedriveNotFound: ErrorCode.REDRIVE_NOT_FOUND,
     domain.NoDeadLetterQueue: ErrorCode.NO_DEAD_LETTER_QUEUE,
     domain.DeadLettersNotTaken: ErrorCode.DEAD_LETTERS_NOT_TAKEN,
     domain.BodyUnreadable: ErrorCode.MESSAGES_DAMAGED,

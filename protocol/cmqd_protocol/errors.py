@@ -40,6 +40,7 @@ class ErrorCode(IntEnum):
     OTHER_SHARD = 309
     NO_DEAD_LETTER_QUEUE = 310
     DEAD_LETTERS_NOT_TAKEN = 311
+    REDRIVE_NOT_FOUND = 312
     # messages
     MESSAGE_TOO_LARGE = 400
     BATCH_TOO_LARGE = 401

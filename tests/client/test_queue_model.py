@@ -13,6 +13,7 @@ from cmqd_client.errors import (
     InvalidArgument,
     OutcomeUnknown,
     QueueDiffers,
+    RedriveNotFound,
     RedriveRunning,
     TimeNotRewindable,
 )
@@ -231,7 +232,7 @@ async def test_dead_letters_are_redriven(client: Client, server: LocalServer) ->
     await server.bury("orders", "dead", 2)
     await server.put("dead", b"c")
     dead = client.queue("dead")
-    with pytest.raises(InvalidArgument, match="never been redriven"):
+    with pytest.raises(RedriveNotFound, match="never been redriven"):
         await dead.redrive_status()
 
     redrive = await dead.redrive(max_per_second=100)

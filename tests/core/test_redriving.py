@@ -2,7 +2,7 @@
 
 import pytest
 
-from cmqd.core.errors import DeadLetterQueueInUse, InvalidArgument, QueueNotFound, RedriveRunning
+from cmqd.core.errors import DeadLetterQueueInUse, InvalidArgument, QueueNotFound, RedriveNotFound, RedriveRunning
 from cmqd.core.limits import Limits
 from cmqd_types.messages import Origin
 from cmqd_types.queues import RedriveStatus
@@ -174,9 +174,9 @@ def test_a_redrive_that_cannot_be_started_is_refused():
     ):
         with pytest.raises(error):
             rig.redrive(name, max_per_second=most)
-    with pytest.raises(InvalidArgument):
+    with pytest.raises(RedriveNotFound):
         status(rig)
-    with pytest.raises(InvalidArgument):
+    with pytest.raises(RedriveNotFound):
         cancel(rig)
     rig.redrive()
     with pytest.raises(RedriveRunning):

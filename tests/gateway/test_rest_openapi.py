@@ -70,6 +70,19 @@ def test_requests_refuse_unknown_fields():
             assert DOCUMENT["components"]["schemas"][operation.body.__name__]["additionalProperties"] is False
 
 
+def test_generators_of_clients_require_no_optional_field_and_do_not_name_their_package_cmqd_client():
+    assert DOCUMENT["info"]["title"] == "cmqd JSON API"
+    bodies = [operation.body.__name__ for operation in OPERATIONS if operation.body.__struct_fields__]
+    fields: list[dict[str, Any]] = []
+    for name in bodies:
+        fields += DOCUMENT["components"]["schemas"][name]["properties"].values()
+    for field in fields:
+        for kind in [field, field.get("items", {}), *field.get("anyOf", [])]:
+            if reference := kind.get("$ref", ""):
+                fields += DOCUMENT["components"]["schemas"][reference.rpartition("/")[2]].get("properties", {}).values()
+            assert "default" not in kind, kind
+
+
 def test_attributes_of_queues_have_the_ranges_and_defaults_of_the_broker():
     fields = DOCUMENT["components"]["schemas"]["QueueAttributes"]["properties"]
     defaults = asdict(QueueAttributes())
@@ -79,7 +92,7 @@ def test_attributes_of_queues_have_the_ranges_and_defaults_of_the_broker():
         scale = 1000 if name.endswith("_ms") else 1
         if name == "dead_letter_queue":
             continue
-        assert field["default"] * scale == default, name
+        assert field["x-default"] * scale == default, name
         if not isinstance(default, bool):
             assert (field["minimum"] * scale, field["maximum"] * scale) == ATTRIBUTE_RANGES[name], name
 

@@ -421,7 +421,8 @@ async def check_list_dead_letter_sources(rest: RestCalls) -> None:
 @checks("start_redrive", "get_redrive", "cancel_redrive")
 async def check_redrive(rest: RestCalls) -> None:
     never = await rest.refused("get_redrive", queue="orders")
-    assert (never.status, never.field) == (400, "queue")
+    assert (never.status, never.name) == (404, "redrive_not_found")
+    assert (await rest.refused("cancel_redrive", queue="orders")).status == 404
     await dead(rest)
     (handle,) = await received(rest)
     await rest.ok("dead_letter_message", queue="orders", body={"receipt_handle": handle})

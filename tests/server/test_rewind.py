@@ -226,7 +226,7 @@ async def test_dead_letters_and_their_way_back(rig: ServerRig) -> None:
     (dead,) = (await client.expect(wire.MessagesPeeked, wire.PeekMessages, "dead")).messages
     assert dead.origin == Origin("jobs", message_id, sent_ms, 1, "receives")
 
-    assert code_of(await client.ask(wire.GetRedrive, "dead")) == "invalid_argument"
+    assert code_of(await client.ask(wire.GetRedrive, "dead")) == "redrive_not_found"
     started = await client.expect(wire.RedriveStatus, wire.StartRedrive, "dead", None, 100)
     assert (started.queue, started.target, started.max_per_second, started.ended_ms) == ("dead", None, 100, None)
     assert (started.moved, started.remaining, started.missing_origins) == (0, 1, {})

@@ -243,6 +243,7 @@ TRANSLATIONS: Mapping[int, Reason | None] = MappingProxyType(
         ErrorCode.DEAD_LETTER_QUEUE_IN_USE: Reason.PARAMETERS_ERROR,
         ErrorCode.TIME_NOT_REWINDABLE: Reason.REWIND_TIME,
         ErrorCode.REDRIVE_RUNNING: Reason.PARAMETERS_ERROR,
+        ErrorCode.REDRIVE_NOT_FOUND: Reason.PARAMETERS_ERROR,
         ErrorCode.NOT_TRANSACTIONAL: Reason.NOT_TRANSACTIONAL,
         ErrorCode.OTHER_SHARD: Reason.PARAMETERS_ERROR,
         ErrorCode.NO_DEAD_LETTER_QUEUE: Reason.PARAMETERS_ERROR,

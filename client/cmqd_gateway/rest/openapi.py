@@ -85,6 +85,9 @@ def build() -> dict[str, Any]:
             if kind.__name__ in components:
                 _use_outer_annotations(components[kind.__name__], kind)
     queries = {operation.query for operation in OPERATIONS}
+    for kind in _with_subclasses(types.Request):
+        if kind not in queries and kind.__name__ in components:
+            _rename_defaults(components[kind.__name__])
     used = {name: schema for name, schema in components.items() if name not in {query.__name__ for query in queries}}
     paths: dict[str, dict[str, Any]] = {}
     for operation in OPERATIONS:
@@ -93,7 +96,8 @@ def build() -> dict[str, Any]:
     return {
         "openapi": "3.1.0",
         "info": {
-            "title": "cmqd",
+            # Not "cmqd": generators of Python clients would name their package cmqd_client.
+            "title": "cmqd JSON API",
             "version": "1",
             "description": DESCRIPTION,
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
@@ -127,6 +131,18 @@ def _use_outer_annotations(component: dict[str, Any], kind: type[Any]) -> None:
             if isinstance(meta, msgspec.Meta):
                 described = {} if meta.description is None else {"description": meta.description}
                 component["properties"][name].update(described | (meta.extra_json_schema or {}))
+
+
+def _rename_defaults(component: dict[str, Any]) -> None:
+    """Rename ``default`` in the fields of a request body to ``x-default``.
+
+    Generators of clients take a field with a default for one that is always present, and then require the field in
+    requests. ``x-default`` is the default of the broker, for forms and for readers.
+    """
+    for field in component.get("properties", {}).values():
+        default = field.pop("default", None)
+        if default is not None:
+            field["x-default"] = default
 
 
 def _operation(

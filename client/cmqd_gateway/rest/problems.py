@@ -72,6 +72,7 @@ STATUS_OF_CODE: Mapping[ErrorCode, int] = {
     ErrorCode.DEAD_LETTER_QUEUE_IN_USE: 409,
     ErrorCode.TIME_NOT_REWINDABLE: 409,
     ErrorCode.REDRIVE_RUNNING: 409,
+    ErrorCode.REDRIVE_NOT_FOUND: 404,
     ErrorCode.NOT_TRANSACTIONAL: 409,
     ErrorCode.OTHER_SHARD: 409,
     ErrorCode.NO_DEAD_LETTER_QUEUE: 409,

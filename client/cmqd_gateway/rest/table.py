@@ -474,7 +474,7 @@ OPERATIONS: tuple[Operation[Any, Any, Any], ...] = (
         query=Nothing,
         body=Nothing,
         reply=Redrive,
-        problems=(_NO_QUEUE,),
+        problems=(_NO_QUEUE, "redrive_not_found"),
     ),
     Operation(
         name="cancel_redrive",
@@ -486,7 +486,7 @@ OPERATIONS: tuple[Operation[Any, Any, Any], ...] = (
         query=Nothing,
         body=Nothing,
         reply=Redrive,
-        problems=(_NO_QUEUE,),
+        problems=(_NO_QUEUE, "redrive_not_found"),
     ),
     Operation(
         name="send_half_message",

@@ -2,7 +2,7 @@
 
 from pyroaring import BitMap64
 
-from cmqd.core.errors import InvalidArgument, RedriveRunning, shown
+from cmqd.core.errors import InvalidArgument, RedriveNotFound, RedriveRunning, shown
 from cmqd.core.facts.facts import Facts
 from cmqd.core.facts.queue import Queue
 from cmqd.core.limits import check_range
@@ -85,7 +85,7 @@ class Redrives:
         """Stop a redrive; moved messages stay moved. No effect on a redrive that is over.
 
         Raises:
-            QueueNotFound, InvalidArgument: there never was a redrive.
+            QueueNotFound, RedriveNotFound
         """
         queue = self._queues.find(account, name)
         effects = Effects()
@@ -98,7 +98,7 @@ class Redrives:
         """Return the progress of the redrive of a queue, or the result of the last redrive.
 
         Raises:
-            QueueNotFound, InvalidArgument: there never was a redrive.
+            QueueNotFound, RedriveNotFound
         """
         return self._status(self._queues.find(account, name))
 
@@ -106,12 +106,7 @@ class Redrives:
         index = queue.index
         redrive, under_way = index.redrive, self._runtime[queue.queue_id].redriving
         if redrive is None:
-            raise InvalidArgument(
-                f"queue {queue.name!r} has never been redriven",
-                field="queue",
-                value=queue.name,
-                limit="a queue with a redrive",
-            )
+            raise RedriveNotFound(queue.name)
         remaining = 0
         if under_way is not None:
             remaining = index.active.range_cardinality(under_way.cursor, redrive.stop_position) + index.moving_count

@@ -29,5 +29,7 @@ export const rangeOf = ({ minimum, maximum }) => ({ minimum, maximum });
 /** Join a field that may be null with its only other form; the range of the field is narrower than that of its type. */
 function flat(field) {
   const forms = (field.anyOf ?? field.oneOf ?? []).filter((form) => form.type !== 'null');
-  return forms.length === 1 ? { ...forms[0], ...field } : field;
+  const own = forms.length === 1 ? { ...forms[0], ...field } : field;
+  // Named so because generators of clients require a field of a request that has a plain default.
+  return 'x-default' in own ? { ...own, default: own['x-default'] } : own;
 }

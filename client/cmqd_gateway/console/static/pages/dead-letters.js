@@ -125,8 +125,8 @@ function createDetail({ name, update, signal, onChange }) {
     try {
       state.redrive = await api.get(`${path}/redrive`, {}, { signal });
     } catch (error) {
-      // A queue that was never redriven.
-      if (error.code !== 'invalid_argument') {
+      // A queue that was never redriven; a broker older than redrive_not_found says invalid_argument.
+      if (!['redrive_not_found', 'invalid_argument'].includes(error.code)) {
         throw error;
       }
       state.redrive = null;
