@@ -18,13 +18,17 @@ from queue import SimpleQueue
 from threading import Lock, Thread, current_thread, main_thread
 from typing import Any, Generic, TypeVar, cast
 
-import anyio
-from anyio.from_thread import BlockingPortal
-
 from cmqd_client.check_answers import result_of
 from cmqd_client.errors import ClientClosed
 from cmqd_client.queue import ConsumedMessage
 from cmqd_client.running import SignalScope, chained
+from cmqd_types.extras import missing_extra
+
+try:
+    import anyio
+    from anyio.from_thread import BlockingPortal
+except ModuleNotFoundError as missing:
+    raise missing_extra("cmqd_client.sync", "sync", missing) from None
 
 A = TypeVar("A")
 A_co = TypeVar("A_co", covariant=True)

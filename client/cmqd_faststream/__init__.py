@@ -21,12 +21,17 @@ How the things of FastStream map to the broker's:
 :class:`TestCmqBroker` runs handlers without a server. Delivery is at least once.
 """
 
-from cmqd_faststream.broker import CmqBroker
-from cmqd_faststream.delivery import Delivery
-from cmqd_faststream.message import CmqBatchMessage, CmqMessage
-from cmqd_faststream.response import CmqPublishCommand, CmqResponse
-from cmqd_faststream.router import CmqPublisher, CmqRoute, CmqRouter
-from cmqd_faststream.testing import TestCmqBroker
+from cmqd_types.extras import missing_extra
+
+try:
+    from cmqd_faststream.broker import CmqBroker
+    from cmqd_faststream.delivery import Delivery
+    from cmqd_faststream.message import CmqBatchMessage, CmqMessage
+    from cmqd_faststream.response import CmqPublishCommand, CmqResponse
+    from cmqd_faststream.router import CmqPublisher, CmqRoute, CmqRouter
+    from cmqd_faststream.testing import TestCmqBroker
+except ModuleNotFoundError as missing:
+    raise missing_extra("cmqd_faststream", "faststream", missing) from None
 
 __all__ = [
     "CmqBatchMessage",

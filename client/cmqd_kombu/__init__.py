@@ -25,9 +25,14 @@ The transport runs asyncio in a thread of its own, one per process. It is made f
 prefork, solo and threads), not for gevent and eventlet.
 """
 
-from kombu.transport import TRANSPORT_ALIASES
+from cmqd_types.extras import missing_extra
 
-from cmqd_kombu.options import SCHEME
+try:
+    from kombu.transport import TRANSPORT_ALIASES
+
+    from cmqd_kombu.options import SCHEME
+except ModuleNotFoundError as missing:
+    raise missing_extra("cmqd_kombu", "celery", missing) from None
 
 __all__ = ["SCHEME"]
 

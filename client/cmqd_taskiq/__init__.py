@@ -21,7 +21,12 @@ Delivery is at least once. There is no result backend: results go to a backend o
 ``taskiq-redis``.
 """
 
-from cmqd_taskiq.broker import CmqBroker
-from cmqd_taskiq.schedule_source import CmqScheduleSource
+from cmqd_types.extras import missing_extra
+
+try:
+    from cmqd_taskiq.broker import CmqBroker
+    from cmqd_taskiq.schedule_source import CmqScheduleSource
+except ModuleNotFoundError as missing:
+    raise missing_extra("cmqd_taskiq", "taskiq", missing) from None
 
 __all__ = ["CmqBroker", "CmqScheduleSource"]

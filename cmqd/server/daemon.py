@@ -149,7 +149,7 @@ class Daemon:
         self._manager = of_this_process(self._loop)
         self._manager.starting()
         # Behind the handlers: from this line of the log on, a signal ends the process in order.
-        _log.info("settings", **self._settings.as_table())
+        _log.debug("settings", **self._settings.as_table())
         try:
             raise_descriptor_limit()
             self._settings.data.mkdir(parents=True, exist_ok=True)

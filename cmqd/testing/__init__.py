@@ -10,8 +10,13 @@ Both need the extra ``cmqd[server]``. The fixtures ``cmqd_broker``, ``cmqd_clien
 ``cmqd_process`` of ``cmqd.pytest_plugin`` are there wherever cmqd is installed beside pytest.
 """
 
-from cmqd.testing.broker_process import BrokerNotReadyError, BrokerProcess
-from cmqd.testing.clock import Clock
-from cmqd.testing.local_broker import BrokerFailedError, LocalBroker
+from cmqd_types.extras import missing_extra
+
+try:
+    from cmqd.testing.broker_process import BrokerNotReadyError, BrokerProcess
+    from cmqd.testing.clock import Clock
+    from cmqd.testing.local_broker import BrokerFailedError, LocalBroker
+except ModuleNotFoundError as missing:
+    raise missing_extra("cmqd.testing", "server", missing) from None
 
 __all__ = ["BrokerFailedError", "BrokerNotReadyError", "BrokerProcess", "Clock", "LocalBroker"]

@@ -175,7 +175,8 @@ def test_a_log_that_cannot_be_written_does_not_end_the_broker(tmp_path: Path) ->
 
 def test_variables_of_a_container_platform_are_ignored_with_one_line_and_units_are_taken(tmp_path: Path) -> None:
     environment = {"CMQD_PORT": "tcp://10.0.0.1:5680", "CMQD_SERVICE_HOST": "10.0.0.1", "CMQD_SEGMENT_BYTES": "1GiB"}
-    with RunningServer(tmp_path, "--log-format", "json", "--heartbeat-ms", "20s", environment=environment) as server:
+    flags = ("--log-format", "json", "--log-level", "debug", "--heartbeat-ms", "20s")
+    with RunningServer(tmp_path, *flags, environment=environment) as server:
         (ignored,) = lines(server, "variables_ignored")
         assert ignored["names"] == ["CMQD_PORT", "CMQD_SERVICE_HOST"]
         (settings,) = lines(server, "settings")

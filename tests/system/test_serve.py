@@ -114,7 +114,7 @@ def test_an_idle_server_ends_at_once_with_exit_code_0(tmp_path: Path, number: in
 
 
 def test_sigterm_while_it_starts_ends_it(tmp_path: Path) -> None:
-    server = RunningServer(tmp_path)
+    server = RunningServer(tmp_path, "--log-level", "debug")
     server.launch()
     eventually_elsewhere(lambda: "settings" in server.log)
 
@@ -346,7 +346,9 @@ def test_logs_for_programs_have_no_greeting(tmp_path: Path) -> None:
 
 
 def test_logs_as_json_have_fixed_events_and_every_setting(tmp_path: Path) -> None:
-    with RunningServer(tmp_path, "--log-format", "json", environment={"CMQD_REGION": "north"}) as server:
+    with RunningServer(
+        tmp_path, "--log-format", "json", "--log-level", "debug", environment={"CMQD_REGION": "north"}
+    ) as server:
         server.stop()
     lines = [json.loads(line) for line in server.log.splitlines()]
     events = {line["event"]: line for line in lines}
