@@ -44,6 +44,7 @@ from cmqd.core.operations.top_metrics import TopMetrics
 from cmqd.core.operations.topics import TopicAdmin
 from cmqd.core.operations.transactions import Transactions
 from cmqd.core.operations.undelivered import Undelivered
+from cmqd.core.operations.waits import Waits
 from cmqd.core.outcome import Effects
 from cmqd.core.receipts import HandleKey, ReceiptHandles
 from cmqd.core.recovery.checkpoint import Checkpoint
@@ -73,13 +74,14 @@ class Parts:
         self.schedules = Schedules(facts, runtime, self.send, calendar)
         self.settle = Settle(facts, runtime, handles, serving, leases, dead_letters)
         self.receive = Receive(facts, runtime, serving, self.settle)
+        waits = Waits(facts, runtime)
         self.rejections = Rejections(facts, runtime, handles, self.settle, store, serving)
         self.peek = Peek(facts, runtime)
         self.rewind = Rewind(facts, runtime, serving)
         self.checks = Checks(facts, runtime)
         self.transactions = Transactions(facts, runtime, batches, store, serving, self.checks)
         self.redrives = Redrives(facts, runtime, reservations, serving)
-        self.queues = QueueAdmin(facts, runtime, floors, serving, self.receive, self.checks, reservations, dead_letters)
+        self.queues = QueueAdmin(facts, runtime, floors, serving, waits, self.checks, reservations, dead_letters)
         self.queue_summaries = QueueSummaries(facts, runtime)
         self.auto_delete = AutoDelete(facts, runtime, self.queues)
         self.deliver = Deliver(facts, runtime, store, serving, seed)
@@ -102,10 +104,12 @@ class Parts:
             self.publish.tick,
             # Waits end before leases and delays. Otherwise messages that become active in the same tick would go to
             # receives with a deadline in the past.
-            self.receive.tick,
+            waits.tick,
             self.settle.tick,
             prefetch.tick,
             delays.tick,
+            # Behind leases and delays, for which these waits were held.
+            waits.tick_held,
             expiry.tick,
             # After expiry, so expired messages are not searched for dead letters.
             reviews.tick,

@@ -4,7 +4,7 @@ import pytest
 
 from cmqd.core.errors import QueueDeleted, TooManyInFlight
 from cmqd.core.limits import Limits
-from cmqd.core.operations.receive import ENDED_AT_ONCE
+from cmqd.core.operations.waits import ENDED_AT_ONCE
 from cmqd.core.outcome import WAITING
 from cmqd_types.messages import ReceivedMessage
 from support import alone

@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Any
 
@@ -16,6 +16,7 @@ from support.cmq_requests import PATH, encoded
 from support.eventually import eventually
 from support.gateway_rig import GatewayRig
 from support.lost_answers import fail, lose_next_answer
+from support.rest_calls import RestCalls
 
 
 def request_bytes(rig: GatewayRig, form: dict[str, bytes]) -> bytes:
@@ -69,6 +70,49 @@ async def test_waits_over_30_seconds_follow_the_rule(rig: GatewayRig, parameters
 
     assert (await poll)["code"] == 7000
     assert still_waiting == 1
+
+
+async def native(rig: GatewayRig, wait_ms: int) -> str | None:
+    messages = await rig.server.admin.queue("orders").receive(wait=wait_ms / 1000)
+    return messages[0].body.decode() if messages else None
+
+
+async def in_json(rig: GatewayRig, wait_ms: int) -> str | None:
+    received = await RestCalls(rig).ok("receive_messages", queue="orders", body={"wait": wait_ms / 1000})
+    return received.messages[0].body if received.messages else None
+
+
+async def api_2_0(rig: GatewayRig, wait_ms: int) -> str | None:
+    answer = await rig.post(
+        rig.sign({"Action": "ReceiveMessage", "queueName": "orders", "pollingWaitSeconds": wait_ms // 1000})
+    )
+    return answer.get("msgBody")
+
+
+@pytest.mark.parametrize(
+    ("receive", "wait_ms"),
+    [
+        (native, 1000),
+        (native, 1050),
+        (native, 1100),
+        (in_json, 1000),
+        (in_json, 1050),
+        (in_json, 1100),
+        (api_2_0, 1000),
+    ],
+)
+@pytest.mark.parametrize("stepwise", [False, True])
+async def test_a_poll_as_long_as_the_delay_gets_the_message(
+    rig: GatewayRig, receive: Callable[[GatewayRig, int], Coroutine[Any, Any, str | None]], wait_ms: int, stepwise: bool
+):
+    rig.server.broker.clock.stop()
+    await rig.server.put("orders", b"late", delay=1)
+    poll = asyncio.create_task(receive(rig, wait_ms))
+    await waiting_receives(rig, 1)
+
+    rig.server.broker.clock.advance(wait_ms / 1000, stepwise=stepwise)
+
+    assert await poll == "late"
 
 
 def close(writer: asyncio.StreamWriter) -> None:

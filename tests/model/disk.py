@@ -135,6 +135,15 @@ class DiskRules(MessageRules):
         else:
             raise AssertionError("the ticker spins")
 
+    @precondition(has_queues)
+    @rule(number=which, delay_ms=st.sampled_from([20, 1000]), longer_ms=st.sampled_from([0, 0, 1, 50, 99]))
+    def wait_as_long_as_a_delay(self, number: int, delay_ms: int, longer_ms: int) -> None:
+        # Nothing else that the receive could get at once.
+        self.clear(self.pick(number))
+        self.send(number, [(1, 0, delay_ms)], "one", 0, 0)
+        self.receive(number, 1, delay_ms + longer_ms, 1000)
+        self.time_passes(delay_ms, 1)
+
     # ------------------------------------------------------------------ crashes
 
     def broker_from(self, parts: list[AnyPart], records: list[tuple[int, AnyRecord]]) -> Broker:

@@ -82,7 +82,7 @@ MOST_TICKS = 600
 """Far more than a run of this size can need: a broker that takes more spins."""
 
 which = st.integers(0, 1 << 16)
-waits = st.sampled_from([None, 0, 0, 1, 15, 500, 30_000])
+waits = st.sampled_from([None, 0, 0, 1, 15, 500, 1000, 30_000])
 timeouts = st.sampled_from([None, 1000, 1001, 2500, 30_000, 43_200_000])
 times = st.sampled_from(
     [0, 1, 7, 19, 20, 99, 100, 250, 1000, 1000, 5000, 29_999, 60_000, 61_000, 3_600_000, 400_000_000]
@@ -214,6 +214,8 @@ class Judge(RuleBasedStateMachine):
             self.is_started_anew = False
             for queue in self.queues:
                 queue.used_until_ms = max(queue.used_until_ms, self.now_ms)
+        for queue in self.queues:
+            queue.note_held(self.now_ms)
         there = len(self.queues)
         unused = [one for one in self.done(self.broker.tick(self.now_ms)) if isinstance(one, UnusedQueue)]
         assert there - len(self.queues) == len(unused) <= 1

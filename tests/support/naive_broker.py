@@ -13,6 +13,7 @@ from typing import Any
 
 from cmqd.core.facts.queues import DELAY_BUCKET_MS, LEASE_BUCKET_MS
 from cmqd.core.limits import Limits
+from cmqd.core.operations.waits import HELD_MS
 from cmqd.core.outcome import Outcome
 from cmqd.core.runtime.agenda import WAIT_BUCKET_MS
 from cmqd_types.messages import CopyOf, Headers, Labels, MessagesPeeked, Origin, PeekedMessage, ReceivedMessage
@@ -121,6 +122,10 @@ class NaiveReceive:
     deadline_ms: int
     waits: bool
     """False: without a wait, but its page must be read first."""
+    may_be_held: bool = False
+    """Its bucket had something alive in a tick behind its deadline."""
+    held_for: set[int] = field(default_factory=set[int])
+    """The positions that were alive in its bucket before this tick."""
 
     def is_over(self, now_ms: int) -> bool:
         return not self.waits or ends_ms(self.deadline_ms, WAIT_BUCKET_MS) <= now_ms
@@ -206,6 +211,24 @@ class NaiveQueue:
             self.use(now_ms)
         for receive in self.line:
             self.use(min(now_ms, receive.deadline_ms), now_ms)
+
+    def held_for(self, receive: NaiveReceive, now_ms: int) -> set[int]:
+        """The positions with a lease or delay that ends in the bucket of the receive's deadline."""
+        if not receive.waits or not receive.is_over(now_ms) or now_ms >= receive.deadline_ms + HELD_MS:
+            return set()
+        leases = [(one, one.deadline_ms, LEASE_BUCKET_MS) for one in self.of(State.IN_FLIGHT)]
+        delays = [(one, one.visible_ms, DELAY_BUCKET_MS) for one in self.of(State.DELAYED)]
+        return {
+            one.position
+            for one, due_ms, width_ms in leases + delays
+            if 0 <= ends_ms(receive.deadline_ms, width_ms) - ends_ms(due_ms, width_ms) <= HELD_MS
+        }
+
+    def note_held(self, now_ms: int) -> None:
+        """A tick is about to be made, which may hold waits."""
+        for receive in self.line:
+            receive.held_for = self.held_for(receive, now_ms)
+            receive.may_be_held |= bool(receive.held_for)
 
     def in_flight(self) -> int:
         return len(self.of(State.IN_FLIGHT))
@@ -404,8 +427,12 @@ class NaiveQueue:
             assert place == 0, "somebody was overtaken"
             return self.deliver(receive, got, now_ms, moving)
         assert receive.is_over(now_ms), "answered empty before its wait was over"
+        # The lease of a rejected message is passed over: it may hold a wait, and need not.
+        held = [one for one in self.held_for(receive, now_ms) if not self.messages[one].rejected_by]
+        assert not held, "answered in front of its bucket"
         full = self.in_flight() >= self.limits.max_in_flight
-        left = [message.position for message in self.active() if message.position in there - set(moving)]
+        due = (there | receive.held_for) - set(moving)
+        left = [message.position for message in self.active() if message.position in due]
         assert full or not left, "answered empty while there was something for it"
         return []
 
@@ -550,7 +577,12 @@ class NaiveQueue:
         held = min((message.position for message in self.messages.values() if message.rejected_by), default=None)
         late = [message for message in late if held is None or message.position < held]
         assert not late, "not gone long after their retention"
-        assert not any(receive.waits and receive.is_over(now_ms) for receive in self.line if not self.active())
+        assert not any(
+            receive.waits and receive.is_over(now_ms)
+            for receive in self.line
+            if not self.active()
+            and not (receive.may_be_held and now_ms < ends_ms(receive.deadline_ms, LEASE_BUCKET_MS))
+        )
 
     def check_peek(self, peek: NaivePeek, got: MessagesPeeked, unreadable: set[int], now_ms: int) -> None:
         """The answer to a peek shows all messages, without holes."""

@@ -231,6 +231,23 @@ def _tick_delays() -> Work:
     return work
 
 
+def _tick_waits() -> Work:
+    """Prepare the ends of 1,000 waits in a bucket with the leases of many deleted messages."""
+    broker = broker_with(32 * MESSAGES)
+    for _ in range(32 * MESSAGES // 256):
+        broker.delete_all(ACCOUNT, QUEUE, [receive(broker, 256, 10_000)], now_ms=START_MS)
+    send(broker, 16)
+    receive(broker, 16)
+    requests = [wire.ReceiveMessages(1, QUEUE, 16, 9_950, None)] * 1000
+    broker.receive_all(ACCOUNT, QUEUE, requests, range(1000), now_ms=START_MS)
+
+    def work() -> int:
+        tick_until_idle(broker, START_MS + 9_950)
+        return 1000
+
+    return work
+
+
 def _tick_idle() -> Work:
     broker = broker_with(16)
 
@@ -309,6 +326,7 @@ def core_micros() -> list[Micro]:
         Micro("core: release by 16", _release),
         Micro("core: tick, leases that end", _tick_leases),
         Micro("core: tick, delays that end", _tick_delays),
+        Micro("core: tick, waits that end", _tick_waits, "wait"),
         Micro("core: tick, nothing due", _tick_idle, "tick"),
         Micro("core: pages arrive", _page_in),
         Micro("core: receipt handles of 16 leases", lambda: _handles(16), "handle"),

@@ -90,6 +90,28 @@ class DeadlineBuckets:
             (number * self.width_ms, queues[queue_id]) for number, queues in self._buckets.items() if queue_id in queues
         ]
 
+    def around(self, time_ms: int, back_ms: int, queue_id: int) -> "list[tuple[int, array[int]]]":
+        """Return (due time in ms, numbers) of one queue in the bucket of a time, and in those of ``back_ms`` before.
+
+        The buckets before may be overdue, or hold the rest of a bucket that was taken in part.
+        """
+        last = -(-time_ms // self.width_ms)
+        return [
+            (number * self.width_ms, queues[queue_id])
+            for number in range(last - back_ms // self.width_ms, last + 1)
+            if (queues := self._buckets.get(number)) is not None and queue_id in queues
+        ]
+
+    def drop_last(self, due_ms: int, queue_id: int, count: int) -> None:
+        """Remove the last ``count`` numbers of a queue in a bucket; they are stale."""
+        if count:
+            number = due_ms // self.width_ms
+            numbers = self._buckets[number][queue_id]
+            del numbers[-count:]
+            self.size -= count
+            if not numbers:
+                self._remove(number, queue_id)
+
     def no_later_than(self, due_ms: int, queue_ids: Container[int]) -> None:
         """Make later numbers of these queues come due at ``due_ms``, because broker time stepped back."""
         last = -(-due_ms // self.width_ms)

@@ -23,9 +23,9 @@ from cmqd.core.names import check_queue_name, folded
 from cmqd.core.operations.checks import Checks
 from cmqd.core.operations.dead_letter_search import DeadLetterSearch
 from cmqd.core.operations.floors import Floors
-from cmqd.core.operations.receive import Receive
 from cmqd.core.operations.reservations import Reservations
 from cmqd.core.operations.serving import Serving
+from cmqd.core.operations.waits import Waits
 from cmqd.core.outcome import Effects, Outcome, Woken
 from cmqd.core.runtime.pages import Lane
 from cmqd.core.runtime.runtime import Runtime
@@ -53,7 +53,7 @@ class QueueAdmin:
         runtime: Runtime,
         floors: Floors,
         serving: Serving,
-        receive: Receive,
+        waits: Waits,
         checks: Checks,
         reservations: Reservations,
         dead_letters: DeadLetterSearch,
@@ -68,7 +68,7 @@ class QueueAdmin:
         self._pages = runtime.pages
         self._floors = floors
         self._serving = serving
-        self._receive = receive
+        self._waits = waits
         self._checks = checks
         self._reservations = reservations
         self._dead_letters = dead_letters
@@ -313,7 +313,7 @@ class QueueAdmin:
     def remove(self, queue: Queue, reason: str, effects: Effects) -> None:
         """Remove a queue that is not a dead-letter queue; ``reason`` is that of the record."""
         error = QueueDeleted(queue.name)
-        woken = self._receive.end_waits(queue, error)
+        woken = self._waits.end_at_deleted(queue, error)
         lanes: tuple[Lane[Any], ...] = (self._pages.peeks, self._pages.rewinds)
         for lane in lanes:
             for read_id, queue_id, request in list(lane.requests()):

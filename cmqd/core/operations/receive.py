@@ -6,9 +6,6 @@ at the head must be read first. :mod:`cmqd.core.operations.serving` takes the me
 A receive that arrives while others wait joins the line even if messages are active. Otherwise a steady stream of new
 receives would take all messages, and the receives in line would starve.
 
-A receive that waits for a read is not answered empty when its wait ends. The read is under way and may serve the
-receive; with an empty reply the messages would reach memory without a receive that takes them.
-
 A receive can carry deletes (``acknowledge``). The order of :meth:`Receive.receive_all`: every request with deletes is
 checked whole, then the deletes of all requests are applied with one record, then the line is served, then the receives
 are decided. Records of deletes and receives share the row. A check after the deletes would refuse a request that has
@@ -34,7 +31,6 @@ from cmqd.core.outcome import (
     ReceiveReply,
     ReceiveRequest,
     Waiting,
-    Woken,
 )
 from cmqd.core.runtime.runtime import Runtime
 from cmqd.core.runtime.waiters import Waiter
@@ -42,26 +38,21 @@ from cmqd_fold.leases import InFlight
 from cmqd_segment.records import AnyRecord
 from cmqd_types.messages import ReceivedMessage
 
-ENDED_AT_ONCE = 512
-"""Largest number of receives that a call ends when a queue is deleted: about 2 ms, most of the time in the server."""
-
 
 class Receive:
-    """Answers receives, and ends their waits."""
+    """Answers receives, or puts them in line."""
 
     def __init__(self, facts: Facts, runtime: Runtime, serving: Serving, settle: Settle) -> None:
         self._limits = facts.limits
         self._max_in_flight = facts.limits.max_in_flight
         self._queues = facts.queues
         self._runtime = runtime.queues
-        self._agenda = runtime.agenda
         self._wait_buckets = runtime.agenda.waits
         self._waiters = runtime.waiters
         self._deciding = runtime.deciding
         self._rejecting = runtime.rejecting
         self._pages = runtime.pages
         self._lookups = runtime.lookups
-        self._lane = runtime.pages.receives
         self._serving = serving
         self._settle = settle
 
@@ -337,57 +328,3 @@ class Receive:
         if queue is not None:
             self._runtime[queue.queue_id].line.remove(waiter_id)
         return True
-
-    # ------------------------------------------------------------------ the ends of waits
-
-    def end_waits(self, queue: Queue, error: DomainError) -> list[Woken]:
-        """End the waits at a queue that is deleted: some at once, the others by the next ticks."""
-        waiter_ids = [waiter.waiter_id for waiter in self._runtime[queue.queue_id].line.take_all()]
-        # The line is emptied at once, so a new queue of the same name starts without old receives; the answers of a
-        # long line are spread over ticks, or the delete would hold up the loop.
-        woken = [Woken(waiter_id, error) for waiter_id in waiter_ids[:ENDED_AT_ONCE]]
-        for answer in woken:
-            del self._waiters[answer.waiter_id]
-        if len(waiter_ids) > ENDED_AT_ONCE:
-            self._agenda.ended_waits.append((error, waiter_ids[ENDED_AT_ONCE:]))
-        return woken
-
-    def tick(self, effects: Effects, now_ms: int) -> None:
-        """End waits: of receives at deleted queues, and of receives that waited for their time."""
-        self._end_at_deleted_queues(effects)
-        self._end_due(effects, now_ms)
-
-    def _end_at_deleted_queues(self, effects: Effects) -> None:
-        """Answer some of the receives that waited at deleted queues."""
-        if not self._agenda.ended_waits:
-            return
-        error, waiter_ids = self._agenda.ended_waits[0]
-        for waiter_id in waiter_ids[-ENDED_AT_ONCE:]:
-            # A receive that was cancelled since the deletion has no entry any more.
-            if self._waiters.pop(waiter_id, None) is not None:
-                effects.woken.append(Woken(waiter_id, error))
-        del waiter_ids[-ENDED_AT_ONCE:]
-        if not waiter_ids:
-            self._agenda.ended_waits.popleft()
-
-    def _end_due(self, effects: Effects, now_ms: int) -> None:
-        """End due waits at a queue. A receive that a page being read may still serve stays in line, as overdue."""
-        due = self._wait_buckets.take_due(now_ms, self._limits.tick_items)
-        if due is None:
-            return
-        queue_id, waiter_ids = due
-        queue = self._queues.by_id.get(queue_id)
-        for waiter_id in waiter_ids:
-            waiter = self._waiters.get(waiter_id)
-            if waiter is None or queue is None:
-                continue
-            # Active messages and a page under way, or copies of a publish that are still to be served: an answer is
-            # near, and it may have messages.
-            if queue.index.active_count and (
-                queue_id in self._lane.busy or queue_id in self._lane.line or queue_id in self._agenda.unserved
-            ):
-                self._runtime[queue.queue_id].line.set_overdue(waiter)
-            else:
-                self._runtime[queue.queue_id].line.remove(waiter_id)
-                del self._waiters[waiter_id]
-                effects.woken.append(Woken(waiter_id, []))

@@ -79,7 +79,10 @@ class Agenda:
         self._delays = queues.delays
         self.waits = DeadlineBuckets(WAIT_BUCKET_MS)
         """Waiting receives by their deadline."""
-        self._buckets = (queues.leases, queues.delays.near, queues.checks, self.waits)
+        self.held_waits = DeadlineBuckets(1)
+        """Waiting receives past their deadline that a lease or delay may still serve, by the time to examine them; see
+        :mod:`cmqd.core.operations.waits`."""
+        self._buckets = (queues.leases, queues.delays.near, queues.checks, self.waits, self.held_waits)
         self.expiries = Plan()
         """Queues, at the time when their first messages outlive the retention."""
         self.reviews = Plan()
