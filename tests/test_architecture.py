@@ -12,7 +12,16 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 # Packages with separate modules in the graph; of further packages only the top name is seen.
-ROOT_PACKAGES = ("cmqd", "cmqd_client", "cmqd_fold", "cmqd_protocol", "cmqd_segment", "cmqd_types", "pyspark_cmqd")
+ROOT_PACKAGES = (
+    "cmqd",
+    "cmqd_client",
+    "cmqd_fold",
+    "cmqd_logs",
+    "cmqd_protocol",
+    "cmqd_segment",
+    "cmqd_types",
+    "pyspark_cmqd",
+)
 
 PACKAGES = (*ROOT_PACKAGES, "cmq_cli", "cmqd_bench")
 
@@ -38,6 +47,7 @@ MAY_IMPORT = {
         "msgspec",
         "pyroaring",
     },
+    "cmqd_logs": {"structlog"},
     "cmqd_protocol": {"cmqd_types", "msgspec"},
     "cmqd_segment": {"cmqd_types", "msgspec"},
     "cmqd_types": {"msgspec"},

@@ -35,6 +35,7 @@ from cmqd_gateway.reload import Reload
 from cmqd_gateway.server import GatewayServer, ready_facts
 from cmqd_gateway.settings import Settings, SettingsError, is_loopback, shown, split_address
 from cmqd_gateway.tls_port import tls_context
+from cmqd_logs import lines
 
 USAGE: Final = 2
 CANNOT_OPEN: Final = 3
@@ -99,6 +100,7 @@ def serve(
     _tune_collector()
     raise_descriptor_limit()
     configure_logs(settings.log_format, settings.log_level)
+    lines.take_lines_of_libraries()
     return uvloop.run(_run(settings, address, metrics_key, parent_fd))
 
 
@@ -177,6 +179,7 @@ def client_of(address: Address, settings: Settings, key: KeySecret) -> Client:
 async def _run(settings: Settings, address: Address, metrics_key: KeySecret | None, parent_fd: int | None) -> int:
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
+    lines.report_regularly(loop.call_later)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
     own_key = KeySecret(address.secret_id, address.secret_key)
@@ -217,6 +220,7 @@ async def _run(settings: Settings, address: Address, metrics_key: KeySecret | No
     if failure is not None:
         _log.error("broker_refuses_gateway", reason=str(failure))
         return REFUSED
+    lines.report_left_out()
     _log.info("gateway_ended")
     return 0
 

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from cmqd_gateway.log_lines import LogLevel, configure_logs, get_logger
+from cmqd_gateway.log_lines import LogLevel, get_logger, set_log_level
 from cmqd_gateway.server import GatewayServer
 from cmqd_gateway.settings import Settings
 
@@ -37,7 +37,6 @@ class Reload:
     def __init__(self, server: GatewayServer, settings: Settings) -> None:
         """Make the object for a server that listens, with the settings of its start."""
         self._server = server
-        self._log_format = settings.log_format
         self._level = settings.log_level
         self._certificate = settings.tls_certificate
         self._key = settings.tls_key
@@ -63,7 +62,7 @@ class Reload:
         async with self._lock:
             if changes.log_level is not None and changes.log_level is not self._level:
                 self._level = changes.log_level
-                configure_logs(self._log_format, self._level)
+                set_log_level(self._level)
             certificate = changes.tls_certificate or self._certificate
             key = changes.tls_key or self._key
             is_taken = False

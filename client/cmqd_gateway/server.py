@@ -34,6 +34,7 @@ LINGERING_SECONDS: Final = 5.0
 """Time for which the rest of a refused body is read and dropped."""
 BACKLOG: Final = 1_024
 READ_BUFFER_BYTES: Final = 65_536
+_SHOWN_CHARACTERS: Final = 200
 
 _log = get_logger()
 
@@ -208,7 +209,8 @@ def _application(gateway: Gateway, routes: Iterable[web.AbstractRouteDef]) -> we
             # A lost connection is no fault: aiohttp ends the connection.
             raise
         except Exception as bug:
-            _log.error("request_failed", path=request.path, error=type(bug).__name__, exc_info=bug)
+            path = request.path[:_SHOWN_CHARACTERS]
+            _log.error("request_failed", remote=request.remote, path=path, error=type(bug).__name__, exc_info=bug)
             raise web.HTTPInternalServerError from None
         else:
             if gateway.is_draining:

@@ -1,13 +1,9 @@
 """Log lines of failed log-ins and of administrative requests: account, key, peer, operation, outcome.
 
-Each peer (an address without its port) has a bucket of lines, and all peers share a further bucket, so that failed
-log-ins can neither fill the disk of the log nor hide a line among millions. Lines over the limit are counted; the next
-line of the peer says how many were left out. Log-ins and administration have buckets of their own: failed log-ins, from
-however many addresses, must not leave an administrative request out of the log.
+Both kinds of lines have the limit of all lines (``cmqd_logs``): by key for administration, by address for log-ins. The
+audit trail of the core has no limit but its size: a line that is left out of the log is in the trail.
 """
 
-import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any, Final, cast
 
@@ -15,20 +11,12 @@ from cmqd.core.errors import DomainError
 from cmqd.server.client import Client
 from cmqd.server.log_lines import get_logger
 from cmqd.server.refusals import error_reply
-from cmqd.server.token_bucket import TokenBucket
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.events import ConnectionEnded
 
 _log = get_logger()
 
-LINES_PER_PEER: Final = 20
-"""Lines of a peer in a row; then ``LINES_PER_SECOND``."""
-LINES_PER_SECOND: Final = 1.0
-LINES_OF_ALL: Final = 500
-LINES_OF_ALL_PER_SECOND: Final = 50.0
-PEERS: Final = 1_000
-"""Peers in memory; the peer that was quiet longest is forgotten first."""
 SHOWN_CHARACTERS: Final = 64
 """Length of a text from an unauthenticated client in a line."""
 
@@ -90,48 +78,19 @@ WAITING: Final = (wire.RewindQueue, wire.RetryDelivery, wire.DropDelivery)
 """Requests among them that may wait in the core: their lines say that they were asked, not how they ended."""
 
 
-class LineLimit:
-    """Buckets of log lines, for each peer and for all peers together; see the module."""
-
-    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
-        self._now_s = now_s
-        self._all = TokenBucket(LINES_OF_ALL, LINES_OF_ALL_PER_SECOND, now_s())
-        self._peers: OrderedDict[str, tuple[TokenBucket, int]] = OrderedDict()
-        """Bucket of a peer, and the number of its lines that were left out."""
-
-    def take(self, peer: str) -> int | None:
-        """Count a line of a peer; return the number of lines left out before the line, None if it is over the limit."""
-        now_s = self._now_s()
-        new = (TokenBucket(LINES_PER_PEER, LINES_PER_SECOND, now_s), 0)
-        bucket, left_out = self._peers.pop(peer, new)
-        is_allowed = bucket.has_token(now_s) and self._all.has_token(now_s)
-        self._peers[peer] = (bucket, 0 if is_allowed else left_out + 1)
-        if len(self._peers) > PEERS:
-            self._peers.popitem(last=False)
-        if not is_allowed:
-            return None
-        bucket.tokens -= 1
-        self._all.tokens -= 1
-        return left_out
-
-
 class Audit:
     """Writes the lines of log-ins and of administration; see the module."""
 
     def __init__(self, account_of: Callable[[str], str | None]) -> None:
         """``account_of`` returns the account of a key's id, whether or not the key is enabled."""
         self._account_of = account_of
-        self._logins = LineLimit()
-        self._administration = LineLimit()
 
     def login_failed(self, peer: str, secret_id: str, ended: ConnectionEnded) -> None:
         """Log a connection that ended before its proof was accepted."""
         facts: dict[str, Any] = {"code": ended.name, "text": ended.text}
         if secret_id:
             facts |= {"secret_id": secret_id[:SHOWN_CHARACTERS], "account": self._account_of(secret_id)}
-        limit_facts = facts_of_limit(self._logins, peer)
-        if limit_facts is not None:
-            _log.warning("login_failed", peer=peer, **facts, **limit_facts)
+        _log.warning("login_failed", peer=peer, **facts)
 
     def audited(self, handler: Callable[[Client, Any], None]) -> Callable[[Client, Any], None]:
         """Return the handler with a log line for each request and its outcome."""
@@ -155,11 +114,8 @@ class Audit:
 
     def administered(self, client: Client, request: wire.Request, reply: object) -> None:
         """Log an administrative request and its reply."""
-        limit_facts = facts_of_limit(self._administration, client.peer)
-        if limit_facts is None:
-            return
         outcome = "asked" if reply is None else reply.name if isinstance(reply, wire.Error) else "done"
-        facts = _facts(request) | {"outcome": outcome, "by_key": client.secret_id} | limit_facts
+        facts = _facts(request) | {"outcome": outcome, "by_key": client.secret_id}
         if isinstance(reply, wire.KeyList) and isinstance(
             request, wire.CreateAccount | wire.CreateKey | wire.CreateRoleKey
         ):
@@ -184,14 +140,6 @@ class _Watched:
     def answer(self, reply: Any, queue: str | None = None) -> None:
         self._audit.administered(self._client, self._request, reply)
         self._client.answer(reply, queue)
-
-
-def facts_of_limit(limit: LineLimit, peer: str) -> dict[str, Any] | None:
-    """Return the facts that the limit adds to a line, or None if the line is left out."""
-    left_out = limit.take(peer.rpartition(":")[0])
-    if left_out is None:
-        return None
-    return {"lines_left_out": left_out} if left_out else {}
 
 
 def _facts(request: wire.Request) -> dict[str, Any]:

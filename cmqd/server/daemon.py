@@ -64,6 +64,7 @@ from cmqd.settings import LogFormat, LogLevel, Settings
 from cmqd.storage.errors import LeadLost
 from cmqd.storage.process_log import StorageProcessLog
 from cmqd.storage.settings import StorageSettings
+from cmqd_logs import lines
 
 _log = get_logger()
 _T = TypeVar("_T")
@@ -103,6 +104,7 @@ def run_server(
         gateway_flags: the settings of ``http_config``, checked.
     """
     configure_logs(settings.log_format, settings.log_level)
+    lines.take_lines_of_libraries()
     _log.info("starting", version=cmqd.__version__, pid=os.getpid(), durability=settings.durability_text)
     if ignored:
         _log.info("variables_ignored", names=list(ignored), text="container platforms make these for a service")
@@ -110,6 +112,7 @@ def run_server(
     gc.disable()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         code = runner.run(Daemon(settings, Reload(settings, read_again), gateway_flags).run())
+    lines.report_left_out()
     _log.info("stopped", exit_code=int(code), reason=code.name.lower())
     return code
 
@@ -143,6 +146,7 @@ class Daemon:
         self._large_blocks = LargeBlocks(self._loop.call_later)
         self._stop = asyncio.Event()
         self._loop.set_exception_handler(_on_loop_exception)
+        lines.report_regularly(self._loop.call_later)
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._on_signal, number)
         self._loop.add_signal_handler(signal.SIGHUP, self._on_reload)

@@ -1,87 +1,36 @@
-"""Structured logs: events with fixed names and key=value pairs, for people or as JSON lines, on standard error.
+"""The broker's log lines: their form, and the kinds that have no limit of ``cmqd_logs``.
 
 A broker inside the process of a test configures nothing: its lines go to the standard logger ``cmqd.broker``.
 """
 
-import contextlib
-import logging
-import sys
-from typing import Any, TextIO, cast
+from typing import Final
 
 import structlog
 
 from cmqd.settings import LogFormat, LogLevel
+from cmqd_logs import lines
 
-
-class _Output:
-    """A stream that may end at any time: a terminal, pipe or disk that takes no line must not end the broker."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-
-    def write(self, text: str) -> int:
-        with contextlib.suppress(OSError, ValueError):
-            return self._stream.write(text)
-        return 0
-
-    def flush(self) -> None:
-        with contextlib.suppress(OSError, ValueError):
-            self._stream.flush()
-
-
-def set_log_level(level: LogLevel) -> None:
-    """Drop lines below this level from now on."""
-    structlog.configure(
-        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()])
-    )
+UNLIMITED: Final = frozenset(
+    {
+        # The start alone writes these, one for each damaged segment or file.
+        "recovery_finding",
+        # At most one in ten minutes for each gateway key and key, with the number of reads between.
+        "secret_read",
+    }
+)
+"""Kinds of lines that are always written."""
 
 
 def configure_logs(log_format: LogFormat, level: LogLevel) -> None:
     """Choose the form of all log lines of this process."""
-    processors: list[Any] = [
-        structlog.processors.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
-    ]
-    if log_format is LogFormat.JSON:
-        processors += [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]
-    else:
-        # The default formatter prints the local variables of every frame when the package rich is installed: keys,
-        # bodies and secrets would be in the log.
-        processors.append(
-            structlog.dev.ConsoleRenderer(
-                colors=sys.stderr.isatty(), pad_event_to=24, exception_formatter=structlog.dev.plain_traceback
-            )
-        )
-    structlog.configure(
-        processors=processors,
-        logger_factory=structlog.WriteLoggerFactory(file=cast("TextIO", _Output(sys.stderr))),
-        # A cached logger would keep the level of its first line.
-        cache_logger_on_first_use=False,
-    )
-    set_log_level(level)
+    lines.configure_logs(as_json=log_format is LogFormat.JSON, level=level, unlimited=UNLIMITED)
 
 
-_TEXT: list[Any] = [
-    structlog.stdlib.filter_by_level,
-    structlog.processors.format_exc_info,
-    structlog.processors.KeyValueRenderer(key_order=["event"]),
-]
-
-
-class _Chosen:
-    """The logger of the configuration of this process, or ``cmqd.broker`` of ``logging`` if there is none.
-
-    Without a configuration structlog prints, and the lines would be part of the output of the program under test.
-    """
-
-    def __new__(cls, logger: Any, processors: Any, context: Any) -> Any:
-        if structlog.is_configured():
-            return structlog.get_config()["wrapper_class"](logger, processors, context)
-        return structlog.stdlib.BoundLogger(logging.getLogger("cmqd.broker"), _TEXT, context)
+def set_log_level(level: LogLevel) -> None:
+    """Drop lines below this level from now on."""
+    lines.set_log_level(level)
 
 
 def get_logger() -> structlog.typing.FilteringBoundLogger:
     """Return the logger; a module calls the function once."""
-    return cast(
-        "structlog.typing.FilteringBoundLogger", structlog.wrap_logger(None, wrapper_class=cast("Any", _Chosen))
-    )
+    return lines.get_logger("cmqd.broker")

@@ -1,4 +1,4 @@
-"""A token bucket: a burst, then a steady rate. For the requests of accounts, and for log lines."""
+"""A token bucket: a burst, then a steady rate. For the requests of accounts and gateways."""
 
 
 class TokenBucket:

@@ -13,6 +13,7 @@ from cmqd_gateway.rest.problems import Problem, ProblemError
 from cmqd_gateway.rest.reading import count_steps, read_body, read_idempotency_key, read_query
 from cmqd_gateway.rest.table import OPERATIONS
 from cmqd_gateway.rest.types import (
+    AuditQuery,
     Decisions,
     HandleRequest,
     HandlesRequest,
@@ -21,6 +22,8 @@ from cmqd_gateway.rest.types import (
     PeekQuery,
     PublishMessages,
     ReceiveMessages,
+    Rewind,
+    RewindPreviewQuery,
     SendMessage,
     SendMessages,
     SetKey,
@@ -303,3 +306,62 @@ def _is_text(content: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
+
+
+@pytest.mark.parametrize("number", [b"1e999", b"-1e999", b"9" * 400, b"9" * 5_000, b"-" + b"9" * 5_000])
+@pytest.mark.parametrize("form", [b'{"body":%s}', b'{"body":"x","delay":%s}', b'{"body":"x","nothing":[%s]}', b"%s"])
+def test_a_number_that_no_double_holds_is_a_problem(form: bytes, number: bytes) -> None:
+    with pytest.raises(ProblemError) as refused:
+        read_body("application/json", None, form % number, SendMessage)
+    assert refused.value.problem.status == 400
+    assert len(refused.value.problem.detail) < 300
+
+
+TIMES = [
+    "0001-01-01T00:00:00Z",
+    "0001-01-01T00:00:00+14:00",
+    "1969-12-31T23:59:59.999Z",
+    "1970-01-01T00:00:00+00:01",
+    "9999-01-01T00:00:00Z",
+    "9998-12-31T23:59:59-00:01",
+    "9999-12-31T23:59:59.999999Z",
+    "9999-12-31T23:59:59-14:00",
+]
+
+
+@pytest.mark.parametrize("time", TIMES)
+def test_a_time_outside_the_years_1970_to_9998_is_a_problem(time: str) -> None:
+    for value, kind, field in (
+        ({"time": time}, Rewind, "time"),
+        ({"at": time, "body": "x"}, SendMessage, "at"),
+        ({"at": time, "messages": [{"body": "x"}]}, SendMessages, "at"),
+    ):
+        problem = refused(value, kind)
+        assert problem.field == field
+        assert problem.detail.startswith(f"{field} must be a time from 1970 to 9998, not ")
+    query: type[Any]
+    for query, field in ((RewindPreviewQuery, "time"), (AuditQuery, "since"), (AuditQuery, "until")):
+        with pytest.raises(ProblemError, match=f"{field} must be a time from 1970 to 9998"):
+            read_query([(field, time)], query)
+
+
+def test_the_times_of_all_requests_are_checked() -> None:
+    """Times stand at the top of a request, where ``reading`` looks for them."""
+
+    def nested(info: msgspec.inspect.Type, depth: int) -> int:
+        match info:
+            case msgspec.inspect.DateTimeType():
+                return depth
+            case msgspec.inspect.Metadata():
+                return nested(info.type, depth)
+            case msgspec.inspect.UnionType():
+                return max(nested(part, depth) for part in info.types)
+            case msgspec.inspect.StructType():
+                return max((nested(field.type, depth + 1) for field in info.fields), default=0)
+            case msgspec.inspect.ListType():
+                return nested(info.item_type, depth + 1)
+            case _:
+                return 0
+
+    kinds = {kind for operation in OPERATIONS for kind in (operation.query, operation.body)}
+    assert {nested(msgspec.inspect.type_info(kind), 0) for kind in kinds} == {0, 1}

@@ -1,13 +1,20 @@
 """Failed log-ins and administration are in the log: key, request, peer and outcome; in bounded numbers."""
 
+import contextlib
+import io
+import json
+from collections.abc import Callable, Generator
 from typing import Any
 
 import pytest
+import structlog
 from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
 from cmqd.server.accounts_file import Key
-from cmqd.server.audit import ADMINISTRATION, LINES_OF_ALL, LINES_PER_PEER, PEERS, LineLimit
+from cmqd.server.audit import ADMINISTRATION
+from cmqd_logs.limit import LINES_OF_CALLER, LineLimit
+from cmqd_logs.lines import configure_logs, report_left_out
 from cmqd_protocol import messages as wire
 from cmqd_protocol.messages import REQUEST_TYPES
 from support.server_rig import ServerRig
@@ -15,14 +22,6 @@ from support.server_rig import ServerRig
 
 def events(logs: list[EventDict], name: str) -> list[dict[str, Any]]:
     return [dict(line) for line in logs if line["event"] == name]
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_s = 100.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 async def test_a_failed_login_is_logged_with_the_key_its_account_and_the_peer(rig: ServerRig) -> None:
@@ -41,31 +40,60 @@ async def test_a_failed_login_is_logged_with_the_key_its_account_and_the_peer(ri
     assert key.secret_key not in str(logs)
 
 
-async def test_a_stranger_cannot_fill_the_log(rig: ServerRig) -> None:
-    with capture_logs() as logs:
-        for _ in range(200):
-            connection = rig.server.listener.make_connection()
-            client = rig.connect(secret_id="x" * 3_000)
-            await client.settle()
-            del connection
+@pytest.fixture
+def limited() -> Generator[Callable[[], list[dict[str, Any]]]]:
+    """Write lines as a real broker does, with a clock that stands still; returns the lines since the call before."""
 
-    lines = events(logs, "login_failed")
-    assert len(lines) <= LINES_PER_PEER + 15
+    def written() -> list[dict[str, Any]]:
+        text = output.getvalue()
+        output.seek(0)
+        output.truncate()
+        return [json.loads(line) for line in text.splitlines()]
+
+    with contextlib.redirect_stderr(io.StringIO()) as output:
+        configure_logs(as_json=True, level="info", limit=LineLimit(lambda: 0.0))
+        yield written
+    structlog.reset_defaults()
+
+
+async def test_a_stranger_cannot_fill_the_log(rig: ServerRig, limited: Callable[[], list[dict[str, Any]]]) -> None:
+    for _ in range(200):
+        client = rig.connect(secret_id="x" * 3_000)
+        await client.settle()
+
+    report_left_out()
+
+    *lines, report = limited()
+    assert [line["event"] for line in lines] == ["login_failed"] * LINES_OF_CALLER, "no other line comes in its place"
     assert all(len(str(line)) < 1_000 for line in lines)
-    assert len(logs) < LINES_PER_PEER + 20, "no other line comes in its place"
+    assert (report["kind"], report["count"], report["busiest"]) == ("login_failed", 200 - LINES_OF_CALLER, "127.0.0.1")
 
 
-async def test_failed_logins_leave_no_administration_out_of_the_log(rig: ServerRig) -> None:
+async def test_failed_logins_leave_no_administration_out_of_the_log(
+    rig: ServerRig, limited: Callable[[], list[dict[str, Any]]]
+) -> None:
     admin = await rig.client()
-    for _ in range(LINES_PER_PEER + 5):
+    for _ in range(LINES_OF_CALLER + 5):
         stranger = rig.connect(secret_id="AKIDunknown")
         await stranger.settle()
+    limited()
 
-    with capture_logs() as logs:
-        await admin.ask(wire.CreateAccount, "other")
+    await admin.ask(wire.CreateAccount, "other")
 
-    (line,) = events(logs, "administration")
-    assert (line["operation"], line["outcome"]) == ("create_account", "done")
+    (line,) = limited()
+    assert (line["event"], line["operation"], line["outcome"]) == ("administration", "create_account", "done")
+
+
+async def test_the_limit_of_lines_leaves_no_entry_out_of_the_audit_trail(
+    rig: ServerRig, limited: Callable[[], list[dict[str, Any]]]
+) -> None:
+    admin = await rig.client()
+    for number in range(LINES_OF_CALLER * 3):
+        await admin.ask(wire.CreateQueue, f"queue-{number}", {})
+
+    assert len(limited()) == LINES_OF_CALLER
+    page = await admin.expect(wire.AuditEntries, wire.ListAuditEntries, None, 0, 0, 0, None, "", "create_queue", 1_000)
+    assert len(page.entries) == LINES_OF_CALLER * 3
 
 
 async def test_administration_is_logged_with_its_outcome(rig: ServerRig) -> None:
@@ -108,26 +136,3 @@ def test_requests_outside_administration_read_or_are_about_messages() -> None:
 
     assert not {name for name in rest if name.startswith(("Create", "Set", "Ensure", "Subscribe", "Unsubscribe"))}
     assert {name for name in rest if name.startswith(("Delete", "Drop"))} == {"DeleteMessages"}
-
-
-@pytest.mark.parametrize("peers", [1, 2])
-def test_each_peer_has_lines_of_its_own_and_the_next_line_says_how_many_were_left_out(peers: int) -> None:
-    clock = Clock()
-    limit = LineLimit(clock)
-    for peer in range(peers):
-        taken = [limit.take(f"10.0.0.{peer}") for _ in range(LINES_PER_PEER + 7)]
-        assert taken == [0] * LINES_PER_PEER + [None] * 7
-
-    clock.now_s += 1.5
-
-    assert limit.take("10.0.0.0") == 7
-    assert limit.take("10.0.0.0") is None
-
-
-def test_all_peers_together_are_bounded_and_so_is_the_memory() -> None:
-    limit = LineLimit(Clock())
-
-    taken = [limit.take(f"10.0.{number // 256}.{number % 256}") for number in range(PEERS * 3)]
-
-    assert taken.count(0) == LINES_OF_ALL
-    assert len(vars(limit)["_peers"]) == PEERS

@@ -74,7 +74,13 @@ class Endpoint:
                     await self._gateway.pause_refusal(request, refusal)
                 return _response(request_id, refusal.code, refusal.message, refusal.fields)
             except Exception as bug:
-                _log.error("request_failed", request_id=request_id, error=type(bug).__name__, exc_info=bug)
+                _log.error(
+                    "request_failed",
+                    remote=request.remote,
+                    request_id=request_id,
+                    error=type(bug).__name__,
+                    exc_info=bug,
+                )
                 refusal = Refusal(Reason.INTERNAL_ERROR, "the gateway failed at this request; its log has the reason")
                 return _response(request_id, refusal.code, refusal.message, {})
             if hand_over.has_messages:

@@ -55,6 +55,6 @@ async def answer_of_error(gateway: Gateway, request: web.Request, operation: str
         # Without the traceback: its frames hold the body, and frames that hold their own error would keep the body
         # until the garbage collector finds them, outside the budget of bodies.
         return problem_response(request, problem_of(error.with_traceback(None)), {})
-    _log.error("request_failed", operation=operation, error=type(error).__name__, exc_info=error)
+    _log.error("request_failed", remote=request.remote, operation=operation, error=type(error).__name__, exc_info=error)
     text = "the gateway failed at this request; its log has the reason"
     return problem_response(request, of_code(ErrorCode.INTERNAL_ERROR, text).problem, {})

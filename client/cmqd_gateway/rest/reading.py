@@ -2,12 +2,14 @@
 
 import re
 from collections.abc import Generator, Mapping, Sequence
+from datetime import datetime
 from functools import cache
 from typing import Any, TypeVar, cast
 
 import msgspec
 
 from cmqd_gateway.rest.problems import ProblemError, gateway_problem, invalid
+from cmqd_gateway.rest.values import END_OF_MOMENTS, FIRST_MOMENT
 
 T = TypeVar("T")
 
@@ -59,11 +61,26 @@ def read_body(content_type: str | None, charset: str | None, raw: bytes, kind: t
         )
     try:
         # Read as its type at once: the decoder stops at the first fault, and makes no objects that no field has.
-        return _decoded(raw, kind)
+        return _with_moments(_decoded(raw, kind), kind)
     except msgspec.ValidationError as problem:
         text = str(problem)
-    value: Any = _UNREAD if len(raw) > _MAX_EXPLAINED_BYTES else _decoded(raw, Any)
-    raise _explained(text, value, kind)
+    raise _explained(text, _untyped(raw), kind)
+
+
+def _untyped(raw: bytes) -> Any:
+    """Return the value of a wrong body without its type, for the error; ``_UNREAD`` for a body that is too large.
+
+    A number that no double holds makes a body unreadable without its type, wherever the number stands.
+
+    Raises:
+        ProblemError: the bytes behind the wrong value are not JSON.
+    """
+    if len(raw) > _MAX_EXPLAINED_BYTES:
+        return _UNREAD
+    try:
+        return _decoded(raw, Any)
+    except msgspec.ValidationError:
+        return _UNREAD
 
 
 def count_steps(raw: bytes, kind: type[Any]) -> Generator[None, None, None]:
@@ -128,7 +145,21 @@ def read_query(pairs: Sequence[tuple[str, str]], kind: type[T]) -> T:
             raise invalid(name, f"the query parameter {name} is given twice")
         else:
             values[name] = value
-    return _converted(values, kind, strict=False)
+    return _with_moments(_converted(values, kind, strict=False), kind)
+
+
+def _with_moments(value: T, kind: type[T]) -> T:
+    """Return a request whose times lie in the years that arithmetic with zones and clock offsets never leaves.
+
+    Raises:
+        ProblemError: a time lies before 1970 or after 9998.
+    """
+    for field in _moments(kind):
+        moment: datetime | None = getattr(value, field)
+        if moment is not None and not FIRST_MOMENT <= moment < END_OF_MOMENTS:
+            shown = moment.isoformat()
+            raise invalid(field, f"{field} must be a time from 1970 to 9998, not {shown}", value=shown)
+    return value
 
 
 def read_idempotency_key(values: Sequence[str]) -> str | None:
@@ -190,7 +221,10 @@ def _explained(text: str, value: Any, kind: type[Any]) -> ProblemError:
     expected, got = text.partition("Expected ")[2].replace("`", ""), text.partition(", got ")[2].strip("`")
     if expected:
         expected = _limit(expected.partition(", got")[0])
-    elif "RFC3339" in text:
+    elif text in _OUT_OF_RANGE:
+        # A wrong value, whatever the type of its field.
+        wrong, expected = _UNREAD, "within the range of numbers of 64 bits"
+    elif "RFC3339" in text or "imestamp" in text:
         expected = _KINDS["datetime"]
     elif choices := _choices_at(kind, names):
         expected = f"one of {', '.join(choices)}"
@@ -210,6 +244,8 @@ def _explained(text: str, value: Any, kind: type[Any]) -> ProblemError:
     )
 
 
+_OUT_OF_RANGE = frozenset({"Number out of range", "Integer value out of range"})
+"""Texts of msgspec for numbers in JSON that neither an integer of its parser nor a double holds."""
 _KINDS = {
     "str": "a string",
     "int": "an integer",
@@ -289,6 +325,17 @@ def _query_fields(kind: Any) -> Mapping[str, bool]:
         field.encode_name: _part(msgspec.inspect.type_info(field.type), msgspec.inspect.ListType) is not None
         for field in fields
     }
+
+
+@cache
+def _moments(kind: Any) -> tuple[str, ...]:
+    """Return the fields of a request that are times."""
+    fields = msgspec.structs.fields(kind)
+    return tuple(
+        field.name
+        for field in fields
+        if _part(msgspec.inspect.type_info(field.type), msgspec.inspect.DateTimeType) is not None
+    )
 
 
 @cache

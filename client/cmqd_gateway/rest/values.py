@@ -6,7 +6,7 @@ float of 53 bits: the last digits of a 64-bit id would change without an error.
 
 import base64
 import binascii
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Literal, NamedTuple, TypeAlias
 
 from msgspec import Meta
@@ -58,8 +58,15 @@ MAX_BATCH = 256
 """Entries of a batch. More would take several requests to the broker, with a mixture of results."""
 Moment: TypeAlias = Annotated[
     datetime,
-    Meta(tz=True, description="A time with its offset from UTC (RFC 3339).", examples=["2027-01-31T09:00:00Z"]),
+    Meta(
+        tz=True,
+        description="A time with its offset from UTC (RFC 3339), in the years 1970 to 9998.",
+        examples=["2027-01-31T09:00:00Z"],
+    ),
 ]
+FIRST_MOMENT = datetime(1970, 1, 1, tzinfo=UTC)
+END_OF_MOMENTS = datetime(9999, 1, 1, tzinfo=UTC)
+"""Bounds of a `Moment`, which JSON Schema cannot state; `reading` checks them."""
 
 MAX_HANDLE = 2**64 - 1
 

@@ -15,7 +15,6 @@ import ssl
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, cast
 
-from cmqd.server.audit import LineLimit
 from cmqd.server.log_lines import get_logger
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.frames import encode_preamble, frame
@@ -53,7 +52,6 @@ class TlsPort:
         self._timeout_s = timeout_s
         self._waiting: dict[socket.socket, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._lines = LineLimit()
 
     def make_arrival(self) -> asyncio.Protocol:
         """Return the protocol for a socket that was just accepted."""
@@ -107,8 +105,7 @@ class TlsPort:
 
     async def _refuse(self, arrived: socket.socket) -> None:
         peer = _peer_text(arrived)
-        if self._lines.take(peer.rpartition(":")[0]) is not None:
-            _log.info("plain_bytes_on_tls_port", peer=peer, text=PLAIN_TEXT)
+        _log.info("plain_bytes_on_tls_port", peer=peer, text=PLAIN_TEXT)
         try:
             await self._loop.connect_accepted_socket(lambda: _PlainClient(self._loop), arrived)
         except OSError:

@@ -19,7 +19,6 @@ from collections.abc import Callable
 from typing import Final
 
 from cmqd.server.accounts import Accounts, KeyNotFound, PermissionDenied, TooManySecretsRead
-from cmqd.server.audit import LineLimit, facts_of_limit
 from cmqd.server.client import Client
 from cmqd.server.key_watchers import KeyWatchers
 from cmqd.server.log_lines import get_logger
@@ -75,7 +74,6 @@ class SecretsOfKeys:
         """By gateway key; the key that was quiet longest is forgotten first."""
         self._reads: OrderedDict[tuple[str, str], _Reads] = OrderedDict()
         """By gateway key and key, in the order of their lines."""
-        self._refused_lines = LineLimit(self.now_s)
 
     def get(self, client: Client, request: wire.GetKeySecret) -> None:
         """Answer with the secret of a key, and whether the key is enabled."""
@@ -135,13 +133,10 @@ class SecretsOfKeys:
         _log.info("secret_read", peer=client.peer, by_key=client.secret_id, secret_id=secret_id, **earlier)
 
     def _log_refusal(self, client: Client, secret_id: str, reason: str) -> None:
-        facts = facts_of_limit(self._refused_lines, client.peer)
-        if facts is not None:
-            _log.warning(
-                "secret_not_read",
-                peer=client.peer,
-                by_key=client.secret_id,
-                secret_id=secret_id[:MAX_SECRET_ID_BYTES],
-                reason=reason,
-                **facts,
-            )
+        _log.warning(
+            "secret_not_read",
+            peer=client.peer,
+            by_key=client.secret_id,
+            secret_id=secret_id[:MAX_SECRET_ID_BYTES],
+            reason=reason,
+        )

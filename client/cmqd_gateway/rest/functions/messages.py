@@ -250,14 +250,12 @@ def _moment(at: datetime | None, delays: Iterable[float | None]) -> datetime | N
     """Return the time at which messages become active.
 
     Raises:
-        ProblemError: a delay stands beside the time, or the time lies before 1970.
+        ProblemError: a delay stands beside the time.
     """
     if at is None:
         return None
     if any(delay is not None for delay in delays):
         raise invalid("at", "a message has at or delay, not both")
-    if at.year < 1970:
-        raise invalid("at", "at must not lie before 1970", value=at.isoformat())
     return at
 
 
