@@ -14,9 +14,9 @@ A poll without news writes nothing to the engine and reads no row: it compares w
 copied. All that is copied is read behind a barrier. An old primary that lives on, cut off from its standby, has no news
 for ever, and a barrier notices it: so the accounts are read now and then without news.
 
-The last row that came while this broker followed is noted with the time of its arrival, by the clock of the boot: the
-new leader's broker time goes on from there (``cmqd.server.takeover_time``). The rows of the first copy do not count,
-nor do those behind the fence's ``take``: they may have been stored long before.
+A row that came while this broker followed is noted with the time of its arrival, by the clock of the boot: the new
+leader's broker time goes on from there (``cmqd.server.takeover_time``). The rows of the first copy do not count, nor do
+those behind the fence's ``take``: they may have been stored long before.
 
 Three events go to the loop before their rows are written, because the manifest must not be behind them:
 
@@ -43,6 +43,8 @@ ANNOUNCE_POLLS: Final = 10
 """Polls after which the engine is told of the last row."""
 UPKEEP_POLLS: Final = 100
 """Polls after which the accounts are read without news, which is a barrier, and reclaimed rows are looked for."""
+SEEN_SECONDS: Final = 10.0
+"""Time for which a row that came sooner behind its own time is preferred to later rows: clocks drift apart."""
 BATCH_ROWS: Final = 512
 BATCH_BYTES: Final = 4 * 1024 * 1024
 NO_RECORDS: Final = encode_records([])
@@ -153,7 +155,7 @@ class Following:
         self._checkpoint_lsn = checkpoint_lsn
         self._clock_s = clock_s
         self._seen: SeenRow | None = None
-        """The last row that came while this broker followed."""
+        """A row that came while this broker followed, among the last ones the one that came soonest."""
         self._time_ms = 0 if tail is None else tail.time_ms
         self.taken: Taken | None = None
         """Set once this broker leads."""
@@ -246,11 +248,19 @@ class Following:
                 self._events.epoch_begins(row.epoch)
             self._tail = Tail(row.lsn, row.epoch, checksum_of(row), row.time_ms)
             if is_follower and not row.is_fence:
-                self._seen = SeenRow(row.epoch, row.time_ms, self._clock_s())
+                self._note_seen(SeenRow(row.epoch, row.time_ms, self._clock_s()))
             batch.append(self._log_row(row))
             size += len(row.meta) + len(row.data)
         if batch:
             yield batch
+
+    def _note_seen(self, row: SeenRow) -> None:
+        seen = self._seen
+        if seen is not None and seen.epoch == row.epoch:
+            age_s = row.seen_s - seen.seen_s
+            if age_s < SEEN_SECONDS and row.time_ms < seen.time_ms + age_s * 1000:
+                return
+        self._seen = row
 
     def _log_row(self, row: EngineRow) -> LogRow:
         """Return the row as a segment has it: a fence has an empty list of records, and the time of the row before."""

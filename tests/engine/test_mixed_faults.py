@@ -44,7 +44,7 @@ from support.crash.load_transactions import Books, TransactionalProducer
 from support.crash.session import Session
 from support.eventually import eventually
 from support.mixed_faults.brokers import Pair
-from support.mixed_faults.faults import FAULTS, Scene, leader_killed
+from support.mixed_faults.faults import CLOCKS, FAULTS, Scene, leader_killed
 from support.mixed_faults.roles import Roles
 from support.mixed_faults.stored import broken_rows, digest, foreign_rows, stored_rows
 from support.postgresql.installation import Installation
@@ -53,6 +53,9 @@ from support.postgresql.servers import PostgresCluster
 ROUNDS = int(os.environ.get("CMQD_FAULT_ROUNDS", "6"))
 SEED = int(os.environ.get("CMQD_FAULT_SEED", "0")) or random.SystemRandom().getrandbits(32)
 NAMES = os.environ.get("CMQD_FAULTS", "").split() or sorted(FAULTS)
+if len(NAMES) > ROUNDS and sorted(FAULTS) == NAMES:
+    # Takeovers by a wrong clock take three changes of leaders each: one of them in a short run.
+    NAMES = [*sorted(FAULTS.keys() - CLOCKS.keys()), random.Random(SEED).choice(sorted(CLOCKS))]
 
 # The smallest possible segments, so that seals, checkpoints and trims happen while the faults go on.
 FLAGS = ("--segment-bytes", str(1 << 20))

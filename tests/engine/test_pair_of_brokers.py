@@ -14,6 +14,7 @@ import cmqd_client
 from cmqd.exit_codes import ExitCode
 from cmqd.server.leader_gate import PROOF_S
 from cmqd_client.errors import CmqError
+from support.crash.broker import CrashingBroker
 from support.postgresql.installation import Installation
 from support.postgresql.servers import PostgresCluster
 from support.running_broker import RunningBroker
@@ -64,6 +65,33 @@ async def test_no_answered_message_is_lost_or_doubled_through_kills(pair: list[R
                 await message.delete()
     assert leader.stop() == ExitCode.OK
     assert sorted(received) == sorted(sent)
+
+
+@pytest.mark.parametrize("skew_ms", [7_200_000, -7_200_000])
+async def test_a_start_with_a_wrong_clock_ends_no_message_and_no_lease(
+    pair: list[RunningBroker], tmp_path: Path, skew_ms: int
+) -> None:
+    """Both brokers were stopped, and the broker that starts first has another clock than before."""
+    leader, _ = pair
+    await asyncio.to_thread(leader.start)
+    async with cmqd_client.connect(leader.url) as client:
+        queue = await client.create_queue("orders", retention=3600, visibility_timeout=60)
+        for number in range(5):
+            await queue.send(b"%d" % number)
+        (leased,) = await queue.receive()
+    leader.kill()
+    broker = CrashingBroker(tmp_path / "b", flags=pair[1].flags)
+    broker.clock_skew_ms = skew_ms
+    try:
+        ready = await asyncio.to_thread(broker.start)
+        async with cmqd_client.connect(ready.url) as client:
+            queue = client.queue("orders")
+            info = await queue.attributes()
+            assert (info.active, info.in_flight) == (4, 1)
+            await queue.delete(leased.receipt_handle)
+            assert (await client.status())["clock_offset_ms"] == pytest.approx(skew_ms, abs=60_000)
+    finally:
+        broker.clean_up()
 
 
 async def test_a_leader_that_was_stopped_answers_nothing_when_it_goes_on(

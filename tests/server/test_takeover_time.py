@@ -159,6 +159,31 @@ def test_the_engine_the_leader_and_their_machine_are_gone_and_all_other_clocks_a
     assert standby.clock.now_ms() == world.true_ms == EPOCH_MS + 25 * SECOND_MS
 
 
+def test_of_the_last_rows_the_one_that_came_soonest_counts(world: World) -> None:
+    """A poll that was held up says less than the polls before; but clocks drift, so that old rows say nothing."""
+    leader, standby = Broker(world).lead(), Broker(world)
+
+    def append_and_hold_up(ms: int) -> Callable[[], None]:
+        def step() -> None:
+            leader.append()
+            world.pass_time(ms)
+
+        return step
+
+    standby.lead(leader.append, append_and_hold_up(900), leader.end)
+    assert standby.clock.now_ms() == world.true_ms
+
+    third = Broker(world)
+
+    def append_late() -> None:
+        world.pass_time(10 * SECOND_MS)
+        standby.append()
+        world.pass_time(900)
+
+    third.lead(standby.append, append_late, standby.end)
+    assert third.clock.now_ms() == world.true_ms - 900
+
+
 def test_a_row_that_came_last_of_all_counts_if_it_is_later(world: World) -> None:
     """The standby is cut off for ten minutes, and has the newest row only from its own takeover."""
     leader, standby = Broker(world).lead(), Broker(world)

@@ -21,6 +21,15 @@ from support.crash.tracing import start_traced
 from support.environment import broker_environment
 
 _POLL_SECONDS = 0.005
+_SKEWED = """
+import sys, time
+skew_ns, clock_ns = int(sys.argv.pop(1)) * 1_000_000, time.time_ns
+time.time_ns = lambda: clock_ns() + skew_ns
+time.time = lambda: time.time_ns() / 1e9
+from cmqd.__main__ import main
+sys.exit(main())
+"""
+"""``cmqd`` with another wall clock; its first argument is the lead in milliseconds."""
 
 
 class BrokerFailedError(Exception):
@@ -57,6 +66,8 @@ class CrashingBroker:
         self._log = folder / "server.log"
         self._ready_file = folder / "ready.json"
         self._flags = tuple(flags)
+        self.clock_skew_ms = 0
+        """Lead of the broker's wall clock over the machine's, from its next start on."""
         self._process: subprocess.Popen[bytes] | None = None
         self._ready: Ready | None = None
 
@@ -81,7 +92,8 @@ class CrashingBroker:
         """Start the processes, as ``start`` does, without a wait."""
         self._ready = None
         self._ready_file.unlink(missing_ok=True)
-        command = [sys.executable, "-m", "cmqd", "serve", "--data", str(self.data), "--listen", "127.0.0.1:0"]
+        program = ("-c", _SKEWED, str(self.clock_skew_ms)) if self.clock_skew_ms else ("-m", "cmqd")
+        command = [sys.executable, *program, "serve", "--data", str(self.data), "--listen", "127.0.0.1:0"]
         command += ["--ready-file", str(self._ready_file), *self._flags]
         with self._log.open("ab") as log:
             if trace_file is None:

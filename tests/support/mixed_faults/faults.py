@@ -152,7 +152,49 @@ async def standby_server_cut_off(scene: Scene) -> None:
     scene.cluster.mend()
 
 
-FAULTS: Mapping[str, Fault] = {
+def taken_over_by_a_wrong_clock(skew_ms: int, *, is_warm: bool) -> Fault:
+    """Return the fault: a broker whose wall clock is off takes over, and then a broker whose clock is right."""
+
+    async def fault(scene: Scene) -> None:
+        pair, roles = scene.pair, scene.roles
+        leader = await pair.wait_for_leader()
+        standby = pair.standby_of(leader)
+        await standby.kill(with_folder=False)
+        standby.broker.clock_skew_ms = skew_ms
+        if is_warm:
+            standby.may_run.set()
+            await _off_loop(roles.wait_for_follower, standby.name)
+            await asyncio.sleep(_ROWS_COME_SECONDS)
+        await leader.kill(with_folder=False)
+        standby.may_run.set()
+        await pair.wait_for_leader(other_than=leader)
+        standby.broker.clock_skew_ms = 0
+        leader.may_run.set()
+        await _off_loop(roles.wait_for_follower, leader.name)
+        # Not for long: broker time slews towards a clock that is 40 s ahead, and the checker compares it with this
+        # machine's.
+        await asyncio.sleep(_ROWS_COME_SECONDS)
+        await standby.kill(with_folder=False)
+        await pair.wait_for_leader(other_than=standby)
+        standby.may_run.set()
+
+    return fault
+
+
+_ROWS_COME_SECONDS = 0.5
+"""Time in which a standby sees rows of the leader come."""
+_HOUR_MS = 3_600_000
+CLOCKS: Mapping[str, Fault] = {
+    "clock_40_s_ahead_warm": taken_over_by_a_wrong_clock(40_000, is_warm=True),
+    "clock_40_s_ahead_cold": taken_over_by_a_wrong_clock(40_000, is_warm=False),
+    "clock_2_h_ahead_warm": taken_over_by_a_wrong_clock(2 * _HOUR_MS, is_warm=True),
+    "clock_2_h_ahead_cold": taken_over_by_a_wrong_clock(2 * _HOUR_MS, is_warm=False),
+    "clock_2_h_behind_warm": taken_over_by_a_wrong_clock(-2 * _HOUR_MS, is_warm=True),
+}
+"""Without the cold start of a clock that is behind: broker time stands still meanwhile, as it should, and the checker,
+which has the clock of this machine, would find leases that live too long (``test_pair_of_brokers``)."""
+
+FAULTS: Mapping[str, Fault] = dict(CLOCKS) | {
     fault.__name__: fault
     for fault in (
         leader_killed,

@@ -56,6 +56,11 @@ class Roles:
         for server in (self.standby, self.spare):
             self._cluster.cut(self.primary.name, server.name)
 
+    def wait_for_follower(self, broker: str) -> None:
+        """Wait until a broker has copied the log and tells the primary of its last row."""
+        query = "SELECT count(*) > 0 FROM pg_stat_activity WHERE usename = %s AND application_name ~ '^cmqd 0 [0-9]+ '"
+        eventually_elsewhere(lambda: self.primary.ask(query, broker) == [(True,)])
+
     def end_sessions(self, broker: str) -> None:
         """End all sessions of a broker at the primary, as the server does when the broker's machine is silent."""
         self.primary.ask("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = %s", broker)
