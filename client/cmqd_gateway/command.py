@@ -80,8 +80,8 @@ def serve(
         broker: URL of the broker without a key: cmq://host:port[,host:port][?region=..&tls=1].
         key_fd: descriptor with the gateway's own key, a line SECRET_ID:SECRET_KEY; read up to the end of the line.
         key_file: file with the same line, readable by its owner alone.
-        parent_fd: pipe of a parent process: its end ends the gateway, its lines are settings to reload. May be the
-            descriptor of the key.
+        parent_fd: pipe of a parent process: its end ends the gateway, its lines are settings to reload, or the
+            readiness of the broker. May be the descriptor of the key.
         check: check the settings, the key and the files that the settings name, and end.
         settings: the settings.
     """
@@ -192,7 +192,7 @@ async def _run(settings: Settings, address: Address, metrics_key: KeySecret | No
     reload = Reload(server, settings)
     loop.add_signal_handler(signal.SIGHUP, reload.begin)
     if parent_fd is not None:
-        _watch_parent(parent_fd, reload.begin, stopped.set)
+        _watch_parent(parent_fd, lambda line: gateway.readiness.take(line) or reload.begin(line), stopped.set)
     # The gateway listens before the broker answers, and refuses requests until then. Therefore broker and gateway can
     # start in any order.
     opening = asyncio.create_task(keys.open(gateway.key_changed))

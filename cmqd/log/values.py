@@ -171,6 +171,8 @@ class EngineStatus(msgspec.Struct, frozen=True, array_like=True):
     """Time of all waits since the start, this one included, exact to a look (``engine_watch.LOOK_SECONDS``) a wait."""
     view: EngineView | None = None
     """None while this broker does not lead, and before its first look."""
+    copied_s: int = 0
+    """Begin of a standby's last look whose rows are all copied, in seconds of the clock of proofs; 0 = none."""
 
 
 class SeenRow(msgspec.Struct, frozen=True, array_like=True):

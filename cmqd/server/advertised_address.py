@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from cmqd.log.values import EngineView
+from cmqd.log.values import BrokerSeen, EngineView
 from cmqd.settings import parse_address
 
 WILDCARDS: Final = frozenset({"0.0.0.0", "::", ""})
@@ -44,6 +44,11 @@ def addresses_of_pair(leader: Sequence[str], own: str, view: EngineView | None, 
     whole = [
         broker.address
         for broker in sorted(seen, key=lambda broker: not broker.leads)
-        if len(f"cmqd {shard} {broker.lsn} {broker.process} {broker.address}".encode()) < SESSION_NAME_BYTES
+        if _session_name_bytes(broker, shard) < SESSION_NAME_BYTES
     ]
     return list(dict.fromkeys([*leader, own, *whole]))[:MAX_ADDRESSES]
+
+
+def _session_name_bytes(broker: BrokerSeen, shard: int) -> int:
+    offset = "" if broker.clock_offset_ms is None else f"/{broker.clock_offset_ms // 100}"
+    return len(f"cmqd {shard} {broker.lsn} {broker.process}{offset} {broker.address}".encode())

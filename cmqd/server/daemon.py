@@ -55,15 +55,19 @@ from cmqd.server.leader_gate import PROOF_S
 from cmqd.server.listening import connection_limit, raise_descriptor_limit
 from cmqd.server.log_lines import configure_logs, get_logger
 from cmqd.server.push.pusher import Pusher
+from cmqd.server.readiness import Readiness, readiness_of_leader, readiness_of_standby
 from cmqd.server.reload import Reload
 from cmqd.server.server import Server, failure_text
 from cmqd.server.service_manager import of_this_process
+from cmqd.server.standby_http import StandbyHttp
+from cmqd.server.standby_metrics import StandbyFigures, standby_metrics
 from cmqd.server.status import RecoveryFinding, RecoveryStatus, StorageProcessStatus
 from cmqd.server.takeover_time import log_resumed_time, resumed_time
 from cmqd.settings import LogFormat, LogLevel, Settings
 from cmqd.storage.errors import LeadLost
 from cmqd.storage.process_log import StorageProcessLog
 from cmqd.storage.settings import StorageSettings
+from cmqd_segment.checkpoint import CheckpointEnd
 from cmqd_logs import lines
 
 _log = get_logger()
@@ -127,6 +131,10 @@ class Daemon:
         self._reloads: set[asyncio.Task[None]] = set()
         self._report: RecoveryReport | None = None
         self._recovery_s = 0.0
+        self._applied_lsn = 0
+        """Last row that recovery has applied."""
+        self._is_replayed = False
+        """The rows that the folder had at the start are applied."""
         self._failure: Exception | None = None
         self._server: Server | None = None
         """None until the server is made."""
@@ -134,6 +142,9 @@ class Daemon:
         """None without redundancy, and before this broker leads."""
         self.standby: StandbyListener | None = None
         """Set while and after this broker was a standby."""
+        self.standby_http: StandbyHttp | None = None
+        """Set while and after this broker was a standby with the setting ``http``."""
+        self._began_s = time.monotonic()
         self._pair: PairContext | None = None
         """None without redundancy, and before the standby listens."""
         self._pair_task: asyncio.Task[None] | None = None
@@ -313,6 +324,7 @@ class Daemon:
         assert isinstance(log, StorageProcessLog)
         standby = self.standby = StandbyListener(self._settings, lambda: addresses_in(log.accounts))
         host, port = await standby.start()
+        http = await self._start_standby_http(log, standby)
         try:
             address = advertised_address(self._settings.advertise, (host, port), socket.gethostname)
             log.announce(address)
@@ -323,8 +335,40 @@ class Daemon:
             await self._unless_stopped(self._recover(broker, report, last_time))
         finally:
             standby.stop()
+            if http is not None:
+                http.stop()
         _log.info("leads", epoch=log.epoch, last_lsn=log.last_lsn)
         return dataclasses.replace(self._settings, listen=f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+
+    async def _start_standby_http(self, log: StorageProcessLog, standby: StandbyListener) -> StandbyHttp | None:
+        """Answer questions about this standby at the address of the gateway; None without an address."""
+        if not self._settings.http:
+            return None
+
+        def readiness() -> Readiness:
+            return readiness_of_standby(log.engine_status, log.clock_s(), is_replayed=self._is_replayed)
+
+        def metrics() -> str:
+            pid = self._storage_pid()
+            return standby_metrics(
+                StandbyFigures(
+                    status=log.engine_status,
+                    now_s=log.clock_s(),
+                    uptime_s=time.monotonic() - self._began_s,
+                    last_lsn=self._applied_lsn,
+                    connections_refused=standby.refused,
+                    loop_rss_bytes=rss_bytes(),
+                    storage_rss_bytes=rss_bytes(pid) if pid else 0,
+                )
+            )
+
+        http = self.standby_http = StandbyHttp(self._settings, readiness, metrics)
+        try:
+            await http.start()
+        except (OSError, ssl.SSLError) as failure:
+            # As a gateway that cannot listen: the standby follows all the same.
+            _log.error("cannot_listen", address=self._settings.http_address, reason=str(failure))
+        return http
 
     def _keep_context(self, log: StorageProcessLog, address: str) -> None:
         """Begin to write the context file of the pair."""
@@ -404,6 +448,9 @@ class Daemon:
         if report.numbers_jump:
             broker.begin_salvage()
         report_at = started + PROGRESS_EVERY_S
+        # Without a checkpoint there is no part to wait for.
+        is_loaded = not report.checkpoint_lsn
+        self._is_replayed = is_loaded and last_lsn >= report.last_lsn
         async for batch in self._log.recover():
             for item in batch:
                 if isinstance(item, tuple):
@@ -421,6 +468,9 @@ class Daemon:
                     parts += 1
                     last_time.part(item)
                     broker.load(item)
+                    is_loaded = is_loaded or isinstance(item, CheckpointEnd)
+            self._applied_lsn = last_lsn
+            self._is_replayed = is_loaded and last_lsn >= report.last_lsn
             # Not while a standby follows: its rows come as they come.
             if last_lsn < report.last_lsn and time.monotonic() >= report_at:
                 report_at += PROGRESS_EVERY_S
@@ -474,6 +524,7 @@ class Daemon:
             command=lambda descriptor: command_of(self._reload.in_force, self._gateway_flags, url, descriptor),
             lend=lambda: accounts.lend_key(ROLES, wall_ms()),
             take_back=take_back,
+            readiness=lambda: readiness_of_leader(server),
         )
         self._gateway.start()
 

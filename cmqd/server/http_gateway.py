@@ -16,6 +16,9 @@ Rules:
   folder (``checked_flags``): a wrong name or value ends the start of the broker, not each start of a child.
 - The pipe also carries the settings of each reload, as a JSON line: the names of TLS files can change, and a new child
   for new files would end HTTP connections.
+- Each second the pipe carries the readiness of the broker, from a timer of the loop. The child answers ``/readyz`` by
+  it, and ``/healthz`` by its age: a question to the broker could not tell a leader that is cut off from its log, nor a
+  loop that stands still from a connection that is slow.
 """
 
 import asyncio
@@ -35,6 +38,7 @@ from cmqd.server.accounts_file import Key
 from cmqd.server.listening import is_loopback
 from cmqd.server.log_lines import get_logger
 from cmqd.server.part import part
+from cmqd.server.readiness import Readiness
 from cmqd.settings import SettingError, Settings
 from cmqd_types.keys import Role
 
@@ -53,6 +57,8 @@ LONGEST_PAUSE_S: Final = 30.0
 STEADY_S: Final = 60.0
 """Life of a child after which the next pause is ``FIRST_PAUSE_S`` again."""
 KILL_WITHIN_S: Final = 1.0
+TELL_EVERY_S: Final = 1.0
+"""Time between two lines with the readiness."""
 
 
 def missing_library() -> str | None:
@@ -170,6 +176,8 @@ class HttpGateway:
     """Ends a lent key and its connections."""
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     now_s: Callable[[], float] = time.monotonic
+    readiness: Callable[[], Readiness] | None = None
+    """Returns the readiness of the broker; None = the child is not told."""
 
     def __post_init__(self) -> None:
         self._running: asyncio.Task[None] | None = None
@@ -177,6 +185,8 @@ class HttpGateway:
         self._pipe: int | None = None
         """The broker's end of the child's pipe, None while no child runs."""
         self._stopping = False
+        self._telling: asyncio.TimerHandle | None = None
+        """The next line with the readiness, while a child runs."""
 
     @property
     def process_id(self) -> int | None:
@@ -191,14 +201,28 @@ class HttpGateway:
         """Give the running child the settings that a reload of the broker took; the next child starts with them."""
         if self._pipe is None:
             return
-        taken: dict[str, str] = {"log_level": str(settings.log_level)}
+        taken: dict[str, object] = {"log_level": str(settings.log_level)}
         if settings.uses_tls:
             taken |= {"tls_certificate": str(settings.tls_certificate), "tls_key": str(settings.tls_key)}
         try:
-            os.write(self._pipe, json.dumps(taken).encode() + b"\n")
+            self._write(taken)
         except OSError as failure:
             # The child has ended, or reads no more: the broker must not wait for it.
             _log.warning("http_gateway_not_reloaded", reason=str(failure))
+
+    def _tell(self) -> None:
+        """Write the readiness, and again in a second."""
+        if self.readiness is None:
+            return
+        role, reason = self.readiness()
+        # A child that reads no more finds the line old, as it should.
+        with contextlib.suppress(OSError):
+            self._write({"readiness": {"role": role, "reason": reason}})
+        self._telling = asyncio.get_running_loop().call_later(TELL_EVERY_S, self._tell)
+
+    def _write(self, line: dict[str, object]) -> None:
+        assert self._pipe is not None
+        os.write(self._pipe, json.dumps(line).encode() + b"\n")
 
     async def stop(self, within_s: float) -> None:
         """End the child after at most ``within_s`` seconds for its requests. Harmless without a child."""
@@ -251,6 +275,7 @@ class HttpGateway:
             finally:
                 os.close(reading)
             _log.info("http_gateway_started", pid=process.pid)
+            self._tell()
             if self._stopping:
                 # ``stop`` found no process yet.
                 _signal(process.terminate)
@@ -259,6 +284,8 @@ class HttpGateway:
         except OSError as failure:
             return f"not started: {failure}"
         finally:
+            if self._telling is not None:
+                self._telling.cancel()
             self._process = self._pipe = None
             os.close(writing)
             self.take_back(key.secret_id)

@@ -63,6 +63,8 @@ class StorageWatch:
         self._position = (self.log.durable_lsn, self.log.pages_answered)
         self._moved_ms: int | None = None
         """Time of the last beat with progress of the storage or without waiting work; None before the first beat."""
+        self.stuck_s = 0.0
+        """Time for which rows or reads have waited without progress, at the last beat."""
         self._is_told = False
         self._is_stalled = False
         self._marks: deque[tuple[int, int, int]] = deque()
@@ -89,6 +91,7 @@ class StorageWatch:
                 self._is_stalled = False
                 self._stall(None)
         stuck_ms = now_ms - self._moved_ms
+        self.stuck_s = stuck_ms / 1000
         if stuck_ms >= HANGS_AFTER_MS and not self._is_told:
             self._is_told = True
             _log.warning(

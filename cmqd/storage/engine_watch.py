@@ -31,6 +31,8 @@ class EngineWatch:
         self._waited_s = 0.0
         """Time of the waits that are over."""
         self._stopped = False
+        self.copied_s = 0
+        """See ``EngineStatus``; set by the commit thread."""
 
     def stop(self) -> None:
         """Ask for no view any more, because the engine is about to be closed."""
@@ -58,7 +60,7 @@ class EngineWatch:
         waited_s = self._waited_s + waiting_s
         if not waiting_for:
             waiting_s, self._waited_s, self._waits_since_s = 0.0, waited_s, None
-        status = EngineStatus(waiting_for, round(waiting_s * 1000), round(waited_s * 1000), self._view)
+        status = EngineStatus(waiting_for, round(waiting_s * 1000), round(waited_s * 1000), self._view, self.copied_s)
         if status != self._reported:
             self._reported = status
             self._report(status)

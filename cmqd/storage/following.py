@@ -102,6 +102,10 @@ class Events(Protocol):
         """Hand changed accounts on to the loop process."""
         ...
 
+    def copied_all(self, begun_s: float) -> None:
+        """Note that all rows are copied that the engine had when a look began, by the clock of proofs."""
+        ...
+
     def follows(self, last_lsn: int) -> None:
         """List this standby, with its last row, in the engine; called about each second."""
         ...
@@ -174,6 +178,7 @@ class Following:
         version = 0
         for poll in count():
             is_upkeep = poll % UPKEEP_POLLS == UPKEEP_POLLS - 1
+            begun_s = self._clock_s()
             news = engine.news()
             if news.accounts_version != version or is_upkeep:
                 accounts = engine.load_accounts()
@@ -187,6 +192,7 @@ class Following:
                 self.takeover = _takeover(taken, self._seen, self._clock_s())
             if (taken is not None or self._is_news(news)) and not self._copy(is_follower=poll > 0 and not leads):
                 return False
+            self._events.copied_all(begun_s)
             if taken is not None:
                 if self._tail is None or self._tail.lsn != taken.last_lsn:
                     raise LogFailed(f"the engine has no row {taken.last_lsn}, the fence of this broker")

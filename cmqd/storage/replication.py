@@ -203,6 +203,11 @@ class Replication:
 
     # Steps of the loop, called by the commit thread (``following.Events``)
 
+    def copied_all(self, begun_s: float) -> None:
+        """See ``Events``."""
+        # Whole seconds: the loop process gets a report for each change.
+        self._watch.copied_s = int(begun_s)
+
     def follows(self, last_lsn: int) -> None:
         """See ``Events``."""
         if self._address:

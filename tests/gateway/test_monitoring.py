@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import logging
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -18,7 +19,7 @@ from cmqd_gateway.key_secrets import KeySecret
 from cmqd_gateway.monitoring import readiness
 from cmqd_gateway.monitoring.collector import exposition
 from cmqd_gateway.monitoring.figures import FigureCache, read_figures
-from cmqd_gateway.monitoring.readiness import KEPT_SECONDS
+from cmqd_gateway.monitoring.readiness import KEPT_SECONDS, SILENT_SECONDS, Readiness
 from cmqd_gateway.settings import Settings
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
@@ -171,7 +172,7 @@ async def test_a_listener_for_metrics_alone_has_them_alone_and_both_have_the_hea
         assert (await get(rig, "/api/v1/queues", rig.own_key, own))[0] == 404
         for at in ("", own):
             assert await get(rig, "/healthz", at=at) == (200, "ok\n")
-            assert await get(rig, "/readyz", at=at) == (200, "ready\n")
+            assert await get(rig, "/readyz", at=at) == (200, READY)
 
 
 async def test_only_the_busiest_queues_have_metrics_of_their_own_and_totals_count_all() -> None:
@@ -354,7 +355,8 @@ class ProbedBroker:
             raise self.failure
 
 
-NOT_READY = (503, "the broker does not answer\n")
+READY = "ready\nrole: leader\n"
+NOT_READY = (503, "the broker does not answer\nrole: leader\n")
 
 
 async def test_the_gateway_is_ready_while_the_broker_answers_and_it_does_not_end() -> None:
@@ -370,6 +372,49 @@ async def test_the_gateway_is_ready_while_the_broker_answers_and_it_does_not_end
         assert (await get(rig, "/readyz"))[0] == 503
 
 
+def told(role: str = "leader", reason: str = "") -> bytes:
+    return json.dumps({"readiness": {"role": role, "reason": reason}}).encode()
+
+
+async def test_a_broker_that_is_cut_off_from_its_log_is_not_ready_although_it_answers() -> None:
+    async with GatewayRig() as rig:
+        rig.clock.hold()
+        ProbedBroker(rig)
+        assert rig.gateway.readiness.take(told())
+        assert await get(rig, "/readyz") == (200, READY)
+        assert (await get(rig, "/readyz?role=leader"))[0] == 200
+        assert await get(rig, "/readyz?role=standby") == (503, "the role is another one\nrole: leader\n")
+
+        rig.gateway.readiness.take(told(reason="the log has not answered for 3.1 s"))
+        assert await get(rig, "/readyz") == (503, "the log has not answered for 3.1 s\nrole: leader\n")
+        assert (await get(rig, "/healthz"))[0] == 200
+        rig.gateway.readiness.take(told())
+        assert await get(rig, "/readyz") == (200, READY)
+
+
+async def test_a_broker_whose_loop_stands_still_is_neither_healthy_nor_ready() -> None:
+    async with GatewayRig() as rig:
+        rig.clock.hold()
+        ProbedBroker(rig)
+        rig.clock.advance(3600)
+        assert (await get(rig, "/healthz"))[0] == 200, "a gateway of its own process has no broker that tells"
+        rig.gateway.readiness.take(told())
+        rig.clock.advance(SILENT_SECONDS - 1)
+        assert (await get(rig, "/healthz"))[0] == 200
+        rig.clock.advance(1)
+        assert await get(rig, "/healthz") == (503, "the broker stands still\n")
+        assert (await get(rig, "/readyz"))[0] == 503
+        rig.gateway.readiness.take(told())
+        assert (await get(rig, "/healthz"))[0] == 200
+
+
+def test_other_lines_of_the_broker_are_left_to_others() -> None:
+    readiness = Readiness(lambda: 0.0)
+    assert not readiness.take(b'{"log_level": "debug"}')
+    assert not readiness.take(b"no JSON")
+    assert not readiness.take(b'{"readiness": 5}')
+
+
 async def test_strangers_cause_one_probe_a_second_and_a_line_for_each_change(caplog: pytest.LogCaptureFixture) -> None:
     async with GatewayRig() as rig:
         rig.clock.hold()
@@ -379,7 +424,7 @@ async def test_strangers_cause_one_probe_a_second_and_a_line_for_each_change(cap
         await broker.probed.wait()
         asking[0].cancel()
         broker.answers.set()
-        assert {await each for each in asking[1:]} == {(200, "ready\n")}
+        assert {await each for each in asking[1:]} == {(200, READY)}
         for _ in range(20):
             assert (await get(rig, "/readyz"))[0] == 200
         assert broker.asked == 1

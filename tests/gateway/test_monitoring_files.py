@@ -12,7 +12,10 @@ from typing import Any
 
 import pytest
 from msgspec import structs
+from prometheus_client.parser import text_string_to_metric_families
 
+from cmqd.log.values import EngineStatus
+from cmqd.server.standby_metrics import StandbyFigures, standby_metrics
 from cmqd_client.metrics import Metrics, TopMetrics
 from cmqd_gateway.monitoring import collector
 from cmqd_gateway.monitoring.collector import exposition, families
@@ -98,8 +101,10 @@ def some_figures(queues: int = 1) -> Figures:
 
 
 def exported() -> set[str]:
-    """The names of all samples, and those of the gateway itself."""
+    """The names of all samples, those of the gateway itself, and those of a standby."""
     names = {sample.name for family in families(some_figures()) for sample in family.samples}
+    standby = standby_metrics(StandbyFigures(EngineStatus(copied_s=1), 2.0, 1.0, 1, 0, 1, 1))
+    names |= {sample.name for family in text_string_to_metric_families(standby) for sample in family.samples}
     own = ("http_connections", "keys", "broker_connections", "keys_ignored_total")
     return names | {f"cmqd_gateway_{name}" for name in own}
 

@@ -33,6 +33,9 @@ def test_an_address_that_postgresql_may_have_cut_is_left_out() -> None:
     view = view_of(BrokerSeen(whole, "1@bootbook", 7, False), BrokerSeen(cut, "1@bootbook", 7, False))
 
     assert addresses_of_pair(["a:1"], "a:1", view, 0) == ["a:1", whole]
+    # The offset of its clock is in the name too: "/-3".
+    with_clock = view_of(BrokerSeen(whole, "1@bootbook", 7, False, -300))
+    assert addresses_of_pair(["a:1"], "a:1", with_clock, 0) == ["a:1"]
 
 
 def test_addresses_are_read_back(tmp_path: Path, key: Key) -> None:

@@ -25,6 +25,7 @@ from cmqd.server.http_gateway import (
     http_url,
     needs_private_listener,
 )
+from cmqd.server.readiness import BrokerRole, Readiness
 from cmqd.settings import LogLevel, SettingError, Settings, load
 from support.eventually import eventually
 
@@ -36,6 +37,11 @@ READS_TWO_LINES = (
     READS_KEY + "; line = os.read(int(sys.argv[1]), 1000); open(sys.argv[2] + '.second', 'wb').write(line)"
 )
 """A child that writes the second line into a file too, and ends."""
+READS_FIVE_LINES = (
+    "import sys; file = open(int(sys.argv[1]), 'rb', buffering=0); lines = [file.readline() for _ in range(5)];"
+    "open(sys.argv[2], 'wb').writelines(lines)"
+)
+"""A child that writes the key and four more lines into a file, and ends."""
 WAITS_FOR_THE_PIPE = READS_KEY + "; os.read(int(sys.argv[1]), 1)"
 """A child that ends with the other end of its pipe."""
 IGNORES_SIGTERM = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + WAITS_FOR_THE_PIPE
@@ -241,6 +247,25 @@ async def test_a_reload_reaches_the_running_child_as_a_line(tmp_path: Path) -> N
 
     line = json.loads(rig.file.with_suffix(".second").read_bytes())
     assert line == {"log_level": "debug", "tls_certificate": "a.pem", "tls_key": "b.pem"}
+
+
+async def test_the_readiness_of_the_broker_reaches_the_child_again_and_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_gateway, "TELL_EVERY_S", 0.01)
+    rig = Rig(tmp_path, READS_FIVE_LINES, 1)
+    answers = iter([Readiness(BrokerRole.LEADER, ""), Readiness(BrokerRole.LEADER, "the log has not answered")])
+    rig.gateway.readiness = lambda: next(answers, Readiness(BrokerRole.LEADER, ""))
+    rig.gateway.start()
+    await rig.over.wait()
+    await rig.gateway.stop(10)
+
+    lines = [json.loads(line)["readiness"] for line in rig.file.read_bytes().splitlines()[1:]]
+    assert lines[:3] == [
+        {"role": "leader", "reason": ""},
+        {"role": "leader", "reason": "the log has not answered"},
+        {"role": "leader", "reason": ""},
+    ]
 
 
 async def test_a_child_that_reads_no_reload_does_not_hold_up_the_broker(tmp_path: Path) -> None:

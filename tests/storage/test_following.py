@@ -18,10 +18,14 @@ class Standby:
 
     def __init__(self, replicas: Replicas, tail: Tail | None = None) -> None:
         self.rows: list[int] = []
+        self.copied_s: list[float] = []
+        self.now_s = 0.0
         self.accounts: list[int] = []
         self.polls_left = 0
         self.engine = replicas.engine()
-        self._following = Following(self.engine, tail, self, self._keep, self._pause, checkpoint_lsn=0)
+        self._following = Following(
+            self.engine, tail, self, self._keep, self._pause, checkpoint_lsn=0, clock_s=lambda: self.now_s
+        )
 
     def poll(self, times: int) -> None:
         self.polls_left = times
@@ -29,11 +33,16 @@ class Standby:
 
     def _keep(self, rows: Sequence[LogRow]) -> bool:
         self.rows += [row.lsn for row in rows]
+        # A copy takes its time.
+        self.now_s += 5
         return True
 
     def _pause(self, _seconds: float) -> bool:
         self.polls_left -= 1
         return self.polls_left > 0
+
+    def copied_all(self, begun_s: float) -> None:
+        self.copied_s.append(begun_s)
 
     def accounts_stored(self, accounts: StoredAccounts) -> None:
         self.accounts.append(accounts.version)
@@ -83,6 +92,20 @@ def test_a_poll_without_news_asks_for_news_and_for_the_lock_alone(replicas: Repl
     leader.store_accounts(b"more", expected_version=1)
     standby.poll(1)
     assert (standby.rows, standby.accounts[-1]) == ([1, 2, 3], 2)
+
+
+def test_a_look_counts_from_its_begin_once_its_rows_are_copied(replicas: Replicas) -> None:
+    """While a leader writes, each look finds rows: a standby that has copied them is up to date as of the look."""
+    leader = replicas.engine()
+    leader.take()
+    standby = Standby(replicas)
+    for lsn in (2, 3):
+        leader.append([row(lsn)])
+        standby.poll(1)
+
+    assert standby.copied_s == [0.0, 5.0], "and not 10.0, when the second copy ended"
+    standby.poll(1)
+    assert standby.copied_s[-1] == 10.0
 
 
 def tail_of(replicas: Replicas, lsn: int) -> Tail:

@@ -306,6 +306,8 @@ def _of_server(server: ServerMetrics, now_ms: int) -> Iterator[Metric]:
 
 
 def _of_replication(replication: ReplicationMetrics) -> Iterator[Metric]:
+    # A standby has the same name with 0, from its own listener.
+    yield GaugeMetricFamily("cmqd_leads", "1 of the broker that leads its log, 0 of a standby.", value=1)
     yield CounterMetricFamily(
         "cmqd_engine_waits_seconds",
         "Time in which the engine was waited for.",

@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeAlias
 
+import msgspec
+
 from cmqd_client.errors import CmqError
 from cmqd_gateway.log_lines import get_logger
 
@@ -18,10 +20,28 @@ PROBE_SECONDS: Final = 2.0
 KEPT_SECONDS: Final = 1.0
 """Time for which the result of a probe is used."""
 
+SILENT_SECONDS: Final = 10.0
+"""Age of the last line of the broker at which its loop counts as standing still."""
+LEADER: Final = "leader"
+"""Role of a broker that answers requests."""
+
 Probe: TypeAlias = Callable[[], Awaitable[object]]
 """Asks the broker; raises CmqError if the broker does not answer."""
 
 _log = get_logger()
+
+
+class _Told(msgspec.Struct, frozen=True):
+    role: str
+    reason: str
+    """Empty = ready."""
+
+
+class _Line(msgspec.Struct, frozen=True):
+    readiness: _Told
+
+
+_decoder = msgspec.json.Decoder(_Line)
 
 
 class Readiness:
@@ -35,7 +55,40 @@ class Readiness:
         self._is_ready = True
         self._known_since: float | None = None
         """Time of the last result; None = there is none."""
+        self._told: _Told | None = None
+        """The last line of the broker; None = the gateway is no child of a broker that tells."""
+        self._told_at = 0.0
         self._probing: asyncio.Task[None] | None = None
+
+    def take(self, line: bytes) -> bool:
+        """Take a line of the broker; return False if the line is about something else."""
+        try:
+            self._told = _decoder.decode(line).readiness
+        except msgspec.MsgspecError:
+            return False
+        self._told_at = self._now()
+        return True
+
+    @property
+    def role(self) -> str:
+        """Role of the broker. A broker that answers requests is a leader."""
+        return LEADER if self._told is None else self._told.role
+
+    @property
+    def is_silent(self) -> bool:
+        """True if the broker that runs this gateway has told nothing for ``SILENT_SECONDS``."""
+        return self._told is not None and self._now() - self._told_at >= SILENT_SECONDS
+
+    async def reason(self) -> str:
+        """Return why the broker is not ready; empty if it is. Safe to cancel, as ``is_ready``.
+
+        Without the text of an error, which may name hosts and keys: strangers may ask.
+        """
+        if self.is_silent:
+            return "the broker stands still"
+        if self._told is not None and self._told.reason:
+            return self._told.reason
+        return "" if await self.is_ready() else "the broker does not answer"
 
     async def is_ready(self) -> bool:
         """Return True if the broker answers. Safe to cancel: the probe goes on for other requests."""

@@ -5,8 +5,9 @@
 gateway reads with the key of the file, and requests need no key; the settings refuse such a key without
 ``metrics_listen``. With ``metrics_listen`` the route exists on the listener for metrics alone.
 
-``/healthz`` says that this process lives. ``/readyz`` says that the gateway accepts requests and that the broker
-answers. Both routes reveal no more, and need no key.
+``/healthz`` says that the loop of the broker turns; of a gateway that no broker runs, that its own does. ``/readyz``
+says that the gateway accepts requests, and that the broker answers and is not cut off from its log;
+``/readyz?role=leader`` says the same of a leader alone, for load balancers. Both reveal no more, and need no key.
 """
 
 from collections.abc import Iterable, Iterator
@@ -37,17 +38,18 @@ class _Monitoring:
         self._gateway = gateway
 
     async def healthz(self, request: web.Request) -> web.Response:
-        """Answer 200: the process lives and its loop turns."""
+        """Answer 200 if the loop of the broker turns, else 503."""
+        if self._gateway.readiness.is_silent:
+            return _text(503, "the broker stands still")
         return _text(200, "ok")
 
     async def readyz(self, request: web.Request) -> web.Response:
-        """Answer 200 if the gateway accepts requests and the broker answers, else 503 with the reason."""
-        if self._gateway.is_draining:
-            return _text(503, "the gateway is shutting down")
-        if not await self._gateway.readiness.is_ready():
-            # Without the text of the error, which may name hosts and keys: strangers may ask.
-            return _text(503, "the broker does not answer")
-        return _text(200, "ready")
+        """Answer 200 if the gateway accepts requests and the broker is ready, else 503; reason and role in the body."""
+        readiness = self._gateway.readiness
+        reason = "the gateway is shutting down" if self._gateway.is_draining else await readiness.reason()
+        if not reason and any(role != readiness.role for role in request.query.getall("role", [])):
+            reason = "the role is another one"
+        return _text(503 if reason else 200, f"{reason or 'ready'}\nrole: {readiness.role}")
 
     async def metrics(self, request: web.Request) -> web.Response:
         """Answer with the figures in the format of Prometheus."""

@@ -34,6 +34,8 @@ class StandbyListener:
         self._open: set[_Refused] = set()
         self.address = ("", 0)
         """Host and port, once it listens."""
+        self.refused = 0
+        """Connections that were refused."""
 
     async def start(self) -> tuple[str, int]:
         """Listen; return the bound address. Raises OSError, ssl.SSLError."""
@@ -64,6 +66,7 @@ class StandbyListener:
 
     def refusal(self, data: bytes) -> list[bytes]:
         """Return the answer to the first bytes of a client."""
+        self.refused += 1
         now_ms = local_ms()
         settings = self._settings
         wire = ServerConnection(
