@@ -67,8 +67,8 @@ from cmqd.settings import LogFormat, LogLevel, Settings
 from cmqd.storage.errors import LeadLost
 from cmqd.storage.process_log import StorageProcessLog
 from cmqd.storage.settings import StorageSettings
-from cmqd_segment.checkpoint import CheckpointEnd
 from cmqd_logs import lines
+from cmqd_segment.checkpoint import CheckpointEnd
 
 _log = get_logger()
 _T = TypeVar("_T")
