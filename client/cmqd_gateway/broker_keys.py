@@ -61,4 +61,4 @@ class BrokerKeys:
             secret = await self._client.accounts.key_secret(secret_id)
         except KeyNotFound:
             return None
-        return KeySecret(secret.secret_id, secret.secret_key, secret.enabled, reading)
+        return KeySecret(secret.secret_id, secret.secret_key, secret.enabled, reading, secret.account)

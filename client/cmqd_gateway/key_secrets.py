@@ -40,6 +40,8 @@ class KeySecret(msgspec.Struct, frozen=True):
     reading: int = 0
     """Number of the reading from the broker, in ascending order; 0 = read from a file. Requests and tasks keep the key
     of their begin, so a former secret may come after its successor."""
+    account: str = ""
+    """Account of the key; empty = read from a file."""
 
     def is_former_of(self, other: "KeySecret") -> bool:
         """Return True if the broker has replaced this secret by the secret of ``other``, a key of the same id."""

@@ -15,7 +15,15 @@ from aiohttp.test_utils import make_mocked_request
 from cmqd_client.errors import ServerUnreachable
 from cmqd_gateway.caller import NotAuthenticated
 from cmqd_gateway.console import sessions as sessions_module
-from cmqd_gateway.console.sessions import IDLE_SECONDS, MAX_NONCES, SESSION_SECONDS, Nonces
+from cmqd_gateway.console.sessions import (
+    FUTURE_SECONDS,
+    IDLE_SECONDS,
+    MAX_NONCES,
+    MAX_NONCES_OF_ACCOUNT,
+    SESSION_SECONDS,
+    Nonces,
+    SessionEnded,
+)
 from cmqd_gateway.console.signed_texts import SIGN_IN_SECONDS, Purpose, SignedText, read, sign
 from cmqd_gateway.key_secrets import KeySecret
 from cmqd_gateway.rest.table import BASE
@@ -529,14 +537,73 @@ def test_fields_cannot_be_shifted_between_each_other():
 def test_a_nonce_is_taken_once_and_forgotten_after_its_end():
     now = 100.0
     nonces = Nonces(lambda: now)
-    assert nonces.add("a", 200)
-    assert not nonces.add("a", 300)
-    for index in range(MAX_NONCES - 1):
-        assert nonces.add(f"{index}", 150)
-    assert not nonces.add("b", 200), "without room, a link is refused, for it could be used twice"
+    key = KeySecret("AKID1", "x", account="shop")
+    assert nonces.add(key, "a", 200, replaces=False)
+    assert not nonces.add(key, "a", 300, replaces=False)
+    assert nonces.add(KeySecret("AKID2", "x", account="shop"), "a", 150, replaces=False), "another key's text"
+    for index in range(MAX_NONCES_OF_ACCOUNT - 2):
+        assert nonces.add(key, f"{index}", 150, replaces=False)
+    assert not nonces.add(key, "b", 200, replaces=False), "without room, a link is refused, for it could be used twice"
+    assert nonces.add(KeySecret("AKID3", "x", account="other"), "b", 150, replaces=False)
     now = 151.0
-    assert nonces.add("b", 200)
-    assert "a" in nonces
+    assert nonces.add(key, "b", 200, replaces=False)
+    assert nonces.has(key, "a")
+    assert len(nonces) == 3
+
+
+def test_a_full_share_drops_the_nonces_of_its_signer():
+    nonces = Nonces(lambda: 0.0)
+    honest, colleague = KeySecret("AKID1", "x", account="shop"), KeySecret("AKID2", "x", account="shop")
+    flooder, other = KeySecret("AKID3", "x", account="shop"), KeySecret("AKID4", "x", account="other")
+    for key in (honest, other):
+        assert nonces.add(key, "n", 1e9, replaces=True)
+    for index in range(MAX_NONCES_OF_ACCOUNT * 3):
+        assert nonces.add(flooder, f"{index}", 1e9, replaces=True)
+
+    assert nonces.has(honest, "n")
+    assert nonces.has(other, "n")
+    assert not nonces.has(flooder, "0")
+    assert len(nonces) == MAX_NONCES_OF_ACCOUNT + 1
+    # The share is full with nonces of another signer, which has the most.
+    assert nonces.add(colleague, "n", 1e9, replaces=True)
+    assert nonces.has(honest, "n")
+    assert len(nonces) == MAX_NONCES_OF_ACCOUNT + 1
+
+
+def test_all_accounts_together_have_a_bound_that_the_largest_account_pays():
+    nonces = Nonces(lambda: 0.0)
+    small = KeySecret("AKID0", "x", account="small")
+    assert nonces.add(small, "n", 1e9, replaces=True)
+    for account in range(1, MAX_NONCES // MAX_NONCES_OF_ACCOUNT + 3):
+        for index in range(MAX_NONCES_OF_ACCOUNT):
+            nonces.add(KeySecret(f"AKID{account}", "x", account=f"a{account}"), f"{index}", 1e9, replaces=True)
+
+    assert len(nonces) == MAX_NONCES
+    assert nonces.has(small, "n")
+
+
+@pytest.mark.parametrize(
+    ("ahead", "seconds", "is_valid"),
+    [
+        (FUTURE_SECONDS - 5, 600, True),
+        (FUTURE_SECONDS + 5, 600, False),
+        (1_000_000_000_000 - 1_800_000_000, 600, False),
+        (0, SESSION_SECONDS, True),
+        (0, SESSION_SECONDS + 1, False),
+    ],
+)
+async def test_a_session_of_the_far_future_or_of_a_long_life_is_none(
+    ahead: int, seconds: int, is_valid: bool, rig: GatewayRig
+):
+    now = int(rig.gateway.wall_clock())
+    text = sign(Purpose.SESSION, rig.own_key.secret_id, rig.own_key.secret_key, now + ahead, now + ahead + seconds)
+
+    if is_valid:
+        session = await rig.gateway.sessions.find(str(text), None)
+        assert session.key == rig.own_key
+    else:
+        with pytest.raises(SessionEnded):
+            await rig.gateway.sessions.find(str(text), None)
 
 
 async def test_no_log_no_repr_and_no_error_has_a_secret(rig: GatewayRig, caplog: pytest.LogCaptureFixture):

@@ -14,6 +14,7 @@ refused after a restart too, because a link must be younger than the gateway.
 """
 
 import hmac
+from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
@@ -31,7 +32,10 @@ IDLE_SECONDS: Final = 30 * 60
 RENEW_SECONDS: Final = 60
 """Age of a cookie from which an answer brings a new cookie. A cookie with each answer would cost a MAC each."""
 CSRF_HEADER: Final = "X-CSRF-Token"
+FUTURE_SECONDS: Final = 60
+"""How far the begin of a session may lie ahead of this gateway's clock: the clocks of gateways differ."""
 MAX_NONCES: Final = 10_000
+MAX_NONCES_OF_ACCOUNT: Final = 1_000
 
 _ENDED: Final = "the session has ended; sign in again"
 
@@ -61,26 +65,83 @@ class Session(msgspec.Struct, frozen=True):
 
 
 class Nonces:
-    """Nonces that must not be used again, each until its text ends; at most ``MAX_NONCES``."""
+    """Nonces that must not be used again, each until its text ends.
+
+    An account has a share. An account that is over its share loses nonces of its own, first those of the signer: a key
+    can void its own sign-outs and no sign-out of another account. All accounts together have a bound too, and the
+    account with the most nonces pays for it.
+    """
 
     def __init__(self, wall_clock: Callable[[], float]) -> None:
         self._wall_clock = wall_clock
-        self._ends: dict[str, float] = {}
+        self._accounts: dict[str, dict[str, dict[str, float]]] = {}
+        """By account and signer: the nonces with their ends, the oldest first."""
+        self._sizes: Counter[str] = Counter()
+        """Number of nonces of each account."""
 
-    def __contains__(self, nonce: str) -> bool:
-        return nonce in self._ends
+    def __len__(self) -> int:
+        return self._sizes.total()
 
-    def add(self, nonce: str, ends: float) -> bool:
-        """Keep a nonce until this time; False if it is there already, or if there is no room."""
-        if nonce in self._ends:
+    def has(self, key: KeySecret, nonce: str) -> bool:
+        """Return True if the nonce of a text of this key is kept."""
+        return nonce in self._accounts.get(_account_of(key), {}).get(key.secret_id, {})
+
+    def add(self, key: KeySecret, nonce: str, ends: float, *, replaces: bool) -> bool:
+        """Keep a nonce until this time.
+
+        Args:
+            key: the signer of the text.
+            nonce: the nonce of the text.
+            ends: the end of the text.
+            replaces: True = a full share loses its oldest nonce for this one; False = it takes no other nonce.
+
+        Returns:
+            False if the nonce is there already, or if the share is full.
+        """
+        account = _account_of(key)
+        if self.has(key, nonce):
             return False
-        if len(self._ends) >= MAX_NONCES:
-            now = self._wall_clock()
-            self._ends = {kept: end for kept, end in self._ends.items() if end > now}
-        if len(self._ends) >= MAX_NONCES:
-            return False
-        self._ends[nonce] = ends
+        if self._sizes[account] >= MAX_NONCES_OF_ACCOUNT:
+            self._drop_ended(account)
+        if self._sizes[account] >= MAX_NONCES_OF_ACCOUNT:
+            if not replaces:
+                return False
+            self._drop_oldest(account, key.secret_id)
+        self._accounts.setdefault(account, {}).setdefault(key.secret_id, {})[nonce] = ends
+        self._sizes[account] += 1
+        if len(self) > MAX_NONCES:
+            for other in list(self._accounts):
+                self._drop_ended(other)
+        if len(self) > MAX_NONCES:
+            ((largest, _),) = self._sizes.most_common(1)
+            self._drop_oldest(largest, key.secret_id)
         return True
+
+    def _drop_ended(self, account: str) -> None:
+        now = self._wall_clock()
+        for signer, nonces in list(self._accounts.get(account, {}).items()):
+            self._set(account, signer, {nonce: end for nonce, end in nonces.items() if end > now})
+
+    def _drop_oldest(self, account: str, signer: str) -> None:
+        signers = self._accounts[account]
+        if signer not in signers:
+            signer = max(signers, key=lambda secret_id: len(signers[secret_id]))
+        nonces = dict(signers[signer])
+        del nonces[next(iter(nonces))]
+        self._set(account, signer, nonces)
+
+    def _set(self, account: str, signer: str, nonces: dict[str, float]) -> None:
+        signers = self._accounts[account]
+        self._sizes[account] += len(nonces) - len(signers[signer])
+        signers[signer] = nonces
+        if not nonces:
+            del signers[signer]
+        if not signers:
+            del self._accounts[account], self._sizes[account]
+
+
+def _account_of(key: KeySecret) -> str:
+    return key.account or key.secret_id
 
 
 class Sessions:
@@ -116,11 +177,18 @@ class Sessions:
             TooManyUnknownIds, CmqError: see :meth:`KeySecrets.find`.
         """
         text = read(cookie)
-        # The times come first: an old cookie of a deleted key must not cost a question to the broker.
-        if text is None or self._wall_clock() >= min(text.ends, text.began + SESSION_SECONDS):
+        # The times come first: an old cookie of a deleted key must not cost a question to the broker. A key signs any
+        # times: a session that begins in the far future would keep its place among the nonces for as long.
+        now = self._wall_clock()
+        if (
+            text is None
+            or text.began > now + FUTURE_SECONDS
+            or text.ends > text.began + SESSION_SECONDS
+            or now >= text.ends
+        ):
             raise SessionEnded
         key = await self._signer(text, Purpose.SESSION, address)
-        if key is None or text.nonce in self._signed_out:
+        if key is None or self._signed_out.has(key, text.nonce):
             raise SessionEnded
         return Session(key, text)
 
@@ -144,7 +212,7 @@ class Sessions:
         if text.began < int(self._began):
             # Its use may have been forgotten with the start.
             raise NotAuthenticated("the sign-in link is older than this gateway; make another with cmq console")
-        if not self._used_links.add(text.nonce, text.ends):
+        if not self._used_links.add(key, text.nonce, text.ends, replaces=False):
             raise NotAuthenticated("the sign-in link has been used already; make another with cmq console")
         return key
 
@@ -158,8 +226,9 @@ class Sessions:
         return Session(key, sign(Purpose.SESSION, key.secret_id, key.secret_key, text.began, ends, text.nonce))
 
     def end(self, session: Session) -> None:
-        """Sign out: refuse all cookies of the session at this gateway, as far as there is room for its nonce."""
-        self._signed_out.add(session.text.nonce, session.text.began + SESSION_SECONDS)
+        """Sign out: refuse all cookies of the session at this gateway, as long as its account keeps to its share of
+        the nonces."""
+        self._signed_out.add(session.key, session.text.nonce, session.text.began + SESSION_SECONDS, replaces=True)
 
     async def _signer(self, text: SignedText, purpose: Purpose, address: str | None) -> KeySecret | None:
         """Return the key that signed a text, None if there is none or it is disabled."""
