@@ -64,10 +64,8 @@ class Output:
         """Print facts: a document, or names and values, a pair per line."""
         if self.json:
             self.document(document)
-            return
-        width = max(map(len, pairs), default=0)
-        for name, value in pairs.items():
-            self._out.print(Text(f"{name:<{width}}  ", style="bold") + Text(value, style="not bold"))
+        else:
+            self._pairs(pairs)
 
     def listing(self, document: Any, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         """Print a list: a document, or a table."""
@@ -84,8 +82,8 @@ class Output:
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         """Print a table; columns with names that end with ``#`` contain numbers.
 
-        No cell is cut. In a narrow terminal text is folded; if the numbers alone are too wide, the terminal wraps the
-        lines.
+        No cell is cut. In a narrow terminal text is folded; if the columns do not fit even so, each row is printed as
+        names and values, a pair per line.
         """
         rows = list(rows)
         table = Table(box=None, pad_edge=False, header_style="bold")
@@ -103,10 +101,24 @@ class Output:
                 overflow="fold",
                 min_width=width,
             )
+        if rows and narrowest - 2 > self._out.width:
+            self._records([column.removesuffix("#") for column in columns], rows)
+            return
         for row in rows:
             # Text, not markup: names and values must not be able to colour or break the table.
             table.add_row(*(Text(cell) for cell in row))
-        self._out.print(table, width=max(self._out.width, narrowest), crop=False, soft_wrap=False)
+        self._out.print(table, crop=False, soft_wrap=False)
+
+    def _records(self, names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        for number, row in enumerate(rows):
+            if number:
+                self._out.print()
+            self._pairs(dict(zip(names, row, strict=True)))
+
+    def _pairs(self, pairs: Mapping[str, str]) -> None:
+        width = max(map(len, pairs), default=0)
+        for name, value in pairs.items():
+            self._out.print(Text(f"{name:<{width}}  ", style="bold") + Text(value, style="not bold"))
 
     def sections(self, sections: Mapping[str, Mapping[str, str]]) -> None:
         """Print names and values under headings; the values of all sections share a column."""

@@ -186,7 +186,7 @@ def test_a_person_is_asked_with_the_count(
 
 def test_a_table_never_cuts_a_number(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     output = Output(OutputForm.TABLE)
-    monkeypatch.setattr(output, "_out", Console(file=sys.stdout, width=40, highlight=False))
+    monkeypatch.setattr(output, "_out", Console(file=sys.stdout, width=50, highlight=False))
 
     output.table(
         ("name", "active#", "in flight#", "oldest message"),
@@ -199,6 +199,30 @@ def test_a_table_never_cuts_a_number(capsys: pytest.CaptureFixture[str], monkeyp
     assert "…" not in shown
     names = [line[:12].strip() for line in shown.splitlines()]
     assert "".join(names).removeprefix("name") == "a-queue-with-a-name-of-forty-characters-1"
+
+
+def test_a_table_that_does_not_fit_is_printed_as_names_and_values(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = Output(OutputForm.TABLE)
+    monkeypatch.setattr(output, "_out", Console(file=sys.stdout, width=41, highlight=False))
+
+    columns = ("name", "active#", "in flight#", "oldest message")
+    output.table(columns, [("a", "1,461,173", "100,000,000", "2026-01-31 12:00:00"), ("b", "1", "0", "-")])
+
+    assert capsys.readouterr().out.splitlines() == [
+        "name            a",
+        "active          1,461,173",
+        "in flight       100,000,000",
+        "oldest message  2026-01-31 12:00:00",
+        "",
+        "name            b",
+        "active          1",
+        "in flight       0",
+        "oldest message  -",
+    ]
+    output.table(columns, [])
+    assert capsys.readouterr().out.split() == ["name", "active", "in", "flight", "oldest", "message"]
 
 
 def test_a_queue_is_cleared(cmq_at: Cmq, server: ThreadedServer) -> None:
