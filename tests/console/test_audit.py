@@ -138,7 +138,7 @@ def test_a_disabled_and_an_enabled_key_are_told_apart(visits: Visits, account: A
 def test_without_the_role_the_page_is_not_offered_and_says_why(visits: Visits, account: Account):
     page = visits.sign_in(account.make_key("read"), "audit")
 
-    expect(page.get_by_role("alert")).to_contain_text("The role of your key does not allow this.")
+    expect(page.get_by_role("alert")).to_contain_text("The roles and names of your key do not allow this.")
     expect(page.get_by_role("navigation").get_by_role("link", name="Audit")).to_have_count(0)
 
 

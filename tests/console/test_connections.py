@@ -116,7 +116,7 @@ def test_the_page_is_not_offered_without_the_role_and_refuses_in_words(account: 
 
     page.goto(f"{visits.broker.console}connections")
 
-    expect(page.get_by_role("alert")).to_contain_text("The role of your key does not allow this.")
+    expect(page.get_by_role("alert")).to_contain_text("The roles and names of your key do not allow this.")
 
 
 def test_admin_sees_the_connections_of_all_accounts(admin_page: Page, account: Account, broker: ConsoleBroker):

@@ -205,7 +205,7 @@ def test_a_gateway_key_is_for_account_admin_alone_and_says_what_it_can_read(visi
 def test_without_the_role_the_page_is_not_offered_and_says_why(visits: Visits, account: Account):
     page = visits.sign_in(account.make_key("manage", "read"), "keys")
 
-    expect(page.get_by_role("alert")).to_contain_text("The role of your key does not allow this.")
+    expect(page.get_by_role("alert")).to_contain_text("The roles and names of your key do not allow this.")
     expect(page.get_by_role("navigation").get_by_role("link", name="keys")).to_have_count(0)
 
 

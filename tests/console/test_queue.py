@@ -256,6 +256,27 @@ def test_a_test_message_has_body_headers_delay_and_dedup_id(page: Page, queue: Q
     assert message.state == "delayed"
 
 
+def test_a_typed_message_survives_escape_with_a_question(page: Page, queue: Queue):
+    show(page)
+    dialog = send_dialog(page)
+    page.keyboard.press("Escape")
+    expect(dialog).to_have_count(0)
+
+    dialog = send_dialog(page)
+    dialog.get_by_role("textbox", name="Body").fill("a long message")
+    question = page.get_by_role("dialog", name="Discard the message?")
+    for _ in range(2):
+        page.keyboard.press("Escape")
+        expect(question).to_be_visible()
+        question.get_by_role("button", name="Cancel").click()
+        expect(question).to_have_count(0)
+        expect(dialog.get_by_role("textbox", name="Body")).to_have_value("a long message")
+    page.keyboard.press("Escape")
+    question.get_by_role("button", name="Discard").click()
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    assert list(queue.peek()) == []
+
+
 def test_two_clicks_open_one_dialog(page: Page, queue: Queue):
     show(page)
 

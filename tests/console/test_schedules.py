@@ -164,3 +164,17 @@ def test_an_edit_keeps_headers_that_lines_cannot_show(page: Page, account: Accou
     expect(page.get_by_role("dialog")).to_have_count(0)
     info = account.client.schedules.info("nightly")
     assert (info.zone, info.headers) == ("UTC", {"note": " spaces around "})
+
+
+def test_the_buttons_of_a_row_stay_in_view_on_narrow_screens(visits: Visits, account: Account):
+    name = "a-schedule-with-a-long-name-of-the-nightly-reports"
+    account.client.create_queue("a-queue-with-a-long-name-of-the-nightly-reports")
+    account.client.schedules.create(name, "a-queue-with-a-long-name-of-the-nightly-reports", "0 9 * * mon-fri", b"x")
+    for width in (1280, 800):
+        page = visits.sign_in(account.key, "schedules", viewport={"width": width, "height": 800})
+        row = row_of(page.get_by_role("table", name="Schedules"), name)
+        for button in ("Pause", "Edit", "Delete"):
+            box = row.get_by_role("button", name=f"{button} {name}").bounding_box()
+            assert box is not None
+            assert box["x"] >= 0
+            assert box["x"] + box["width"] <= width

@@ -75,4 +75,4 @@ def test_settings_are_for_admin_alone(page: Page, account: Account, visits: Visi
 
     page.goto(f"{visits.broker.console}settings")
 
-    expect(page.get_by_role("alert")).to_contain_text("The role of your key does not allow this.")
+    expect(page.get_by_role("alert")).to_contain_text("The roles and names of your key do not allow this.")

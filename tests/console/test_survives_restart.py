@@ -69,6 +69,7 @@ def test_every_page_says_so_and_goes_on(visits: Visits, own_broker: ConsoleBroke
     for heading, page in pages.items():
         expect_away(page)
         expect(page.get_by_role("heading", level=1)).to_contain_text(heading)
+    expect(pages["Overview"].get_by_text("Live", exact=True)).to_have_count(0)
     start_again(own_broker)
 
     for heading, page in pages.items():

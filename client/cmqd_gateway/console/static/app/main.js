@@ -160,7 +160,7 @@ function signedIn() {
 }
 
 /**
- * Take the news that the broker is away, or back. Pages load again at the event `cmqd:back`.
+ * Take the news that the broker is away, or back. Pages load again at the event `cmqd:back`; `cmqd:away` is its begin.
  *
  * The news has two sources: the answers of requests, and the stream of events, which also tells pages that make no
  * requests. A broker that is away is asked until it answers.
@@ -172,6 +172,7 @@ function setAway(value) {
   isAway = value;
   update();
   if (isAway) {
+    dispatchEvent(new Event('cmqd:away'));
     askBroker();
   } else {
     dispatchEvent(new Event('cmqd:back'));

@@ -193,7 +193,7 @@ function createDetail({ name, update, signal, onChange }) {
       { title: t('half-messages.next'), cell: nextCheck },
     ];
     if (can('send')) {
-      columns.push({ title: t('half-messages.actions'), cell: decisionButtons });
+      columns.push({ title: t('half-messages.actions'), cell: decisionButtons, isActions: true });
     }
     return table({
       label: t('half-messages.list', { queue: name }),

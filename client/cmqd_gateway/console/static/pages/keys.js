@@ -171,7 +171,7 @@ export function page({ query, update, signal, every }) {
       title: t('keys.created'),
       cell: (key) => html`<span class="nowrap" title=${time(key.create_time)}>${relativeTime(key.create_time)}</span>`,
     },
-    { title: t('keys.actions'), align: 'end', cell: actions },
+    { title: t('keys.actions'), align: 'end', cell: actions, isActions: true },
   ];
 
   function actions(key) {

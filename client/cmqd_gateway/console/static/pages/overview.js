@@ -38,6 +38,8 @@ export function page({ query, update, signal, every }) {
     loadedAt: 0,
     error: null,
     isAway: false,
+    /** The stream or the broker was lost after the figures: they are kept, and are not live. */
+    isStale: false,
   };
   const plots = makePlots(update);
   signal.addEventListener('abort', () => plots.forEach((plot) => plot.close()));
@@ -98,6 +100,12 @@ export function page({ query, update, signal, every }) {
     load();
   }
 
+  for (const loss of ['cmqd:stream-lost', 'cmqd:away']) {
+    addEventListener(loss, () => {
+      state.isStale = true;
+      update();
+    }, { signal });
+  }
   onEvent('hello', (hello) => {
     state.hello = hello;
     if (hello.reads_figures) {
@@ -114,7 +122,7 @@ export function page({ query, update, signal, every }) {
     update();
   }, signal);
   onEvent('figures', (figures) => {
-    state.figures = figures;
+    Object.assign(state, { figures, isStale: false });
     if (state.history !== null && state.hello !== null && figures.point !== null && isFine()) {
       addPoint(figures.point);
     }
@@ -168,8 +176,8 @@ function rolesWithRead() {
   return [...new Set([...session.key.roles, 'read'])].map((role) => `--role ${role}`).join(' ');
 }
 
-function liveBadge({ figures, isAway }) {
-  const isLive = figures !== null && !isAway;
+function liveBadge({ figures, isAway, isStale }) {
+  const isLive = figures !== null && !isAway && !isStale;
   return html`<span class="badge ${isLive ? 'good' : 'warning'}">${isLive ? t('overview.live') : t('overview.paused')}</span>`;
 }
 

@@ -60,6 +60,7 @@ export async function openSendDialog({ name, path, attributes, signal }) {
     title: `${t('queue.send')}: ${name}`,
     signal,
     wide: true,
+    isTyped: () => form.values.body !== '' || form.values.headers !== '' || file !== null,
     body: () => html`<form @submit=${form.onSubmit} novalidate>
       ${form.failure()}
       <div class="choice" role="group" aria-label=${t('queue.body-kind')}>

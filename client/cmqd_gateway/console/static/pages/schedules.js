@@ -203,7 +203,7 @@ export function page({ update, signal, every }) {
           { title: t('schedules.next'), cell: nextCell },
           { title: t('schedules.state'), cell: stateCell },
           { title: t('schedules.missed'), align: 'end', cell: ({ missed, last_error: why }) => html`<span title=${why ?? nothing}>${count(missed)}</span>` },
-          ...(can('manage') ? [{ title: t('schedules.actions'), cell: actionsCell }] : []),
+          ...(can('manage') ? [{ title: t('schedules.actions'), cell: actionsCell, isActions: true }] : []),
         ],
         detail: ({ name }) => (state.opened.has(name) ? detailView(name) : nothing),
       })}

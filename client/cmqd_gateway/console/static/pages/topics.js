@@ -91,7 +91,7 @@ export function page({ query, update, signal, every }) {
           : html`<span class="soft">–</span>`,
     },
     { title: t('topics.limit'), align: 'end', cell: (row) => bytes(row.attributes.max_message_bytes) },
-    ...(can('manage') ? [{ title: t('topics.actions'), align: 'end', cell: actions }] : []),
+    ...(can('manage') ? [{ title: t('topics.actions'), align: 'end', cell: actions, isActions: true }] : []),
   ];
 
   const actions = (row) => html`<span class="row-buttons">

@@ -17,12 +17,14 @@ let number = 0;
  * @param title text of its heading.
  * @param body function of `{ close, update }` that returns the content as a template; called at each drawing.
  * @param signal closes the dialog when it aborts: pass the signal of the page.
+ * @param isTyped function that returns true while the form has text that a close would lose: Escape and the button in the
+ *   corner then ask first.
  * @param isKept the dialog has no button to close it, and Escape does not close it: for a value that is shown once.
  * @returns `{ update, close, closed, outcome }`; `closed` is a promise of the value that `close(value)` got, or undefined.
  *   `outcome` also waits for a form that was submitted before the dialog was closed: its request cannot be taken back,
  *   and its reply may be a secret that is shown once. A failure is a toast then.
  */
-export function openDialog({ title, body, signal, wide = false, isKept = false }) {
+export function openDialog({ title, body, signal, wide = false, isKept = false, isTyped = () => false }) {
   const element = document.createElement('dialog');
   const heading = `dialog-${(number += 1)}`;
   element.setAttribute('aria-labelledby', heading);
@@ -33,6 +35,26 @@ export function openDialog({ title, body, signal, wide = false, isKept = false }
     result = value;
     element.close();
   };
+  let isAsking = false;
+  const leave = async () => {
+    if (isAsking) {
+      return;
+    }
+    isAsking = true;
+    const isLeft =
+      !isTyped() ||
+      (await confirmAction({
+        title: t('ui.discard-title'),
+        text: t('ui.discard-text'),
+        button: t('ui.discard'),
+        action: async () => {},
+        signal,
+      }));
+    isAsking = false;
+    if (isLeft) {
+      close();
+    }
+  };
   const update = () => {
     if (element.isConnected) {
       render(
@@ -40,7 +62,7 @@ export function openDialog({ title, body, signal, wide = false, isKept = false }
             <h2 id=${heading}>${typeof title === 'function' ? title() : title}</h2>
             ${isKept
               ? nothing
-              : html`<button type="button" class="quiet small" @click=${() => close()}>
+              : html`<button type="button" class="quiet small" @click=${leave}>
                   ${icon('close')}<span class="visually-hidden">${t('ui.close')}</span>
                 </button>`}
           </header>
@@ -56,6 +78,13 @@ export function openDialog({ title, body, signal, wide = false, isKept = false }
     });
   });
   element.addEventListener('cancel', (event) => isKept && event.preventDefault());
+  // Not at the event 'cancel': a browser closes the dialog at a second Escape whatever its listeners say.
+  element.addEventListener('keydown', (event) => {
+    if (event.key === 'Escape' && isTyped()) {
+      event.preventDefault();
+      leave();
+    }
+  });
   let submitted = null;
   element.addEventListener('cmqd:submitted', ({ detail: running }) => {
     submitted = running;

@@ -6,10 +6,13 @@ import texts from './ui.text.js';
 
 addTexts(texts);
 
+/** Errors with a text of their own in place of the broker's sentence, which names an operation of the protocol. */
+const WHOLE = new Set(['no_reply', 'permission_denied']);
+
 /** Return the sentence of an error: the console's own text in the reader's language, else the sentence of the broker. */
 export function problemText(error) {
   const key = `ui.problem.${error.code}`;
-  if (error.code === 'no_reply') {
+  if (WHOLE.has(error.code)) {
     return t(key);
   }
   return error.code && hasText(key) ? `${t(key)} ${error.message}` : error.message;

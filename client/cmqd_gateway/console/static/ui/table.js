@@ -13,7 +13,8 @@ addTexts(texts);
  * Return a table.
  *
  * @param label name of the table for screen readers.
- * @param columns `[{ name, title, cell(row), align: 'end' for numbers, sort: name of the sort on the server }]`.
+ * @param columns `[{ name, title, cell(row), align: 'end' for numbers, sort: name of the sort on the server,
+ *   isActions: true for buttons, which stay in view while the table scrolls sideways }]`.
  * @param rows the rows; null = still loading.
  * @param rowKey function of a row: its identity.
  * @param sort `{ by, descending }`, the sort in force; `onSort(by, descending)` asks for another.
@@ -40,7 +41,7 @@ export function table({ label, columns, rows, rowKey, sort = null, onSort = null
           rowKey,
           (row) => html`<tr>
               ${columns.map(
-                (column) => html`<td class=${column.align === 'end' ? 'end' : ''} data-title=${column.title}>${column.cell(row)}</td>`,
+                (column) => html`<td class=${`${column.align === 'end' ? 'end' : ''} ${column.isActions ? 'actions-cell' : ''}`} data-title=${column.title}>${column.cell(row)}</td>`,
               )}
             </tr>
             ${below(detail?.(row), columns.length)}`,

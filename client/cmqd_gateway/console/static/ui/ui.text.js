@@ -3,6 +3,9 @@ export default {
   'ui.not-copied': ['Not copied: the browser refused. Select the text and copy it by hand.', '浏览器拒绝了复制，请手动选中并复制。'],
   'ui.copied': ['Copied', '已复制'],
   'ui.cancel': ['Cancel', '取消'],
+  'ui.discard': ['Discard', '放弃'],
+  'ui.discard-text': ['What you typed is lost.', '已输入的内容将丢失。'],
+  'ui.discard-title': ['Discard the message?', '放弃这条消息？'],
   'ui.close': ['Close', '关闭'],
   'ui.required': ['Required.', '必填。'],
   'ui.out-of-range': ['Must be {minimum} to {maximum}.', '取值范围为 {minimum} 至 {maximum}。'],
@@ -21,6 +24,9 @@ export default {
   'ui.python': ['Python', 'Python'],
   'ui.command': ['Command line', '命令行'],
   'ui.problem.no_reply': ['The gateway does not answer.', '网关没有响应。'],
-  'ui.problem.permission_denied': ['The role of your key does not allow this.', '当前密钥的角色不允许此操作。'],
+  'ui.problem.permission_denied': [
+    'The roles and names of your key do not allow this.',
+    '当前密钥的角色或名称范围不允许此操作。',
+  ],
   'ui.problem.too_many_requests': ['Too many requests; wait a moment.', '请求过于频繁，请稍后再试。'],
 };
