@@ -4,6 +4,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable, Sequence
+from functools import cache
 from importlib.metadata import version
 from itertools import pairwise
 from typing import Annotated, Any, TypeAlias
@@ -99,10 +100,21 @@ def launch(
 ) -> ExitCode:
     """Read the shared options, run the command."""
     session = session or Session()
+    session.output.options = cache(lambda: _options_of(tokens))
     command, bound, hidden = app.parse_args(tokens, exit_on_error=False, print_error=False)
     if "session" in hidden:
         bound.arguments["session"] = session
     return _run(command, bound.args, bound.kwargs, session)
+
+
+def _options_of(tokens: Sequence[str]) -> dict[str, str]:
+    """Return the options of the command in a command line, by the name of the argument."""
+    command = app.parse_commands(tokens)[1][-1]
+    return {
+        argument.field_info.name: argument.name
+        for argument in command.assemble_argument_collection()
+        if argument.name.startswith("--")
+    }
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

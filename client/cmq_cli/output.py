@@ -6,7 +6,7 @@ and warnings go to standard error, as JSON documents too; remarks and progress a
 
 import base64
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Any
 
@@ -17,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.table import Table
 from rich.text import Text
 
+from cmq_cli.error_words import option_words
 from cmq_cli.exitcodes import CommandFailed, ExitCode
 from cmq_cli.reading import in_daemon_thread, reader
 from cmq_cli.values import printable, show_time
@@ -47,6 +48,8 @@ class Output:
     def __init__(self, form: OutputForm, *, verbose: bool = False) -> None:
         self.json = form is OutputForm.JSON
         self.verbose = verbose
+        self.options: Callable[[], Mapping[str, str]] = dict
+        """Returns the options of the command by argument; called for an error that names arguments."""
         # A file or a pipe gets long lines: folding at 80 columns would break them for other programs.
         self._out = Console(file=sys.stdout, width=None if sys.stdout.isatty() else 10_000, highlight=False)
         self._err = Console(file=sys.stderr, highlight=False, soft_wrap=True)
@@ -184,7 +187,9 @@ class Output:
 
     def client_error(self, error: CmqError, subject: str = "") -> None:
         """Print an error of the client or the server; ``subject`` names the queue, handle or line that failed."""
-        text = f"{subject}: {error.text}" if subject else error.text
+        text = error.text if error.parts is None else error.text_in(option_words(self.options()))
+        # A refusal of the server names its queue or handle itself.
+        text = f"{subject}: {text}" if subject and subject not in text else text
         numbers = {"request_id": error.request_id, "connection_id": error.connection_id} if self.verbose else {}
         numbers = {field: number for field, number in numbers.items() if number is not None}
         if self.json:

@@ -46,9 +46,11 @@ from typing import Any, ClassVar, Self, TypeAlias, cast
 import msgspec
 
 from cmqd_client.durations import to_datetime
+from cmqd_client.error_words import PYTHON_WORDS
 from cmqd_client.message_ids import MessageId
 from cmqd_protocol.errors import RETRYABLE, ErrorCode
 from cmqd_protocol.messages import Error
+from cmqd_types.sentences import Words, put_together
 
 
 class CmqError(Exception):
@@ -61,7 +63,9 @@ class CmqError(Exception):
         retry_after: pause in seconds that the server suggests before a retry; None = no suggestion.
         request_id: number of the request, as in the server's log; None if there was none.
         connection_id: the server's number of the connection of the request.
-        details: facts for programs: ``field``, ``value``, ``limit``, ``difference`` ...
+        details: facts for programs, in the names and units of the protocol: ``field``, ``value``, ``limit``, ``range``
+            (smallest and largest value), ``unit`` (of value and range: ``ms``, ``bytes``, ``time``), ``difference`` ...
+        parts: the text in parts, as the server sent it; None = an error of the client, or of an older server.
         waited: seconds from the call to this error, over all attempts; None = the error came without a wait.
         attempts: number of attempts of the call; 0 = not known.
     """
@@ -85,18 +89,19 @@ class CmqError(Exception):
         self.request_id: int | None = request_id
         self.connection_id: int | None = connection_id
         self.details: Mapping[str, Any] = details or {}
+        self.parts: list[Any] | None = None
         self.waited: float | None = None
         self.attempts: int = 0
 
     def __str__(self) -> str:
-        where = [] if self.request_id is None else [f"request {self.request_id}"]
-        if self.connection_id is not None:
-            where.append(f"connection {self.connection_id}")
-        if self.waited is not None:
-            where.append(f"waited {self.waited:.1f} s")
-            if self.attempts > 1:
-                where.append(f"{self.attempts} attempts")
-        return f"{self.text} ({', '.join(where)})" if where else self.text
+        if self.waited is None:
+            return self.text
+        attempts = f", {self.attempts} attempts" if self.attempts > 1 else ""
+        return f"{self.text} (waited {self.waited:.1f} s{attempts})"
+
+    def text_in(self, words: Words) -> str:
+        """Return the text with other names and units. A text without parts is returned as it is."""
+        return self.text if self.parts is None else put_together(self.parts, words) or self.text
 
 
 class ClientClosed(CmqError):
@@ -603,13 +608,18 @@ class MessagesDamaged(ServerError, code=ErrorCode.MESSAGES_DAMAGED):
 def server_error(error: Error, connection_id: int | None = None) -> ServerError:
     """Return the exception for an error frame, by its code; an unknown code becomes :class:`UnknownServerError`."""
     cls = ServerError.by_code.get(error.code, UnknownServerError)
+    details = dict(error.details or {})
+    parts = details.pop("sentence", None)
+    text = put_together(parts, PYTHON_WORDS)
     exception = cls(
-        error.text,
+        error.text if text is None else text,
         retry_after=None if error.retry_after_ms is None else error.retry_after_ms / 1000,
         request_id=error.request_id or None,
         connection_id=connection_id,
-        details=error.details,
+        details=details,
     )
+    # Parts of an unknown form are dropped: the text of the server stands for every face then.
+    exception.parts = None if text is None else parts
     # The server's flag takes precedence, even if this version of the client has another entry for the code.
     exception.code = error.code
     exception.name = error.name

@@ -17,14 +17,22 @@
 The edge maps each class to a wire code by its name, in a table.
 """
 
-from collections.abc import Sequence
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal, cast
+
+from cmqd_types.sentences import ENSURE, Quantity, Sentence, field_name, joined, quantity, sentence, size, time, unit_of
+
+SHOWN_CHARACTERS: Final = 80
+"""Longest form of a value in an error. Errors reach logs, and each face works on the whole error."""
+DETAIL_CHARACTERS: Final = 2048
+"""Longest text of the details: a difference has the whole URL of a subscription."""
 
 
 class DomainError(Exception):
     """Root of the core's refusals.
 
-    ``details`` holds the values for a program to read (``field``, ``value``, ``limit`` ...). ``retry_after_ms`` is set
+    ``details`` holds the values for a program to read (``field``, ``value``, ``limit`` ...), each of a bounded length.
+    ``sentence`` is the text in parts, if a face has other names or units for a part of it. ``retry_after_ms`` is set
     where the same request may succeed later. ``named`` holds the names of queues in the text that the request may not
     contain; each stands in quotes there. The edge hides a name that the caller may not see.
     """
@@ -32,16 +40,34 @@ class DomainError(Exception):
     retry_after_ms: int | None = None
     named: Sequence[str] = ()
 
-    def __init__(self, text: str, **details: Any) -> None:
-        super().__init__(text)
-        self.text = text
-        self.details = details
+    def __init__(self, text: str | Sentence, **details: Any) -> None:
+        self.text = str(text)
+        super().__init__(self.text)
+        self.sentence = text if isinstance(text, Sentence) else None
+        self.details = {name: _cut(value) for name, value in details.items()}
 
 
 def shown(value: object) -> str:
     """Return the form in which an error shows a value: at most 80 characters."""
+    # Cut before the conversion: a value may have the length of a whole frame.
+    if isinstance(value, str | bytes):
+        value = value[:SHOWN_CHARACTERS]
+    elif isinstance(value, list | tuple):
+        value = [
+            entry[:SHOWN_CHARACTERS] if isinstance(entry, str | bytes) else entry
+            for entry in cast("Sequence[object]", value)[:SHOWN_CHARACTERS]
+        ]
     text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
+    return text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 3] + "..."
+
+
+def _cut(value: Any) -> Any:
+    """Return a value of the details with its texts cut."""
+    if isinstance(value, str):
+        return value if len(value) <= DETAIL_CHARACTERS else value[:DETAIL_CHARACTERS] + "..."
+    if isinstance(value, dict):
+        return {name: _cut(entry) for name, entry in cast("dict[str, Any]", value).items()}
+    return value
 
 
 class InvalidArgument(DomainError):
@@ -52,25 +78,84 @@ class InvalidArgument(DomainError):
     """
 
     def __init__(
-        self, text: str, *, field: str, value: object, limit: str, named: Sequence[str] = (), **details: Any
+        self,
+        text: str | Sentence,
+        *,
+        field: str,
+        value: object,
+        limit: str,
+        range: tuple[int, int] | None = None,
+        named: Sequence[str] = (),
+        **details: Any,
     ) -> None:
-        super().__init__(text, field=field, value=shown(value), limit=limit, **details)
+        """Make the refusal.
+
+        Args:
+            text: the sentence.
+            field: name of the field. Its name has the unit of ``value`` and ``range`` as its end.
+            value: the refused value; a secret is never given here.
+            limit: the legal values in words.
+            range: the smallest and the largest legal number.
+            named: see :class:`DomainError`.
+            details: further details.
+        """
+        if range is not None:
+            details["range"] = list(range)
+            unit = unit_of(field)
+            if unit is not None:
+                details["unit"] = unit
+        if not isinstance(text, Sentence):
+            # With parts always: an error without them comes from a broker that names its own fields and units.
+            text = Sentence([text])
+        given = value if type(value) is int and abs(value) < 1 << 63 else shown(value)
+        super().__init__(text, field=cut_name(field), value=given, limit=limit, **details)
         self.named = named
+
+
+def _taken(noun: str, name: str, existing: str) -> Sentence:
+    """Return the sentence about a name that is taken. Only an equal name can be accepted by an ensure."""
+    if name == existing:
+        return sentence("{} {} already exists{}", noun, repr(name), Quantity(ENSURE, ""))
+    return sentence("{} {} differs only in case from {}; use another name", noun, repr(name), repr(existing))
+
+
+def cut_name(name: str) -> str:
+    """Return the name of a field for the details. A field that does not exist has any name."""
+    return name if len(name) <= SHOWN_CHARACTERS else name[: SHOWN_CHARACTERS - 3] + "..."
+
+
+def _given(field: str, value: object) -> Quantity | str:
+    return quantity(field, value) if isinstance(value, int) else shown(value)
+
+
+def _differences(difference: Mapping[str, Mapping[str, object]]) -> Sentence:
+    """Return the sentence about attributes that differ."""
+    return joined(
+        [
+            sentence(
+                "{} is {}, wanted {}",
+                field_name(name),
+                _given(name, values["is"]),
+                _given(name, values["wanted"]),
+            )
+            for name, values in difference.items()
+        ],
+        ", ",
+    )
 
 
 class QueueNotFound(DomainError):
     """No queue with this name in the account."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"queue {name!r} does not exist; create it first", queue=name)
+        super().__init__(f"queue {shown(name)} does not exist; create it first", queue=name)
 
 
 class QueueExists(DomainError):
     """The name is taken, in the same or in a different case."""
 
     def __init__(self, name: str, existing: str) -> None:
-        why = "already exists" if name == existing else f"differs only in case from {existing!r}"
-        super().__init__(f"queue {name!r} {why}; use ensure, or another name", queue=name, existing=existing)
+        super().__init__(_taken("queue", name, existing), queue=name, existing=existing)
         self.named = (existing,)
 
 
@@ -78,8 +163,8 @@ class QueueDiffers(DomainError):
     """The existing queue has other attributes; ``difference`` names them."""
 
     def __init__(self, name: str, difference: dict[str, dict[str, object]]) -> None:
-        shown = ", ".join(f"{k} is {v['is']}, wanted {v['wanted']}" for k, v in difference.items())
-        super().__init__(f"queue {name!r} exists with other attributes: {shown}", queue=name, difference=difference)
+        text = sentence("queue {} exists with other attributes: {}", repr(name), _differences(difference))
+        super().__init__(text, queue=name, difference=difference)
 
 
 class QueueDeleted(DomainError):
@@ -103,12 +188,19 @@ class TooManyQueues(DomainError):
 class MessageTooLarge(DomainError):
     """A body is over the ``max_message_bytes`` of its queue or topic."""
 
-    def __init__(self, name: str, index: int, size: int, limit: int) -> None:
+    def __init__(self, name: str, index: int, count: int, limit: int) -> None:
         super().__init__(
-            f"body {index} has {size} bytes; {name!r} takes 1 to {limit} (max_message_bytes)",
+            sentence(
+                "body {} has {}; {} takes {} to {} ({max_message_bytes})",
+                index,
+                size(count),
+                repr(name),
+                size(1),
+                size(limit),
+            ),
             field="bodies",
             index=index,
-            value=size,
+            value=count,
             limit=limit,
         )
         self.named = (name,)
@@ -117,11 +209,15 @@ class MessageTooLarge(DomainError):
 class BatchTooLarge(DomainError):
     """Bodies and headers of a batch are over the limit of a send."""
 
-    def __init__(self, size: int, limit: int) -> None:
+    def __init__(self, count: int, limit: int) -> None:
         super().__init__(
-            f"the batch has {size} bytes of bodies and headers; a send has at most {limit}; split the batch",
+            sentence(
+                "the batch has {} of bodies and headers; a send has at most {}; split the batch",
+                size(count),
+                size(limit),
+            ),
             field="bodies",
-            value=size,
+            value=count,
             limit=limit,
         )
 
@@ -174,7 +270,13 @@ class BacklogFull(DomainError):
 
     def __init__(self, queue: str, held: int, count: int, limit: int) -> None:
         super().__init__(
-            f"queue {queue!r} holds {held} messages; {count} more would pass its max_backlog of {limit}",
+            sentence(
+                "queue {} holds {} messages; {} more would pass its {max_backlog} of {}",
+                repr(queue),
+                held,
+                count,
+                limit,
+            ),
             queue=queue,
             value=held,
             limit=limit,
@@ -211,9 +313,9 @@ class DeadLetterQueueInUse(DomainError):
     """Other queues send their dead letters there."""
 
     def __init__(self, name: str, sources: list[str]) -> None:
-        shown = ", ".join(map(repr, sources))
+        names = ", ".join(map(repr, sources))
         super().__init__(
-            f"queue {name!r} is the dead-letter queue of {shown}; change that first", queue=name, sources=sources
+            f"queue {name!r} is the dead-letter queue of {names}; change that first", queue=name, sources=sources
         )
         self.named = sources
 
@@ -233,7 +335,8 @@ class NoDeadLetterQueue(DomainError):
     """The queue has no dead-letter queue to which a consumer could move a message."""
 
     def __init__(self, queue: str) -> None:
-        super().__init__(f"queue {queue!r} has no dead-letter queue; set its dead_letter_queue first", queue=queue)
+        text = sentence("queue {} has no dead-letter queue; set its {dead_letter_queue} first", repr(queue))
+        super().__init__(text, queue=queue)
 
 
 class DeadLettersNotTaken(DomainError):
@@ -265,10 +368,13 @@ class BodyUnreadable(DomainError):
 class TimeNotRewindable(DomainError):
     """A queue cannot be rewound to this time; ``nearest_ms`` is the nearest allowed time."""
 
-    def __init__(self, name: str, time_ms: int, why: str, nearest_ms: int | None) -> None:
-        hint = "set rewind_ms first" if nearest_ms is None else f"the nearest time is {nearest_ms}"
+    def __init__(self, name: str, time_ms: int, why: str | Sentence, nearest_ms: int | None) -> None:
+        if nearest_ms is None:
+            hint = sentence("set its attribute {rewind_ms} first")
+        else:
+            hint = sentence("the nearest time is {}", time(nearest_ms))
         super().__init__(
-            f"queue {name!r} cannot be rewound to {time_ms}: {why}; {hint}",
+            sentence("queue {} cannot be rewound to {}: {}; {}", repr(name), time(time_ms), why, hint),
             field="time_ms",
             value=time_ms,
             nearest_ms=nearest_ms,
@@ -303,7 +409,7 @@ class TransactionNotFound(DomainError):
 
     def __init__(self, queue: str, message_id: int) -> None:
         super().__init__(
-            f"queue {queue!r} has no half message {message_id:016x}: it was never sent, has expired or was cleared",
+            f"queue {queue!r} has no half message Msg-{message_id:016x}: it was never sent, has expired or was cleared",
             value=message_id,
         )
 
@@ -312,14 +418,18 @@ class AlreadyCommitted(DomainError):
     """A half message was committed, and a later decision says the opposite; the first decision wins."""
 
     def __init__(self, queue: str, message_id: int) -> None:
-        super().__init__(f"half message {message_id:016x} of queue {queue!r} is committed already", value=message_id)
+        super().__init__(
+            f"half message Msg-{message_id:016x} of queue {queue!r} is committed already", value=message_id
+        )
 
 
 class AlreadyRolledBack(DomainError):
     """A half message was rolled back, and a later decision says the opposite; the first decision wins."""
 
     def __init__(self, queue: str, message_id: int) -> None:
-        super().__init__(f"half message {message_id:016x} of queue {queue!r} is rolled back already", value=message_id)
+        super().__init__(
+            f"half message Msg-{message_id:016x} of queue {queue!r} is rolled back already", value=message_id
+        )
 
 
 class MessageDamaged(DomainError):
@@ -327,7 +437,7 @@ class MessageDamaged(DomainError):
 
     def __init__(self, queue: str, message_id: int) -> None:
         super().__init__(
-            f"half message {message_id:016x} of queue {queue!r} cannot be read from the disk; it stays undecided",
+            f"half message Msg-{message_id:016x} of queue {queue!r} cannot be read from the disk; it stays undecided",
             value=message_id,
         )
 
@@ -336,15 +446,14 @@ class TopicNotFound(DomainError):
     """No topic with this name in the account."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"topic {name!r} does not exist; create it first", topic=name)
+        super().__init__(f"topic {shown(name)} does not exist; create it first", topic=name)
 
 
 class TopicExists(DomainError):
     """The name is taken, in the same or in a different case."""
 
     def __init__(self, name: str, existing: str) -> None:
-        why = "already exists" if name == existing else f"differs only in case from {existing!r}"
-        super().__init__(f"topic {name!r} {why}; use ensure, or another name", topic=name, existing=existing)
+        super().__init__(_taken("topic", name, existing), topic=name, existing=existing)
         self.named = (existing,)
 
 
@@ -352,8 +461,8 @@ class TopicDiffers(DomainError):
     """The existing topic has other attributes; ``difference`` names them."""
 
     def __init__(self, name: str, difference: dict[str, dict[str, object]]) -> None:
-        shown = ", ".join(f"{k} is {v['is']}, wanted {v['wanted']}" for k, v in difference.items())
-        super().__init__(f"topic {name!r} exists with other attributes: {shown}", topic=name, difference=difference)
+        text = sentence("topic {} exists with other attributes: {}", repr(name), _differences(difference))
+        super().__init__(text, topic=name, difference=difference)
 
 
 class TopicInUse(DomainError):
@@ -382,7 +491,7 @@ class SubscriptionNotFound(DomainError):
     """The topic has no subscription with this name."""
 
     def __init__(self, topic: str, name: str) -> None:
-        super().__init__(f"topic {topic!r} has no subscription {name!r}", topic=topic, subscription=name)
+        super().__init__(f"topic {shown(topic)} has no subscription {shown(name)}", topic=topic, subscription=name)
 
 
 class MessageNotWaiting(DomainError):
@@ -414,9 +523,19 @@ class SubscriptionExists(DomainError):
     """The name is taken in this topic, in the same or in a different case."""
 
     def __init__(self, topic: str, name: str, existing: str) -> None:
-        why = "already exists" if name == existing else f"differs only in case from {existing!r}"
+        is_equal = name == existing
+        why = "already exists" if is_equal else f"differs only in case from {existing!r}; use another name"
         super().__init__(
-            f"subscription {name!r} of topic {topic!r} {why}", topic=topic, subscription=name, existing=existing
+            sentence(
+                "subscription {} of topic {} {}{}",
+                repr(name),
+                repr(topic),
+                why,
+                Quantity(ENSURE, "") if is_equal else "",
+            ),
+            topic=topic,
+            subscription=name,
+            existing=existing,
         )
 
 
@@ -424,9 +543,14 @@ class SubscriptionDiffers(DomainError):
     """The existing subscription has other attributes; ``difference`` names them."""
 
     def __init__(self, topic: str, name: str, difference: dict[str, dict[str, object]]) -> None:
-        shown = ", ".join(f"{k} is {v['is']}, wanted {v['wanted']}" for k, v in difference.items())
+        text = sentence(
+            "subscription {} of topic {} exists with other attributes: {}",
+            repr(name),
+            repr(topic),
+            _differences(difference),
+        )
         super().__init__(
-            f"subscription {name!r} of topic {topic!r} exists with other attributes: {shown}",
+            text,
             topic=topic,
             subscription=name,
             difference=difference,
@@ -448,15 +572,14 @@ class ScheduleNotFound(DomainError):
     """No schedule with this name in the account."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"schedule {name!r} does not exist; create it first", schedule=name)
+        super().__init__(f"schedule {shown(name)} does not exist; create it first", schedule=name)
 
 
 class ScheduleExists(DomainError):
     """The name is taken, in this or in another case."""
 
     def __init__(self, name: str, existing: str) -> None:
-        why = "already exists" if name == existing else f"differs only in case from {existing!r}"
-        super().__init__(f"schedule {name!r} {why}; use ensure, or another name", schedule=name, existing=existing)
+        super().__init__(_taken("schedule", name, existing), schedule=name, existing=existing)
         self.named = (existing,)
 
 
@@ -464,10 +587,8 @@ class ScheduleDiffers(DomainError):
     """The existing schedule has other attributes, or another message; ``difference`` names them."""
 
     def __init__(self, name: str, difference: dict[str, dict[str, object]]) -> None:
-        shown = ", ".join(f"{k} is {v['is']}, wanted {v['wanted']}" for k, v in difference.items())
-        super().__init__(
-            f"schedule {name!r} exists with other attributes: {shown}", schedule=name, difference=difference
-        )
+        text = sentence("schedule {} exists with other attributes: {}", repr(name), _differences(difference))
+        super().__init__(text, schedule=name, difference=difference)
 
 
 class TooManySchedules(DomainError):

@@ -5,9 +5,11 @@ from collections.abc import Mapping
 import msgspec
 
 from cmqd.core.errors import BatchTooLarge, InvalidArgument, MessageTooLarge, shown
+from cmqd.core.names import check_name
 from cmqd_segment.attributes import QueueAttributes
 from cmqd_segment.records import StoredMessage
 from cmqd_types.messages import CopyOf, Headers
+from cmqd_types.sentences import duration, field_name, field_names, quantity, sentence, size
 
 MIB = 1024 * 1024
 
@@ -136,11 +138,19 @@ def check_range(field: str, value: object, low: int, high: int) -> int:
         InvalidArgument: the value is not an integer, or out of range.
     """
     if type(value) is not int or not low <= value <= high:
+        given = (quantity(field, value), "") if type(value) is int else (shown(value), ", which is no integer")
         raise InvalidArgument(
-            f"{field} must be an integer from {low} to {high}, not {shown(value)}",
+            sentence(
+                "{} is {}{}; the range is {} to {}",
+                field_name(field),
+                *given,
+                quantity(field, low),
+                quantity(field, high),
+            ),
             field=field,
             value=value,
             limit=f"an integer from {low} to {high}",
+            range=(low, high),
         )
     return value
 
@@ -176,39 +186,55 @@ def check_each(base: QueueAttributes, changes: Mapping[str, object], *, creating
         elif name == "dead_letter_queue":
             if not isinstance(value, str):
                 raise InvalidArgument(
-                    f"{name} must be the name of a queue, or empty, not {shown(value)}",
+                    sentence("{} must be the name of a queue, or empty, not {}", field_name(name), shown(value)),
                     field=name,
                     value=value,
                     limit="the name of a queue, or empty",
                 )
+            if value:
+                # Before any comparison: an error must not repeat a text of any length.
+                check_name(name, value)
         elif name in SWITCHES:
             if type(value) is not bool:
                 raise InvalidArgument(
-                    f"{name} must be true or false, not {shown(value)}", field=name, value=value, limit="true or false"
+                    sentence("{} must be true or false, not {}", field_name(name), shown(value)),
+                    field=name,
+                    value=value,
+                    limit="true or false",
                 )
             if name in ONLY_AT_CREATION and not creating and value != getattr(base, name):
                 raise InvalidArgument(
-                    f"{name} is fixed when a queue is created; this queue has {getattr(base, name)}",
+                    sentence(
+                        "{} is fixed when a queue is created; this queue has {}",
+                        field_name(name),
+                        quantity(name, getattr(base, name)),
+                    ),
                     field=name,
                     value=value,
                     limit=str(getattr(base, name)),
                 )
         else:
-            known = ", ".join((*ATTRIBUTE_RANGES, "dead_letter_queue", *SWITCHES))
+            known = (*ATTRIBUTE_RANGES, "dead_letter_queue", *SWITCHES)
             raise InvalidArgument(
-                f"a queue has no attribute {shown(name)}; its attributes are {known}",
+                sentence("a queue has no attribute {}; its attributes are {}", shown(name), field_names(known)),
                 field=name,
                 value=value,
-                limit=f"one of {known}",
+                limit=f"one of {', '.join(known)}",
             )
     for name, shortest_ms in SHORTEST_MS.items():
         after_ms = changes.get(name)
         if isinstance(after_ms, int) and 0 < after_ms < shortest_ms:
             raise InvalidArgument(
-                f"{name} must be 0, or at least {shortest_ms}, not {after_ms}",
+                sentence(
+                    "{} is {}; it must be 0, or at least {}",
+                    field_name(name),
+                    duration(after_ms),
+                    duration(shortest_ms),
+                ),
                 field=name,
                 value=after_ms,
                 limit=f"0, or at least {shortest_ms}",
+                range=(shortest_ms, ATTRIBUTE_RANGES[name][1]),
             )
 
 
@@ -216,50 +242,77 @@ def _check_together(attributes: QueueAttributes) -> None:
     retention_ms = attributes.retention_ms
     if attributes.rewind_ms > retention_ms:
         raise InvalidArgument(
-            f"rewind_ms ({attributes.rewind_ms}) is longer than retention_ms ({retention_ms})",
+            sentence(
+                "{rewind_ms} ({}) is longer than {retention_ms} ({})",
+                duration(attributes.rewind_ms),
+                duration(retention_ms),
+            ),
             field="rewind_ms",
             value=attributes.rewind_ms,
             limit=f"at most retention_ms ({retention_ms})",
+            range=(0, retention_ms),
         )
     if attributes.auto_delete_after_ms and (attributes.transactional or attributes.dead_letter_queue):
         # The messages of such a queue are still to be decided or moved, by clients and queues that do not know that the
         # queue may go.
         reason = "is transactional" if attributes.transactional else "has a dead-letter queue"
         raise InvalidArgument(
-            f"auto_delete_after_ms ({attributes.auto_delete_after_ms}) must be 0 for a queue that {reason}",
+            sentence(
+                "{auto_delete_after_ms} ({}) must be 0 for a queue that {}",
+                duration(attributes.auto_delete_after_ms),
+                reason,
+            ),
             field="auto_delete_after_ms",
             value=attributes.auto_delete_after_ms,
             limit=f"0 for a queue that {reason}",
+            range=(0, 0),
         )
     if attributes.delay_ms >= retention_ms:
         raise InvalidArgument(
-            f"delay_ms ({attributes.delay_ms}) must be less than retention_ms ({retention_ms}): messages would expire"
-            " before they become active",
+            sentence(
+                "{delay_ms} ({}) must be less than {retention_ms} ({}): messages would expire before they become"
+                " active",
+                duration(attributes.delay_ms),
+                duration(retention_ms),
+            ),
             field="delay_ms",
             value=attributes.delay_ms,
             limit=f"less than retention_ms ({retention_ms})",
+            range=(0, retention_ms - 1),
         )
     receives, after_ms = attributes.dead_letter_max_receives, attributes.dead_letter_after_ms
     if after_ms and after_ms >= retention_ms:
         raise InvalidArgument(
-            f"dead_letter_after_ms ({after_ms}) must be less than retention_ms ({retention_ms})",
+            sentence(
+                "{dead_letter_after_ms} ({}) must be less than {retention_ms} ({})",
+                duration(after_ms),
+                duration(retention_ms),
+            ),
             field="dead_letter_after_ms",
             value=after_ms,
             limit=f"less than retention_ms ({retention_ms})",
+            range=(0, retention_ms - 1),
         )
     if not attributes.dead_letter_queue:
         if receives or after_ms:
             field = "dead_letter_max_receives" if receives else "dead_letter_after_ms"
             raise InvalidArgument(
-                f"{field} needs a dead_letter_queue; set both, or leave {field} at 0",
+                sentence(
+                    "{} needs a {dead_letter_queue}; set both, or leave {} at 0", field_name(field), field_name(field)
+                ),
                 field=field,
                 value=receives or after_ms,
                 limit="0 without a dead_letter_queue",
+                range=(0, 0),
             )
     elif bool(receives) == bool(after_ms):
         raise InvalidArgument(
-            "with a dead_letter_queue, exactly one of dead_letter_max_receives and dead_letter_after_ms must be set;"
-            f" they are {receives} and {after_ms}",
+            sentence(
+                "with a {dead_letter_queue}, exactly one of {dead_letter_max_receives} and {dead_letter_after_ms} must"
+                " be set; they are {} and {}",
+                receives,
+                duration(after_ms),
+            ),
             field="dead_letter_max_receives",
             value=receives,
             limit="one of the two set, the other 0",
@@ -293,7 +346,13 @@ def checked_sizes(
         index = next(index for index, size in enumerate(sizes) if not 1 <= size <= max_message_bytes)
         if not sizes[index]:
             raise InvalidArgument(
-                f"body {index} is empty; {queue!r} takes bodies of 1 to {max_message_bytes} bytes",
+                sentence(
+                    "body {} is empty; {} takes bodies of {} to {}",
+                    index,
+                    repr(queue),
+                    size(1),
+                    size(max_message_bytes),
+                ),
                 field="bodies",
                 value=0,
                 limit=f"1 to {max_message_bytes} bytes",
@@ -327,16 +386,16 @@ def _checked_headers(headers: list[Headers | None], count: int, limits: Limits) 
                 value=len(entry),
                 limit=f"at most {limits.max_headers} headers",
             )
-        size = headers_bytes(entry)
-        if size > limits.max_headers_bytes:
+        entry_bytes = headers_bytes(entry)
+        if entry_bytes > limits.max_headers_bytes:
             raise InvalidArgument(
                 f"the headers of a message have at most {limits.max_headers_bytes} bytes of names and values;"
-                f" these have {size}",
+                f" these have {entry_bytes}",
                 field="headers",
-                value=size,
+                value=entry_bytes,
                 limit=f"at most {limits.max_headers_bytes} bytes",
             )
-        total += size
+        total += entry_bytes
     return total
 
 

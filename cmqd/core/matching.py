@@ -19,6 +19,7 @@ from itertools import compress
 from typing import Generic, Protocol, TypeVar
 
 from cmqd.core.errors import InvalidArgument, shown
+from cmqd_types.sentences import field_name, sentence
 
 TAG_CHARACTERS = 16
 KEY_BYTES = 64
@@ -55,7 +56,7 @@ def check_tags(tags: Sequence[str], limit: int, field: str = "tags") -> list[str
     different = list(dict.fromkeys(tags))
     if len(different) > limit:
         raise InvalidArgument(
-            f"{field} takes at most {limit} different tags; there are {len(different)}",
+            sentence("{} takes at most {} different tags; there are {}", field_name(field), limit, len(different)),
             field=field,
             value=len(different),
             limit=f"at most {limit} different tags",
@@ -95,7 +96,10 @@ def _check_list(value: object, field: str, expected: str) -> None:
     # A string is a sequence of strings too, but its letters are not the intended tags.
     if isinstance(value, str | bytes) or not isinstance(value, Sequence):
         raise InvalidArgument(
-            f"{field} must be {expected}, not {shown(value)}", field=field, value=value, limit=expected
+            sentence("{} must be {}, not {}", field_name(field), expected, shown(value)),
+            field=field,
+            value=value,
+            limit=expected,
         )
 
 
@@ -106,14 +110,19 @@ def _check_key(key: object, field: str) -> str:
         size = 0
     if not isinstance(key, str) or not 1 <= size <= KEY_BYTES:
         raise InvalidArgument(
-            f"a key of {field} has 1 to {KEY_BYTES} bytes of UTF-8; {shown(key)} does not",
+            sentence("a key of {} has 1 to {} bytes of UTF-8; {} does not", field_name(field), KEY_BYTES, shown(key)),
             field=field,
             value=key,
             limit=f"1 to {KEY_BYTES} bytes of UTF-8",
         )
     if key.count(".") >= KEY_WORDS:
         raise InvalidArgument(
-            f"a key of {field} has at most {KEY_WORDS} words, with dots between them; {shown(key)} has more",
+            sentence(
+                "a key of {} has at most {} words, with dots between them; {} has more",
+                field_name(field),
+                KEY_WORDS,
+                shown(key),
+            ),
             field=field,
             value=key,
             limit=f"at most {KEY_WORDS} words",

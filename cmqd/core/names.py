@@ -28,12 +28,13 @@ def check_name(field: str, name: str) -> str:
     """
     least = _LEAST.get(field, 1)
     if len(name) < least or _NAME.fullmatch(name) is None:
-        noun = "queue" if field == "endpoint" else field
+        noun = "queue" if field in ("endpoint", "dead_letter_queue") else field
         raise InvalidArgument(
             f"{shown(name)} is not the name of a {noun}: a name has {least} to 64 ASCII letters, digits, '-' or '_'",
             field=field,
             value=name,
             limit=f"{least} to 64 ASCII letters, digits, '-' or '_'",
+            form="name",
         )
     return name
 

@@ -6,6 +6,7 @@ from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
 from cmqd.core.errors import InvalidArgument, shown
+from cmqd_types.sentences import field_name, sentence
 
 MAX_URL_LENGTH: Final = 2_048
 """Length that servers and proxies commonly take in a request line."""
@@ -53,11 +54,15 @@ def scheme_of(url: str) -> str:
 def _refusal(field: str, url: str, rule: str) -> InvalidArgument:
     """Return the error that names the broken rule and repeats no password."""
     url = _without_credentials(url)
-    return InvalidArgument(f"{field} {shown(url)} is refused: {rule}", field=field, value=url, limit=rule)
+    text = sentence("{} {} is refused: {}", field_name(field), shown(url), rule)
+    return InvalidArgument(text, field=field, value=url, limit=rule)
 
 
 def _without_credentials(url: str) -> str:
-    return re.sub(r"//.*@", "//...@", url, flags=re.DOTALL)
+    """Return a URL without the text between its first ``//`` and its last ``@``."""
+    # No regular expression: a search for both, of a URL full of slashes, would begin anew at each slash.
+    start, end = url.find("//"), url.rfind("@")
+    return url if start < 0 or end < start + 2 else f"{url[: start + 2]}...{url[end:]}"
 
 
 def _is_host(parts: SplitResult) -> bool:

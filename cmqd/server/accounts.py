@@ -59,14 +59,14 @@ class AccountExists(DomainError):
     """An account with this name, or with a name that differs only in case, exists already."""
 
     def __init__(self, account: str) -> None:
-        super().__init__(f"account {account!r} already exists", account=account)
+        super().__init__(f"account {shown(account)} already exists", account=account)
 
 
 class AccountNotFound(DomainError):
     """There is no account with this name."""
 
     def __init__(self, account: str) -> None:
-        super().__init__(f"account {account!r} does not exist", account=account)
+        super().__init__(f"account {shown(account)} does not exist", account=account)
 
 
 class KeyNotFound(DomainError):
@@ -76,7 +76,9 @@ class KeyNotFound(DomainError):
         if account is None:
             super().__init__(f"there is no key {shown(secret_id)}", secret_id=secret_id[:MAX_SECRET_ID_BYTES])
         else:
-            super().__init__(f"account {account!r} has no key {secret_id!r}", account=account, secret_id=secret_id)
+            super().__init__(
+                f"account {shown(account)} has no key {shown(secret_id)}", account=account, secret_id=secret_id
+            )
 
 
 class TooManySecretsRead(DomainError):
@@ -93,7 +95,7 @@ class KeyExists(DomainError):
     """A key with this id exists already, in this account or in another one."""
 
     def __init__(self, secret_id: str) -> None:
-        super().__init__(f"a key with the id {secret_id!r} exists already", secret_id=secret_id)
+        super().__init__(f"a key with the id {shown(secret_id)} exists already", secret_id=secret_id)
 
 
 class LastKey(DomainError):

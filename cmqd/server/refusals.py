@@ -91,4 +91,7 @@ def error_reply(request_id: int, refusal: domain.DomainError) -> wire.Error:
     """
     refusal.__traceback__ = refusal.__context__ = refusal.__cause__ = None
     code = ERROR_CODES.get(type(refusal), ErrorCode.INTERNAL_ERROR)
-    return error(request_id, code, refusal.text, retry_after_ms=refusal.retry_after_ms, details=refusal.details or None)
+    details = refusal.details
+    if refusal.sentence is not None:
+        details = {**details, "sentence": refusal.sentence.parts}
+    return error(request_id, code, refusal.text, retry_after_ms=refusal.retry_after_ms, details=details or None)

@@ -85,7 +85,10 @@ def error_shown_to(client: Client, reply: wire.Error, named: Sequence[str]) -> w
     hidden = _hidden(client, named)
     if not hidden:
         return reply
-    details = {field: _without(value, hidden) for field, value in (reply.details or {}).items()}
+    details = {
+        field: [_part_without(part, hidden) for part in value] if field == "sentence" else _without(value, hidden)
+        for field, value in (reply.details or {}).items()
+    }
     return replace(reply, text=_text_without(reply.text, hidden), details=details or None)
 
 
@@ -110,6 +113,11 @@ def _text_without(text: str, hidden: Sequence[str]) -> str:
     for name in hidden:
         text = text.replace(repr(name), HIDDEN)
     return text
+
+
+def _part_without(part: Any, hidden: Sequence[str]) -> Any:
+    # A part that is no text is the name of a field, or a number.
+    return _text_without(part, hidden) if isinstance(part, str) else part
 
 
 def _without(value: Any, hidden: Sequence[str]) -> Any:

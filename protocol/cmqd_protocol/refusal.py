@@ -17,6 +17,7 @@ from cmqd_protocol import large_frames
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.limits import LARGE_PAYLOAD_BYTES, MAX_REQUEST_ID, VERSION
 from cmqd_protocol.messages import REQUEST_TYPES, Error, Request, error
+from cmqd_types.sentences import Sentence, field_name, quantity, sentence
 
 DECODE_ERRORS: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """Exceptions of msgspec for bytes that are malformed or of a wrong type, not UTF-8, or nested too deep."""
@@ -52,6 +53,10 @@ _list_decoder = msgspec.msgpack.Decoder(list[msgspec.Raw])
 _text_decoder = msgspec.msgpack.Decoder(str)
 _short_decoder = msgspec.msgpack.Decoder()
 
+SAID_CHARACTERS: Final = 512
+"""Longest text of msgspec that is examined. Its texts have names of types and numbers; a text with a part of a payload,
+as another release may have, must not cost more."""
+
 # Error texts of msgspec, for instance: Expected `array` of length <= 256 - at `$[3]`
 _TOO_SHORT: Final = re.compile(r"Expected `array` of at least length \d+, got (?P<length>\d+)$")
 _WRONG_TYPE: Final = re.compile(r"Expected `(?P<expected>[^`]*)`, got `(?P<got>[^`]*)`")
@@ -85,10 +90,12 @@ def refuse(payload: bytes, problem: Exception) -> Error | None:
         payload = b""
     if isinstance(problem, UnicodeDecodeError):
         field = _field_that_is_not_text(payload, request_type)
-        text, details = f"{field} is not UTF-8", {"field": field, "expected": "UTF-8"}
+        text, details = sentence("{} is not UTF-8", field_name(field)), {"field": field, "expected": "UTF-8"}
     else:
-        text, details = _explain(payload, request_type.__struct_fields__, str(problem))
-    return error(envelope.request_id, ErrorCode.INVALID_ARGUMENT, text, details=details)
+        text, details = _explain(payload, request_type.__struct_fields__, str(problem)[:SAID_CHARACTERS])
+    return error(
+        envelope.request_id, ErrorCode.INVALID_ARGUMENT, str(text), details={**details, "sentence": text.parts}
+    )
 
 
 def _large_envelope(payload: bytes, problem: Exception) -> _Envelope | None:
@@ -105,7 +112,7 @@ def _large_envelope(payload: bytes, problem: Exception) -> _Envelope | None:
     return _Envelope(opcode, request_id)
 
 
-_Explanation: TypeAlias = tuple[str, dict[str, Any]]
+_Explanation: TypeAlias = tuple[Sentence, dict[str, Any]]
 
 
 def _explain(payload: bytes, fields: tuple[str, ...], said: str) -> _Explanation:
@@ -113,7 +120,7 @@ def _explain(payload: bytes, fields: tuple[str, ...], said: str) -> _Explanation
     if too_short := _TOO_SHORT.match(said):
         # Element 0 is the operation, so element N, the first missing element, is field N - 1.
         field = fields[int(too_short["length"]) - 1]
-        return f"{field} is missing", {"field": field}
+        return sentence("{} is missing", field_name(field)), {"field": field}
     where = _PATH.search(said)
     path = where["path"] if where else ""
     indexes = [int(index) for index in _INDEX.findall(path)]
@@ -125,38 +132,43 @@ def _explain(payload: bytes, fields: tuple[str, ...], said: str) -> _Explanation
     if bounds := _OUT_OF_BOUNDS.match(said):
         return _out_of_bounds(field, bounds, encoded)
     part = "a key of " if is_key else "a value of " if in_map else ""
-    return _wrong_type(part + field, field, said, encoded)
+    return _wrong_type(sentence("{}{}", part, field_name(field)), field, said, encoded)
 
 
 def _out_of_bounds(field: str, bounds: re.Match[str], encoded: bytes) -> _Explanation:
     limit = f"{'at most' if bounds['operator'] == '<=' else 'at least'} {bounds['limit']}"
     if not bounds["length"]:
         value = _short_value(encoded)
-        return f"{field} is {value!r}; it must be {limit}", {"field": field, "value": value, "limit": limit}
+        words = "at most" if bounds["operator"] == "<=" else "at least"
+        given = quantity(field, value) if type(value) is int else repr(value)
+        text = sentence(
+            "{} is {}; it must be {} {}", field_name(field), given, words, quantity(field, int(bounds["limit"]))
+        )
+        return text, {"field": field, "value": value, "limit": limit}
     count = _count_entries(encoded)
     unit = "entries"
     if count is None and encoded:
         count, unit = len(_text_decoder.decode(encoded)), "characters"
     if count is None:
         unit = "characters" if bounds["kind"] == "str" else "bytes" if bounds["kind"] == "bytes" else "entries"
-        text = f"{field} must have {limit} {unit}"
+        text = sentence("{} must have {} {}", field_name(field), limit, unit)
     else:
-        text = f"{field} has {count} {unit}; it must have {limit}"
+        text = sentence("{} has {} {}; it must have {}", field_name(field), count, unit, limit)
     return text, {"field": field, "value": count, "limit": limit}
 
 
-def _wrong_type(what: str, field: str, said: str, encoded: bytes) -> _Explanation:
+def _wrong_type(part: Sentence, field: str, said: str, encoded: bytes) -> _Explanation:
     if types := _WRONG_TYPE.match(said):
         expected = types["expected"]
-        text = f"{what} is of type {types['got']}; expected {expected}"
+        text = sentence("{} is of type {}; expected {}", part, types["got"], expected)
     else:
         expected = said
-        text = f"{what}: {said}"
+        text = sentence("{}: {}", part, said)
     details: dict[str, Any] = {"field": field, "expected": expected}
     value = _short_value(encoded)
     if value is not None:
         details["value"] = value
-        text += f" (value {value!r})"
+        text = sentence("{} (value {})", text, repr(value))
     return text, details
 
 

@@ -167,7 +167,7 @@ def test_messages_are_deleted_and_released_by_handle(cmq_at: Cmq, server: Thread
     assert released.code == 0
     assert not server.local.link.of(wire.ReleaseMessages)[0].count_receive
     assert partly.code == ExitCode.PARTIAL
-    assert "12345: receipt handle" in partly.err
+    assert "cmq: receipt handle 12345 is not valid" in partly.err
     assert cmq_at("delete", "orders", "12345").code == ExitCode.FAILED
 
 
@@ -182,7 +182,7 @@ def test_messages_are_rejected_by_handle_and_dead_letters_show_why(cmq_at: Cmq, 
 
     assert rejected.json == {"rejected": [first["receipt_handle"]], "failed": {}}
     assert partly.code == ExitCode.PARTIAL
-    assert "12345: receipt handle" in partly.err
+    assert "cmq: receipt handle 12345 is not valid" in partly.err
     assert cmq_at("reject", "orders").code == ExitCode.USAGE
     shown = cmq_at("receive", "dead", "--max", "2", "--output", "json").lines
     assert [one["origin"]["rejection"] for one in shown] == ["no such customer", ""]
@@ -285,6 +285,6 @@ def test_a_time_too_far_ahead_is_refused_by_the_server(cmq_at: Cmq, server: Thre
     ran = cmq_at("send", "orders", "x", "--at", "2100-01-01T00:00Z")
 
     assert ran.code == ExitCode.FAILED
-    assert "at_ms lies" in ran.err
-    assert "delay of at most 3600000 ms" in ran.err
+    assert ran.err.startswith("cmq: --at is 2100-01-01T")
+    assert "ahead; this server takes a delay of at most 1 h" in ran.err
     assert _bodies(server) == []

@@ -36,7 +36,7 @@ def test_an_error_frame_becomes_the_exception_of_its_code() -> None:
     assert type(error) is Busy
     assert (error.code, error.name, error.retryable, error.retry_after) == (600, "busy", True, 0.25)
     assert (error.request_id, error.connection_id, error.details) == (7, 3, {"field": "bodies"})
-    assert str(error) == "try again (request 7, connection 3)"
+    assert str(error) == "try again"
 
 
 def test_an_unknown_code_becomes_an_unknown_server_error() -> None:

@@ -134,7 +134,7 @@ def test_queries_by_operation_and_by_time() -> None:
 def test_the_limit_of_a_page_has_a_range() -> None:
     rig = Rig()
     for limit in (0, 1001, -1):
-        with pytest.raises(InvalidArgument, match="limit must be an integer from 1 to 1000"):
+        with pytest.raises(InvalidArgument, match="the range is 1 to 1000"):
             rig.broker.check_audit_limit(limit)
     rig.broker.check_audit_limit(1)
     rig.broker.check_audit_limit(1000)

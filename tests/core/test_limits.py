@@ -93,10 +93,13 @@ def test_beyond_an_end_an_attribute_is_refused_on_create_ensure_and_set(name: st
         lambda: rig.broker.set_queue_attributes(ACCOUNT, "there", {"delay_ms": 1, name: value}, rig.now_ms),
     ):
         error = refused(rig, call)
+        unit = "ms" if name.endswith("_ms") else "bytes" if name.endswith("_bytes") else None
         assert error.details == {
             "field": name,
-            "value": str(value),
+            "value": value,
             "limit": f"an integer from {low} to {high}",
+            "range": [low, high],
+            **({} if unit is None else {"unit": unit}),
         }
 
 
@@ -113,7 +116,7 @@ def test_an_unknown_attribute_is_refused_naming_those_there_are():
 
     error = refused(rig, lambda: rig.create(colour=1))
 
-    assert (error.details["field"], error.details["value"]) == ("colour", "1")
+    assert (error.details["field"], error.details["value"]) == ("colour", 1)
     assert error.text.startswith("a queue has no attribute 'colour'; its attributes are ")
     assert "retention_ms" in error.details["limit"]
 
@@ -162,7 +165,7 @@ def test_a_batch_holds_1_to_256_bodies(count: int):
     error = refused(rig, lambda: rig.send(*[b"x"] * count))
 
     assert error.details["field"] == "bodies"
-    assert error.details["value"] == str(count)
+    assert error.details["value"] == count
 
 
 def test_a_body_has_1_byte_up_to_the_queues_limit():
@@ -174,8 +177,8 @@ def test_a_body_has_1_byte_up_to_the_queues_limit():
     assert error.details == {"field": "bodies", "index": 1, "value": 1025, "limit": 1024}
 
     error = refused(rig, lambda: rig.send(b"x", b""))
-    assert error.text == "body 1 is empty; 'q' takes bodies of 1 to 1024 bytes"
-    assert error.details == {"field": "bodies", "index": 1, "value": "0", "limit": "1 to 1024 bytes"}
+    assert error.text == "body 1 is empty; 'q' takes bodies of 1 byte to 1 KiB"
+    assert error.details == {"field": "bodies", "index": 1, "value": 0, "limit": "1 to 1024 bytes"}
 
 
 def test_a_batch_holds_one_mebibyte_of_bodies_and_headers_in_all():
@@ -205,8 +208,8 @@ def test_a_message_has_at_most_32_headers_of_16_kib_in_all():
     rig.send(b"x", headers=[dict(list(many.items())[:32])])
     rig.send(b"x", headers=[{"name": "é" * 8190}])
 
-    assert refused(rig, lambda: rig.send(b"x", headers=[many])).details["value"] == "33"
-    assert refused(rig, lambda: rig.send(b"x", headers=[{"name": "é" * 8190 + "x"}])).details["value"] == "16385"
+    assert refused(rig, lambda: rig.send(b"x", headers=[many])).details["value"] == 33
+    assert refused(rig, lambda: rig.send(b"x", headers=[{"name": "é" * 8190 + "x"}])).details["value"] == 16385
     assert refused(rig, lambda: rig.send(b"x", headers=[None, None])).details["field"] == "headers"
 
 
@@ -249,7 +252,7 @@ def test_settling_takes_1_to_256_handles_and_visibility_up_to_12_hours():
     (handle,) = rig.handles()
 
     assert refused(rig, lambda: rig.delete()).details["field"] == "receipt_handles"
-    assert refused(rig, lambda: rig.release(*range(257))).details["value"] == "257"
+    assert refused(rig, lambda: rig.release(*range(257))).details["value"] == 257
     assert refused(rig, lambda: rig.hide(handle, timeout_ms=43_200_001)).details["field"] == "visibility_timeout_ms"
     assert refused(rig, lambda: rig.hide(handle, timeout_ms=-1)).details["field"] == "visibility_timeout_ms"
     rig.hide(handle, timeout_ms=43_200_000)

@@ -58,10 +58,10 @@ def test_a_tick_that_does_a_single_item_gets_on_with_far_delays():
 
 
 def test_beyond_the_limit_a_delay_is_refused_with_the_limit():
-    assert "3600000" in str(refusal(long_rig(Limits()), delay_ms=HOUR_MS + 1))
+    assert "delay_ms is 1 h 1 ms; the range is 0 s to 1 h" in str(refusal(long_rig(Limits()), delay_ms=HOUR_MS + 1))
     ahead = refusal(long_rig(Limits()), at_ms=START_MS + HOUR_MS + 1)
-    assert "at_ms lies 3600001 ms ahead; this server takes a delay of at most 3600000 ms" in str(ahead)
-    assert "1296000000" in str(refusal(long_rig(), delay_ms=15 * DAY_MS + 1))
+    assert ", 1 h 1 ms ahead; this server takes a delay of at most 1 h" in str(ahead)
+    assert "0 s to 15 d" in str(refusal(long_rig(), delay_ms=15 * DAY_MS + 1))
 
 
 @pytest.mark.parametrize("arguments", [{"delay_ms": DAY_MS}, {"delay_ms": [DAY_MS]}, {"at_ms": START_MS + DAY_MS}])
@@ -72,7 +72,7 @@ def test_a_delay_that_is_not_shorter_than_the_retention_is_refused_and_both_are_
 
     error = refusal(rig, **arguments)
 
-    assert f"{DAY_MS} ms is not shorter than the retention of queue 'q', {DAY_MS} ms" in str(error)
+    assert "a delay of 1 d is not shorter than the retention of queue 'q', 1 d" in str(error)
     assert error.details["field"] == "delay_ms"
 
 
@@ -90,12 +90,12 @@ def test_the_rule_holds_for_short_delays_too():
 
     error = refusal(rig, delay_ms=60_000)
 
-    assert "60000 ms is not shorter than the retention" in str(error)
+    assert "1 min is not shorter than the retention" in str(error)
 
 
 def test_a_queue_cannot_have_a_delay_of_its_retention():
     rig = Rig()
-    with pytest.raises(InvalidArgument, match=r"delay_ms \(60000\) must be less than retention_ms \(60000\)"):
+    with pytest.raises(InvalidArgument, match=r"delay_ms \(1 min\) must be less than retention_ms \(1 min\)"):
         rig.create(delay_ms=60_000, retention_ms=60_000)
     rig.create(delay_ms=59_999, retention_ms=60_000)
     with pytest.raises(InvalidArgument, match="must be less than retention_ms"):

@@ -75,7 +75,7 @@ def test_ensure_shows_the_difference():
         rig.broker.ensure_queue(ACCOUNT, "q", {"delay_ms": 6, "max_delayed": 1_000_000}, rig.now_ms)
 
     assert refused.value.details["difference"] == {"delay_ms": {"is": 5, "wanted": 6}}
-    assert "delay_ms is 5, wanted 6" in str(refused.value)
+    assert "delay_ms is 5 ms, wanted 6 ms" in str(refused.value)
 
 
 def test_an_attribute_not_named_stays():

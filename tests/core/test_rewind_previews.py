@@ -138,7 +138,7 @@ def test_a_queue_without_a_window_is_refused_like_its_rewind():
     rig = Rig()
     rig.create()
 
-    with pytest.raises(TimeNotRewindable, match="it has no rewind window; set rewind_ms first"):
+    with pytest.raises(TimeNotRewindable, match="it has no rewind window; set its attribute rewind_ms first"):
         rig.preview_rewind()
     with pytest.raises(QueueNotFound):
         rig.preview_rewind(name="other")

@@ -1,11 +1,13 @@
 """CMQ's table of errors, and the translation of the broker's errors into it."""
 
+import msgspec
 import pytest
 
 from cmqd_client import errors as native
-from cmqd_gateway.cmq.errors import FAILURES, NEVER_ANSWERED, TRANSLATIONS, Reason, Refusal, in_cmq_words, translate
+from cmqd_gateway.cmq.errors import FAILURES, NEVER_ANSWERED, TRANSLATIONS, Reason, Refusal, translate
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import Error
+from cmqd_types.sentences import ENSURE, Quantity, Sentence, duration, sentence, size
 
 
 def error_of(code: int, text: str = "text", **details: object) -> native.ServerError:
@@ -63,23 +65,30 @@ def test_a_suggested_pause_is_in_the_text() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    ("given", "expected"),
     [
         (
-            "rewind_ms (90000) is longer than retention_ms (60000)",
-            "rewindSeconds (90) is longer than msgRetentionSeconds (60)",
+            sentence("{rewind_ms} ({}) is longer than {retention_ms} ({})", duration(90_000), duration(1_296_000_000)),
+            "rewindSeconds (90 s) is longer than msgRetentionSeconds (1296000 s)",
         ),
-        ("queue 'q' holds 7 messages; 1 more would pass its max_backlog of 7", None),
-        ("maxMsgSize is max_message_bytes", "maxMsgSize is maxMsgSize"),
-        ("visibility_timeout_ms (1500)", "visibilityTimeout (1.5)"),
-        ("max_backlog (1500)", "maxMsgHeapNum (1500)"),
-        ("bodies_of_text", "bodies_of_text"),
-        ("a delay of 3600000 ms is not shorter than 1500 ms", "a delay of 3600 s is not shorter than 1.5 s"),
-        ("queue 'q' already exists; use ensure, or another name", "queue 'q' already exists"),
+        (sentence("more would pass its {max_backlog} of {}", 7), "more would pass its maxMsgHeapNum of 7"),
+        (sentence("{visibility_timeout_ms} is {}", duration(1500)), "visibilityTimeout is 1.5 s"),
+        (sentence("{bodies[3]} has {}", size(1 << 20)), "msgBody[3] has 1048576 bytes"),
+        (sentence("{max_delayed} and {polling_wait_ms}"), "max_delayed and pollingWaitSeconds"),
+        (sentence("{pause_ms}"), "pause"),
+        (sentence("queue 'q' already exists{}", Quantity(ENSURE, "")), "queue 'q' already exists"),
     ],
 )
-def test_texts_have_the_names_and_units_of_cmq(text: str, expected: str | None) -> None:
-    assert in_cmq_words(text) == (expected or text.replace("max_backlog", "maxMsgHeapNum"))
+def test_sentences_have_the_names_and_units_of_cmq(given: Sentence, expected: str) -> None:
+    error = error_of(ErrorCode.QUEUE_EXISTS, str(given), sentence=msgspec.to_builtins(given.parts))
+
+    assert translate(error, "CreateQueue").detail == expected
+
+
+def test_the_text_of_an_older_broker_is_shown_as_it_is() -> None:
+    text = "rewind_ms (90000) is longer than retention_ms (60000)"
+
+    assert translate(error_of(ErrorCode.INVALID_ARGUMENT, text), "CreateQueue").detail == text
 
 
 @pytest.mark.parametrize(
@@ -96,7 +105,8 @@ def test_texts_have_the_names_and_units_of_cmq(text: str, expected: str | None) 
     ],
 )
 def test_an_invalid_argument_has_the_row_of_its_field(field: str, limit: str, reason: Reason) -> None:
-    error = error_of(ErrorCode.INVALID_ARGUMENT, field=field, limit=limit)
+    form = {"form": "name"} if "letters" in limit else {}
+    error = error_of(ErrorCode.INVALID_ARGUMENT, field=field, limit=limit, **form)
 
     assert translate(error, "CreateQueue").reason is reason
 

@@ -179,7 +179,7 @@ async def check_set_queue(rest: RestCalls) -> None:
     assert (changed.attributes.visibility_timeout, changed.attributes.max_message_bytes) == (45, 2048)
     refusal = await rest.refused("set_queue", queue="orders", body={"visibility_timeout": 0.5})
     assert (refusal.status, refusal.field) == (400, "visibility_timeout")
-    assert "from 1 to 43200, not 0.5" in refusal.detail
+    assert "the range is 1 s to 43200 s" in refusal.detail
 
 
 @checks("delete_queue")

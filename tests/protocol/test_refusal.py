@@ -9,7 +9,8 @@ from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.events import ConnectionEnded, RequestRefused
 from cmqd_protocol.frames import frame
 from cmqd_protocol.messages import Error, GetServerStatus, encoder, request_decoder
-from cmqd_protocol.refusal import DECODE_ERRORS, refuse
+from cmqd_protocol.refusal import DECODE_ERRORS, SAID_CHARACTERS, refuse
+from cmqd_types.sentences import NATIVE, put_together
 from support.connection_pair import ConnectionPair
 from support.vectors import load, names, value_of
 
@@ -30,7 +31,9 @@ def explain(*message: Any) -> Error:
 def test_a_secret_of_a_wrong_type_is_not_repeated(secret: Any) -> None:
     reply = explain(138, 1, "AKIDold", secret, ["send"], ["*"])
 
-    assert reply.details == {"field": "secret_key", "expected": "str"}
+    assert reply.details is not None
+    assert (reply.details["field"], reply.details["expected"]) == ("secret_key", "str")
+    assert "value" not in reply.details
     assert str(secret) not in repr(reply)
     assert "kept-by" not in repr(reply)
 
@@ -144,6 +147,9 @@ class TestWords:
         reply = explain(*message)
 
         assert reply.text == text
+        assert reply.details is not None
+        if reply.code == ErrorCode.INVALID_ARGUMENT:
+            assert put_together(reply.details.pop("sentence"), NATIVE) == text
         assert reply.details == details
 
     @pytest.mark.parametrize(
@@ -177,13 +183,27 @@ class TestWords:
 
         assert reply is not None
         assert reply.text == "request: something odd"
-        assert reply.details == {"field": "request", "expected": "something odd"}
+        assert reply.details is not None
+        assert (reply.details["field"], reply.details["expected"]) == ("request", "something odd")
+
+    def test_a_problem_of_any_length_is_examined_and_repeated_in_part(self) -> None:
+        said = "Expected `int`, got `str`" + " - at `key` in `$" * 12_500
+        reply = refuse(encoder.encode([17, 1, "q"]), ValueError(said))
+
+        assert reply is not None
+        assert len(reply.text) < 2 * SAID_CHARACTERS
+        assert len(encoder.encode(reply)) < 4096
 
     def test_bounds_of_what_cannot_be_located_have_no_value(self) -> None:
         reply = refuse(encoder.encode([48, 1, "q", {}]), ValueError("Expected `array` of length <= 3 - at `$[3][...]`"))
 
         assert reply is not None
-        assert reply.details == {"field": "attributes", "value": None, "limit": "at most 3"}
+        assert reply.details is not None
+        assert (reply.details["field"], reply.details["value"], reply.details["limit"]) == (
+            "attributes",
+            None,
+            "at most 3",
+        )
 
     @pytest.mark.parametrize("message", [[17, 1, "q"], [17, 1, "q", 1, None, None]], ids=["short", "whole"])
     def test_text_that_is_not_utf8_and_not_found_is_still_answered(self, message: list[Any]) -> None:

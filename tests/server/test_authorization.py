@@ -452,6 +452,7 @@ async def test_the_name_that_differs_only_in_case_is_hidden(tmp_path: Path) -> N
         assert refusal.details is not None
         assert refusal.details["existing"] == "(hidden)"
         assert "'team-late' differs only in case from (hidden)" in refusal.text
+        assert "TEAM-late" not in repr(refusal)
     rig.close()
 
 
@@ -505,7 +506,7 @@ async def test_refusals_hide_names_that_do_not_match(tmp_path: Path) -> None:
     for reply in (bound, unused):
         assert reply.name == "invalid_argument"
     assert "(hidden)" in unused.text
-    assert "(hidden) takes 1 to 1024" in too_large.failures[0].text
+    assert "(hidden) takes 1 byte to 1 KiB" in too_large.failures[0].text
     assert "billing" not in repr([in_use, bound, unused, too_large])
 
     rest = await admin.expect(wire.Error, wire.DeleteQueue, "team-dead")

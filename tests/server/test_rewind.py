@@ -52,6 +52,8 @@ async def test_a_time_before_the_window_is_moved_or_refused(rig: ServerRig) -> N
 
     refused = await client.expect(wire.Error, wire.RewindQueue, "jobs", times[0] - 100_000, True)
     assert (refused.name, refused.retryable) == ("time_not_rewindable", False)
+    assert refused.details is not None
+    assert refused.details.pop("sentence")
     assert refused.details == {"field": "time_ms", "value": times[0] - 100_000, "nearest_ms": nearest_ms}
     rewound = await client.expect(wire.Rewound, wire.RewindQueue, "jobs", times[0] - 100_000)
 

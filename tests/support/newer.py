@@ -2,10 +2,13 @@
 
 from typing import Any, cast
 
-from cmqd_protocol.messages import Error
+from cmqd_protocol.messages import Error, HandlesDone, TransactionsEnded
 from support.plain_msgpack import unpack
 
 _ERROR_TEXT = 4
+_WITH_FAILURES = frozenset(kind.__struct_config__.tag for kind in (HandlesDone, TransactionsEnded))
+_FAILURES = 2
+"""Place of the refused entries of a batch in its reply: id or handle, code, text."""
 _OF_THE_MACHINE = frozenset({"address"})
 """Names in maps with values that differ between servers."""
 
@@ -43,6 +46,11 @@ def extends(newer: object, older: object) -> bool:
 
 def says_the_same(newer: list[Any], older: list[Any]) -> bool:
     """Return whether a message has the content that an older release sent; the text of an error may change."""
+    if older[0] in _WITH_FAILURES:
+        newer, older = (
+            [*message[:_FAILURES], [[*failed[:2], ""] for failed in message[_FAILURES]], *message[_FAILURES + 1 :]]
+            for message in (newer, older)
+        )
     if older[0] == Error.__struct_config__.tag:
         newer, older = ([*message[:_ERROR_TEXT], "", *message[_ERROR_TEXT + 1 : 7]] for message in (newer, older))
     return extends(newer, older)

@@ -2,13 +2,12 @@
 
 from datetime import UTC, datetime
 
-from cmq_cli.exitcodes import CommandFailed, ExitCode, exit_code
+from cmq_cli.exitcodes import CommandFailed, ExitCode
 from cmq_cli.nouns import as_document
 from cmq_cli.options import CurrentSession, Flag, QueueName
 from cmq_cli.output import Output
 from cmq_cli.values import counted, parse_age, parse_moment, show_time
 from cmqd_client import RewindPreview
-from cmqd_client.errors import TimeNotRewindable
 
 _WHOLE_WINDOW = "all"
 
@@ -42,20 +41,12 @@ async def rewind(
     output = session.output
     requested = f"{time} ago" if moment is None else show_time(moment)
     async with session.client() as client:
-        try:
-            # The server evaluates an age, because messages have broker time, not the time of this machine.
-            if preview:
-                begin = None if is_whole_window else moment
-                _show(output, queue, requested, await client.queue(queue).preview_rewind(begin, ago=age))
-                return ExitCode.OK
-            rewound = await client.queue(queue).rewind(moment, ago=age, strict=strict)
-        except TimeNotRewindable as error:
-            output.client_error(error)
-            nearest = error.nearest
-            if nearest is not None:
-                # The text of the server has the time as a number.
-                output.remark(f"the nearest time is {show_time(nearest)} ({nearest.isoformat()})")
-            return exit_code(error)
+        # The server evaluates an age, because messages have broker time, not the time of this machine.
+        if preview:
+            begin = None if is_whole_window else moment
+            _show(output, queue, requested, await client.queue(queue).preview_rewind(begin, ago=age))
+            return ExitCode.OK
+        rewound = await client.queue(queue).rewind(moment, ago=age, strict=strict)
     if rewound.clamped and not is_whole_window and not output.json:
         output.warning(f"{requested} lies before the rewind window; the nearest time was used")
     output.result(

@@ -9,14 +9,15 @@ the case:
 ``NEVER_ANSWERED`` has the rows of CMQ's table that this gateway never answers, with the reasons.
 """
 
-import re
 from collections.abc import Mapping
 from enum import Enum, unique
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 from cmqd_client import errors as native
+from cmqd_client.error_words import argument_name
 from cmqd_protocol.errors import ErrorCode
+from cmqd_types.sentences import Words, in_bytes, in_seconds, iso_time
 
 ACCEPTED = 0
 """``code`` of an answer without an error."""
@@ -334,6 +335,8 @@ CMQ_NAMES: Mapping[str, str] = MappingProxyType(
         "dead_letter_queue": "deadLetterQueue",
         "dead_letter_max_receives": "maxReceiveCount",
         "dead_letter_after_ms": "maxTimeToLive",
+        "first_check_ms": "firstQueryInterval",
+        "max_checks": "maxQueryCount",
         "tags": "msgTag",
         "routing_key": "routingKey",
         "routing_keys": "routingKey",
@@ -346,23 +349,15 @@ CMQ_NAMES: Mapping[str, str] = MappingProxyType(
 )
 """CMQ's name of a parameter, by the broker's name."""
 
-_NAME = re.compile(rf"\b({'|'.join(sorted(CMQ_NAMES, key=len, reverse=True))})\b(?: \((\d+)\))?")
-_MILLISECONDS = re.compile(r"\b(\d+) ms\b")
-_NATIVE_ADVICE = re.compile(r"; use ensure, or another name")
-"""Advice for callers of the native client, which has calls that this API lacks."""
+
+def cmq_name(field: str) -> str:
+    """Return CMQ's name of a field of the protocol; a field that CMQ lacks keeps its name, without its unit."""
+    name, bracket, rest = field.partition("[")
+    return f"{CMQ_NAMES.get(name) or argument_name(name)}{bracket}{rest}"
 
 
-def in_cmq_words(text: str) -> str:
-    """Return a text of the broker with CMQ's names, and with the values beside them in CMQ's units (seconds)."""
-
-    def replaced(match: re.Match[str]) -> str:
-        name, value = match[1], match[2]
-        if value is None:
-            return CMQ_NAMES[name]
-        return f"{CMQ_NAMES[name]} ({int(value) / 1000:g})" if name.endswith("_ms") else f"{CMQ_NAMES[name]} ({value})"
-
-    text = _MILLISECONDS.sub(lambda match: f"{int(match[1]) / 1000:g} s", _NAME.sub(replaced, text))
-    return _NATIVE_ADVICE.sub("", text)
+CMQ_WORDS: Final = Words(cmq_name, in_seconds, iso_time, in_bytes)
+"""Words of API 2.0, whose durations are seconds. There is no advice to use calls that this API lacks."""
 
 
 def translate(error: native.CmqError, action: str) -> Refusal:
@@ -381,9 +376,9 @@ def translate(error: native.CmqError, action: str) -> Refusal:
         reason = Reason.CONTROL_THROTTLED
     elif reason is None:
         reason = FAILURES.get(action, Reason.INTERNAL_ERROR)
-    detail = in_cmq_words(error.text)
+    detail = error.text_in(CMQ_WORDS)
     if error.retry_after is not None:
-        detail += f"; try again in {error.retry_after:g} s"
+        detail += f"; try again in {in_seconds(round(error.retry_after * 1000))}"
     return Refusal(reason, detail)
 
 
@@ -391,7 +386,7 @@ def _reason_of_field(error: native.InvalidArgument) -> Reason:
     field = str(error.details.get("field"))
     if field in _NAMES:
         # The broker also names a queue that is of the wrong kind, for example never redriven.
-        is_malformed = "letters" in str(error.details.get("limit"))
+        is_malformed = error.details.get("form") == "name"
         other = Reason.ENDPOINT_FORMAT if field == "endpoint" else Reason.PARAMETERS_ERROR
         return _NAMES[field] if is_malformed else other
     if error.details.get("limit") == "empty":

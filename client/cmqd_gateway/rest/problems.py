@@ -6,15 +6,15 @@ Two rules hold for the table of statuses and are tested:
 * 504 means that the outcome is unknown. A send is safe to repeat then with the same ``Idempotency-Key``.
 """
 
-import re
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
-from msgspec import Meta, Struct, json
+from msgspec import Meta, Struct
 
 from cmqd_client import errors
-from cmqd_client.durations import to_datetime
+from cmqd_client.error_words import argument_name
 from cmqd_protocol.errors import ErrorCode
+from cmqd_types.sentences import MILLISECONDS, TIME, Words, in_bytes, in_seconds, iso_time
 
 CONTENT_TYPE = "application/problem+json"
 
@@ -33,7 +33,12 @@ class Problem(Struct, frozen=True, kw_only=True, omit_defaults=True):
     retryable: Annotated[bool, Meta(description="True if the same request may succeed later, unchanged.")] = False
     retry_after: Annotated[float | None, Meta(description="Pause in seconds that is suggested before a retry.")] = None
     field: Annotated[str | None, Meta(description="Field, query parameter or header of the request.")] = None
-    details: Annotated[dict[str, Any], Meta(description="Facts for programs: `value`, `limit`, `difference` ...")] = {}
+    details: Annotated[
+        dict[str, Any],
+        Meta(
+            description="Facts for programs: `value`, `limit`, `range` (smallest and largest value), `difference` ..."
+        ),
+    ] = {}
     request_id: Annotated[str | None, Meta(description="Number of the request in the log of the broker.")] = None
     connection_id: Annotated[str | None, Meta(description="Number of the connection in the log of the broker.")] = None
 
@@ -141,23 +146,19 @@ def status_of(error: errors.CmqError) -> int:
 def problem_of(error: errors.CmqError) -> Problem:
     """Return the problem of an error of the broker or of its client."""
     status = status_of(error)
-    details = dict(error.details)
-    field = details.pop("field", None)
-    text, details = _texts(error, details)
-    if isinstance(error, errors.TimeNotRewindable):
-        field = "time"
+    field = error.details.get("field")
     return Problem(
         type=f"urn:cmqd:error:{error.name}",
         title=_title(error.name),
         status=status,
-        detail=text,
+        detail=error.text_in(REST_WORDS),
         name=error.name,
         code=error.code,
         # A status of 429 or 503 is the promise of this interface, and client errors with 504 may have been executed.
         retryable=status in (429, 503),
         retry_after=error.retry_after,
-        field=None if field is None else _without_unit(str(field)),
-        details=details,
+        field=None if field is None else str(field) if error.parts is None else field_name(str(field)),
+        details=_details(error),
         request_id=None if error.request_id is None else str(error.request_id),
         connection_id=None if error.connection_id is None else str(error.connection_id),
     )
@@ -167,67 +168,59 @@ def _title(name: str) -> str:
     return name.replace("_", " ").capitalize()
 
 
-def _without_unit(field: str) -> str:
+_ONE_OF_MANY: Final[Mapping[str, str]] = {"bodies": "body", "routing_keys": "routing_key", "dedup_ids": "dedup_id"}
+"""Fields of the broker with a value for each message; in this API each message has the value."""
+
+
+def field_name(field: str) -> str:
     """Return the name of a field in this API, which has seconds where the broker has milliseconds."""
-    return "body" if field == "bodies" else field.removesuffix("_ms")
+    return _ONE_OF_MANY.get(field) or argument_name(field)
 
 
-def _seconds(milliseconds: int) -> int | float:
-    return milliseconds // 1000 if milliseconds % 1000 == 0 else milliseconds / 1000
+REST_WORDS: Final = Words(
+    field_name, in_seconds, iso_time, in_bytes, "; use PUT to accept an equal one, or another name"
+)
+"""Words of this API: a duration is a number of seconds in every request and reply."""
+
+_MAX_NUMBER: Final = 2**53
+"""Many JSON libraries read a larger number as a float, which changes its last digits."""
 
 
-_RANGE = re.compile(r"(\w+)_ms must be an integer from (-?\d+) to (\d+), not (-?\d+)")
-_DIFFERENCE = re.compile(r"(\w+)_ms is (\d+), wanted (\d+)")
-_FIELD = re.compile(r"\b([a-z][a-z_]*)_ms\b")
-_LIMIT = re.compile(r"an integer from (-?\d+) to (\d+)")
+def _details(error: errors.CmqError) -> dict[str, Any]:
+    """Return the details of an error with the names, units and string ids of this API.
 
-
-def _in_seconds(match: re.Match[str], form: str) -> str:
-    name, *numbers = match.groups()
-    return form.format(name, *(_seconds(int(number)) for number in numbers))
-
-
-def _rewind_text(error: errors.TimeNotRewindable) -> str | None:
-    """Return the text of a refused rewind with times in the form of this API, or None for a text of unknown form."""
-    match = re.search(r"cannot be rewound to (\d+)(: .*); (.*)", error.text)
-    if match is None:
-        return None
-    why = match[3] if error.nearest is None else f"the nearest time is {_time_text(error.nearest)}"
-    return f"{error.text[: match.start(1)]}{_time_text(to_datetime(int(match[1])))}{match[2]}; {why}"
-
-
-def _time_text(time: Any) -> str:
-    return json.encode(time).decode().strip('"')
-
-
-def _texts(error: errors.CmqError, details: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return the text and the details of an error with the names, units and string ids of this API."""
-    text = error.text
+    An error without parts comes from a broker that sends no unit: its details go with its text, unchanged.
+    """
+    details = {name: value for name, value in error.details.items() if name != "field"}
+    unit = details.pop("unit", None)
     if isinstance(error, errors.TimeNotRewindable):
-        text = _rewind_text(error) or text
         details = {name: value for name, value in details.items() if not name.endswith("_ms") and name != "value"}
         details["nearest"] = error.nearest
-    text = _RANGE.sub(lambda match: _in_seconds(match, "{} must be a number of seconds from {} to {}, not {}"), text)
-    text = _DIFFERENCE.sub(lambda match: _in_seconds(match, "{} is {} s, wanted {} s"), text)
-    text = _FIELD.sub(r"\1", text)
-    if isinstance(error, errors.AttributesDiffer):
+    elif isinstance(error, errors.AttributesDiffer):
         pairs = error.difference.items()
         details["difference"] = {name: {"is": actual, "wanted": requested} for name, (actual, requested) in pairs}
-    elif str(error.details.get("field", "")).endswith("_ms"):
-        details = {name: _detail_in_seconds(value) for name, value in details.items()}
-    for name in ("receipt_handle", "message_id"):
-        if isinstance(details.get(name), int):
-            details[name] = str(details[name])
-    return text, details
+    if unit in (MILLISECONDS, TIME):
+        details["value"] = _value_in(unit, details.get("value"))
+        if "range" in details:
+            low, high = details["range"] = [_value_in(unit, limit) for limit in details["range"]]
+            details["limit"] = f"a {'number of seconds' if unit == MILLISECONDS else 'time'} from {low} to {high}"
+    ends_ms = details.pop("oldest_ends_ms", None)
+    if ends_ms is not None:
+        details["oldest_ends"] = _value_in(TIME, ends_ms)
+    return {name: str(value) if _is_id(name, value) else value for name, value in details.items()}
 
 
-def _detail_in_seconds(value: Any) -> Any:
-    """Return a value or a limit of a duration in seconds."""
-    if isinstance(value, str):
-        if re.fullmatch(r"-?\d+", value):
-            return _seconds(int(value))
-        return _LIMIT.sub(lambda m: f"a number of seconds from {_seconds(int(m[1]))} to {_seconds(int(m[2]))}", value)
-    return _seconds(value) if type(value) is int else value
+def _is_id(name: str, value: Any) -> bool:
+    return type(value) is int and (name in ("receipt_handle", "message_id") or abs(value) > _MAX_NUMBER)
+
+
+def _value_in(unit: str, value: Any) -> Any:
+    """Return a number of the broker in the unit of this API; a value that is no number is returned as it is."""
+    if type(value) is not int:
+        return value
+    if unit == TIME:
+        return iso_time(value)
+    return value // 1000 if value % 1000 == 0 else value / 1000
 
 
 # ---------------------------------------------------------------- errors that the gateway finds

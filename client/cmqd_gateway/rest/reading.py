@@ -186,7 +186,10 @@ def read_idempotency_key(values: Sequence[str]) -> str | None:
 
 # ---------------------------------------------------------------- texts of wrong values
 
-_AT = re.compile(r" - at `\$(?P<path>.*)`$")
+_MAX_EXAMINED = 400
+"""Characters of a text of msgspec that are examined at its begin, and at its end. In between is the caller's own text,
+an unknown field or a wrong choice of any length; patterns with two stars need the square of the length."""
+_AT = " - at `$"
 _UNKNOWN = re.compile(r"Object contains unknown field `(?P<name>.*)`", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(?P<name>.*)`")
 _STEP = re.compile(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]")
@@ -204,9 +207,10 @@ def _explained(text: str, value: Any, kind: type[Any]) -> ProblemError:
 
     A text of an unknown form is passed on as it is.
     """
-    at = _AT.search(text)
-    path = at["path"] if at else ""
-    text = text[: at.start()] if at else text
+    if len(text) > 2 * _MAX_EXAMINED:
+        text = text[:_MAX_EXAMINED] + text[-_MAX_EXAMINED:]
+    head, at, path = text.rpartition(_AT)
+    text, path = (head, path.removesuffix("`")) if at else (text, "")
     names = [name or f"[{index}]" for name, index in _STEP.findall(path)]
     field = path.removeprefix(".")
     if unknown := _UNKNOWN.fullmatch(text):

@@ -21,6 +21,7 @@ from cmqd.core.operations.publish_plan import MAX_RESTARTS, NO_TAGS
 from cmqd.core.runtime.runtime import Runtime
 from cmqd.core.runtime.topic import TopicRuntime
 from cmqd_types.messages import Labels
+from cmqd_types.sentences import sentence
 from cmqd_types.topics import FilterMatch, SubscriptionMatch, TopicMatch
 
 UNITS_A_STEP = 1024
@@ -76,14 +77,16 @@ class Matches:
         if topic.is_routing:
             if tags:
                 raise InvalidArgument(
-                    f"topic {topic.name!r} filters by routing_key; tags must be empty",
+                    sentence("topic {} filters by {routing_key}; {tags} must be empty", repr(topic.name)),
                     field="tags",
                     value=tags,
                     limit="empty",
                 )
             if not routing_key:
                 raise InvalidArgument(
-                    f"topic {topic.name!r} filters by routing_key; give the routing key of the message",
+                    sentence(
+                        "topic {} filters by {routing_key}; give the routing key of the message", repr(topic.name)
+                    ),
                     field="routing_key",
                     value=routing_key,
                     limit="a routing key",
@@ -91,7 +94,7 @@ class Matches:
             return self._of_topic(topic).checked(routing_key, self._limits.max_tags)
         if routing_key:
             raise InvalidArgument(
-                f"topic {topic.name!r} filters by tags; routing_key must be empty",
+                sentence("topic {} filters by {tags}; {routing_key} must be empty", repr(topic.name)),
                 field="routing_key",
                 value=routing_key,
                 limit="empty",

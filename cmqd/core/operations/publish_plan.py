@@ -38,6 +38,7 @@ from cmqd.core.operations.repeats import Repeats, at_places, check_all_or_none, 
 from cmqd.core.outcome import Published, PublishRequest
 from cmqd.core.runtime.topic import TopicRuntime
 from cmqd_types.messages import Headers, Labels
+from cmqd_types.sentences import field_name, sentence
 
 NO_TAGS: list[str] = []
 MATCH_UNITS = 16
@@ -360,7 +361,10 @@ class PublishPlan:
         if labels is None or not any(labels):
             if is_routing:
                 raise InvalidArgument(
-                    f"topic {self.topic.name!r} filters by routing_keys; give a key for all messages, or one for each",
+                    sentence(
+                        "topic {} filters by {routing_keys}; give a key for all messages, or one for each",
+                        repr(self.topic.name),
+                    ),
                     field=field,
                     value=labels,
                     limit="one routing key, or one for each message",
@@ -368,7 +372,12 @@ class PublishPlan:
             return [NO_TAGS]
         if len(labels) not in (1, count):
             raise InvalidArgument(
-                f"{field} has {len(labels)} entries for {count} bodies; give one entry, or one for each body",
+                sentence(
+                    "{} has {} entries for {} bodies; give one entry, or one for each body",
+                    field_name(field),
+                    len(labels),
+                    count,
+                ),
                 field=field,
                 value=len(labels),
                 limit=f"one entry, or {count}",
@@ -378,7 +387,12 @@ class PublishPlan:
             if isinstance(label, str) != is_routing:
                 if label:
                     raise InvalidArgument(
-                        f"topic {self.topic.name!r} filters by {field}; {other} must be empty",
+                        sentence(
+                            "topic {} filters by {}; {} must be empty",
+                            repr(self.topic.name),
+                            field_name(field),
+                            field_name(other),
+                        ),
                         field=other,
                         value=label,
                         limit="empty",

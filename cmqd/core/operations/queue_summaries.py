@@ -22,6 +22,7 @@ from cmqd.core.names import every_name
 from cmqd.core.runtime.queue import QueueRuntime
 from cmqd.core.runtime.runtime import Runtime
 from cmqd_types.queues import QUEUE_SELECTIONS, QUEUE_SORTS, QueueSummary
+from cmqd_types.sentences import field_name, sentence
 
 MAX_LIMIT = 1000
 """Largest ``limit`` of a page."""
@@ -68,7 +69,7 @@ class QueueSummaries:
         for field, value, allowed in (("sort", sort, QUEUE_SORTS), ("selection", selection, QUEUE_SELECTIONS)):
             if value not in allowed:
                 raise InvalidArgument(
-                    f"{field} must be one of {', '.join(allowed)}, not {shown(value)}",
+                    sentence("{} must be one of {}, not {}", field_name(field), ", ".join(allowed), shown(value)),
                     field=field,
                     value=value,
                     limit=f"one of {', '.join(allowed)}",

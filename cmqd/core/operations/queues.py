@@ -39,6 +39,7 @@ from cmqd_segment.records import (
 )
 from cmqd_segment.records import QueueDeleted as QueueDeletedRecord
 from cmqd_types.queues import QueueInfo
+from cmqd_types.sentences import Sentence, duration, sentence
 
 NAMES_EXAMINED = 10_000
 """Names that a list of the queues of all accounts examines in a call: no more than a full account has."""
@@ -174,12 +175,17 @@ class QueueAdmin:
         if chosen.auto_delete_after_ms and queue.sources:
             names = sorted(source.name for source in queue.sources.values())
             raise InvalidArgument(
-                f"auto_delete_after_ms ({chosen.auto_delete_after_ms}) must be 0 for queue {name!r}, which is the"
-                f" dead-letter queue of {', '.join(map(repr, names))}",
+                sentence(
+                    "{auto_delete_after_ms} ({}) must be 0 for queue {}, which is the dead-letter queue of {}",
+                    duration(chosen.auto_delete_after_ms),
+                    repr(name),
+                    ", ".join(map(repr, names)),
+                ),
                 named=names,
                 field="auto_delete_after_ms",
                 value=chosen.auto_delete_after_ms,
                 limit="0 for a dead-letter queue",
+                range=(0, 0),
             )
         target = self._dead_letter_queue(account, name, queue, chosen)
         max_receives = chosen.dead_letter_max_receives
@@ -224,7 +230,7 @@ class QueueAdmin:
         if not target_name:
             return None
 
-        def refuse(text: str, limit: str, named: Sequence[str] = ()) -> InvalidArgument:
+        def refuse(text: str | Sentence, limit: str, named: Sequence[str] = ()) -> InvalidArgument:
             return InvalidArgument(text, field="dead_letter_queue", value=target_name, limit=limit, named=named)
 
         target = self._queues.names.get(account, {}).get(target_name)
@@ -247,8 +253,10 @@ class QueueAdmin:
             )
         if target.index.attributes.auto_delete_after_ms:
             raise refuse(
-                f"queue {target_name!r} is deleted when it is unused (auto_delete_after_ms) and cannot be a dead-letter"
-                " queue",
+                sentence(
+                    "queue {} is deleted when it is unused ({auto_delete_after_ms}) and cannot be a dead-letter queue",
+                    repr(target_name),
+                ),
                 "a queue with auto_delete_after_ms 0",
             )
         if queue is not None and queue.sources:

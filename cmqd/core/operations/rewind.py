@@ -23,6 +23,7 @@ from cmqd.core.runtime.pending import PendingRewind
 from cmqd.core.runtime.runtime import Runtime
 from cmqd_segment.records import QueueRewound, Runs, StoredMessage
 from cmqd_types.queues import RewindPreview, Rewound
+from cmqd_types.sentences import duration, sentence
 
 PRUNE_MS = 1000
 """Shortest pause between two prunings of old deleted messages: disk space comes back in whole segments anyway."""
@@ -55,7 +56,8 @@ class Rewind:
         queue, earliest_ms, latest_ms = self._times_allowed(account, name, time_ms, now_ms)
         if time_ms < earliest_ms and strict:
             window_ms = queue.index.attributes.rewind_ms
-            raise TimeNotRewindable(name, time_ms, f"its rewind window is {window_ms} ms", earliest_ms)
+            why = sentence("its rewind window is {}", duration(window_ms))
+            raise TimeNotRewindable(name, time_ms, why, earliest_ms)
         rewind = self._begin(queue, waiter_id, time_ms, earliest_ms, latest_ms, now_ms)
         return self._check_oldest(queue, rewind, now_ms)
 

@@ -32,13 +32,14 @@ from cmqd.core.facts.name_order import Selection, by_name, matching
 from cmqd.core.facts.queue import Queue
 from cmqd.core.facts.schedules import Schedule, schedule_bytes
 from cmqd.core.limits import check_range, checked_sizes
-from cmqd.core.names import check_name, folded
+from cmqd.core.names import check_name, check_queue_name, folded
 from cmqd.core.operations.send import Send
 from cmqd.core.outcome import Effects, MissedFiring, Outcome
 from cmqd.core.runtime.runtime import Runtime
 from cmqd_segment.records import AnyRecord, ScheduleDeleted, ScheduleFired, SchedulePlanned, ScheduleSet
 from cmqd_types.messages import Headers
 from cmqd_types.schedules import ScheduleInfo, ScheduleSummary
+from cmqd_types.sentences import field_name, field_names, sentence
 
 FIRED_AT_ONCE = 8
 """Firings of a tick: well under a millisecond with small bodies and usual expressions."""
@@ -402,7 +403,7 @@ def _checked_attributes(base: ScheduleAttributes, changes: Mapping[str, object])
     for name, value in changes.items():
         if name not in known:
             raise InvalidArgument(
-                f"a schedule has no attribute {shown(name)}; its attributes are {', '.join(known)}",
+                sentence("a schedule has no attribute {}; its attributes are {}", shown(name), field_names(known)),
                 field=name,
                 value=value,
                 limit=f"one of {', '.join(known)}",
@@ -410,10 +411,20 @@ def _checked_attributes(base: ScheduleAttributes, changes: Mapping[str, object])
         if name == "paused":
             if type(value) is not bool:
                 raise InvalidArgument(
-                    f"paused must be true or false, not {shown(value)}", field=name, value=value, limit="true or false"
+                    sentence("{} must be true or false, not {}", field_name(name), shown(value)),
+                    field=name,
+                    value=value,
+                    limit="true or false",
                 )
         elif not isinstance(value, str) or not value:
-            raise InvalidArgument(f"{name} must be text, not {shown(value)}", field=name, value=value, limit="text")
+            raise InvalidArgument(
+                sentence("{} must be text, not {}", field_name(name), shown(value)),
+                field=name,
+                value=value,
+                limit="text",
+            )
+        elif name == "queue":
+            check_queue_name(value)
         # An expression with other spaces is the same expression, for a comparison and for tables.
         chosen[name] = " ".join(value.split()) if name == "cron" and isinstance(value, str) else value
     return msgspec.structs.replace(base, **chosen)

@@ -29,6 +29,7 @@ from cmqd.core.operations.store import Store
 from cmqd.core.outcome import Effects, Outcome, SendRequest
 from cmqd.core.runtime.runtime import Runtime
 from cmqd_segment.records import AnyRecord, MessagesSent
+from cmqd_types.sentences import duration, sentence, time
 
 
 class Send:
@@ -307,15 +308,23 @@ class Send:
             return queue_delay_ms if request.delay_ms is None else request.delay_ms
         if request.delay_ms is not None:
             raise InvalidArgument(
-                "a send has delay_ms or at_ms, not both", field="at_ms", value=at_ms, limit="null beside delay_ms"
+                sentence("a send has {delay_ms} or {at_ms}, not both"),
+                field="at_ms",
+                value=at_ms,
+                limit="null beside delay_ms",
             )
         if at_ms - enqueue_ms > self._limits.max_delay_ms:
             raise InvalidArgument(
-                f"at_ms lies {at_ms - enqueue_ms} ms ahead; this server takes a delay of at most"
-                f" {self._limits.max_delay_ms} ms",
+                sentence(
+                    "{at_ms} is {}, {} ahead; this server takes a delay of at most {}",
+                    time(at_ms),
+                    duration(at_ms - enqueue_ms),
+                    duration(self._limits.max_delay_ms),
+                ),
                 field="at_ms",
                 value=at_ms,
                 limit=f"a delay of at most {self._limits.max_delay_ms} ms",
+                range=(0, enqueue_ms + self._limits.max_delay_ms),
             )
         # From the time of the queue and not from now: ``_visible_ms`` adds the same time again, so the message becomes
         # active at ``at_ms`` even after a step back of the clock.
@@ -327,11 +336,17 @@ class Send:
         retention_ms = queue.index.attributes.retention_ms
         if delay_ms >= retention_ms:
             raise InvalidArgument(
-                f"a delay of {delay_ms} ms is not shorter than the retention of queue {queue.name!r}, {retention_ms}"
-                " ms: the message would expire before it becomes active",
+                sentence(
+                    "a delay of {} is not shorter than the retention of queue {}, {}: the message would expire before"
+                    " it becomes active",
+                    duration(delay_ms),
+                    repr(queue.name),
+                    duration(retention_ms),
+                ),
                 field="delay_ms",
                 value=delay_ms,
                 limit=f"less than retention_ms ({retention_ms})",
+                range=(0, retention_ms - 1),
             )
 
 

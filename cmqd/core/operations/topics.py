@@ -15,6 +15,7 @@ from cmqd.core.errors import (
     TopicDiffers,
     TopicExists,
     TopicInUse,
+    cut_name,
     shown,
 )
 from cmqd.core.facts.facts import Facts
@@ -45,6 +46,7 @@ from cmqd_segment.records import (
     TopicDeleted,
     Unsubscribed,
 )
+from cmqd_types.sentences import field_name, field_names, sentence
 from cmqd_types.topics import SubscriptionInfo, SubscriptionSummary, TopicInfo
 
 QUEUE = "queue"
@@ -334,14 +336,21 @@ def _topic_attributes(
             _check_choice(field, value, FILTER_TYPES)
             if not creating and value != base.filter_type:
                 raise InvalidArgument(
-                    f"{field} is fixed when a topic is created; this topic has {base.filter_type!r}",
+                    sentence(
+                        "{} is fixed when a topic is created; this topic has {}",
+                        field_name(field),
+                        repr(base.filter_type),
+                    ),
                     field=field,
                     value=value,
                     limit=base.filter_type,
                 )
         else:
             raise InvalidArgument(
-                f"a topic has no attribute {shown(field)}; its attributes are max_message_bytes and filter_type",
+                sentence(
+                    "a topic has no attribute {}; its attributes are {max_message_bytes} and {filter_type}",
+                    shown(field),
+                ),
                 field=field,
                 value=value,
                 limit="max_message_bytes or filter_type",
@@ -367,7 +376,7 @@ def _subscription_attributes(
             case "endpoint":
                 if not isinstance(value, str) or not value:
                     raise InvalidArgument(
-                        f"endpoint must be the name of a queue, or a URL, not {shown(value)}",
+                        sentence("{endpoint} must be the name of a queue, or a URL, not {}", shown(value)),
                         field=field,
                         value=value,
                         limit="the name of a queue, or a URL",
@@ -381,7 +390,10 @@ def _subscription_attributes(
                 chosen[field] = check_tags(_texts(field, value), MAX_FILTER_TAGS, field)
                 if topic.is_routing and chosen[field]:
                     raise InvalidArgument(
-                        f"topic {topic.name!r} filters by routing key; give binding_keys in place of filter_tags",
+                        sentence(
+                            "topic {} filters by routing key; give {binding_keys} in place of {filter_tags}",
+                            repr(topic.name),
+                        ),
                         field=field,
                         value=value,
                         limit="empty",
@@ -389,7 +401,9 @@ def _subscription_attributes(
             case "binding_keys":
                 if not topic.is_routing and value:
                     raise InvalidArgument(
-                        f"topic {topic.name!r} filters by tags; give filter_tags in place of binding_keys",
+                        sentence(
+                            "topic {} filters by tags; give {filter_tags} in place of {binding_keys}", repr(topic.name)
+                        ),
                         field=field,
                         value=value,
                         limit="empty",
@@ -398,19 +412,21 @@ def _subscription_attributes(
             case "paused":
                 if type(value) is not bool:
                     raise InvalidArgument(
-                        f"{field} must be true or false, not {shown(value)}",
+                        sentence("{} must be true or false, not {}", field_name(field), shown(value)),
                         field=field,
                         value=value,
                         limit="true or false",
                     )
                 chosen[field] = value
             case _:
-                known = ", ".join(SubscriptionAttributes.__struct_fields__)
+                known = SubscriptionAttributes.__struct_fields__
                 raise InvalidArgument(
-                    f"a subscription has no attribute {shown(field)}; its attributes are {known}",
+                    sentence(
+                        "a subscription has no attribute {}; its attributes are {}", shown(field), field_names(known)
+                    ),
                     field=field,
                     value=value,
-                    limit=f"one of {known}",
+                    limit=f"one of {', '.join(known)}",
                 )
     if creating:
         endpoint = str(chosen.get("endpoint", ""))
@@ -425,10 +441,14 @@ def _subscription_attributes(
         protocol = chosen.setdefault("protocol", scheme)
         if protocol != scheme:
             raise InvalidArgument(
-                f"protocol {protocol!r} does not fit the endpoint, which has {scheme!r}; protocol may be left out",
+                sentence(
+                    "{protocol} {} does not fit the {endpoint}, which has {}; {protocol} may be left out",
+                    shown(protocol),
+                    shown(scheme),
+                ),
                 field="protocol",
                 value=protocol,
-                limit=scheme,
+                limit=cut_name(scheme),
             )
         if protocol == QUEUE:
             check_name("endpoint", endpoint)
@@ -436,7 +456,10 @@ def _subscription_attributes(
             chosen["endpoint"] = check_url(endpoint, "endpoint")
         if topic.is_routing and not chosen.get("binding_keys"):
             raise InvalidArgument(
-                f"topic {topic.name!r} filters by routing key; a subscription to it needs 1 to 5 binding_keys",
+                sentence(
+                    "topic {} filters by routing key; a subscription to it needs 1 to 5 {binding_keys}",
+                    repr(topic.name),
+                ),
                 field="binding_keys",
                 value=[],
                 limit="1 to 5 keys",
@@ -445,7 +468,11 @@ def _subscription_attributes(
         for field in ("protocol", "endpoint"):
             if field in chosen and chosen[field] != getattr(base, field):
                 raise InvalidArgument(
-                    f"{field} is fixed when a subscription is created; this one has {shown(getattr(base, field))}",
+                    sentence(
+                        "{} is fixed when a subscription is created; this one has {}",
+                        field_name(field),
+                        shown(getattr(base, field)),
+                    ),
                     field=field,
                     value=chosen[field],
                     limit=str(getattr(base, field)),
@@ -456,7 +483,7 @@ def _subscription_attributes(
 def _check_choice(field: str, value: object, choices: tuple[str, ...]) -> object:
     if value not in choices:
         raise InvalidArgument(
-            f"{field} must be {' or '.join(choices)}, not {shown(value)}",
+            sentence("{} must be {}, not {}", field_name(field), " or ".join(choices), shown(value)),
             field=field,
             value=value,
             limit=" or ".join(choices),
@@ -467,7 +494,10 @@ def _check_choice(field: str, value: object, choices: tuple[str, ...]) -> object
 def _texts(field: str, value: object) -> list[str]:
     if not _are_texts(value):
         raise InvalidArgument(
-            f"{field} must be a list of texts, not {shown(value)}", field=field, value=value, limit="a list of texts"
+            sentence("{} must be a list of texts, not {}", field_name(field), shown(value)),
+            field=field,
+            value=value,
+            limit="a list of texts",
         )
     return value
 

@@ -1,0 +1,34 @@
+"""Names and units of the command line in the sentences of errors: options, durations as they are typed, local times."""
+
+from collections.abc import Callable, Mapping
+
+from cmq_cli.values import from_ms
+from cmqd_client.error_words import argument_name
+from cmqd_types.sentences import Words, iso_time, moment_of, readable_duration, readable_size
+
+
+def option_words(options: Mapping[str, str]) -> Words:
+    """Return the words of a command, from its options by the name of the argument."""
+    return Words(
+        _option_of(options),
+        readable_duration,
+        _local_time,
+        readable_size,
+        f"; use {options['ensure']}, or another name" if "ensure" in options else "",
+    )
+
+
+def _option_of(options: Mapping[str, str]) -> Callable[[str], str]:
+    def name_of(field: str) -> str:
+        name = argument_name(field)
+        # An option that can be given several times has the name of one value: routing_keys, --routing-key.
+        return options.get(name) or options.get(name.removesuffix("s")) or name.replace("_", " ")
+
+    return name_of
+
+
+def _local_time(milliseconds: int) -> str:
+    """Return a time that the options of a command accept: ISO 8601 in the local zone, to the millisecond if needed."""
+    if moment_of(milliseconds) is None:
+        return iso_time(milliseconds)
+    return from_ms(milliseconds).astimezone().isoformat(timespec="milliseconds" if milliseconds % 1000 else "seconds")
