@@ -106,6 +106,10 @@ class Settings:
     timestamp_ahead_seconds: Annotated[
         int, _range(_CMQ, 0, 86_400, "largest time of a request's Timestamp ahead of the gateway's clock")
     ] = 60
+    unsigned_at_values: Annotated[
+        bool,
+        _text(_CMQ, "accept bodies that begin with '@' and are not signed, as CMQ's Python and PHP SDKs send them"),
+    ] = True
 
     metrics_listen: Annotated[
         str, _text(_MONITORING, "address and port for /metrics alone; '' = on the listeners of the APIs")

@@ -105,7 +105,7 @@ async def test_any_other_parameter_makes_another_request(rig: GatewayRig, change
     assert len(await rig.server.bodies("orders") + await rig.server.bodies("others")) == 2
 
 
-async def test_a_value_that_the_signature_does_not_cover_makes_another_request(rig: GatewayRig):
+async def test_a_value_that_the_signature_does_not_cover_makes_no_other_request(rig: GatewayRig):
     common = {"Nonce": 1 << 40, "Timestamp": int(time.time())}
     first = rig.sign(SEND | common | {"msgBody": "@one"}, leave_out_at=True)
     second = rig.sign(SEND | common | {"msgBody": "@two"}, leave_out_at=True)
@@ -114,7 +114,7 @@ async def test_a_value_that_the_signature_does_not_cover_makes_another_request(r
     await rig.post(first)
     await rig.post(second)
 
-    assert await rig.server.bodies("orders") == [b"@one", b"@two"]
+    assert await rig.server.bodies("orders") == [b"@one"]
 
 
 async def test_a_captured_send_is_stored_once_for_as_long_as_it_is_valid(rig: GatewayRig):
@@ -248,21 +248,13 @@ async def test_a_delete_that_failed_is_tried_again(rig: GatewayRig):
 
 
 def test_a_digest_tells_apart_what_joined_text_would_not():
-    forms = [
-        {"a": b"1", "b": b"2"},
-        {"a": b"1b", "": b"2"},
-        {"a": b"12", "b": b""},
-        {"a": b"", "1": b"b2"},
-        {"b": b"2", "a": b"1x"},
-        {},
-    ]
-    digests = {request_digest(key, form) for form in forms for key in ("id", "ida", "i")}
+    parts = [("id", b"a"), ("ida", b""), ("i", b"da"), ("", b"ida"), ("id", b""), ("", b"")]
 
-    assert len(digests) == 3 * len(forms)
+    assert len({request_digest(secret_id, signature) for secret_id, signature in parts}) == len(parts)
 
 
 def test_dedup_ids_tell_apart_requests_and_places_in_a_batch():
-    requests = [request_digest("id", {"a": str(number).encode()}) for number in range(1_000)]
+    requests = [request_digest("id", str(number).encode()) for number in range(1_000)]
 
     ids = [dedup_id for digest in requests for dedup_id in dedup_ids(digest, 65_536, 16)]
 
@@ -270,7 +262,7 @@ def test_dedup_ids_tell_apart_requests_and_places_in_a_batch():
 
 
 def test_the_documented_rate_of_sends_follows_from_the_memory_of_an_id():
-    (dedup_id,) = dedup_ids(request_digest("id", {}), 65_536, 1)
+    (dedup_id,) = dedup_ids(request_digest("id", b""), 65_536, 1)
     assert dedup_id is not None
     limits = Limits(budget_bytes=512 * 1024 * 1024)
     table = DedupIds(limits)
@@ -286,7 +278,7 @@ def test_the_documented_rate_of_sends_follows_from_the_memory_of_an_id():
 
 
 def test_dedup_ids_have_at_most_64_bytes():
-    digest = request_digest("id" * 64, {"a": b"x" * 100_000})
+    digest = request_digest("id" * 64, b"x" * 44)
 
     ids = dedup_ids(digest, 65_536, 16)
 

@@ -2,10 +2,11 @@
 
 import base64
 import hmac
+from collections.abc import Sequence
 
 import pytest
 
-from cmqd_gateway.cmq.signature import is_signed, signed_hosts
+from cmqd_gateway.cmq.signature import is_host, other_reading, signed_hosts, unsigned_names
 
 KEY = "secret-key"
 
@@ -18,8 +19,14 @@ def with_signature(form: dict[str, bytes], text: str, algorithm: str = "sha1") -
     return form | {"Signature": base64.b64encode(hmac.digest(KEY.encode(), text.encode(), algorithm))}
 
 
+def unsigned(
+    form: dict[str, bytes], *hosts: str, method: str = "POST", key: str = KEY, path: str = "/v2/index.php"
+) -> Sequence[str] | None:
+    return unsigned_names(form, key, method=method, hosts=hosts or ("h:1",), path=path)
+
+
 def check(form: dict[str, bytes], *hosts: str, method: str = "POST", key: str = KEY) -> bool:
-    return is_signed(form, key, method=method, hosts=hosts or ("h:1",), path="/v2/index.php")
+    return unsigned(form, *hosts, method=method, key=key) is not None
 
 
 def test_names_are_sorted_by_their_bytes_and_underscores_become_dots_afterwards():
@@ -37,7 +44,15 @@ def test_values_are_signed_as_decoded_bytes():
 
 
 @pytest.mark.parametrize(
-    ("method", "algorithm"), [("HmacSHA256", "sha256"), ("HmacSHA1", "sha1"), ("", "sha1"), ("other", "sha1")]
+    ("method", "algorithm"),
+    [
+        ("HmacSHA256", "sha256"),
+        ("sha256", "sha256"),
+        ("HmacSHA1", "sha1"),
+        ("sha1", "sha1"),
+        ("", "sha1"),
+        ("x", "sha1"),
+    ],
 )
 def test_sha_256_is_by_name_and_all_else_is_sha_1(method: str, algorithm: str):
     form = form_of(a="1", SignatureMethod=method)
@@ -56,8 +71,38 @@ def test_on_post_values_that_begin_with_an_at_sign_may_be_left_out():
     assert check(with_signature(form, f"POST{complete}"))
     assert check(with_signature(form, f"GET{complete}"), method="GET")
     assert not check(with_signature(form, f"GET{without}"), method="GET")
+    assert list(unsigned(with_signature(form, f"POST{without}")) or ()) == ["also", "body"]
+    assert list(unsigned(with_signature(form, f"POST{complete}")) or ()) == []
     # All such values or none.
     assert not check(with_signature(form, "POSTh:1/v2/index.php?a=1&also=@&inside=x@"))
+
+
+def test_the_path_is_signed():
+    form = with_signature(form_of(a="1"), "POSTh:1/?a=1")
+
+    assert unsigned(form, path="/") == ()
+    assert unsigned(form) is None
+
+
+@pytest.mark.parametrize(
+    ("form", "found"),
+    [
+        ({"msgBody": "a&queueName=b", "queueName": "q"}, None),
+        ({"msgBody.1": "a", "r": "&queueName=q"}, "r"),
+        ({"msgBody.1": "a", "r": "x&topicName=q"}, "r"),
+        ({"msgBody": "a", "msgTag.1": "R&D", "endpoint": "http://h/?a=1&b=2"}, None),
+        ({"msgBody": "a", "b=c": "d"}, "b=c"),
+        ({"msgBody": "a", "b&c": "d"}, "b&c"),
+        ({"endpoint": "http://h/?a=1&queueName=2"}, None),
+    ],
+)
+def test_other_readings_of_the_text_of_a_send_are_found(form: dict[str, str], found: str | None):
+    assert other_reading(form_of(**form)) == found
+
+
+def test_a_host_has_no_part_of_a_path_or_a_query():
+    assert all(map(is_host, ("h", "h:1", "[::1]:5681", "mq.example.com", "", "\udcff")))
+    assert not any(map(is_host, ("h/", "h?a=b", "h:1/v2/index.php?a=b")))
 
 
 def test_a_change_of_any_part_makes_the_signature_wrong():
@@ -105,4 +150,4 @@ def test_a_host_that_is_no_text_is_not_signed():
     form = {"Action": b"ListQueue", "Signature": b"x"}
 
     # The byte 0xFF of a header as aiohttp gives it.
-    assert not is_signed(form, "secret", method="GET", hosts=("\udcff",), path="/v2/index.php")
+    assert unsigned(form, "\udcff", method="GET") is None

@@ -4,14 +4,13 @@ import asyncio
 import gc
 import threading
 import tracemalloc
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
-from cmqd_gateway.cmq.repeats import request_digest
-from cmqd_gateway.cmq.signature import is_signed
+from cmqd_gateway.cmq.signature import unsigned_names
 from cmqd_gateway.turns import HASHED_AT_ONCE, THREAD_BYTES, HashThreads, in_turns
 from support.cmq_requests import encoded
 from support.eventually import eventually
@@ -171,13 +170,15 @@ async def test_the_loop_hashes_few_bytes_for_a_wrong_signature(
     on_loop = list[int]()
     loop_thread = threading.get_ident()
 
-    def recorded(form: Mapping[str, bytes], secret_key: str, *, hosts: Iterable[str], **others: Any) -> bool:
+    def recorded(
+        form: Mapping[str, bytes], secret_key: str, *, hosts: Iterable[str], **others: Any
+    ) -> Sequence[str] | None:
         hosts = list(hosts)
         if threading.get_ident() == loop_thread:
             on_loop.append(2 * len(form["filler"]) * len(hosts))
-        return is_signed(form, secret_key, hosts=hosts, **others)
+        return unsigned_names(form, secret_key, hosts=hosts, **others)
 
-    monkeypatch.setattr("cmqd_gateway.cmq.endpoint.is_signed", recorded)
+    monkeypatch.setattr("cmqd_gateway.cmq.endpoint.unsigned_names", recorded)
     async with GatewayRig(public_names=names, wrong_key_pause_seconds=0) as rig:
         request = {"Action": "ListQueue", "filler": "@" * size}
 
@@ -187,31 +188,6 @@ async def test_the_loop_hashes_few_bytes_for_a_wrong_signature(
 
     assert bool(on_loop) == (size < THREAD_BYTES)
     assert max(on_loop, default=0) <= HASHED_AT_ONCE
-
-
-@pytest.mark.parametrize("size", [1_000, 400_000])
-async def test_digests_of_large_requests_are_made_in_a_thread(
-    monkeypatch: pytest.MonkeyPatch, rig: GatewayRig, size: int
-):
-    threads = list[int]()
-
-    def recorded(secret_id: str, form: Mapping[str, bytes]) -> str:
-        threads.append(threading.get_ident())
-        return request_digest(secret_id, form)
-
-    monkeypatch.setattr("cmqd_gateway.cmq.call.request_digest", recorded)
-    filler = "x" * size
-    send = rig.sign({"Action": "SendMessage", "queueName": "orders", "msgBody": "one", "filler": filler})
-    first, second = await rig.post(send), await rig.post(send)
-    handle = (await rig.call("ReceiveMessage", queueName="orders"))["receiptHandle"]
-    delete = rig.sign({"Action": "DeleteMessage", "queueName": "orders", "receiptHandle": handle, "filler": filler})
-    deleted = [(await rig.post(delete))["code"] for _ in range(2)]
-    # Without a dedup id no digest is needed.
-    await rig.call("SendMessage", queueName="orders", msgBody="two", filler=filler, Nonce=1)
-
-    assert first["msgId"] == second["msgId"]
-    assert deleted == [0, 0]
-    assert [thread == threading.get_ident() for thread in threads] == [size < THREAD_BYTES] * 4
 
 
 async def test_hashes_wait_for_a_free_thread_also_behind_a_cancelled_caller():

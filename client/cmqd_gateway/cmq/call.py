@@ -1,22 +1,23 @@
 """The declaration of an action, and the context of a call."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from functools import partial
 from typing import Any, TypeAlias, TypeVar, cast
 
 import msgspec
 
 from cmqd_client import Client
+from cmqd_client.errors import NotSupported
 from cmqd_gateway.caller import Caller
 from cmqd_gateway.cmq.ignored_keys import IgnoredKeys
 from cmqd_gateway.cmq.parameters import ActionRequest, Form, RequestReader, whole_of
 from cmqd_gateway.cmq.repeats import SMALL_NONCE, DeleteAnswers, dedup_ids, request_digest
+from cmqd_gateway.cmq.signature import SIGNATURE
 from cmqd_gateway.hand_over import HandOver, TakeBack
 from cmqd_gateway.key_secrets import KeySecret
-from cmqd_gateway.turns import THREAD_BYTES, HashThreads
 
 R = TypeVar("R", bound=ActionRequest)
+T = TypeVar("T")
 Fields: TypeAlias = Mapping[str, Any]
 """Fields of an answer, beside ``code``, ``message`` and ``requestId``."""
 OpenClient: TypeAlias = Callable[[KeySecret], AbstractAsyncContextManager[Client]]
@@ -25,7 +26,7 @@ OpenClient: TypeAlias = Callable[[KeySecret], AbstractAsyncContextManager[Client
 class Call:
     """A call of an action: the caller, the request, and the messages that go back if the answer is not written."""
 
-    __slots__ = ("_deletes", "_form", "_hand_over", "_hashes", "_ignored_keys", "_nonce", "_open_client", "caller")
+    __slots__ = ("_deletes", "_hand_over", "_ignored_keys", "_nonce", "_open_client", "_signature", "caller")
 
     def __init__(
         self,
@@ -34,16 +35,14 @@ class Call:
         deletes: DeleteAnswers,
         hand_over: HandOver,
         open_client: OpenClient,
-        hashes: HashThreads,
         ignored_keys: IgnoredKeys,
     ) -> None:
         self.caller = caller
-        self._form = form
         self._nonce = whole_of(form, "Nonce")
+        self._signature = form[SIGNATURE]
         self._deletes = deletes
         self._hand_over = hand_over
         self._open_client = open_client
-        self._hashes = hashes
         self._ignored_keys = ignored_keys
 
     @property
@@ -51,18 +50,28 @@ class Call:
         """The connection to the broker with the caller's key."""
         return self.caller.client
 
-    async def dedup_ids(self, count: int) -> list[str | None]:
+    def dedup_ids(self, count: int) -> list[str | None]:
         """Return the dedup ids for the messages of this request."""
-        digest = "" if self._nonce <= SMALL_NONCE else await self._digest()
-        return dedup_ids(digest, self._nonce, count)
+        return dedup_ids("" if self._nonce <= SMALL_NONCE else self._digest(), self._nonce, count)
 
-    async def _digest(self) -> str:
-        """Return the digest of the key and all parameters. Computed on demand: most actions need no digest."""
-        digest = partial(request_digest, self.caller.key.secret_id, self._form)
-        if sum(map(len, self._form.values())) < THREAD_BYTES:
-            return digest()
-        # 4 MiB take up to 7 ms.
-        return await self._hashes.run(digest)
+    def _digest(self) -> str:
+        """Return the identity of the request. Computed on demand: most actions need no identity."""
+        return request_digest(self.caller.key.secret_id, self._signature)
+
+    async def store_batch(self, dedup_ids: Sequence[str | None], store: Callable[[bool], Awaitable[T]]) -> T:
+        """Store a batch with these dedup ids.
+
+        Args:
+            dedup_ids: of the messages.
+            store: stores the batch; with True all of it or none, if the broker remembers some of the ids.
+        """
+        if len(dedup_ids) > 1 and dedup_ids[0] is not None:
+            try:
+                return await store(True)
+            except NotSupported:
+                # An older broker stores the messages that it does not remember.
+                pass
+        return await store(False)
 
     def ignored_key(self, topic: str, parameter: str) -> None:
         """Note that a binding key or routing key was ignored, because the topic filters by tags."""
@@ -83,7 +92,7 @@ class Call:
             async with self._open_client(self.caller.key) as client:
                 return await delete(client)
 
-        return await self._deletes.answer(self.caller.key.secret_id, await self._digest(), delete_with_client)
+        return await self._deletes.answer(self.caller.key.secret_id, self._digest(), delete_with_client)
 
 
 class Action(msgspec.Struct, frozen=True):

@@ -8,7 +8,7 @@ A signature covers the path, so a request that was signed for one path is refuse
 Every outcome of API 2.0 is HTTP status 200, because SDKs take another status for a fault of the network.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import count
 from secrets import token_hex
@@ -25,7 +25,7 @@ from cmqd_gateway.cmq.call import Action, Call, Fields
 from cmqd_gateway.cmq.errors import DATA_ACTIONS, Reason, Refusal, translate
 from cmqd_gateway.cmq.parameters import Form, form_steps, text_of, whole_of
 from cmqd_gateway.cmq.repeats import DeleteAnswers
-from cmqd_gateway.cmq.signature import SIGNATURE, is_signed, signed_hosts
+from cmqd_gateway.cmq.signature import SIGNATURE, is_body, is_host, other_reading, signed_hosts, unsigned_names
 from cmqd_gateway.gateway import Gateway
 from cmqd_gateway.hand_over import HandOver
 from cmqd_gateway.key_secrets import KeySecret, TooManyUnknownIds
@@ -107,7 +107,6 @@ class Endpoint:
                     self._deletes,
                     hand_over,
                     connections.client,
-                    self._gateway.hashes,
                     self._gateway.ignored_keys,
                 )
                 return await chosen.run(call, typed)
@@ -179,20 +178,52 @@ class Endpoint:
             raise Refusal(Reason.INTERNAL_ERROR, f"the gateway cannot ask the broker for keys: {error.text}") from error
         if key is None:
             raise Refusal(Reason.SECRET_ID_UNKNOWN)
-        if not await self._is_signed(request, form, key):
+        unsigned = await self._unsigned(request, form, key)
+        if unsigned is None:
             raise Refusal(Reason.AUTHENTICATION_FAILED, "the signature is wrong")
+        self._check_reading(form, unsigned)
         if not key.enabled:
             raise Refusal(Reason.SECRET_ID_STATUS, "the key is disabled")
         return key
 
-    async def _is_signed(self, request: web.Request, form: Form, key: KeySecret) -> bool:
-        check = partial(is_signed, form, key.secret_key, method=request.method, path=request.path)
+    def _check_reading(self, form: Form, unsigned: Sequence[str]) -> None:
+        """Check that a machine on the way cannot have made the request from another.
+
+        Raises:
+            Refusal: a value is not signed, or the signed text has another meaning as well.
+        """
+        if unsigned:
+            others = [name for name in unsigned if not is_body(name)]
+            if others or not self._gateway.settings.unsigned_at_values:
+                rest = (
+                    "; of all parameters, msgBody alone may begin with it unsigned"
+                    if others
+                    else ", and unsigned_at_values of the gateway is false"
+                )
+                name = (others or unsigned)[0][:_SHOWN_CHARACTERS]
+                raise Refusal(
+                    Reason.AUTHENTICATION_FAILED,
+                    f"the signature leaves out {name}, because its value begins with '@'{rest}",
+                )
+        name = other_reading(form)
+        if name is not None:
+            raise Refusal(
+                Reason.AUTHENTICATION_FAILED,
+                f"the signed text can be read in another way, because of '&' or '=' in the name or value of"
+                f" {name[:_SHOWN_CHARACTERS]!r}",
+            )
+
+    async def _unsigned(self, request: web.Request, form: Form, key: KeySecret) -> Sequence[str] | None:
+        """Return the parameters that the signature leaves out; None if the signature is wrong."""
+        check = partial(unsigned_names, form, key.secret_key, method=request.method, path=request.path)
         size = sum(map(len, form.values()))
         host = request.headers.get("Host", "")
+        if not is_host(host):
+            return None
         is_small = size < THREAD_BYTES
         # Almost all clients sign the Host header.
-        if is_small and check(hosts=[host]):
-            return True
+        if is_small and (unsigned := check(hosts=[host])) is not None:
+            return unsigned
         ports = (self._gateway.port_of(request), 443 if request.scheme == "https" else 80)
         hosts = signed_hosts(host, self._gateway.settings.public_names, ports)
         if is_small:
@@ -205,6 +236,8 @@ class Endpoint:
 
 _HEADERS: Final = {"Content-Type": "application/json; charset=utf-8", "Cache-Control": "no-store"}
 """Of every answer: a cache must not keep messages, not even of a receive by GET."""
+_SHOWN_CHARACTERS: Final = 64
+"""Characters of the name of a parameter in the text of a refusal."""
 _WRONG_KEY: Final = frozenset({Reason.AUTHENTICATION_FAILED, Reason.SECRET_ID_UNKNOWN})
 _RECEIVES: Final = frozenset({"ReceiveMessage", "BatchReceiveMessage"})
 

@@ -318,6 +318,7 @@ _BY_FIELD: Mapping[str, Reason] = MappingProxyType(
         "routing_key": Reason.OUT_OF_RANGE,
         "routing_keys": Reason.ROUTING_KEY_MISSING,
         "binding_keys": Reason.BINDING_KEY_MISSING,
+        "all_or_none": Reason.AUTHENTICATION_FAILED,
     }
 )
 """The reason of an ``invalid_argument`` by its field. The actions check ranges before the broker does, so that an error

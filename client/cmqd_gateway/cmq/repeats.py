@@ -1,13 +1,15 @@
-"""Requests that an SDK sends again after a dropped connection: recognised by all their parameters.
+"""Requests that an SDK sends again after a dropped connection: recognised by their signature.
 
-A repeat has the bytes of the first request: the same action, bodies, nonce and time stamp. The digest of all decoded
-parameters is the identity of a request. Nonce and time stamp alone are no identity, because some SDKs draw their nonces
+A repeat has the bytes of the first request, and so its signature: a keyed digest of the signed text, in which action,
+bodies, nonce and time stamp stand. The digest of key and signature is the identity of a request. Parameters that the
+signature leaves out, or into which its text can be cut anew, are no part of the identity: with them a captured request
+would be a new request (decision 0206). Nonce and time stamp alone are no identity, because some SDKs draw their nonces
 from 16 bits: a busy program would repeat a pair of nonce and second every few seconds, with another message.
 
-Sends and publishes give the digest to the broker as a dedup id, so a repeat through any gateway is stored once. With a
-nonce of 16 bits even all parameters of two different sends can be equal (the same body sent twice in a second);
-therefore these sends have no dedup id. The answers of deletes are remembered here: a repeated delete would find its
-handle invalid.
+Sends and publishes give the digest to the broker as a dedup id, so a repeat through any gateway is stored once. A batch
+asks for all or none: messages that were added to a captured batch are new, and the others are not. With a nonce of 16
+bits even all parameters of two different sends can be equal (the same body sent twice in a second); therefore these
+sends have no dedup id. The answers of deletes are remembered here: a repeated delete would find its handle invalid.
 """
 
 import asyncio
@@ -39,10 +41,13 @@ _TABLES: Final = 64
 """Tables of answers: the growth of a single table with all answers would take 15 ms."""
 
 
-def request_digest(secret_id: str, form: Mapping[str, bytes]) -> str:
-    """Return 43 ASCII characters that stand for a key and all parameters of a request."""
+def request_digest(secret_id: str, signature: bytes) -> str:
+    """Return 43 ASCII characters that stand for a key and a signed text; ``signature`` must be right for the text.
+
+    The signature itself would be a name that readers of the log could send in a request.
+    """
     # msgpack puts the length before every part, so no value can look like the end of a part and the start of the next.
-    parts = msgspec.msgpack.encode((secret_id, form))
+    parts = msgspec.msgpack.encode((secret_id, signature))
     return base64.urlsafe_b64encode(hashlib.sha256(parts).digest()).decode().rstrip("=")
 
 

@@ -5,20 +5,29 @@
 The path is the path of the request: ``/v2/index.php``, or ``/`` in newer SDKs. Parameters are sorted by the bytes of
 their names; after sorting, ``_`` in a name becomes ``.``. Values are the decoded bytes. On POST, some SDKs sign without
 the parameters that have a value beginning with ``@``, and some SDKs sign with them: both signatures are accepted.
+
+The text is weaker than it looks, and a machine on the way can change a captured request within it. Values that begin
+with ``@`` can be added and replaced where the signature leaves such values out. And the text has no escapes: a value
+with ``&`` and ``=`` can be read as several parameters, and several parameters as one. Therefore the identity of a
+request is its signature, never its parameters (:mod:`cmqd_gateway.cmq.repeats`), and ``other_reading`` finds the
+requests whose text could have been signed for another queue or topic.
 """
 
 import base64
 import hmac
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 SIGNATURE = "Signature"
 SHA256 = "HmacSHA256"
 _NAMES_OF_SHA256 = frozenset({SHA256.encode(), b"sha256"})
 """The second name is that of CMQ's TCP SDK, in the part that manages queues over HTTP."""
+_TARGETS = (b"&queueName=", b"&topicName=")
 
 
-def is_signed(form: Mapping[str, bytes], secret_key: str, *, method: str, hosts: Iterable[str], path: str) -> bool:
-    """Return True if the signature of a request is right for any of the hosts.
+def unsigned_names(
+    form: Mapping[str, bytes], secret_key: str, *, method: str, hosts: Iterable[str], path: str
+) -> Sequence[str] | None:
+    """Return the parameters that the signature of a request leaves out, if it is right for any of the hosts.
 
     The time tells nothing about the secret or a right signature: all wrong signatures take the same time.
 
@@ -28,24 +37,48 @@ def is_signed(form: Mapping[str, bytes], secret_key: str, *, method: str, hosts:
         method: ``GET`` or ``POST``.
         hosts: names of the gateway that the client may have signed.
         path: path of the URL.
+
+    Returns:
+        None if the signature is wrong; no names if it covers all parameters.
     """
     given = form.get(SIGNATURE, b"")
     algorithm = _algorithm(form)
     key = secret_key.encode()
     names = _signed_names(form)
-    parameters = [_joined(form, names)]
-    if method == "POST":
-        without = [name for name in names if not form[name].startswith(b"@")]
-        if len(without) < len(names):
-            parameters.append(_joined(form, without))
+    unsigned = [name for name in names if form[name].startswith(b"@")] if method == "POST" else []
+    variants: list[tuple[Sequence[str], bytes]] = [((), _joined(form, names))]
+    if unsigned:
+        variants.append((unsigned, _joined(form, [name for name in names if not form[name].startswith(b"@")])))
     for host in hosts:
         start = f"{method}{host}{path}?".encode(errors="surrogateescape")
-        for text in parameters:
+        for left_out, text in variants:
             # In one call: the object of hmac.new takes longer than hashing the usual request.
             signature = hmac.digest(key, start + text, algorithm)
             if hmac.compare_digest(base64.b64encode(signature), given):
-                return True
-    return False
+                return left_out
+    return None
+
+
+def is_body(name: str) -> bool:
+    """Return True for a parameter with a body of a message: ``msgBody``, ``msgBody.0`` ..."""
+    return name.partition(".")[0] == "msgBody"
+
+
+def other_reading(form: Mapping[str, bytes]) -> str | None:
+    """Return a parameter of a send or publish that could have been other parameters when the text was signed.
+
+    A body may have any bytes, ``&queueName=other`` among them. Read as a parameter, these bytes send the rest of the
+    body to another queue, where the broker does not know the send. The name of the first queue then stands in the value
+    or in the name of another parameter, so such values and names are refused.
+    """
+    if not any(map(is_body, form)):
+        return None
+    for name, value in form.items():
+        if "&" in name or "=" in name:
+            return name
+        if b"&" in value and not is_body(name) and any(target in value for target in _TARGETS):
+            return name
+    return None
 
 
 def sign(form: Mapping[str, bytes], secret_key: str, *, method: str, host: str, path: str) -> str:
@@ -69,6 +102,15 @@ def _signed_names(form: Mapping[str, bytes]) -> list[str]:
 
 def _joined(form: Mapping[str, bytes], names: Iterable[str]) -> bytes:
     return b"&".join([name.replace("_", ".").encode() + b"=" + form[name] for name in names])
+
+
+def is_host(host: str) -> bool:
+    """Return True for a Host header without the characters that end a host in the signed text.
+
+    With such characters a host could stand for host, path and parameters of a captured request, and what a body of that
+    request says for the parameters.
+    """
+    return "/" not in host and "?" not in host
 
 
 def signed_hosts(host: str, public_names: Iterable[str], ports: Iterable[int]) -> list[str]:

@@ -30,7 +30,7 @@ class SendMessage(ActionRequest, frozen=True):
 async def send_message(call: Call, request: SendMessage) -> Fields:
     """Send a message; a repeat of the same request is stored once."""
     check_bodies([request.msg_body])
-    (dedup_id,) = await call.dedup_ids(1)
+    (dedup_id,) = call.dedup_ids(1)
     queue = call.client.queue(request.queue_name)
     sent = await queue.send(request.msg_body, delay=request.delay_seconds, dedup_id=dedup_id)
     return {"msgId": sent.id}
@@ -49,7 +49,13 @@ async def batch_send_message(call: Call, request: BatchSendMessage) -> Fields:
     bodies = request.msg_body
     check_bodies(bodies)
     queue = call.client.queue(request.queue_name)
-    sent = await queue.send_batch(bodies, delay=request.delay_seconds, dedup_ids=await call.dedup_ids(len(bodies)))
+    ids = call.dedup_ids(len(bodies))
+    sent = await call.store_batch(
+        ids,
+        lambda all_or_none: queue.send_batch(
+            bodies, delay=request.delay_seconds, dedup_ids=ids, all_or_none=all_or_none
+        ),
+    )
     return {"msgList": [{"msgId": message_id} for message_id in sent.ids]}
 
 

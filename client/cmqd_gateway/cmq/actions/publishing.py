@@ -1,6 +1,6 @@
 """Actions that publish: a message, or a batch that shares its tags or routing key."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Annotated, Final
 
 from cmqd_client import Published
@@ -57,17 +57,28 @@ async def _publish(
     different = check_tags("msgTag", tags or ())
     key = check_key("routingKey", routing_key) if routing_key else None
     topic = call.client.topic(topic_name)
-    dedup_ids = await call.dedup_ids(len(bodies))
+    dedup_ids = call.dedup_ids(len(bodies))
+
+    def publish(routing_key: str | None) -> Awaitable[list[Published]]:
+        return call.store_batch(
+            dedup_ids,
+            lambda all_or_none: topic.publish_batch(
+                bodies,
+                tags=different or None,
+                routing_key=routing_key,
+                dedup_ids=dedup_ids,
+                all_or_none=all_or_none,
+            ),
+        )
+
     # With tags the key is left out from the start: a topic with routing keys refuses the tags.
     is_ignored = bool(different and key)
     try:
-        published = await topic.publish_batch(
-            bodies, tags=different or None, routing_key=None if is_ignored else key, dedup_ids=dedup_ids
-        )
+        published = await publish(None if is_ignored else key)
     except InvalidArgument as refusal:
         if not is_key_of_tag_topic(refusal, "routing_keys"):
             raise
-        published = await topic.publish_batch(bodies, dedup_ids=dedup_ids)
+        published = await publish(None)
         is_ignored = True
     if is_ignored:
         call.ignored_key(topic_name, "routingKey")

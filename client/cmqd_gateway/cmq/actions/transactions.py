@@ -65,7 +65,13 @@ async def batch_send_half_message(call: Call, request: BatchSendHalfMessage) -> 
 async def _send(call: Call, queue_name: str, bodies: Sequence[bytes], first_check: int | None) -> Sequence[str]:
     check_bodies(bodies)
     queue = call.client.queue(queue_name)
-    sent = await queue.send_half_batch(bodies, first_check=first_check, dedup_ids=await call.dedup_ids(len(bodies)))
+    dedup_ids = call.dedup_ids(len(bodies))
+    sent = await call.store_batch(
+        dedup_ids,
+        lambda all_or_none: queue.send_half_batch(
+            bodies, first_check=first_check, dedup_ids=dedup_ids, all_or_none=all_or_none
+        ),
+    )
     return sent.ids
 
 
