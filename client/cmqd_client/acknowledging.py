@@ -1,16 +1,17 @@
 """Deletes that ride in a receive (``acknowledge``), over all attempts of that receive.
 
 The server carries out the deletes before the receive, and the reply to the receive has their result. An attempt without
-a reply leaves the deletes uncertain: the next attempt then finds the handles of carried-out deletes invalid, which is
-no failure (as for a repeated delete, see :mod:`cmqd_client.retry`). After a reply, further attempts of the receive
-leave the deletes out.
+a reply leaves the deletes uncertain: the next attempt then finds the handles of carried-out deletes invalid, and the
+server says that they were deleted, which is no failure (as for a repeated delete, see :mod:`cmqd_client.retry`). After
+a reply, further attempts of the receive leave the deletes out.
 """
 
 import msgspec
 
 from cmqd_client.errors import Failure
-from cmqd_client.results import failure, is_invalid_handle
+from cmqd_client.results import failure, was_done_before
 from cmqd_protocol.messages import HandleFailure
+from cmqd_types.messages import GONE_DELETED
 
 
 class Acknowledgement(msgspec.Struct):
@@ -33,7 +34,7 @@ class Acknowledgement(msgspec.Struct):
         self.failures = [
             failure(refusal, request_id, connection_id)
             for refusal in failed
-            if not (uncertain and is_invalid_handle(refusal))
+            if not (uncertain and was_done_before(refusal, GONE_DELETED))
         ]
 
     @property

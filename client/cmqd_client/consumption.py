@@ -26,6 +26,7 @@ messages back, stays held for the pause, and is then released: the next receive 
 """
 
 from collections import deque
+from collections.abc import Container
 from enum import Enum
 from itertools import chain
 
@@ -371,8 +372,12 @@ class Consumption:
             lease.state = LeaseState.SENDING
         return SettlementBatch(settlement, leases)
 
-    def answered(self, batch: SettlementBatch, invalid_handles: set[int]) -> list[Lease]:
+    def answered(
+        self, batch: SettlementBatch, invalid_handles: set[int], not_done_before: Container[int] = ()
+    ) -> list[Lease]:
         """Take the answer to a batch, with the handles that were invalid.
+
+        ``not_done_before``: those of them that no earlier attempt of the settlement made invalid.
 
         Returns:
             The messages that were handled, but are delivered again: the lease ended before the settlement.
@@ -382,7 +387,8 @@ class Consumption:
         for lease in batch.leases:
             if lease.state is not LeaseState.SENDING:
                 continue
-            if invalid_handles and lease.handle in invalid_handles and not lease.uncertain:
+            is_invalid = invalid_handles and lease.handle in invalid_handles
+            if is_invalid and (not lease.uncertain or lease.handle in not_done_before):
                 self._lose(lease, "the lease ended before the message was settled")
                 late.append(lease)
             else:

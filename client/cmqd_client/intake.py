@@ -14,7 +14,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from random import random
-from typing import TYPE_CHECKING, Any, Generic, Protocol
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol
 
 import msgspec
 
@@ -33,12 +33,13 @@ from cmqd_client.consumption import (
 from cmqd_client.durations import to_ms
 from cmqd_client.errors import CmqError, InternalError, MessagesDamaged, ReceiptHandleInvalid
 from cmqd_client.message_ids import printed_id
+from cmqd_client.results import may_be_done_before
 from cmqd_client.retry import RetryPolicy, may_have_happened
 from cmqd_client.settlements import Settlements
 from cmqd_client.tracing import TracedMessage, now_ns
 from cmqd_protocol import messages as wire
 from cmqd_protocol.features import Feature
-from cmqd_types.messages import Headers, ReceivedMessage
+from cmqd_types.messages import GONE_DELETED, GONE_MOVED, Headers, ReceivedMessage
 
 
 class MessageWithBody(TracedMessage, Protocol):
@@ -536,7 +537,9 @@ class Intake:
             )
             self.core.refused(lease, again)
             batch.leases.remove(lease)
-        self._log_late(self.core.answered(batch, set(failures)))
+        gone = _GONE.get(batch.settlement.action, 0)
+        not_done_before = [handle for handle, error in failures.items() if not may_be_done_before(error, gone)]
+        self._log_late(self.core.answered(batch, set(failures), not_done_before))
 
     def _log_late(self, leases: Iterable[Lease]) -> None:
         for lease in leases:
@@ -611,6 +614,10 @@ class Intake:
                 extra=self._facts("lease_lost", lease, lease.lost),
             )
             self._lost_handler(lease)
+
+
+_GONE: Final = {Action.DELETE: GONE_DELETED, Action.DEAD_LETTER: GONE_MOVED}
+"""How a lease ends with a settlement, where the server remembers it."""
 
 
 def _refused(batch: SettlementBatch, failures: dict[int, CmqError]) -> list[Lease]:

@@ -12,6 +12,7 @@ import msgspec
 
 from cmqd_client.durations import to_datetime
 from cmqd_client.errors import (
+    CmqError,
     DecisionFailure,
     Failure,
     PartialFailure,
@@ -430,10 +431,21 @@ def failure(failed: wire.HandleFailure, request_id: int, connection_id: int | No
     """Return the typed form of a failed handle."""
     handle = failed.receipt_handle
     cls = ServerError.by_code.get(failed.code, ReceiptHandleInvalid)
-    details = {"receipt_handle": handle}
+    details: dict[str, object] = {"receipt_handle": handle}
+    if failed.gone is not None and cls is ReceiptHandleInvalid:
+        details["gone"] = failed.gone
     return Failure(handle, cls(failed.text, request_id=request_id, connection_id=connection_id, details=details))
 
 
-def is_invalid_handle(failed: wire.HandleFailure) -> bool:
-    """True if the handle is, or was, the valid handle of its message."""
-    return failed.code == ErrorCode.RECEIPT_HANDLE_INVALID
+def was_done_before(failed: wire.HandleFailure, gone: int) -> bool:
+    """True if an attempt without an answer, of a request that was repeated, has settled the message.
+
+    ``gone``: how a lease ends with this request, as in :class:`~cmqd_protocol.messages.HandleFailure`; 0 = the message
+    is active again. From an older server any invalid handle may be so: the attempt is the likely reason.
+    """
+    return failed.code == ErrorCode.RECEIPT_HANDLE_INVALID and failed.gone in (None, gone)
+
+
+def may_be_done_before(error: CmqError, gone: int) -> bool:
+    """Do the same as :func:`was_done_before` for an error."""
+    return isinstance(error, ReceiptHandleInvalid) and error.details.get("gone") in (None, gone)

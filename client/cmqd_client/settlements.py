@@ -5,9 +5,10 @@ from collections.abc import Callable, Mapping
 from cmqd_client.channel import Channel
 from cmqd_client.durations import to_datetime
 from cmqd_client.errors import CmqError, Failure
-from cmqd_client.results import BatchResult, HandleResult, failure, is_invalid_handle
+from cmqd_client.results import BatchResult, HandleResult, failure, was_done_before
 from cmqd_protocol import messages as wire
 from cmqd_protocol.limits import MAX_BATCH
+from cmqd_types.messages import GONE_DELETED, GONE_MOVED
 
 
 class Settlements:
@@ -23,7 +24,9 @@ class Settlements:
     async def delete(self, handles: list[int]) -> BatchResult:
         """Delete messages; see :meth:`Queue.delete_batch` with ``check=False``, as for the other methods."""
         next_id, queue = self._channel.next_request_id, self._queue
-        return await self._settle("delete", handles, lambda part: wire.DeleteMessages(next_id(), queue, part))
+        return await self._settle(
+            "delete", handles, lambda part: wire.DeleteMessages(next_id(), queue, part), GONE_DELETED
+        )
 
     async def change_visibility(self, handles: list[int], timeout_ms: int) -> BatchResult:
         """Set the visibility timeout of messages."""
@@ -32,14 +35,14 @@ class Settlements:
             "change_visibility",
             handles,
             lambda part: wire.ChangeVisibility(next_id(), queue, part, timeout_ms),
-            ends_lease=timeout_ms == 0,
+            None if timeout_ms else 0,
         )
 
     async def release(self, handles: list[int], *, count_receive: bool) -> BatchResult:
         """Make messages active again at once."""
         next_id, queue = self._channel.next_request_id, self._queue
         return await self._settle(
-            "release", handles, lambda part: wire.ReleaseMessages(next_id(), queue, part, count_receive)
+            "release", handles, lambda part: wire.ReleaseMessages(next_id(), queue, part, count_receive), 0
         )
 
     async def dead_letter(self, handles: list[int], reason: str | Mapping[int, str]) -> BatchResult:
@@ -50,7 +53,7 @@ class Settlements:
             reasons = [reason] if isinstance(reason, str) else [reason[handle] for handle in part]
             return wire.DeadLetterMessages(next_id(), queue, part, reasons)
 
-        return await self._settle("dead_letter", handles, request)
+        return await self._settle("dead_letter", handles, request, GONE_MOVED)
 
     # ------------------------------------------------------------------ a single handle, with less work for the client
 
@@ -61,31 +64,31 @@ class Settlements:
             ServerError: the handle failed; as for the other methods for a single handle.
         """
         request = wire.DeleteMessages(self._channel.next_request_id(), self._queue, [handle])
-        return await self._settle_one("delete", request)
+        return await self._settle_one("delete", request, GONE_DELETED)
 
     async def change_visibility_one(self, handle: int, timeout_ms: int) -> HandleResult:
         """Set the visibility timeout of a message."""
         request = wire.ChangeVisibility(self._channel.next_request_id(), self._queue, [handle], timeout_ms)
-        return await self._settle_one("change_visibility", request, ends_lease=timeout_ms == 0)
+        return await self._settle_one("change_visibility", request, None if timeout_ms else 0)
 
     async def release_one(self, handle: int, *, count_receive: bool) -> HandleResult:
         """Make a message active again at once."""
         request = wire.ReleaseMessages(self._channel.next_request_id(), self._queue, [handle], count_receive)
-        return await self._settle_one("release", request)
+        return await self._settle_one("release", request, 0)
 
     async def dead_letter_one(self, handle: int, reason: str) -> HandleResult:
         """Move a message to the dead-letter queue."""
         request = wire.DeadLetterMessages(self._channel.next_request_id(), self._queue, [handle], [reason])
-        return await self._settle_one("dead_letter", request)
+        return await self._settle_one("dead_letter", request, GONE_MOVED)
 
-    async def _settle_one(self, operation: str, request: wire.Request, *, ends_lease: bool = True) -> HandleResult:
+    async def _settle_one(self, operation: str, request: wire.Request, gone: int | None) -> HandleResult:
         channel = self._channel
         if channel.tracing is None:
             reply, uncertain, connection_id = await channel.call_with_facts(request, wire.HandlesDone)
-            return _single(reply, connection_id, may_be_settled=uncertain and ends_lease)
+            return _single(reply, connection_id, gone=gone if uncertain else None)
         with channel.tracing.settle(operation, self._queue, 1):
             reply, uncertain, connection_id = await channel.call_with_facts(request, wire.HandlesDone)
-            return _single(reply, connection_id, may_be_settled=uncertain and ends_lease)
+            return _single(reply, connection_id, gone=gone if uncertain else None)
 
     # ------------------------------------------------------------------ inside
 
@@ -94,18 +97,20 @@ class Settlements:
         operation: str,
         handles: list[int],
         request: Callable[[list[int]], wire.Request],
-        *,
-        ends_lease: bool = True,
+        gone: int | None,
     ) -> BatchResult:
-        """Make the request for all handles; ``operation`` names it in a span."""
+        """Make the request for all handles; ``operation`` names it in a span.
+
+        ``gone``: how a lease ends with the request (:func:`was_done_before`); None = it leaves the lease valid.
+        """
         tracing = self._channel.tracing
         if tracing is None or not handles:
-            return await self._each_slice(handles, request, ends_lease)
+            return await self._each_slice(handles, request, gone)
         with tracing.settle(operation, self._queue, len(handles)):
-            return await self._each_slice(handles, request, ends_lease)
+            return await self._each_slice(handles, request, gone)
 
     async def _each_slice(
-        self, handles: list[int], request: Callable[[list[int]], wire.Request], ends_lease: bool
+        self, handles: list[int], request: Callable[[list[int]], wire.Request], gone: int | None
     ) -> BatchResult:
         failures: list[Failure] = []
         request_ids: list[int] = []
@@ -124,7 +129,7 @@ class Settlements:
             failures += [
                 failure(refusal, reply.request_id, connection_id)
                 for refusal in reply.failures
-                if not (uncertain and ends_lease and is_invalid_handle(refusal))
+                if not (uncertain and gone is not None and was_done_before(refusal, gone))
             ]
             if reply.next_visible_ms:
                 next_visible_ms = min(next_visible_ms or reply.next_visible_ms, reply.next_visible_ms)
@@ -138,9 +143,9 @@ class Settlements:
         )
 
 
-def _single(reply: wire.HandlesDone, connection_id: int, *, may_be_settled: bool) -> HandleResult:
-    """Return the result; ``may_be_settled``: by an earlier attempt, which has made the handle invalid."""
+def _single(reply: wire.HandlesDone, connection_id: int, *, gone: int | None) -> HandleResult:
+    """Return the result; ``gone``: how an earlier attempt may have ended the lease, None = there was none."""
     for refusal in reply.failures:
-        if not (may_be_settled and is_invalid_handle(refusal)):
+        if gone is None or not was_done_before(refusal, gone):
             raise failure(refusal, reply.request_id, connection_id).error
     return HandleResult(reply.request_id, to_datetime(reply.next_visible_ms) if reply.next_visible_ms else None)

@@ -21,7 +21,9 @@ from taskiq.acks import AckableMessage
 from cmqd_client import ConsumedMessage, Reject, Retry
 from cmqd_client.consumer import MessageStream
 from cmqd_client.errors import CmqError, NoDeadLetterQueue, ReceiptHandleInvalid
+from cmqd_client.results import may_be_done_before
 from cmqd_client.retry import may_have_happened
+from cmqd_types.messages import GONE_DELETED, GONE_MOVED
 
 _log = logging.getLogger("cmqd_taskiq")
 
@@ -103,7 +105,7 @@ class Acknowledgement:
             return
         reason = rejection.get()
         if reason is None or not await _dead_letter(message, reason):
-            await _settle(message, message.delete)
+            await _settle(message, message.delete, GONE_DELETED)
         self._message = None
 
     def __del__(self) -> None:
@@ -114,21 +116,24 @@ class Acknowledgement:
 async def _dead_letter(message: ConsumedMessage[bytes], reason: str) -> bool:
     """Move the message to the dead-letter queue; False if there is none."""
     try:
-        await _settle(message, lambda: message.dead_letter(reason))
+        await _settle(message, lambda: message.dead_letter(reason), GONE_MOVED)
     except NoDeadLetterQueue:
         _log.warning("%s is rejected and deleted, because its queue has no dead-letter queue", message.id)
         return False
     return True
 
 
-async def _settle(message: ConsumedMessage[bytes], request: Callable[[], Awaitable[object]]) -> None:
-    """Make a request that settles the message, again in an outage, for as long as its lease lasts."""
+async def _settle(message: ConsumedMessage[bytes], request: Callable[[], Awaitable[object]], gone: int) -> None:
+    """Make a request that settles the message, again in an outage, for as long as its lease lasts.
+
+    ``gone``: how the lease ends with the request, as the server tells of it later.
+    """
     uncertain = False
     while True:
         try:
             await request()
-        except ReceiptHandleInvalid:
-            if uncertain:  # an attempt without an answer is the likely reason
+        except ReceiptHandleInvalid as error:
+            if uncertain and may_be_done_before(error, gone):
                 return
             raise
         except CmqError as error:

@@ -323,7 +323,9 @@ class DeadLetterQueueInUse(DomainError):
 class ReceiptHandleInvalid(DomainError):
     """The handle is not (or no longer) valid in this queue; its message is unchanged."""
 
-    def __init__(self, queue: str, receipt_handle: int) -> None:
+    def __init__(self, queue: str, receipt_handle: int, gone: int = 0) -> None:
+        self.gone = gone
+        """See :class:`cmqd.core.outcome.HandleFailure`."""
         super().__init__(
             f"receipt handle {receipt_handle} is not valid in queue {queue!r}: the message was deleted, handed back or"
             " received again, or its visibility timeout passed",

@@ -296,6 +296,8 @@ class HandleFailure(msgspec.Struct, frozen=True, gc=False):
 
     receipt_handle: int
     text: str
+    gone: int = 0
+    """``GONE_DELETED`` or ``GONE_MOVED``: how the lease ended, if that is remembered."""
 
 
 class HandlesDone(msgspec.Struct, frozen=True):

@@ -119,7 +119,9 @@ def handles_done(request_id: int, result: HandlesDone, location: Location | None
     failures = _NO_FAILURES
     if result.failures:
         code = int(ErrorCode.RECEIPT_HANDLE_INVALID)
-        failures = [wire.HandleFailure(failure.receipt_handle, code, failure.text) for failure in result.failures]
+        failures = [
+            wire.HandleFailure(failure.receipt_handle, code, failure.text, failure.gone) for failure in result.failures
+        ]
     return wire.HandlesDone(request_id, failures, result.next_visible_ms)
 
 
@@ -135,7 +137,10 @@ def received_after_deletes(
     failures = _NO_FAILURES
     if deletes.failures:
         code = int(ErrorCode.RECEIPT_HANDLE_INVALID)
-        failures = [wire.HandleFailure(failure.receipt_handle, code, HANDLE_NOT_VALID) for failure in deletes.failures]
+        failures = [
+            wire.HandleFailure(failure.receipt_handle, code, HANDLE_NOT_VALID, failure.gone)
+            for failure in deletes.failures
+        ]
     return wire.MessagesReceived(request_id, messages, failures, error)
 
 

@@ -41,10 +41,11 @@ class WaitingRequests:
         """Number of waiting receives by account."""
         self.actions: dict[int, AuditAction] = {}
         """Administrative operations that wait, by waiter id; their entries are made when the wait ends."""
-        self.deletes: dict[int, array[int]] = {}
-        """Failed handles of the deletes of waiting receives, by waiter id. The deletes are carried out, and every
-        answer to the receive tells of them. In arrays, because thousands of receives of a connection can wait, each
-        with 256 handles that failed: as objects with their texts 300 MB, and no memory budget counts them."""
+        self.deletes: dict[int, tuple[array[int], bytes]] = {}
+        """Failed handles of the deletes of waiting receives, each with its ``gone``, by waiter id. The deletes are
+        carried out, and every answer to the receive tells of them. In arrays, because thousands of receives of a
+        connection can wait, each with 256 handles that failed: as objects with their texts 300 MB, and no memory budget
+        counts them."""
         self.last_id = 0
         """The newest waiter id."""
 
@@ -88,12 +89,16 @@ class WaitingRequests:
     def add_after_deletes(self, waiter_id: int, asker: Client, request: ReceiveMessages, deletes: HandlesDone) -> None:
         """Enter a receive that the core lets wait after its deletes; the handles of the request are not kept."""
         self.add(waiter_id, asker, replace(request, acknowledge=None))
-        self.deletes[waiter_id] = array("Q", [failure.receipt_handle for failure in deletes.failures])
+        failures = deletes.failures
+        handles = array("Q", [failure.receipt_handle for failure in failures])
+        self.deletes[waiter_id] = handles, bytes(failure.gone for failure in failures)
 
     def deletes_of(self, waiter_id: int) -> HandlesDone | None:
         """Return the deletes of a waiting receive, without texts; None = it has none."""
         failed = self.deletes.get(waiter_id) if self.deletes else None
-        return None if failed is None else HandlesDone([HandleFailure(handle, "") for handle in failed])
+        if failed is None:
+            return None
+        return HandlesDone([HandleFailure(handle, "", gone) for handle, gone in zip(*failed, strict=True)])
 
     def take(self, waiter_id: int) -> tuple[Client, Request] | None:
         """Remove a waiter and return its asker and request, None after an earlier removal."""

@@ -38,6 +38,7 @@ from cmqd_fold.half_messages import HalfTable
 from cmqd_fold.leases import InFlight, Leases
 from cmqd_fold.receive_history import ReceiveHistory
 from cmqd_fold.rewind_floor import passed_floor, rewind_floor_of
+from cmqd_fold.settled_leases import SettledLeases
 from cmqd_fold.time_steps import TimeSteps
 from cmqd_fold.timers import NO_TIMERS, QueueTimers
 from cmqd_segment.attributes import QueueAttributes
@@ -107,6 +108,7 @@ class QueueIndex:
         "next_position",
         "queue_id",
         "redrive",
+        "settled",
         "steps",
         "totals",
     )
@@ -137,6 +139,8 @@ class QueueIndex:
         self.active_count = 0
         self.delays = Delays(queue_id, timers.delays)
         self.leases = Leases(queue_id, timers.leases)
+        self.settled: SettledLeases | None = None
+        """Leases that ended with a delete or a move; a broker sets it. A reader of the log is asked by no consumer."""
         # Made at first use: most queues need none of these sets, and a set costs a quarter of a kilobyte or more.
         self._half: BitMap64 | None = None
         self.half_count = 0
@@ -359,6 +363,8 @@ class QueueIndex:
         if part.totals is not None:
             # A copy, because records count in place, and the part may be loaded again (the memory log keeps it).
             self.totals = msgspec.structs.replace(part.totals)
+        if self.settled is not None:
+            self.settled.load(part.settled_since_ms, part.settled)
 
     def apply(self, record: AnyRecord) -> None:
         """Apply a record of this queue. Records without positions (creation, deletion) change nothing."""
@@ -519,6 +525,8 @@ class QueueIndex:
 
     def apply_deleted(self, record: MessagesDeleted) -> None:
         """Remove messages, with their leases; inside a rewind window they become rewindable."""
+        if self.settled is not None:
+            self.settled.note_deleted(record.leases, record.deleted_ms)
         for lease in unpack_runs(record.leases):
             # The lease may be gone: a replay after a loss removes leases of messages that were received anew.
             self.leases.by_number.pop(lease, None)
@@ -610,6 +618,8 @@ class QueueIndex:
 
     def apply_dead_lettered(self, record: MessagesDeadLettered) -> None:
         """Remove messages in flight that their consumers moved to the dead-letter queue, with their leases."""
+        if self.settled is not None:
+            self.settled.note_moved(record.leases, record.moved_ms)
         for lease in unpack_runs(record.leases):
             # Gone already: a replay after a loss removes leases of messages that were received anew.
             self.leases.by_number.pop(lease, None)
@@ -717,6 +727,8 @@ class QueueIndex:
         # With later times left in place, messages of before the step would outlive their retention by the whole step.
         self.steps.no_later_than(now_ms)
         self.leases.no_later_than(now_ms + longest_lease_ms)
+        if self.settled is not None:
+            self.settled.no_later_than(now_ms)
 
     def apply_cut(self, record: QueueCleared | MessagesExpired) -> None:
         """Drop all messages below the floor of a record, and count them."""

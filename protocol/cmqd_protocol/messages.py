@@ -244,6 +244,9 @@ class HandleFailure(Struct, frozen=True, array_like=True, gc=False):
     receipt_handle: int
     code: int
     text: str
+    gone: int | None = None
+    """With code 402: how the lease ended, 1 deleted, 2 moved to the dead-letter queue, 0 neither is known; None = the
+    server is older."""
 
 
 class MessagesReceived(Reply, frozen=True, tag=194):

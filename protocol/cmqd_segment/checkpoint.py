@@ -95,6 +95,11 @@ class QueueSlice(CheckpointPart, frozen=True, tag=2):
     """(due time in ms, position) pairs of delayed messages that are in no bucket yet; stale positions are ignored."""
     totals: QueueTotals | None = None
     """Counts since the queue was made; None = an older version wrote the slice, and they begin at 0."""
+    settled_since_ms: int = 0
+    """Begin of the first two sets of ``settled``; the others are of up to ten minutes before."""
+    settled: list[bytes] = []
+    """Leases that ended with a delete, with a move to the dead-letter queue, and both of before, as bitmaps; an empty
+    list, or empty bytes, = none."""
 
 
 class LeasesSlice(CheckpointPart, frozen=True, tag=3):

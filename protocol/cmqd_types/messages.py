@@ -17,6 +17,12 @@ REDRIVE: Final = "redrive"
 """The ``reason`` of an origin: the message left a dead-letter queue by a redrive."""
 
 
+GONE_DELETED: Final = 1
+GONE_MOVED: Final = 2
+"""``gone`` of a refused receipt handle: its message was deleted under this handle, or moved to the dead-letter queue by
+its consumer. 0 = neither is known: the lease ended by itself, or the message was handed back or cleared, or expired."""
+
+
 class Origin(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The queue from which a message was moved to its present queue."""
 

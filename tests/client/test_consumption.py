@@ -260,6 +260,20 @@ def test_a_settlement_that_may_have_happened_succeeds_if_its_handle_is_invalid_a
     assert core.statistics().deleted == 1
 
 
+def test_a_settlement_that_may_have_happened_failed_if_its_handle_became_invalid_otherwise() -> None:
+    core = consumption()
+    core.arrived(messages(1), 1, 0)
+    core.settle(begun(core, 0), DELETE, 0)
+    batch = core.next_batch()
+    assert batch is not None
+    assert core.not_answered(batch, 1, may_have_happened=True) == []
+    batch = core.next_batch()
+    assert batch is not None
+
+    assert [lease.handle for lease in core.answered(batch, {1}, {1})] == [1]
+    assert (core.statistics().deleted, core.statistics().lost) == (0, 1)
+
+
 def test_a_settlement_is_given_up_when_the_lease_has_ended() -> None:
     core = consumption(lease=30)
     core.arrived(messages(1), 1, 0)

@@ -39,7 +39,7 @@ from cmqd_segment.records import (
     unpack_runs,
 )
 from cmqd_segment.records import QueueDeleted as QueueDeletedRecord
-from cmqd_types.messages import Headers, MessagesPeeked, Origin
+from cmqd_types.messages import GONE_MOVED, Headers, MessagesPeeked, Origin
 from support.core_builders import NaiveLog
 from support.naive_broker import (
     NaiveMessage,
@@ -347,6 +347,7 @@ class Judge(RuleBasedStateMachine):
             assert message.state is State.IN_FLIGHT
             assert message.rejected_by, "moved though nobody rejected it"
             message.was_rejected = True
+            queue.ended[message.handle] = GONE_MOVED, self.now_ms
             queue.totals["dead_lettered"] += 1
             row.moved[queue.name, message.message_id] = message, "rejected", queue
 

@@ -153,7 +153,9 @@ class MessageRules(QueueRules):
         messages, failed = queue.settle(handles, refused, self.now_ms)
         assert refused == failed
         assert result.deletes.done == len(messages)
-        queue.delete(messages)
+        for failure in result.deletes.failures:
+            queue.check_gone(failure.receipt_handle, failure.gone, self.now_ms)
+        queue.delete(messages, self.now_ms)
         queue.use(self.now_ms)
         moving = self.moving(queue)
         self.done(outcome)
@@ -206,6 +208,8 @@ class MessageRules(QueueRules):
         messages, failed = queue.settle(handles, refused, self.now_ms)
         queue.use(self.now_ms)
         assert refused == failed
+        for failure in outcome.reply.failures:
+            queue.check_gone(failure.receipt_handle, failure.gone, self.now_ms)
         assert bool(outcome.records) == bool(messages), "handles that are not valid change nothing"
         return messages
 
@@ -215,7 +219,7 @@ class MessageRules(QueueRules):
         queue = self.pick(number)
         handles = self.handles_of(queue, picks)
         outcome = alone.delete(self.broker, queue.account, queue.name, handles, self.now_ms)
-        queue.delete(self.settled(queue, handles, outcome))
+        queue.delete(self.settled(queue, handles, outcome), self.now_ms)
         self.done(outcome)
         assert self.went_out == self.delivered
 

@@ -22,6 +22,7 @@ from cmqd.core.errors import (
 )
 from cmqd.core.outcome import WAITING, DeadLettersDone, Outcome
 from cmqd_segment.records import AnyRecord, DeadLettersFrom, MessagesReceived, RedriveEnded, RedriveStarted, unpack_runs
+from cmqd_types.messages import GONE_MOVED
 from cmqd_types.queues import RedriveStatus
 from support.naive_broker import NaiveMessage, NaiveQueue
 
@@ -53,6 +54,8 @@ class NaiveRejections:
     messages: dict[int, NaiveMessage]
     """Messages by valid handle."""
     invalid: list[int]
+    repeats: dict[int, NaiveMessage]
+    """Messages by handles that an earlier request moves already; these handles are invalid, too."""
 
 
 class MovesMachine(BrokerMachine):
@@ -149,20 +152,25 @@ class MovesMachine(BrokerMachine):
         else:
             assert isinstance(outcome.reply, DeadLettersDone)
             refused = [handle for handle, why in outcome.reply.failures if isinstance(why, ReceiptHandleInvalid)]
+        moving = {one.handle: one for one in queue.messages.values() if one.rejected_by}
         messages, invalid = queue.settle(handles, refused, self.now_ms)
+        repeats = {handle: moving[handle] for handle in invalid if handle in moving}
         queue.use(self.now_ms)
         if outcome.reply is WAITING:
-            assert self.why_not(queue, None) is None
-            assert messages
+            assert not messages or self.why_not(queue, None) is None
+            assert messages or repeats
             for message in messages:
                 message.rejected_by = waiter_id
                 message.rejection = reasons[handles.index(message.handle)] if each else reasons[0]
             by_handle = {message.handle: message for message in messages}
-            self.rejections[waiter_id] = NaiveRejections(queue, by_handle, invalid)
+            self.rejections[waiter_id] = NaiveRejections(queue, by_handle, invalid, repeats)
         else:
+            assert not repeats
             assert [handle for handle, _ in outcome.reply.failures] == list(dict.fromkeys(handles))
             for handle, why in outcome.reply.failures:
                 assert type(why) is (ReceiptHandleInvalid if handle in invalid else self.why_not(queue, None))
+                if isinstance(why, ReceiptHandleInvalid):
+                    queue.check_gone(handle, why.gone, self.now_ms)
         assert not outcome.records
         self.done(outcome)
 
@@ -199,6 +207,9 @@ class MovesMachine(BrokerMachine):
         assert len(failures) == len(reply.failures)
         assert reply.done == len(request.messages.keys() - failures.keys())
         assert [handle for handle in failures if handle not in request.messages] == request.invalid
+        for handle, message in request.repeats.items():
+            why = failures[handle]
+            assert message.was_rejected == (isinstance(why, ReceiptHandleInvalid) and why.gone == GONE_MOVED)
         for handle, message in request.messages.items():
             is_there = request.queue.messages.get(message.position) is message
             why = failures.get(handle)

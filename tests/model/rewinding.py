@@ -41,7 +41,7 @@ class RewindMachine(BrokerMachine):
         held = [message.handle for message in queue.of(State.IN_FLIGHT)]
         if held[keep:]:
             outcome = alone.delete(self.broker, queue.account, queue.name, held[keep:][:8], self.now_ms)
-            queue.delete(self.settled(queue, held[keep:][:8], outcome))
+            queue.delete(self.settled(queue, held[keep:][:8], outcome), self.now_ms)
             self.done(outcome)
 
     @precondition(has_queues)

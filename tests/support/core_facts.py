@@ -130,8 +130,17 @@ def queue_facts(queue: Queue) -> dict[str, Any]:
         ],
         "redrive": index.redrive,
         "totals": astuple(index.totals),
+        "settled": settled(queue),
         "history": {position: index.history.get(position) for position in index.live},
     }
+
+
+def settled(queue: Queue) -> tuple[int, list[list[int]]] | None:
+    """The leases that ended with a delete or a move, by generation."""
+    table = queue.index.settled
+    assert table is not None
+    packed = table.packed()
+    return (table.since_ms, [list(BitMap64.deserialize(one)) if one else [] for one in packed]) if packed else None
 
 
 def halves(queue: Queue) -> dict[str, Any]:

@@ -96,8 +96,9 @@ def _check_rejections(facts: Facts, runtime: Runtime) -> None:
         assert rejections.leases == {one.lease for one in rejections.by_position.values()}
         queue = facts.queues.by_id.get(queue_id)
         for position, one in rejections.by_position.items():
-            waiting[one.request.waiter_id] = one.request
-            left[id(one.request)] += 1
+            for request in (one.request, *(repeat for repeat, _ in one.repeats)):
+                waiting[request.waiter_id] = request
+                left[id(request)] += 1
             if queue is not None and position >= queue.index.floor:
                 assert queue.index.leases.by_number[one.lease].position == position, "a moving message lost its lease"
     for waiter_id, request in runtime.rejecting.items():

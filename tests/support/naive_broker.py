@@ -16,7 +16,17 @@ from cmqd.core.limits import Limits
 from cmqd.core.operations.waits import HELD_MS
 from cmqd.core.outcome import Outcome
 from cmqd.core.runtime.agenda import WAIT_BUCKET_MS
-from cmqd_types.messages import CopyOf, Headers, Labels, MessagesPeeked, Origin, PeekedMessage, ReceivedMessage
+from cmqd_fold.settled_leases import LIFE_MS
+from cmqd_types.messages import (
+    GONE_DELETED,
+    CopyOf,
+    Headers,
+    Labels,
+    MessagesPeeked,
+    Origin,
+    PeekedMessage,
+    ReceivedMessage,
+)
 
 STEP_GRAIN_MS = 100
 """Greatest delay with which the floor of retention passes a message."""
@@ -161,6 +171,8 @@ class NaiveQueue:
     line: list[NaiveReceive] = field(default_factory=list[NaiveReceive])
     handles: set[int] = field(default_factory=set[int])
     """Every handle ever given out."""
+    ended: dict[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])
+    """(``gone``, time) of the handles under which messages were deleted or moved to the dead-letter queue."""
     by_id: dict[int, NaiveMessage] = field(default_factory=dict[int, NaiveMessage])
     """The newest message of every id: after a commit the committed message, not the half message."""
     deleted: dict[int, NaiveMessage] = field(default_factory=dict[int, NaiveMessage])
@@ -472,10 +484,18 @@ class NaiveQueue:
         self.totals["timed_out"] += 1
         return message
 
-    def delete(self, messages: list[NaiveMessage]) -> None:
-        """Messages were rejected by their consumer."""
+    def check_gone(self, handle: int, gone: int, now_ms: int) -> None:
+        """The reason of a refused handle: remembered for a life at least, and for two lives at most."""
+        how, ended_ms = self.ended.get(handle, (0, 0))
+        assert gone in (0, how)
+        assert gone == how or now_ms >= ended_ms + LIFE_MS, "the end of a lease is forgotten"
+        assert gone == 0 or now_ms < ended_ms + 2 * LIFE_MS
+
+    def delete(self, messages: list[NaiveMessage], now_ms: int) -> None:
+        """Messages were deleted by their consumer."""
         self.totals["deleted"] += len(messages)
         for message in messages:
+            self.ended[message.handle] = GONE_DELETED, now_ms
             del self.messages[message.position]
             if self.attributes["rewind_ms"]:
                 self.deleted[message.position] = message

@@ -20,6 +20,7 @@ from cmqd.core.facts.topic import Subscription
 from cmqd.core.limits import Limits
 from cmqd.core.names import folded
 from cmqd_fold.queue_index import QueueIndex
+from cmqd_fold.settled_leases import SettledLeases
 from cmqd_fold.timers import QueueTimers
 from cmqd_segment.attributes import QueueAttributes
 from cmqd_segment.records import (
@@ -98,7 +99,9 @@ class QueueTable:
 
     def new_index(self, queue_id: int, attributes: QueueAttributes) -> QueueIndex:
         """Make the index of a queue without messages."""
-        return QueueIndex(queue_id, attributes, self._timers)
+        index = QueueIndex(queue_id, attributes, self._timers)
+        index.settled = SettledLeases()
+        return index
 
     def add(self, queue: Queue) -> None:
         """Enter a queue under its id and name."""

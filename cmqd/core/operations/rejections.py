@@ -40,7 +40,7 @@ from cmqd.core.runtime.pending import PendingDeadLetters, PendingRejections, Rej
 from cmqd.core.runtime.runtime import Runtime
 from cmqd_fold.leases import InFlight
 from cmqd_segment.records import MessagesDeadLettered, Runs, StoredMessage, last_of, runs_of, unpack_runs
-from cmqd_types.messages import Origin
+from cmqd_types.messages import GONE_MOVED, Origin
 
 REJECTED = "rejected"
 """The reason in the origin of these dead letters."""
@@ -83,7 +83,8 @@ class Rejections:
         """Move messages in flight to the dead-letter queue, with a reason per handle or a common reason.
 
         The reply names the refused handles with their refusals; the result is WAITING until the bodies are read. A move
-        counts as the delete of the lease, so a second request finds the handle invalid.
+        counts as the delete of the lease, so a second request finds the handle invalid; it waits for the first if that
+        is under way.
 
         Raises:
             QueueNotFound, InvalidArgument. If the queue is deleted meanwhile, a waiting request ends with QueueDeleted.
@@ -99,14 +100,25 @@ class Rejections:
         for place, handle in enumerate(handles):
             places.setdefault(handle, place)
         request = PendingDeadLetters(waiter_id, 0, [])
+        handle_of = dict(zip(self._handles.leases(handles), handles, strict=True))
+        lease_of = {handle: lease for lease, handle in handle_of.items()}
+        moving = self._rejections.get(queue.queue_id)
         for failure in invalid:
             handle = failure.receipt_handle
-            request.failures.append((places[handle], handle, ReceiptHandleInvalid(name, handle)))
-        handle_of = dict(zip(self._handles.leases(handles), handles, strict=True))
+            lease = lease_of[handle]
+            in_flight = queue.index.leases.by_number.get(lease)
+            if moving is not None and in_flight is not None and lease in moving.leases:
+                # A repeat whose first try is under way: whether the message is moved is known behind its page.
+                first = moving.by_position[in_flight.position]
+                first.repeats.append((request, places[handle]))
+                request.left += 1
+            else:
+                refused = ReceiptHandleInvalid(name, handle, failure.gone)
+                request.failures.append((places[handle], handle, refused))
         # Checked again when the bodies are here. Checked now, too, because most refusals need no body, and a consumer
         # that rejects in a loop must not cause reads.
         refusal = _refusal(queue, 0)
-        rejections = self._rejections.get(queue.queue_id)
+        rejections = moving
         is_reading = rejections is not None
         for lease, in_flight in leases.items():
             handle = handle_of[lease]
@@ -117,7 +129,7 @@ class Rejections:
             if rejections is None:
                 rejections = self._rejections[queue.queue_id] = PendingRejections(name, {}, set())
             reason = reasons[place] if len(reasons) > 1 else reasons[0]
-            rejections.by_position[in_flight.position] = Rejection(request, place, handle, lease, reason)
+            rejections.by_position[in_flight.position] = Rejection(request, place, handle, lease, reason, [])
             rejections.leases.add(lease)
             request.left += 1
         if not request.left:
@@ -175,9 +187,9 @@ class Rejections:
             del self._rejections[queue_id]
             error = QueueDeleted(rejections.queue_name)
             for rejection in rejections.by_position.values():
-                waiter_id = rejection.request.waiter_id
-                if self._rejecting.pop(waiter_id, None) is not None:
-                    effects.woken.append(Woken(waiter_id, error))
+                for request in (rejection.request, *(repeat for repeat, _ in rejection.repeats)):
+                    if self._rejecting.pop(request.waiter_id, None) is not None:
+                        effects.woken.append(Woken(request.waiter_id, error))
             return 0
         index = queue.index
         bodies = {message.position: message for message in messages}
@@ -211,10 +223,11 @@ class Rejections:
                 if in_flight is not None and in_flight.deadline_ms <= now_ms:
                     # The end of the lease came due while the message was moving, and was passed over.
                     index.leases.plan_again(rejection.lease)
-            request.left -= 1
-            # A cancelled request is carried out too, but no longer has an entry among the waiting requests.
-            if not request.left and self._rejecting.pop(request.waiter_id, None) is not None:
-                effects.woken.append(Woken(request.waiter_id, _done(request)))
+            self._answer(request, effects)
+            for repeat, place in rejection.repeats:
+                # A repeat moved no message: its handle is invalid if the first try moved the message.
+                repeat.failures.append((place, handle, refusal or ReceiptHandleInvalid(queue.name, handle, GONE_MOVED)))
+                self._answer(repeat, effects)
         if moved:
             self._move(queue, moved, effects, now_ms)
         if rejections.by_position:
@@ -226,6 +239,13 @@ class Rejections:
         # Moves make room for receives that the limit of messages in flight held up.
         self._serving.serve(queue, effects, now_ms)
         return 0
+
+    def _answer(self, request: PendingDeadLetters, effects: Effects) -> None:
+        """Count a result of a request, and answer the request if it was the last."""
+        request.left -= 1
+        # A cancelled request is carried out too, but no longer has an entry among the waiting requests.
+        if not request.left and self._rejecting.pop(request.waiter_id, None) is not None:
+            effects.woken.append(Woken(request.waiter_id, _done(request)))
 
     def _move(
         self, queue: Queue, moved: list[tuple[Rejection, InFlight, StoredMessage]], effects: Effects, now_ms: int

@@ -28,6 +28,7 @@ from cmqd.core.receipts import ReceiptHandles
 from cmqd.core.runtime.runtime import Runtime
 from cmqd_fold.leases import InFlight
 from cmqd_segment.records import LeasesEnded, MessagesDeleted, MessagesReleased, VisibilityChanged, runs_of
+from cmqd_types.messages import GONE_DELETED
 
 
 class Settle:
@@ -196,6 +197,8 @@ class Settle:
         A handle fails if its lease ended, if its message is moving to the dead-letter queue, or if an earlier request
         of the same call has the handle. A handle that is named twice in a request counts once.
 
+        A failure says if the lease ended with a delete or a move, also with a delete by an earlier request of the call.
+
         A handle ends with the retention of its message, or up to a time step later: 100 ms, or more where a long
         backlog made steps merge (see :mod:`cmqd_fold.time_steps`). An exact end would need send times in all leases.
         """
@@ -225,7 +228,8 @@ class Settle:
                 deque(islice(numbers, len(handles)), maxlen=0)
                 continue
             before = len(leases)
-            failed: list[int] = []
+            failed: list[tuple[int, int]] = []
+            """(handle, lease)"""
             # The handles first: the end of a list takes no number of the next request.
             for handle, lease in zip(handles, numbers, strict=False):
                 in_flight_message = in_flight.get(lease)
@@ -240,10 +244,36 @@ class Settle:
                 ):
                     leases[lease] = in_flight_message
                 else:
-                    failed.append(handle)
-            failures = _failures(queue.name, handles, failed) if failed else []
+                    failed.append((handle, lease))
+            failures = self._failures(queue, handles, failed, leases, now_ms) if failed else []
             found.append(HandlesDone(failures, 0, len(leases) - before))
         return found
+
+    def _failures(
+        self,
+        queue: Queue,
+        handles: list[int],
+        failed: list[tuple[int, int]],
+        leases: dict[int, InFlight],
+        now_ms: int,
+    ) -> list[HandleFailure]:
+        """Return a failure for every handle that failed each time it was named.
+
+        A handle that is named twice fails the second time only because the first time succeeded; that is not a failure.
+        """
+        name, settled = queue.name, queue.index.settled
+        assert settled is not None, "the index of a broker remembers settled leases"
+        named, failures = Counter(handles), Counter(failed)
+        return [
+            HandleFailure(
+                handle,
+                ReceiptHandleInvalid(name, handle).text,
+                # Only deletes share a call, and no record tells of the deletes of this call yet.
+                GONE_DELETED if lease in leases else settled.gone(lease, now_ms),
+            )
+            for (handle, lease), count in failures.items()
+            if count == named[handle]
+        ]
 
     def tick(self, effects: Effects, now_ms: int) -> None:
         """End leases of a queue after their visibility timeout."""
@@ -298,16 +328,3 @@ class Settle:
                 ]
                 self._dead_letters.came_back(queue, back, effects, now_ms)
             self._serving.serve(queue, effects, now_ms)
-
-
-def _failures(name: str, handles: list[int], failed: list[int]) -> list[HandleFailure]:
-    """Return a failure for every handle that failed each time it was named.
-
-    A handle that is named twice fails the second time only because the first time succeeded; that is not a failure.
-    """
-    named, failures = Counter(handles), Counter(failed)
-    return [
-        HandleFailure(handle, ReceiptHandleInvalid(name, handle).text)
-        for handle, count in failures.items()
-        if count == named[handle]
-    ]

@@ -192,6 +192,8 @@ class Checkpoint:
             far_delays=[pairs.tobytes() for pairs in far_delays],
             # A copy for the same reason as the redrive's.
             totals=msgspec.structs.replace(index.totals),
+            settled_since_ms=index.settled.since_ms if index.settled is not None else 0,
+            settled=index.settled.packed() if index.settled is not None else [],
         )
         yield from halves
         for entries in dedup_ids:

@@ -91,6 +91,8 @@ class Rejection(msgspec.Struct, frozen=True, gc=False):
     receipt_handle: int
     lease: int
     reason: str
+    repeats: list[tuple[PendingDeadLetters, int]]
+    """(request, index in it) of later requests with the same handle, which get the result of this one."""
 
 
 class PendingRejections(msgspec.Struct, gc=False):

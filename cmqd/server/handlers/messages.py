@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from cmqd.core.broker import Broker
-from cmqd.core.errors import DomainError
+from cmqd.core.errors import DomainError, ReceiptHandleInvalid
 from cmqd.core.outcome import WAITING, DeadLettersDone, HandlesDone, Outcome, ReceivedAfterDeletes, ReceiveReply
 from cmqd.log.values import ROW_BYTES
 from cmqd.server.answering import Answering
@@ -313,7 +313,12 @@ class DeadLetterReplies:
         """Answer with the receipt handles that were refused."""
         self.counters.dead_lettered += done.done
         failures = [
-            wire.HandleFailure(receipt_handle, int(ERROR_CODES[type(refusal)]), text_shown_to(client, refusal))
+            wire.HandleFailure(
+                receipt_handle,
+                int(ERROR_CODES[type(refusal)]),
+                text_shown_to(client, refusal),
+                refusal.gone if isinstance(refusal, ReceiptHandleInvalid) else 0,
+            )
             for receipt_handle, refusal in done.failures
         ]
         self.gate.hold(lsn, client, wire.HandlesDone(request.request_id, failures))

@@ -1,0 +1,135 @@
+"""Settled leases of one queue: the numbers of leases that ended with a delete or a move to the dead-letter queue.
+
+A consumer that lost the answer to a delete repeats the delete, and the handle is invalid then. The numbers tell whether
+the first delete was carried out, or whether the lease ended by itself and the message lives. The numbers are facts: the
+records of deletes and moves have the leases and the time.
+
+The numbers are in two generations. A generation begins with a record and takes further records for ``LIFE_MS``; then it
+is the one before, until the next begins. A number is known for ``LIFE_MS`` at least and for twice as long at most, and
+the age of each number need not be kept. A set takes a bit for each lease where the leases of a queue follow each other,
+and 2 to 8 bytes where leases of other queues lie between them.
+"""
+
+from typing import Final
+
+from pyroaring import BitMap64
+
+from cmqd_segment.records import Runs, ranges
+from cmqd_types.messages import GONE_DELETED, GONE_MOVED
+
+LIFE_MS: Final = 600_000
+"""A repeat of a request comes within seconds; a consumer that repeats in an outage, within minutes."""
+MOST: Final = 1 << 20
+"""Leases of a generation. The next begins early behind them: at 10,000 deletes a second after 105 s."""
+
+
+class SettledLeases:
+    """The table; see the module."""
+
+    __slots__ = ("_before", "_count", "_deleted", "_moved", "_start", "_stop", "since_ms")
+
+    def __init__(self) -> None:
+        self.since_ms = -LIFE_MS
+        """Time of the first record of the generation."""
+        self._count = 0
+        self._start = self._stop = -1
+        """The last run of deleted leases, which is not in the set yet: a queue that is consumed in order makes it longer
+        with each delete, and pays for the set once in a run."""
+        # Made at first use, because a set costs a quarter of a kilobyte and most queues have no moves.
+        self._deleted: BitMap64 | None = None
+        self._moved: BitMap64 | None = None
+        self._before: tuple[BitMap64 | None, BitMap64 | None] = (None, None)
+
+    def note_deleted(self, leases: Runs, deleted_ms: int) -> None:
+        """Remember leases whose messages were deleted."""
+        if deleted_ms >= self.since_ms + LIFE_MS or self._count >= MOST:
+            self._begin(deleted_ms)
+        if len(leases) == 2:
+            first, count = leases
+            if first != self._stop:
+                self._end_run()
+                self._start = first
+            self._stop = first + count
+            self._count += count
+        else:
+            self._count += _add(self._end_run(), leases)
+
+    def note_moved(self, leases: Runs, moved_ms: int) -> None:
+        """Remember leases whose messages were moved to the dead-letter queue by their consumer."""
+        if moved_ms >= self.since_ms + LIFE_MS or self._count >= MOST:
+            self._begin(moved_ms)
+        if self._moved is None:
+            self._moved = BitMap64()
+        self._count += _add(self._moved, leases)
+
+    def _end_run(self) -> BitMap64:
+        """Put the last run of deleted leases into their set, and return the set."""
+        deleted = self._deleted
+        if deleted is None:
+            deleted = self._deleted = BitMap64()
+        if self._start >= 0:
+            if self._stop == self._start + 1:
+                deleted.add(self._start)
+            else:
+                deleted.add_range(self._start, self._stop)
+            self._start = self._stop = -1
+        return deleted
+
+    def _begin(self, now_ms: int) -> None:
+        """Begin a generation."""
+        if self._start >= 0:
+            self._end_run()
+        is_recent = now_ms < self.since_ms + 2 * LIFE_MS
+        self._before = (self._deleted, self._moved) if is_recent else (None, None)
+        for numbers in self._before:
+            if numbers is not None:
+                numbers.run_optimize()
+        self._deleted = self._moved = None
+        self._count = 0
+        self.since_ms = now_ms
+
+    def gone(self, lease: int, now_ms: int) -> int:
+        """Return ``GONE_DELETED`` or ``GONE_MOVED`` if the lease ended so within the last minutes, else 0."""
+        if now_ms >= self.since_ms + 2 * LIFE_MS or lease < 0:
+            return 0
+        if self._start <= lease < self._stop:
+            return GONE_DELETED
+        generations = [(self._deleted, self._moved)]
+        if now_ms < self.since_ms + LIFE_MS:
+            generations.append(self._before)
+        for deleted, moved in generations:
+            if deleted is not None and lease in deleted:
+                return GONE_DELETED
+            if moved is not None and lease in moved:
+                return GONE_MOVED
+        return 0
+
+    def no_later_than(self, now_ms: int) -> None:
+        """Let the generation begin at ``now_ms`` at the latest: broker time stepped back."""
+        self.since_ms = min(self.since_ms, now_ms)
+
+    def packed(self) -> list[bytes]:
+        """Return the sets for a checkpoint: deleted, moved, and both of the generation before; empty = none."""
+        if self._start >= 0:
+            self._end_run()
+        sets = [self._deleted, self._moved, *self._before]
+        return [b"" if one is None else one.serialize() for one in sets] if any(sets) else []
+
+    def load(self, since_ms: int, packed: list[bytes]) -> None:
+        """Load the sets of a checkpoint."""
+        if packed:
+            deleted, moved, deleted_before, moved_before = (
+                BitMap64.deserialize(one) if one else None for one in packed
+            )
+            self.since_ms = since_ms
+            self._deleted, self._moved, self._before = deleted, moved, (deleted_before, moved_before)
+            self._count = len(deleted or ()) + len(moved or ())
+
+
+def _add(numbers: BitMap64, leases: Runs) -> int:
+    """Add the numbers of runs to a set, and return their number."""
+    added = 0
+    for start, stop in ranges(leases):
+        numbers.add_range(start, stop)
+        added += stop - start
+    return added
