@@ -32,9 +32,10 @@ class SettledLeases:
         self.since_ms = -LIFE_MS
         """Time of the first record of the generation."""
         self._count = 0
-        self._start = self._stop = -1
-        """The last run of deleted leases, which is not in the set yet: a queue that is consumed in order makes it longer
-        with each delete, and pays for the set once in a run."""
+        self._start: int = -1
+        self._stop: int = -1
+        """The last run of deleted leases, not in the set yet: a queue consumed in order makes the run longer with
+        each delete, and pays for the set once in a run."""
         # Made at first use, because a set costs a quarter of a kilobyte and most queues have no moves.
         self._deleted: BitMap64 | None = None
         self._moved: BitMap64 | None = None
