@@ -13,6 +13,7 @@ from cmqd.core.errors import (
     AlreadyRolledBack,
     BacklogFull,
     BatchTooLarge,
+    InvalidArgument,
     MessageDamaged,
     NotTransactional,
     SequenceTooOld,
@@ -94,9 +95,16 @@ class TransactionsMachine(BrokerMachine):
         half=st.booleans(),
         session=st.sampled_from([0, 0, 11, 12]),
         sequence=st.integers(1, 4),
+        all_or_none=st.booleans(),
     )
     def send_under_dedup_ids(
-        self, number: int, batch: list[tuple[int, str | None]], half: bool, session: int, sequence: int
+        self,
+        number: int,
+        batch: list[tuple[int, str | None]],
+        half: bool,
+        session: int,
+        sequence: int,
+        all_or_none: bool,
     ) -> None:
         queue = self.pick(number)
         half = half and queue.attributes["transactional"]
@@ -112,8 +120,13 @@ class TransactionsMachine(BrokerMachine):
         is_full = session != 0 and self.sessions.is_full_for(queue.account, session, self.now_ms)
         expected = self.expected_ids(queue, under)
         new = [place for place, one in enumerate(expected) if one is None]
+        is_mixed = bool(new) and any(expected)
         try:
-            outcome = self.send_it(queue, bodies, under, half, session, sequence)
+            outcome = self.send_it(queue, bodies, under, half, session, sequence, all_or_none)
+        except InvalidArgument:
+            assert all_or_none
+            assert is_mixed
+            return
         except BacklogFull:
             assert len(queue.messages) + len(new) > queue.attributes["max_backlog"]
             return
@@ -123,6 +136,7 @@ class TransactionsMachine(BrokerMachine):
         except TooManyRemembered:
             assert is_full
             return
+        assert not (all_or_none and is_mixed), "a batch came in part"
         assert not (is_full and new), "an account got one more session than its share"
         ids = list(outcome.reply)
         assert len(ids) == len(batch)
@@ -150,12 +164,30 @@ class TransactionsMachine(BrokerMachine):
         assert self.went_out == self.delivered
 
     def send_it(
-        self, queue: NaiveQueue, bodies: list[bytes], under: list[str | None], half: bool, session: int, sequence: int
+        self,
+        queue: NaiveQueue,
+        bodies: list[bytes],
+        under: list[str | None],
+        half: bool,
+        session: int,
+        sequence: int,
+        all_or_none: bool = False,
     ) -> Any:
+        send = alone.send_half if half else alone.send
         account, name, now_ms = queue.account, queue.name, self.now_ms
-        if half:
-            return alone.send_half(self.broker, account, name, bodies, None, None, session, sequence, now_ms, under)
-        return alone.send(self.broker, account, name, bodies, None, None, session, sequence, now_ms, under)
+        return send(
+            self.broker,
+            account,
+            name,
+            bodies,
+            None,
+            None,
+            session,
+            sequence,
+            now_ms,
+            under,
+            all_or_none=all_or_none,
+        )
 
     def expected_ids(self, queue: NaiveQueue, under: list[str | None]) -> list[int | None]:
         """The message that each repeats; None = new, 0 = a message further up in the batch."""
