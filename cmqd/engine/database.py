@@ -33,6 +33,9 @@ SILENCE_SECONDS = 1.0
 CONNECT_SECONDS = 1.0
 """Longest time that ``primaries`` takes."""
 
+SLOW_SECONDS = 0.05
+"""Time of a commit in which an administrator, or the manager of the servers, may change the names twice."""
+
 KeepWaiting: TypeAlias = Callable[[int], bool]
 """Takes the timeline of a silent server; returns whether the step waits on."""
 
@@ -59,6 +62,10 @@ class Commit(NamedTuple):
     notices: tuple[str, ...] = ()
     """Notices and warnings that came with the answer, in the words of the server. After a notice the commit may exist
     on this server alone."""
+    is_safe_behind: bool = True
+    """False: ``synchronous_standby_names`` was unsafe after the commit had ended. It may have ended because of that."""
+    is_slow: bool = False
+    """The answer took more than ``SLOW_SECONDS``: time in which the names may have been unsafe and safe again."""
 
 
 class Newest(NamedTuple):
@@ -95,7 +102,7 @@ class Session(Protocol):
 
     def barrier(self) -> Commit:
         """Commit a mark that changes no table, unless ``synchronous_standby_names`` is unsafe: checked in the same
-        statement against ``ONE_NAMED_STANDBY``.
+        statement against ``ONE_NAMED_STANDBY``, and again after the commit has ended, in the same round trip.
 
         The log of a server is a single stream: the standby that has flushed the mark has all rows that the session
         could see before the step.
@@ -104,10 +111,14 @@ class Session(Protocol):
 
     def append(self, epoch: int, rows: Sequence[Row]) -> Commit:
         """Store rows under an epoch, with stamps, in a single statement with its own commit, all or none, unless
-        ``synchronous_standby_names`` is unsafe: checked in the same statement.
+        ``synchronous_standby_names`` is unsafe: checked as by ``barrier``.
 
         Raises UniqueViolation.
         """
+        ...
+
+    def standby_has_all(self) -> bool:
+        """Return whether the named standby has flushed all that this server has; False if this role may not know."""
         ...
 
     def try_lock(self) -> bool:
@@ -186,7 +197,9 @@ class Session(Protocol):
         ...
 
     def standby_is_named(self) -> bool:
-        """Return whether ``synchronous_standby_names`` is safe: matches ``ONE_NAMED_STANDBY``."""
+        """Return whether ``synchronous_standby_names`` is safe: matches ``ONE_NAMED_STANDBY``; and whether commits of
+        this session wait for the standby (PostgreSQL: ``synchronous_commit``).
+        """
         ...
 
     def insert_fence(self, lsn: int) -> int | None:
@@ -214,7 +227,7 @@ class Session(Protocol):
         ...
 
     def commit(self) -> Commit:
-        """Commit the transaction. ``changes`` is 1."""
+        """Commit the transaction. ``changes`` is 1. The names are not looked at: a barrier must follow."""
         ...
 
     def rollback(self) -> None:

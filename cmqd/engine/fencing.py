@@ -3,7 +3,8 @@
     try_lead   advisory lock
     take       barrier ─► newest row, fence behind it, commit          a unique violation: from the barrier again
     append     a statement with its own commit
-               all rows, no notice          durable
+               all rows, no notice, and the standby still named behind the commit: durable
+               slow                         durable once the standby has all, or behind one barrier
                no rows                      wait: no named standby
                unique violation             look
                anything else                unknown: close the socket, find the newest primary, look
@@ -20,8 +21,10 @@ truth (decision 0194):
 - *Read, then barrier, then believe.* A row that is visible may exist on this server alone. A barrier that was committed
   after the read has carried all that the read saw to the named standby. A barrier before the read would leave out rows
   that became visible in between.
-- *A commit is answered, or unknown.* A notice, an error and silence are no answers. An unknown commit is never
-  cancelled, because a cancel makes the rows visible without a copy. Its socket is closed, and a look decides later.
+- *A commit is answered, or unknown.* A notice, an error and silence are no answers, nor is an answer behind which no
+  standby is named: the names may have been emptied while the commit waited, which ends the wait (decision 0208). An
+  unknown commit is never cancelled, because a cancel makes the rows visible without a copy. Its socket is closed, and a
+  look decides later.
 - *A single append is outstanding.* The look of an append relies on the row before: a second append behind an unknown
   append could land behind a hole.
 
@@ -338,7 +341,14 @@ class FencedEngine:
             if self._is_stored(session, epoch, rows[0].lsn):
                 return
             raise _NotNow("a row that was there and is not any more") from None
+        self._believe_append(session, commit)
+
+    def _believe_append(self, session: Session, commit: Commit) -> None:
         self._require_copy(commit)
+        # The names may have been emptied and set again meanwhile. One barrier, and no other if that one is slow too:
+        # where every commit takes long, no append would ever be answered.
+        if commit.is_slow and not session.standby_has_all():
+            self._barrier(session)
 
     def _is_stored(self, session: Session, epoch: int, lsn: int) -> bool:
         """Look for the first row of an append of this leader.
@@ -606,6 +616,8 @@ class FencedEngine:
             raise ConnectionLost(f"a commit with a notice: {commit.notices[0]}")
         if commit.changes == 0:
             raise _NotNow(_NO_STANDBY)
+        if not commit.is_safe_behind:
+            raise ConnectionLost("no standby was named any more when the commit ended")
 
     def _require_newest(self, epoch: int, newest: Newest | None) -> None:
         if newest is None:
@@ -620,7 +632,7 @@ class FencedEngine:
 RETIRED = "retired:"
 """Stands before the id of a log that has left the database. With the id itself: a look for the id alone would
 miss the end of the log."""
-_NO_STANDBY = "a named standby: synchronous_standby_names does not name exactly one"
+_NO_STANDBY = "a named standby: synchronous_standby_names does not name exactly one, or synchronous_commit is off"
 
 
 def _retired(log_id: str) -> LogRetired:

@@ -164,6 +164,8 @@ class MemoryDatabase:
         """False: the tables are of a version without stamps."""
         self.may_add_stamps = True
         """False: the role of the brokers may not change the tables."""
+        self.may_read_lags = True
+        """False: the role of the brokers may not read what standbys have flushed."""
         self.base_backup_of: str | None = None
         """A primary that a base backup is taken from: its stream counts as a standby under ``*``."""
         primary, *standbys = self.servers.values()
@@ -320,6 +322,8 @@ class MemorySession:
         self.announced: BrokerSeen | None = None
         self._database = database
         self._keep_waiting = keep_waiting
+        self._has_waited = False
+        """The last request was not answered at once."""
         self._transaction: _Transaction | None = None
         self._commit: _WaitingCommit | None = None
 
@@ -336,7 +340,7 @@ class MemorySession:
     # Steps
 
     def barrier(self) -> Commit:  # noqa: D102  see Session
-        return self._answered("barrier", lambda: self._commit_if_named(_Transaction(is_mark=True)))
+        return self._looked_behind(self._answered("barrier", lambda: self._commit_if_named(_Transaction(is_mark=True))))
 
     def append(self, epoch: int, rows: Sequence[Row]) -> Commit:  # noqa: D102  see Session
         columns = _columns(epoch, rows)
@@ -347,7 +351,17 @@ class MemorySession:
                     self._require_free(row.lsn)
             return self._commit_if_named(_Transaction(rows=columns, stamps=self._stamps_of(columns)))
 
-        return self._answered("append", execute)
+        return self._looked_behind(self._answered("append", execute))
+
+    def standby_has_all(self) -> bool:  # noqa: D102  see Session
+        def execute() -> bool:
+            server = self.memory_server
+            names = re.findall(r"\w+", server.standby_names)
+            return self._database.may_read_lags and any(
+                server.confirmed.get(name, 0) == len(server.log) for name in names
+            )
+
+        return self._step("standby_has_all", execute)
 
     def add_stamps(self) -> None:  # noqa: D102  see Session
         def execute() -> None:
@@ -541,6 +555,10 @@ class MemorySession:
 
     # Guards that are the database's, so that a test can remove them
 
+    def is_named_behind(self, standby_names: str) -> bool:
+        """Return whether a commit counts that has ended with this value."""
+        return self.is_named(standby_names)
+
     def is_named(self, standby_names: str) -> bool:
         """Return whether commits count with this value of ``synchronous_standby_names``."""
         return re.match(ONE_NAMED_STANDBY, standby_names, re.IGNORECASE) is not None
@@ -571,6 +589,12 @@ class MemorySession:
             self._end_transaction()
         return commit
 
+    def _looked_behind(self, commit: Commit) -> Commit:
+        """Look at the names behind a commit, as the server does in the same round trip."""
+        is_slow = self._has_waited
+        is_safe = self._step("look_behind", lambda: self.is_named_behind(self.memory_server.standby_names))
+        return commit._replace(is_safe_behind=is_safe, is_slow=is_slow)
+
     def _step(self, step: str, execute: Callable[[], T]) -> Any:
         database = self._database
         self._require_client()
@@ -596,6 +620,7 @@ class MemorySession:
         """Execute a request as soon as no lock stops it, and wait for its answer."""
         database = self._database
         outcome: object = _NOT_YET
+        self._has_waited = False
         while True:
             with database.lock:
                 self._require_client()
@@ -614,6 +639,7 @@ class MemorySession:
                         raise ConnectionLost("the connection ended")
                     if not isinstance(outcome, _WaitingCommit) or answer is not None:
                         return answer
+            self._has_waited = True
             database.pause()
             if not self._keep_waiting(self.timeline):
                 self.kill()

@@ -11,6 +11,7 @@ a cancelled commit would be missing.
 The module needs the extra ``ha`` and is imported by a broker with ``redundancy = "postgresql"`` alone.
 """
 
+import re
 import socket
 import threading
 import time
@@ -24,6 +25,7 @@ from psycopg.conninfo import conninfo_to_dict
 from cmqd.engine.database import (
     CONNECT_SECONDS,
     ONE_NAMED_STANDBY,
+    SLOW_SECONDS,
     Commit,
     ConnectionLost,
     KeepWaiting,
@@ -73,7 +75,12 @@ _CONNECTION_PARAMETERS: Final = {
 }
 """Defaults of libpq's parameters; the URL overrules them."""
 
-_IS_SAFE: Final = f"current_setting('synchronous_standby_names') ~* '{ONE_NAMED_STANDBY}'"
+_NAMES: Final = re.compile(ONE_NAMED_STANDBY, re.IGNORECASE)
+_WAIT_FOR_STANDBY: Final = (b"on", b"remote_apply")
+_IS_SAFE: Final = (
+    f"current_setting('synchronous_standby_names') ~* '{ONE_NAMED_STANDBY}'"
+    " AND current_setting('synchronous_commit') IN ('on', 'remote_apply')"
+)
 _NAMED_STANDBY: Final = rf"""
     btrim(regexp_replace(current_setting('synchronous_standby_names'), '{ONE_NAMED_STANDBY}', '\3', 'i'), '"')
 """
@@ -121,6 +128,12 @@ ALTER TABLE cmqd_rows ALTER queues SET STORAGE EXTERNAL, ALTER meta SET STORAGE 
 """EXTERNAL: values are stored as they are. The server would spend more time on an attempt to compress them than on all
 else. The advisory lock, with no shard's number, keeps two brokers from creating the tables at once."""
 
+_LOOK_BEHIND: Final = b"SELECT current_setting('synchronous_standby_names'), current_setting('synchronous_commit')"
+"""Compared here: a comparison by the server would cost the server more than the rest of this statement."""
+_STANDBY_HAS_ALL: Final = b"""
+SELECT count(*) > 0 FROM pg_stat_replication
+WHERE lower(application_name) = lower(%s) AND flush_lsn >= pg_current_wal_flush_lsn()
+""" % _NAMED_STANDBY.encode()
 _BARRIER: Final = f"SELECT pg_logical_emit_message(true, 'cmqd', '') WHERE {_IS_SAFE}".encode()
 _COLUMNS: Final = "shard, lsn, epoch, time_ms, messages, queues, meta, data"
 
@@ -254,16 +267,26 @@ class PostgresSession:
 
     def barrier(self) -> Commit:
         """See ``Session``."""
-        self._connection.take_notices()
-        result = self._connection.ask_prepared(_BARRIER, ())
-        return Commit(result.ntuples, self._connection.take_notices())
+        result, behind = self._committed(_BARRIER, ())
+        return behind._replace(changes=result.ntuples)
 
     def append(self, epoch: int, rows: Sequence[Row]) -> Commit:
         """See ``Session``."""
-        self._connection.take_notices()
         query = _APPEND if self.has_stamps() else _APPEND_UNSTAMPED
-        result = self._connection.ask_prepared(query, self._columns(epoch, rows))
-        return Commit(result.command_tuples or 0, self._connection.take_notices())
+        result, behind = self._committed(query, self._columns(epoch, rows))
+        return behind._replace(changes=result.command_tuples or 0)
+
+    def _committed(self, query: bytes, values: Sequence[bytes]) -> "tuple[PGresult, Commit]":
+        """Run a statement with its own commit, and look at the names behind its end."""
+        self._connection.take_notices()
+        began = time.monotonic()
+        result, look = self._connection.ask_prepared_twice(query, values, _LOOK_BEHIND)
+        is_slow = time.monotonic() - began > SLOW_SECONDS
+        return result, Commit(0, self._connection.take_notices(), _is_safe(look), is_slow)
+
+    def standby_has_all(self) -> bool:
+        """See ``Session``."""
+        return _value(self._ask(_STANDBY_HAS_ALL), 0, 0) == b"\1"
 
     def try_lock(self) -> bool:
         """See ``Session``."""
@@ -403,7 +426,7 @@ class PostgresSession:
 
     def standby_is_named(self) -> bool:
         """See ``Session``."""
-        return _value(self._ask(f"SELECT {_IS_SAFE}".encode()), 0, 0) == b"\1"
+        return _is_safe(self._ask(_LOOK_BEHIND))
 
     def insert_fence(self, lsn: int) -> int | None:
         """See ``Session``."""
@@ -739,6 +762,12 @@ def _byte_strings(values: Sequence[Buffer]) -> bytes:
     for value in values:
         pieces += (len(value).to_bytes(4, "big"), value)
     return b"".join(pieces)
+
+
+def _is_safe(look: "PGresult") -> bool:
+    """Compare the settings of ``_LOOK_BEHIND`` as ``_IS_SAFE`` does."""
+    names, synchronous_commit = (_value(look, 0, column) for column in range(2))
+    return synchronous_commit in _WAIT_FOR_STANDBY and _NAMES.match(names.decode(errors="replace")) is not None
 
 
 def _value(result: "PGresult", row: int, column: int) -> bytes:

@@ -86,13 +86,54 @@ class Connection:
 
     def ask_prepared(self, query: bytes, values: Sequence[bytes]) -> "PGresult":
         """Run a statement that the server parses once for this connection; values in binary. Raises as ``ask``."""
+        name = self._prepare(query)
+        return self._run(lambda: self._send_prepared(name, values))
+
+    def ask_prepared_twice(self, query: bytes, values: Sequence[bytes], second: bytes) -> "tuple[PGresult, PGresult]":
+        """Run a statement, and a second one without values behind its commit, in one round trip. Raises as ``ask``.
+
+        A Sync stands between the two: without it, both would be one transaction, and the second would come before the
+        commit.
+        """
+        names = self._prepare(query), self._prepare(second)
+
+        def send() -> None:
+            self._libpq.enter_pipeline_mode()
+            self._send_prepared(names[0], values)
+            self._libpq.pipeline_sync()
+            self._send_prepared(names[1], ())
+            self._libpq.pipeline_sync()
+
+        try:
+            send()
+            self._flush()
+            results = [self._next_of_pipeline() for _ in range(2)]
+            self._libpq.exit_pipeline_mode()
+        except OperationalError as error:
+            self.kill()
+            raise ConnectionLost(str(error)) from error
+        first, behind = (self._checked(result) for result in results)
+        return first, behind
+
+    def _next_of_pipeline(self) -> "PGresult":
+        """Return the result of the next statement, and read up to its Sync."""
+        result = self._next_result()
+        ends = self._next_result_or_none(), self._next_result_or_none()
+        if ends[0] is not None or ends[1] is None or ends[1].status != pq.ExecStatus.PIPELINE_SYNC:
+            # The connection has ended; the result has its last words.
+            raise OperationalError(result.error_message.decode(errors="replace") or "the server sent no result")
+        return result
+
+    def _prepare(self, query: bytes) -> bytes:
         name = self._prepared.get(query)
         if name is None:
             name = b"statement %d" % len(self._prepared)
             self._run(lambda: self._libpq.send_prepare(name, query))
             self._prepared[query] = name
-        formats = [_AS_BYTES] * len(values)
-        return self._run(lambda: self._libpq.send_query_prepared(name, list(values), formats, _AS_BYTES))
+        return name
+
+    def _send_prepared(self, name: bytes, values: Sequence[bytes]) -> None:
+        self._libpq.send_query_prepared(name, list(values), [_AS_BYTES] * len(values), _AS_BYTES)
 
     def run_script(self, script: bytes) -> None:
         """Run several statements without values. Raises as ``ask``."""
@@ -109,6 +150,9 @@ class Connection:
         except OperationalError as error:
             self.kill()
             raise ConnectionLost(str(error)) from error
+        return self._checked(result)
+
+    def _checked(self, result: "PGresult") -> "PGresult":
         if result.status in _SUCCESS:
             return result
         message = (result.error_field(_MESSAGE) or result.error_message).decode(errors="replace").strip()

@@ -38,7 +38,33 @@ def test_an_append_is_one_round_trip(cluster: Cluster):
 
     leader.begin_append(3)
 
-    assert steps_of(leader.rows) == ["append"]
+    # The second step travels with the first.
+    assert steps_of(leader.rows) == ["append", "look_behind"]
+
+
+@pytest.mark.parametrize("may_read_lags", [True, False])
+def test_behind_a_slow_append_comes_one_barrier_and_never_a_second(cluster: Cluster, *, may_read_lags: bool):
+    """Also where every commit is slow: three round trips at most, and the appends go on."""
+    database = cluster.database
+    leader = cluster.leader()
+    lock(leader)
+    database.may_read_lags = may_read_lags
+
+    def wait_for_the_standby() -> None:
+        database.link("b")
+        database.link("b", is_mute=True)
+
+    database.link("b", is_mute=True)
+    database.pause = wait_for_the_standby
+
+    for _ in range(2):
+        leader.begin_append()
+        barrier = [] if may_read_lags else ["barrier", "look_behind"]
+        # Without the look for a newer primary, in the pause.
+        steps = [step for step in steps_of(leader.rows) if step not in {"primaries", "newest"}]
+        assert steps == ["append", "look_behind", "standby_has_all", *barrier]
+
+    assert leader.last_lsn == 3
 
 
 def test_a_first_append_on_a_new_session_looks(cluster: Cluster):
@@ -48,7 +74,8 @@ def test_a_first_append_on_a_new_session_looks(cluster: Cluster):
 
     leader.begin_append()
 
-    assert steps_of(leader.rows) == ["sleep", "primaries", "log_id", "try_lock", "epochs", "barrier", "append"]
+    look = ["epochs", "barrier", "look_behind"]
+    assert steps_of(leader.rows) == ["sleep", "primaries", "log_id", "try_lock", *look, "append", "look_behind"]
 
 
 @pytest.mark.parametrize("fault", [Fault.LOSE_REQUEST, Fault.LOSE_ANSWER, Fault.LATE_REQUEST])
@@ -260,10 +287,10 @@ def test_the_polls_of_a_standby_write_only_when_there_are_new_rows(cluster: Clus
         standby.begin(standby.changes, lambda: lsns.extend(row.lsn for row in standby.engine.rows(0)))
         return steps_of(standby.changes)
 
-    assert poll() == ["primaries", "rows", "barrier", "rows"]
+    assert poll() == ["primaries", "rows", "barrier", "look_behind", "rows"]
     assert poll() == ["rows", "rows"]
     leader.append()
-    assert poll() == ["rows", "barrier", "rows"]
+    assert poll() == ["rows", "barrier", "look_behind", "rows"]
     cluster.database.restart("a")
-    assert poll() == ["sleep", "primaries", "rows", "barrier", "rows"]
+    assert poll() == ["sleep", "primaries", "rows", "barrier", "look_behind", "rows"]
     assert lsns == [1, 1, 1, 2, 1, 2]

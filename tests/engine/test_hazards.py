@@ -391,6 +391,61 @@ def an_operator_loses_rows(cluster: Cluster) -> None:
     cluster.kill()
 
 
+def the_names_are_emptied_while_an_append_waits(cluster: Cluster) -> None:
+    leader = cluster.leader()
+    cluster.database.link("b", is_cut=True)
+    leader.begin_append()
+    leader.rows.run_to("pause")
+    cluster.database.name_standby("a", "")
+
+    leader.rows.run()
+
+    cluster.judge()
+
+
+def the_names_are_emptied_and_set_again_while_an_append_waits(cluster: Cluster) -> None:
+    leader = cluster.leader()
+    cluster.database.link("b", is_cut=True)
+    leader.begin_append()
+    leader.rows.run_to("pause")
+    cluster.database.name_standby("a", "")
+    cluster.database.name_standby("a", "b")
+
+    leader.rows.run()
+
+    cluster.judge()
+
+
+def the_barrier_of_a_look_is_cancelled(cluster: Cluster) -> None:
+    leader = cluster.leader()
+    cluster.database.link("b", is_cut=True)
+    leader.begin_append()
+    leader.rows.run_to("append")
+    leader.rows.step(Fault.LOSE_ANSWER)
+    cluster.database.restart("a")
+    leader.rows.run_to("pause")
+    cluster.database.cancel("a")
+
+    leader.rows.run()
+
+    cluster.judge()
+
+
+def the_names_are_emptied_while_the_barrier_of_a_look_waits(cluster: Cluster) -> None:
+    leader = cluster.leader()
+    cluster.database.link("b", is_cut=True)
+    leader.begin_append()
+    leader.rows.run_to("append")
+    leader.rows.step(Fault.LOSE_ANSWER)
+    cluster.database.restart("a")
+    leader.rows.run_to("pause")
+    cluster.database.name_standby("a", "")
+
+    leader.rows.run()
+
+    cluster.judge()
+
+
 def the_standby_is_renamed_before_a_commit(cluster: Cluster) -> None:
     leader = cluster.leader()
     leader.begin_store()
@@ -419,11 +474,15 @@ def cases() -> list[object]:
     guards: dict[Scene, list[type[FencedEngine] | type[MemorySession]]] = {
         a_waiting_commit_is_visible_after_a_restart: [without.BelievesWhatIsVisible],
         a_row_becomes_visible_between_a_barrier_and_a_look: [without.BelievesWhatIsVisible, without.BarrierBeforeLook],
-        a_cancelled_commit_is_answered_with_a_notice: [without.BelievesNotices],
+        a_cancelled_commit_is_answered_with_a_notice: [],
+        the_barrier_of_a_look_is_cancelled: [without.BelievesNotices],
         a_cancelled_change_is_answered_with_a_notice: [],
         a_base_backup_counts_as_standby: [without.AcceptsAnyNames, without.AcceptsAllButNone],
         no_standby_is_named: [without.AcceptsAnyNames],
         no_standby_is_named_at_a_change: [without.CommitsWithoutStandbyName],
+        the_names_are_emptied_while_an_append_waits: [without.LooksAheadAlone],
+        the_names_are_emptied_and_set_again_while_an_append_waits: [without.BelievesSlowAppends],
+        the_names_are_emptied_while_the_barrier_of_a_look_waits: [without.LooksNotBehind],
         the_standby_is_renamed_before_a_commit: [without.CommitsWithoutBarrier],
         the_old_primary_lives_on_without_a_named_standby: [without.TakesTheOldestPrimary],
         an_old_primary_goes_on_with_the_other_standby_of_a_list: [without.AcceptsLists],

@@ -52,10 +52,9 @@ from support.postgresql.servers import PostgresCluster
 
 ROUNDS = int(os.environ.get("CMQD_FAULT_ROUNDS", "6"))
 SEED = int(os.environ.get("CMQD_FAULT_SEED", "0")) or random.SystemRandom().getrandbits(32)
-NAMES = os.environ.get("CMQD_FAULTS", "").split() or sorted(FAULTS)
-if len(NAMES) > ROUNDS and sorted(FAULTS) == NAMES:
-    # Takeovers by a wrong clock take three changes of leaders each: one of them in a short run.
-    NAMES = [*sorted(FAULTS.keys() - CLOCKS.keys()), random.Random(SEED).choice(sorted(CLOCKS))]
+SHORT = [*sorted(FAULTS.keys() - CLOCKS.keys()), random.Random(SEED).choice(sorted(CLOCKS))]
+"""Takeovers by a wrong clock have three changes of leaders each: a short run draws from one of them."""
+NAMES = os.environ.get("CMQD_FAULTS", "").split() or (SHORT if len(SHORT) > ROUNDS else sorted(FAULTS))
 
 # The smallest possible segments, so that seals, checkpoints and trims happen while the faults go on.
 FLAGS = ("--segment-bytes", str(1 << 20))

@@ -15,6 +15,7 @@ from cmqd.engine.database import Commit, ConnectionLost, KeepWaiting, Session
 from cmqd.engine.errors import Fenced
 from cmqd.engine.fencing import FencedEngine
 from cmqd.engine.postgresql import PostgresDatabase, PostgresSession
+from support.engine_mutants import BelievesSlowAppends, LooksAheadAlone
 from support.eventually import eventually_elsewhere
 from support.postgresql.installation import Installation
 from support.postgresql.leaders import Leader, row_of, stored_lsns, wait_until_unreplicated
@@ -113,6 +114,8 @@ def test_without_notices_a_cancelled_commit_is_lost(
         assert commit.changes
 
     monkeypatch.setattr(FencedEngine, "_require_copy", require_changes)
+    # Its barrier would find out.
+    monkeypatch.setattr(FencedEngine, "_believe_append", BelievesSlowAppends._believe_append)  # pyright: ignore[reportPrivateUsage]
     assert cancel_a_commit(cluster, leader) == {3}
 
 
@@ -152,10 +155,39 @@ def test_without_the_look_at_the_names_a_row_is_lost(
     for statement in ("_APPEND", "_BARRIER"):
         query: bytes = getattr(postgresql, statement)
         monkeypatch.setattr(postgresql, statement, query.replace(b"WHERE ", b"WHERE true OR "))
+    # Nor behind the commit.
+    monkeypatch.setattr(postgresql, "_is_safe", lambda _look: True)  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+    monkeypatch.setattr(FencedEngine, "_believe_append", BelievesSlowAppends._believe_append)  # pyright: ignore[reportPrivateUsage]
     with Leader(cluster, "a") as leader:
         leader.take().result()
         leader.append().result()
         assert change_the_names(cluster, leader, names) == {3}
+
+
+def empty_the_names(cluster: PostgresCluster, leader: Leader) -> set[int]:
+    """The names are emptied while a commit waits: it ends with one copy. Then the machine is lost."""
+    cluster.isolate("n1", "a")
+    append = leader.append()
+    wait_until_unreplicated(cluster.n1, append)
+    cluster.n1.configure(synchronous_standby_names="")
+    eventually_elsewhere(lambda: append.done() or leader.is_waiting_for("a named standby"))
+    cluster.n1.kill()
+    cluster.promote(cluster.n2)
+    cluster.mend()
+    append.result()
+    return lost_rows(cluster, leader)
+
+
+def test_names_that_are_emptied_while_a_commit_waits(cluster: PostgresCluster, leader: Leader) -> None:
+    assert empty_the_names(cluster, leader) == set()
+
+
+@in_test_all
+def test_without_the_look_behind_a_commit_a_row_is_lost(
+    cluster: PostgresCluster, leader: Leader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FencedEngine, "_believe_append", LooksAheadAlone._believe_append)  # pyright: ignore[reportPrivateUsage]
+    assert empty_the_names(cluster, leader) == {3}
 
 
 # ---------------------------------------------------------------- H5: a leader that wakes up

@@ -86,7 +86,7 @@ def test_a_poll_without_news_asks_for_news_and_for_the_lock_alone(replicas: Repl
     standby.poll(UPKEEP_POLLS)
 
     # The accounts are read at the begin, and once behind a barrier although there is no news of them.
-    assert steps == {"news": UPKEEP_POLLS, "try_lock": UPKEEP_POLLS, "accounts": 2, "barrier": 2}
+    assert steps == {"news": UPKEEP_POLLS, "try_lock": UPKEEP_POLLS, "accounts": 2, "barrier": 2, "look_behind": 2}
 
     leader.append([row(3)])
     leader.store_accounts(b"more", expected_version=1)

@@ -140,9 +140,8 @@ class EngineMachine(RuleBasedStateMachine):
         """The primary gets another value of ``synchronous_standby_names``."""
         newest = self.cluster.newest()
         if names != "named":
-            if not newest.waiting:
-                self.cluster.database.base_backup_of = newest.name
-                self.cluster.database.name_standby(newest.name, names)
+            self.cluster.database.base_backup_of = newest.name
+            self.cluster.database.name_standby(newest.name, names)
             return
         for name, server in self.cluster.database.servers.items():
             if newest.runs and server.primary is newest and server.runs and len(server.log) == len(newest.log):
@@ -198,9 +197,8 @@ class HazardMachine(RuleBasedStateMachine):
 
     @rule(names=st.sampled_from(["*", "ANY 1 (b, c)"]))
     def name(self, names: str) -> None:
-        if not self.cluster.database.servers["a"].waiting:
-            self.cluster.database.base_backup_of = "a"
-            self.cluster.database.name_standby("a", names)
+        self.cluster.database.base_backup_of = "a"
+        self.cluster.database.name_standby("a", names)
 
     @rule()
     def take(self) -> None:

@@ -199,6 +199,27 @@ class LooksForNoNewerPrimary(FencedEngine):
             line._keep_waiting = lambda _timeline: True  # type: ignore[method-assign]
 
 
+class LooksNotBehind(FencedEngine):
+    """The names behind a commit do not count."""
+
+    def _require_copy(self, commit: Commit) -> None:
+        super()._require_copy(commit._replace(is_safe_behind=True))
+
+
+class LooksAheadAlone(FencedEngine):
+    """An append counts by the names of its statement."""
+
+    def _believe_append(self, session: Session, commit: Commit) -> None:
+        self._require_copy(commit._replace(is_safe_behind=True))
+
+
+class BelievesSlowAppends(FencedEngine):
+    """No barrier behind an append that was slow."""
+
+    def _believe_append(self, session: Session, commit: Commit) -> None:
+        self._require_copy(commit)
+
+
 class LooksForNoLaterLeader(FencedEngine):
     """A silent primary is waited for, whoever leads."""
 
@@ -288,6 +309,9 @@ ENGINES: list[type[FencedEngine]] = [
     AppendsUnseen,
     TakesTheOldestPrimary,
     LooksForNoNewerPrimary,
+    LooksNotBehind,
+    LooksAheadAlone,
+    BelievesSlowAppends,
     LooksForNoLaterLeader,
     BelievesOldPrimaries,
     EndsByAnyOtherEpoch,
