@@ -26,6 +26,7 @@ from typing import TypeAlias, cast
 import msgspec
 
 from cmqd_client.address import Address, parse_address
+from cmqd_client.durations import shown_seconds
 from cmqd_client.errors import (
     BatchTooLarge,
     ClientClosed,
@@ -216,7 +217,9 @@ class Connection(asyncio.Protocol):
                 await self._opened
         except TimeoutError as problem:
             self._abort()
-            raise ServerUnreachable(f"{address.host}:{address.port} did not answer within {timeout:g} s") from problem
+            raise ServerUnreachable(
+                f"{address.host}:{address.port} did not answer within {shown_seconds(timeout)}"
+            ) from problem
         except (OSError, UnicodeError) as problem:
             # UnicodeError: the host is no possible name.
             self._abort()
@@ -348,7 +351,9 @@ class Connection(asyncio.Protocol):
             self._writable = self._loop.create_future()
         await asyncio.wait({self._writable}, timeout=timeout)
         if self.write_paused:
-            raise ServerUnreachable(f"the server has read nothing for {timeout:g} s", connection_id=self.connection_id)
+            raise ServerUnreachable(
+                f"the server has read nothing for {shown_seconds(timeout)}", connection_id=self.connection_id
+            )
 
     @property
     def is_closed(self) -> bool:

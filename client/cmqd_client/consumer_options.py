@@ -8,7 +8,7 @@ import msgspec
 
 from cmqd_client.channel import LONGEST_WAIT
 from cmqd_client.consumption import ConsumptionLimits
-from cmqd_client.durations import Duration, to_ms, to_patience, to_seconds
+from cmqd_client.durations import Duration, shown_seconds, to_ms, to_patience, to_seconds
 from cmqd_client.retry import RetryPolicy
 
 LEASE = 30.0
@@ -75,12 +75,12 @@ def consumer_options(
     first, longest = to_seconds(first_retry, "first_retry"), to_seconds(longest_retry, "longest_retry")
     if not 0 <= first <= longest <= LONGEST_PAUSE:
         raise ValueError(
-            f"first_retry is {first:g} s and longest_retry {longest:g} s; "
+            f"first_retry is {shown_seconds(first)} and longest_retry {shown_seconds(longest)}; "
             "both must be 0 s to 12 h, and the first not the longer"
         )
     wait_ms = to_ms(wait, "wait")
     if not 0 <= wait_ms <= LONGEST_WAIT * 1000:
-        raise ValueError(f"wait is {wait!r}; it must be 0 to {LONGEST_WAIT:g} s")
+        raise ValueError(f"wait is {wait!r}; it must be 0 s to {shown_seconds(LONGEST_WAIT)}")
     return ConsumerOptions(
         limits=limits,
         retry_pauses=RetryPolicy(first_delay=first, max_delay=longest),

@@ -32,6 +32,7 @@ from itertools import chain
 
 import msgspec
 
+from cmqd_client.durations import shown_seconds
 from cmqd_client.message_ids import printed_id
 from cmqd_protocol.limits import MAX_BATCH
 from cmqd_types.messages import ReceivedMessage
@@ -175,7 +176,7 @@ class ConsumptionLimits(msgspec.Struct, frozen=True, kw_only=True):
         if self.prefetch is not None and not 0 <= self.prefetch <= 4096:
             raise ValueError(f"prefetch is {self.prefetch}; it must be 0 to 4096")
         if not 1 <= self.lease <= 43_200:
-            raise ValueError(f"lease is {self.lease:g} s; it must be 1 s to 12 h")
+            raise ValueError(f"lease is {shown_seconds(self.lease)}; it must be 1 s to 12 h")
         if self.ordered and self.concurrency != 1:
             raise ValueError(f"concurrency is {self.concurrency}; a consumer that keeps the order has 1")
 
@@ -477,7 +478,9 @@ class Consumption:
             if lease.state is LeaseState.SENDING:
                 continue
             if lease.ends_at <= now:
-                if self._lose(lease, f"the lease of {self._limits.lease:g} s ended without an answer to its extension"):
+                if self._lose(
+                    lease, f"the lease of {shown_seconds(self._limits.lease)} ended without an answer to its extension"
+                ):
                     lost.append(lease)
             elif lease.extending or lease.renew_at > soon:
                 continue

@@ -4,6 +4,8 @@ import math
 from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
 
+from cmqd_types.sentences import readable_duration
+
 Duration: TypeAlias = float | timedelta
 """Seconds (``1.5``, ``30``) or a ``timedelta``; kept to the millisecond."""
 
@@ -35,6 +37,11 @@ def to_ms(duration: Duration, field: str) -> int:
 def to_seconds(duration: Duration, field: str) -> float:
     """Return the seconds of a duration; see :func:`to_ms`."""
     return to_ms(duration, field) / 1000
+
+
+def shown_seconds(seconds: float) -> str:
+    """Return a duration for a text, in readable units: ``15 d``, ``1.5 s``."""
+    return readable_duration(round(seconds * 1000))
 
 
 def to_patience(patience: Duration | None) -> float:

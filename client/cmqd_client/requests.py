@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from cmqd_client.durations import Duration, to_seconds
+from cmqd_client.durations import Duration, shown_seconds, to_seconds
 from cmqd_client.errors import ClientClosed, CmqError, NoReply, QueueDeleted, QueueNotFound
 from cmqd_client.outgoing import CORRELATION_ID, REPLY_TO
 from cmqd_client.queue import Message, Queue
@@ -128,7 +128,7 @@ class Requester:
                 return await reply
         except TimeoutError as error:
             state = "may have been sent or not" if sent is None else "was sent, and may be processed still"
-            text = f"queue {queue.name!r} gave no reply within {seconds:g} s; the request {state}"
+            text = f"queue {queue.name!r} gave no reply within {shown_seconds(seconds)}; the request {state}"
             raise NoReply(text, request_id=sent) from error
         finally:
             del self._waiting[correlation_id]

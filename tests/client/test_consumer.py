@@ -218,8 +218,8 @@ def test_a_handler_must_be_an_async_function(server: LocalServer, client: Client
     [
         ({"concurrency": 0}, "concurrency is 0; it must be 1 to 4096"),
         ({"prefetch": -1}, "prefetch is -1; it must be 0 to 4096"),
-        ({"lease": 0.5}, "lease is 0.5 s; it must be 1 s to 12 h"),
-        ({"wait": 31}, "wait is 31; it must be 0 to 30 s"),
+        ({"lease": 0.5}, "lease is 500 ms; it must be 1 s to 12 h"),
+        ({"wait": 31}, "wait is 31; it must be 0 s to 30 s"),
         ({"ordered": True, "concurrency": 2}, "concurrency is 2; a consumer that keeps the order has 1"),
         ({"first_retry": 2, "longest_retry": 1}, "first_retry is 2 s and longest_retry 1 s"),
     ],

@@ -11,6 +11,7 @@ from cmq_cli.output import Output
 from cmq_cli.session import Session
 from cmq_cli.values import show_value
 from cmqd_client.inspection import Setting
+from cmqd_types.sentences import in_seconds
 
 _SECTIONS: Final = {
     "Clients": ("connections", "waiting_receives", "held_replies", "checkers", "pushes_under_way"),
@@ -77,7 +78,9 @@ def _show(output: Output, status: Mapping[str, Any]) -> None:
         output.warning(f"the wall clock of the server is {direction} broker time, the time of all messages")
     replication = status.get("replication", {})
     if replication.get("waiting_for"):
-        output.warning(f"the broker has waited {replication['waiting_ms'] / 1000:g} s for {replication['waiting_for']}")
+        output.warning(
+            f"the broker has waited {in_seconds(replication['waiting_ms'])} for {replication['waiting_for']}"
+        )
     elsewhere = {field for fields in _SECTIONS.values() for field in fields} | {"sends_refused_reason"}
     sections: dict[str, Mapping[str, Any]] = {
         "Server": {

@@ -104,7 +104,7 @@ async def rewind_queue(call: Call[Nothing, Rewind]) -> Rewound:
     if (body.time is None) == (body.ago is None):
         raise invalid("time", "a rewind has exactly one of the fields time and ago")
     if body.ago is not None and body.ago < 0:
-        raise invalid("ago", f"ago must not be negative, not {body.ago:g}", value=body.ago)
+        raise invalid("ago", f"ago must not be negative, not {body.ago}", value=body.ago)
     rewound = await call.client.queue(call.names["queue"]).rewind(body.time, ago=body.ago, strict=body.strict)
     return Rewound(messages=rewound.messages, time=rewound.time, clamped=rewound.clamped)
 
@@ -118,7 +118,7 @@ async def preview_rewind(call: Call[RewindPreviewQuery, Nothing]) -> RewindPrevi
     if query.time is not None and query.ago is not None:
         raise invalid("time", "a preview has at most one of the fields time and ago")
     if query.ago is not None and query.ago < 0:
-        raise invalid("ago", f"ago must not be negative, not {query.ago:g}", value=query.ago)
+        raise invalid("ago", f"ago must not be negative, not {query.ago}", value=query.ago)
     preview = await call.client.queue(call.names["queue"]).preview_rewind(query.time, ago=query.ago)
     return RewindPreview(
         messages=preview.messages,
