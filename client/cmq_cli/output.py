@@ -144,7 +144,8 @@ class Output:
         for facts in _facts(message):
             self._out.print(Text(printable(" · ".join(facts)), style="dim"))
         for name, value in message.headers.items():
-            self._out.print(Text(f"{name}: ", style="cyan") + Text(printable(value)))
+            shown = printable(name).replace("\n", "\\n")
+            self._out.print(Text(f"{shown}: ", style="cyan") + Text(printable(value)))
         body, encoding = encode_body(message.body)
         self._out.print(Text(f"(base64) {body}" if encoding == "base64" else printable(body)))
         sys.stdout.flush()

@@ -13,7 +13,11 @@ from cmqd_types.units import SIZE
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "": 1}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*(ms|s|m|min|h|d|)", re.ASCII)
 _WORDS = (("day", 86_400_000), ("hour", 3_600_000), ("minute", 60_000))
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_HIDDEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters but the tab and the line feed
+    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # bidirectional controls
+    "\u180e\u200b\u2060-\u2065\u206a-\u206f\ufeff]"  # characters without width; the joiners U+200C and U+200D stay
+)
 
 
 def parse_duration(text: str) -> float:
@@ -152,5 +156,14 @@ def _show_number(field: str, number: int) -> str:
 
 
 def printable(text: str) -> str:
-    """Return the text with its control characters escaped, because they could command the terminal."""
-    return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
+    """Return the text with escapes in place of characters that would command the terminal or hide themselves.
+
+    Control characters command the terminal. Bidirectional controls show text in another order than a program reads it,
+    and characters without width make two texts look the same. The joiners are letters' parts in Persian and in emoji.
+    """
+    return _HIDDEN.sub(_escape, text)
+
+
+def _escape(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"

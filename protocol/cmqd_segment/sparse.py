@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from cmqd_segment.rows import QueueSummary
+from cmqd_segment.schema import SegmentFormatError
 
 MESSAGES_PER_ENTRY = 256
 BYTES_PER_ENTRY = 256 * 1024
@@ -102,7 +103,17 @@ class SparseIndex:
 
 
 def sparse_queue(first: int, stop: int, bytes_: int, positions: bytes, lsns: bytes) -> SparseQueue:
-    """Return the entries of a queue from a row of the table ``sparse``."""
+    """Return the entries of a queue from a row of the table ``sparse``.
+
+    Raises:
+        SegmentFormatError: the columns do not have equally many whole numbers, at least one. No checksum covers this
+            table, and a wrong length would end the reader.
+    """
+    if not positions or len(positions) % 8 or len(positions) != len(lsns):
+        raise SegmentFormatError(
+            f"the sparse index of a queue has {len(positions)} bytes of positions and {len(lsns)} bytes of rows; both"
+            " must have the same number of entries of 8 bytes"
+        )
     queue = SparseQueue(first)
     queue.stop_position = stop
     queue.bytes = bytes_

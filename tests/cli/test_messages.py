@@ -143,6 +143,32 @@ def test_a_body_that_is_not_text_is_marked_and_cannot_command_the_terminal(cmq_a
     assert "[red]plain[/red]" in ran.out
 
 
+HIDDEN = "\u061c\u200b\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2060\u2066\u2067\u2068\u2069\ufeff"
+"""Characters that change the order of text, or have no width."""
+
+
+@pytest.mark.parametrize("command", ["peek", "receive"])
+def test_hidden_characters_and_names_of_headers_are_escaped_for_people_alone(
+    cmq_at: Cmq, server: ThreadedServer, command: str
+) -> None:
+    body = f"a{HIDDEN}b\u200c\u200d\tc".encode()
+    name = f"n\x1b[2J\n{HIDDEN}"
+    server.do(server.local.put, "orders", body, headers={name: f"v{HIDDEN}"})
+    escaped = "".join(f"\\u{ord(character):04x}" for character in HIDDEN)
+
+    shown = cmq_at(command, "orders").out
+    again = (command, "orders", "--max", "1")
+    server.do(server.local.admin.queue("orders").clear)
+    server.do(server.local.put, "orders", body, body, headers={name: f"v{HIDDEN}"})
+    document = cmq_at(*again, "--output", "json").lines[0]
+
+    assert not set(HIDDEN + "\x1b") & set(shown)
+    assert f"n\\x1b[2J\\n{escaped}: v{escaped}\n" in shown
+    assert f"a{escaped}b\u200c\u200d" in shown
+    assert (document["body"], document["headers"]) == (body.decode(), {name: f"v{HIDDEN}"})
+    assert cmq_at(*again, "--raw").data == body + b"\n"
+
+
 def test_an_empty_queue_is_no_failure(cmq_at: Cmq) -> None:
     ran = cmq_at("receive", "orders", "--wait", "0")
     assert (ran.code, ran.out, ran.err) == (0, "", "no message in 'orders'\n")

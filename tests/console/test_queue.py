@@ -166,6 +166,18 @@ def test_a_body_is_text_and_never_a_part_of_the_page(page: Page, queue: Queue):
     expect(page).to_have_title(re.compile("orders"))
 
 
+def test_characters_that_hide_are_shown_as_escapes(page: Page, queue: Queue):
+    queue.send("a\u202eb\u200bc\u2066d\ufeff\u200ce".encode(), headers={"n\u202e": "v\u200b"})
+    show(page)
+    expect(page.locator(".excerpt").first).to_contain_text(r"a\u202eb\u200bc\u2066d")
+    open_message(page)
+
+    detail = page.locator("tr.detail")
+    expect(detail.locator(".body-rows")).to_have_text("a\\u202eb\\u200bc\\u2066d\\ufeff\u200ce")
+    expect(detail.locator(".headers")).to_contain_text(r"n\u202e")
+    expect(detail.locator(".headers")).to_contain_text(r"v\u200b")
+
+
 def test_bytes_are_shown_in_hex(page: Page, queue: Queue):
     queue.send(b"\x00\xffbinary")
     show(page)

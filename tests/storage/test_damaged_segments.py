@@ -143,6 +143,29 @@ async def test_a_broken_page_of_a_sealed_segment_costs_the_rows_on_it_alone(
     assert pack_runs(sorted(lost)) == missing
 
 
+@pytest.mark.parametrize("column", ["positions", "lsns"])
+async def test_a_sparse_index_of_a_wrong_length_costs_the_messages_of_its_queue_in_the_segment(
+    open_process: OpenProcess, folder: Path, column: str
+) -> None:
+    rig = await open_process()
+    for queue_id in (1, 2):
+        await rig.store(queue_id, 0, 3)
+    await rig.log.seal_now()
+    await rig.store(1, 3, 1)
+    await rig.log.close()
+    path = folder / "segments" / "00000001.db"
+    path.chmod(0o644)
+    raw = sqlite3.connect(path, isolation_level=None)
+    raw.execute(f"UPDATE sparse SET {column} = substr({column}, 1, 7) WHERE queue_id = 1")
+    raw.close()
+
+    again = await open_process()
+    for _ in range(2):
+        assert await again.page(1, [0, 4]) == ([*(await again.page(1, [3, 1]))[0]], [0, 3]), "at each read"
+
+    assert [message.position for message in (await again.page(2, [0, 3]))[0]] == [0, 1, 2]
+
+
 async def test_a_missing_segment_stops_the_start(open_process: OpenProcess, folder: Path) -> None:
     rig = await open_process()
     for index in range(3):

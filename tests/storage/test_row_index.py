@@ -3,14 +3,17 @@
 import random
 import struct
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cmqd.storage.decoded_row import Audiences
+from cmqd.storage.segment_reader import is_damage
 from cmqd.storage.summaries import Summaries, Summary, summary_of
 from cmqd_segment.rows import (
     encode_queues,
 )
+from cmqd_segment.schema import SegmentFormatError
 from cmqd_segment.sparse import (
     BYTES_PER_ENTRY,
     MESSAGES_PER_ENTRY,
@@ -119,6 +122,17 @@ def test_every_message_is_among_the_rows_that_the_index_names(seed: int, rows: i
         for entries in (index.queues[queue_id], stored[queue_id]):
             span = entries.rows_of(position, position + 1, 99 + rows)
             assert span.first <= lsn <= span.last
+
+
+@pytest.mark.parametrize(
+    ("positions", "lsns"),
+    [(b"", b""), (bytes(7), bytes(7)), (bytes(16), bytes(8)), (bytes(8), bytes(9)), (bytes(8), b"")],
+)
+def test_columns_of_a_wrong_length_are_damage(positions: bytes, lsns: bytes) -> None:
+    with pytest.raises(SegmentFormatError, match="sparse index") as damaged:
+        sparse_queue(0, 5, 100, positions, lsns)
+
+    assert is_damage(damaged.value)
 
 
 def test_numbers_are_stored_little_endian() -> None:

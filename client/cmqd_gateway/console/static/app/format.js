@@ -151,3 +151,14 @@ export function relativeTime(moment, now = Date.now()) {
   );
   return format(Intl.RelativeTimeFormat, { numeric: 'auto' }).format(Math.trunc(seconds / size), unit);
 }
+
+const HIDDEN = /[\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff]/g;
+
+/**
+ * Return a text of a message with escapes in place of characters that hide: bidirectional controls, which show text in
+ * another order than a program reads it, and characters without width. The joiners U+200C and U+200D stay, because they
+ * are parts of letters in Persian and of emoji.
+ */
+export function visible(text) {
+  return text.replace(HIDDEN, (character) => `\\u${character.charCodeAt(0).toString(16).padStart(4, '0')}`);
+}

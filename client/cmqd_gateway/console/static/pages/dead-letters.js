@@ -2,7 +2,7 @@
 
 import { html, nothing } from '../vendor/lit-html-3.3.3/lit-html.js';
 import { api, segment } from '../app/api.js';
-import { count, rate, relativeTime, time } from '../app/format.js';
+import { count, rate, relativeTime, time, visible } from '../app/format.js';
 import { href } from '../app/router.js';
 import { can } from '../app/session.js';
 import { addTexts, hasText, t } from '../app/text.js';
@@ -381,5 +381,5 @@ function reasonView(origin) {
   }
   const key = `dead-letters.reason.${origin.reason}`;
   const reason = hasText(key) ? t(key, { n: count(origin.receive_count) }) : origin.reason;
-  return origin.rejection ? html`<span>${reason}: <span class="rejection">${origin.rejection}</span></span>` : reason;
+  return origin.rejection ? html`<span>${reason}: <span class="rejection">${visible(origin.rejection)}</span></span>` : reason;
 }

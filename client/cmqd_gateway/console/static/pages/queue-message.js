@@ -2,7 +2,7 @@
 
 import { html, nothing } from '../vendor/lit-html-3.3.3/lit-html.js';
 import { segment } from '../app/api.js';
-import { count, time } from '../app/format.js';
+import { count, time, visible } from '../app/format.js';
 import { href } from '../app/router.js';
 import { hasText, t } from '../app/text.js';
 import { copyValue } from '../ui/copy.js';
@@ -13,7 +13,7 @@ export function previewOf(content) {
   const preview = content.preview();
   return preview === ''
     ? html`<span class="soft">${t('queue.empty-body')}</span>`
-    : html`<code class="excerpt">${preview}</code>`;
+    : html`<code class="excerpt">${visible(preview)}</code>`;
 }
 
 /** Return the facts of a message and its headers. */
@@ -26,10 +26,10 @@ export function messageFacts(message) {
     message.first_receive_time ? [t('queue.first-receive'), time(message.first_receive_time)] : null,
     [t('queue.receives'), count(message.receive_count)],
     message.origin ? [t('queue.origin'), originView(message.origin)] : null,
-    message.origin?.rejection ? [t('queue.rejection'), message.origin.rejection] : null,
+    message.origin?.rejection ? [t('queue.rejection'), visible(message.origin.rejection)] : null,
     message.copy_of ? [t('queue.copy-of'), copyView(message.copy_of)] : null,
-    message.copy_of?.tags.length > 0 ? [t('queue.tags'), message.copy_of.tags.join(', ')] : null,
-    message.copy_of?.routing_key ? [t('queue.routing-key'), message.copy_of.routing_key] : null,
+    message.copy_of?.tags.length > 0 ? [t('queue.tags'), visible(message.copy_of.tags.join(', '))] : null,
+    message.copy_of?.routing_key ? [t('queue.routing-key'), visible(message.copy_of.routing_key)] : null,
     headers.length === 0
       ? [t('queue.headers'), html`<span class="soft">${t('queue.no-headers')}</span>`]
       : null,
@@ -39,7 +39,7 @@ export function messageFacts(message) {
         ? nothing
         : html`<section class="headers" aria-label=${t('queue.headers')}>
           <h3>${t('queue.headers')}</h3>
-          <dl>${headers.map(([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>
+          <dl>${headers.map(([name, value]) => html`<div><dt>${visible(name)}</dt><dd>${visible(value)}</dd></div>`)}</dl>
         </section>`
     }`;
 }

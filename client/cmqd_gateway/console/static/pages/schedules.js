@@ -2,7 +2,7 @@
 
 import { html, nothing } from '../vendor/lit-html-3.3.3/lit-html.js';
 import { api, segment } from '../app/api.js';
-import { count, relativeTime, shortTime, time } from '../app/format.js';
+import { count, relativeTime, shortTime, time, visible } from '../app/format.js';
 import { href } from '../app/router.js';
 import { can } from '../app/session.js';
 import { addTexts, t } from '../app/text.js';
@@ -110,7 +110,7 @@ export function page({ update, signal, every }) {
         [t('schedules.fired'), count(info.fired)],
         [t('schedules.last-fired'), info.last_fired_time === null ? t('schedules.never') : time(info.last_fired_time)],
         info.last_message_id === null ? null : [t('schedules.last-message'), copyValue(info.last_message_id)],
-        info.last_error === null ? null : [t('schedules.last-error'), html`${info.last_error} <span class="soft">${time(info.last_error_time)}</span>`],
+        info.last_error === null ? null : [t('schedules.last-error'), html`${visible(info.last_error)} <span class="soft">${time(info.last_error_time)}</span>`],
         info.create_time === null ? null : [t('schedules.created'), time(info.create_time)],
         info.modify_time === null ? null : [t('schedules.modified'), time(info.modify_time)],
       ])}
@@ -118,7 +118,7 @@ export function page({ update, signal, every }) {
         ? nothing
         : html`<section class="headers" aria-label=${t('schedules.headers')}>
             <h3>${t('schedules.headers')}</h3>
-            <dl>${headers.map(([header, value]) => html`<div><dt>${header}</dt><dd>${value}</dd></div>`)}</dl>
+            <dl>${headers.map(([header, value]) => html`<div><dt>${visible(header)}</dt><dd>${visible(value)}</dd></div>`)}</dl>
           </section>`}
       ${bodyView({ state: body, update, label: `${t('schedules.body')} ${name}` })}
     </div>`;

@@ -1,6 +1,7 @@
 /** Tags and routing keys of messages, and the filters of subscriptions, as text that people type and read. */
 
 import { html } from '../vendor/lit-html-3.3.3/lit-html.js';
+import { visible } from '../app/format.js';
 import { t } from '../app/text.js';
 
 /** Return the parts of a text between commas and line breaks, without spaces around them and without repetitions. */
@@ -17,7 +18,7 @@ export function linesOf(text) {
 export function chips(values, none) {
   return values.length === 0
     ? html`<span class="soft">${none}</span>`
-    : html`<span class="chips">${values.map((value) => html`<code class="chip">${value}</code>`)}</span>`;
+    : html`<span class="chips">${values.map((value) => html`<code class="chip">${visible(value)}</code>`)}</span>`;
 }
 
 /** Return the tags or the routing key of a message. */

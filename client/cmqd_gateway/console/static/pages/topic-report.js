@@ -3,7 +3,7 @@
 import { html, nothing } from '../vendor/lit-html-3.3.3/lit-html.js';
 import { live } from '../vendor/lit-html-3.3.3/directives/live.js';
 import { api, segment } from '../app/api.js';
-import { bytes, count, relativeTime, time } from '../app/format.js';
+import { bytes, count, relativeTime, time, visible } from '../app/format.js';
 import { replaceQuery } from '../app/router.js';
 import { t } from '../app/text.js';
 import { problem } from '../ui/notice.js';
@@ -57,7 +57,7 @@ export function createReport({ path, query, update, signal }) {
     { title: t('topic.report.copy'), cell: (row) => (row.copy_id ? html`<code class="message-id">${row.copy_id}</code>` : '–') },
     {
       title: t('topic.report.reason'),
-      cell: (row) => (row.drop_reason ? t(`topic.message.reason.${row.drop_reason}`) : (row.last_error ?? '–')),
+      cell: (row) => (row.drop_reason ? t(`topic.message.reason.${row.drop_reason}`) : visible(row.last_error ?? '–')),
     },
   ];
 

@@ -3,7 +3,7 @@
 import { html, nothing } from '../vendor/lit-html-3.3.3/lit-html.js';
 import { live } from '../vendor/lit-html-3.3.3/directives/live.js';
 import { api, segment } from '../app/api.js';
-import { count, relativeTime, time } from '../app/format.js';
+import { count, relativeTime, time, visible } from '../app/format.js';
 import { href, replaceQuery } from '../app/router.js';
 import { can } from '../app/session.js';
 import { t } from '../app/text.js';
@@ -247,7 +247,7 @@ export function createSubscriptions({ topicName, path, query, update, signal, on
       ${info.blocked && !info.paused ? notice('warning', html`<p>${t('topic.sub.blocked-text')}</p>`) : nothing}
       ${info.paused ? notice('info', html`<p>${t('topic.sub.paused-text')}</p>`) : nothing}
       ${factList([
-        [t('topic.sub.last-error'), info.last_error ? html`${info.last_error} <span class="soft">${moment(info.last_error_time, '')}</span>` : html`<span class="soft">${t('topic.sub.no-error')}</span>`],
+        [t('topic.sub.last-error'), info.last_error ? html`${visible(info.last_error)} <span class="soft">${moment(info.last_error_time, '')}</span>` : html`<span class="soft">${t('topic.sub.no-error')}</span>`],
         [t('topic.sub.next-attempt'), moment(info.next_attempt_time, t('topic.sub.no-attempt'))],
         [t('topic.sub.strategy'), t(`topic.sub.strategy.${info.strategy}`)],
         info.protocol === 'queue' ? null : [t('topic.sub.format'), t(`topic.sub.format.${info.content_format}`)],
@@ -296,7 +296,7 @@ export function createSubscriptions({ topicName, path, query, update, signal, on
           { title: t('topic.message.attempts'), align: 'end', cell: (message) => cellCount(message.attempts) },
           { title: t('topic.message.published'), cell: (message) => moment(message.publish_time, '–') },
           { title: t('topic.message.next'), cell: (message) => moment(message.next_attempt_time, '–') },
-          { title: t('topic.message.error'), cell: (message) => message.last_error ?? html`<span class="soft">–</span>` },
+          { title: t('topic.message.error'), cell: (message) => (message.last_error === null ? html`<span class="soft">–</span>` : visible(message.last_error)) },
           { title: t('topic.message.actions'), align: 'end', cell: (message) => messageActions(info.name, message.id) },
         ],
         detail: bodyOf,

@@ -6,7 +6,7 @@
  */
 
 import { html, nothing } from '../vendor/lit-html-3.3.3/lit-html.js';
-import { bytes as byteSize, count } from '../app/format.js';
+import { bytes as byteSize, count, visible } from '../app/format.js';
 import { addTexts, t } from '../app/text.js';
 import { HEX_BYTES, MAX_RANGES, PIECE_ROWS, hexDigits, marked, printable } from './body-content.js';
 import texts from './body-view.text.js';
@@ -251,7 +251,7 @@ function foldedRest(state, index) {
 
 function partView(state, part) {
   const content =
-    part.start < 0 || state.ranges.length === 0 ? part.text : marks(state, part.text, part.start);
+    part.start < 0 || state.ranges.length === 0 ? visible(part.text) : marks(state, part.text, part.start);
   return part.kind === 'plain' || part.kind === 'mark'
     ? content
     : html`<span class="json-${part.kind}">${content}</span>`;
@@ -264,10 +264,10 @@ function marks(state, text, start) {
   for (const part of marked(text, start, state.ranges)) {
     const isMarked = part.range >= 0 && (shown.length < ROW_MARKS * 2 || part.range === state.current);
     if (isMarked) {
-      shown.push(plain, mark(state, part.range, part.text));
+      shown.push(plain, mark(state, part.range, visible(part.text)));
       plain = '';
     } else {
-      plain += part.text;
+      plain += visible(part.text);
     }
   }
   return [...shown, plain];
