@@ -14,6 +14,7 @@ installs, and a function that runs the part.
 import importlib.util
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -42,7 +43,7 @@ LACKING = VENVS / "lacking"
 REMAINING = VENVS / "remaining"
 """A file of the last run: the part that failed and the parts behind it. Absent if no part failed, or if the failure is
 final."""
-FINAL = ("kill-rounds", "restarts", "redundancy")
+FINAL = ("kill-rounds", "failing-calls", "restarts", "redundancy")
 """Parts whose failure is final: they look for lost messages, and their choices are random."""
 KILL_ROUNDS = 100
 FAULT_ROUNDS = 30
@@ -177,6 +178,14 @@ def run_kill_rounds() -> None:
 def run_models() -> None:
     full = {"HYPOTHESIS_PROFILE": "full"}
     run_pytest(sys.executable, "-n", "2", "--dist", "loadfile", "tests/model", environment=full)
+
+
+def lacks_failing_calls() -> list[str]:
+    return [] if platform.machine() == "x86_64" else ["an x86-64 processor, through whose registers calls fail"]
+
+
+def run_failing_calls() -> None:
+    run_pytest(sys.executable, "-s", "tests/system/test_failing_calls.py", environment={"CMQD_FAILING_CALLS": "sites"})
 
 
 def run_restarts() -> None:
@@ -510,6 +519,7 @@ def run_redundancy() -> None:
 
 PARTS = (
     Part("kill-rounds", lacks_nothing, install_nothing, run_kill_rounds),
+    Part("failing-calls", lacks_failing_calls, install_nothing, run_failing_calls),
     Part("restarts", lacks_nothing, install_nothing, run_restarts),
     Part("models", lacks_nothing, install_nothing, run_models),
     Part("unused-queues", lacks_nothing, install_nothing, run_unused_queues),

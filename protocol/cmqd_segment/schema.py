@@ -78,9 +78,19 @@ def check_format(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def create_tables(connection: sqlite3.Connection, page_bytes: int = PAGE_BYTES) -> None:
-    """Make an empty file a segment in WAL mode. The connection must be in autocommit (isolation_level None)."""
+    """Make an empty file a segment in WAL mode. The connection must be in autocommit (isolation_level None).
+
+    Raises:
+        sqlite3.Error: the file could not be written; it is no segment.
+    """
     connection.execute(f"PRAGMA page_size={page_bytes}")
-    connection.execute("PRAGMA journal_mode=WAL")
+    # SQLite reports a failed change of the mode by its answer alone. The rows of a segment in another mode would be
+    # durable, but the start after a crash would refuse the folder, because the segment has no WAL.
+    (mode,) = connection.execute("PRAGMA journal_mode=WAL").fetchone()
+    if mode != "wal":
+        failed = sqlite3.OperationalError("the segment could not be brought into WAL mode")
+        failed.sqlite_errorcode, failed.sqlite_errorname = sqlite3.SQLITE_IOERR, "SQLITE_IOERR"
+        raise failed
     connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
     connection.execute(f"PRAGMA user_version={SEGMENT_FORMAT}")
     connection.execute("BEGIN")

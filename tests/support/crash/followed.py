@@ -12,27 +12,20 @@ from collections.abc import Callable
 from pathlib import Path
 
 from support.crash import trace
+from support.crash.folder_paths import AT_FDCWD, FolderPaths, signed
 from support.crash.ptrace import Call
 
 AfterCall = Callable[[int], None]
 """Called with the call's result while the caller is stopped at its end."""
 
-_AT_FDCWD = -100
 _O_CREAT, _O_TRUNC, _O_TMPFILE = 0o100, 0o1000, 0o20000000
 _O_APPEND, _O_DSYNC = 0o2000, 0o10000
 _RENAME_EXCHANGE = 2
 _RWF_DSYNC = 0x2 | 0x4
 _AT_EMPTY_PATH = 0x1000
 _FALLOC_KEEP_SIZE, _FALLOC_OTHER_THAN_GROW = 0x01, 0x02 | 0x08 | 0x20
-_PATH_MAX = 4096
 _iovec = struct.Struct("=QQ")
 _u64 = struct.Struct("=Q")
-
-
-def _signed(value: int) -> int:
-    """An int argument: the lower half of its register."""
-    value &= 0xFFFFFFFF
-    return value - (1 << 32) if value & 0x80000000 else value
 
 
 class FolderFollower:
@@ -43,19 +36,17 @@ class FolderFollower:
     """
 
     def __init__(self, folder: Path, emit: Callable[[trace.AnyEvent], None]) -> None:
-        self._root = str(folder)
-        self._inside = self._root + "/"
+        self._paths = FolderPaths(folder)
         self._emit = emit
         self._files: dict[tuple[int, int], int] = {}
         self._last_file = 0
         self._last_sync = 0
-        self._memory: dict[int, int] = {}
         for path in [folder, *sorted(folder.rglob("*"))]:
             found = path.lstat()
             is_folder = stat.S_ISDIR(found.st_mode)
             data = b"" if is_folder else path.read_bytes()
             number = 0 if is_folder else self._number_of(found)
-            emit(trace.Present(_now(), self._relative(str(path)) or "", number, found.st_mode, is_folder, data))
+            emit(trace.Present(_now(), self._paths.relative(str(path)) or "", number, found.st_mode, is_folder, data))
 
     def before(self, thread: int, name: str, call: Call) -> AfterCall | None:
         """The work at the end of this call; None: the call does not concern the folder."""
@@ -64,7 +55,7 @@ class FolderFollower:
             case "write" | "writev" | "pwrite64" | "pwritev" | "pwritev2":
                 return self._before_write(thread, name, arguments)
             case "fsync" | "fdatasync":
-                return self._before_sync(thread, _signed(arguments[0]))
+                return self._before_sync(thread, signed(arguments[0]))
             case "sync" | "syncfs":
                 return self._before_sync_of_all()
             case "open" | "openat" | "openat2" | "creat":
@@ -74,21 +65,19 @@ class FolderFollower:
             case "sendfile" | "copy_file_range" | "splice":
                 return self._before_copy(thread, name, arguments)
             case "mmap":
-                return self._before_mapping(thread, _signed(arguments[4]))
+                return self._before_mapping(thread, signed(arguments[4]))
             case _:
                 return self._before_name_change(thread, name, arguments)
 
     def forget(self, thread: int) -> None:
         """The thread has ended, or runs a new program in new memory."""
-        descriptor = self._memory.pop(thread, None)
-        if descriptor is not None:
-            os.close(descriptor)
+        self._paths.forget(thread)
 
     # ------------------------------------------------------------ data
 
     def _before_write(self, thread: int, name: str, arguments: tuple[int, ...]) -> AfterCall | None:
-        descriptor = _signed(arguments[0])
-        path = self._descriptor_path(thread, descriptor)
+        descriptor = signed(arguments[0])
+        path = self._paths.of_descriptor(thread, descriptor)
         if path is None:
             return None
         file = self._number_at(thread, descriptor)
@@ -105,24 +94,24 @@ class FolderFollower:
         pieces = (
             [(arguments[1], arguments[2])]
             if name in {"write", "pwrite64"}
-            else list(_iovec.iter_unpack(self._read(thread, arguments[1], 16 * arguments[2])))
+            else list(_iovec.iter_unpack(self._paths.read(thread, arguments[1], 16 * arguments[2])))
         )
 
         def after(result: int) -> None:
-            data = b"".join(self._read(thread, address, length) for address, length in pieces)[:result]
+            data = b"".join(self._paths.read(thread, address, length) for address, length in pieces)[:result]
             self._emit_written(file, position, data, synced=synced)
 
         return after
 
     def _before_copy(self, thread: int, name: str, arguments: tuple[int, ...]) -> AfterCall | None:
         # The bytes never pass through the caller's memory: the follower reads the file afterwards.
-        descriptor = _signed(arguments[0] if name == "sendfile" else arguments[2])
-        if self._descriptor_path(thread, descriptor) is None:
+        descriptor = signed(arguments[0] if name == "sendfile" else arguments[2])
+        if self._paths.of_descriptor(thread, descriptor) is None:
             return None
         file = self._number_at(thread, descriptor)
         position, _ = _position_and_flags(thread, descriptor)
         if name != "sendfile" and arguments[3]:
-            position = _u64.unpack(self._read(thread, arguments[3], 8))[0]
+            position = _u64.unpack(self._paths.read(thread, arguments[3], 8))[0]
 
         def after(result: int) -> None:
             with Path(f"/proc/{thread}/fd/{descriptor}").open("rb") as copied:
@@ -141,13 +130,13 @@ class FolderFollower:
 
     def _before_resize(self, thread: int, name: str, arguments: tuple[int, ...]) -> AfterCall | None:
         if name == "truncate":
-            path = self._path(thread, _AT_FDCWD, arguments[0])
+            path = self._paths.named(thread, AT_FDCWD, arguments[0])
             if path is None:
                 return None
-            file = self._number_of(os.stat(f"{self._inside}{path}"))
+            file = self._number_of(os.stat(f"{self._paths.inside}{path}"))
         else:
-            descriptor = _signed(arguments[0])
-            if self._descriptor_path(thread, descriptor) is None:
+            descriptor = signed(arguments[0])
+            if self._paths.of_descriptor(thread, descriptor) is None:
                 return None
             file = self._number_at(thread, descriptor)
         if name != "fallocate":
@@ -160,7 +149,7 @@ class FolderFollower:
         return lambda _: self._emit(trace.Allocated(_now(), file, arguments[2] + arguments[3]))
 
     def _before_mapping(self, thread: int, descriptor: int) -> AfterCall | None:
-        path = self._descriptor_path(thread, descriptor)
+        path = self._paths.of_descriptor(thread, descriptor)
         # The shared-memory file of a WAL database is rebuilt at the first opening; nothing in it need be
         # durable.
         if path is None or path.endswith("-shm"):
@@ -170,7 +159,7 @@ class FolderFollower:
     # ------------------------------------------------------------ syncs
 
     def _before_sync(self, thread: int, descriptor: int) -> AfterCall | None:
-        path = self._descriptor_path(thread, descriptor)
+        path = self._paths.of_descriptor(thread, descriptor)
         if path is None:
             return None
         found = os.stat(f"/proc/{thread}/fd/{descriptor}")
@@ -194,19 +183,19 @@ class FolderFollower:
     def _before_open(self, thread: int, name: str, arguments: tuple[int, ...]) -> AfterCall | None:
         match name:
             case "open":
-                path, flags = self._path(thread, _AT_FDCWD, arguments[0]), arguments[1]
+                path, flags = self._paths.named(thread, AT_FDCWD, arguments[0]), arguments[1]
             case "creat":
-                path, flags = self._path(thread, _AT_FDCWD, arguments[0]), _O_CREAT | _O_TRUNC
+                path, flags = self._paths.named(thread, AT_FDCWD, arguments[0]), _O_CREAT | _O_TRUNC
             case "openat":
-                path, flags = self._path(thread, _signed(arguments[0]), arguments[1]), arguments[2]
+                path, flags = self._paths.named(thread, signed(arguments[0]), arguments[1]), arguments[2]
             case _:
-                path = self._path(thread, _signed(arguments[0]), arguments[1])
-                flags = _u64.unpack(self._read(thread, arguments[2], 8))[0]
+                path = self._paths.named(thread, signed(arguments[0]), arguments[1])
+                flags = _u64.unpack(self._paths.read(thread, arguments[2], 8))[0]
         if path is None or not flags & (_O_CREAT | _O_TRUNC | _O_TMPFILE):
             return None
         if flags & _O_TMPFILE:
             return lambda _: self._unfollowed(f"file without a name in {path!r}")
-        existed = os.path.lexists(f"{self._inside}{path}")
+        existed = os.path.lexists(f"{self._paths.inside}{path}")
 
         def after(result: int) -> None:
             found = os.stat(f"/proc/{thread}/fd/{result}")
@@ -222,19 +211,19 @@ class FolderFollower:
     def _before_name_change(self, thread: int, name: str, arguments: tuple[int, ...]) -> AfterCall | None:
         match name:
             case "rename" | "link":
-                old = self._path(thread, _AT_FDCWD, arguments[0])
-                new = self._path(thread, _AT_FDCWD, arguments[1])
+                old = self._paths.named(thread, AT_FDCWD, arguments[0])
+                new = self._paths.named(thread, AT_FDCWD, arguments[1])
             case "renameat" | "renameat2" | "linkat":
-                old = self._path(thread, _signed(arguments[0]), arguments[1])
-                new = self._path(thread, _signed(arguments[2]), arguments[3])
+                old = self._paths.named(thread, signed(arguments[0]), arguments[1])
+                new = self._paths.named(thread, signed(arguments[2]), arguments[3])
             case "symlink":
-                old, new = None, self._path(thread, _AT_FDCWD, arguments[1])
+                old, new = None, self._paths.named(thread, AT_FDCWD, arguments[1])
             case "symlinkat":
-                old, new = None, self._path(thread, _signed(arguments[1]), arguments[2])
+                old, new = None, self._paths.named(thread, signed(arguments[1]), arguments[2])
             case "unlink" | "rmdir" | "mkdir":
-                old = new = self._path(thread, _AT_FDCWD, arguments[0])
+                old = new = self._paths.named(thread, AT_FDCWD, arguments[0])
             case "unlinkat" | "mkdirat":
-                old = new = self._path(thread, _signed(arguments[0]), arguments[1])
+                old = new = self._paths.named(thread, signed(arguments[0]), arguments[1])
             case _:
                 return lambda _: self._unfollowed(name)
         if old is None and new is None:
@@ -251,34 +240,14 @@ class FolderFollower:
             case "unlink" | "unlinkat" | "rmdir":
                 return lambda _: self._emit(trace.Removed(_now(), old))
             case "mkdir" | "mkdirat":
-                mode_at = f"{self._inside}{new}"
+                mode_at = f"{self._paths.inside}{new}"
                 return lambda _: self._emit(trace.FolderCreated(_now(), new, os.stat(mode_at).st_mode))
             case "link" | "linkat":
                 return lambda _: self._emit(trace.Linked(_now(), old, new))
             case _:
                 return lambda _: self._emit(trace.Renamed(_now(), old, new))
 
-    # ------------------------------------------------------------ reads of /proc
-
-    def _relative(self, path: str) -> str | None:
-        if path == self._root:
-            return ""
-        return path[len(self._inside) :] if path.startswith(self._inside) else None
-
-    def _descriptor_path(self, thread: int, descriptor: int) -> str | None:
-        """The path of an open file inside the folder (also of a file removed since); None otherwise."""
-        try:
-            return self._relative(os.readlink(f"/proc/{thread}/fd/{descriptor}"))
-        except OSError:  # not open: the call will fail by itself
-            return None
-
-    def _path(self, thread: int, base: int, address: int) -> str | None:
-        named = os.fsdecode(self._read_string(thread, address))
-        try:
-            folder = os.readlink(f"/proc/{thread}/cwd" if base == _AT_FDCWD else f"/proc/{thread}/fd/{base}")
-        except OSError:
-            folder = "/"
-        return self._relative(os.path.normpath(os.path.join(folder, named)))
+    # ------------------------------------------------------------ numbers of files
 
     def _number_at(self, thread: int, descriptor: int) -> int:
         return self._number_of(os.stat(f"/proc/{thread}/fd/{descriptor}"))
@@ -292,26 +261,6 @@ class FolderFollower:
 
     def _unfollowed(self, what: str) -> None:
         self._emit(trace.Unfollowed(_now(), what))
-
-    def _memory_of(self, thread: int) -> int:
-        if thread not in self._memory:
-            self._memory[thread] = os.open(f"/proc/{thread}/mem", os.O_RDONLY | os.O_CLOEXEC)
-        return self._memory[thread]
-
-    def _read(self, thread: int, address: int, length: int) -> bytes:
-        return os.pread(self._memory_of(thread), length, address)
-
-    def _read_string(self, thread: int, address: int) -> bytes:
-        # Page by page: the page after the string need not be readable.
-        found = b""
-        while len(found) < _PATH_MAX:
-            piece = self._read(thread, address, 256 - address % 256)
-            end = piece.find(b"\0")
-            if end >= 0 or not piece:
-                return found + piece[: max(end, 0)]
-            found += piece
-            address += len(piece)
-        return found
 
 
 def _position_and_flags(thread: int, descriptor: int) -> tuple[int, int]:

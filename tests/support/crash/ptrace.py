@@ -108,6 +108,27 @@ def result_of(thread: int) -> int:
     return _result.unpack_from(_info, _CALL_AT)[0]
 
 
+# struct user_regs_struct of x86-64: 27 registers of 8 bytes.
+_GETREGS, _SETREGS = 12, 13
+_registers = (ctypes.c_ulonglong * 27)()
+_RAX, _RDX, _ORIG_RAX = 10, 12, 15
+
+
+def fail_call(thread: int, error: int) -> None:
+    """Let the call before which a thread is stopped (a seccomp event) fail with this errno, unrun. x86-64 only."""
+    _ptrace(_GETREGS, thread, 0, ctypes.addressof(_registers))
+    _registers[_ORIG_RAX] = 2**64 - 1
+    _registers[_RAX] = 2**64 - error
+    _ptrace(_SETREGS, thread, 0, ctypes.addressof(_registers))
+
+
+def shorten_call(thread: int) -> None:
+    """Let the ``write`` or ``pwrite64`` before which a thread is stopped write half of its bytes. x86-64 only."""
+    _ptrace(_GETREGS, thread, 0, ctypes.addressof(_registers))
+    _registers[_RDX] //= 2
+    _ptrace(_SETREGS, thread, 0, ctypes.addressof(_registers))
+
+
 class _Program(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_void_p))
 

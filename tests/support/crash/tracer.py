@@ -15,24 +15,45 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from support.crash import ptrace, trace
 from support.crash.followed import AfterCall, FolderFollower
-from support.crash.syscalls import filter_program, this_architecture
+from support.crash.syscalls import Architecture, filter_program, this_architecture
 
 _SYNCS = {"fsync", "fdatasync", "sync", "syncfs"}
 _POLL_SECONDS = 0.0003
 _STOPPING_SIGNALS = {signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU}
 
 
+class Follower(Protocol):
+    """Looks at the calls of traced threads."""
+
+    def before(self, thread: int, name: str, call: ptrace.Call) -> AfterCall | None:
+        """The work at the end of a call that is about to run; None: there is none."""
+        ...
+
+    def forget(self, thread: int) -> None:
+        """The thread has ended, or runs a new program in new memory."""
+        ...
+
+
 class Tracer:
     """A command with all its children; ``run`` returns when the last process has ended."""
 
-    def __init__(self, follower: FolderFollower, *, hold_ms: float, seed: int) -> None:
+    def __init__(
+        self,
+        follower: Follower,
+        *,
+        hold_ms: float = 0.0,
+        seed: int = 0,
+        architecture: Architecture | None = None,
+    ) -> None:
         self._follower = follower
-        self._names = this_architecture().names
+        self._architecture = architecture or this_architecture()
+        self._names = self._architecture.names
         self._hold_seconds = hold_ms / 1000
         self._random = random.Random(seed)
         self._after: dict[int, AfterCall] = {}
@@ -42,7 +63,18 @@ class Tracer:
 
     def run(self, command: Sequence[str]) -> int:
         """The command's exit code, as a shell would report it."""
-        first = self._start(command)
+
+        def execute() -> None:
+            try:
+                os.execvp(command[0], list(command))
+            except OSError as error:
+                os.write(2, f"cannot start {command[0]}: {error}\n".encode())
+
+        return self.run_function(execute)
+
+    def run_function(self, function: Callable[[], None]) -> int:
+        """Run a function in a traced child of this process; the child's exit code, 127 if the function returns."""
+        first = self._start(function)
         signal.signal(signal.SIGTERM, lambda _number, _frame: self.kill())
         while True:
             try:
@@ -73,8 +105,8 @@ class Tracer:
             except ProcessLookupError:
                 continue
 
-    def _start(self, command: Sequence[str]) -> int:
-        program = filter_program(this_architecture())
+    def _start(self, function: Callable[[], None]) -> int:
+        program = filter_program(self._architecture)
         ready, go = os.pipe()
         child = os.fork()
         if child == 0:
@@ -82,9 +114,9 @@ class Tracer:
                 os.close(go)
                 os.read(ready, 1)  # wait until the tracer is attached: without a tracer the filter refuses the calls
                 ptrace.install_filter(program)
-                os.execvp(command[0], list(command))
+                function()
             except BaseException as error:
-                os.write(2, f"cannot start {command[0]}: {error}\n".encode())
+                os.write(2, f"the traced function failed: {error!r}\n".encode())
             finally:
                 os._exit(127)
         os.close(ready)
