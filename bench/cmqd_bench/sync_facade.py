@@ -32,7 +32,19 @@ FACADE = CLIENT / "sync.py"
 NOT_SOURCES = {"portal.py", "sync.py"}
 
 INTERNAL = {
-    *("Channel", "CheckAnswers", "CheckRouter", "Connection", "Intake", "Link", "Processing", "Requester"),
+    *(
+        "Attempts",
+        "Channel",
+        "CheckAnswers",
+        "CheckRouter",
+        "Connection",
+        "HostsInTurn",
+        "Intake",
+        "Link",
+        "Looking",
+        "Processing",
+        "Requester",
+    ),
     "Settlements",
 }
 """Classes with async methods that programs do not use."""
@@ -62,9 +74,10 @@ CALLBACKS = {
     "Checker": "in_worker_thread({name})",
     "OnEvent": "{name}",
     "OnKeyChange": "{name}",
+    "Follow": "{name}",
 }
 """The argument to pass for a callback, by its type: in the thread that waits for the call, in a worker thread, or
-(events and changes of keys: the hook may not wait) in the thread of the client."""
+(events, changes of keys and addresses: the hook may not wait) in the thread of the client."""
 
 BODIES = {
     ("Client", "open"): """

@@ -10,22 +10,25 @@ all its attempts, the pauses between them and the waits for a connection. An att
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from copy import copy
 from math import inf
-from random import random
 from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
 import msgspec
 
 from cmqd_client.acknowledging import Acknowledgement
+from cmqd_client.attempts import Attempts
 from cmqd_client.checks import CheckRouter
-from cmqd_client.connection import CLOSE_TIMEOUT, Connection, OnEnded, request_ids
+from cmqd_client.connection import CLOSE_TIMEOUT, LONGEST_WAIT, Connection, OnEnded, request_ids
 from cmqd_client.errors import (
+    Busy,
     ClientClosed,
     CmqError,
     ConnectionLost,
+    DiskNearlyFull,
     Elsewhere,
+    OutcomeUnknown,
     ProtocolViolation,
     RequestTimeout,
     ServerUnreachable,
@@ -36,10 +39,11 @@ from cmqd_client.events import CallCounters, ClientState, ClientStatistics, Clos
 from cmqd_client.hosts_in_turn import Opener
 from cmqd_client.key_changes import KeyChangeRouter
 from cmqd_client.link import Link
+from cmqd_client.looking import Beside
 from cmqd_client.numbering import SendNumbering, Session
 from cmqd_client.retry import Repeat, RetryPolicy, final_error, may_have_happened
 from cmqd_client.tracing import Tracing
-from cmqd_protocol.features import Feature
+from cmqd_protocol.features import STALLED, Feature
 from cmqd_protocol.messages import (
     AnyReply,
     DeleteMessages,
@@ -60,11 +64,6 @@ R = TypeVar("R", bound=AnyReply)
 
 NumberedRequest: TypeAlias = SendMessages | SendHalfMessages | PublishMessages
 """A request that carries a session and a sequence."""
-
-LONGEST_WAIT = 30.0
-"""Longest wait in seconds of a receive without a wait of its own: the upper limit of a queue's polling wait (part of
-the protocol). Used only for a time limit."""
-
 
 SHORTEST_ATTEMPT = 0.25
 """Least time in seconds that a repeat must have for its answer: several round trips and an fsync. A repeat without that
@@ -89,6 +88,7 @@ class Channel:
 
     __slots__ = (
         "_first_timeout",
+        "_learn",
         "_links",
         "_make_tracing",
         "_patience",
@@ -150,14 +150,29 @@ class Channel:
         self.key_changes: KeyChangeRouter = KeyChangeRouter(self.next_request_id, request_timeout, policy)
         """The registry of takers of changes of keys."""
 
-        def opener(on_ended: OnEnded) -> Awaitable[Connection]:
+        def with_news(on_ended: OnEnded) -> OnEnded:
             def ended(connection: Connection) -> None:
                 on_ended(connection)
                 self.key_changes.ended()
 
-            return open_connection(on_ended=ended, next_request_id=self.next_request_id, on_push=self._pushed)
+            return ended
 
-        self._links = [Link(opener, policy, self._connected, self.events.report) for _ in range(links)]
+        def opener(on_ended: OnEnded) -> Awaitable[Connection]:
+            return open_connection(
+                on_ended=with_news(on_ended), next_request_id=self.next_request_id, on_push=self._pushed
+            )
+
+        def open_beside(connection: Connection, on_ended: OnEnded) -> Awaitable[Connection]:
+            return open_connection.open_beside(
+                connection,
+                on_ended=with_news(on_ended),
+                next_request_id=self.next_request_id,
+                on_push=self._pushed,
+            )
+
+        self._learn = open_connection.learn
+        beside = Beside(open_connection.has_others, open_beside)
+        self._links = [Link(opener, policy, self._connected, self.events.report, beside) for _ in range(links)]
 
     def _pushed(self, connection: Connection, push: Push) -> None:
         if isinstance(push, TransactionCheck):
@@ -165,7 +180,12 @@ class Channel:
         else:
             self.key_changes.pushed(push)
 
+    def learn_addresses(self, addresses: Sequence[str]) -> None:
+        """Note addresses of the service beside those of the URL; malformed ones are left out."""
+        self._learn(addresses)
+
     def _connected(self, connection: Connection) -> None:
+        self._learn(connection.facts.addresses)
         self.checks.connected(connection)
         self.key_changes.connected(connection)
 
@@ -244,7 +264,7 @@ class Channel:
             try:
                 reply = await connection.request(request, self._first_timeout)
             except CmqError as error:
-                reply, _, connection = await self._again(request, repeat, started, error)
+                reply, _, connection = await self._again(request, repeat, started, error, connection)
         else:
             reply, _, connection = await self._again(request, repeat, started, None)
         if isinstance(reply, reply_type):
@@ -289,7 +309,7 @@ class Channel:
             try:
                 reply = await connection.request(request, self._first_timeout)
             except CmqError as error:
-                reply, uncertain, connection = await self._again(request, Repeat.SAFE, started, error)
+                reply, uncertain, connection = await self._again(request, Repeat.SAFE, started, error, connection)
         else:
             reply, uncertain, connection = await self._again(request, Repeat.SAFE, started, None)
         if isinstance(reply, reply_type):
@@ -297,34 +317,39 @@ class Channel:
         raise _surprise(request, reply, connection)
 
     async def _again(
-        self, request: Request, repeat: Repeat, started: float, error: CmqError | None
+        self,
+        request: Request,
+        repeat: Repeat,
+        started: float,
+        error: CmqError | None,
+        connection: Connection | None = None,
     ) -> tuple[AnyReply, bool, Connection]:
         """Continue a call that began at ``started`` (loop time), after a first attempt that failed with ``error``.
 
-        ``error`` None = no attempt was made, because no connection was ready.
+        ``error`` None = no attempt was made, because no connection was ready; else ``connection`` had the attempt.
 
         Returns:
             The reply, True if an earlier attempt may have been executed, and the connection of the reply.
         """
         loop = asyncio.get_running_loop()
         deadline = started + self._patience
-        attempt = 0
+        attempts = Attempts(self._policy)
         uncertain = followed = False
         try:
             while True:
                 if error is not None:
-                    attempt += 1
                     uncertain = uncertain or may_have_happened(error)
                     remaining = deadline - loop.time() - self._shortest
-                    pause = self._policy.next_attempt(error, repeat, attempt, remaining, random())
+                    pause = attempts.failed(error, repeat, remaining, connection)
                     if pause is not None and isinstance(error, Elsewhere) and not followed:
                         followed, pause = True, 0.0
                     if pause is None or self._state.closing:
                         if uncertain and repeat is not Repeat.READ and not may_have_happened(error):
                             # A refusal of this attempt says nothing about an earlier attempt, perhaps executed.
-                            raise self._waited(final_error(_unsure(error), repeat), started, attempt) from error
-                        raise self._waited(final_error(error, repeat), started, attempt)
-                    await asyncio.sleep(pause)
+                            raise self._waited(final_error(_unsure(error), repeat), started, attempts.all) from error
+                        raise self._waited(final_error(error, repeat), started, attempts.all)
+                    await self._pause(pause, connection)
+                    connection = None
                     # A new number: the old request may still wait on the same connection.
                     request = msgspec.structs.replace(request, request_id=self.next_request_id())
                     self.counters.requests += 1
@@ -371,7 +396,7 @@ class Channel:
                     return await connection.receive(request, self._first_timeout + wait)
                 return await self._receive_after_deletes(connection, request, deletes, self._first_timeout + wait)
             except CmqError as error:
-                return await self._receive_again(request, started, error, deletes)
+                return await self._receive_again(request, started, error, deletes, connection)
         return await self._receive_again(request, started, None, deletes)
 
     async def _receive_after_deletes(
@@ -429,32 +454,31 @@ class Channel:
         started: float,
         error: CmqError | None,
         deletes: Acknowledgement | None,
+        connection: Connection | None = None,
     ) -> MessagesReceived:
         loop = asyncio.get_running_loop()
         wait = request.wait_ms
         until = started + (LONGEST_WAIT if wait is None else wait / 1000)
         deadline = until + self._patience
-        attempt = attempts = 0
+        attempts = Attempts(self._policy)
         followed = False
         try:
             while True:
                 if error is not None:
-                    attempt += 1
-                    attempts += 1
                     if self._state.closing:
-                        raise self._waited(error, started, attempts)
+                        raise self._waited(error, started, attempts.all + 1)
                     if _is_interruption(error) and loop.time() < until:
-                        attempt = 0
-                        pause = self._policy.delay(1, random())
+                        pause = attempts.interrupted(error, until - loop.time())
                     else:
                         remaining = deadline - loop.time() - self._shortest
-                        chosen = self._policy.next_attempt(error, Repeat.READ, attempt, remaining, random())
+                        chosen = attempts.failed(error, Repeat.READ, remaining, connection)
                         if chosen is None:
-                            raise self._waited(error, started, attempts)
+                            raise self._waited(error, started, attempts.all)
                         pause = chosen
                     if isinstance(error, Elsewhere) and not followed:
                         followed, pause = True, 0.0
-                    await asyncio.sleep(pause)
+                    await self._pause(pause, connection)
+                    connection = None
                     self.counters.requests += 1
                     self.counters.repeats += 1
                 try:
@@ -476,6 +500,14 @@ class Channel:
         finally:
             # As in ``_again``: no variable of this frame may hold the error that leaves here.
             error = None
+
+    async def _pause(self, seconds: float, connection: Connection | None) -> None:
+        """Wait before the next attempt; no longer than until the client has left ``connection`` for another server."""
+        for link in self._links:
+            if connection is not None and link.connection is connection:
+                await link.pause(seconds, connection)
+                return
+        await asyncio.sleep(seconds)
 
     def _receive_timeout(self, until: float, deadline: float) -> float:
         """Return the seconds for an attempt of a receive that waits until ``until`` (loop time)."""
@@ -551,8 +583,11 @@ class Channel:
 
 
 def _is_interruption(error: CmqError) -> bool:
-    """True if a transient error ended a waiting receive early."""
-    return isinstance(error, (ConnectionLost, ServerUnreachable, ShuttingDown, Elsewhere))
+    """True if a transient error ended a waiting receive early, or before it could wait."""
+    if isinstance(error, DiskNearlyFull):
+        # Only a server that is stalled refuses a receive for its disk.
+        return error.details.get(STALLED) is True
+    return isinstance(error, (ConnectionLost, ServerUnreachable, ShuttingDown, Elsewhere, Busy, OutcomeUnknown))
 
 
 def _unsure(error: CmqError) -> CmqError:

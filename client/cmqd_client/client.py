@@ -1,7 +1,7 @@
 """The client: connect to a server, find and make queues, topics and schedules."""
 
 import signal
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from types import TracebackType
@@ -23,7 +23,7 @@ from cmqd_client.durations import Duration, to_patience, to_seconds
 from cmqd_client.errors import ClientClosed
 from cmqd_client.events import ClientState, ClientStatistics, OnEvent
 from cmqd_client.half_messages import Checker
-from cmqd_client.hosts_in_turn import HostsInTurn, Opener
+from cmqd_client.hosts_in_turn import Follow, HostsInTurn, Opener
 from cmqd_client.inspection import (
     ConnectionPage,
     Setting,
@@ -87,6 +87,7 @@ def connect(
     product: str = "cmqd-client",
     on_event: OnEvent | None = None,
     tracing: bool = True,
+    follow: Follow | None = None,
 ) -> "Client":
     """Make a client for the server at ``url``; entering the client connects::
 
@@ -122,6 +123,8 @@ def connect(
         on_event: called with each event: connected, lost, reconnecting ...; see :mod:`cmqd_client.events`.
         tracing: make OpenTelemetry spans, and send their context in headers, if an OpenTelemetry SDK is set up when the
             client is opened; see :mod:`cmqd_client.tracing`.
+        follow: called with each address that a server names for itself or its standby, with the key, region and TLS of
+            the URL; returns the address to connect to, None = none. By default the address as it is.
 
     Raises:
         TypeError: there are both a URL and a context.
@@ -153,7 +156,7 @@ def connect(
         product=product,
     )
     make_tracing = partial(tracing_if_set_up, address.host, address.port) if tracing else None
-    opener = HostsInTurn(open_connection, address.each(), opening)
+    opener = HostsInTurn(open_connection, address.each(), opening, follow)
     return Client(
         address,
         opener,
@@ -247,6 +250,13 @@ class Client:
     def account(self) -> str | None:
         """Name of the account of the key, as told by the server; None = not connected."""
         return self._channel.account
+
+    def learn_addresses(self, addresses: Sequence[str]) -> None:
+        """Note addresses (``host:port``) of the service beside those of the URL, as the server names them itself.
+
+        The client looks there for the leader when its server does not answer. Malformed addresses are left out.
+        """
+        self._channel.learn_addresses(addresses)
 
     @property
     def max_waiting_requests(self) -> int | None:

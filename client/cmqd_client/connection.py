@@ -44,7 +44,7 @@ from cmqd_client.errors import (
 from cmqd_protocol.client_connection import ClientConnection
 from cmqd_protocol.errors import ErrorCode, LocalProtocolError
 from cmqd_protocol.events import ConnectionEnded, Opened
-from cmqd_protocol.features import FeatureNotNamed, ServerFacts
+from cmqd_protocol.features import STALLED, ClientFeature, FeatureNotNamed, ServerFacts
 from cmqd_protocol.limits import DEFAULT_HEARTBEAT_MS, MAX_REQUEST_ID, NONCE_BYTES
 from cmqd_protocol.messages import (
     AnyReply,
@@ -84,8 +84,19 @@ OnEnded: TypeAlias = "Callable[[Connection], None]"
 
 OnPush: TypeAlias = "Callable[[Connection, Push], None]"
 
-_Pending: TypeAlias = tuple["asyncio.Future[AnyReply]", Request, float]
-"""Future, request and deadline (loop time)."""
+OVERDUE_AFTER = 3.0
+"""Seconds, beyond the wait of a receive, after which an answer is overdue, whatever the caller's limit: the server may
+be cut off from its log."""
+
+STALLED_FOR = 3.0
+"""Seconds for which a refusal of a stalled server counts: the pauses of a call that is repeated there are shorter."""
+
+LONGEST_WAIT = 30.0
+"""Longest wait in seconds of a receive without a wait of its own: the upper limit of a queue's polling wait (part of
+the protocol). Used only for a time limit."""
+
+_Pending: TypeAlias = tuple["asyncio.Future[AnyReply]", Request, float, float]
+"""Future, request, deadline of the caller, and the time at which the answer is overdue (loop time)."""
 
 
 def request_ids() -> Iterator[int]:
@@ -132,6 +143,10 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._pending: dict[int, _Pending] = {}
         self._abandoned: dict[int, ReceiveMessages] = {}
+        self._owed: dict[int, float] = {}
+        """Requests that lost their callers and have no answer yet, with the times at which the answers are overdue."""
+        self._stalled_at = float("-inf")
+        """Loop time of the last sign that the server is stalled."""
         self._flush_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
@@ -140,6 +155,8 @@ class Connection(asyncio.Protocol):
         self._drained: asyncio.Future[None] | None = None
         """Future of the closing: resolved when the last outstanding reply has come."""
         self._closing = False
+        self._left = ""
+        """Why the client has left the server; empty = it has not."""
         self._writable: asyncio.Future[None] | None = None
         """Future of the waiting writers: resolved when the socket accepts output again; None = no writer waits."""
         self._reads = self._writes = self._handed_back = 0
@@ -161,6 +178,10 @@ class Connection(asyncio.Protocol):
         """The refusal that named another server, if such a refusal ended the connection."""
         self.why_ended: str = ""
         """Why the connection takes no more requests; empty while it is usable."""
+        self.on_stalled: OnEnded | None = None
+        """Called at each sign that the server does not answer any more, and another server may lead."""
+        self.is_doubted: bool = False
+        """True while the client looks for another server, and after it has left this one."""
 
     # ------------------------------------------------------------------ opening and closing
 
@@ -207,6 +228,7 @@ class Connection(asyncio.Protocol):
             product=product,
             heartbeat_ms=round(heartbeat * 1000),
             handshake_timeout_ms=round(timeout * 1000),
+            features=ClientFeature,
         )
         self = cls(wire, loop, on_ended, next_request_id or request_ids().__next__, on_push)
         self.host = f"{address.host}:{address.port}"
@@ -238,7 +260,7 @@ class Connection(asyncio.Protocol):
         if not self._closing:
             self._closing = True
             self._retire("the client was closed")
-            for request_id, (future, request, _) in list(self._pending.items()):
+            for request_id, (future, request, *_) in list(self._pending.items()):
                 if isinstance(request, ReceiveMessages):
                     self._abandon(request, future)
                     if not future.done():
@@ -257,6 +279,21 @@ class Connection(asyncio.Protocol):
         if not self._closed.done():
             # An orderly close waits until the last bytes are sent; with a peer that does not read it would never end.
             self._abort()
+
+    def leave(self, why: str) -> None:
+        """End the connection at once, because another server leads: requests under way end with ConnectionLost."""
+        self._left = why
+        self._retire(why)
+        self._abort()
+
+    def is_stalled(self) -> bool:
+        """True if an answer is overdue, or the server has said within ``STALLED_FOR`` that its storage does not
+        answer.
+        """
+        now = self._loop.time()
+        if now - self._stalled_at < STALLED_FOR:
+            return True
+        return any(due <= now for *_, due in self._pending.values()) or any(due <= now for due in self._owed.values())
 
     def _abort(self) -> None:
         if self._transport is not None:
@@ -294,10 +331,16 @@ class Connection(asyncio.Protocol):
             raise _too_large(message, problem) from problem
         loop = self._loop
         future: asyncio.Future[AnyReply] = loop.create_future()
-        deadline = loop.time() + timeout
-        self._pending[message.request_id] = (future, message, deadline)
-        if deadline < self._timer_at:
-            self._wake_at(deadline)
+        now = loop.time()
+        deadline = now + timeout
+        due = now + OVERDUE_AFTER
+        if type(message) is ReceiveMessages:
+            wait_ms = message.wait_ms
+            due += LONGEST_WAIT if wait_ms is None else wait_ms / 1000
+        self._pending[message.request_id] = (future, message, deadline, due)
+        moment = deadline if deadline < due else due
+        if moment < self._timer_at:
+            self._wake_at(moment)
         if not self._flush_scheduled:
             self._flush_scheduled = True
             loop.call_soon(self._flush)
@@ -335,6 +378,8 @@ class Connection(asyncio.Protocol):
             self._note_elsewhere(server_error(reply, self.connection_id))
             self._close_when_answered()
         elif reply.code != ErrorCode.SHUTTING_DOWN:
+            if _says_stalled(reply):
+                self._note_stalled()
             return
         # Waiting requests are still answered here; new requests go to the server's successor.
         self._retire(reply.text)
@@ -389,6 +434,7 @@ class Connection(asyncio.Protocol):
             reply = cast("AnyReply", event)
             entry = pending.pop(reply.request_id, None)
             if entry is None:
+                self._owed.pop(reply.request_id, None)
                 self._late(reply, self._abandoned.pop(reply.request_id, None))
                 continue
             future = entry[0]
@@ -423,6 +469,8 @@ class Connection(asyncio.Protocol):
             why = "the client was closed"
         elif ended is not None:
             why = f"the connection ended: {ended.text}"
+        elif self._left:
+            why = f"the connection was left: {self._left}"
         else:
             why = "the connection was lost" if exc is None else f"the connection was lost: {exc}"
         self._wire.closed()
@@ -435,7 +483,8 @@ class Connection(asyncio.Protocol):
             self._timer = None
         pending, self._pending = self._pending, {}
         self._abandoned.clear()
-        for request_id, (future, _, _) in pending.items():
+        self._owed.clear()
+        for request_id, (future, *_) in pending.items():
             if not future.done():
                 future.set_exception(ConnectionLost(why, request_id=request_id, connection_id=self.connection_id))
         if not self._opened.done():
@@ -472,6 +521,11 @@ class Connection(asyncio.Protocol):
             self.why_ended = why
             if self._on_ended is not None:
                 self._on_ended(self)
+
+    def _note_stalled(self) -> None:
+        self._stalled_at = self._loop.time()
+        if self.usable and self.on_stalled is not None:
+            self.on_stalled(self)
 
     def _note_elsewhere(self, error: CmqError) -> None:
         if self.usable and isinstance(error, Elsewhere):
@@ -510,12 +564,15 @@ class Connection(asyncio.Protocol):
 
     def _abandon(self, request: ReceiveMessages, future: "asyncio.Future[AnyReply]") -> None:
         """Cancel a receive that lost its caller."""
-        if self._pending.pop(request.request_id, None) is None:
+        entry = self._pending.pop(request.request_id, None)
+        if entry is None:
             # The reply came in the same wake-up as the cancellation, so only its messages remain to be given back.
             if future.done() and not future.cancelled() and future.exception() is None:
                 self._late(future.result(), request)
             return
         self._abandoned[request.request_id] = request
+        # The cancel is answered at once, by a server that answers.
+        self._owed[request.request_id] = min(entry[3], self._loop.time() + OVERDUE_AFTER)
         if self._wire.is_open:
             self._wire.send(Cancel(request.request_id))
             self._flush_soon()
@@ -545,21 +602,34 @@ class Connection(asyncio.Protocol):
         return float("inf") if deadline_ms is None else deadline_ms / 1000
 
     def _tick(self) -> None:
-        """Expire overdue requests, and send heartbeats."""
+        """Expire requests, notice overdue answers, and send heartbeats."""
         self._timer = None
         # Runs after the reads of this wake-up on either loop, so replies that arrived while the loop was blocked still
         # count.
         now = self._loop.time()
         self._timer_at = float("inf")
         next_deadline = float("inf")
-        overdue: list[_Pending] = []
+        expired: list[_Pending] = []
+        is_overdue = False
         for entry in self._pending.values():
-            if entry[2] <= now:
-                overdue.append(entry)
-            elif entry[2] < next_deadline:
-                next_deadline = entry[2]
-        for future, request, _ in overdue:
-            self._expire(future, request)
+            _, _, deadline, due = entry
+            if deadline <= now:
+                expired.append(entry)
+            elif deadline < next_deadline:
+                next_deadline = deadline
+            if due <= now:
+                is_overdue = True
+            elif due < next_deadline:
+                next_deadline = due
+        for due in self._owed.values():
+            if due <= now:
+                is_overdue = True
+            elif due < next_deadline:
+                next_deadline = due
+        for future, request, _, due in expired:
+            self._expire(future, request, due)
+        if is_overdue and self.usable and self.on_stalled is not None:
+            self.on_stalled(self)
         self._wire.tick(int(now * 1000))
         self._flush()
         for event in self._wire.events():
@@ -569,11 +639,12 @@ class Connection(asyncio.Protocol):
         if moment < float("inf") and not self._closed.done():
             self._wake_at(moment)
 
-    def _expire(self, future: "asyncio.Future[AnyReply]", request: Request) -> None:
+    def _expire(self, future: "asyncio.Future[AnyReply]", request: Request, due: float) -> None:
         if isinstance(request, ReceiveMessages):
             self._abandon(request, future)
         else:
             del self._pending[request.request_id]
+            self._owed[request.request_id] = due
         if not future.done():
             future.set_exception(
                 RequestTimeout(
@@ -591,6 +662,13 @@ class Connection(asyncio.Protocol):
     def __repr__(self) -> str:
         state = "usable" if self.usable else "closed" if self._closed.done() else "ending"
         return f"<Connection {self.connection_id} {state}, {len(self._pending)} pending>"
+
+
+def _says_stalled(reply: Error) -> bool:
+    """Return True if an error tells that the storage of the server does not answer."""
+    if reply.code in (ErrorCode.BUSY, ErrorCode.DISK_NEARLY_FULL):
+        return reply.details is not None and reply.details.get(STALLED) is True
+    return reply.code == ErrorCode.OUTCOME_UNKNOWN
 
 
 def _tls_context(tls: bool | ssl.SSLContext) -> ssl.SSLContext | None:

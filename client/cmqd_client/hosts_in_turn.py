@@ -12,12 +12,14 @@ A refusal that names the leader puts the leader next. Two standbys that name eac
 address is tried twice.
 
 Learned addresses come beside those of the URL. They have the URL's key, region and TLS, and are forgotten from the
-oldest on when there are more than ``MAX_LEARNED``.
+oldest on when there are more than ``MAX_LEARNED``. The welcome of a leader names the other servers of its log.
+
+``open_beside`` tries one address, beside a connection that does not answer; see ``looking``.
 """
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import msgspec
 
@@ -36,11 +38,29 @@ gets the whole connect timeout."""
 
 
 class Opener(Protocol):
-    """Opens a connection: ``Connection.open`` with all other arguments given."""
+    """Opens connections: ``Connection.open`` with all other arguments given."""
 
     def __call__(  # noqa: D102 - said above
         self, *, on_ended: OnEnded, next_request_id: Callable[[], int], on_push: OnPush
     ) -> Awaitable[Connection]: ...
+
+    def open_beside(
+        self, connection: Connection, *, on_ended: OnEnded, next_request_id: Callable[[], int], on_push: OnPush
+    ) -> Awaitable[Connection]:
+        """Open a connection to the next address beside that of a connection."""
+        ...
+
+    def has_others(self, connection: Connection) -> bool:
+        """True if an address is known beside that of the connection."""
+        ...
+
+    def learn(self, addresses: Sequence[str]) -> None:
+        """Note addresses that a server names."""
+        ...
+
+
+Follow: TypeAlias = Callable[[Address], Address | None]
+"""Returns the address to use for an address that a server names; None = none."""
 
 
 class AddressOpener(Protocol):
@@ -61,11 +81,34 @@ class AddressOpener(Protocol):
 class HostsInTurn:
     """Opens connections to the first address that serves; an :class:`Opener`."""
 
-    __slots__ = ("_addresses", "_failures", "_first", "_leader", "_learned", "_open", "_timeout", "_unreachable")
+    __slots__ = (
+        "_addresses",
+        "_beside",
+        "_dark",
+        "_failures",
+        "_first",
+        "_follow",
+        "_leader",
+        "_learned",
+        "_open",
+        "_timeout",
+        "_unreachable",
+    )
 
-    def __init__(self, open_connection: AddressOpener, addresses: Sequence[Address], timeout: float) -> None:
+    def __init__(
+        self,
+        open_connection: AddressOpener,
+        addresses: Sequence[Address],
+        timeout: float,
+        follow: Follow | None = None,
+    ) -> None:
         """Make an opener for these addresses, of which there must be at least one, each with a timeout in seconds."""
         self._open = open_connection
+        self._follow = follow
+        self._beside = 0
+        """Attempts of ``open_beside``: the next one takes the next address."""
+        self._dark = 0
+        """Attempts of ``open_beside`` in a row without an answer."""
         self._addresses = addresses
         self._timeout = timeout
         self._learned: list[Address] = []
@@ -87,12 +130,7 @@ class HostsInTurn:
             CmqError: otherwise the first retryable error of a host, else the first error. A standby that names another
                 host counts only if no other host has answered: it says nothing about this client.
         """
-
-        def ended(connection: Connection) -> None:
-            if connection.elsewhere is not None:
-                self._leader = self._learn(connection.elsewhere)
-            on_ended(connection)
-
+        ended = self._note_ended(on_ended)
         errors: list[CmqError] = []
         untried = deque(self._in_order())
         tried: set[Address] = set()
@@ -112,7 +150,7 @@ class HostsInTurn:
             except Elsewhere as error:
                 errors.append(error)
                 if len(tried) <= len(self._addresses) + MAX_LEARNED:
-                    untried.extendleft(reversed(self._learn(error)))
+                    untried.extendleft(reversed(self._learn(error.addresses)))
             except CmqError as error:
                 errors.append(error)
                 if isinstance(error, ServerUnreachable):
@@ -131,6 +169,58 @@ class HostsInTurn:
         answers = [error for error in errors if not isinstance(error, Elsewhere)] or errors
         raise next((error for error in answers if error.retryable), answers[0])
 
+    # ------------------------------------------------------------------ beside a connection
+
+    def learn(self, addresses: Sequence[str]) -> None:
+        """Remember addresses that a server names; malformed ones are left out."""
+        self._learn(addresses)
+
+    def has_others(self, connection: Connection) -> bool:
+        """True if an address is known beside that of the connection."""
+        return bool(self._others(connection))
+
+    async def open_beside(
+        self, connection: Connection, *, on_ended: OnEnded, next_request_id: Callable[[], int], on_push: OnPush
+    ) -> Connection:
+        """Connect to the next address beside that of a connection, in turns. Safe to cancel.
+
+        Raises:
+            CmqError: the address does not lead to the leader.
+        """
+        others = self._others(connection)
+        address = others[self._beside % len(others)]
+        self._beside += 1
+        rounds = min(self._dark // len(others), 30)
+        try:
+            found = await self._open(
+                address,
+                timeout=min(self._timeout, FIRST_CONNECT_TIMEOUT * 2.0**rounds),
+                on_ended=self._note_ended(on_ended),
+                next_request_id=next_request_id,
+                on_push=on_push,
+            )
+        except CmqError as error:
+            self._dark = self._dark + 1 if isinstance(error, ServerUnreachable) else 0
+            if isinstance(error, Elsewhere):
+                self._learn(error.addresses)
+            raise
+        self._first, self._leader, self._failures, self._dark = address, [], 0, 0
+        return found
+
+    def _others(self, connection: Connection) -> list[Address]:
+        known = dict.fromkeys([*self._addresses, *self._learned])
+        return [address for address in known if f"{address.host}:{address.port}" != connection.host]
+
+    # ------------------------------------------------------------------ inside
+
+    def _note_ended(self, on_ended: OnEnded) -> OnEnded:
+        def ended(connection: Connection) -> None:
+            if connection.elsewhere is not None:
+                self._leader = self._learn(connection.elsewhere.addresses)
+            on_ended(connection)
+
+        return ended
+
     def _in_order(self) -> list[Address]:
         known = [*self._addresses, *self._learned]
         # The address of the last connection may have been learned, and forgotten since.
@@ -140,15 +230,18 @@ class HostsInTurn:
         # Each once: the leader's addresses are known ones, too.
         return list(dict.fromkeys([*self._leader, *known]))
 
-    def _learn(self, elsewhere: Elsewhere) -> list[Address]:
-        """Remember the addresses of the leader; return them, in their order. A malformed address is left out."""
+    def _learn(self, addresses: Sequence[str]) -> list[Address]:
+        """Remember addresses that a server names; return them, in their order. A malformed address is left out."""
         named: list[Address] = []
-        for text in elsewhere.addresses[:MAX_LEARNED]:
+        for text in addresses[:MAX_LEARNED]:
             try:
                 host, port = host_and_port(text)
             except ValueError:
                 continue
-            named.append(msgspec.structs.replace(self._addresses[0], host=host, port=port))
+            address = msgspec.structs.replace(self._addresses[0], host=host, port=port)
+            followed = address if self._follow is None or address in self._addresses else self._follow(address)
+            if followed is not None:
+                named.append(followed)
         new = [address for address in named if address not in self._addresses]
         self._learned = list(dict.fromkeys([*new, *self._learned]))[:MAX_LEARNED]
         return named

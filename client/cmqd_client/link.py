@@ -1,7 +1,7 @@
 """A link: a connection to the server that is opened again whenever it ends.
 
-     DOWN ──a call waits, or it was lost───► CONNECTING ──opened──► UP
-      ▲                                        │   ▲                │
+     DOWN ──a call waits, or it was lost───► CONNECTING ──opened──► UP ◄─┐ another server leads (``looking``)
+      ▲                                        │   ▲                │ └──┘
       ├──── refused for good (key, region) ────┘   └── lost, or the server is shutting down ──┘
       └──── closed
 
@@ -27,6 +27,7 @@ from cmqd_client.errors import (
     ServerUnreachable,
 )
 from cmqd_client.events import Connected, Event, GaveUp, Lost, Reconnecting
+from cmqd_client.looking import Beside, Looking
 from cmqd_client.retry import RetryPolicy
 
 _log = logging.getLogger(__name__)
@@ -48,6 +49,7 @@ class Link:
         policy: RetryPolicy,
         on_connected: Callable[[Connection], None] | None = None,
         report: Callable[[Event], None] | None = None,
+        beside: Beside | None = None,
     ) -> None:
         """Make a link.
 
@@ -56,11 +58,15 @@ class Link:
             policy: the pauses between attempts.
             on_connected: called with each new connection before other calls can use the connection.
             report: called with each event of the link; must not raise.
+            beside: the other addresses of the service; None = there are none.
         """
         self._open = open_connection
         self._on_connected = on_connected
         self._report = report or _ignore
         self._policy = policy
+        self._looking = None if beside is None else Looking(beside, self._ended, self._move)
+        self._moves: set[asyncio.Future[None]] = set()
+        """Pauses that end when the link has another connection."""
         self._closed = False
         self._connecting: asyncio.Task[None] | None = None
         self._waiting: set[asyncio.Future[Connection]] = set()
@@ -129,8 +135,39 @@ class Link:
         if task is not None:
             task.cancel()
             await asyncio.wait([task])
+        if self._looking is not None:
+            await self._looking.stop()
         self._fail(ClientClosed("the client was closed"))
         return connections
+
+    async def pause(self, seconds: float, connection: Connection) -> None:
+        """Wait, but no longer than until the link has left a connection for another server. Safe to cancel."""
+        if self.connection is not connection or not connection.is_doubted:
+            await asyncio.sleep(seconds)
+            return
+        moved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._moves.add(moved)
+        try:
+            await asyncio.wait([moved], timeout=seconds)
+        finally:
+            self._moves.discard(moved)
+
+    def _move(self, left: Connection, found: Connection) -> None:
+        """Use the connection to another server, which leads, in place of a connection that does not answer.
+
+        The new connection is in place before the end of the former: the calls that were under way there are repeated,
+        and must not find the link down.
+        """
+        if self._closed or self.connection is not left or not found.usable:
+            # The link has another connection by now, or is looking for one.
+            left.is_doubted = False
+            found.leave("the connection is not needed")
+            return
+        why = f"{left.host} does not answer, and {found.host} leads"
+        self.connection = found
+        self._report(Lost(left.host, left.connection_id, why))
+        left.leave(why)
+        self._use(found)
 
     def _ended(self, connection: Connection) -> None:
         """Retire a connection that takes no more requests: lost, or the server is shutting down."""
@@ -187,17 +224,27 @@ class Link:
                 # The connection was lost again between its opening and this line.
         finally:
             self._connecting = None
+        self._use(connection)
+
+    def _use(self, connection: Connection) -> None:
+        """Give an open connection to the calls."""
         self.opened += 1
         self.warns_of_wait = False
         self._last_error = None
         self.connection = connection
         self._report(Connected(connection.host, connection.connection_id, connection.server, self.opened))
+        if self._looking is not None:
+            connection.on_stalled = self._looking.begin
         if self._on_connected is not None:
             self._on_connected(connection)
         waiting, self._waiting = self._waiting, set()
         for future in waiting:
             if not future.done():
                 future.set_result(connection)
+        moves, self._moves = self._moves, set()
+        for moved in moves:
+            if not moved.done():
+                moved.set_result(None)
 
     def _may_follow(self) -> bool:
         """True if the next attempt follows to another server, at once.

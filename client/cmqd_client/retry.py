@@ -67,7 +67,14 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
         return full * (1 - chance / 2)
 
     def next_attempt(
-        self, error: CmqError, repeat: Repeat, attempt: int, remaining: float, chance: float
+        self,
+        error: CmqError,
+        repeat: Repeat,
+        attempt: int,
+        remaining: float,
+        chance: float,
+        *,
+        spent: int | None = None,
     ) -> float | None:
         """Return the seconds to wait before a repeat of the request, or None for no repeat.
 
@@ -77,8 +84,10 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
             attempt: number of attempts made, from 1.
             remaining: seconds in which the next attempt must begin.
             chance: a random number in [0, 1).
+            spent: number of attempts that count for ``retries``; None = all. An attempt at a server that the client
+                doubts does not count: it tells nothing of the server that leads.
         """
-        if self.retries is not None and attempt > self.retries:
+        if self.retries is not None and (not self.retries or (attempt if spent is None else spent) > self.retries):
             return None
         if may_have_happened(error):
             if repeat is Repeat.ONCE:

@@ -40,6 +40,7 @@ from cmqd_client.durations import Duration, to_seconds
 from cmqd_client.errors import PoisonMessage
 from cmqd_client.events import ClientState, ClientStatistics, OnEvent
 from cmqd_client.half_messages import Checker, LocalBatchTransaction, LocalTransaction, TransactionResult
+from cmqd_client.hosts_in_turn import Follow
 from cmqd_client.inspection import ConnectionPage, Setting, WaitingReceivePage
 from cmqd_client.intake import MessageT
 from cmqd_client.key_changes import KeyWatch, OnKeyChange
@@ -131,6 +132,7 @@ def connect(
     product: str = "cmqd-client",
     on_event: OnEvent | None = None,
     tracing: bool = True,
+    follow: Follow | None = None,
 ) -> Client:
     """Make a client for the server at ``url``; entering the client connects::
 
@@ -166,6 +168,8 @@ def connect(
         on_event: called with each event: connected, lost, reconnecting ...; see :mod:`cmqd_client.events`.
         tracing: make OpenTelemetry spans, and send their context in headers, if an OpenTelemetry SDK is set up when the
             client is opened; see :mod:`cmqd_client.tracing`.
+        follow: called with each address that a server names for itself or its standby, with the key, region and TLS of
+            the URL; returns the address to connect to, None = none. By default the address as it is.
 
     Raises:
         TypeError: there are both a URL and a context.
@@ -187,6 +191,7 @@ def connect(
             product=product,
             on_event=on_event,
             tracing=tracing,
+            follow=follow,
         ),
         Portal(),
     )
@@ -446,6 +451,13 @@ class Client(Synchronous[AsyncClient]):
     def account(self) -> str | None:
         """Name of the account of the key, as told by the server; None = not connected."""
         return self.asynchronous.account
+
+    def learn_addresses(self, addresses: Sequence[str]) -> None:
+        """Note addresses (``host:port``) of the service beside those of the URL, as the server names them itself.
+
+        The client looks there for the leader when its server does not answer. Malformed addresses are left out.
+        """
+        self.asynchronous.learn_addresses(addresses)
 
     @property
     def max_waiting_requests(self) -> int | None:

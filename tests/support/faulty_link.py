@@ -21,7 +21,7 @@ import msgspec
 
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
-from cmqd_protocol.features import FEATURES_FACT
+from cmqd_protocol.features import ADDRESSES_FACT, FEATURES_FACT
 from cmqd_protocol.frames import frame
 from cmqd_protocol.limits import HEADER_BYTES, PREAMBLE_BYTES
 from support.silent_port import reserve_port
@@ -200,6 +200,8 @@ class FaultyLink:
         """Port of the link, the same at each ``start``."""
         self.features: Iterable[str] | None = None
         """Features named to connections made from now on, as by an older server; None = the server's own."""
+        self.addresses: list[str] = []
+        """Addresses of the log that the welcome names to connections made from now on."""
         self.refusal: wire.Error | None = None
         """Sent in place of a welcome; None = the welcome passes."""
         self.connections: list[LinkConnection] = []
@@ -313,8 +315,12 @@ class FaultyLink:
         if self.refusal is not None:
             return frame(wire.encoder.encode(self.refusal))
         message = wire.welcome_decoder.decode(piece[HEADER_BYTES:])
-        if self.features is None or isinstance(message, wire.Error):
+        if isinstance(message, wire.Error) or (self.features is None and not self.addresses):
             return piece
         # The server's proof does not cover the facts.
-        facts = message.facts | {FEATURES_FACT: list(self.features)}
+        facts = dict(message.facts)
+        if self.features is not None:
+            facts[FEATURES_FACT] = list(self.features)
+        if self.addresses:
+            facts[ADDRESSES_FACT] = self.addresses
         return frame(wire.encoder.encode(msgspec.structs.replace(message, facts=facts)))
