@@ -169,6 +169,17 @@ class BrokerConnections:
         """
         return _Use(self._polling_client, self._release, key)
 
+    def clients(self) -> list[Client]:
+        """Return all clients that are not being closed."""
+        return [entry.client for entry in self._open]
+
+    def replace_all(self) -> None:
+        """Give every later request a new client, because another broker leads; requests in progress finish over the
+        former clients.
+        """
+        for entry in [entry for entry in self._open if not entry.is_replaced]:
+            self._replace(entry)
+
     def close_idle(self) -> None:
         """Close the clients without requests for the set time; to be called about once a second."""
         latest = self._now() - self._idle_seconds

@@ -6,15 +6,25 @@ gateway may have missed a change of a key.
 
 from collections.abc import Callable
 from itertools import count
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from cmqd_client import Client
-from cmqd_client.errors import KeyNotFound
+from cmqd_client.errors import (
+    ConnectionLost,
+    KeyNotFound,
+    OutcomeUnknown,
+    PermissionDenied,
+    RequestTimeout,
+    ServerUnreachable,
+)
 from cmqd_gateway.key_secrets import KeySecret
 from cmqd_gateway.log_lines import get_logger
 
 Forget: TypeAlias = Callable[[str | None], None]
 """Forgets a key; None = all keys."""
+
+STALLED_MS: Final = 3_000
+"""Longest wait of a ready broker for its log."""
 
 _log = get_logger()
 
@@ -41,19 +51,30 @@ class BrokerKeys:
         """Close the connection."""
         await self._client.close()
 
+    @property
+    def client(self) -> Client:
+        """The client with the gateway's own key."""
+        return self._client
+
     async def probe(self) -> None:
-        """Ask the broker for its status, which every key may read and which waits for no disk.
+        """Ask the broker for its status, which every key may read and which waits for no disk. The status tells whether
+        the broker waits for its log: a broker that is cut off answers no other request.
 
         Raises:
-            CmqError: the broker did not answer, or the connection was never open.
+            CmqError: the broker did not answer, or waits for its log, or the connection was never open.
         """
-        await self._client.status()
+        status = await self._client.status()
+        # Older brokers do not tell.
+        stalled_ms = status.get("stalled_ms", 0)
+        if stalled_ms >= STALLED_MS:
+            raise ServerUnreachable(f"the broker has waited for its log for {stalled_ms / 1000:.1f} s")
 
     async def fetch(self, secret_id: str) -> KeySecret | None:
         """Return the key, enabled or not; None if the broker has no key of this id.
 
         Raises:
-            CmqError: the broker did not answer, or the gateway may not ask.
+            ServerUnreachable: the broker did not answer, or the gateway may not ask.
+            CmqError: the broker refused for now.
         """
         # Counted before the request: the broker answers the requests of a connection about a key in their order.
         reading = next(self._readings)
@@ -61,4 +82,8 @@ class BrokerKeys:
             secret = await self._client.accounts.key_secret(secret_id)
         except KeyNotFound:
             return None
+        except (RequestTimeout, OutcomeUnknown, ConnectionLost, PermissionDenied) as error:
+            # The same for every caller of the gateway: no key can be looked up now. A caller that reads "timeout" would
+            # take a request for executed, and one that reads "denied" would take its own key for the cause.
+            raise ServerUnreachable(f"the gateway cannot ask the broker for keys: {error.text}") from error
         return KeySecret(secret.secret_id, secret.secret_key, secret.enabled, reading, secret.account)

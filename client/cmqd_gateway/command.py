@@ -27,10 +27,12 @@ from cyclopts import App, CycloptsError, Parameter
 
 from cmqd_client import Client, connect
 from cmqd_client.address import Address, parse_address
+from cmqd_client.events import OnEvent
 from cmqd_gateway.broker_keys import BrokerKeys
 from cmqd_gateway.gateway import Gateway
 from cmqd_gateway.key_secrets import KeySecret
 from cmqd_gateway.log_lines import configure_logs, get_logger
+from cmqd_gateway.peers import Peers
 from cmqd_gateway.reload import Reload
 from cmqd_gateway.server import GatewayServer, ready_facts
 from cmqd_gateway.settings import Settings, SettingsError, is_loopback, shown, split_address
@@ -163,17 +165,21 @@ def raise_descriptor_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def client_of(address: Address, settings: Settings, key: KeySecret) -> Client:
+def client_of(peers: Peers, settings: Settings, key: KeySecret, on_event: OnEvent | None = None) -> Client:
     """Return a client of the broker with a caller's key."""
-    return connect(
-        msgspec.structs.replace(address, secret_id=key.secret_id, secret_key=key.secret_key),
+    client = connect(
+        msgspec.structs.replace(peers.leader, secret_id=key.secret_id, secret_key=key.secret_key),
         patience=settings.broker_patience_seconds,
         # A single repeat, for a request with a lost connection. A temporary refusal is repeated by the SDK: repeats
         # here, up to the client's time limit, would load a busy broker and hold the HTTP connection.
         retries=1,
         product=_PRODUCT,
         tracing=False,
+        follow=peers.follow,
+        on_event=on_event,
     )
+    client.learn_addresses(peers.addresses)
+    return client
 
 
 async def _run(settings: Settings, address: Address, metrics_key: KeySecret | None, parent_fd: int | None) -> int:
@@ -183,13 +189,21 @@ async def _run(settings: Settings, address: Address, metrics_key: KeySecret | No
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
     own_key = KeySecret(address.secret_id, address.secret_key)
-    keys = BrokerKeys(client_of(address, settings, own_key))
-    gateway = Gateway(settings, keys, partial(client_of, address, settings))
+    peers = Peers(address)
+    keys = BrokerKeys(client_of(peers, settings, own_key, peers.event))
+    gateway = Gateway(settings, keys, partial(client_of, peers, settings))
+    peers.clients = lambda: [keys.client, *gateway.connections.clients()]
+
+    def moved() -> None:
+        gateway.connections.replace_all()
+        gateway.readiness.has_followed = not peers.is_at_home
+
+    peers.on_moved = moved
     gateway.metrics_key = metrics_key
     gateway.readiness.probe = keys.probe
     gateway.sampler.own_keys = [own_key] if metrics_key is None else [own_key, metrics_key]
     server = GatewayServer(gateway)
-    reload = Reload(server, settings)
+    reload = Reload(server, settings, peers)
     loop.add_signal_handler(signal.SIGHUP, reload.begin)
     if parent_fd is not None:
         _watch_parent(parent_fd, lambda line: gateway.readiness.take(line) or reload.begin(line), stopped.set)

@@ -1,9 +1,13 @@
-"""Settings that a running gateway takes without a new start: the TLS files and the log level.
+"""Settings that a running gateway takes without a new start: TLS files, log level, addresses of the brokers.
 
 SIGHUP reads the TLS files again. A broker that runs the gateway as a child writes a line for each of its own reloads
 into the pipe of the key, because the files may have new names and the child's command line has the old names:
 
     {"log_level": "debug", "tls_certificate": "/etc/cmqd/chain.pem", "tls_key": "/etc/cmqd/key.pem"}
+
+With redundancy the broker also writes the addresses of the brokers of its log, and each change of them:
+
+    {"addresses": ["10.0.0.1:5680", "10.0.0.2:5680"], "addresses_tls": true}
 """
 
 import asyncio
@@ -13,6 +17,7 @@ from typing import Final
 import msgspec
 
 from cmqd_gateway.log_lines import LogLevel, get_logger, set_log_level
+from cmqd_gateway.peers import Peers
 from cmqd_gateway.server import GatewayServer
 from cmqd_gateway.settings import Settings
 
@@ -25,6 +30,10 @@ class Changes(msgspec.Struct, frozen=True):
     log_level: LogLevel | None = None
     tls_certificate: Path | None = None
     tls_key: Path | None = None
+    addresses: list[str] | None = None
+    """Addresses of the brokers of the log."""
+    addresses_tls: bool = False
+    """The addresses take TLS."""
 
 
 NO_CHANGES: Final = Changes()
@@ -34,9 +43,10 @@ _decoder = msgspec.json.Decoder(Changes, dec_hook=lambda kind, text: kind(text))
 class Reload:
     """Takes new settings; see the module."""
 
-    def __init__(self, server: GatewayServer, settings: Settings) -> None:
+    def __init__(self, server: GatewayServer, settings: Settings, peers: Peers) -> None:
         """Make the object for a server that listens, with the settings of its start."""
         self._server = server
+        self._peers = peers
         self._level = settings.log_level
         self._certificate = settings.tls_certificate
         self._key = settings.tls_key
@@ -52,6 +62,9 @@ class Reload:
             changes = NO_CHANGES if line is None else _decoder.decode(line)
         except (msgspec.MsgspecError, ValueError) as error:
             _log.error("reload_line_not_read", reason=str(error))
+            return
+        if changes.addresses is not None:
+            self._peers.use(changes.addresses, tls=changes.addresses_tls)
             return
         task = asyncio.get_running_loop().create_task(self._run(changes))
         self._tasks.add(task)

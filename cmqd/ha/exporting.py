@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from msgspec import structs
+from msgspec import UNSET, structs
 
 from cmqd.engine.errors import LogRetired
 from cmqd.engine.interface import Engine, checksum_of
@@ -108,7 +108,9 @@ def finish(path: Path, engine: Engine, cache: CacheOf, out: Callable[[str], obje
         stored = engine.load_accounts()
         if stored is None:
             raise Refused(f"the engine has no accounts of {cache}")
-        AccountsFile(path).write(decode_accounts(stored))
+        # The key of the gateways belongs to the pair of brokers, and opens nothing here.
+        document = structs.replace(decode_accounts(stored), gateway_key=UNSET)
+        AccountsFile(path).write(document)
         _sync(path)
         # Before the mark goes: two brokers with one log would both answer.
         engine.retire(folder.last_lsn)

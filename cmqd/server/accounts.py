@@ -13,6 +13,8 @@ Rules:
 - A change must not be cancelled half way (the file would have it, the memory not): run it in a task of its own.
 - A key that is disabled or deleted authenticates no further connection; the caller closes the connections that
   authenticated by it. After a change of roles or names the caller gives the connections their new permissions.
+- The HTTP gateways of a pair of brokers share a key, which the accounts keep beside the keys of people: every broker of
+  the log knows it, so a gateway can follow the leader. The gateway of a broker that is alone has a lent key.
 - The secret of a subscription signs the posts to its URL (Standard Webhooks). It exists before the first post and stays
   until the subscription ends; a replaced secret signs beside the new secret until its overlap ends.
 """
@@ -163,7 +165,7 @@ class Accounts:
     def find_key(self, secret_id: str) -> Key | None:
         """Return the enabled key of an id, None if there is none."""
         key = self.find_secret(secret_id)
-        return key if key is not None and key.enabled else self._lent.get(secret_id)
+        return key if key is not None and key.enabled else self._own_keys.get(secret_id)
 
     def find_secret(self, secret_id: str) -> Key | None:
         """Return the key of an id that stands in the file, enabled or not; None if there is none."""
@@ -175,6 +177,25 @@ class Accounts:
         key = new_key(ADMIN, now_ms, roles)
         self._lent[key.secret_id] = key
         return key
+
+    async def gateway_key(self, roles: tuple[Role, ...], now_ms: int) -> Key:
+        """Return the key of account ``admin`` for the gateways of this log, which is made once.
+
+        Raises:
+            OSError, LogFailed: the new key could not be written, and does not exist.
+        """
+        async with self._lock:
+            key = self._document.gateway_key
+            if isinstance(key, msgspec.UnsetType):
+                key = new_key(ADMIN, now_ms, roles)
+                await self._change(gateway_key=key)
+            return key
+
+    @property
+    def _own_keys(self) -> Mapping[str, Key]:
+        """Keys of processes that the server started, lent or of the log, by id."""
+        key = self._document.gateway_key
+        return self._lent if isinstance(key, msgspec.UnsetType) else {**self._lent, key.secret_id: key}
 
     def take_back_key(self, secret_id: str) -> None:
         """End a lent key; the caller closes the connections that authenticated by it."""
@@ -188,7 +209,7 @@ class Accounts:
 
     def account_of(self, secret_id: str) -> str | None:
         """Return the account of a key, enabled or not."""
-        key = self._keys.get(secret_id) or self._lent.get(secret_id)
+        key = self._keys.get(secret_id) or self._own_keys.get(secret_id)
         return None if key is None else key.account
 
     def first_key(self, account: str) -> Key:
@@ -395,7 +416,7 @@ class Accounts:
         async with self._changing(caller, with_key) as document:
             account = self._own_or_managed(caller, account)
             self._check_gateway(account, chosen_roles)
-            if secret_id in self._lent:
+            if secret_id in self._own_keys:
                 raise KeyExists(secret_id)
             present = self._keys.get(secret_id)
             if present is not None:
@@ -632,6 +653,8 @@ def open_accounts(folder: Path, now_ms: int) -> tuple[Accounts, bool]:
 
     if document is None:
         return Accounts(new_document(now_ms), write), True
+    # Of a folder that came out of an engine: no gateway outlives a broker that is alone.
+    document = msgspec.structs.replace(document, gateway_key=msgspec.UNSET)
     file.renew(document)
     return Accounts(document, write), False
 

@@ -102,6 +102,9 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     keys: list[Key]
     subscription_secrets: dict[int, SubscriptionSecret] = {}
     """By id of the subscription."""
+    gateway_key: Key | msgspec.UnsetType = msgspec.UNSET
+    """Key of the HTTP gateways that the brokers of a log with redundancy start; see ``Accounts.gateway_key``. Beside
+    ``keys``: no list, limit or change of keys knows it."""
 
     def __repr__(self) -> str:
         """Without the secrets."""

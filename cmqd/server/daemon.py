@@ -36,10 +36,10 @@ from cmqd.core.facts.numbers import MessageIdsUsedUp, WrongShard
 from cmqd.exit_codes import ExitCode
 from cmqd.log.errors import LogError, LogFailed
 from cmqd.log.interface import Led, Log
-from cmqd.log.values import LogState, RecoveryReport
+from cmqd.log.values import EngineStatus, LogState, RecoveryReport
 from cmqd.memory_log import MemoryLog
 from cmqd.server.accounts import Accounts, open_accounts
-from cmqd.server.accounts_file import ADMIN, AccountsFile, AccountsFileError, new_document
+from cmqd.server.accounts_file import ADMIN, AccountsFile, AccountsFileError, Key, new_document
 from cmqd.server.advertised_address import advertised_address
 from cmqd.server.binary.standby_listener import StandbyListener
 from cmqd.server.clock import BrokerClock, LastTime, start_offset, wall_ms
@@ -148,6 +148,8 @@ class Daemon:
         self._pair: PairContext | None = None
         """None without redundancy, and before the standby listens."""
         self._pair_task: asyncio.Task[None] | None = None
+        self._gateway_key: Key | None = None
+        """Key of the gateways of the log; None without redundancy: each child has a key of its own."""
         self._gateway: HttpGateway | None = None
         """None without the setting ``http``."""
 
@@ -406,7 +408,10 @@ class Daemon:
             _log.info("admin_created", account=ADMIN, old_copy=None)
         await store.publish()
         broker.use_handle_key(document.handle_key)
-        return Accounts(document, store.write)
+        accounts = Accounts(document, store.write)
+        if self._settings.http:
+            self._gateway_key = await accounts.gateway_key(ROLES, wall_ms())
+        return accounts
 
     def _make_log(self) -> Log:
         settings = self._settings
@@ -416,7 +421,13 @@ class Daemon:
         log.on_folder_in_use = lambda text, waiting_ms: _log.warning(
             "data_folder_in_use", text=text, waiting_ms=waiting_ms
         )
-        log.on_engine = EngineLines(str(self._settings.as_table()["engine_url"])).report
+        lines = EngineLines(str(self._settings.as_table()["engine_url"]))
+
+        def on_engine(status: EngineStatus) -> None:
+            lines.report(status)
+            self._tell_addresses()
+
+        log.on_engine = on_engine
         return log
 
     async def _keep_new_accounts(self, accounts: Accounts, broker: Broker, report: RecoveryReport) -> None:
@@ -516,17 +527,26 @@ class Daemon:
         url = broker_url(host, port, settings.region)
 
         def take_back(secret_id: str) -> None:
+            if self._gateway_key is not None:
+                # Other gateways of the log live by the same key.
+                return
             accounts.take_back_key(secret_id)
             server.connections.revoke(secret_id)
 
         self._gateway = HttpGateway(
             # The settings in force when a child starts: a reload may have changed the names of the TLS files.
             command=lambda descriptor: command_of(self._reload.in_force, self._gateway_flags, url, descriptor),
-            lend=lambda: accounts.lend_key(ROLES, wall_ms()),
+            lend=lambda: self._gateway_key or accounts.lend_key(ROLES, wall_ms()),
             take_back=take_back,
             readiness=lambda: readiness_of_leader(server),
         )
+        self._tell_addresses()
         self._gateway.start()
+
+    def _tell_addresses(self) -> None:
+        """Tell the gateway the addresses of the brokers of this log; news of them come with reports of the engine."""
+        if self._gateway is not None and self._server is not None and (addresses := self._server.addresses()):
+            self._gateway.use_addresses(addresses, tls=self._settings.uses_tls)
 
     def _announce(self, accounts: Accounts, host: str, port: int) -> None:
         """Announce the address of the server, now that it answers."""

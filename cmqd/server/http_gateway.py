@@ -7,6 +7,8 @@ Rules:
 
 - The key is lent (``Accounts.lend_key``) for the life of the child. No file, argument or variable of the environment
   has the key, and the key ends with the child. The child inherits a pipe and reads the key from the pipe.
+- With redundancy the key is that of the log (``Accounts.gateway_key``): a child whose broker is cut off follows to the
+  leader, which knows the key. The pipe carries the addresses of the brokers, and each change of them.
 - The pipe stays open while the broker lives. The end of the pipe ends the child, also after kill -9 of the broker.
 - A child that ended without ``stop`` is started again, after pauses that grow from half a second to half a minute.
 - The child has a session of its own, so that Ctrl-C in a terminal reaches the broker alone. The broker then ends the
@@ -187,6 +189,8 @@ class HttpGateway:
         self._stopping = False
         self._telling: asyncio.TimerHandle | None = None
         """The next line with the readiness, while a child runs."""
+        self._addresses: dict[str, object] = {}
+        """The line with the addresses of the brokers, as last told; empty without redundancy."""
 
     @property
     def process_id(self) -> int | None:
@@ -199,13 +203,24 @@ class HttpGateway:
 
     def reload(self, settings: Settings) -> None:
         """Give the running child the settings that a reload of the broker took; the next child starts with them."""
-        if self._pipe is None:
-            return
         taken: dict[str, object] = {"log_level": str(settings.log_level)}
         if settings.uses_tls:
             taken |= {"tls_certificate": str(settings.tls_certificate), "tls_key": str(settings.tls_key)}
+        self._tell_settings(taken)
+
+    def use_addresses(self, addresses: Sequence[str], *, tls: bool) -> None:
+        """Tell the running child, and each later one, the addresses of the brokers of the log, if they are news."""
+        told: dict[str, object] = {"addresses": list(addresses), "addresses_tls": tls}
+        if told != self._addresses:
+            self._addresses = told
+            self._tell_settings(told)
+
+    def _tell_settings(self, settings: dict[str, object]) -> None:
+        """Write a line of settings into the pipe of the running child."""
+        if self._pipe is None:
+            return
         try:
-            self._write(taken)
+            self._write(settings)
         except OSError as failure:
             # The child has ended, or reads no more: the broker must not wait for it.
             _log.warning("http_gateway_not_reloaded", reason=str(failure))
@@ -266,6 +281,8 @@ class HttpGateway:
             try:
                 # A pipe holds far more than a key, so the write does not wait for the child.
                 os.write(writing, f"{key.secret_id}:{key.secret_key}\n".encode())
+                if self._addresses:
+                    self._tell_settings(self._addresses)
                 process = self._process = await asyncio.create_subprocess_exec(
                     *self.command(reading),
                     stdin=asyncio.subprocess.DEVNULL,

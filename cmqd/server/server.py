@@ -704,6 +704,7 @@ class Server:
             time_ms=self.clock.wall_ms(),
             broker_time_ms=self.clock.now_ms(),
             clock_offset_ms=self.clock.offset_ms,
+            stalled_ms=int(max(self.storage_watch.stuck_s, self.stalled_receives.stalled_s) * 1000),
             address=self._location["address"],
             tls=self.settings.uses_tls,
         )

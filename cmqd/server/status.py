@@ -23,6 +23,8 @@ class PublicStatus(msgspec.Struct, frozen=True):
     """Wall clock."""
     broker_time_ms: int
     clock_offset_ms: int
+    stalled_ms: int
+    """Time for which the log has not answered an append or a proof, or the storage a read; 0 = every answer came."""
     address: str
     """``host:port`` for clients, as in the attributes of queues."""
     tls: bool

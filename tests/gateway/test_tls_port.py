@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from cmqd_client.address import parse_address
+from cmqd_gateway.peers import Peers
 from cmqd_gateway.reload import Reload
 from support.certificates import make_certificate, shown_certificate, trusting_context
 from support.cmq_requests import PATH
@@ -145,7 +147,7 @@ async def test_the_end_of_the_gateway_closes_sockets_in_the_handshake(rig: Gatew
 
 async def test_a_reload_of_the_broker_without_tls_reads_the_files_of_the_gateway_again(rig: GatewayRig, tmp_path: Path):
     """The HTTPS of a child with the files named in its own settings."""
-    reload = Reload(rig.http_server, rig.settings)
+    reload = Reload(rig.http_server, rig.settings, Peers(parse_address(rig.server.url)))
     second = make_certificate(tmp_path, "second")
     reload.begin(b'{"log_level": "info"}')
     await eventually_shown(rig, second)
@@ -173,7 +175,7 @@ async def eventually_shown(rig: GatewayRig, certificate: bytes) -> None:
 async def test_a_line_of_the_broker_that_cannot_be_read_changes_nothing(
     rig: GatewayRig, line: bytes, caplog: pytest.LogCaptureFixture
 ):
-    reload = Reload(rig.http_server, rig.settings)
+    reload = Reload(rig.http_server, rig.settings, Peers(parse_address(rig.server.url)))
 
     reload.begin(line)
 

@@ -18,11 +18,24 @@ from cmqd.server.accounts import (
     AccountExists,
     AccountNotFound,
     Accounts,
+    KeyExists,
     KeyNotFound,
     LastKey,
     PermissionDenied,
 )
-from cmqd.server.accounts_file import COPY_NAME, FILE_NAME, AccountsFile, AccountsFileError, Key, SubscriptionSecret
+from cmqd.server.accounts_file import (
+    COPY_NAME,
+    FILE_NAME,
+    AccountsFile,
+    AccountsFileError,
+    Document,
+    Key,
+    SubscriptionSecret,
+    encode,
+    new_document,
+    new_key,
+    version_of,
+)
 from cmqd.server.context_file import CONTEXT_FILE_NAME, reachable_address, write_context
 from cmqd_client.address import parse_address
 from cmqd_protocol import messages as wire
@@ -749,3 +762,55 @@ def test_the_context_quotes_an_imported_secret(tmp_path: Path) -> None:
     context = tomllib.loads(write_context(tmp_path / CONTEXT_FILE_NAME, key, ["127.0.0.1:99"], tls=False).read_text())
 
     assert parse_address(context["contexts"]["admin"]["url"]).secret_key == key.secret_key
+
+
+async def test_the_key_of_the_gateways_is_made_once_for_the_log(tmp_path: Path) -> None:
+    written: list[Document] = []
+
+    async def write(document: Document) -> None:
+        written.append(document)
+
+    first = Accounts(new_document(1), write)
+    key = await first.gateway_key((Role.READ, Role.GATEWAY), 5)
+    assert await first.gateway_key((Role.READ, Role.GATEWAY), 6) == key
+    (document,) = written
+
+    other = Accounts(AccountsFile.decode(encode(document)).document, write)
+
+    assert await other.gateway_key((Role.READ, Role.GATEWAY), 7) == key
+    assert len(written) == 1
+    assert other.find_key(key.secret_id) == key
+    assert other.account_of(key.secret_id) == "admin"
+    permissions = other.permissions_of(key.secret_id)
+    assert permissions is not None
+    assert set(permissions.roles) == {Role.READ, Role.GATEWAY}
+
+
+async def test_no_list_change_or_limit_of_keys_knows_the_key_of_the_gateways(tmp_path: Path) -> None:
+    accounts, _ = open_accounts(tmp_path, 5)
+    (admin_key,) = accounts.list_keys("admin", None)
+    key = await accounts.gateway_key((Role.READ, Role.GATEWAY), 5)
+
+    assert accounts.list_keys("admin", None) == [admin_key]
+    assert accounts.find_secret(key.secret_id) is None, "no gateway gets it for a caller"
+    for change in (
+        accounts.delete_key("admin", None, key.secret_id),
+        accounts.set_key_enabled("admin", None, key.secret_id, False),
+    ):
+        with pytest.raises(KeyNotFound):
+            await change
+    with pytest.raises(KeyExists):
+        await accounts.import_key("admin", None, key.secret_id, "x" * 20, ["manage"], ["*"], 6)
+    for _ in range(rooms.MAX_KEYS - 1):
+        await accounts.create_key("admin", None, 1)
+    assert content_of(tmp_path)["gateway_key"]["secret_id"] == key.secret_id
+
+    again, _ = open_accounts(tmp_path, 6)
+    assert again.find_key(key.secret_id) is None, "a folder that came out of an engine has no pair"
+
+
+def test_an_older_broker_reads_accounts_with_a_key_of_gateways() -> None:
+    document = msgspec.structs.replace(new_document(1), gateway_key=new_key("admin", 1, (Role.READ, Role.GATEWAY)))
+    assert version_of(document) == 2, "it ignores the field, and knows no role"
+    content = json.loads(encode(new_document(1)))["content"]
+    assert "gateway_key" not in content

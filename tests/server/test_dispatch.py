@@ -280,7 +280,7 @@ async def test_the_status_shows_the_admin_everything_and_others_what_concerns_th
     whole = (await admin.expect(wire.ServerStatus, wire.GetServerStatus)).status
     part = (await other.expect(wire.ServerStatus, wire.GetServerStatus)).status
 
-    times = {"uptime_ms", "time_ms", "broker_time_ms", "clock_offset_ms"}
+    times = {"uptime_ms", "time_ms", "broker_time_ms", "clock_offset_ms", "stalled_ms"}
     assert set(part) == {"version", "region", "durability", "address", "tls"} | times
     assert (part["address"], part["tls"]) == (rig.server.status().public.address, False)
     assert whole["connections"] == 2

@@ -97,6 +97,23 @@ async def test_a_child_gets_its_key_through_the_pipe_and_each_child_another_key(
     assert rig.taken_back == [first.secret_id, second.secret_id]
 
 
+async def test_a_child_gets_the_addresses_of_the_brokers_behind_its_key_and_each_change(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, READS_TWO_LINES, 1)
+    rig.gateway.use_addresses(["127.0.0.1:1"], tls=False)
+    rig.gateway.start()
+    await wait_for_line(rig)
+    rig.gateway.use_addresses(["127.0.0.1:1"], tls=False)
+    rig.gateway.use_addresses(["127.0.0.1:1", "127.0.0.1:2"], tls=True)
+    await rig.over.wait()
+    await rig.gateway.stop(10)
+
+    _, *lines = (rig.file.read_bytes() + rig.file.with_name("line.second").read_bytes()).splitlines()
+    assert [json.loads(line) for line in lines] == [
+        {"addresses": ["127.0.0.1:1"], "addresses_tls": False},
+        {"addresses": ["127.0.0.1:1", "127.0.0.1:2"], "addresses_tls": True},
+    ], "the same addresses are told once"
+
+
 async def test_a_child_that_ends_is_started_again_after_growing_pauses(tmp_path: Path) -> None:
     rig = Rig(tmp_path, "raise SystemExit(3)", 9)
     rig.gateway.start()

@@ -58,6 +58,8 @@ class Readiness:
         self._told: _Told | None = None
         """The last line of the broker; None = the gateway is no child of a broker that tells."""
         self._told_at = 0.0
+        self.has_followed = False
+        """True while the gateway uses another broker than the one that runs it: the lines say nothing about that one."""
         self._probing: asyncio.Task[None] | None = None
 
     def take(self, line: bytes) -> bool:
@@ -86,7 +88,7 @@ class Readiness:
         """
         if self.is_silent:
             return "the broker stands still"
-        if self._told is not None and self._told.reason:
+        if self._told is not None and self._told.reason and not self.has_followed:
             return self._told.reason
         return "" if await self.is_ready() else "the broker does not answer"
 
