@@ -1,6 +1,6 @@
-"""The attempts of a call: which of them count, and the pauses behind them.
+"""Count the attempts of a call, and choose the pauses behind them.
 
-``retry`` decides about one repeat; this module remembers the call's attempts at servers that changed meanwhile.
+``retry`` decides about a single repeat; this module remembers the attempts of a call whose server changes meanwhile.
 """
 
 from random import random
@@ -13,8 +13,8 @@ from cmqd_client.retry import Repeat, RetryPolicy
 class Attempts:
     """Failed attempts of a call.
 
-    An attempt at a server that the client doubts does not count for ``retries``: the server is cut off, and its answer
-    tells nothing of the server that leads. Once the client has left the server, the pauses begin anew.
+    An attempt at a doubted server does not count for ``retries``: the server may be cut off, and then tells nothing of
+    the leader. Once the client has left the server, the pauses begin anew.
     """
 
     __slots__ = ("_counted", "_in_a_row", "_policy", "all")
@@ -35,7 +35,7 @@ class Attempts:
             error: the error of the attempt.
             repeat: whether a repeat is harmless.
             remaining: seconds in which the next attempt must begin.
-            connection: the connection of the attempt; None = there was none.
+            connection: the connection of the attempt; None = the link was down.
         """
         self.all += 1
         self._in_a_row += 1

@@ -2,16 +2,17 @@
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from cmqd.engine.database import ConnectionLost
 from cmqd.engine.postgresql import PostgresDatabase, PostgresSession
 from cmqd.engine.stamps import ADD_COLUMN, COLUMN
 from cmqd.engine.unsafe_settings import UnsafeSetting
 from cmqd.exit_codes import ExitCode
-from cmqd.ha.log_state import LOOK_SECONDS, NoState, read_state
+from cmqd.ha.log_state import LOOK_SECONDS, LogState, NoState, read_state
 from cmqd.ha.output import Output
 from cmqd.ha.status import lines_of
+from cmqd.server.listening import is_loopback
 
 NO_FENCE = UnsafeSetting(
     "cmqd_rows",
@@ -25,6 +26,12 @@ NO_STAMPS = UnsafeSetting(
     "if both brokers stop, that time does not count afterwards: delays and leases end later",
     f"as the owner of the table: {ADD_COLUMN}",
     is_refused=False,
+)
+
+
+GATEWAY_NOTE: Final = (
+    "a gateway of 'cmqd serve --http' follows to a broker on another machine only if all brokers have tls_certificate:"
+    " a broker gives the secrets of keys over TLS and loopback alone"
 )
 
 
@@ -104,10 +111,17 @@ def check(
     for line in [] if state is None else lines_of(state, shard):
         output.line(line)
     output.line(f"lock        {lock_holder or 'held by no session'}")
+    if state is not None and _is_on_several_machines(state):
+        output.line(f"note        {GATEWAY_NOTE}")
     for problem in problems:
         output.line(f"PROBLEM: {problem}")
     output.line("safe: an answered request is on two machines" if ok else "NOT SAFE: see above")
     return ExitCode.OK if ok else ExitCode.NOT_SAFE
+
+
+def _is_on_several_machines(state: LogState) -> bool:
+    """Return True if the brokers of the log have addresses that other machines can use."""
+    return any(not is_loopback(address.rpartition(":")[0].strip("[]")) for address in state.addresses)
 
 
 def _findings(session: PostgresSession) -> list[UnsafeSetting]:

@@ -106,8 +106,8 @@ async def test_a_gateway_that_cannot_ask_for_keys_is_unavailable(kind: type[CmqE
 
 
 async def test_a_broker_that_waits_for_its_log_is_not_ready() -> None:
-    for status in ({}, {"stalled_ms": STALLED_MS - 1}):
-        await BrokerKeys(cast("Any", AskedClient(**status))).probe()
+    await BrokerKeys(cast("Any", AskedClient())).probe()
+    await BrokerKeys(cast("Any", AskedClient(stalled_ms=STALLED_MS - 1))).probe()
     with pytest.raises(ServerUnreachable, match=r"3\.0 s"):
         await BrokerKeys(cast("Any", AskedClient(stalled_ms=STALLED_MS))).probe()
 

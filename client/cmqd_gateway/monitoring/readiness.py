@@ -59,7 +59,7 @@ class Readiness:
         """The last line of the broker; None = the gateway is no child of a broker that tells."""
         self._told_at = 0.0
         self.has_followed = False
-        """True while the gateway uses another broker than the one that runs it: the lines say nothing about that one."""
+        """True while the gateway uses another broker than the one that runs it, of which the lines say nothing."""
         self._probing: asyncio.Task[None] | None = None
 
     def take(self, line: bytes) -> bool:
