@@ -9,7 +9,6 @@ The pauses are random from the first one on: all clients of a server notice its 
 """
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from random import random
 from typing import NamedTuple
@@ -17,8 +16,6 @@ from typing import NamedTuple
 from cmqd_client.connection import Connection, OnEnded
 from cmqd_client.errors import CmqError
 from cmqd_client.retry import RetryPolicy
-
-_log = logging.getLogger(__name__)
 
 PAUSES = RetryPolicy(first_delay=0.4, max_delay=2.0)
 """Pauses between attempts: 0.2 to 0.4 s at first, at most 2 s, so that a new leader is found within 2 s."""
@@ -73,8 +70,8 @@ class Looking:
                     return
                 try:
                     found = await self._beside.open(connection, self._on_ended)
-                except CmqError as error:
-                    _log.debug("%s does not answer, and no other server leads: %s", connection.host, error)
+                except CmqError:
+                    # A standby, or a host out of reach: the next attempt takes the next address.
                     continue
                 break
         finally:
