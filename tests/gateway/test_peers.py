@@ -15,9 +15,10 @@ from cmqd_client.errors import (
     ServerUnreachable,
 )
 from cmqd_client.events import Connected
-from cmqd_gateway.__main__ import client_of
 from cmqd_gateway.broker_keys import STALLED_MS, BrokerKeys
+from cmqd_gateway.command import client_of
 from cmqd_gateway.key_secrets import KeySecret
+from cmqd_gateway.monitoring.readiness import Readiness
 from cmqd_gateway.peers import Peers
 from cmqd_gateway.reload import Reload
 from cmqd_gateway.settings import Settings
@@ -145,3 +146,21 @@ async def test_requests_behind_a_move_get_new_clients() -> None:
             assert set(connections.clients()) == {first, second}
         await asyncio.sleep(0)
         assert connections.clients() == [second]
+
+
+async def test_a_gateway_that_has_followed_is_as_ready_as_the_broker_that_leads() -> None:
+    readiness = Readiness(lambda: 0.0)
+    readiness.take(b'{"readiness": {"role": "leader", "reason": "the log has not answered for 5 s"}}')
+    assert "5 s" in await readiness.reason()
+
+    readiness.has_followed = True
+
+    assert await readiness.reason() == ""
+
+
+def test_a_gateway_that_comes_back_to_its_own_broker_is_at_home() -> None:
+    peers = peers_of()
+    peers.event(Connected("127.0.0.1:2", 1, "", 2))
+    assert not peers.is_at_home
+    peers.event(Connected("127.0.0.1:5680", 1, "", 3))
+    assert peers.is_at_home
