@@ -50,6 +50,7 @@ FAULT_ROUNDS = 30
 SILENT_MACHINE = "tests/engine/test_silent_machine.py"
 POWER_FAILURES = 24
 RESTARTS = 30
+COST_MESSAGES = 102_400
 INSTALL_SECONDS = 600
 """The limit of all installations together. A machine with a slower network lacks a network."""
 
@@ -195,6 +196,10 @@ def run_restarts() -> None:
 
 def run_unused_queues() -> None:
     run_pytest(sys.executable, "tests/system/test_unused_queues.py", environment={"CMQD_UNUSED_QUEUES": "1"})
+
+
+def run_costs() -> None:
+    run_pytest(sys.executable, "tests/server/test_cost.py", environment={"CMQD_COST_MESSAGES": str(COST_MESSAGES)})
 
 
 def run_long_benches() -> None:
@@ -523,6 +528,7 @@ PARTS = (
     Part("restarts", lacks_nothing, install_nothing, run_restarts),
     Part("models", lacks_nothing, install_nothing, run_models),
     Part("unused-queues", lacks_nothing, install_nothing, run_unused_queues),
+    Part("costs", lacks_nothing, install_nothing, run_costs),
     Part("long-benches", lacks_nothing, install_nothing, run_long_benches),
     Part("lowest-versions", lacks_nothing, install_lowest, run_lowest),
     Part("wheels", lacks_nothing, install_wheels, run_wheels),

@@ -14,9 +14,9 @@ turn is charged, and a debt is carried into later rounds. The charge is the byte
 or the CPU time of the turn, whichever is larger: 18 bytes can ask for a list of 500 subscriptions.
 
 The cost of a collected request (``collecting``) is constant for each of its messages. The cost of any other request is
-not: after each such request the dispatcher looks at the timer, and the turn ends after ``TURN_SECONDS``
-(``TurnTime``). Requests behind it wait decoded for the next turn. Only these requests read a clock, so that sends,
-receives and deletes pay for none.
+not, nor that of a receive of many messages: after each of these the timer is looked at, and the turn ends after
+``TURN_SECONDS`` (``TurnTime``). Requests behind it wait decoded for the next turn. Only these requests read a clock, so
+that sends, small receives and deletes pay for none.
 
 The order of the requests of a connection is kept, because a connection takes up its input in order. Between connections
 there is no order before an answer (SPEC.md, section 5.1), so a later turn looks like bytes that arrived later.

@@ -291,6 +291,7 @@ class Server:
                 counters=self.counters,
                 max_unread_receives=settings.max_unread_receives,
                 max_waiting_per_account=settings.max_waiting_receives_per_account,
+                turn_time=self.io_batch.turn_time,
             ).handle,
         }
         handlers = collected | self._handlers(now_ms, schedule, spawn)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from cmqd.server.client import Client
 from cmqd.server.fairness import (
     CPU_SECOND_COST,
     MAX_CHARGED_SECONDS,
@@ -84,6 +85,49 @@ async def test_a_send_beside_pipelined_lists_waits_for_two_io_batches(rig: Serve
         client.read()
     assert len(listed) == LISTS
     assert sorted(client.replies) == list(range(3, LISTS + 3))
+
+
+async def test_receives_of_many_messages_end_a_turn(rig: ServerRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = await with_topic(rig)
+    await client.send("jobs", *[b"x"] * 256)
+    receive, received = rig.broker.receive_all, 0
+
+    def receive_all(*arguments: Any, **named: Any) -> Any:
+        nonlocal received
+        received += 1
+        rig.timer.seconds += LIST_SECONDS
+        return receive(*arguments, **named)
+
+    monkeypatch.setattr(rig.broker, "receive_all", receive_all)
+    ids = [client.next_id() for _ in range(10)]
+    feed(client, *[wire.ReceiveMessages(request_id, "jobs", 256, 0) for request_id in ids])
+
+    assert received == TURN_SECONDS / LIST_SECONDS
+    assert not client.transport.is_reading()
+    for _ in range(10):
+        await client.settle()
+    assert received == 10
+    assert [len(getattr(client.replies[request_id], "messages", ())) for request_id in ids] == [256, *[0] * 9]
+
+
+def park(client: Client, request: Request) -> None:
+    client.park(request)
+
+
+async def test_parked_requests_end_a_turn_and_go_on(rig: ServerRig, listed: list[float]) -> None:
+    client = await with_topic(rig)
+    handlers: Any = rig.server.dispatcher.handlers
+    handle = handlers[wire.ListSubscriptions]
+    handlers[wire.ListSubscriptions] = park
+    feed(client, *lists(client, 20))
+    handlers[wire.ListSubscriptions] = handle
+
+    client.connection.flush()
+    taken = len(listed)
+    await rig.turn(100)
+
+    assert taken == TURN_SECONDS / LIST_SECONDS
+    assert len(listed) == 20
 
 
 async def test_lists_of_several_kinds_end_a_turn_and_keep_their_order(rig: ServerRig, listed: list[float]) -> None:

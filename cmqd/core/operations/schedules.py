@@ -451,14 +451,7 @@ def _shown_body(body: bytes) -> str:
 
 
 def _summary(schedule: Schedule) -> ScheduleSummary:
+    # A list has a thousand of these: few lines, and no property.
     definition = schedule.definition
-    return ScheduleSummary(
-        name=schedule.name,
-        queue=definition.queue,
-        cron=definition.cron,
-        zone=definition.zone,
-        paused=definition.paused,
-        next_ms=schedule.next_ms or None,
-        missed=schedule.missed,
-        last_error=schedule.last_error or None,
-    )
+    plan = definition.name, definition.queue, definition.cron, definition.zone, definition.paused
+    return ScheduleSummary(*plan, schedule.next_ms or None, schedule.missed, schedule.last_error or None)

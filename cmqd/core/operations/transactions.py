@@ -85,6 +85,9 @@ class Endings(msgspec.Struct, gc=False):
     unknown: dict[int, None] = {}
 
 
+_UNCHECKED = Checked()
+
+
 class Transactions:
     """Stores half messages, and commits them or rolls them back."""
 
@@ -431,11 +434,12 @@ class Transactions:
         check_range("start", start, 0, 1 << 62)
         check_range("limit", limit, 1, self._limits.max_list)
         positions = _half_from(queue, start, limit)
+        halves, steps, in_memory = index.halves, index.steps, self._runtime[queue.queue_id].window.half
         messages: list[HalfMessage] = []
         for position in positions:
-            message = self._runtime[queue.queue_id].window.half.get(position)
-            enqueue_ms = index.steps.sent_at(position) if message is None else message.enqueue_ms
-            known = index.halves.checked.get(position) or Checked()
+            message = in_memory.get(position)
+            enqueue_ms = steps.sent_at(position) if message is None else message.enqueue_ms
+            known = halves.checked.get(position) or _UNCHECKED
             # Exact after the first check, when the facts have the time. Before it only a body in memory tells the time;
             # the facts have it in buckets, which cannot be searched by message.
             if known.attempts:
@@ -445,16 +449,9 @@ class Transactions:
             # No further check is planned, but the message stays half until a decision or its retention.
             if known.attempts >= attributes.max_checks:
                 next_check_ms = 0
-            messages.append(
-                HalfMessage(
-                    index.halves.id_of(position) or 0,
-                    enqueue_ms,
-                    known.attempts,
-                    known.last_check_ms,
-                    "unknown" if known.last_unknown_ms else "",
-                    next_check_ms,
-                )
-            )
+            message_id, answer = halves.id_of(position) or 0, "unknown" if known.last_unknown_ms else ""
+            checks = known.attempts, known.last_check_ms
+            messages.append(HalfMessage(message_id, enqueue_ms, *checks, answer, next_check_ms))
         # One position more tells whether the list goes on, so that a caller does not fetch an empty last page.
         more = positions and _half_from(queue, positions[-1] + 1, 1)
         return HalfMessages(messages=messages, next_start=positions[-1] + 1 if more else None)
