@@ -34,7 +34,6 @@ ends the wait as well when a later leader's row is visible (decision 0208): the 
 and another broker may lead on the same primary. That look has no barrier, because the end of a lead needs no proof.
 """
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from threading import Lock
@@ -221,7 +220,7 @@ class FencedEngine:
         sleep: Callable[[float], None],
         stopping: Callable[[], bool],
         new_log_id: Callable[[], str],
-        wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        wall_ms: Callable[[], int],
     ) -> None:
         """Take the database; the first call connects.
 

@@ -33,5 +33,10 @@ def open_engine(settings: StorageSettings, is_stopping: Callable[[], bool]) -> E
     except ValueError as error:
         raise LogError(f"engine_url cannot be used: {error}") from error
     return FencedEngine(
-        database, monotonic=time.monotonic, sleep=time.sleep, stopping=is_stopping, new_log_id=new_log_id
+        database,
+        monotonic=time.monotonic,
+        sleep=time.sleep,
+        stopping=is_stopping,
+        new_log_id=new_log_id,
+        wall_ms=lambda: time.time_ns() // 1_000_000,
     )

@@ -217,6 +217,7 @@ class Broker:
             sleep=lambda _seconds: stop_here("", "sleep") and None,
             stopping=lambda: self.is_stopping,
             new_log_id=cluster.new_log_id,
+            wall_ms=lambda: 0,
         )
         self.rows = Worker()
         self.changes = Worker()

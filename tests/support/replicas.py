@@ -7,6 +7,7 @@ from pathlib import Path
 from cmqd.engine.fencing import FencedEngine
 from cmqd.engine.interface import EngineRow
 from cmqd.engine.memory import MemoryDatabase
+from cmqd.server.clock import wall_ms
 from cmqd.storage.process_log import StorageProcessLog
 from cmqd.storage.settings import StorageSettings
 from support.full_disk import FakeDisk
@@ -55,6 +56,7 @@ class Replicas:
             sleep=lambda seconds: time.sleep(min(seconds, 0.01)),
             stopping=is_stopping,
             new_log_id=new_log_id,
+            wall_ms=wall_ms,
         )
 
     def broker(self, name: str, **settings: object) -> Replica:

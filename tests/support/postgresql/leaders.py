@@ -9,6 +9,7 @@ from typing import TypeVar
 from cmqd.engine.fencing import FencedEngine
 from cmqd.engine.interface import EngineRow
 from cmqd.engine.postgresql import PostgresDatabase
+from cmqd.server.clock import wall_ms
 from support.eventually import eventually_elsewhere
 from support.postgresql.servers import PostgresCluster, PostgresServer
 
@@ -32,6 +33,7 @@ class Leader:
             sleep=self._wait,
             stopping=self._stop.is_set,
             new_log_id=lambda: "the log",
+            wall_ms=wall_ms,
         )
         self.epoch = 0
         self.last_lsn = 0
