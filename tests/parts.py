@@ -15,6 +15,7 @@ import importlib.util
 import json
 import os
 import platform
+import random
 import shutil
 import subprocess
 import sys
@@ -43,14 +44,16 @@ LACKING = VENVS / "lacking"
 REMAINING = VENVS / "remaining"
 """A file of the last run: the part that failed and the parts behind it. Absent if no part failed, or if the failure is
 final."""
-FINAL = ("kill-rounds", "failing-calls", "restarts", "redundancy")
-"""Parts whose failure is final: they look for lost messages, and their choices are random."""
+FINAL = ("kill-rounds", "failing-calls", "restarts", "redundancy", "fuzz")
+"""Parts whose failure is final: they look for lost messages or for bugs, and their choices are random."""
 KILL_ROUNDS = 100
 FAULT_ROUNDS = 30
 SILENT_MACHINE = "tests/engine/test_silent_machine.py"
 POWER_FAILURES = 24
 RESTARTS = 30
 COST_MESSAGES = 102_400
+FUZZ_SECONDS = 20
+"""Of each of the four tests, two at a time."""
 INSTALL_SECONDS = 600
 """The limit of all installations together. A machine with a slower network lacks a network."""
 
@@ -200,6 +203,13 @@ def run_unused_queues() -> None:
 
 def run_costs() -> None:
     run_pytest(sys.executable, "tests/server/test_cost.py", environment={"CMQD_COST_MESSAGES": str(COST_MESSAGES)})
+
+
+def run_fuzz() -> None:
+    seed = random.SystemRandom().getrandbits(32)
+    print(f"CMQD_FUZZ_SEED={seed}", flush=True)
+    environment = {"CMQD_FUZZ_SECONDS": str(FUZZ_SECONDS), "CMQD_FUZZ_SEED": str(seed)}
+    run_pytest(sys.executable, "-n", "2", "tests/fuzz/test_edges.py", environment=environment)
 
 
 def run_long_benches() -> None:
@@ -527,6 +537,7 @@ PARTS = (
     Part("failing-calls", lacks_failing_calls, install_nothing, run_failing_calls),
     Part("restarts", lacks_nothing, install_nothing, run_restarts),
     Part("models", lacks_nothing, install_nothing, run_models),
+    Part("fuzz", lacks_nothing, install_nothing, run_fuzz),
     Part("unused-queues", lacks_nothing, install_nothing, run_unused_queues),
     Part("costs", lacks_nothing, install_nothing, run_costs),
     Part("long-benches", lacks_nothing, install_nothing, run_long_benches),

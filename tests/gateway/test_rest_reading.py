@@ -345,6 +345,20 @@ def test_a_time_outside_the_years_1970_to_9998_is_a_problem(time: str) -> None:
             read_query([(field, time)], query)
 
 
+@pytest.mark.parametrize("number", ["253402300800", "1e300", "-1e18", "nan", "1e999"])
+def test_a_number_in_place_of_a_time_is_a_problem(number: str) -> None:
+    with pytest.raises(ProblemError) as refused:
+        read_query([("until", number)], AuditQuery)
+    assert (refused.value.problem.status, refused.value.problem.field) == (400, "until")
+
+
+def test_two_wrong_times_are_a_problem() -> None:
+    for pairs in ([("since", "x"), ("until", "253402300800")], [("since", "253402300800"), ("until", "x")]):
+        with pytest.raises(ProblemError) as refused:
+            read_query(pairs, AuditQuery)
+        assert refused.value.problem.status == 400
+
+
 def test_the_times_of_all_requests_are_checked() -> None:
     """Times stand at the top of a request, where ``reading`` looks for them."""
 

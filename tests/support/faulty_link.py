@@ -117,7 +117,12 @@ class LinkConnection(asyncio.Protocol):
             if self._pieces_of_client <= _HELLO or len(piece) == HEADER_BYTES:
                 self.to_server(piece)
             else:
-                request = wire.request_decoder.decode(piece[HEADER_BYTES:])
+                try:
+                    request = wire.request_decoder.decode(piece[HEADER_BYTES:])
+                except msgspec.ValidationError:
+                    # A value that the wire refuses: the server says so.
+                    self.to_server(piece)
+                    continue
                 self.requests.append(request)
                 self._link.handle(self, request, piece)
 

@@ -200,6 +200,18 @@ def _converted(value: Any, kind: type[T], *, strict: bool = True) -> T:
         return msgspec.convert(value, kind, strict=strict)
     except msgspec.ValidationError as problem:
         raise _explained(str(problem), value, kind) from None
+    except ValueError as problem:
+        # msgspec passes the error of a number on that is no time: "year 10000 is out of range".
+        field = next((name for name in _moments(kind) if _is_no_time(value.get(name))), None)
+        raise invalid(field, f"{field or 'the request'} must be {_KINDS['datetime']}: {problem}") from None
+
+
+def _is_no_time(value: Any) -> bool:
+    try:
+        msgspec.convert(value, datetime | None, strict=False)
+    except (ValueError, msgspec.ValidationError):
+        return True
+    return False
 
 
 def _explained(text: str, value: Any, kind: type[Any]) -> ProblemError:
