@@ -1,6 +1,7 @@
 """The registry of errors."""
 
 import re
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from cmqd_client.errors import (
 )
 from cmqd_protocol.errors import RETRYABLE, ErrorCode
 from cmqd_protocol.messages import Error
+from cmqd_types.sentences import NATIVE
 
 
 def test_every_code_of_the_wire_has_its_class() -> None:
@@ -37,6 +39,27 @@ def test_an_error_frame_becomes_the_exception_of_its_code() -> None:
     assert (error.code, error.name, error.retryable, error.retry_after) == (600, "busy", True, 0.25)
     assert (error.request_id, error.connection_id, error.details) == (7, 3, {"field": "bodies"})
     assert str(error) == "try again"
+
+
+def test_the_text_has_the_names_of_the_arguments_and_readable_units() -> None:
+    parts: list[Any] = [["field", "visibility_timeout_ms"], " is ", ["ms", 46_800_000]]
+    frame = Error(7, 200, "invalid_argument", "of the server", details={"field": "wait_ms", "sentence": parts})
+
+    error = server_error(frame)
+
+    assert (error.text, str(error)) == ("visibility_timeout is 13 h", "visibility_timeout is 13 h")
+    assert error.text_in(NATIVE) == "visibility_timeout_ms is 13 h"
+    assert error.details == {"field": "wait_ms"}
+
+
+@pytest.mark.parametrize("parts", [None, [["colour", "red"]], "text"])
+def test_the_text_of_an_older_or_newer_server_is_shown_as_it_is(parts: object) -> None:
+    details = {"field": "wait_ms"} | ({} if parts is None else {"sentence": parts})
+
+    error = server_error(Error(7, 200, "invalid_argument", "wait_ms is 5", details=details))
+
+    assert (error.text, error.text_in(NATIVE), error.parts) == ("wait_ms is 5", "wait_ms is 5", None)
+    assert error.details == {"field": "wait_ms"}
 
 
 def test_an_unknown_code_becomes_an_unknown_server_error() -> None:

@@ -525,7 +525,7 @@ class TestLimitsOfTags:
             check_tags(["good", tag], 10)
 
         assert refusal.value.details["field"] == "tags"
-        assert refusal.value.details["value"] == repr(tag)
+        assert refusal.value.details["value"] == (tag if isinstance(tag, int) else repr(tag))
         refusal.value.text.encode()
 
     @pytest.mark.parametrize("value", ["abc", b"abc", 5, None, {"a"}])
