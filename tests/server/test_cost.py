@@ -7,15 +7,18 @@ field that has none. ``CMQD_COST_MESSAGES`` sets the number of messages.
 
 import asyncio
 import os
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 
 from cmqd_protocol import messages as wire
 from support.c_arguments import CArguments
 from support.cost_counter import CostCounter
 from support.full_broker import BATCH, LIMITS, URL, FullBroker
+from support.server_rig import RigClient
 
 BOUND = 30_000
 """Lines and calls of Python between two looks at a timer: some 1.5 ms."""
@@ -122,6 +125,19 @@ NOT_ALLOWED = {wire.GetKeySecret, wire.WatchKeys}
 """Operations that need the role of a gateway."""
 
 
+OF_MANY_NAMES: tuple[type[wire.Request], ...] = (
+    wire.ListQueues,
+    wire.ListAllQueues,
+    wire.ListQueueSummaries,
+    wire.ListTopics,
+    wire.ListSchedules,
+    wire.ListSubscriptions,
+    wire.GetQueueMetrics,
+)
+"""Operations that compare many names with the patterns of a restricted key."""
+PATTERNS = ["wide", "full", "*-0*5", "schedule-*"]
+
+
 def largest_request(kind: type[wire.Request], request_id: int, full: FullBroker) -> wire.Request:
     """Return the largest request of a kind.
 
@@ -141,8 +157,9 @@ def largest_request(kind: type[wire.Request], request_id: int, full: FullBroker)
 class Costs:
     """The costs of the largest requests of each kind."""
 
-    def __init__(self, full: FullBroker) -> None:
+    def __init__(self, full: FullBroker, client: RigClient) -> None:
         self._full = full
+        self._client = client
         self._counter = CostCounter(full.rig.timer)
         self.arguments = CArguments()
         self.refused: dict[str, str] = {}
@@ -152,7 +169,7 @@ class Costs:
 
     async def measure(self, kind: type[wire.Request]) -> None:
         """Ask the largest requests of a kind ahead of the answers."""
-        client, counter = self._full.client, self._counter
+        client, counter = self._client, self._counter
         counter.restart()
         ids = [client.next_id() for _ in range(AHEAD)]
         for request_id in ids:
@@ -170,7 +187,7 @@ class Costs:
             self.too_large[kind.__name__] = (*counts, counter.largest_lines.most_common(5))
 
     async def _reply(self, request_id: int) -> object:
-        client = self._full.client
+        client = self._client
         for turn in range(TURNS):
             client.read()
             if request_id in client.replies:
@@ -186,14 +203,26 @@ def in_order(kind: type[wire.Request]) -> tuple[int, str]:
     return (LAST.index(kind) + 1 if kind in LAST else 0, kind.__name__)
 
 
-async def test_no_operation_runs_many_lines_between_two_looks_at_the_timer(tmp_path: Path) -> None:
+@pytest.fixture
+async def full(tmp_path: Path) -> AsyncIterator[FullBroker]:
+    """A server that is full of objects."""
     full = await FullBroker.make(tmp_path, MESSAGES)
-    costs = Costs(full)
-
-    for kind in sorted(full.rig.server.dispatcher.handlers, key=in_order):
-        await costs.measure(kind)
+    yield full
     full.rig.close()
 
-    assert not costs.refused
-    assert not costs.too_large
-    assert costs.arguments.largest <= MAX_ARGUMENT, costs.arguments.place
+
+async def test_no_operation_runs_many_lines_between_two_looks_at_the_timer(full: FullBroker) -> None:
+    costs = Costs(full, full.client)
+    accounts = full.rig.accounts
+    reader = await full.rig.client(await accounts.create_role_key("admin", None, ["read", "admin"], PATTERNS, 1))
+    restricted = Costs(full, reader)
+
+    for kind in OF_MANY_NAMES:
+        await restricted.measure(kind)
+    for kind in sorted(full.rig.server.dispatcher.handlers, key=in_order):
+        await costs.measure(kind)
+
+    for measured in (restricted, costs):
+        assert not measured.refused
+        assert not measured.too_large
+        assert measured.arguments.largest <= MAX_ARGUMENT, measured.arguments.place
