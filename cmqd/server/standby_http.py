@@ -89,7 +89,7 @@ class StandbyHttp:
 def _ready(readiness: Readiness, wanted_roles: list[str]) -> tuple[int, str]:
     reason = readiness.reason
     if not reason and any(wanted != readiness.role for wanted in wanted_roles):
-        reason = "the role is another one"
+        reason = f"the broker is a {readiness.role}"
     return 503 if reason else 200, f"{reason or 'ready'}\nrole: {readiness.role}"
 
 

@@ -383,7 +383,7 @@ async def test_a_broker_that_is_cut_off_from_its_log_is_not_ready_although_it_an
         assert rig.gateway.readiness.take(told())
         assert await get(rig, "/readyz") == (200, READY)
         assert (await get(rig, "/readyz?role=leader"))[0] == 200
-        assert await get(rig, "/readyz?role=standby") == (503, "the role is another one\nrole: leader\n")
+        assert await get(rig, "/readyz?role=standby") == (503, "the broker is a leader\nrole: leader\n")
 
         rig.gateway.readiness.take(told(reason="the log has not answered for 3.1 s"))
         assert await get(rig, "/readyz") == (503, "the log has not answered for 3.1 s\nrole: leader\n")

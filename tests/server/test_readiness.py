@@ -94,7 +94,7 @@ async def test_the_answers_of_a_standby(standby: Standby) -> None:
     assert await get(http, "/healthz") == (200, "ok\n")
     assert await get(http, "/readyz") == (200, "ready\nrole: standby\n")
     assert await get(http, "/readyz?role=standby") == (200, "ready\nrole: standby\n")
-    assert await get(http, "/readyz?role=leader") == (503, "the role is another one\nrole: standby\n")
+    assert await get(http, "/readyz?role=leader") == (503, "the broker is a standby\nrole: standby\n")
     assert await get(http, "/metrics") == (200, "cmqd_leads 0\n")
     assert (await get(http, "/api/v1/queues"))[0] == 503
     assert (await ask(http, b"POST /v2/index.php HTTP/1.1\r\nContent-Length: 1\r\n\r\n"))[0] == 503

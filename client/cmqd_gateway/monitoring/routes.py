@@ -48,7 +48,7 @@ class _Monitoring:
         readiness = self._gateway.readiness
         reason = "the gateway is shutting down" if self._gateway.is_draining else await readiness.reason()
         if not reason and any(role != readiness.role for role in request.query.getall("role", [])):
-            reason = "the role is another one"
+            reason = f"the broker is a {readiness.role}"
         return _text(503 if reason else 200, f"{reason or 'ready'}\nrole: {readiness.role}")
 
     async def metrics(self, request: web.Request) -> web.Response:
