@@ -85,6 +85,7 @@ class QueueIndex:
 
     __slots__ = (
         "_activations",
+        "_damaged_in_flight",
         "_half",
         "_halves",
         "_moving",
@@ -151,6 +152,7 @@ class QueueIndex:
         self._activations: Activations | None = None
         self.damaged = BitMap64()
         """Live messages with an unreadable body; no consumer gets them before a restart."""
+        self._damaged_in_flight: BitMap64 | None = None
         self.history = ReceiveHistory()
         """Receives of active messages that came back. Messages in flight have their count in the lease."""
         self.steps = TimeSteps()
@@ -241,6 +243,29 @@ class QueueIndex:
             - self.moving_count
             - len(self.damaged)
         )
+
+    @property
+    def damaged_in_flight(self) -> BitMap64:
+        """Messages in flight with an unreadable body, which their consumers may still delete. At the end of its lease
+        such a message is set aside with the other damaged messages.
+        """
+        if self._damaged_in_flight is None:
+            self._damaged_in_flight = BitMap64()
+        return self._damaged_in_flight
+
+    @property
+    def damaged_count(self) -> int:
+        """Number of damaged messages, as operators see it: in flight or not."""
+        return len(self.damaged) + self._damaged_leases
+
+    @property
+    def readable_in_flight_count(self) -> int:
+        """Number of messages in flight, as operators see it: without damaged messages."""
+        return self.in_flight_count - self._damaged_leases
+
+    @property
+    def _damaged_leases(self) -> int:
+        return 0 if self._damaged_in_flight is None else len(self._damaged_in_flight)
 
     @property
     def held_count(self) -> int:
@@ -536,6 +561,8 @@ class QueueIndex:
             self.live.remove_range(start, stop)
             self.live_count -= stop - start
             self.totals.deleted += stop - start
+            if self._damaged_in_flight is not None:
+                self._damaged_in_flight.remove_range(start, stop)
             if history is not None:
                 for position in range(start, stop):
                     history.discard(position)
@@ -629,6 +656,8 @@ class QueueIndex:
             self.live.remove_range(start, stop)
             self.live_count -= stop - start
             self.totals.dead_lettered += stop - start
+            if self._damaged_in_flight is not None:
+                self._damaged_in_flight.remove_range(start, stop)
             if history is not None:
                 for position in range(start, stop):
                     history.discard(position)
@@ -707,6 +736,9 @@ class QueueIndex:
             # Back at its old position and so in front of younger messages, as if it had never been received.
             self.activate_range(entry.position, entry.position + 1)
             count += 1
+            if self._damaged_in_flight is not None and entry.position in self._damaged_in_flight:
+                self._damaged_in_flight.remove(entry.position)
+                self.set_damaged([entry.position, 1])
         if is_release:
             self.totals.released += count
         else:
@@ -751,6 +783,7 @@ class QueueIndex:
             self._moving,
             self._rewindable,
             self.damaged,
+            self._damaged_in_flight,
         ):
             if positions is not None:
                 positions.remove_range(0, floor)
@@ -825,16 +858,16 @@ class QueueIndex:
 
     # ------------------------------------------------------------------ observations
 
-    def set_damaged(self, positions: Runs) -> int:
+    def set_damaged(self, positions: Runs, *, in_flight: bool = False) -> int:
         """Set messages with unreadable bodies or due times aside; return how many are newly set aside.
 
         The messages are not receivable until the log is repaired and the broker restarted. Half messages stay half, and
-        no check is sent for them. Messages in flight and scheduled delays are left alone, and set aside when their turn
-        comes.
+        no check is sent for them. Messages in flight are counted as damaged with ``in_flight``, else left alone as
+        scheduled delays are; both are set aside when their turn comes.
         """
         # Message by message: damage is rare, and each message may be in another set by now than when it was read.
         before = len(self.damaged)
-        halves = 0
+        held = 0
         for start, stop in ranges(positions):
             for position in range(start, stop):
                 if position in self.active:
@@ -853,8 +886,15 @@ class QueueIndex:
                     self.delays.damaged.add(position)
                 elif self._half is not None and position in self._half and position not in self.halves.unreadable:
                     self.halves.unreadable.add(position)
-                    halves += 1
-        return len(self.damaged) - before + halves
+                    held += 1
+                elif in_flight and self._is_in_flight(position) and position not in self.damaged_in_flight:
+                    self.damaged_in_flight.add(position)
+                    held += 1
+        return len(self.damaged) - before + held
+
+    def _is_in_flight(self, position: int) -> bool:
+        others = (self.active, self.moving, self.half, self.damaged, self.delays.scheduled, self.delays.overflow)
+        return position in self.live and not any(position in positions for positions in others)
 
     def active_from(self, start: int, max_count: int) -> list[int]:
         """Return up to ``max_count`` active positions from ``start`` on, ascending."""

@@ -129,6 +129,51 @@ def test_what_a_peek_cannot_read_is_counted_like_what_a_receive_cannot_read():
     assert cold.bodies() == [b"1"]
 
 
+def damaged_in_flight() -> tuple[Rig, int]:
+    """A message in flight that a peek found to be damaged, beside a healthy one in flight; the handle of the first."""
+    rig = Rig()
+    queue = rig.create()
+    rig.send(b"1", b"2")
+    handle, _ = rig.handles(visibility_timeout_ms=1000)
+    rig.log.damaged.add((queue.queue_id, 0))
+    rig.done(rig.broker.peek(ACCOUNT, "q", PEEKER, 0, 16, rig.now_ms))
+    assert rig.answer(rig.reads[0]) == 1
+    return rig, handle
+
+
+def test_a_damaged_message_in_flight_is_counted_as_damaged_and_set_aside_when_its_lease_ends():
+    rig, _ = damaged_in_flight()
+
+    assert rig.counts() == counts(in_flight=1, damaged=1)
+    rig.done(rig.broker.peek(ACCOUNT, "q", PEEKER, 0, 16, rig.now_ms))
+    assert rig.answer(rig.reads[0]) == 0, "counted once"
+    check_broker(rig.broker)
+    rig.advance(1000)
+    assert rig.counts() == counts(active=1, damaged=1)
+    assert rig.bodies() == [b"2"]
+    check_broker(rig.broker)
+    assert rig.crash().counts() == counts(active=1, in_flight=1)
+
+
+def test_a_damaged_message_in_flight_can_be_deleted_released_and_cleared():
+    rig, handle = damaged_in_flight()
+    assert rig.delete(handle) == []
+    assert rig.counts() == counts(in_flight=1)
+    check_broker(rig.broker)
+
+    rig, handle = damaged_in_flight()
+    parts = rig.checkpoint()
+    assert rig.release(handle) == []
+    assert rig.counts() == counts(in_flight=1, damaged=1)
+    check_broker(rig.broker)
+    assert rig.crash_after(parts).counts() == counts(active=1, in_flight=1), "a restart forgets what cannot be read"
+
+    rig, _ = damaged_in_flight()
+    rig.clear()
+    assert rig.counts() == counts()
+    check_broker(rig.broker)
+
+
 def test_messages_that_are_gone_when_the_page_comes_are_left_out():
     rig = Rig()
     rig.create()

@@ -88,7 +88,7 @@ class DiskRules(MessageRules):
         halves: set[int] = set()
         if queue is not None:
             index = self.broker.queues[read.queue_id].index
-            before = set(index.damaged) | set(index.halves.unreadable)
+            before = set(index.damaged) | set(index.halves.unreadable) | set(index.damaged_in_flight)
             halves = set(index.half)
         pages = self.broker.runtime.pages
         reading = pages.under_way.get(read.read_id)
@@ -103,9 +103,10 @@ class DiskRules(MessageRules):
             found_damaged = queue.damage(wanted, active, self.now_ms)
         elif queue is not None:
             index = self.broker.queues[read.queue_id].index
-            found = (set(index.damaged) | set(index.halves.unreadable)) - before
+            now = set(index.damaged) | set(index.halves.unreadable) | set(index.damaged_in_flight)
+            found = now - before
             assert found <= set(unpack_runs(missing))
-            found_damaged = queue.damage(sorted(found), active | found, self.now_ms)
+            found_damaged = queue.damage(sorted(found), active | found, self.now_ms, in_flight=True)
             found_damaged += sum(queue.messages[position].state is State.HALF for position in found)
             assert found_damaged == len(found)
             # Found to be damaged, and then rolled back by a decision that had waited for this page.

@@ -140,6 +140,7 @@ def check_index(index: QueueIndex) -> None:
         together |= positions
     assert together == index.live, "a live position has no state, or a dead one has"
     assert index.delays.damaged <= index.damaged
+    assert index.damaged_in_flight <= in_flight
     assert index.live_count == len(index.live)
     assert index.active_count == len(index.active)
     assert index.delays.scheduled_count == len(index.delays.scheduled)

@@ -70,6 +70,8 @@ class NaiveMessage:
     copy_of: CopyOf | None = None
     activated_ms: int = 0
     """Time at which the message first became active, or was rewound; 0 = not yet."""
+    is_seen_damaged: bool = False
+    """In flight, and a peek could not read it: counted as damaged, and set aside when its lease ends."""
     is_overdue: bool = False
     """True if the last allowed lease ended while the dead-letter queue took messages: no receive may follow."""
     rejected_by: int = 0
@@ -105,7 +107,10 @@ class NaiveMessage:
         """Its delay or its lease is over."""
         if self.state is State.DELAYED:
             self.activated_ms = now_ms or self.activated_ms
-        self.state = State.ACTIVE
+        self.state = State.DAMAGED if self.is_seen_damaged else State.ACTIVE
+        if self.is_seen_damaged:
+            self.repaired_state = State.ACTIVE
+            self.is_seen_damaged = False
         self.handle = 0
 
 
@@ -245,13 +250,16 @@ class NaiveQueue:
     def in_flight(self) -> int:
         return len(self.of(State.IN_FLIGHT))
 
+    def seen_damaged(self) -> int:
+        return sum(message.is_seen_damaged for message in self.of(State.IN_FLIGHT))
+
     def counts(self) -> dict[str, int]:
         return {
             "active": len(self.active()),
-            "in_flight": self.in_flight(),
+            "in_flight": self.in_flight() - self.seen_damaged(),
             "delayed": len(self.of(State.DELAYED, State.OVERFLOW)),
             "half": len(self.of(State.HALF)),
-            "damaged": len(self.of(State.DAMAGED)),
+            "damaged": len(self.of(State.DAMAGED)) + self.seen_damaged(),
             "waiting_receives": len(self.line),
         }
 
@@ -496,6 +504,7 @@ class NaiveQueue:
         self.totals["deleted"] += len(messages)
         for message in messages:
             self.ended[message.handle] = GONE_DELETED, now_ms
+            message.is_seen_damaged = False
             del self.messages[message.position]
             if self.attributes["rewind_ms"]:
                 self.deleted[message.position] = message
@@ -575,7 +584,7 @@ class NaiveQueue:
             assert message.visible_ms == due_ms
             message.state = State.DELAYED
 
-    def damage(self, positions: Iterable[int], active: set[int], now_ms: int) -> int:
+    def damage(self, positions: Iterable[int], active: set[int], now_ms: int, *, in_flight: bool = False) -> int:
         """Messages cannot be read; return the number of newly damaged messages."""
         found = 0
         for position in positions:
@@ -586,6 +595,9 @@ class NaiveQueue:
             if message is not None and message.state in (State.ACTIVE, State.OVERFLOW):
                 message.repaired_state = message.state
                 message.state = State.DAMAGED
+                found += 1
+            elif message is not None and message.state is State.IN_FLIGHT and in_flight:
+                message.is_seen_damaged = True
                 found += 1
         return found
 
@@ -658,6 +670,7 @@ class NaiveQueue:
             message.state = message.repaired_state
         for message in self.messages.values():
             message.rejected_by = 0
+            message.is_seen_damaged = False
 
 
 class NaiveRow:

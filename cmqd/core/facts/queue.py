@@ -76,11 +76,11 @@ class Queue:
         index = self.index
         return {
             "active": index.active_count + index.moving_count,
-            "in_flight": index.in_flight_count,
+            "in_flight": index.readable_in_flight_count,
             "delayed": index.delays.scheduled_count + index.delays.overflow_count,
             "half": index.half_count,
             "rewindable": index.rewindable_count,
-            "damaged": len(index.damaged),
+            "damaged": index.damaged_count,
             "waiting_receives": waiting_receives,
         }
 

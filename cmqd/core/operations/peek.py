@@ -92,7 +92,8 @@ class Peek:
         peek = reading.request
         queue = self._queues.by_id[peek.queue_id]
         in_memory = self._runtime[queue.queue_id].window.messages
-        damaged = queue.index.set_damaged(pack_runs(one for one in unpack_runs(missing) if one not in in_memory))
+        lost = pack_runs(one for one in unpack_runs(missing) if one not in in_memory)
+        damaged = queue.index.set_damaged(lost, in_flight=True)
         for message in messages:
             peek.found[message.position] = message
         settled = max(messages[-1].position if messages else -1, last_of(missing))

@@ -104,7 +104,7 @@ class TopMetrics:
             for queue in queues:
                 index, queue_id = queue.index, queue.queue_id
                 totals = index.totals
-                damaged = len(index.damaged)
+                damaged = index.damaged_count
                 held = index.live_count - damaged
                 if held:
                     active, half = index.active_count + index.moving_count, index.half_count
