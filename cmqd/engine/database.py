@@ -258,6 +258,11 @@ class Database(Protocol):
         ...
 
     @property
+    def refusal(self) -> str:
+        """The reason for which no server of the group may be used, a connection pooler; empty if there is none."""
+        ...
+
+    @property
     def unreached(self) -> Mapping[str, str]:
         """The servers that the last ``primaries`` did not return, with their reasons, for operators. No reason has a
         password.

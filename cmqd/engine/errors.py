@@ -3,6 +3,7 @@
 EngineError
 ├── Fenced              another broker leads, or has led since: the caller must answer no further request
 ├── EngineUnavailable   the caller is being stopped while the engine does not answer
+├── PoolerBetween       a connection pooler is between the caller and the database
 ├── AccountsConflict    the stored accounts have another version than expected
 ├── LogIdMismatch       the database has another log
 ├── NotEmpty            the database has a log, and none can be imported
@@ -32,6 +33,12 @@ class EngineUnavailable(EngineError):
     """The wait for the engine ended because the broker is being stopped. The outcome of the call is unknown.
 
     The engine accepts no further ``append``: a row with the same LSN may already be stored.
+    """
+
+
+class PoolerBetween(EngineError):
+    """A connection pooler is between the caller and the database, so that no session can be relied on. The database is
+    unchanged.
     """
 
 

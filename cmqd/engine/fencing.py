@@ -48,6 +48,7 @@ from cmqd.engine.errors import (
     LogIdMismatch,
     LogRetired,
     NotEmpty,
+    PoolerBetween,
     RowsBehind,
 )
 from cmqd.engine.interface import NO_LEADER, EngineRow, ImportedLog, News, Row, StoredAccounts, StoredCheckpoint, Taken
@@ -115,7 +116,7 @@ class _Line:
 
     def run(self, attempt: Callable[[Session], T]) -> T:
         """Make attempts until one succeeds. Raises EngineUnavailable after a stop, Fenced once a later leader is seen,
-        and errors of the attempt other than ``ConnectionLost``.
+        PoolerBetween, and errors of the attempt other than ``ConnectionLost``.
         """
         with self._lock:
             return self._run(attempt)
@@ -153,6 +154,10 @@ class _Line:
         if self._session is None:
             self._highest_at_start = self._timelines.highest
             primaries = sorted(self._database.primaries(self._keep_waiting), key=lambda session: session.timeline)
+            if self._database.refusal:
+                for session in primaries:
+                    session.close()
+                raise PoolerBetween(self._database.refusal)
             if not primaries:
                 raise _NotNow(f"a primary: {no_primary(self._database)}")
             self._timelines.note(primaries)

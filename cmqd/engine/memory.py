@@ -160,6 +160,7 @@ class MemoryDatabase:
         """Sessions whose server side has not ended."""
         self.unreached: dict[str, str] = {}
         """Servers in memory have no reasons."""
+        self.refusal = ""
         self.has_stamps = True
         """False: the tables are of a version without stamps."""
         self.may_add_stamps = True

@@ -33,6 +33,7 @@ from cmqd.engine.database import (
     Session,
 )
 from cmqd.engine.interface import Buffer, EngineRow, News, Row, StampedRow, StoredAccounts, StoredCheckpoint
+from cmqd.engine.poolers import Pooler, find_pooler, invented_id
 from cmqd.engine.postgresql_connection import Connection
 from cmqd.engine.stamps import ADD_STAMPS, COLUMN, HAS_STAMPS, OWNS_TABLE, STAMP_MS
 from cmqd.engine.unsafe_settings import READ_SETTINGS, UnsafeSetting, find_unsafe
@@ -90,10 +91,11 @@ _ADOPT: Final = f"""
 SELECT CASE WHEN pg_is_in_recovery() THEN NULL ELSE pg_walfile_name(pg_current_wal_lsn()) END,
        (SELECT count(set_config(name, value, false))
         FROM unnest($1::text[], $2::text[]) AS wanted (name, value) JOIN pg_settings USING (name)),
-       to_regclass('cmqd_rows') IS NOT NULL, {HAS_STAMPS}
+       to_regclass('cmqd_rows') IS NOT NULL, {HAS_STAMPS}, pg_backend_pid()
 """.encode()
 """Settles the settings that this version knows. Answers: the name of the file of the log that is being written, which
-begins with the timeline, or NULL of a standby; a count; whether the tables are there; whether rows have stamps."""
+begins with the timeline, or NULL of a standby; a count; whether the tables are there; whether rows have stamps;
+the id of the backend."""
 
 _TABLES: Final = (
     b"""
@@ -582,6 +584,14 @@ class PostgresDatabase:
         self._servers = list(_servers_of(url))
         self._shard = shard
         self._unreached: Mapping[str, str] = {}
+        self._direct: set[str] = set()
+        """Servers that no pooler was found at, by an examination that needs a second session."""
+        self._refusal = ""
+
+    @property
+    def refusal(self) -> str:
+        """See ``Database``."""
+        return self._refusal
 
     @property
     def unreached(self) -> Mapping[str, str]:
@@ -599,7 +609,7 @@ class PostgresDatabase:
     def _reached(self, keep_waiting: KeepWaiting, *, with_standbys: bool) -> list[PostgresSession]:
         deadline = time.monotonic() + CONNECT_SECONDS
         attempts = [
-            _Attempt(parameters, self._shard, keep_waiting, deadline, with_standbys=with_standbys)
+            _Attempt(parameters, self._shard, keep_waiting, deadline, self._direct, with_standbys=with_standbys)
             for parameters in self._servers
         ]
         # A thread for each server: looking up a name has no limit of time.
@@ -611,6 +621,8 @@ class PostgresDatabase:
             result = attempt.result()
             if isinstance(result, str):
                 unreached[attempt.server] = result
+                if isinstance(result, Pooler):
+                    self._refusal = f"{attempt.server}: {result}"
             else:
                 sessions.append(result)
         self._unreached = unreached
@@ -626,6 +638,7 @@ class _Attempt:
         shard: int,
         keep_waiting: KeepWaiting,
         deadline: float,
+        direct: set[str],
         *,
         with_standbys: bool,
     ) -> None:
@@ -634,6 +647,7 @@ class _Attempt:
         self._shard = shard
         self._keep_waiting = keep_waiting
         self._deadline = deadline
+        self._direct = direct
         self.server = f"{parameters['host']}:{parameters['port']}"
         self._result: PostgresSession | str = f"no answer within {CONNECT_SECONDS:g} s"
         self._lock = threading.Lock()
@@ -664,13 +678,25 @@ class _Attempt:
             result.close()
 
     def _adopt(self) -> PostgresSession | str:
-        connection = Connection(_resolved(self._parameters), lambda: time.monotonic() < self._deadline)
+        parameters = _resolved(self._parameters)
+
+        def connect() -> Connection:
+            return Connection(parameters, lambda: time.monotonic() < self._deadline)
+
+        connection = connect()
         names = [_array(texts) for texts in (_SESSION_SETTINGS.keys(), _SESSION_SETTINGS.values())]
         answer = connection.ask(_ADOPT, names)
         file_name = answer.get_value(0, 0)
         if file_name is None and not self._with_standbys:
             connection.close()
             return "a standby"
+        pooler = invented_id(connection, _int(answer, 0, 4))
+        if pooler is None and self.server not in self._direct:
+            pooler = find_pooler(connection, connect, names[0])
+        if pooler is not None:
+            connection.close()
+            return pooler
+        self._direct.add(self.server)
         timeline = 0 if file_name is None else int(file_name[:8], 16)
         connection.keep_waiting = lambda: self._keep_waiting(timeline)
         has_tables, has_stamps = (_value(answer, 0, column) == b"\1" for column in (2, 3))

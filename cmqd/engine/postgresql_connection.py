@@ -61,6 +61,11 @@ class Connection:
         """The version of the server, 160004 for 16.4."""
         return self._libpq.server_version
 
+    @property
+    def backend_pid(self) -> int:
+        """The id of the backend, as the connection was told at its begin."""
+        return self._libpq.backend_pid
+
     def take_notices(self) -> tuple[str, ...]:
         """Return the notices and warnings since the last call."""
         notices = tuple(self._notices)

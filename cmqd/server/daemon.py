@@ -64,7 +64,7 @@ from cmqd.server.standby_metrics import StandbyFigures, standby_metrics
 from cmqd.server.status import RecoveryFinding, RecoveryStatus, StorageProcessStatus
 from cmqd.server.takeover_time import log_resumed_time, resumed_time
 from cmqd.settings import LogFormat, LogLevel, Settings
-from cmqd.storage.errors import LeadLost
+from cmqd.storage.errors import LeadLost, PoolerBetween
 from cmqd.storage.process_log import StorageProcessLog
 from cmqd.storage.settings import StorageSettings
 from cmqd_logs import lines
@@ -697,6 +697,8 @@ class Daemon:
 def _code_of(failure: Exception) -> ExitCode:
     if isinstance(failure, LeadLost):
         return ExitCode.FENCED
+    if isinstance(failure, PoolerBetween):
+        return ExitCode.CANNOT_OPEN
     return ExitCode.STORAGE_FAILED if isinstance(failure, LogFailed) else ExitCode.BUG
 
 

@@ -3,12 +3,14 @@
 LogError
 ├── LogFailed
 │   └── LeadLost        another broker leads
+├── PoolerBetween       a connection pooler is between the broker and its engine (``cmqd.engine.errors``)
 ├── FolderLocked        another broker works on the data folder
 ├── FolderFormatError   a newer version wrote the folder
 ├── WrongFolder         the folder and the setting ``redundancy`` do not belong together
 └── DamagedError        a file is damaged or missing; ``accept_loss`` would go on without it
 """
 
+from cmqd.engine.errors import PoolerBetween as PoolerBetween
 from cmqd.log.errors import LogError, LogFailed
 
 

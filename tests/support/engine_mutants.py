@@ -179,6 +179,10 @@ class _OldPrimaries:
         return sessions[:1]
 
     @property
+    def refusal(self) -> str:
+        return self._database.refusal
+
+    @property
     def unreached(self) -> Mapping[str, str]:
         return self._database.unreached
 
