@@ -240,7 +240,9 @@ class IoBatch:
             self._write()
         if self.turns.round and self.turns.can_serve:
             turns_end_at = max(self._ends_at, self._timer() + LEAST_TURNS_SECONDS)
-            self.turns.serve(lambda: self._timer() < turns_end_at)
+            # A turn that its own time has ended is followed by a poll: replies that became durable meanwhile, and small
+            # requests, would otherwise wait for several such turns.
+            self.turns.serve(lambda: not self.turn_time.is_over and self._timer() < turns_end_at)
             self._something = True
         if self._is_single_read and not self._looks and self._is_lone_client():
             self.end()

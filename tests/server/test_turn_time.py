@@ -87,6 +87,16 @@ async def test_a_send_beside_pipelined_lists_waits_for_two_io_batches(rig: Serve
     assert sorted(client.replies) == list(range(3, LISTS + 3))
 
 
+async def test_the_sockets_are_polled_after_a_turn_that_its_time_has_ended(rig: ServerRig, listed: list[float]) -> None:
+    client = await with_topic(rig)
+    feed(client, *lists(client))
+    on_arrival = len(listed)
+
+    await rig.turn(1)
+
+    assert len(listed) - on_arrival == TURN_SECONDS / LIST_SECONDS
+
+
 async def test_receives_of_many_messages_end_a_turn(rig: ServerRig, monkeypatch: pytest.MonkeyPatch) -> None:
     client = await with_topic(rig)
     await client.send("jobs", *[b"x"] * 256)
