@@ -46,7 +46,7 @@ FEW = 60
 """Requests of a test without a time."""
 LONGEST_CPU_SECONDS = 1.0
 """For a request of 4 MiB and its client on a slow machine. CPU time does not depend on other work of the machine."""
-ANSWER_SECONDS = 60.0
+ANSWER_SECONDS = 300.0
 """A request that has no answer by then is waiting for something that does not come."""
 
 DOCUMENT: dict[str, Any] = json.loads(openapi.document())
@@ -93,7 +93,8 @@ class Watch:
             raise
         took = time.thread_time() - began
         self.longest_seconds = max(self.longest_seconds, took)
-        assert took < LONGEST_CPU_SECONDS, (took, shown)
+        # Not in ``make test``, which has no limits of time.
+        assert not SECONDS or took < LONGEST_CPU_SECONDS, (took, shown)
         lines = [record.getMessage() for record in self._caplog.records if record.levelno >= logging.ERROR]
         assert not lines, (shown, lines)
 

@@ -513,6 +513,16 @@ async def test_a_link_of_a_disabled_key_is_refused(browser: Browser):
     assert (await browser.send("POST", PATH, {"token": link(browser.rig, key=disabled)})).status == 401
 
 
+@pytest.mark.parametrize("number", [b"1e999", b"-1e999", b"9" * 2_000])
+async def test_a_sign_in_with_a_number_that_no_double_holds_is_a_problem(
+    number: bytes, browser: Browser, caplog: pytest.LogCaptureFixture
+):
+    answer = await browser.send("POST", PATH, b'{"secret_id":%s,"secret_key":"x"}' % number)
+
+    assert (answer.status, answer.body["field"]) == (400, "secret_id")
+    assert "request_failed" not in caplog.text
+
+
 # ---------------------------------------------------------------- texts, nonces, logs
 
 
