@@ -75,6 +75,10 @@ export default {
     'time limit from connecting to the end of the log-in',
     '从建立连接到登录完成的时限',
   ],
+  'settings.meaning.context_file': [
+    'file for address and key of the administrator, as cmq reads them; none: admin.context.toml in the data folder. With redundancy each broker writes the addresses of both brokers, and they may share the file',
+    '写入管理员地址和密钥的文件，供 cmq 读取；留空：数据目录中的 admin.context.toml。启用冗余时，每个服务都写入两个服务的地址，可共用该文件',
+  ],
   'settings.meaning.ready_file': [
     'file for one JSON line (host, port, pid, ...) that is written when the server accepts connections',
     '服务开始接受连接时写入一行 JSON（host、port、pid 等）的文件',
