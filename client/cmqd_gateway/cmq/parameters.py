@@ -112,7 +112,7 @@ def form_steps(*parts: bytes) -> Generator[None, None, Form]:
             except UnicodeDecodeError:
                 raise Refusal(Reason.KEY_FORMAT, "the name of a parameter is not UTF-8") from None
             if name in form:
-                raise Refusal(Reason.NOT_REPEATABLE, f"the parameter {name!r} is given twice")
+                raise Refusal(Reason.NOT_REPEATABLE, f"the parameter {name[:80]!r} is given twice")
             if is_large:
                 form[name] = yield from _value_steps(raw_value)
                 since_yield += len(piece)
@@ -244,13 +244,15 @@ class RequestReader:
                 continue
             name, dot, index = key.partition(".")
             if dot and name in self._single_names:
-                raise Refusal(Reason.NOT_REPEATABLE, f"the parameter {name} is not a list, but the request has {key!r}")
+                raise Refusal(
+                    Reason.NOT_REPEATABLE, f"the parameter {name} is not a list, but the request has {key[:80]!r}"
+                )
             if name not in self._list_names:
                 continue
             if not dot:
                 index = "0"
             if not _INDEX.fullmatch(index):
-                raise Refusal(Reason.KEY_FORMAT, f"{key!r} has no index; lists are {name}.1, {name}.2 ...")
+                raise Refusal(Reason.KEY_FORMAT, f"{key[:80]!r} has no index; lists are {name}.1, {name}.2 ...")
             entries = lists.setdefault(name, {})
             if int(index) in entries:
                 raise Refusal(Reason.KEY_FORMAT, f"the parameter {name} is given with and without an index")
