@@ -3,7 +3,8 @@
 A leader that is cut off from its log cannot tell whether another server leads, and a client that waited for its
 connection to end would wait as long as the cut. The other addresses are tried one at a time, beside the connection,
 which stays in use meanwhile: the server may answer again before a standby leads. Only the leader of a log ends a
-handshake, so the first handshake that ends is the end of the search.
+handshake, so the first handshake that ends with a later epoch is the end of the search. An equal epoch is the same
+leader under another name, which a request that takes long must not be aborted for; a server without an epoch is alone.
 
 The pauses are random from the first one on: all clients of a server notice its silence at the same moment.
 """
@@ -47,8 +48,8 @@ class Looking:
         self._task: asyncio.Task[None] | None = None
 
     def begin(self, connection: Connection) -> None:
-        """Search beside a connection, unless a search is under way or no other address is known."""
-        if self._task is None and self._beside.has_others(connection):
+        """Search beside a connection to a leader, unless a search is under way or no other address is known."""
+        if self._task is None and connection.facts.epoch and self._beside.has_others(connection):
             connection.is_doubted = True
             self._task = asyncio.get_running_loop().create_task(self._look(connection))
 
@@ -73,7 +74,9 @@ class Looking:
                 except CmqError:
                     # A standby, or a host out of reach: the next attempt takes the next address.
                     continue
-                break
+                if found.facts.epoch > connection.facts.epoch:
+                    break
+                found.leave("it is no later leader")
         finally:
             self._task = None
         self._found(connection, found)

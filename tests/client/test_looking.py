@@ -40,6 +40,7 @@ def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
 async def other(server: LocalServer) -> AsyncIterator[FaultyLink]:
     """The address of the server that leads; the broker is the same."""
     link = FaultyLink(server.broker.address)
+    server.link.epoch, link.epoch = 1, 2
     await link.start()
     yield link
     await link.close()
@@ -191,6 +192,35 @@ async def test_the_client_stays_until_the_other_server_leads(server: LocalServer
         await sending
 
     assert await server.bodies("orders") == [b"one"]
+
+
+@pytest.mark.usefixtures("impatience")
+async def test_another_name_of_the_same_leader_ends_no_request(server: LocalServer, other: FaultyLink) -> None:
+    """A request that rightly takes long: its server leads, and answers at both addresses."""
+    other.epoch = server.link.epoch
+
+    async with connect(two(server, other), patience=300, request_timeout=300) as client:
+        server.link.hold()
+        asked = asyncio.create_task(client.create_queue("more"))
+        await eventually(lambda: other.connections_made >= 2)
+        server.link.let_go()
+        await asked
+
+        assert connection_of(client).host.endswith(str(server.link.port))
+
+
+@pytest.mark.usefixtures("impatience")
+async def test_a_client_of_a_server_that_is_alone_does_not_look(server: LocalServer, other: FaultyLink) -> None:
+    server.link.epoch = 0
+    server.link.hold()
+
+    async with connect(two(server, other), patience=300, request_timeout=300) as client:
+        asked = asyncio.create_task(client.queues())
+        await eventually(lambda: connection_of(client).is_stalled())
+        server.link.let_go()
+        await asked
+
+    assert other.connections_made == 0
 
 
 async def test_the_search_ends_when_the_server_answers_again(

@@ -117,6 +117,7 @@ async def test_a_request_goes_on_at_the_leader_and_later_ones_begin_there() -> N
     """A single repeat is left to a request, which the repeats at a stalled broker do not use up."""
     async with LocalServer() as server:
         other = FaultyLink(server.broker.address)
+        server.link.epoch, other.epoch = 1, 2
         await other.start()
         server.link.refuse(wire.ListQueues, ErrorCode.BUSY, times=10_000, retry_after_ms=1_000, details={STALLED: True})
         address = parse_address(server.url)

@@ -21,7 +21,7 @@ import msgspec
 
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
-from cmqd_protocol.features import ADDRESSES_FACT, FEATURES_FACT
+from cmqd_protocol.features import ADDRESSES_FACT, EPOCH_FACT, FEATURES_FACT
 from cmqd_protocol.frames import frame
 from cmqd_protocol.limits import HEADER_BYTES, PREAMBLE_BYTES
 from support.silent_port import reserve_port
@@ -207,6 +207,8 @@ class FaultyLink:
         """Features named to connections made from now on, as by an older server; None = the server's own."""
         self.addresses: list[str] = []
         """Addresses of the log that the welcome names to connections made from now on."""
+        self.epoch = 0
+        """Epoch that the welcome names to connections made from now on; 0 = the server's own."""
         self.refusal: wire.Error | None = None
         """Sent in place of a welcome; None = the welcome passes."""
         self.connections: list[LinkConnection] = []
@@ -320,7 +322,7 @@ class FaultyLink:
         if self.refusal is not None:
             return frame(wire.encoder.encode(self.refusal))
         message = wire.welcome_decoder.decode(piece[HEADER_BYTES:])
-        if isinstance(message, wire.Error) or (self.features is None and not self.addresses):
+        if isinstance(message, wire.Error) or (self.features is None and not self.addresses and not self.epoch):
             return piece
         # The server's proof does not cover the facts.
         facts = dict(message.facts)
@@ -328,4 +330,6 @@ class FaultyLink:
             facts[FEATURES_FACT] = list(self.features)
         if self.addresses:
             facts[ADDRESSES_FACT] = self.addresses
+        if self.epoch:
+            facts[EPOCH_FACT] = self.epoch
         return frame(wire.encoder.encode(msgspec.structs.replace(message, facts=facts)))
