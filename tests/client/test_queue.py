@@ -123,7 +123,7 @@ async def test_a_stale_handle_cannot_delete(client: Client, server: LocalServer)
     assert caught.value.code == 402
     assert caught.value.name == "receipt_handle_invalid"
     assert caught.value.request_id == server.link.of(wire.DeleteMessages)[0].request_id
-    assert caught.value.details == {"receipt_handle": message.receipt_handle}
+    assert caught.value.details == {"receipt_handle": message.receipt_handle, "gone": 0}
 
 
 async def test_a_batch_lists_failures_and_does_the_rest(client: Client, server: LocalServer) -> None:

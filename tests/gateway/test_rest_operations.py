@@ -331,7 +331,8 @@ async def check_batch(rest: RestCalls, name: str, **more: Any) -> Any:
     assert [result.receipt_handle for result in reply.results] == [handle, "5", handle]
     assert [result.problem is None for result in reply.results] == [True, False, True]
     problem = reply.results[1].problem
-    assert (problem.name, problem.status, problem.details) == ("receipt_handle_invalid", 409, {"receipt_handle": "5"})
+    details = {"receipt_handle": "5", "gone": 0}
+    assert (problem.name, problem.status, problem.details) == ("receipt_handle_invalid", 409, details)
     assert reply.failed == 1
     for handles, field in (
         ([], "receipt_handles"),
