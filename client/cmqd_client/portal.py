@@ -27,8 +27,8 @@ from cmqd_types.extras import missing_extra
 try:
     import anyio
     from anyio.from_thread import BlockingPortal
-except ModuleNotFoundError as missing:
-    raise missing_extra("cmqd_client.sync", "sync", missing) from None
+except ModuleNotFoundError as _missing:
+    raise missing_extra("cmqd_client.sync", "sync", _missing) from None
 
 A = TypeVar("A")
 A_co = TypeVar("A_co", covariant=True)

@@ -30,8 +30,8 @@ try:
     from cmqd_faststream.response import CmqPublishCommand, CmqResponse
     from cmqd_faststream.router import CmqPublisher, CmqRoute, CmqRouter
     from cmqd_faststream.testing import TestCmqBroker
-except ModuleNotFoundError as missing:
-    raise missing_extra("cmqd_faststream", "faststream", missing) from None
+except ModuleNotFoundError as _missing:
+    raise missing_extra("cmqd_faststream", "faststream", _missing) from None
 
 __all__ = [
     "CmqBatchMessage",

@@ -31,8 +31,8 @@ try:
     from kombu.transport import TRANSPORT_ALIASES
 
     from cmqd_kombu.options import SCHEME
-except ModuleNotFoundError as missing:
-    raise missing_extra("cmqd_kombu", "celery", missing) from None
+except ModuleNotFoundError as _missing:
+    raise missing_extra("cmqd_kombu", "celery", _missing) from None
 
 __all__ = ["SCHEME"]
 

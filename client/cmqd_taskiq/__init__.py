@@ -26,7 +26,7 @@ from cmqd_types.extras import missing_extra
 try:
     from cmqd_taskiq.broker import CmqBroker
     from cmqd_taskiq.schedule_source import CmqScheduleSource
-except ModuleNotFoundError as missing:
-    raise missing_extra("cmqd_taskiq", "taskiq", missing) from None
+except ModuleNotFoundError as _missing:
+    raise missing_extra("cmqd_taskiq", "taskiq", _missing) from None
 
 __all__ = ["CmqBroker", "CmqScheduleSource"]

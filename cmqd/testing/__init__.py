@@ -16,7 +16,7 @@ try:
     from cmqd.testing.broker_process import BrokerNotReadyError, BrokerProcess
     from cmqd.testing.clock import Clock
     from cmqd.testing.local_broker import BrokerFailedError, LocalBroker
-except ModuleNotFoundError as missing:
-    raise missing_extra("cmqd.testing", "server", missing) from None
+except ModuleNotFoundError as _missing:
+    raise missing_extra("cmqd.testing", "server", _missing) from None
 
 __all__ = ["BrokerFailedError", "BrokerNotReadyError", "BrokerProcess", "Clock", "LocalBroker"]
