@@ -210,8 +210,8 @@ async def first_run(folder: Path, told: Callable[[int], None]) -> None:
         await checkpoint()
     closed = [segment for segment in log.closed_segments() if segment.last_lsn <= log.droppable_lsn]
     empty = [segment.number for segment in closed if all(stop <= _DROPPED for _, _, stop in segment.queues)]
-    assert empty, "the life drops no segment"
-    await log.drop_segments(empty, log.durable_lsn)
+    if empty:  # not where the seal has failed
+        await log.drop_segments(empty, log.durable_lsn)
     await store(ROWS[16:20])
     read = rig.ask(1, [_DROPPED + 10, 2])
     await _until(rig, lambda: read in rig.pages)
@@ -371,21 +371,23 @@ def main() -> int:
     folder: Path = arguments.folder.resolve()
     calls, outcome, broken = run_case(folder / "listed", None)
     assert (outcome, broken) == ("completed", []), (outcome, broken)
+    assert any(call.name == "unlink" and call.path.endswith(".db") for call in calls.calls), "no segment was dropped"
     faults = faults_of(calls.calls)
     sites = defaultdict[tuple[str, str], list[Fault]](list)
     for fault in faults:
         sites[fault.call.site, fault.kind].append(fault)
     # The threads of another life may not make a call with this number: a site then has up to three tries.
-    tries = (
-        [[fault] for fault in faults]
-        if arguments.all
-        else [chance.sample(each, min(3, len(each))) for each in sites.values()]
-    )
+    tries = [chance.sample(each, min(3, len(each))) for each in sites.values()]
+    if arguments.all:
+        tries = [[fault] for fault in faults]
+        chance.shuffle(tries)
     if arguments.sample:
         tries = chance.sample(tries, min(arguments.sample, len(tries)))
     outcomes: Counter[str] = Counter()
     failures = 0
-    for tried in tries:
+    for number, tried in enumerate(tries):
+        if number % 100 == 99:
+            print(f"{number + 1} of {len(tries)}: {dict(outcomes)}", flush=True)
         outcome = "call not met"
         for fault in tried:
             calls, ended, broken = run_case(folder / "case", fault)
