@@ -203,6 +203,28 @@ def test_a_long_value_of_a_caller_is_cut(output: io.StringIO) -> None:
     assert all(len(str(value)) <= MAX_CHARACTERS for value in line.values())
 
 
+@pytest.fixture
+def text(output: io.StringIO) -> io.StringIO:
+    """Output of a process that writes lines in text."""
+    lines.configure_logs(as_json=False, level="debug")
+    return output
+
+
+def test_values_of_callers_do_not_command_the_terminal_of_a_log_in_text(text: io.StringIO) -> None:
+    name = "\x1b[2Jred\0\u2028\u202e\x9b\ud800\rcaf\u00e9"
+    try:
+        raise ValueError(name)
+    except ValueError:
+        broker_lines.get_logger().exception("login_failed", secret_id=name, names=[name], queue="a\nb", attempts=3)
+
+    shown = text.getvalue()
+    assert shown.splitlines()[-1].endswith("\\x1b[2Jred\\x00\\u2028\\u202e\\x9b\\ud800\\rcaf\u00e9")
+    assert " attempts=3 " in shown
+    assert " queue='a\\nb' " in shown
+    assert "Traceback" in shown
+    assert all(line.isprintable() for line in shown.split("\n"))
+
+
 @pytest.mark.usefixtures("limit")
 def test_lines_of_libraries_are_limited_too(output: io.StringIO) -> None:
     root = logging.getLogger()

@@ -51,6 +51,17 @@ def _cut(logger: object, method: str, line: Any) -> Any:
     return shortened(line)
 
 
+def _escaped(logger: object, method: str, line: Any) -> Any:
+    """Escape the characters with which a caller's value could command a terminal, or look like another line."""
+    return {name: _printable(value) if isinstance(value, str) else value for name, value in line.items()}
+
+
+def _printable(text: str) -> str:
+    """Return a text with the escapes of Python in place of characters that are not printable, but for line feeds."""
+    # The formatter quotes a value with line feeds; a traceback keeps its lines.
+    return "".join([char if char.isprintable() or char == "\n" else repr(char)[1:-1] for char in text])
+
+
 class CallLater(Protocol):
     """The method of an event loop."""
 
@@ -98,7 +109,8 @@ def configure_logs(
         processors.append(structlog.processors.JSONRenderer(default=str))
     else:
         # The default formatter prints the local variables of every frame when the package rich is installed: keys,
-        # bodies and secrets would be in the log.
+        # bodies and secrets would be in the log. JSON has escapes of its own.
+        processors.append(_escaped)
         processors.append(
             structlog.dev.ConsoleRenderer(
                 colors=sys.stderr.isatty(), pad_event_to=24, exception_formatter=structlog.dev.plain_traceback
