@@ -5,6 +5,7 @@ connection to end would wait as long as the cut. The other addresses are tried o
 which stays in use meanwhile: the server may answer again before a standby leads. Only the leader of a log ends a
 handshake, so the first handshake that ends with a later epoch is the end of the search. An equal epoch is the same
 leader under another name, which a request that takes long must not be aborted for; a server without an epoch is alone.
+A leader of another shard, whose address a refusal may have named, has epochs of its own and does not count.
 
 The pauses are random from the first one on: all clients of a server notice its silence at the same moment.
 """
@@ -74,7 +75,7 @@ class Looking:
                 except CmqError:
                     # A standby, or a host out of reach: the next attempt takes the next address.
                     continue
-                if found.facts.epoch > connection.facts.epoch:
+                if found.facts.shard == connection.facts.shard and found.facts.epoch > connection.facts.epoch:
                     break
                 found.leave("it is no later leader")
         finally:

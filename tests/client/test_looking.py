@@ -210,6 +210,21 @@ async def test_another_name_of_the_same_leader_ends_no_request(server: LocalServ
 
 
 @pytest.mark.usefixtures("impatience")
+async def test_a_leader_of_another_shard_is_no_later_leader(server: LocalServer, other: FaultyLink) -> None:
+    """Its epochs are those of another log; a refusal may have named its address."""
+    other.shard = 1
+
+    async with connect(two(server, other), patience=300, request_timeout=300) as client:
+        server.link.hold()
+        asked = asyncio.create_task(client.create_queue("more"))
+        await eventually(lambda: other.connections_made >= 2)
+        server.link.let_go()
+        await asked
+
+        assert connection_of(client).host.endswith(str(server.link.port))
+
+
+@pytest.mark.usefixtures("impatience")
 async def test_a_client_of_a_server_that_is_alone_does_not_look(server: LocalServer, other: FaultyLink) -> None:
     server.link.epoch = 0
     server.link.hold()

@@ -21,7 +21,7 @@ import msgspec
 
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
-from cmqd_protocol.features import ADDRESSES_FACT, EPOCH_FACT, FEATURES_FACT
+from cmqd_protocol.features import ADDRESSES_FACT, EPOCH_FACT, FEATURES_FACT, SHARD_FACT
 from cmqd_protocol.frames import frame
 from cmqd_protocol.limits import HEADER_BYTES, PREAMBLE_BYTES
 from support.silent_port import reserve_port
@@ -208,6 +208,7 @@ class FaultyLink:
         self.addresses: list[str] = []
         """Addresses of the log that the welcome names to connections made from now on."""
         self.epoch = 0
+        self.shard = 0
         """Epoch that the welcome names to connections made from now on; 0 = the server's own."""
         self.refusal: wire.Error | None = None
         """Sent in place of a welcome; None = the welcome passes."""
@@ -331,5 +332,5 @@ class FaultyLink:
         if self.addresses:
             facts[ADDRESSES_FACT] = self.addresses
         if self.epoch:
-            facts[EPOCH_FACT] = self.epoch
+            facts |= {EPOCH_FACT: self.epoch, SHARD_FACT: self.shard}
         return frame(wire.encoder.encode(msgspec.structs.replace(message, facts=facts)))
