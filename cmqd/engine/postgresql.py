@@ -35,7 +35,7 @@ from cmqd.engine.database import (
 from cmqd.engine.interface import Buffer, EngineRow, News, Row, StampedRow, StoredAccounts, StoredCheckpoint
 from cmqd.engine.poolers import Pooler, find_pooler, invented_id
 from cmqd.engine.postgresql_connection import Connection
-from cmqd.engine.stamps import ADD_STAMPS, COLUMN, HAS_STAMPS, OWNS_TABLE, STAMP_MS
+from cmqd.engine.stamps import ADD_STAMPS, COLUMN, HAS_STAMPS, MAY_ADD, STAMP_MS
 from cmqd.engine.unsafe_settings import READ_SETTINGS, UnsafeSetting, find_unsafe
 from cmqd.log.values import BrokerSeen, CopyLag
 
@@ -304,8 +304,8 @@ class PostgresSession:
         """See ``Session``."""
         if not self._tables_are_there() or self.has_stamps():
             return
-        # Without the right, the attempt would fail at once, but only its error would say so.
-        if _value(self._ask(f"SELECT {OWNS_TABLE}".encode()), 0, 0) == b"\1":
+        # Without the rights, the attempt would fail at once, but only its error would say so.
+        if _value(self._ask(f"SELECT {MAY_ADD}".encode()), 0, 0) == b"\1":
             self._connection.run_script(ADD_STAMPS)
             self._has_stamps = None
 

@@ -15,9 +15,12 @@ HAS_STAMPS: Final = (
     "EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('cmqd_rows')"
     f" AND attname = '{COLUMN}' AND NOT attisdropped)"
 )
-OWNS_TABLE: Final = (
+MAY_ADD: Final = (
     "EXISTS (SELECT FROM pg_class WHERE oid = to_regclass('cmqd_rows') AND pg_has_role(relowner, 'USAGE'))"
+    " AND EXISTS (SELECT FROM pg_language WHERE lanname = 'plpgsql' AND has_language_privilege(oid, 'USAGE'))"
 )
+"""The role owns the table, and may run the block of ``ADD_STAMPS``: some administrators take its language away, and the
+block cannot catch the error of its own refusal."""
 ADD_COLUMN: Final = f"ALTER TABLE cmqd_rows ADD COLUMN IF NOT EXISTS {COLUMN} timestamptz"
 
 ADD_STAMPS: Final = f"""

@@ -88,6 +88,28 @@ def test_a_role_without_the_right_leads_and_the_check_prints_the_statement(
     assert ADD_COLUMN in text
 
 
+def test_an_owner_without_the_language_of_blocks_leads_without_stamps(
+    shared_cluster: PostgresCluster, old: int
+) -> None:
+    ask = shared_cluster.n1.ask
+    ((owner,),) = ask("SELECT tableowner FROM pg_tables WHERE tablename = 'cmqd_rows'")
+    with plain_role(shared_cluster) as role:
+        ask(f"ALTER TABLE cmqd_rows OWNER TO {role}")
+        ask("REVOKE USAGE ON LANGUAGE plpgsql FROM PUBLIC")
+        try:
+            (session,) = PostgresDatabase(shared_cluster.url("plain", role=role), old).primaries(lambda _timeline: True)
+            session.add_stamps()
+            session.begin()
+            assert session.insert_fence(3) is None
+            session.commit()
+            session.close()
+        finally:
+            ask("GRANT USAGE ON LANGUAGE plpgsql TO PUBLIC")
+            ask(f"ALTER TABLE cmqd_rows OWNER TO {owner}")
+
+    assert not has_column(shared_cluster)
+
+
 def test_a_table_that_is_in_use_delays_a_leader_for_a_second(shared_cluster: PostgresCluster, old: int) -> None:
     with psycopg.connect(shared_cluster.n1.direct_url) as other, Leader(shared_cluster, "a", old) as leader:
         other.execute("SELECT FROM cmqd_rows LIMIT 1")
