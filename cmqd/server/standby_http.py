@@ -41,8 +41,16 @@ class StandbyHttp:
     async def start(self) -> None:
         """Listen. Raises OSError, ssl.SSLError."""
         host, port = parse_address(self._settings.http, DEFAULT_HTTP_PORT)
+        tls = tls_context(self._settings)
         self._server = await asyncio.get_running_loop().create_server(
-            lambda: _Connection(self), host, port, backlog=BACKLOG, reuse_address=True, ssl=tls_context(self._settings)
+            lambda: _Connection(self),
+            host,
+            port,
+            backlog=BACKLOG,
+            reuse_address=True,
+            ssl=tls,
+            # A connection counts from the end of its handshake on: 60 s, the default, would keep many more open.
+            ssl_handshake_timeout=None if tls is None else HEAD_WITHIN_S,
         )
         self.address = self._server.sockets[0].getsockname()[:2]
 
