@@ -1,9 +1,12 @@
 """The fencing protocol over a database in memory: waits, repeats, ends."""
 
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
+from cmqd.engine.database import Newest, Session
 from cmqd.engine.errors import EngineUnavailable, LogIdMismatch
 from cmqd.engine.memory import Fault
 from support.engine_rig import Broker, Cluster, Worker
@@ -30,6 +33,17 @@ def steps_of(worker: Worker) -> list[str]:
         steps.append(worker.point[1])
         worker.step()
     return steps
+
+
+@pytest.mark.parametrize(("lead", "is_end"), [(-1, False), (0, False), (1, True)])
+def test_only_a_higher_epoch_beside_a_silent_connection_ends_a_lead(cluster: Cluster, lead: int, *, is_end: bool):
+    """A row of an earlier leader says nothing, on a server of the highest timeline too: rows may be missing there."""
+    epoch = 7
+    engine = cluster.leader().engine
+    engine._epoch = epoch  # pyright: ignore[reportPrivateUsage]
+    session = cast("Session", SimpleNamespace(timeline=9, newest=lambda: Newest(20, epoch + lead)))
+
+    assert (engine._later_leader(session) is not None) is is_end  # pyright: ignore[reportPrivateUsage]
 
 
 def test_an_append_is_one_round_trip(cluster: Cluster):
