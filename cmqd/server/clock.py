@@ -221,8 +221,11 @@ class LastTime:
         self.ms = time_ms if has_stepped else max(self.ms, time_ms)
 
 
-def start_offset(broker: Broker, clock: BrokerClock) -> Sequence[AnyRecord]:
-    """Records of the offset that a start found, if the log does not have it; logs it. Before ``Broker.recovered``."""
+def start_offset(broker: Broker, clock: BrokerClock, *, always: bool = False) -> Sequence[AnyRecord]:
+    """Records of the offset that a start found, if the log does not have it; logs it. Before ``Broker.recovered``.
+
+    ``always``: a record also of an offset that the log has.
+    """
     offset_ms = clock.lasting_offset_ms
     if clock.has_stepped:
         _log.warning("clock_adopted", time_ms=clock.now_ms(), text="broker time was set to the wall clock")
@@ -230,7 +233,7 @@ def start_offset(broker: Broker, clock: BrokerClock) -> Sequence[AnyRecord]:
         _log.warning("clock_offset", offset_ms=clock.offset_ms, text=offset_text(clock))
     elif broker.facts.clock_offset_ms:
         _log.info("clock_offset_over", text=OFFSET_OVER)
-    if not clock.has_stepped and offset_ms == broker.facts.clock_offset_ms:
+    if not always and not clock.has_stepped and offset_ms == broker.facts.clock_offset_ms:
         return ()
     return broker.set_clock_offset(offset_ms, clock.now_ms(), stepped=clock.has_stepped).records
 

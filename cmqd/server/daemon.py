@@ -62,7 +62,7 @@ from cmqd.server.service_manager import of_this_process
 from cmqd.server.standby_http import StandbyHttp
 from cmqd.server.standby_metrics import StandbyFigures, standby_metrics
 from cmqd.server.status import RecoveryFinding, RecoveryStatus, StorageProcessStatus
-from cmqd.server.takeover_time import log_resumed_time, resumed_time
+from cmqd.server.takeover_time import log_resumed_time, needs_row, resumed_time
 from cmqd.settings import LogFormat, LogLevel, Settings
 from cmqd.storage.errors import LeadLost, PoolerBetween
 from cmqd.storage.process_log import StorageProcessLog
@@ -292,8 +292,10 @@ class Daemon:
         )
         if "state" in early:
             server.storage_state(early["state"])
+        # A leader whose time rests on its wall clock stores a row: else the next leader would read its own wall clock.
+        is_first = isinstance(log, StorageProcessLog) and needs_row(log.takeover, last_time.ms, epoch=log.epoch)
         # Before any deadline is planned.
-        first_records = [*start_offset(broker, clock), *broker.recovered(lost=report.numbers_jump)]
+        first_records = [*start_offset(broker, clock, always=is_first), *broker.recovered(lost=report.numbers_jump)]
         if first_records:
             log.append(first_records, (), clock.now_ms())
         await server.match_secrets()

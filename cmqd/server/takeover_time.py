@@ -67,6 +67,17 @@ def resumed_time(takeover: Takeover | None, *, offset_ms: int, wall_ms: int, now
     return ResumedTime(takeover.time_ms + passed_ms, passed_ms, evidence)
 
 
+def needs_row(takeover: Takeover | None, last_time_ms: int, *, epoch: int) -> bool:
+    """Return True if the log has times, but no row of a leader of the engine: its first leader must store one.
+
+    Args:
+        takeover: see ``resumed_time``.
+        last_time_ms: the last time in the log, that of its checkpoint included.
+        epoch: of this leader; 0 without redundancy.
+    """
+    return bool(epoch and last_time_ms) and (takeover is None or takeover.is_imported)
+
+
 def log_resumed_time(takeover: Takeover | None, resumed: ResumedTime | None) -> None:
     """Log broker time at a takeover, and the lack of stamps, which the next takeover would need."""
     if resumed is not None:

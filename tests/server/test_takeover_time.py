@@ -6,13 +6,17 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from cmqd.core.broker import Broker as CoreBroker
+from cmqd.core.limits import Limits
 from cmqd.engine.fencing import FencedEngine
 from cmqd.engine.interface import EngineRow, ImportedLog, StoredAccounts, StoredCheckpoint
 from cmqd.log.values import Takeover
-from cmqd.server.clock import BrokerClock, LastTime
-from cmqd.server.takeover_time import Evidence, ResumedTime, log_resumed_time, resumed_time
+from cmqd.server.clock import BrokerClock, LastTime, start_offset
+from cmqd.server.takeover_time import Evidence, ResumedTime, log_resumed_time, needs_row, resumed_time
 from cmqd.storage.following import Following
 from cmqd.storage.segment import LogRow
+from cmqd_segment.records import ClockOffset
+from support.core_builders import KEY
 from support.fake_clock import EPOCH_MS
 from support.replicas import Replicas
 
@@ -381,6 +385,20 @@ def test_an_imported_log_goes_on_as_a_folder_does(world: World) -> None:
     first.end()
     world.pass_time(MINUTE_MS)
     assert passed_ms(Broker(world).lead()) == MINUTE_MS
+
+
+def test_the_first_leader_of_an_imported_log_stores_a_row() -> None:
+    """Else an idle log would read the wall clock of each later leader, too."""
+    imported, led = (Takeover(EPOCH_MS, is_imported, None, None, 10.0, True) for is_imported in (True, False))
+    assert needs_row(imported, EPOCH_MS, epoch=3)
+    assert needs_row(None, EPOCH_MS, epoch=3), "all rows were reclaimed: a checkpoint has the time"
+    assert not needs_row(led, EPOCH_MS, epoch=3)
+    assert not needs_row(None, 0, epoch=1), "a new log"
+    assert not needs_row(None, EPOCH_MS, epoch=0), "no redundancy"
+
+    clock = BrokerClock(wall=lambda: EPOCH_MS, monotonic_ns=lambda: 0)
+    assert start_offset(CoreBroker(KEY, Limits()), clock) == ()
+    assert [type(record) for record in start_offset(CoreBroker(KEY, Limits()), clock, always=True)] == [ClockOffset]
 
 
 @pytest.mark.parametrize("skew_ms", [2 * HOUR_MS, -2 * HOUR_MS])
