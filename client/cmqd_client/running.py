@@ -95,26 +95,52 @@ def chained(numbers: Iterable[signal.Signals], handle: Callable[[signal.Signals]
     SIGTERM, and the web server would run on. ``loop.add_signal_handler`` is not used, because that method replaces a
     handler of the loop for good: it offers no way to read the former handler.
     """
-    former = {number: signal.getsignal(number) for number in numbers}
-    is_over = False
-
-    def arrived(number: int, frame: FrameType | None) -> None:
-        if not is_over:
-            handle(signal.Signals(number))
-        handler = former[signal.Signals(number)]
-        if callable(handler) and not _only_interrupts(handler):
-            handler(number, frame)
-
-    for number in former:
-        signal.signal(number, arrived)
+    chain = _Chain(numbers, handle)
     try:
         yield
     finally:
-        is_over = True
-        for number, handler in former.items():
+        chain.end()
+
+
+class _Chain:
+    """Handler of signals: calls ``handle``, and then the former handler of the signal."""
+
+    def __init__(self, numbers: Iterable[signal.Signals], handle: Callable[[signal.Signals], object]) -> None:
+        self._handle = handle
+        self._is_over = False
+        # None stands for a handler of C code, which Python can neither call nor install again; the handler stays.
+        self._former = {number: former for number in numbers if (former := signal.getsignal(number)) is not None}
+        for number in self._former:
+            signal.signal(number, self)
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        """Take a signal."""
+        handler = self._former_of(signal.Signals(number))
+        if not self._is_over:
+            self._handle(signal.Signals(number))
+        elif signal.getsignal(number) is self:
+            # Installed again by a web server that began during the run and ended later. Without this step the process
+            # would lose the default effect of SIGTERM.
+            signal.signal(number, handler)
+            signal.raise_signal(number)
+            return
+        if callable(handler) and not _only_interrupts(handler):
+            handler(number, frame)
+
+    def end(self) -> None:
+        """Install the former handlers again."""
+        self._is_over = True
+        for number in self._former:
             # A handler that the program installed meanwhile stays: restoring the former one would drop it.
-            if signal.getsignal(number) is arrived:
-                signal.signal(number, handler)
+            if signal.getsignal(number) is self:
+                signal.signal(number, self._former_of(number))
+
+    def _former_of(self, number: signal.Signals) -> Any:
+        """Return the former handler, behind those of runs that began before this run and ended during it."""
+        former = self._former[number]
+        while isinstance(former, _Chain) and former._is_over:
+            former = former._former[number]
+        return former
 
 
 def _only_interrupts(handler: Callable[..., object]) -> bool:

@@ -4,9 +4,11 @@ import asyncio
 import logging
 import os
 import signal
+import subprocess
+import sys
 from collections import defaultdict
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from contextvars import ContextVar
 from types import FrameType
 from typing import Any
@@ -20,6 +22,7 @@ from cmqd_client.consumer import Handler, MessageStream
 from cmqd_client.errors import ClientClosed, InternalError, PoisonMessage, QueueDeleted, QueueNotFound
 from cmqd_client.events import ClientState
 from cmqd_client.queue import Queue
+from cmqd_client.running import chained
 from cmqd_client.settlements import Settlements
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
@@ -775,6 +778,38 @@ async def test_a_handler_that_was_installed_during_a_run_stays(client: Client, s
         assert signal.getsignal(signal.SIGTERM) is web_server
     finally:
         signal.signal(signal.SIGTERM, former)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_runs_that_overlap_leave_the_former_effect_of_a_signal(number: signal.Signals) -> None:
+    former = signal.getsignal(number)
+    arrived: list[str] = []
+    first = chained([number], lambda _: arrived.append("first"))
+    second = chained([number], lambda _: arrived.append("second"))
+
+    with ExitStack() as both:
+        with first:
+            both.enter_context(second)
+            signal.raise_signal(number)
+        signal.raise_signal(number)
+
+    assert arrived == ["second", "first", "second"]
+    assert signal.getsignal(number) is former
+
+
+def test_a_signal_has_its_default_effect_after_a_web_server_that_outlives_a_run() -> None:
+    program = (
+        "import signal\n"
+        "from cmqd_client.running import chained\n"
+        "with chained([signal.SIGTERM], print):\n"
+        "    during = signal.signal(signal.SIGTERM, lambda *_: None)\n"
+        "signal.signal(signal.SIGTERM, during)\n"
+        "signal.raise_signal(signal.SIGTERM)\n"
+    )
+
+    ended = subprocess.run([sys.executable, "-c", program], check=False, timeout=60)
+
+    assert ended.returncode == -signal.SIGTERM
 
 
 async def test_a_worker_is_declared_before_its_client_is_open(server: LocalServer) -> None:
