@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from cmqd.server.binary.deferred_input import REQUEST_BYTES
 from cmqd.server.client import Client
 from cmqd.server.fairness import (
     CPU_SECOND_COST,
@@ -66,6 +67,22 @@ async def test_pipelined_lists_on_arrival_end_after_the_time_of_a_turn(rig: Serv
 
     assert len(listed) == TURN_SECONDS / LIST_SECONDS
     assert not client.transport.is_reading()
+
+
+async def test_the_decoded_requests_behind_a_turn_count_in_the_memory_budget(
+    rig: ServerRig, listed: list[float]
+) -> None:
+    client = await with_topic(rig)
+    before = rig.server.budget.held_bytes
+
+    feed(client, *lists(client))
+
+    assert rig.server.budget.held_bytes - before >= REQUEST_BYTES * (LISTS - len(listed))
+    for _ in range(LISTS):
+        await rig.turn(1)
+        client.read()
+    assert len(listed) == LISTS
+    assert rig.server.budget.held_bytes == before
 
 
 async def test_a_send_beside_pipelined_lists_waits_for_two_io_batches(rig: ServerRig, listed: list[float]) -> None:

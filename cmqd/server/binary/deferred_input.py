@@ -19,6 +19,10 @@ LONE_FRAME_BYTES: Final = 80 * 1024
 64 KiB, the default limit, or a batch of 64 KiB, each with headers. The one request takes 0.1 ms, and a deferral, with
 its turns and its rest, would cost as much."""
 
+REQUEST_BYTES: Final = 256
+"""Memory of a decoded request without its bodies. The smallest requests of a piece take 16 KiB as bytes, and up to 230
+KiB decoded, and a turn that ends by time leaves most of them here."""
+
 
 class DeferredInput:
     """Bytes and decoded requests of a connection, in the order of arrival; see the module."""
@@ -40,7 +44,7 @@ class DeferredInput:
     @property
     def stored_bytes(self) -> int:
         """Memory of the stored input in bytes."""
-        size = len(self._data)
+        size = len(self._data) + REQUEST_BYTES * len(self.decoded)
         for event in self.decoded:
             if isinstance(event, SendMessages | PublishMessages | SendHalfMessages):
                 size += sum(map(len, event.bodies))
