@@ -38,14 +38,18 @@ def greeting(started: Started, cmq: str | None) -> str:
         cmq: the result of ``find_cmq``.
     """
     host = f"[{started.host}]" if ":" in started.host else started.host
+    # The child chooses a free port, and the broker does not know the port.
+    is_known = not started.http.endswith(":0")
+    if not started.http:
+        http = ["  HTTP        off; --http 127.0.0.1:5681 serves the console and the HTTP APIs"]
+    elif is_known:
+        http = [f"  HTTP        {started.http}", f"  console     {started.http}/console/"]
+    else:
+        http = ["  HTTP        on a free port; the log line gateway_ready names it"]
     lines = [
         f"cmqd {__version__} is ready.",
         f"  address     {host}:{started.port}{', with TLS' if started.tls else ''}",
-        *(
-            [f"  HTTP        {started.http}", f"  console     {started.http}/console/"]
-            if started.http
-            else ["  HTTP        off; --http 127.0.0.1:5681 serves the console and the HTTP APIs"]
-        ),
+        *http,
         f"  folder      {started.data.absolute()}",
         f"  durability  {_EPHEMERAL if started.ephemeral else _SURVIVES[started.durability]}",
         "Next, in a second terminal:",
@@ -58,7 +62,7 @@ def greeting(started: Started, cmq: str | None) -> str:
         f"  {command} queue create orders",
         f"  {command} send orders 'first'",
         f"  {command} receive orders --delete",
-        *([f"  {command} console --open    # the console, in a browser"] if started.http else []),
+        *([f"  {command} console --open    # the console, in a browser"] if started.http and is_known else []),
         "Ctrl-C ends the broker in order.",
     ]
     return "\n".join(lines)

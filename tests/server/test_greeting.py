@@ -36,6 +36,14 @@ def test_it_names_the_address_of_an_http_gateway() -> None:
     assert "  cmq console --open    # the console, in a browser" in lines
 
 
+def test_it_shows_no_url_of_an_http_gateway_on_a_free_port() -> None:
+    text = greeting(STARTED._replace(http="http://127.0.0.1:0"), "cmq")
+
+    assert "127.0.0.1:0" not in text
+    assert "cmq console" not in text
+    assert "  HTTP        on a free port; the log line gateway_ready names it" in text
+
+
 def test_other_durabilities_promise_less() -> None:
     assert "may be lost with the machine" in greeting(STARTED._replace(durability=Durability.OS), "cmq")
     ephemeral = greeting(STARTED._replace(ephemeral=True), "cmq")
