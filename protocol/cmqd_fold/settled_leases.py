@@ -4,10 +4,14 @@ A consumer that lost the answer to a delete repeats the delete, and the handle i
 the first delete was carried out, or whether the lease ended by itself and the message lives. The numbers are facts: the
 records of deletes and moves have the leases and the time.
 
-The numbers are in two generations. A generation begins with a record and takes further records for ``LIFE_MS``; then it
-is the one before, until the next begins. A number is known for ``LIFE_MS`` at least and for twice as long at most, and
-the age of each number need not be kept. A set takes a bit for each lease where the leases of a queue follow each other,
-and 2 to 8 bytes where leases of other queues lie between them.
+The numbers are in two generations. A generation begins with a record and takes further records for ``LIFE_MS``, or up
+to a lease that is ``SPAN`` above its lowest; then it is the one before, until the next begins. A number is known for
+``LIFE_MS`` at least (with more than 7,000 leases a second in the broker, for the time of ``SPAN`` leases) and for twice
+as long at most, and the age of each number need not be kept.
+
+``SPAN`` bounds the memory of all queues together, because lease numbers are one sequence of the broker. A generation
+has at most ``SPAN`` / 65,536 containers in its set, of some 50 bytes and 2 bytes a lease, or 8 KiB: 10,000 queues that
+share the leases take some 80 MB in all.
 """
 
 from typing import Final
@@ -19,19 +23,20 @@ from cmqd_types.messages import GONE_DELETED, GONE_MOVED
 
 LIFE_MS: Final = 600_000
 """A repeat of a request comes within seconds; a consumer that repeats in an outage, within minutes."""
-MOST: Final = 1 << 20
-"""Leases of a generation. The next begins early behind them: at 10,000 deletes a second after 105 s."""
+SPAN: Final = 1 << 22
+"""The next generation begins this far above the lowest lease of a generation."""
 
 
 class SettledLeases:
     """The table; see the module."""
 
-    __slots__ = ("_before", "_count", "_deleted", "_moved", "_start", "_stop", "since_ms")
+    __slots__ = ("_before", "_deleted", "_lowest", "_moved", "_start", "_stop", "since_ms")
 
     def __init__(self) -> None:
         self.since_ms = -LIFE_MS
         """Time of the first record of the generation."""
-        self._count = 0
+        self._lowest: int = -1
+        """Lowest lease of the generation; -1 = it has none."""
         self._start: int = -1
         self._stop: int = -1
         """The last run of deleted leases, not in the set yet: a queue consumed in order makes the run longer with
@@ -43,25 +48,29 @@ class SettledLeases:
 
     def note_deleted(self, leases: Runs, deleted_ms: int) -> None:
         """Remember leases whose messages were deleted."""
-        if deleted_ms >= self.since_ms + LIFE_MS or self._count >= MOST:
-            self._begin(deleted_ms)
+        self._take(leases[0], deleted_ms)
         if len(leases) == 2:
             first, count = leases
             if first != self._stop:
                 self._end_run()
                 self._start = first
             self._stop = first + count
-            self._count += count
         else:
-            self._count += _add(self._end_run(), leases)
+            _add(self._end_run(), leases)
 
     def note_moved(self, leases: Runs, moved_ms: int) -> None:
         """Remember leases whose messages were moved to the dead-letter queue by their consumer."""
-        if moved_ms >= self.since_ms + LIFE_MS or self._count >= MOST:
-            self._begin(moved_ms)
+        self._take(leases[0], moved_ms)
         if self._moved is None:
             self._moved = BitMap64()
-        self._count += _add(self._moved, leases)
+        _add(self._moved, leases)
+
+    def _take(self, lease: int, now_ms: int) -> None:
+        """Begin a generation if that is due before leases from this one on."""
+        if now_ms >= self.since_ms + LIFE_MS or (self._lowest >= 0 and lease >= self._lowest + SPAN):
+            self._begin(now_ms)
+        if lease < self._lowest or self._lowest < 0:
+            self._lowest = lease
 
     def _end_run(self) -> BitMap64:
         """Put the last run of deleted leases into their set, and return the set."""
@@ -86,7 +95,7 @@ class SettledLeases:
             if numbers is not None:
                 numbers.run_optimize()
         self._deleted = self._moved = None
-        self._count = 0
+        self._lowest = -1
         self.since_ms = now_ms
 
     def gone(self, lease: int, now_ms: int) -> int:
@@ -124,13 +133,10 @@ class SettledLeases:
             )
             self.since_ms = since_ms
             self._deleted, self._moved, self._before = deleted, moved, (deleted_before, moved_before)
-            self._count = len(deleted or ()) + len(moved or ())
+            self._lowest = min((numbers[0] for numbers in (deleted, moved) if numbers), default=-1)
 
 
-def _add(numbers: BitMap64, leases: Runs) -> int:
-    """Add the numbers of runs to a set, and return their number."""
-    added = 0
+def _add(numbers: BitMap64, leases: Runs) -> None:
+    """Add the numbers of runs to a set."""
     for start, stop in ranges(leases):
         numbers.add_range(start, stop)
-        added += stop - start
-    return added

@@ -7,7 +7,7 @@ import pytest
 
 from cmqd.core.errors import BacklogFull, DomainError, QueueDeleted, ReceiptHandleInvalid
 from cmqd.core.outcome import HandlesDone, ReceivedAfterDeletes
-from cmqd_fold.settled_leases import LIFE_MS, MOST, SettledLeases
+from cmqd_fold.settled_leases import LIFE_MS, SPAN, SettledLeases
 from cmqd_segment.checkpoint import QueueSlice
 from cmqd_types.messages import GONE_DELETED, GONE_MOVED
 from support import alone
@@ -236,12 +236,32 @@ def test_a_step_back_of_broker_time_forgets_in_due_time():
     assert settled.gone(7, 1000 + 2 * LIFE_MS) == 0
 
 
-def test_a_generation_is_bounded():
+def test_a_generation_is_bounded_by_the_leases_of_the_broker():
     settled = SettledLeases()
-    for number in range(3):
-        settled.note_deleted([2 * number * MOST, MOST], 1000)
-        settled.note_moved([(2 * number + 1) * MOST, 1, 5, 1], 1000)
+    for number in range(4):
+        settled.note_deleted([number * SPAN, 9], 1000)
+        settled.note_moved([number * SPAN + 20, 1, 5, 1], 1000)
+        settled.note_deleted([(number + 1) * SPAN - 1, 1], 1000)
 
-    assert [settled.gone(2 * number * MOST, 1000) for number in range(3)] == [0, 0, GONE_DELETED]
-    assert settled.gone(5 * MOST + 6, 1000) == GONE_MOVED
+    known = [0, 0, GONE_DELETED, GONE_DELETED]
+    assert [settled.gone(number * SPAN, 1000) for number in range(4)] == known
+    assert [settled.gone((number + 1) * SPAN - 1, 1000) for number in range(4)] == known
+    assert settled.gone(3 * SPAN + 26, 1000) == GONE_MOVED
     assert sum(len(one) for one in settled.packed()) < 1000, "leases that follow each other take little room"
+
+
+def test_a_loaded_generation_ends_where_it_would_have_ended():
+    settled = SettledLeases()
+    settled.note_deleted([100, 5], 1000)
+    settled.note_deleted([40, 1], 1000)
+    loaded = SettledLeases()
+    loaded.load(1000, settled.packed())
+
+    for each in (settled, loaded):
+        each.note_deleted([39 + SPAN, 1], 1000)
+        each.note_deleted([40 + SPAN, 1], 1000)
+        each.note_deleted([40 + 2 * SPAN, 1], 1000)
+
+    expected = [0, GONE_DELETED, GONE_DELETED]
+    for each in (settled, loaded):
+        assert [each.gone(lease, 1000) for lease in (39 + SPAN, 40 + SPAN, 40 + 2 * SPAN)] == expected
