@@ -6,13 +6,14 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from cmqd.engine.errors import LogRetired, RowsBehind
 from cmqd.engine.memory import Fault
 from cmqd.ha import exporting
 from cmqd.ha.exporting import Refused, copy_log, export_folder, finish
 from cmqd.log.errors import LogError, LogFailed
-from cmqd.server.accounts_file import AccountsFile, new_document
+from cmqd.server.accounts_file import ADMIN, AccountsFile, new_document, new_key
 from cmqd.server.engine_accounts import encode_accounts
 from cmqd.storage.errors import WrongFolder
 from cmqd_segment.manifest import MANIFEST_FORMAT, CacheOf, Manifest, read_manifest, write_manifest
@@ -41,7 +42,8 @@ async def write_log(replicas: Replicas) -> None:
         await rig.store(1, index, 1)
         if index % 2:
             await rig.log.seal_now()
-    await leader.log.store_accounts(encode_accounts(DOCUMENT), expected_version=0)
+    stored = structs.replace(DOCUMENT, gateway_key=new_key(ADMIN, NOW_MS))
+    await leader.log.store_accounts(encode_accounts(stored), expected_version=0)
     await rig.checkpoint()
     await rig.checkpoint()
     _first, second, *_ = leader.log.closed_segments()
@@ -93,7 +95,7 @@ async def test_an_exported_log_is_served_without_redundancy(replicas: Replicas, 
 
     manifest = read_manifest(tmp_path / name)
     assert (manifest.format, manifest.cache_of, manifest.log_id) == (MANIFEST_FORMAT, None, log_id)
-    assert AccountsFile(tmp_path / name).read() == DOCUMENT
+    assert AccountsFile(tmp_path / name).read() == DOCUMENT, "without the key of the gateways"
     await serves(tmp_path / name)
 
 
