@@ -22,11 +22,11 @@ from cmqd.server.absent_client import AbsentClient
 from cmqd.server.answering import Answering
 from cmqd.server.client import Client
 from cmqd.server.part import part
-from cmqd.server.refusals import stalled_error
+from cmqd.server.refusals import STALLED_RETRY_MS, stalled_error
 from cmqd.server.reply_gate import Answerable, Outgoing, ReplyGate
 from cmqd.server.waiting_requests import WaitingRequests
 from cmqd_protocol.errors import ErrorCode
-from cmqd_protocol.messages import MessagesReceived, ReceiveMessages, error
+from cmqd_protocol.messages import Error, MessagesReceived, ReceiveMessages, error
 
 STALLED_AFTER_S: Final = 3.0
 """Longest time for which a healthy engine keeps an append waiting: the failure of a primary's process takes longer, and
@@ -74,7 +74,7 @@ class StalledReceives:
             return asker
         if queue is not None:
             client.unread_receives -= 1
-        client.answer(error(reply.request_id, ErrorCode.OUTCOME_UNKNOWN, self._text()))
+        client.answer(_unknown(reply.request_id, self._text()))
         return self.stand_in(client.account)
 
     def _end_some(self) -> None:
@@ -88,8 +88,13 @@ class StalledReceives:
         for waiter_id, request in receives[:ANSWERED_AT_ONCE]:
             refusal = stalled_error(request.request_id, ErrorCode.BUSY, text)
             if waiter_id in self.waiting_requests.deletes:
-                refusal = error(request.request_id, ErrorCode.OUTCOME_UNKNOWN, text)
+                refusal = _unknown(request.request_id, text)
             self.answering.end_wait(waiter_id, refusal)
         self._is_ending = len(receives) > ANSWERED_AT_ONCE
         if self._is_ending:
             self.loop.call_soon(self._end_some)
+
+
+def _unknown(request_id: int, text: str) -> Error:
+    """Return an unknown outcome with a pause: a client that repeats its receive is answered by the next beat again."""
+    return error(request_id, ErrorCode.OUTCOME_UNKNOWN, text, retry_after_ms=STALLED_RETRY_MS)
