@@ -55,7 +55,8 @@ export function endSession() {
 
 /** Return the URL of the broker for programs, with a key pair or with words in its place. */
 export function brokerUrl(secretId = 'SECRET_ID', secret = 'SECRET_KEY') {
-  const { address, tls } = session.broker;
+  // A page may be drawn once more after its session ended.
+  const { address, tls } = session.broker ?? { address: 'HOST', tls: false };
   return `cmq://${secretId}:${encodeURIComponent(secret)}@${address}${tls ? '?tls=1' : ''}`;
 }
 
