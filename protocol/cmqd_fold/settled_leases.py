@@ -5,13 +5,16 @@ the first delete was carried out, or whether the lease ended by itself and the m
 records of deletes and moves have the leases and the time.
 
 The numbers are in two generations. A generation begins with a record and takes further records for ``LIFE_MS``, or up
-to a lease that is ``SPAN`` above its lowest; then it is the one before, until the next begins. A number is known for
-``LIFE_MS`` at least (with more than 7,000 leases a second in the broker, for the time of ``SPAN`` leases) and for twice
-as long at most, and the age of each number need not be kept.
+to a lease that is ``SPAN`` above the highest lease of the generation before; then the next begins, and the generation
+before is forgotten. A number is known for ``LIFE_MS`` at least (with more than 7,000 leases a second in the broker, for
+the time of ``SPAN`` leases) and for twice as long at most, and the age of each number need not be kept.
+
+The highest lease counts, and not the lowest. Beside short work, a queue can have leases that last for hours: each
+delete of an old lease would end the generation of the new leases.
 
 ``SPAN`` bounds the memory of all queues together, because lease numbers are one sequence of the broker. A generation
-has at most ``SPAN`` / 65,536 containers in its set, of some 50 bytes and 2 bytes a lease, or 8 KiB: 10,000 queues that
-share the leases take some 80 MB in all.
+has at most ``SPAN`` / 65,536 containers in its set, of some 50 bytes and 2 bytes a lease, or 8 KiB, and a container for
+each older lease that was in flight: 10,000 queues that share the leases take some 80 MB in all.
 """
 
 from typing import Final
@@ -24,19 +27,22 @@ from cmqd_types.messages import GONE_DELETED, GONE_MOVED
 LIFE_MS: Final = 600_000
 """A repeat of a request comes within seconds; a consumer that repeats in an outage, within minutes."""
 SPAN: Final = 1 << 22
-"""The next generation begins this far above the lowest lease of a generation."""
+"""Leases of the broker after which a generation is forgotten."""
+
+_NONE: Final = (None, None)
+_NO_END: Final = 1 << 64
 
 
 class SettledLeases:
     """The table; see the module."""
 
-    __slots__ = ("_before", "_deleted", "_lowest", "_moved", "_start", "_stop", "since_ms")
+    __slots__ = ("_before", "_deleted", "_end", "_moved", "_start", "_stop", "since_ms")
 
     def __init__(self) -> None:
         self.since_ms = -LIFE_MS
         """Time of the first record of the generation."""
-        self._lowest: int = -1
-        """Lowest lease of the generation; -1 = it has none."""
+        self._end: int = _NO_END
+        """Lease with which the next generation begins."""
         self._start: int = -1
         self._stop: int = -1
         """The last run of deleted leases, not in the set yet: a queue consumed in order makes the run longer with
@@ -44,7 +50,7 @@ class SettledLeases:
         # Made at first use, because a set costs a quarter of a kilobyte and most queues have no moves.
         self._deleted: BitMap64 | None = None
         self._moved: BitMap64 | None = None
-        self._before: tuple[BitMap64 | None, BitMap64 | None] = (None, None)
+        self._before: tuple[BitMap64 | None, BitMap64 | None] = _NONE
 
     def note_deleted(self, leases: Runs, deleted_ms: int) -> None:
         """Remember leases whose messages were deleted."""
@@ -67,10 +73,11 @@ class SettledLeases:
 
     def _take(self, lease: int, now_ms: int) -> None:
         """Begin a generation if that is due before leases from this one on."""
-        if now_ms >= self.since_ms + LIFE_MS or (self._lowest >= 0 and lease >= self._lowest + SPAN):
+        if now_ms >= self.since_ms + LIFE_MS or lease >= self._end:
             self._begin(now_ms)
-        if lease < self._lowest or self._lowest < 0:
-            self._lowest = lease
+        if self._before is _NONE and lease + SPAN < self._end:
+            # No generation is forgotten at this end.
+            self._end = lease + SPAN
 
     def _end_run(self) -> BitMap64:
         """Put the last run of deleted leases into their set, and return the set."""
@@ -90,12 +97,13 @@ class SettledLeases:
         if self._start >= 0:
             self._end_run()
         is_recent = now_ms < self.since_ms + 2 * LIFE_MS
-        self._before = (self._deleted, self._moved) if is_recent else (None, None)
+        before = (self._deleted, self._moved)
+        self._before = before if is_recent and any(before) else _NONE
         for numbers in self._before:
             if numbers is not None:
                 numbers.run_optimize()
         self._deleted = self._moved = None
-        self._lowest = -1
+        self._end = _end(self._before, _NONE)
         self.since_ms = now_ms
 
     def gone(self, lease: int, now_ms: int) -> int:
@@ -132,8 +140,16 @@ class SettledLeases:
                 BitMap64.deserialize(one) if one else None for one in packed
             )
             self.since_ms = since_ms
-            self._deleted, self._moved, self._before = deleted, moved, (deleted_before, moved_before)
-            self._lowest = min((numbers[0] for numbers in (deleted, moved) if numbers), default=-1)
+            self._deleted, self._moved = deleted, moved
+            self._before = (deleted_before, moved_before) if deleted_before or moved_before else _NONE
+            self._end = _end(self._before, (deleted, moved))
+
+
+def _end(before: tuple[BitMap64 | None, BitMap64 | None], current: tuple[BitMap64 | None, BitMap64 | None]) -> int:
+    """Return the lease that ends the current generation."""
+    if before is not _NONE:
+        return max(numbers.max() for numbers in before if numbers) + SPAN
+    return min((numbers.min() + SPAN for numbers in current if numbers), default=_NO_END)
 
 
 def _add(numbers: BitMap64, leases: Runs) -> None:

@@ -243,11 +243,21 @@ def test_a_generation_is_bounded_by_the_leases_of_the_broker():
         settled.note_moved([number * SPAN + 20, 1, 5, 1], 1000)
         settled.note_deleted([(number + 1) * SPAN - 1, 1], 1000)
 
-    known = [0, 0, GONE_DELETED, GONE_DELETED]
-    assert [settled.gone(number * SPAN, 1000) for number in range(4)] == known
-    assert [settled.gone((number + 1) * SPAN - 1, 1000) for number in range(4)] == known
+    assert [settled.gone(number * SPAN, 1000) for number in range(4)] == [0, 0, 0, GONE_DELETED]
+    assert [settled.gone((number + 1) * SPAN - 1, 1000) for number in range(4)] == [0, 0, GONE_DELETED, GONE_DELETED]
     assert settled.gone(3 * SPAN + 26, 1000) == GONE_MOVED
     assert sum(len(one) for one in settled.packed()) < 1000, "leases that follow each other take little room"
+
+
+def test_the_end_of_an_old_lease_makes_no_new_lease_forgotten():
+    settled = SettledLeases()
+    new = 10 * SPAN
+    leases = [new, *(lease for number in range(1, 9) for lease in (number * 100_000, new + number))]
+
+    for lease in leases:
+        settled.note_deleted([lease, 1], 1000)
+
+    assert [settled.gone(lease, 1000) for lease in leases] == [GONE_DELETED] * len(leases)
 
 
 def test_a_loaded_generation_ends_where_it_would_have_ended():
