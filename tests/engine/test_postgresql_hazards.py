@@ -6,6 +6,7 @@ each scene without its guard too, and sees the loss.
 
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import pytest
@@ -180,6 +181,21 @@ def empty_the_names(cluster: PostgresCluster, leader: Leader) -> set[int]:
 
 def test_names_that_are_emptied_while_a_commit_waits(cluster: PostgresCluster, leader: Leader) -> None:
     assert empty_the_names(cluster, leader) == set()
+
+
+def test_the_names_are_looked_at_behind_the_end_of_a_commit(cluster: PostgresCluster) -> None:
+    """In one transaction with the commit the look would come first, and find the names as they were."""
+    (session,) = PostgresDatabase(cluster.url("a")).primaries(lambda _timeline: True)
+    assert session.barrier().is_safe_behind
+    cluster.isolate("n1", "a")
+    with ThreadPoolExecutor(1) as thread:
+        barrier = thread.submit(session.barrier)
+        wait_until_unreplicated(cluster.n1, barrier)
+        cluster.n1.configure(synchronous_standby_names="")
+        commit = barrier.result()
+    session.kill()
+
+    assert (commit.changes, commit.is_safe_behind) == (1, False)
 
 
 @in_test_all

@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from cmqd.engine.fencing import FencedEngine
 from cmqd.engine.interface import EngineRow
@@ -89,7 +89,7 @@ def stored_lsns(server: PostgresServer, shard: int = 0) -> list[int]:
     return [lsn for (lsn,) in rows]
 
 
-def wait_until_unreplicated(server: PostgresServer, call: "Future[None]") -> None:
+def wait_until_unreplicated(server: PostgresServer, call: "Future[Any]") -> None:
     """Wait until a commit waits for the standby of a server. Returns too when the call has ended."""
     query = "SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
     eventually_elsewhere(lambda: call.done() or server.ask(query) == [(True,)])
