@@ -3,7 +3,7 @@
 import pytest
 
 from cmqd.engine.database import ConnectionLost
-from cmqd.engine.postgresql import PostgresDatabase
+from cmqd.engine.postgresql import PostgresDatabase, PostgresSession
 from cmqd.log.values import CopyLag, Redundancy
 from cmqd.settings import Settings
 from support.postgresql.leaders import row_of
@@ -55,6 +55,23 @@ def test_a_role_that_may_not_read_lags_sees_the_second_copy(shared_cluster: Post
     assert session.copies() == [CopyLag("n2", True, None, None), CopyLag("n3", False, None, None)]
     session.close()
     shared_cluster.n1.ask("DROP ROLE plain")
+
+
+@pytest.mark.system
+@pytest.mark.postgresql
+def test_a_session_whose_commits_wait_for_no_standby_stores_nothing(shared_cluster: PostgresCluster) -> None:
+    """The setting of the session was lost."""
+    (session,) = PostgresDatabase(shared_cluster.url("broker"), SHARD + 1).primaries(lambda _timeline: True)
+    assert isinstance(session, PostgresSession)
+    session.begin()
+    session.insert_fence(1)
+    session.commit()
+    for level in (b"off", b"local", b"remote_write"):
+        session._ask(b"SET synchronous_commit = " + level)  # pyright: ignore[reportPrivateUsage]
+        commits = [session.barrier(), session.append(1, [row_of(2, 1)])]
+        assert [(commit.changes, commit.is_safe_behind) for commit in commits] == [(0, False)] * 2
+        assert not session.standby_is_named()
+    session.close()
 
 
 @pytest.mark.system
