@@ -12,6 +12,8 @@ def printed_id(number: int) -> MessageId:
     return MessageId(f"Msg-{number:016x}")
 
 
+_SHOWN_CHARACTERS = 64
+"""Characters of a wrong id in its error."""
 _PRINTED = re.compile(r"Msg-([0-9a-f]{16})")
 
 
@@ -23,5 +25,5 @@ def id_number(printed: str) -> int:
     """
     match = _PRINTED.fullmatch(printed)
     if match is None:
-        raise ValueError(f"{printed!r} is not a message id; an id looks like Msg-0000000000000001")
+        raise ValueError(f"{printed[:_SHOWN_CHARACTERS]!r} is not a message id; an id looks like Msg-0000000000000001")
     return int(match[1], 16)

@@ -56,6 +56,7 @@ async def test_one_message_is_retried_and_another_dropped(
     for action in ("RetryDelivery", "DropDelivery"):
         assert (await calls.refused(action, **HOOK, msgId=sent[1])).reason is Reason.MESSAGE_ID_INVALID
         assert (await calls.refused(action, **HOOK, msgId="7")).reason is Reason.MESSAGE_ID_INVALID
+        assert len((await calls.refused(action, **HOOK, msgId="7" * 70_000)).message) < 300
 
 
 async def test_the_deliveries_of_a_message_are_reported(calls: CmqCalls, sent: list[str]) -> None:

@@ -63,6 +63,7 @@ CASES: list[Case] = [
     (Reason.WRONG_TYPE, "SetQueueAttributes", policy(policy="often")),
     (Reason.PARAMETERS_ERROR, "SetQueueAttributes", {"queueName": "orders", "deadLetterPolicy": "{"}),
     (Reason.PARAMETERS_ERROR, "SetQueueAttributes", {"queueName": "orders", "deadLetterPolicy": "[]"}),
+    (Reason.PARAMETERS_ERROR, "SetQueueAttributes", {"queueName": "orders", "deadLetterPolicy": '{"a":' * 5_000}),
     (Reason.PARAMETERS_ERROR, "SetQueueAttributes", policy(deadLetterQueue="missing")),
     (Reason.PARAMETERS_ERROR, "SetQueueAttributes", policy(deadLetterQueue="orders")),
     (Reason.PARAMETERS_ERROR, "SetQueueAttributes", policy(deadLetterQueue="tx")),

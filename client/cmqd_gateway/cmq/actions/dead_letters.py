@@ -61,6 +61,8 @@ def parse_policy(text: bytes | None) -> Policy | None:
         policy = _POLICIES.decode(text) if text.strip() else Policy()
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Refusal(Reason.PARAMETERS_ERROR, f"deadLetterPolicy is not a dead-letter policy: {error}") from None
+    except RecursionError:
+        raise Refusal(Reason.PARAMETERS_ERROR, "deadLetterPolicy is nested too deeply") from None
     if policy.dead_letter_queue:
         _limit_of(policy)
     return policy
