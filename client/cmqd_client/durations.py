@@ -26,8 +26,10 @@ def to_ms(duration: Duration, field: str) -> int:
         raise TypeError(f"{field} must be seconds (a number) or a timedelta, not {duration!r}")
     else:
         seconds = duration
-    if not math.isfinite(seconds) or abs(seconds) * 1000 > _MAX_MS:
+    if not math.isfinite(seconds):
         raise ValueError(f"{field} is {duration!r}; it must be a finite number of seconds")
+    if abs(seconds) * 1000 > _MAX_MS:
+        raise ValueError(f"{field} is longer than 285,000 years")
     milliseconds = round(seconds * 1000)
     if milliseconds == 0 and seconds > 0:
         return 1
@@ -82,10 +84,12 @@ def to_moment_ms(moment: datetime | float, field: str, instead: str) -> int:
     """
     if isinstance(moment, datetime):
         if moment.tzinfo is None:
-            raise ValueError(f"{field} is {moment!r}, which names no zone; moment.astimezone() adds the local zone")
+            raise ValueError(
+                f"{field} is {moment.isoformat()}, which names no zone; moment.astimezone() adds the local zone"
+            )
         milliseconds = round((moment - _EPOCH) / timedelta(milliseconds=1))
         if milliseconds < 0:
-            raise ValueError(f"{field} is {moment!r}; it must not lie before 1970")
+            raise ValueError(f"{field} is {moment.isoformat()}; it must not lie before 1970")
         return milliseconds
     if isinstance(moment, timedelta):
         raise TypeError(

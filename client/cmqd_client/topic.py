@@ -446,7 +446,8 @@ def _endpoint(queue: Queue[Any] | str | None, url: str | None) -> dict[str, Any]
     if url is not None:
         if not url.lower().startswith(("http://", "https://")):
             # Without a scheme the string would be taken for the name of a queue.
-            raise ValueError(f"url is {url!r}; it must begin with http:// or https://")
+            # Without the value: a URL may have a password.
+            raise ValueError("url must begin with http:// or https://")
         return {"endpoint": url}
     return {"protocol": "queue", "endpoint": queue.name if isinstance(queue, Queue) else queue}
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from cmqd_client import errors
+from cmqd_client.durations import to_ms
 from cmqd_client.errors import (
     Busy,
     CmqError,
@@ -85,3 +86,9 @@ def test_every_error_is_public_explained_and_in_the_tree() -> None:
             continue  # a test's own
         assert cls.__doc__, cls
         assert cls.__name__ in tree
+
+
+@pytest.mark.parametrize("duration", [1e21, -1e21])
+def test_an_absurd_duration_is_refused_without_an_exponent(duration: float) -> None:
+    with pytest.raises(ValueError, match=r"^delay is longer than 285,000 years$"):
+        to_ms(duration, "delay")

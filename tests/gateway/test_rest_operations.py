@@ -647,11 +647,13 @@ async def check_create_subscription(rest: RestCalls) -> None:
         ({}, "queue"),
         ({"queue": "orders", "url": "http://x"}, "queue"),
         ({"url": "orders"}, "url"),
+        ({"url": "ftp://user:password@host"}, "url"),
         ({"queue": "orders", "filter_tags": ["a"], "binding_keys": ["b"]}, "filter_tags"),
         ({"queue": "orders", "binding_keys": ["b"]}, "binding_keys"),
     ):
         refusal = await rest.refused("create_subscription", topic="news", subscription="wrong", body=wrong)
         assert (refusal.status, refusal.field) == (400, field)
+        assert "password" not in refusal.detail
 
 
 @checks("ensure_subscription")
