@@ -1,6 +1,6 @@
 """Count the attempts of a call, and choose the pauses behind them.
 
-``retry`` decides about a single repeat; this module remembers the attempts of a call whose server changes meanwhile.
+``retry`` decides about a single repeat; this module remembers the attempts of a call, also over a change of its server.
 """
 
 from random import random
@@ -29,7 +29,7 @@ class Attempts:
         """Number of failed attempts."""
 
     def failed(self, error: CmqError, repeat: Repeat, remaining: float, connection: Connection | None) -> float | None:
-        """Note a failed attempt; return the seconds to wait before the next one, None = there is none.
+        """Note a failed attempt; return the seconds to wait before the next attempt, None = no further attempt.
 
         Args:
             error: the error of the attempt.

@@ -1,12 +1,12 @@
-"""Find a connection pooler between the broker and PostgreSQL, which must be refused (decision 0208).
+"""Find a connection pooler between the broker and PostgreSQL: a pooler must be refused (decision 0208).
 
-Behind a pooler in transaction mode each transaction may have another backend, with other settings. The lock of the
+Behind a pooler in transaction mode every transaction may have a new backend, with its own settings. The lock of the
 shard stays behind at a backend, commits lose the settings that make them safe, and prepared statements are missing: the
 start of a broker hung. Behind any pooler keepalives and closed sockets end at the pooler. The server then keeps the
-session of a broker whose machine is silent, and with the session the lock.
+session of a broker on a silent machine, and with the session the lock.
 
-Two signs: while a second session holds a transaction open, the first session has another backend, or other settings,
-than before; and the backend's id, as the connection was told at its begin, is not the backend's own.
+Two signs: while a second session holds a transaction open, backend or settings of the first session change; and the
+backend's id, as the connection was told at its begin, is not the backend's own.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,8 +32,8 @@ def find_pooler(connection: Connection, connect: Callable[[], Connection], setti
     """Return the sign of a pooler; None if there is none.
 
     Args:
-        connection: a session whose settings were made.
-        connect: opens another one with the same server.
+        connection: a session with its settings.
+        connect: opens a second session with the same server.
         settings: array of the names of the settings.
 
     Raises:

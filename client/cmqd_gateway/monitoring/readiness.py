@@ -1,9 +1,9 @@
 """Readiness of the broker: one probe a second at most, shared by all requests.
 
 ``/readyz`` needs no key, so strangers can send requests by the thousand. A request that finds a fresh result costs the
-broker no work, and requests during a probe wait for that probe. The probe uses the connection on which the gateway
-asks for secrets, because the gateway can authenticate requests only while the broker answers there. A probe is a small
-request that the broker answers without waiting for its disk, so that a probe a second delays no authentication.
+broker no work, and requests during a probe wait for that probe. The probe uses the connection for the gateway's
+questions about secrets, because the gateway can authenticate requests only while the broker answers there. A probe is a
+small request that the broker answers without waiting for its disk, so that a probe a second delays no authentication.
 """
 
 import asyncio
@@ -54,16 +54,16 @@ class Readiness:
         """None = the broker counts as ready: a gateway of a test."""
         self._is_ready = True
         self._known_since: float | None = None
-        """Time of the last result; None = there is none."""
+        """Time of the last result; None = no result yet."""
         self._told: _Told | None = None
         """The last line of the broker; None = the gateway is no child of a broker that tells."""
         self._told_at = 0.0
         self.has_followed = False
-        """True while the gateway uses another broker than the one that runs it, of which the lines say nothing."""
+        """True while the gateway uses another broker than the broker that runs it, and the lines do not count."""
         self._probing: asyncio.Task[None] | None = None
 
     def take(self, line: bytes) -> bool:
-        """Take a line of the broker; return False if the line is about something else."""
+        """Take a line of the broker; return False if the line is about another subject than readiness."""
         try:
             self._told = _decoder.decode(line).readiness
         except msgspec.MsgspecError:
@@ -82,9 +82,9 @@ class Readiness:
         return self._told is not None and self._now() - self._told_at >= SILENT_SECONDS
 
     async def reason(self) -> str:
-        """Return why the broker is not ready; empty if it is. Safe to cancel, as ``is_ready``.
+        """Return why the broker is not ready; empty of a ready broker. Safe to cancel, as ``is_ready``.
 
-        Without the text of an error, which may name hosts and keys: strangers may ask.
+        Without the text of an error, because strangers may ask, and errors name hosts and keys.
         """
         if self.is_silent:
             return "the broker stands still"
