@@ -12,9 +12,9 @@ from cmqd_logs import lines
 
 UNLIMITED: Final = frozenset(
     {
-        # The start alone writes these, one for each damaged segment or file.
+        # Lines of the start alone, a line per damaged segment or file.
         "recovery_finding",
-        # At most one in ten minutes for each gateway key and key, with the number of reads between.
+        # At most a line in ten minutes per gateway key and key, with the number of reads between.
         "secret_read",
     }
 )

@@ -1,11 +1,11 @@
 """Queues, or topics, in the order of account and name, for lists and for pages that continue behind a name.
 
-Pages of metrics are read in slices, and other clients are served between two slices. A sort of 10,000 names in each
+Pages of metrics are read in slices, and other clients are served between two slices. A sort of 10,000 names in every
 slice would hold the loop for longer than the slice itself, and a sorted copy for the last reader would be lost when a
-second reader asks for another account. This list is sorted once; later entries are inserted.
+second reader asks for a different account. This list is sorted once; later entries are inserted.
 
-A list of names shows a single moment, so it is made in one call. No line of Python runs for a name in that call (see
-``matching``): without a search a list among 10,000 names takes 0.1 ms, and with a search 0.8 ms.
+A list of names shows a single moment, so a single call makes the list. No line of Python runs for a name in that call
+(see ``matching``): without a search a list among 10,000 names takes 0.1 ms, and with a search 0.8 ms.
 """
 
 from bisect import bisect_left, bisect_right, insort
@@ -31,7 +31,7 @@ class Owned(Named, Protocol):
 
 
 Selection: TypeAlias = Callable[[Sequence[str]], Iterable[bool]]
-"""Returns for each of the names whether the caller may see it."""
+"""Returns per name whether the caller may see the name."""
 
 _E = TypeVar("_E", bound=Named)
 _N = TypeVar("_N", bound=Owned)
