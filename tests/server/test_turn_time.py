@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 import pytest
@@ -172,6 +173,44 @@ async def test_lists_of_several_kinds_end_a_turn_and_keep_their_order(rig: Serve
     assert len(listed) == 20
     reply: Any = client.replies[last]
     assert reply.total == 21
+
+
+def any_request(client: RigClient, random: Random) -> Request:
+    request_id = client.next_id()
+    makes: tuple[Callable[[], Request], ...] = (
+        lambda: wire.ListSubscriptions(request_id, "news", "", 0, 1000),
+        lambda: wire.SendMessages(request_id, "jobs", [b"x"]),
+        lambda: wire.ReceiveMessages(request_id, "jobs", random.choice([1, 256]), 0),
+        lambda: wire.DeleteMessages(request_id, "jobs", [1]),
+        lambda: wire.PublishMessages(request_id, "news", [b"x"]),
+        lambda: wire.CreateQueue(request_id, f"queue-{random.getrandbits(60)}", {}),
+    )
+    return random.choice(makes)()
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_no_request_behind_the_end_of_a_turn_is_forgotten(rig: ServerRig, listed: list[float], seed: int) -> None:
+    random = Random(seed)
+    clients = [await with_topic(rig), *[await rig.client() for _ in range(3)]]
+    asked: list[list[int]] = [[] for _ in clients]
+    for _ in range(12):
+        for client, ids in zip(clients, asked, strict=True):
+            requests = [any_request(client, random) for _ in range(random.choice([0, 1, 3, 30, 300]))]
+            ids += [request.request_id for request in requests]
+            if requests:
+                feed(client, *requests)
+        await rig.turn(random.choice([0, 1, 3]))
+
+    for _ in range(2000):
+        await rig.turn(1)
+        for client in clients:
+            client.read()
+
+    assert [set(ids) - client.replies.keys() for client, ids in zip(clients, asked, strict=True)] == [set()] * 4
+    assert len(listed) > 10
+    assert not len(rig.server.io_batch.turns)
+    assert all(client.transport.is_reading() for client in clients)
+    assert not rig.server.budget.held_bytes
 
 
 async def test_the_next_read_looks_at_the_clock(rig: ServerRig, listed: list[float]) -> None:
