@@ -13,8 +13,8 @@ Receives of other clients wait as before: an older client would use up its repea
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
-from itertools import islice
 from typing import Final, cast
 
 from cmqd.log.interface import Led
@@ -49,7 +49,8 @@ class StalledReceives:
     """Makes the stand-in for a client of an account."""
 
     def __post_init__(self) -> None:
-        self._is_ending = False
+        self._to_end: deque[int] = deque()
+        """Waiter ids of receives to answer, in slices."""
 
     @property
     def stalled_s(self) -> float:
@@ -60,8 +61,14 @@ class StalledReceives:
 
     def beat(self) -> None:
         """Answer receives if the lead is stalled."""
-        if not self._is_ending and self.stalled_s >= STALLED_AFTER_S:
+        if not self._to_end and self.stalled_s >= STALLED_AFTER_S:
             self.gate.replace_askers(self._give_up)
+            # Once for all slices: a scan of all waiting receives takes milliseconds.
+            self._to_end.extend(
+                waiter_id
+                for waiter_id, client, request in self.waiting_requests.all()
+                if isinstance(request, ReceiveMessages) and client.understands_stalls
+            )
             self._end_some()
 
     def _text(self) -> str:
@@ -78,20 +85,21 @@ class StalledReceives:
         return self.stand_in(client.account)
 
     def _end_some(self) -> None:
-        waiting = (
-            (waiter_id, request)
-            for waiter_id, client, request in self.waiting_requests.all()
-            if isinstance(request, ReceiveMessages) and client.understands_stalls
-        )
-        receives = list(islice(waiting, ANSWERED_AT_ONCE + 1))
+        if self.stalled_s < STALLED_AFTER_S:
+            self._to_end.clear()
         text = self._text()
-        for waiter_id, request in receives[:ANSWERED_AT_ONCE]:
+        for _ in range(min(len(self._to_end), ANSWERED_AT_ONCE)):
+            waiter_id = self._to_end.popleft()
+            waiter = self.waiting_requests.get(waiter_id)
+            if waiter is None:
+                # Answered or cancelled since the scan.
+                continue
+            _, request = waiter
             refusal = stalled_error(request.request_id, ErrorCode.BUSY, text)
             if waiter_id in self.waiting_requests.deletes:
                 refusal = _unknown(request.request_id, text)
             self.answering.end_wait(waiter_id, refusal)
-        self._is_ending = len(receives) > ANSWERED_AT_ONCE
-        if self._is_ending:
+        if self._to_end:
             self.loop.call_soon(self._end_some)
 
 

@@ -113,6 +113,21 @@ async def test_more_receives_than_fit_a_turn_are_all_answered(led: Led) -> None:
     assert set(client.replies) == requests
 
 
+async def test_a_stall_that_ends_between_two_slices_ends_no_further_receive(led: Led) -> None:
+    client, _ = await led.clients()
+    await a_queue(client)
+    for _ in range(ANSWERED_AT_ONCE + 2):
+        await waiting(client)
+    led.cut_off(STALLED_AFTER_S)
+
+    led.rig.server.stalled_receives.beat()
+    led.log.unanswered_s = None
+    await led.rig.turn()
+    await client.settle()
+
+    assert len(client.replies) == ANSWERED_AT_ONCE
+
+
 async def test_a_waiting_receive_with_deletes_has_an_unknown_outcome(led: Led) -> None:
     """Its deletes may be durable, or not: only a reply of a leader may tell."""
     client, _ = await led.clients()
