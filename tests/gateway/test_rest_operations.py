@@ -682,6 +682,9 @@ async def check_set_subscription(rest: RestCalls) -> None:
     assert (changed.filter_tags, changed.paused, changed.strategy) == (["red"], True, "backoff")
     cleared = await rest.ok("set_subscription", topic="news", subscription="copies", body={"filter_tags": []})
     assert (cleared.filter_tags, cleared.paused) == ([], True)
+    both = {"filter_tags": ["red"], "binding_keys": ["a.b"]}
+    refusal = await rest.refused("set_subscription", topic="news", subscription="copies", body=both)
+    assert (refusal.status, refusal.field) == (400, "filter_tags")
 
 
 @checks("delete_subscription")

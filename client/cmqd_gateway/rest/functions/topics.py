@@ -316,15 +316,20 @@ async def _subscribe(call: Call[Nothing, NewSubscription], *, ensure: bool) -> S
         raise invalid("queue", "a subscription has exactly one of the fields queue and url")
     if body.url is not None and not body.url.lower().startswith(("http://", "https://")):
         raise invalid("url", "url must begin with http:// or https://")
-    if body.filter_tags and body.binding_keys:
-        raise invalid(
-            "filter_tags", "a subscription has filter_tags (tag topic) or binding_keys (routing topic), not both"
-        )
     topic = call.client.topic(call.names["topic"])
     return _subscription_info(await topic.subscribe_info(call.names["subscription"], ensure=ensure, **_given(body)))
 
 
 def _given(body: NewSubscription | SubscriptionChanges) -> dict[str, Any]:
+    """Return the attributes that a request gives.
+
+    Raises:
+        ProblemError: there are both tags and keys.
+    """
+    if body.filter_tags and body.binding_keys:
+        raise invalid(
+            "filter_tags", "a subscription has filter_tags (tag topic) or binding_keys (routing topic), not both"
+        )
     return {name: value for name, value in msgspec.structs.asdict(body).items() if value is not None}
 
 
