@@ -205,7 +205,9 @@ async def test_api_2_answers_every_form(rig: GatewayRig, watch: Watch) -> None:
                 continue
             value: Any = NAMES.get(field.encode_name, chance.choice(["1", "60", "text", "queue", "http", "[]"]))
             if chance.random() < edges:
-                value = text(chance) if chance.random() < 0.8 else chance.randbytes(chance.choice([1, 20, 300]))
+                # Some parameters have a value in JSON.
+                values = (text(chance), json_value(chance), chance.randbytes(chance.choice([1, 20, 300])))
+                (value,) = chance.choices(values, (6, 2, 2))
             if "olling" in field.encode_name:
                 value = chance.choice(["0", "-1", "31", "1e999", ""])
             is_list = field.encode_name not in NAMES and "list[" in str(field.type)
@@ -295,11 +297,9 @@ def damaged(chance: random.Random) -> bytes:
         return chance.choice([json_value(chance), *typed]) if chance.random() < edges else usual
 
     kind, utf_8 = '"application/json"', '"utf-8"'
+    headers = f'{{"task":{value(kind)}}}'
     properties = f'{{"delivery_info":{value("{}")},"priority":{value("3")}}}'
-    head = f'[{value(kind)},{value(utf_8)},{{"task":{value(kind)}}},{properties}]'
-    if chance.random() < edges:
-        kind, utf_8 = '"application/json"', '"utf-8"'
-    head = f"[{value(kind)},{value(utf_8)},{value('{}')},{value('{}')}]"
+    head = f"[{value(kind)},{value(utf_8)},{value(headers)},{value(properties)}]"
     content = bytearray(head.encode(errors="surrogatepass") + b"\nbody")
     if chance.random() < edges:
         content[chance.randrange(len(content))] = chance.randrange(256)

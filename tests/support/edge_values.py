@@ -28,7 +28,18 @@ TEXTS: Final = (
 )
 RAW: Final = (
     *('"\\ud800"', '"\\udc00\\ud800"', '"\\u0000"', '"\\ud83d\\ude00"', "true", "false", "null", "{}", "[]", "[[]]"),
-    *('{"":0}', '{"a":1,"a":2}', '{"\\ud800":1}', "[" * 2_000 + "]" * 2_000, "[null]", '["a",5]', "NaN", "-", "01"),
+    *(
+        '{"":0}',
+        '{"a":1,"a":2}',
+        '{"\\ud800":1}',
+        "[" * 2_000 + "]" * 2_000,
+        '{"a":' * 2_000,
+        "[null]",
+        '["a",5]',
+        "NaN",
+        "-",
+        "01",
+    ),
 )
 LARGE: Final = 4 << 20
 """Bytes of the largest text: the gateway's limit of a body, and more with the rest of the body."""
