@@ -6,6 +6,7 @@ from typing import cast
 import pytest
 
 from cmqd.core.errors import BacklogFull, DomainError, QueueDeleted, ReceiptHandleInvalid
+from cmqd.core.operations.rejections import MAX_REPEATS
 from cmqd.core.outcome import HandlesDone, ReceivedAfterDeletes
 from cmqd_fold.settled_leases import LIFE_MS, SPAN, SettledLeases
 from cmqd_segment.checkpoint import QueueSlice
@@ -144,6 +145,17 @@ def test_a_repeated_move_waits_for_the_first_and_is_told_of_its_end():
     (told,) = rig.replies(second)
     ((failed, refusal),) = told.failures
     assert (failed, refusal.gone, told.done) == (handle, GONE_MOVED, 1)
+    check_broker(rig.broker)
+
+
+def test_a_page_answers_a_bounded_number_of_repeats():
+    rig, (handle,) = held()
+    waiters = [rig.reject_later(handle)[0] for _ in range(1 + MAX_REPEATS)]
+
+    assert rejected(rig, handle) == 0
+    rig.answer_reads()
+
+    assert [len(rig.replies(waiter)) for waiter in waiters] == [1] * len(waiters)
     check_broker(rig.broker)
 
 

@@ -44,6 +44,9 @@ from cmqd_types.messages import GONE_MOVED, Origin
 
 REJECTED = "rejected"
 """The reason in the origin of these dead letters."""
+MAX_REPEATS = 16
+"""Repeats that wait for the first try of a message: one call answers them for a page of messages. Further repeats are
+refused at once."""
 
 
 class Rejections:
@@ -110,8 +113,11 @@ class Rejections:
             if moving is not None and in_flight is not None and lease in moving.leases:
                 # A repeat whose first try is under way: whether the message is moved is known behind its page.
                 first = moving.by_position[in_flight.position]
-                first.repeats.append((request, places[handle]))
-                request.left += 1
+                if len(first.repeats) < MAX_REPEATS:
+                    first.repeats.append((request, places[handle]))
+                    request.left += 1
+                else:
+                    request.failures.append((places[handle], handle, ReceiptHandleInvalid(name, handle)))
             else:
                 refused = ReceiptHandleInvalid(name, handle, failure.gone)
                 request.failures.append((places[handle], handle, refused))
