@@ -207,7 +207,10 @@ def older(part: AnyPart) -> AnyPart:
     if not isinstance(part, QueueSlice | TopicSlice | SubscriptionSlice):
         return part
     array: list[Any] = msgspec.msgpack.decode(msgspec.msgpack.encode(part))
-    return msgspec.msgpack.decode(msgspec.msgpack.encode(array[:-1]), type=AnyPart)
+    # The tag of the part stands in front of its fields.
+    return msgspec.msgpack.decode(
+        msgspec.msgpack.encode(array[: 1 + part.__struct_fields__.index("totals")]), type=AnyPart
+    )
 
 
 def test_after_a_loss_all_totals_begin_at_0_and_do_so_again_at_the_next_start():

@@ -25,6 +25,7 @@ class Face:
         self.waiting: dict[int, int] | None = None
         self.checked_queues: set[str] | None = None
         self.unread_receives = 0
+        self.understands_stalls = False
         self.is_held = self.is_slow = self.is_gone = False
         self.is_private = True
         self.connection_id = 1_000_000 + len(rig.server.connections)
