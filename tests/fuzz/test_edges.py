@@ -47,7 +47,7 @@ FEW = 60
 LONGEST_CPU_SECONDS = 1.0
 """For a request of 4 MiB and its client on a slow machine. CPU time does not depend on other work of the machine."""
 ANSWER_SECONDS = 300.0
-"""A request that has no answer by then is waiting for something that does not come."""
+"""A request without an answer by then waits without end."""
 
 DOCUMENT: dict[str, Any] = json.loads(openapi.document())
 SCHEMAS: dict[str, Any] = DOCUMENT["components"]["schemas"]
@@ -73,7 +73,7 @@ def rounds(name: str) -> Iterator[random.Random]:
 
 
 class Watch:
-    """What a request causes beside its answer: lines of the log, and work of the gateway's loop."""
+    """Watches the log and the CPU time of the gateway's loop during a request."""
 
     def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
         self._caplog = caplog

@@ -1,7 +1,7 @@
-"""Captured requests that come again, changed where their signature does not show it: nothing is stored or done twice.
+"""Captured requests are sent again with changes that keep the signature: no message is stored or deleted twice.
 
 The signed text is ``name=value&name=value``, without escapes, and without the values that begin with ``@`` if the SDK
-leaves these out. A machine on the way can therefore add such values, and cut the text into other parameters.
+leaves these values out. A machine on the way can add values with ``@`` and cut the text into other parameters.
 """
 
 from collections.abc import Iterator, Mapping
@@ -44,7 +44,7 @@ ADDED = (
 
 
 async def stage(rig: GatewayRig) -> None:
-    """Make what the requests name, and queues and topics to which a changed request could go."""
+    """Make the queues and topics of the requests, and others to which a changed request could go."""
     await rig.server.admin.create_queue("others")
     await rig.server.admin.create_queue("tx", transactional=True)
     for name in ("news", "others"):
