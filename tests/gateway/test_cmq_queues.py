@@ -168,6 +168,14 @@ async def test_a_time_before_the_window_is_an_error_that_says_what_was_done(
     assert await server.bodies("jobs") == [b"a"]
 
 
+@pytest.mark.parametrize("start", [-1, 10**17, 10**20 - 1])
+async def test_a_number_that_is_no_time_is_shown_as_it_was_given(start: int, calls: CmqCalls) -> None:
+    refusal = await calls.refused("RewindQueue", queueName="orders", startConsumeTime=start)
+
+    assert refusal.reason is Reason.REWIND_TIME
+    assert f"startConsumeTime is {start}; " in refusal.message
+
+
 async def test_a_time_in_the_future_changes_no_message(calls: CmqCalls, server: LocalServer) -> None:
     sent = await deleted_message(calls, server)
 

@@ -175,7 +175,10 @@ async def rewind_queue(call: Call, request: RewindQueue) -> Fields:
     if start > LAST_SECOND:
         start /= 1000
     if not 0 <= start <= LAST_SECOND:
-        raise Refusal(Reason.REWIND_TIME, f"startConsumeTime is {start}; it must be a time in seconds since 1970")
+        raise Refusal(
+            Reason.REWIND_TIME,
+            f"startConsumeTime is {request.start_consume_time}; it must be a time in seconds since 1970",
+        )
     rewound = await call.client.queue(request.queue_name).rewind(max(start, FIRST_SECOND), strict=False)
     if rewound.clamped:
         raise Refusal(
