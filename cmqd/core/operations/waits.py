@@ -26,7 +26,7 @@ from cmqd.core.runtime.runtime import Runtime
 
 ENDED_AT_ONCE = 512
 """Largest number of receives that a call ends when a queue is deleted: about 2 ms, most of the time in the server."""
-EXAMINED = 4
+EXAMINED = 3
 """Stale entries that a tick examines for each item of other work: a look-up takes a fraction of the end of a lease."""
 HELD_MS = 100
 """Longest time that a wait is held: the width of the widest bucket, so every bucket comes due within it."""
