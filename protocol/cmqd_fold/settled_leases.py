@@ -14,7 +14,7 @@ delete of an old lease would end the generation of the new leases.
 
 ``SPAN`` bounds the memory of all queues together, because lease numbers are one sequence of the broker. A generation
 has at most ``SPAN`` / 65,536 containers in its set, of some 50 bytes and 2 bytes a lease, or 8 KiB, and a container for
-each older lease that was in flight: 10,000 queues that share the leases take some 80 MB in all.
+each older lease that was in flight: 10,000 queues that share them take some 80 MB (an estimate).
 """
 
 from typing import Final
