@@ -5,7 +5,7 @@ import logging
 import signal
 import threading
 from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from types import FrameType
 from typing import Any, TypeAlias
 
@@ -124,8 +124,10 @@ class _Chain:
             signal.signal(number, handler)
             signal.raise_signal(number)
             return
-        if callable(handler) and not _only_interrupts(handler):
-            handler(number, frame)
+        if callable(handler) and not _cancels_main_task(handler):
+            # Python's handler of Ctrl-C, and that of Spark, would interrupt the clean stop that has begun.
+            with suppress(KeyboardInterrupt):
+                handler(number, frame)
 
     def end(self) -> None:
         """Install the former handlers again."""
@@ -143,7 +145,6 @@ class _Chain:
         return former
 
 
-def _only_interrupts(handler: Callable[..., object]) -> bool:
-    """Return True for Python's own handlers of Ctrl-C, which end the program or its main task without a clean stop."""
-    method = getattr(handler, "func", None)
-    return handler is signal.default_int_handler or isinstance(getattr(method, "__self__", None), asyncio.Runner)
+def _cancels_main_task(handler: Callable[..., object]) -> bool:
+    """Return True for the handler of ``asyncio.run``, which cancels the main task instead of a clean stop."""
+    return isinstance(getattr(getattr(handler, "func", None), "__self__", None), asyncio.Runner)

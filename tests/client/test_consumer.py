@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import ExitStack, asynccontextmanager
 from contextvars import ContextVar
 from types import FrameType
@@ -780,9 +780,18 @@ async def test_a_handler_that_was_installed_during_a_run_stays(client: Client, s
         signal.signal(signal.SIGTERM, former)
 
 
+def interrupts(number: int, frame: FrameType | None) -> None:
+    """As the handler of Spark, which stays installed for the rest of a process."""
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("former", [signal.default_int_handler, interrupts])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_runs_that_overlap_leave_the_former_effect_of_a_signal(number: signal.Signals) -> None:
-    former = signal.getsignal(number)
+def test_runs_that_overlap_leave_the_former_effect_of_a_signal(
+    number: signal.Signals, former: Callable[[int, FrameType | None], None], request: pytest.FixtureRequest
+) -> None:
+    before = signal.signal(number, former)
+    request.addfinalizer(lambda: signal.signal(number, before))
     arrived: list[str] = []
     first = chained([number], lambda _: arrived.append("first"))
     second = chained([number], lambda _: arrived.append("second"))

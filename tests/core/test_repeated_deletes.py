@@ -7,7 +7,7 @@ import pytest
 
 from cmqd.core.errors import BacklogFull, DomainError, QueueDeleted, ReceiptHandleInvalid
 from cmqd.core.operations.rejections import MAX_REPEATS
-from cmqd.core.outcome import HandlesDone, ReceivedAfterDeletes
+from cmqd.core.outcome import DeadLettersDone, HandlesDone, ReceivedAfterDeletes
 from cmqd_fold.settled_leases import LIFE_MS, SPAN, SettledLeases
 from cmqd_segment.checkpoint import QueueSlice
 from cmqd_types.messages import GONE_DELETED, GONE_MOVED
@@ -169,6 +169,24 @@ def test_a_repeated_move_is_refused_as_the_first():
     refusals: list[DomainError] = [rig.replies(waiter)[0].failures[0][1] for waiter in waiters]
     assert [type(refusal) for refusal in refusals] == [BacklogFull, BacklogFull]
     assert rig.delete(handle) == []
+
+
+def test_a_repeated_move_of_a_cleared_message_is_refused_at_once():
+    rig, (handle,) = held()
+    first, _ = rig.reject_later(handle)
+    rig.clear()
+
+    _, reply = rig.reject_later(handle)
+
+    assert isinstance(reply, DeadLettersDone), "it waits for a page"
+    ((_, refusal),) = reply.failures
+    assert isinstance(refusal, ReceiptHandleInvalid)
+    assert refusal.gone == 0
+    rig.answer_reads()
+
+    ((_, refusal),) = rig.replies(first)[0].failures
+    assert refusal.gone == 0
+    check_broker(rig.broker)
 
 
 def test_a_repeated_move_ends_with_its_queue():

@@ -18,6 +18,7 @@ from support.crash.broker import CrashingBroker
 from support.postgresql.installation import Installation
 from support.postgresql.servers import PostgresCluster
 from support.running_broker import RunningBroker
+from support.stopped_process import stop
 
 pytestmark = [pytest.mark.system, pytest.mark.postgresql]
 
@@ -104,8 +105,8 @@ async def test_a_leader_that_was_stopped_answers_nothing_when_it_goes_on(
     assert process is not None
     async with cmqd_client.connect(leader.url) as client:
         queue = await client.create_queue("orders")
-        os.kill(process.pid, signal.SIGSTOP)
-        os.kill(storage, signal.SIGSTOP)
+        stop(process.pid)
+        stop(storage)
         stopped = time.monotonic()
         asked = asyncio.create_task(queue.attributes())
         # As the keepalive of the sessions does when the machine is silent.

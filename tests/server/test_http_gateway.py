@@ -28,6 +28,7 @@ from cmqd.server.http_gateway import (
 from cmqd.server.readiness import BrokerRole, Readiness
 from cmqd.settings import LogLevel, SettingError, Settings, load
 from support.eventually import eventually
+from support.stopped_process import stop
 
 READS_KEY = (
     "import os,sys; sys.stdin = None; line = os.read(int(sys.argv[1]), 1000); open(sys.argv[2], 'wb').write(line)"
@@ -291,7 +292,7 @@ async def test_a_child_that_reads_no_reload_does_not_hold_up_the_broker(tmp_path
     await wait_for_line(rig)
     process_id = rig.gateway.process_id
     assert process_id is not None
-    os.kill(process_id, signal.SIGSTOP)
+    stop(process_id)
 
     # A pipe holds 64 KiB.
     for _ in range(100):

@@ -19,6 +19,7 @@ from cmqd_segment.manifest import read_manifest
 from cmqd_segment.schema import open_read_only
 from support.eventually import eventually
 from support.log_rig import NOW_MS, LogRig, OpenProcess, ProcessPlace, settings_for
+from support.stopped_process import stop
 
 pytestmark = pytest.mark.system
 
@@ -177,7 +178,7 @@ async def test_a_close_ends_with_its_callers_time(open_process: OpenProcess, wit
     assert isinstance(rig.log, StorageProcessLog)
     assert rig.log.process_id is not None
     await rig.store(1, 0, 1)
-    os.kill(rig.log.process_id, signal.SIGSTOP)
+    stop(rig.log.process_id)
 
     # The storage process stands still, so without a limit the close would last until the suite's own.
     with pytest.raises(TimeoutError):

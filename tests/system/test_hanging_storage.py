@@ -10,6 +10,7 @@ import pytest
 from cmqd_client import connect
 from cmqd_client.errors import Busy, OutcomeUnknown
 from support.running_server import RunningServer
+from support.stopped_process import stop
 
 pytestmark = pytest.mark.system
 
@@ -20,7 +21,7 @@ async def test_a_stopped_storage_is_told_of_and_what_was_decided_happens_later(t
             queue = await client.ensure_queue("orders")
             await queue.send(b"before")
             storage_pid = server.ready["storage_pid"]
-            os.kill(storage_pid, signal.SIGSTOP)
+            stop(storage_pid)
             try:
                 with pytest.raises(OutcomeUnknown):
                     await queue.send(b"meanwhile")

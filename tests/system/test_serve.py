@@ -23,6 +23,7 @@ from support.environment import plain_environment
 from support.eventually import eventually_elsewhere
 from support.raw_client import RawClient
 from support.running_server import RunningServer, ServerFailedError
+from support.stopped_process import stop
 
 pytestmark = pytest.mark.system
 LONG_DRAIN = ("--drain-timeout-ms", "600000")
@@ -183,7 +184,7 @@ async def test_two_regions_are_two_brokers(tmp_path: Path) -> None:
 def test_sigterm_ends_in_time_although_the_storage_hangs(tmp_path: Path) -> None:
     with RunningServer(tmp_path, "--drain-timeout-ms", "3000") as server, RawClient(server.url) as client:
         client.ask(wire.QueueInfo, wire.CreateQueue, "jobs", {})
-        os.kill(server.ready["storage_pid"], signal.SIGSTOP)
+        stop(server.ready["storage_pid"])
         client.begin(wire.SendMessages, "jobs", [b"x"])
         server.send_signal(signal.SIGTERM)
 

@@ -110,7 +110,13 @@ class Rejections:
             handle = failure.receipt_handle
             lease = lease_of[handle]
             in_flight = queue.index.leases.by_number.get(lease)
-            if moving is not None and in_flight is not None and lease in moving.leases:
+            if (
+                moving is not None
+                and lease in moving.leases
+                # A message that was cleared meanwhile is not moved: its repeat needs no page to be refused.
+                and in_flight is not None
+                and in_flight.position >= queue.index.floor
+            ):
                 # A repeat whose first try is under way: whether the message is moved is known behind its page.
                 first = moving.by_position[in_flight.position]
                 if len(first.repeats) < MAX_REPEATS:

@@ -19,6 +19,7 @@ from support.eventually import eventually_elsewhere
 from support.postgresql.cut_links import Links
 from support.postgresql.installation import Installation
 from support.silent_port import reserve_port
+from support.stopped_process import stop
 
 NAMES = ("n1", "n2", "n3")
 _STATUS_LINE = 7
@@ -74,7 +75,7 @@ class PostgresServer:
         """SIGKILL to every process of the server, as if its machine lost power (without its disk's cache)."""
         process = self._running()
         # A stopped postmaster makes no further children.
-        os.kill(process.pid, signal.SIGSTOP)
+        stop(process.pid)
         children = _children_of(process.pid)
         for pid in (process.pid, *children):
             os.kill(pid, signal.SIGKILL)
@@ -84,9 +85,9 @@ class PostgresServer:
     def freeze(self) -> None:
         """SIGSTOP to every process of the server: it is alive and answers nothing."""
         pid = self._running().pid
-        os.kill(pid, signal.SIGSTOP)
+        stop(pid)
         for child in _children_of(pid):
-            os.kill(child, signal.SIGSTOP)
+            stop(child)
 
     def thaw(self) -> None:
         """SIGCONT to every process of the server."""
