@@ -2,15 +2,15 @@
 
 import json
 import re
+from html import unescape
 from typing import Any
 
 import pytest
 from msgspec.structs import asdict
 
 from cmqd.core.limits import ATTRIBUTE_RANGES
-from cmqd_gateway.rest import openapi
+from cmqd_gateway.rest import openapi, reference
 from cmqd_gateway.rest.operation import Operation
-from cmqd_gateway.rest.page import CONTENT_SECURITY_POLICY, page_files
 from cmqd_gateway.rest.table import BASE, OPERATIONS
 from cmqd_segment.attributes import QueueAttributes
 from support.rest_calls import RestCalls
@@ -136,28 +136,55 @@ def test_a_field_is_described_in_its_own_words():
 # ---------------------------------------------------------------- the page
 
 
-def test_the_page_loads_its_own_files_alone():
-    page = page_files()[""].content.decode()
-    referenced = re.findall(r'(?:src|href|spec-url)="([^"]*)"', page)
-
-    assert set(referenced) == {"data:,", "page.css", "rapidoc-9.3.8.min.js", "openapi.json"}
-    assert not re.search(r"<script(?![^>]*\bsrc=)|<style|\bon\w+=", page), "the policy forbids inline code"
+PAGE = reference.page().decode()
 
 
-def test_the_policy_of_the_page_forbids_requests_to_other_hosts():
-    parts = [part.partition(" ") for part in CONTENT_SECURITY_POLICY.split("; ")]
+def test_the_page_loads_its_style_sheet_alone_and_runs_no_script():
+    loaded = re.findall(r'<link[^>]*href="([^"]*)"', PAGE)
+
+    assert set(loaded) == {"data:,", "reference.css"}
+    assert not re.search(r"<script|<style|<img|\bon\w+=|\bsrc=|\bstyle=", PAGE), "the policy forbids it"
+
+
+def test_the_policy_of_the_page_forbids_scripts_and_requests():
+    parts = [part.partition(" ") for part in reference.CONTENT_SECURITY_POLICY.split("; ")]
     directives = {name: sources for name, _, sources in parts}
 
     assert directives["default-src"] == "'none'"
-    assert directives["script-src"] == directives["connect-src"] == "'self'"
-    sources = {source for sources in directives.values() for source in sources.split()}
-    assert sources == {"'none'", "'self'", "'unsafe-inline'", "data:"}
+    assert "script-src" not in directives
+    assert "connect-src" not in directives
+    assert directives["style-src"] == "'self'"
 
 
-def test_the_vendored_file_has_its_licence():
-    files = page_files()
+def test_the_page_has_every_operation_and_type_and_every_link_leads_somewhere():
+    targets = set(re.findall(r'id="([^"]*)"', PAGE))
 
-    assert b"RapiDoc 9.3.8" in files["rapidoc-9.3.8.min.js"].content[:200]
-    licence = files["rapidoc-9.3.8.LICENSE.txt"].content
-    assert b"MIT License" in licence
-    assert b"js-yaml" in licence
+    assert {operation.name for operation in OPERATIONS} <= targets
+    assert {f"type-{name}" for name in DOCUMENT["components"]["schemas"]} <= targets
+    assert set(re.findall(r'href="#([^"]*)"', PAGE)) <= targets
+
+
+def test_the_bodies_of_the_commands_have_the_required_fields():
+    commands = [unescape(text) for text in re.findall(r"<pre><code>(.*?)</code></pre>", PAGE, re.DOTALL)]
+    first_words = [command.partition(" -H ")[0] for command in commands]
+    by_request = dict(zip(first_words, commands, strict=True))
+
+    assert len(by_request) == len(OPERATIONS)
+    for operation in OPERATIONS:
+        path = re.sub(r"\{(\w+)\}", lambda parameter: parameter[1].upper(), operation.path)
+        command = by_request[f'curl -X {operation.method} "$CMQD{BASE}{path}"']
+        if operation.body.__struct_fields__:
+            body = json.loads(command.partition(" -d '")[2].removesuffix("'"))
+            schema = DOCUMENT["components"]["schemas"][operation.body.__name__]
+            assert set(body) == set(schema.get("required", [])), operation.name
+        else:
+            assert " -d " not in command
+
+
+def test_text_of_the_document_is_escaped(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(openapi.PARAMETERS, "queue", "<b>`a < b`</b>")  # pyright: ignore[reportArgumentType]
+
+    page = reference.page().decode()
+
+    assert "&lt;b&gt;<code>a &lt; b</code>&lt;/b&gt;" in page
+    assert "<b>" not in page
