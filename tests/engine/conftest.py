@@ -9,8 +9,8 @@ import pytest
 
 from cmqd.engine.database import Database
 from cmqd.engine.fencing import FencedEngine
-from cmqd.engine.memory import MemoryDatabase
 from cmqd.engine.postgresql import PostgresDatabase
+from support.memory_engine import MemoryDatabase
 from support.postgresql.installation import Installation
 from support.postgresql.servers import PostgresCluster
 

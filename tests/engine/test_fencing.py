@@ -8,8 +8,8 @@ import pytest
 
 from cmqd.engine.database import Newest, Session
 from cmqd.engine.errors import EngineUnavailable, LogIdMismatch
-from cmqd.engine.memory import Fault
 from support.engine_rig import Broker, Cluster, Worker
+from support.memory_engine import Fault
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ import pytest
 
 from cmqd.engine.fencing import FencedEngine
 from cmqd.engine.interface import EngineRow
-from cmqd.engine.memory import Fault, MemorySession
 from support import engine_mutants as without
 from support.engine_rig import Cluster, cluster_of
+from support.memory_engine import Fault, MemorySession
 
 Scene = Callable[[Cluster], None]
 

@@ -6,9 +6,9 @@ from hypothesis.stateful import run_state_machine_as_test
 from model.judge import profile
 
 from cmqd.engine.fencing import FencedEngine
-from cmqd.engine.memory import MemorySession
 from support import engine_mutants as without
 from support.engine_machine import EngineMachine, HazardMachine
+from support.memory_engine import MemorySession
 
 TestEngine = EngineMachine.TestCase
 TestEngine.settings = profile(200)

@@ -9,7 +9,6 @@ import pytest
 from msgspec import structs
 
 from cmqd.engine.errors import LogRetired, RowsBehind
-from cmqd.engine.memory import Fault
 from cmqd.ha import exporting
 from cmqd.ha.exporting import Refused, copy_log, export_folder, finish
 from cmqd.log.errors import LogError, LogFailed
@@ -20,6 +19,7 @@ from cmqd_segment.manifest import MANIFEST_FORMAT, CacheOf, Manifest, read_manif
 from support.eventually import eventually
 from support.full_disk import Broker
 from support.log_rig import NOW_MS, body
+from support.memory_engine import Fault
 from support.moved_logs import Killed, copied, copy_servers, files, is_killed, killed_at, write_folder
 from support.replicas import LogToTheEnd, Replicas
 

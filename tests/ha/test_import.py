@@ -12,7 +12,6 @@ from cmqd.__main__ import main
 from cmqd.engine.errors import NotEmpty
 from cmqd.engine.fencing import FencedEngine
 from cmqd.engine.interface import EngineRow, ImportedLog
-from cmqd.engine.memory import Fault
 from cmqd.exit_codes import ExitCode
 from cmqd.ha import importing
 from cmqd.ha.importing import Refused, import_folder
@@ -28,6 +27,7 @@ from cmqd_segment.records import NumbersReserved
 from support.eventually import eventually
 from support.full_disk import Broker
 from support.log_rig import NOW_MS, body
+from support.memory_engine import Fault
 from support.moved_logs import Killed, copied, files, is_killed, killed_at, write_folder
 from support.replicas import Replicas
 

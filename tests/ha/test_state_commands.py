@@ -10,12 +10,12 @@ import pytest
 
 from cmqd.engine.fencing import FencedEngine
 from cmqd.engine.interface import EngineRow
-from cmqd.engine.memory import MemoryDatabase
 from cmqd.exit_codes import ExitCode
 from cmqd.ha.handover import Handover
 from cmqd.ha.output import Output
 from cmqd.ha.status import status
 from cmqd.storage.data_folder import boot_id, locked_folder, process_name
+from support.memory_engine import MemoryDatabase
 
 LEADER_PROCESS = process_name(os.getpid(), boot_id())
 """Of the test, which has the lock of the leader's folder."""

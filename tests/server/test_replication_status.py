@@ -8,11 +8,11 @@ from server.test_standby import DaemonOverEngine
 from structlog.testing import capture_logs
 
 import cmqd_client
-from cmqd.engine.memory import Fault
 from cmqd.log.values import EngineStatus, Redundancy
 from cmqd.server.engine_lines import EngineLines
 from cmqd.settings import Settings
 from support.eventually import eventually
+from support.memory_engine import Fault
 from support.replicas import Replicas
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from cmqd.engine.interface import EngineRow, StoredAccounts, checksum_of
-from cmqd.engine.memory import Fault
 from cmqd.storage.following import UPKEEP_POLLS, Following, Tail, rows_behind
 from cmqd.storage.segment import LogRow
+from support.memory_engine import Fault
 from support.replicas import Replicas
 
 

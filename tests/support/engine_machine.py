@@ -4,8 +4,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from cmqd.engine.fencing import FencedEngine
-from cmqd.engine.memory import Fault, MemorySession
 from support.engine_rig import Broker, Worker, cluster_of
+from support.memory_engine import Fault, MemorySession
 
 BROKERS = st.sampled_from(["leader", "leader", "leader", "other"])
 FAULTS = st.sampled_from([Fault.NONE, Fault.NONE, Fault.LOSE_ANSWER, Fault.LATE_REQUEST])

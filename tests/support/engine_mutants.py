@@ -7,7 +7,7 @@ from cmqd.engine.database import Commit, ConnectionLost, Database, KeepWaiting, 
 from cmqd.engine.errors import Fenced
 from cmqd.engine.fencing import FencedEngine
 from cmqd.engine.interface import EngineRow, Row, Taken
-from cmqd.engine.memory import MemorySession
+from support.memory_engine import MemorySession
 
 
 class BelievesWhatIsVisible(FencedEngine):

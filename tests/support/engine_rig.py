@@ -14,7 +14,7 @@ from typing import Any
 from cmqd.engine.errors import AccountsConflict, Fenced
 from cmqd.engine.fencing import FencedEngine
 from cmqd.engine.interface import EngineRow, StoredAccounts, StoredCheckpoint, Taken
-from cmqd.engine.memory import Fault, MemoryDatabase, MemoryServer, MemorySession
+from support.memory_engine import Fault, MemoryDatabase, MemoryServer, MemorySession
 
 
 class Abandoned(BaseException):

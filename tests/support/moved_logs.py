@@ -5,10 +5,10 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from cmqd.engine.memory import Fault, MemoryDatabase
 from cmqd.server.accounts_file import AccountsFile, new_document
 from support.damage import crash
 from support.log_rig import NOW_MS, LogRig, ProcessPlace
+from support.memory_engine import Fault, MemoryDatabase
 
 
 class Killed(BaseException):

@@ -6,12 +6,12 @@ from pathlib import Path
 
 from cmqd.engine.fencing import FencedEngine
 from cmqd.engine.interface import EngineRow
-from cmqd.engine.memory import MemoryDatabase
 from cmqd.server.clock import wall_ms
 from cmqd.storage.process_log import StorageProcessLog
 from cmqd.storage.settings import StorageSettings
 from support.full_disk import FakeDisk
 from support.log_rig import InProcess, LogRig, settings_for
+from support.memory_engine import MemoryDatabase
 
 
 class Replica:

@@ -340,10 +340,10 @@ class MemorySession:
 
     # Steps
 
-    def barrier(self) -> Commit:  # noqa: D102  see Session
+    def barrier(self) -> Commit:
         return self._looked_behind(self._answered("barrier", lambda: self._commit_if_named(_Transaction(is_mark=True))))
 
-    def append(self, epoch: int, rows: Sequence[Row]) -> Commit:  # noqa: D102  see Session
+    def append(self, epoch: int, rows: Sequence[Row]) -> Commit:
         columns = _columns(epoch, rows)
 
         def execute() -> "Commit | _WaitingCommit":
@@ -354,7 +354,7 @@ class MemorySession:
 
         return self._looked_behind(self._answered("append", execute))
 
-    def standby_has_all(self) -> bool:  # noqa: D102  see Session
+    def standby_has_all(self) -> bool:
         def execute() -> bool:
             server = self.memory_server
             names = re.findall(r"\w+", server.standby_names)
@@ -364,13 +364,13 @@ class MemorySession:
 
         return self._step("standby_has_all", execute)
 
-    def add_stamps(self) -> None:  # noqa: D102  see Session
+    def add_stamps(self) -> None:
         def execute() -> None:
             self._database.has_stamps = self._database.has_stamps or self._database.may_add_stamps
 
         self._step("add_stamps", execute)
 
-    def try_lock(self) -> bool:  # noqa: D102  see Session
+    def try_lock(self) -> bool:
         def execute() -> bool:
             server = self.memory_server
             server.lock_owner = server.lock_owner or self
@@ -378,17 +378,17 @@ class MemorySession:
 
         return self._step("try_lock", execute)
 
-    def unlock(self) -> None:  # noqa: D102  see Session
+    def unlock(self) -> None:
         self._step("unlock", lambda: self._release("lock_owner"))
 
-    def announce(self, lsn: int, process: str, address: str, wall_ms: int) -> None:  # noqa: D102  see Session
+    def announce(self, lsn: int, process: str, address: str, wall_ms: int) -> None:
         def execute() -> None:
             offset_ms = round(wall_ms - self.memory_server.clock_ms(), -2)
             self.announced = BrokerSeen(address, process, lsn, leads=False, clock_offset_ms=offset_ms)
 
         self._step("announce", execute)
 
-    def brokers(self) -> list[BrokerSeen]:  # noqa: D102  see Session
+    def brokers(self) -> list[BrokerSeen]:
         def execute() -> list[BrokerSeen]:
             server = self.memory_server
             return [
@@ -399,7 +399,7 @@ class MemorySession:
 
         return self._step("brokers", execute)
 
-    def copies(self) -> list[CopyLag]:  # noqa: D102  see Session
+    def copies(self) -> list[CopyLag]:
         def execute() -> list[CopyLag]:
             server = self.memory_server
             standbys = [other for other in self._database.servers.values() if other.primary is server and other.runs]
@@ -415,14 +415,14 @@ class MemorySession:
 
         return self._step("copies", execute)
 
-    def newest(self) -> Newest | None:  # noqa: D102  see Session
+    def newest(self) -> Newest | None:
         def execute() -> Newest | None:
             rows = self.memory_server.tables.rows
             return Newest(max(rows), rows[max(rows)].epoch) if rows else None
 
         return self._step("newest", execute)
 
-    def newest_stamped(self) -> StampedRow | None:  # noqa: D102  see Session
+    def newest_stamped(self) -> StampedRow | None:
         def execute() -> StampedRow | None:
             tables = self.memory_server.tables
             row = max((row for row in tables.rows.values() if not row.is_fence), default=None)
@@ -430,7 +430,7 @@ class MemorySession:
 
         return self._step("newest_stamped", execute)
 
-    def news(self) -> News:  # noqa: D102  see Session
+    def news(self) -> News:
         def execute() -> News:
             tables = self.memory_server.tables
             newest = max(tables.rows.values(), default=EngineRow(0, 0, 0, 0, b"", b"", b""))
@@ -438,7 +438,7 @@ class MemorySession:
 
         return self._step("news", execute)
 
-    def empty_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:  # noqa: D102  see Session
+    def empty_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         def execute() -> list[tuple[int, int]]:
             tables = self.memory_server.tables
             limit = 0 if tables.checkpoint is None else tables.checkpoint.lsn
@@ -451,14 +451,14 @@ class MemorySession:
 
         return self._step("empty_ranges", execute)
 
-    def epochs(self, lsns: Sequence[int]) -> dict[int, int]:  # noqa: D102  see Session
+    def epochs(self, lsns: Sequence[int]) -> dict[int, int]:
         def execute() -> dict[int, int]:
             rows = self.memory_server.tables.rows
             return {lsn: rows[lsn].epoch for lsn in lsns if lsn in rows}
 
         return self._step("epochs", execute)
 
-    def rows(self, above: int, *, with_data: bool) -> list[EngineRow]:  # noqa: D102  see Session
+    def rows(self, above: int, *, with_data: bool) -> list[EngineRow]:
         def execute() -> list[EngineRow]:
             rows = self.memory_server.tables.rows
             page = [rows[lsn] for lsn in sorted(lsn for lsn in rows if lsn > above)[:PAGE_ROWS]]
@@ -466,20 +466,20 @@ class MemorySession:
 
         return self._step("rows", execute)
 
-    def checkpoint(self, *, with_data: bool) -> StoredCheckpoint | None:  # noqa: D102  see Session
+    def checkpoint(self, *, with_data: bool) -> StoredCheckpoint | None:
         def execute() -> StoredCheckpoint | None:
             stored = self.memory_server.tables.checkpoint
             return stored if with_data or stored is None else StoredCheckpoint(stored.lsn, b"")
 
         return self._step("checkpoint", execute)
 
-    def accounts(self) -> StoredAccounts | None:  # noqa: D102  see Session
+    def accounts(self) -> StoredAccounts | None:
         return self._step("accounts", lambda: self.memory_server.tables.accounts)
 
-    def log_id(self) -> str | None:  # noqa: D102  see Session
+    def log_id(self) -> str | None:
         return self._step("log_id", lambda: self.memory_server.tables.log_id)
 
-    def begin(self) -> None:  # noqa: D102  see Session
+    def begin(self) -> None:
         def execute() -> None:
             server = self.memory_server
             if server.line_owner not in (None, self):
@@ -489,10 +489,10 @@ class MemorySession:
 
         self._step("begin", execute)
 
-    def standby_is_named(self) -> bool:  # noqa: D102  see Session
+    def standby_is_named(self) -> bool:
         return self._step("standby_is_named", lambda: self.is_named(self.memory_server.standby_names))
 
-    def insert_fence(self, lsn: int) -> int | None:  # noqa: D102  see Session
+    def insert_fence(self, lsn: int) -> int | None:
         def execute() -> int | None:
             self._require_free(lsn)
             self.memory_server.claims[lsn] = self
@@ -504,7 +504,7 @@ class MemorySession:
 
         return self._step("insert_fence", execute)
 
-    def insert(self, epoch: int, rows: Sequence[Row]) -> None:  # noqa: D102  see Session
+    def insert(self, epoch: int, rows: Sequence[Row]) -> None:
         columns = _columns(epoch, rows)
 
         def execute() -> None:
@@ -515,16 +515,16 @@ class MemorySession:
 
         self._step("insert", execute)
 
-    def put_log_id(self, log_id: str) -> None:  # noqa: D102  see Session
+    def put_log_id(self, log_id: str) -> None:
         self._step("put_log_id", lambda: setattr(self._opened(), "log_id", log_id))
 
-    def put_checkpoint(self, lsn: int, data: bytes) -> None:  # noqa: D102  see Session
+    def put_checkpoint(self, lsn: int, data: bytes) -> None:
         self._step("put_checkpoint", lambda: setattr(self._opened(), "checkpoint", StoredCheckpoint(lsn, data)))
 
-    def put_accounts(self, version: int, data: bytes) -> None:  # noqa: D102  see Session
+    def put_accounts(self, version: int, data: bytes) -> None:
         self._step("put_accounts", lambda: setattr(self._opened(), "accounts", StoredAccounts(version, data)))
 
-    def remove(self, ranges: Sequence[tuple[int, int]]) -> None:  # noqa: D102  see Session
+    def remove(self, ranges: Sequence[tuple[int, int]]) -> None:
         def execute() -> None:
             self._opened().removed.update(
                 row.lsn
@@ -534,7 +534,7 @@ class MemorySession:
 
         self._step("remove", execute)
 
-    def commit(self) -> Commit:  # noqa: D102  see Session
+    def commit(self) -> Commit:
         def execute() -> "Commit | _WaitingCommit":
             transaction = self._opened()
             self._transaction = None
@@ -543,15 +543,15 @@ class MemorySession:
         commit = self._answered("commit", execute)
         return commit._replace(changes=1)
 
-    def rollback(self) -> None:  # noqa: D102  see Session
+    def rollback(self) -> None:
         self._step("rollback", self._end_transaction)
 
-    def kill(self) -> None:  # noqa: D102  see Session
+    def kill(self) -> None:
         with self._database.lock:
             self.is_killed = True
             self._database.settle()
 
-    def close(self) -> None:  # noqa: D102  see Session
+    def close(self) -> None:
         self.kill()
 
     # Guards that are the database's, so that a test can remove them
