@@ -13,11 +13,20 @@ import pytest
 from cmqd import settings
 from cmqd.server.http_gateway import checked_flags
 from cmqd_bench import pages as generated
+from cmqd_bench.decision_records import index_by_room, read_record, read_records
 from cmqd_gateway import settings as gateway_settings
 from pyspark_cmqd import options, sink_options
 from support.pages import PAGES, ROOT, blocks
 
 README = ROOT / "README.md"
+LINKED_PAGES = [
+    *PAGES,
+    *sorted((ROOT / "docs/internals").glob("*.md")),
+    *sorted((ROOT / "cmqd").rglob("*.md")),
+    *sorted(ROOT.glob("C*.md")),
+    *sorted((ROOT / "protocol").glob("*.md")),
+    ROOT / "bench/README.md",
+]
 
 
 def test_the_readme_is_short_and_runs_code_by_line_20() -> None:
@@ -82,11 +91,55 @@ def test_every_setting_of_the_gateway_is_on_its_page() -> None:
     ]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_the_links_of_a_page_lead_to_files(page: Path) -> None:
-    links = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text())
+def test_the_links_of_a_page_lead_to_files() -> None:
+    for page in LINKED_PAGES:
+        links = re.findall(r"\]\((?!https?:)([^)#\s]+)(?:#[^)]*)?\)", page.read_text())
 
-    assert [link for link in links if not (page.parent / link).exists()] == []
+        assert [link for link in links if not (page.parent / link).exists()] == [], page
+
+
+def test_rooms_and_successors_of_decisions_exist() -> None:
+    records = read_records(generated.DECISIONS)
+    numbers = {record.title[:4] for record in records}
+
+    assert [record.room for record in records if not (ROOT / record.room).is_dir()] == []
+    assert {number for record in records for number in record.successors} - numbers == set()
+
+
+def test_a_decision_without_its_front_line_is_an_error(tmp_path: Path) -> None:
+    record = tmp_path / "0001-storage.md"
+
+    record.write_text("# 0001 Storage\n\n**Context.** A loop that is busy.\n")
+    with pytest.raises(ValueError, match=r"0001-storage.md must begin with its title and the line 'Status: accepted"):
+        read_record(record)
+
+    record.write_text("# 0001 Storage\n\nStatus: amended. Room: `cmqd/core`. Successor: none.\n")
+    with pytest.raises(ValueError, match=r"0001-storage.md is amended with 0 successors"):
+        read_record(record)
+
+
+def test_the_index_of_decisions_names_successors(tmp_path: Path) -> None:
+    for number, room, successor in (("0001", "b", "none"), ("0002", "a", "none"), ("0003", "b", "0001, 0002")):
+        status = "accepted" if successor == "none" else "replaced"
+        front = f"Status: {status}. Room: `{room}`. Successor: {successor}."
+        (tmp_path / f"{number}-x.md").write_text(f"# {number} X\n\n{front}\n")
+
+    assert index_by_room(read_records(tmp_path)) == (
+        "## a\n\n- [0002 X](decisions/0002-x.md)\n\n"
+        "## b\n\n- [0001 X](decisions/0001-x.md)\n- [0003 X](decisions/0003-x.md) (replaced by 0001, 0002)"
+    )
+
+
+def test_the_choices_of_performance_records_lead_to_their_sections_of_the_notebook() -> None:
+    headings = re.findall(r"^## (.+)$", (generated.DECISIONS / "measurements.md").read_text(), re.MULTILINE)
+    anchors = {heading.lower().replace(" ", "-") for heading in headings}
+    links = {
+        match
+        for path in generated.DECISIONS.glob("[0-9]*.md")
+        for match in re.findall(r"\(measurements\.md#([^)]+)\)", path.read_text())
+    }
+
+    assert links == anchors
 
 
 def test_the_pages_name_only_make_targets_that_exist() -> None:

@@ -9,7 +9,8 @@
 - ``cmqd/ARCHITECTURE.md``: the tables of modules, from the first sentence of each module's docstring.
 - ``docs/cmq-api.md``: actions and errors of CMQ's API 2.0, from ``cmqd_gateway.cmq``.
 - ``docs/glossary.md``: the terms, from the docstring of ``cmqd.core``.
-- ``docs/internals/decisions.md``: the list of decision records; ``docs/internals/decisions/``: links to the records.
+- ``docs/internals/decisions.md``: the index of decision records by room; ``docs/internals/decisions/``: links to
+  the records and their notebook of measurements.
 
 A generated part of a page stands between ``<!-- NAME: ... -->`` and ``<!-- end of NAME -->``; the rest of the page is
 written by hand. ``tests/test_docs.py`` fails if a file differs from the output of this module.
@@ -31,6 +32,7 @@ from cyclopts import Parameter
 import cmqd.core
 from cmqd.settings import SETTINGS, SettingInfo
 from cmqd_bench import cmq_tables
+from cmqd_bench.decision_records import index_by_room, read_records
 from cmqd_bench.page import for_docs
 from cmqd_bench.page.run import stored
 from cmqd_gateway import settings as gateway
@@ -229,12 +231,8 @@ def gateway_settings_table() -> str:
 
 
 def decisions_list() -> str:
-    """Return a list of the decision records with their titles, in Markdown."""
-    lines: list[str] = []
-    for path in sorted(DECISIONS.glob("[0-9]*.md")):
-        title = path.read_text().partition("\n")[0].removeprefix("# ")
-        lines.append(f"- [{title}](decisions/{path.name})")
-    return "\n".join(lines)
+    """Return the index of the decision records by room, in Markdown."""
+    return index_by_room(read_records(DECISIONS))
 
 
 def glossary_table() -> str:
@@ -322,7 +320,7 @@ def pages() -> dict[Path, str]:
 
 def missing_decision_pages() -> list[Path]:
     """Return the links to decision records that the site lacks; the generator follows links to files only."""
-    wanted = {DECISION_PAGES / path.name for path in DECISIONS.glob("[0-9]*.md")}
+    wanted = {DECISION_PAGES / path.name for path in DECISIONS.glob("*.md")}
     return sorted(path for path in wanted if not path.exists())
 
 
