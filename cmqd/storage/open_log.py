@@ -116,6 +116,9 @@ class OpenLog:
         self.freshness = Freshness(monotonic)
         self.writer: Writer
         """Made by ``take_up``, because a writer needs a segment."""
+        self._leftovers: list[WritableSegment] = []
+        """Segments that the life before left unsealed; none of the segments that this life has retired, which are in
+        the line of the sealer already. With an engine, the copy can retire one before ``begin_upkeep``."""
         self._rolling: asyncio.Task[None] | None = None
         self._refreshing: asyncio.Task[None] | None = None
         self._drops: set[asyncio.Task[None]] = set()
@@ -139,6 +142,7 @@ class OpenLog:
             segment = WritableSegment(leftover.number, leftover.path, connection, SegmentState.RETIRED)
             await segment.load()
             catalog.open[leftover.number] = segment
+            self._leftovers.append(segment)
         page_bytes = self._page_bytes_at_start()
         active = await self._prepare(page_bytes)
         active.state = SegmentState.ACTIVE
@@ -249,12 +253,12 @@ class OpenLog:
 
     def begin_upkeep(self) -> None:
         """Begin seals and the regular measurement of the disk: after recovery, which needs the disk more."""
-        retired = [segment for segment in self.catalog.open.values() if segment.state is SegmentState.RETIRED]
-        for segment in retired:
+        leftovers, self._leftovers = self._leftovers, []
+        for segment in leftovers:
             self.sealer.submit(segment)
         self._start(self.sealer.run())
         self._start(self._upkeep())
-        if retired:
+        if leftovers:
             self._control.send(ipc.CheckpointWanted())
 
     # Events at run time

@@ -230,6 +230,34 @@ async def test_dropped_segments_are_trimmed_exactly(replicas: Replicas) -> None:
     assert "set_aside" not in [finding.kind for finding in again.rig.report.findings]
 
 
+async def test_a_segment_that_ended_at_a_gap_before_the_recovery_stream_did_is_sealed_once(replicas: Replicas) -> None:
+    """The copy and the recovery stream go on side by side. The copy retires the segment here, and holds its seal."""
+    leader = await replicas.leader("a")
+    for index in range(3):
+        await leader.rig.store(1, index, 1)
+        await leader.log.seal_now()
+    await leader.rig.checkpoint()
+    await leader.rig.checkpoint()
+    second = leader.log.closed_segments()[1]
+    await leader.log.drop_segments([second.number], leader.log.last_lsn)
+    await leader.log.close()
+    other = replicas.broker("b")
+    report = await other.log.open()
+    assert report.created
+    catalog = other.process.service.log.catalog
+    await eventually(lambda: catalog.dropped == [(second.first_lsn, second.last_lsn)])
+    held = [number for number, segment in catalog.open.items() if segment.state is SegmentState.RETIRED]
+    assert len(held) == 1
+
+    async for _ in other.log.recover():
+        pass
+    await other.log.seal_now()
+
+    assert held[0] in catalog.sealed
+    await other.log.close()
+    assert other.rig.fatal == []
+
+
 async def test_a_cache_whose_last_row_was_trimmed_goes_on(replicas: Replicas) -> None:
     former = await replicas.leader("a")
     await former.rig.store(1, 0, 1)
