@@ -23,7 +23,7 @@ CLIENT_EXTRAS := --extra sync --extra celery --extra taskiq --extra faststream
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-run setup-spark setup-docs setup-sdk setup-console setup-postgresql setup-all demo demo-spark demo-console serve test test-all test-root test-patroni check lint docs types fmt bench bench-compare bench-report lock clean
+.PHONY: help setup setup-run setup-spark setup-docs setup-sdk setup-console setup-postgresql setup-all demo demo-spark demo-console serve test test-all test-root test-patroni check lint docs types fmt bench bench-compare lock clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -150,9 +150,6 @@ bench: setup  ## the load harness; ARGS="cycle --batch 16 --json", ARGS="--help"
 
 bench-compare: setup  ## micro benchmarks against another commit, with verdicts: BASE=main ARGS="--filter core"
 	$(BIN)/python -m cmqd_bench compare $(if $(BASE),--base $(BASE)) $(ARGS)
-
-bench-report: setup  ## build/bench/report.html: plots and tables of the newest results; ARGS="--files a.json b.json"
-	$(BIN)/python -m cmqd_bench html $(ARGS)
 
 lock: setup  ## resolve the dependencies of pyproject.toml anew into requirements/
 	$(LOCK) --extra server --extra ha --extra http --extra gateway --extra cli $(CLIENT_EXTRAS) --group dev --output-file requirements/dev.txt

@@ -38,10 +38,6 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
             from cmqd_bench.curves.run import Plan, print_curves
 
             print_curves(plan_from(Plan, arguments))
-        case "html":
-            from cmqd_bench.page.run import Plan, print_page
-
-            print_page(plan_from(Plan, arguments))
         case "match":
             from cmqd_bench.micro.match import print_match
 

@@ -409,19 +409,6 @@ PROGRAMS: Mapping[str, tuple[str, Mapping[str, Flag]]] = {
             "json": FLAGS["json"],
         },
     ),
-    "html": (
-        "the report: a page of plots and tables, made from files of results",
-        {
-            "files": {
-                "type": Path,
-                "nargs": "*",
-                "default": (),
-                "metavar": "FILE",
-                "help": "files of results (the newest of peers and of curves in bench/results)",
-            },
-            "output": flag(Path, "page to write", Path("build/bench/report.html")),
-        },
-    ),
     "attack": (
         "floods, unfinished frames and a bulk producer: the latency of a healthy client beside each, and memory",
         {

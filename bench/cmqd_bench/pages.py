@@ -33,8 +33,8 @@ import cmqd.core
 from cmqd.settings import SETTINGS, SettingInfo
 from cmqd_bench import cmq_tables
 from cmqd_bench.decision_records import index_by_room, read_records
-from cmqd_bench.page import for_docs
-from cmqd_bench.page.run import stored
+from cmqd_bench.documents import parts
+from cmqd_bench.documents.stored import stored
 from cmqd_gateway import settings as gateway
 
 ROOT = Path(__file__).parents[2]
@@ -278,10 +278,10 @@ def architecture() -> str:
 PARTS: tuple[tuple[str, str, Callable[[], str]], ...] = (
     ("docs/benchmarks.md", "measurements", measurements_table),
     ("docs/benchmarks.md", "sources", sources_table),
-    ("README.md", "peers", lambda: for_docs.peers_text(stored("peers"))),
-    ("docs/benchmarks.md", "peers", lambda: for_docs.all_peers_text(stored("peers"))),
-    ("docs/benchmarks.md", "curves", lambda: for_docs.curves_text(stored("curves"))),
-    ("docs/benchmarks.md", "steps", lambda: for_docs.curve_tables(stored("curves"))),
+    ("README.md", "peers", lambda: parts.peers_text(stored("peers"))),
+    ("docs/benchmarks.md", "peers", lambda: parts.all_peers_text(stored("peers"))),
+    ("docs/benchmarks.md", "curves", lambda: parts.curves_text(stored("curves"))),
+    ("docs/benchmarks.md", "steps", lambda: parts.curve_tables(stored("curves"))),
     ("docs/settings.md", "settings", settings_tables),
     ("docs/gateway.md", "gateway settings", gateway_settings_table),
     ("docs/cmq-api.md", "actions", cmq_tables.actions_table),
@@ -308,8 +308,8 @@ def pages() -> dict[Path, str]:
     """Return every file with generated parts, with its new content."""
     contents = {
         ROOT / "docs/benchmarks.svg": plot(),
-        ROOT / "docs/peers.svg": for_docs.peers_svg(stored("peers")),
-        ROOT / "docs/curves.svg": for_docs.curves_svg(stored("curves")),
+        ROOT / "docs/peers.svg": parts.peers_svg(stored("peers")),
+        ROOT / "docs/curves.svg": parts.curves_svg(stored("curves")),
         ROOT / "cmqd/ARCHITECTURE.md": architecture(),
     }
     for file, name, make in PARTS:

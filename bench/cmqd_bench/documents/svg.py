@@ -15,7 +15,7 @@ WIDTH, HEIGHT = 480, 290
 LEFT, RIGHT, TOP, BOTTOM = 62, 14, 14, 48
 FONT = 13.5
 
-LIGHT = {
+PALETTE = {
     "ink": "#1c2430",
     "muted": "#5b6675",
     "grid": "#e3e7ec",
@@ -33,24 +33,6 @@ LIGHT = {
     "c8": "#b0246a",
     "c9": "#4d9de0",
 }
-DARK = {
-    "ink": "#e6eaf0",
-    "muted": "#a3adba",
-    "grid": "#2c3440",
-    "paper": "#151a21",
-    "good": "#5fd39a",
-    "bad": "#ff8a80",
-    "c0": "#79aaff",
-    "c1": "#ff9a66",
-    "c2": "#e0b252",
-    "c3": "#5cc8d8",
-    "c4": "#e29af5",
-    "c5": "#b39dff",
-    "c6": "#7ddb8f",
-    "c7": "#a8b0bd",
-    "c8": "#ff8fc0",
-    "c9": "#b5d3ff",
-}
 COLOURS = 10
 MANY_TICKS = 8
 
@@ -62,7 +44,6 @@ class Line:
     name: str
     colour: int
     values: Sequence[tuple[float, Spread]]
-    is_dashed: bool = False
     disturbed: frozenset[float] = frozenset()
     """The x at which other programs used the machine: these dots are hollow."""
 
@@ -184,8 +165,7 @@ def _draw(line: Line, x_axis: Axis, y_axis: Axis, zero: float, steps: Sequence[f
         step = steps.index(value)
         path += f"{'L' if path and step == last + 1 else 'M'}{x:.1f} {y:.1f}"
         last = step
-    dash = ' stroke-dasharray="5 4"' if line.is_dashed else ""
-    parts = [f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="2.2" stroke-linejoin="round"{dash}/>']
+    parts = [f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="2.2" stroke-linejoin="round"/>']
     for x, y, value, spread in dots:
         if spread.high > spread.low:
             low, high = y_axis.at(spread.low), y_axis.at(spread.high)
@@ -295,12 +275,13 @@ def standalone(title: str, panels: Sequence[Panel], legend: Sequence[tuple[str, 
     # A long title becomes smaller: a glyph is some 0.6 of its size wide.
     size = min(15.0, (width - 28) / (0.6 * len(title)))
     body = "\n".join(parts)
-    for name, value in LIGHT.items():
+    ink = PALETTE["ink"]
+    for name, value in PALETTE.items():
         body = body.replace(f"var(--{name})", value)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {y:.0f}" width="{width}" height="{y:.0f}"'
         f' font-family="sans-serif" font-size="{FONT}" role="img">\n<title>{escape(title)}</title>\n'
         f'<rect width="{width}" height="{y:.0f}" fill="#ffffff"/>\n'
-        f'<text x="14" y="26" font-size="{size:.1f}" font-weight="bold" fill="{LIGHT["ink"]}">{escape(title)}</text>\n'
+        f'<text x="14" y="26" font-size="{size:.1f}" font-weight="bold" fill="{ink}">{escape(title)}</text>\n'
         f"{body}\n</svg>\n"
     )

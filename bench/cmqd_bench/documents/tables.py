@@ -1,11 +1,10 @@
-"""Tables of figures, as rows of text: the page makes HTML of them, the documents make Markdown."""
+"""Tables of figures in Markdown."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from cmqd_bench.page.findings import Standing, compared, is_overload, name_of, peer_name, standing, works
-from cmqd_bench.page.plots import titles
-from cmqd_bench.page.svg import bytes_text
+from cmqd_bench.documents.findings import compared, is_overload, name_of, peer_name, works
+from cmqd_bench.documents.plots import titles
+from cmqd_bench.documents.svg import bytes_text
 from cmqd_bench.results import Point, Results, Scenario, Spread, is_overloaded
 
 MISSING, FAILED = "-", "failed"
@@ -13,15 +12,7 @@ DISTURBED = "*"
 """Marks rows beside which other programs used the machine."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """A cell; ``standing`` colours a comparison."""
-
-    text: str
-    standing: Standing | None = None
-
-
-Table = tuple[Sequence[str], Sequence[Sequence[Cell]]]
+Table = tuple[Sequence[str], Sequence[Sequence[str]]]
 """Heads and rows; the first column is text, the others are figures."""
 
 
@@ -46,14 +37,12 @@ def extent(spread: Spread | None) -> str:
     return f"{number(spread.median)} ({number(spread.low)}-{number(spread.high)})"
 
 
-def times(spread: Spread | None, *, is_more_better: bool = False) -> Cell:
-    """Return a ratio as "2.3x"; the standing is that of the first peer."""
+def times(spread: Spread | None) -> str:
+    """Return a ratio as "2.3x"."""
     if spread is None:
-        return Cell(MISSING)
+        return MISSING
     text = f"{spread.median:.2f}x"
-    if spread.turns > 1:
-        text += f" ({spread.low:.2f}-{spread.high:.2f})"
-    return Cell(text, standing(spread, is_more_better=is_more_better))
+    return f"{text} ({spread.low:.2f}-{spread.high:.2f})" if spread.turns > 1 else text
 
 
 def turns_text(results: Results) -> str:
@@ -70,35 +59,13 @@ def mark(scenario: Scenario, *shown: Point) -> str:
     return disturbed + (" (overload)" if any(is_overload(scenario, point) for point in shown) else "")
 
 
-def peers_table(results: Results, scenario: Scenario) -> Table:
-    """Return the table of a work: a row per peer."""
-    names = titles(results)
-    heads = ["peer", "messages/s", "CPU µs", "/ Redis", "p50 ms", "/ Redis", "p90 ms", "p99 ms", "p99.9 ms", "load µs"]
-    rows = [
-        [
-            Cell(names[each.name] + mark(scenario, each.point)),
-            Cell(extent(each.rate)),
-            Cell(extent(each.cpu_us)),
-            times(each.cpu_ratio),
-            Cell(figure(each.p50)),
-            times(each.p50_ratio),
-            Cell(figure(each.point.spread(lambda row: row.p90_ms))),
-            Cell(figure(each.point.spread(lambda row: row.p99_ms))),
-            Cell(figure(each.point.spread(lambda row: row.p999_ms))),
-            Cell(figure(each.point.spread(lambda row: row.load_us))),
-        ]
-        for each in compared(results, scenario)
-    ]
-    return heads, rows
-
-
 def overview_table(results: Results) -> Table:
     """Return the table of all works: CPU per message of each peer, and cmqd's ratio to the reference."""
     names = titles(results)
     by_work = {scenario.name: compared(results, scenario) for scenario in works(results)}
     shown = list(dict.fromkeys(each.name for group in by_work.values() for each in group))
     heads = ["work", "cmqd / Redis", *(names[name] for name in shown)]
-    rows: list[list[Cell]] = []
+    rows: list[list[str]] = []
     for scenario in works(results):
         by_name = {each.name: each for each in by_work[scenario.name]}
         if not by_name:
@@ -108,12 +75,12 @@ def overview_table(results: Results) -> Table:
         }
         own = by_name.get("cmqd")
         cells = [
-            Cell(scenario.title + mark(scenario, *(each.point for each in by_name.values()))),
+            scenario.title + mark(scenario, *(each.point for each in by_name.values())),
             times(own.cpu_ratio if own else None),
         ]
         for name in shown:
             missing = FAILED if name in failed else MISSING
-            cells.append(Cell(figure(by_name[name].cpu_us) if name in by_name else missing))
+            cells.append(figure(by_name[name].cpu_us) if name in by_name else missing)
         rows.append(cells)
     return heads, rows
 
@@ -137,19 +104,19 @@ def curve_table(scenario: Scenario, own: Sequence[Point]) -> Table:
     heads += ["p99.9 ms", "memory MiB"]
     rows = [
         [
-            Cell(
+            (
                 step_text(scenario, point.x)
                 + (f" {DISTURBED}" if point.is_disturbed else "")
                 + (" overload" if is_overloaded(scenario, point) else "")
             ),
-            *([Cell(name_of(point))] if several else []),
-            Cell(figure(point.spread(lambda row: row.rate))),
-            Cell(extent(point.spread(lambda row: row.cpu_us))),
-            Cell(figure(point.spread(lambda row: row.p50_ms))),
-            Cell(figure(point.spread(lambda row: row.p90_ms))),
-            Cell(figure(point.spread(lambda row: row.p99_ms))),
-            Cell(figure(point.spread(lambda row: row.p999_ms))),
-            Cell(figure(point.spread(lambda row: row.rss_mib))),
+            *([name_of(point)] if several else []),
+            figure(point.spread(lambda row: row.rate)),
+            extent(point.spread(lambda row: row.cpu_us)),
+            figure(point.spread(lambda row: row.p50_ms)),
+            figure(point.spread(lambda row: row.p90_ms)),
+            figure(point.spread(lambda row: row.p99_ms)),
+            figure(point.spread(lambda row: row.p999_ms)),
+            figure(point.spread(lambda row: row.rss_mib)),
         ]
         for point in sorted(own, key=lambda each: each.x)
     ]
@@ -160,5 +127,5 @@ def markdown(table: Table) -> str:
     """Return a table in Markdown; figures stand at the right."""
     heads, rows = table
     lines = ["| " + " | ".join(heads) + " |", "| --- |" + " ---: |" * (len(heads) - 1)]
-    lines += ["| " + " | ".join(cell.text for cell in row) + " |" for row in rows]
+    lines += ["| " + " | ".join(row) + " |" for row in rows]
     return "\n".join(lines)

@@ -25,11 +25,11 @@ class Standing(StrEnum):
     BEHIND = "behind"
 
 
-def standing(spread: Spread, *, is_more_better: bool = False) -> Standing:
+def standing(spread: Spread) -> Standing:
     """Return the result of a ratio; a ratio whose turns disagree about the direction is even."""
     if abs(spread.median - 1) <= EVEN or spread.low <= 1 <= spread.high:
         return Standing.EVEN
-    return Standing.AHEAD if (spread.median > 1) == is_more_better else Standing.BEHIND
+    return Standing.BEHIND if spread.median > 1 else Standing.AHEAD
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,6 @@
-"""The report: what the page says about gains and losses, that it needs nothing from elsewhere, and its plots."""
+"""The parts of the documents: gains and losses in words, tables, and plots."""
 
-import base64
-import json
 import re
-import subprocess
-import sys
-from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -13,12 +8,11 @@ import msgspec
 import pytest
 
 from cmqd_bench.curves.cliffs import judgement
-from cmqd_bench.page import for_docs, run
-from cmqd_bench.page.document import page
-from cmqd_bench.page.findings import Standing, compared, standing, summary, works
-from cmqd_bench.page.plots import colours, curve_plots, open_loop
-from cmqd_bench.page.svg import bytes_text, linear_ticks, log_ticks, short
-from cmqd_bench.page.tables import extent, number, overview_table, peers_table
+from cmqd_bench.documents import parts, stored
+from cmqd_bench.documents.findings import Standing, compared, standing, summary
+from cmqd_bench.documents.plots import colours, curve_plots
+from cmqd_bench.documents.svg import bytes_text, linear_ticks, log_ticks, short
+from cmqd_bench.documents.tables import extent, number, overview_table
 from cmqd_bench.results import REFERENCE_PEER, Gap, Results, ResultsUnreadable, Row, Scenario, Spread, write
 from support.bench_results import CMQD_PEER, CONDITIONS, SEND, results_of, turns_of
 
@@ -80,8 +74,6 @@ def test_each_build_of_cmqd_has_a_sentence_of_its_own():
 )
 def test_a_comparison_needs_a_difference_and_agreement(spread: Spread, expected: Standing):
     assert standing(spread) is expected
-    if expected is not Standing.EVEN:
-        assert standing(spread, is_more_better=True) is not expected
 
 
 def test_cmqd_comes_first_and_the_reference_has_no_ratio():
@@ -102,11 +94,7 @@ def test_a_rate_that_was_not_reached_is_marked_as_overload():
     ]
     file = with_rows(peers_file(), rows, [scenario])
 
-    _, (own, reference) = peers_table(file, scenario)
-
-    assert own[0].text == "cmqd (overload)"
-    assert reference[0].text == "Redis Streams, always"
-    assert "| 2,000/s (overload) |" in for_docs.peers_text(file)
+    assert "| 2,000/s (overload) |" in parts.peers_text(file)
 
 
 def test_other_uses_of_cmqd_stand_beside_cmqd():
@@ -124,95 +112,15 @@ def test_a_work_without_the_reference_has_no_ratios():
 
     assert [each.cpu_ratio for each in compared(file, SEND)] == [None]
     assert summary(file) == []
-    assert "send, one at a time" in page([file])
 
 
-def test_a_loss_is_marked_in_the_tables():
-    _, rows = peers_table(peers_file(), SEND)
-    own, reference = rows
-
-    assert own[3].standing is Standing.BEHIND
-    assert own[3].text.startswith("2.5")
-    assert reference[3].standing is None
-
-
-class Resources(HTMLParser):
-    """What a browser would load, and whether the tags match."""
-
-    VOID = frozenset({"meta", "link", "br", "path", "circle", "rect"})
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.loaded: list[str] = []
-        self.text: list[str] = []
-        self.open: list[str] = []
-        self.tags: set[str] = set()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.add(tag)
-        if tag not in self.VOID:
-            self.open.append(tag)
-        self.loaded += [value or "" for name, value in attrs if name in ("src", "href", "srcset", "data", "poster")]
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag not in self.VOID:
-            assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.text.append(data)
-
-
-def parsed(html: str) -> Resources:
-    parser = Resources()
-    parser.feed(html)
-    parser.close()
-    assert parser.open == []
-    return parser
-
-
-def test_the_page_loads_nothing_and_runs_nothing():
-    html = page([peers_file(), curves_file()])
-    resources = parsed(html)
-
-    assert all(link.startswith(("#", "data:")) for link in resources.loaded)
-    assert not {"script", "iframe", "img", "object"} & resources.tags
-    assert not re.search(r"url\(|@import|http(?!://www\.w3\.org/2000/svg)", html)
-
-
-def test_the_page_holds_conditions_figures_and_every_turn():
-    file = peers_file()
-    html = page([file])
-    text = " ".join(parsed(html).text)
-
-    assert "a <fast> CPU, 2 cores" in text
-    assert "a <fast>" not in html
-    assert "fsync before the answer" in text
-    assert "2.52x (2.50-2.55)" in text
-    encoded = re.search(r"base64,([^\"]+)", html)
-    assert encoded
-    data = json.loads(base64.b64decode(encoded[1]))
-    assert len(data["rows"]) == len(file.rows)
-
-
-def test_the_page_warns_of_other_programs():
-    quiet = peers_file()
-    busy = with_rows(quiet, [msgspec.structs.replace(row, is_disturbed=True) for row in quiet.rows])
-
-    assert "Other programs used the machine" not in page([quiet])
-    assert "Other programs used the machine</b> beside 100%" in page([busy])
-
-
-def test_the_page_names_cliffs():
-    assert "Cliff on the curve queues: 51 us at 100, 150 us at 10,000" in page([curves_file()])
-
-
-def test_each_curve_has_a_plot_of_cpu_and_of_latency_that_is_well_formed():
+def test_each_curve_has_a_plot_of_cpu_that_is_well_formed():
     plots = curve_plots(curves_file())
 
-    assert [plot.name for plot in plots] == ["queues-cpu", "queues-latency", "body-cpu", "body-latency"]
+    assert [plot.heading for plot in plots] == ["CPU by queues", "CPU by bytes per body"]
     for plot in plots:
         ElementTree.fromstring(plot.svg)
-    assert "1 MiB" in plots[2].svg
+    assert "1 MiB" in plots[1].svg
 
 
 def test_a_step_of_zero_has_a_place_on_a_logarithmic_axis():
@@ -229,21 +137,6 @@ def test_a_curve_of_one_step_is_no_plot():
     file = with_rows(curves_file(), turns_of("queues", "cmqd", [50], x=1))
 
     assert curve_plots(file) == []
-    assert "Scale curves" in page([file])
-
-
-def test_works_of_an_open_loop_become_latency_over_rate():
-    scenarios = [Scenario(name=f"rate-{rate}", title=f"{rate}/s") for rate in (500, 2000)]
-    rows = [row for each in scenarios for peer in ("cmqd", REFERENCE_PEER) for row in turns_of(each.name, peer, [20])]
-    file = with_rows(peers_file(), rows, scenarios)
-
-    assert [plot.heading for plot in open_loop(file)] == ["p50 by rate", "p99 by rate"]
-    assert "Latency over rate" in page([file])
-    # A rate that all peers share is no result: the bars show latencies.
-    assert "median latency, shorter is better" in page([file])
-    assert open_loop(peers_file()) == []
-    # One rate is a row of the table, the others are points of the plot alone.
-    assert [scenario.name for scenario in works(file)] == ["rate-2000"]
 
 
 def test_colours_tell_peers_apart():
@@ -275,13 +168,13 @@ def test_figures_are_short():
 
 
 def test_the_parts_of_the_documents_have_conditions_and_losses():
-    text = for_docs.peers_text(peers_file())
+    text = parts.peers_text(peers_file())
 
     assert "| send, one at a time | 39,216 | 25.5 | 10.1 | 2.52x (2.50-2.55) |" in text
     assert "commit `0123456789`" in text
     assert "more in 1" in text
-    assert "cliff on the curve queues".capitalize() in for_docs.curves_text(curves_file())
-    for svg in (for_docs.peers_svg(peers_file()), for_docs.curves_svg(curves_file())):
+    assert "cliff on the curve queues".capitalize() in parts.curves_text(curves_file())
+    for svg in (parts.peers_svg(peers_file()), parts.curves_svg(curves_file())):
         ElementTree.fromstring(svg)
         # A file has no page that could give the variables.
         assert "var(" not in svg
@@ -292,32 +185,18 @@ def test_the_newest_stored_results_are_taken(tmp_path: Path):
         conditions = msgspec.structs.replace(CONDITIONS, started=started)
         write(tmp_path / f"{name}-peers.json", msgspec.structs.replace(peers_file(), conditions=conditions))
 
-    newest = run.newest("peers", tmp_path)
+    newest = stored.newest("peers", tmp_path)
 
     assert newest is not None
     assert newest.conditions.started == "2026-02-01"
-    assert run.newest("curves", tmp_path) is None
-
-
-def test_the_command_writes_the_page_of_the_named_files(tmp_path: Path):
-    write(tmp_path / "one.json", peers_file())
-    output = tmp_path / "new/report.html"
-    command = [sys.executable, "-m", "cmqd_bench", "html", "--output", str(output), "--files"]
-
-    done = subprocess.run([*command, str(tmp_path / "one.json")], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "best batches" in output.read_text()
-
-    failed = subprocess.run([*command, str(tmp_path / "none.json")], capture_output=True, text=True, check=False)
-    assert failed.returncode == 1
-    assert "none.json" in failed.stderr
+    assert stored.newest("curves", tmp_path) is None
 
 
 def test_a_stored_kind_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(run, "RESULTS", tmp_path)
+    monkeypatch.setattr(stored, "RESULTS", tmp_path)
 
     with pytest.raises(ResultsUnreadable, match=r"\*-peers\.json"):
-        run.stored("peers")
+        stored.stored("peers")
 
 
 def test_a_work_without_a_ratio_is_counted_and_a_missing_figure_is_no_gain():
@@ -332,17 +211,17 @@ def test_a_work_without_a_ratio_is_counted_and_a_missing_figure_is_no_gain():
         "CPU per message beside Redis Streams, always, in 2 works: cmqd needs less in 1 (0.5 times), no ratio in 1."
     ]
     heads, (send, batch) = overview_table(file)
-    assert dict(zip(heads, (cell.text for cell in send), strict=True)) == {
+    assert dict(zip(heads, send, strict=True)) == {
         "work": "send, one at a time",
         "cmqd / Redis": "-",
         "cmqd": "failed",
         "Redis Streams, always": "10.1",
         "beanstalkd": "-",
     }
-    assert "failed" not in [cell.text for cell in batch]
-    for text in (page([file]), for_docs.all_peers_text(file)):
-        assert "cmqd: failed: silent for 30 s (send, one at a time, turn 1)" in text
-        assert "beanstalkd: a reserve takes a single job (send, one at a time)" in text
+    assert "failed" not in batch
+    text = parts.all_peers_text(file)
+    assert "cmqd: failed: silent for 30 s (send, one at a time, turn 1)" in text
+    assert "beanstalkd: a reserve takes a single job (send, one at a time)" in text
 
 
 @pytest.mark.parametrize(
@@ -376,30 +255,17 @@ def test_disturbed_curves_do_not_prove_that_there_is_no_cliff():
     assert partly.startswith("No cliff was found, but 1 of 2 steps cannot be judged")
     (sentence,) = judgement(busy)
     assert sentence.startswith("No step can be judged")
-    assert sentence in for_docs.curves_text(busy)
+    assert sentence in parts.curves_text(busy)
     lacking = msgspec.structs.replace(quiet, gaps=[Gap(scenario="queues", peer="cmqd", turn=1, x=100, reason="limit")])
     assert judgement(lacking) == ["No cliff was found.", "1 steps were not measured."]
 
 
-def test_a_bar_far_above_the_others_is_cut_and_marked():
-    file = peers_file()
-    costs = {"moto-sqs": 4_000.0, "postgresql": 60.0, "nats": 20.0}
-    html = page(
-        [with_rows(file, [*file.rows, *(row for name in costs for row in turns_of("send", name, [costs[name]]))])]
-    )
-
-    assert "4,000 µs ▸" in html
-    assert html.count("▸ = the bar is cut") == 1
-    # PostgreSQL's bar is the longest of the whole bars: a third of it is the bar of NATS.
-    assert "width:33.3%" in html
-    assert "▸ = the bar is cut" not in page([file])
-
-
 def test_a_line_breaks_at_a_step_without_a_figure():
+    file = curves_file()
+    others = [row for x in (1, 10, 100, 1_000) for row in turns_of("queues", "cmqd-inside", [40], x=x) if x != 10]
     rows = [row for x in (1, 10, 100, 1_000) for row in turns_of("queues", "cmqd", [50], x=x)]
-    rows[1] = msgspec.structs.replace(rows[1], p999_ms=None)
-    latency = next(plot for plot in curve_plots(with_rows(curves_file(), rows)) if plot.name == "queues-latency")
+    (plot,) = curve_plots(with_rows(file, [*rows, *others]))
 
-    paths = re.findall(r'<path d="([^"]+)" fill="none"', latency.svg)
-    # The percentiles are drawn from the highest to the lowest.
-    assert [(path.count("M"), path.count("L")) for path in paths] == [(2, 1), (1, 3), (1, 3), (1, 3)]
+    paths = re.findall(r'<path d="([^"]+)" fill="none"', plot.svg)
+    # The first line is drawn last.
+    assert [(path.count("M"), path.count("L")) for path in paths] == [(2, 1), (1, 3)]

@@ -1,11 +1,10 @@
 """The parts of README and docs/benchmarks.md that are made from the newest files of results: tables and two plots."""
 
 from cmqd_bench.curves.cliffs import judgement
-from cmqd_bench.page.findings import compared, disturbed_share, gaps_told, name_of, remarks, summary, works
-from cmqd_bench.page.plots import colours, curve_plots, ratios, titles
-from cmqd_bench.page.svg import HEIGHT, Panel, standalone
-from cmqd_bench.page.tables import (
-    Cell,
+from cmqd_bench.documents.findings import compared, disturbed_share, gaps_told, name_of, remarks, summary, works
+from cmqd_bench.documents.plots import colours, curve_plots, ratios, titles
+from cmqd_bench.documents.svg import Panel, standalone
+from cmqd_bench.documents.tables import (
     curve_table,
     figure,
     mark,
@@ -46,7 +45,7 @@ def short_peers_table(results: Results) -> str:
         "CPU ratio",
         "p50 ratio",
     ]
-    rows: list[list[Cell]] = []
+    rows: list[list[str]] = []
     for scenario in works(results):
         by_name = {each.name: each for each in compared(results, scenario)}
         reference = by_name.get(REFERENCE_PEER)
@@ -55,10 +54,10 @@ def short_peers_table(results: Results) -> str:
                 work = scenario.title if name == CMQD else f"{scenario.title}, {own.point.build} build"
                 rows.append(
                     [
-                        Cell(work + mark(scenario, own.point, reference.point)),
-                        Cell(figure(own.rate)),
-                        Cell(figure(own.cpu_us)),
-                        Cell(figure(reference.cpu_us)),
+                        work + mark(scenario, own.point, reference.point),
+                        figure(own.rate),
+                        figure(own.cpu_us),
+                        figure(reference.cpu_us),
                         times(own.cpu_ratio),
                         times(own.p50_ratio),
                     ]
@@ -98,16 +97,16 @@ def all_peers_text(results: Results) -> str:
 def curves_text(results: Results) -> str:
     """Return the part of docs/benchmarks.md about scale: the ends of every curve, the cliffs, the conditions."""
     heads = ["curve", "from", "CPU µs", "p50 ms", "to", "CPU µs", "p50 ms"]
-    rows: list[list[Cell]] = []
+    rows: list[list[str]] = []
     for scenario in results.scenarios:
         own = sorted(_own(results, scenario), key=lambda point: point.x)
         if scenario.is_curve and own:
-            cells = [Cell(scenario.title)]
+            cells = [scenario.title]
             for end in (own[0], own[-1]):
                 cells += [
-                    Cell(f"{step_text(scenario, end.x)}" + (" *" if end.is_disturbed else "")),
-                    Cell(figure(end.spread(lambda row: row.cpu_us))),
-                    Cell(figure(end.spread(lambda row: row.p50_ms))),
+                    f"{step_text(scenario, end.x)}" + (" *" if end.is_disturbed else ""),
+                    figure(end.spread(lambda row: row.cpu_us)),
+                    figure(end.spread(lambda row: row.p50_ms)),
                 ]
             rows.append(cells)
     return "\n\n".join([markdown((heads, rows)), " ".join(judgement(results)), conditions_text(results)])
@@ -139,5 +138,4 @@ def peers_svg(results: Results) -> str:
 
 def curves_svg(results: Results) -> str:
     """Return the CPU plots of all curves as a file."""
-    panels = [Panel(plot.heading, plot.svg, HEIGHT) for plot in curve_plots(results) if plot.name.endswith("-cpu")]
-    return standalone("CPU per message as one quantity grows", panels, [])
+    return standalone("CPU per message as one quantity grows", curve_plots(results), [])
