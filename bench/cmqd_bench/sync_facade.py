@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[2]
 CLIENT = ROOT / "client/cmqd_client"
 FACADE = CLIENT / "sync.py"
 
-NOT_SOURCES = {"portal.py", "sync.py"}
+NOT_SOURCES = {"__init__.py", "portal.py", "sync.py"}
 
 INTERNAL = {
     *(
@@ -40,8 +40,8 @@ INTERNAL = {
         "Connection",
         "HostsInTurn",
         "Intake",
+        "LeaderSearch",
         "Link",
-        "Looking",
         "Processing",
         "Requester",
     ),
@@ -65,7 +65,7 @@ RETURNS = {
 }
 """Results that no rule gives; their names are imported by IMPORTS."""
 
-IMPORTS = {"AbstractContextManager": "contextlib", "cast": "typing", "run_consumers": "cmqd_client.running"}
+IMPORTS = {"AbstractContextManager": "contextlib", "cast": "typing", "run_consumers": "cmqd_client.consumers.running"}
 """Modules of names in BODIES and RETURNS that the asynchronous module does not import."""
 
 CALLBACKS = {
@@ -235,11 +235,12 @@ class Source:
 
 def sources() -> dict[str, Source]:
     """Return the modules of the asynchronous client by name."""
-    return {
-        path.stem: read_source(f"cmqd_client.{path.stem}", path.read_text())
-        for path in sorted(CLIENT.glob("*.py"))
-        if path.name not in NOT_SOURCES and path.stem != "__init__"
+    modules = {
+        ".".join(path.relative_to(CLIENT.parent).with_suffix("").parts): path
+        for path in sorted(CLIENT.rglob("*.py"))
+        if path.name not in NOT_SOURCES
     }
+    return {name: read_source(name, path.read_text()) for name, path in modules.items()}
 
 
 def read_source(name: str, text: str) -> Source:
@@ -362,7 +363,7 @@ class Facade:
         imports = [
             f"from {module} import {', '.join(sorted(names))}" for module, names in sorted(self.imported.items())
         ]
-        imports += [f"from cmqd_client.portal import {', '.join(sorted(self.portal_names))}"]
+        imports += [f"from cmqd_client.synchronous.portal import {', '.join(sorted(self.portal_names))}"]
         variables = [f'{name} = TypeVar("{name}")' for name in sorted(self.type_variables)]
         return (
             HEAD

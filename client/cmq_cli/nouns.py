@@ -16,7 +16,7 @@ from cmq_cli.session import Session
 from cmq_cli.values import show_value, typed_duration
 from cmqd_client import Client, CmqError
 from cmqd_client.errors import AttributesDiffer, QueueNotFound, SubscriptionNotFound, TopicNotFound
-from cmqd_client.locating import Location
+from cmqd_client.links.locating import Location
 
 T = TypeVar("T")
 

@@ -8,23 +8,15 @@ Programs start with :func:`connect`. This package exports the names that program
 
 from cmqd_client.attributes import QueueAttributes, QueueInfo
 from cmqd_client.client import Client, connect
-from cmqd_client.consumer import Consumer
-from cmqd_client.consumption import ConsumerStatistics
+from cmqd_client.consumers.consumer import Consumer
+from cmqd_client.consumers.consumption import ConsumerStatistics
+from cmqd_client.consumers.handling import Reject, Retry
 from cmqd_client.durations import Duration
 from cmqd_client.errors import CmqError, Failure
-from cmqd_client.half_messages import (
-    Checker,
-    HalfMessage,
-    LocalBatchTransaction,
-    LocalTransaction,
-    TransactionCheck,
-    TransactionResult,
-)
-from cmqd_client.handling import Reject, Retry
-from cmqd_client.message_ids import MessageId
-from cmqd_client.outgoing import Outgoing
+from cmqd_client.messages.message_ids import MessageId
+from cmqd_client.messages.outgoing import Outgoing
+from cmqd_client.messages.request_reply import Reply
 from cmqd_client.queue import ConsumedMessage, Message, Queue
-from cmqd_client.requests import Reply
 from cmqd_client.results import (
     BatchResult,
     CopyOf,
@@ -42,7 +34,15 @@ from cmqd_client.results import (
 )
 from cmqd_client.subscription import ContentFormat, RetryStrategy, Subscription, SubscriptionInfo
 from cmqd_client.topic import FilterType, Published, Topic, TopicInfo
-from cmqd_client.transactions import TransactionProducer
+from cmqd_client.transactions.half_messages import (
+    Checker,
+    HalfMessage,
+    LocalBatchTransaction,
+    LocalTransaction,
+    TransactionCheck,
+    TransactionResult,
+)
+from cmqd_client.transactions.producer import TransactionProducer
 
 __all__ = [
     "BatchResult",

@@ -10,11 +10,11 @@ from datetime import datetime
 
 import msgspec
 
-from cmqd_client.channel import Channel
 from cmqd_client.durations import to_datetime
-from cmqd_client.key_changes import KeyWatch, OnKeyChange
+from cmqd_client.links.channel import Channel
+from cmqd_client.links.key_changes import KeyWatch, OnKeyChange
+from cmqd_client.links.retry import Repeat
 from cmqd_client.results import Done, Listing
-from cmqd_client.retry import Repeat
 from cmqd_protocol import messages as wire
 from cmqd_types.keys import EVERY_NAME, EVERY_ROLE
 

@@ -1,7 +1,7 @@
 """The address of a server with the key of the caller: the URL
 ``cmq://SECRET_ID:SECRET_KEY@host:port[,host:port...][?region=..&tls=1]``.
 
-Several hosts are addresses of one service, such as a server and its standby; see ``cmqd_client.hosts_in_turn``.
+Several hosts are addresses of one service, such as a server and its standby; see ``cmqd_client.links.hosts_in_turn``.
 """
 
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit

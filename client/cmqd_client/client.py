@@ -11,20 +11,8 @@ import msgspec
 
 from cmqd_client.accounts import Accounts
 from cmqd_client.address import Address, parse_address
-from cmqd_client.attributes import QueueAttributes, QueueInfo, from_wire, to_wire
-from cmqd_client.audit import AuditPage, ask_audit
-from cmqd_client.bodies import BodyCodec, BodyFormat, PoisonPolicy
-from cmqd_client.channel import NOT_OPEN, Channel
-from cmqd_client.check_answers import CHECK_TIMEOUT, CHECKS_AT_ONCE
-from cmqd_client.connection import CONNECT_TIMEOUT, REQUEST_TIMEOUT, Connection, TlsOption
-from cmqd_client.consumer import Consumer
-from cmqd_client.contexts import find_address
-from cmqd_client.durations import Duration, to_patience, to_seconds
-from cmqd_client.errors import ClientClosed
-from cmqd_client.events import ClientState, ClientStatistics, OnEvent
-from cmqd_client.half_messages import Checker
-from cmqd_client.hosts_in_turn import Follow, HostsInTurn, Opener
-from cmqd_client.inspection import (
+from cmqd_client.administration.audit import AuditPage, ask_audit
+from cmqd_client.administration.inspection import (
     ConnectionPage,
     Setting,
     WaitingReceivePage,
@@ -32,7 +20,7 @@ from cmqd_client.inspection import (
     ask_settings,
     ask_waiting_receives,
 )
-from cmqd_client.metrics import (
+from cmqd_client.administration.metrics import (
     Metrics,
     QueueMetricsPage,
     TopicMetricsPage,
@@ -42,17 +30,29 @@ from cmqd_client.metrics import (
     ask_top,
     ask_topics,
 )
+from cmqd_client.administration.queue_summaries import QueueSummaryPage, ask_summaries
+from cmqd_client.administration.segments import SegmentPage, ask_segments
+from cmqd_client.attributes import QueueAttributes, QueueInfo, from_wire, to_wire
+from cmqd_client.connection import CONNECT_TIMEOUT, REQUEST_TIMEOUT, Connection, TlsOption
+from cmqd_client.consumers.consumer import Consumer
+from cmqd_client.consumers.running import STOP_SIGNALS, run_consumers
+from cmqd_client.contexts import find_address
+from cmqd_client.durations import Duration, to_patience, to_seconds
+from cmqd_client.errors import ClientClosed
+from cmqd_client.events import ClientState, ClientStatistics, OnEvent
+from cmqd_client.links.channel import NOT_OPEN, Channel
+from cmqd_client.links.hosts_in_turn import Follow, HostsInTurn, Opener
+from cmqd_client.links.retry import Repeat, RetryPolicy
+from cmqd_client.messages.request_reply import REPLY_TIMEOUT, Reply, Requester
+from cmqd_client.messages.tracing import Tracing, tracing_if_set_up
+from cmqd_client.messages.typed_bodies import BodyCodec, BodyFormat, PoisonPolicy
 from cmqd_client.queue import Queue
-from cmqd_client.queue_summaries import QueueSummaryPage, ask_summaries
-from cmqd_client.requests import REPLY_TIMEOUT, Reply, Requester
 from cmqd_client.results import Done, Listing, QueuePage, SegmentsSealed, ServerStatus
-from cmqd_client.retry import Repeat, RetryPolicy
-from cmqd_client.running import STOP_SIGNALS, run_consumers
 from cmqd_client.schedules import Schedules
-from cmqd_client.segments import SegmentPage, ask_segments
 from cmqd_client.topic import Topic, TopicAttributes, TopicInfo, TopicPage, topic_attributes, topic_info
-from cmqd_client.tracing import Tracing, tracing_if_set_up
-from cmqd_client.transactions import TransactionProducer
+from cmqd_client.transactions.check_answers import CHECK_TIMEOUT, CHECKS_AT_ONCE
+from cmqd_client.transactions.half_messages import Checker
+from cmqd_client.transactions.producer import TransactionProducer
 from cmqd_protocol import messages as wire
 from cmqd_protocol.limits import DEFAULT_HEARTBEAT_MS
 from cmqd_types.inspection import ConnectionSort
@@ -122,7 +122,7 @@ def connect(
         product: the name of this client in the server's log.
         on_event: called with each event: connected, lost, reconnecting ...; see :mod:`cmqd_client.events`.
         tracing: make OpenTelemetry spans, and send their context in headers, if an OpenTelemetry SDK is set up when the
-            client is opened; see :mod:`cmqd_client.tracing`.
+            client is opened; see :mod:`cmqd_client.messages.tracing`.
         follow: called with each address that a server names for itself or its standby, with the key, region and TLS of
             the URL; returns the address to connect to, None = none. By default the address as it is.
 
@@ -304,7 +304,7 @@ class Client:
         Args:
             name: the name of the queue.
             body_type: type of the bodies: a msgspec Struct, dataclass, TypedDict, pydantic model, or another type that
-                msgspec decodes; see :mod:`cmqd_client.bodies`. By default bodies are bytes.
+                msgspec decodes; see :mod:`cmqd_client.messages.typed_bodies`. By default bodies are bytes.
             body_format: encoding of the bodies that this handle sends; both formats are read.
             poison: what a consumer of this handle does with a body that does not decode.
             patience: time limit for the calls of this handle, as for :func:`connect`; by default the client's.

@@ -36,7 +36,7 @@
         └── UnknownServerError            a code that this version of the client does not know
 
 A failed call has changed no state, unless its class says otherwise. Before an error reaches the caller, the client has
-used up the safe repeats (see :mod:`cmqd_client.retry`).
+used up the safe repeats (see :mod:`cmqd_client.links.retry`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -47,7 +47,7 @@ import msgspec
 
 from cmqd_client.durations import to_datetime
 from cmqd_client.error_words import PYTHON_WORDS
-from cmqd_client.message_ids import MessageId
+from cmqd_client.messages.message_ids import MessageId
 from cmqd_protocol.errors import RETRYABLE, ErrorCode
 from cmqd_protocol.messages import Error
 from cmqd_types.sentences import Words, put_together

@@ -19,13 +19,14 @@ from datetime import datetime
 from time import time as wall_clock
 from typing import Any, Generic, TypeAlias, Unpack, cast
 
-from cmqd_client.acknowledging import Acknowledgement
 from cmqd_client.attributes import QueueAttributes, QueueInfo, from_wire, to_wire
-from cmqd_client.bodies import BodyCodec, BodyT, NotDecodable
-from cmqd_client.channel import Channel
-from cmqd_client.consumer import Consumer, MessageStream
-from cmqd_client.consumer_options import LEASE, consumer_options
-from cmqd_client.consumption import Lease
+from cmqd_client.consumers.acknowledging import Acknowledgement
+from cmqd_client.consumers.consumer import Consumer, MessageStream
+from cmqd_client.consumers.consumption import Lease
+from cmqd_client.consumers.handling import Processing
+from cmqd_client.consumers.intake import Intake, Source
+from cmqd_client.consumers.options import LEASE, consumer_options
+from cmqd_client.consumers.settlements import Settlements
 from cmqd_client.durations import Duration, to_datetime, to_moment_ms, to_ms
 from cmqd_client.errors import (
     ClientClosed,
@@ -36,12 +37,14 @@ from cmqd_client.errors import (
     PoisonMessage,
     TimeNotRewindable,
 )
-from cmqd_client.half_requests import decide, send_half
-from cmqd_client.handling import Processing
-from cmqd_client.intake import Intake, Source
-from cmqd_client.locating import Location, ask_location
-from cmqd_client.message_ids import MessageId, id_number, printed_id
-from cmqd_client.outgoing import CORRELATION_ID, REPLY_TO, Batch, Outgoing, checked_body
+from cmqd_client.links.channel import Channel
+from cmqd_client.links.locating import Location, ask_location
+from cmqd_client.links.retry import Repeat
+from cmqd_client.messages.message_ids import MessageId, id_number, printed_id
+from cmqd_client.messages.outgoing import CORRELATION_ID, REPLY_TO, Batch, Outgoing, checked_body
+from cmqd_client.messages.sending import send, send_in_parts
+from cmqd_client.messages.tracing import now_ns
+from cmqd_client.messages.typed_bodies import BodyCodec, BodyT, NotDecodable
 from cmqd_client.results import (
     BatchResult,
     CopyOf,
@@ -64,10 +67,7 @@ from cmqd_client.results import (
     redrive,
     undecided,
 )
-from cmqd_client.retry import Repeat
-from cmqd_client.sending import send, send_in_parts
-from cmqd_client.settlements import Settlements
-from cmqd_client.tracing import now_ns
+from cmqd_client.transactions.half_requests import decide, send_half
 from cmqd_protocol import messages as wire
 from cmqd_types.messages import Headers, ReceivedMessage
 

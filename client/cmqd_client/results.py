@@ -20,7 +20,7 @@ from cmqd_client.errors import (
     ServerError,
     UnknownServerError,
 )
-from cmqd_client.message_ids import MessageId, printed_id
+from cmqd_client.messages.message_ids import MessageId, printed_id
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_types import messages

@@ -12,14 +12,14 @@ from typing import Any
 
 import msgspec
 
-from cmqd_client.channel import Channel
 from cmqd_client.durations import to_datetime
 from cmqd_client.infos import info_fields
-from cmqd_client.message_ids import MessageId, printed_id
-from cmqd_client.outgoing import checked_body
+from cmqd_client.links.channel import Channel
+from cmqd_client.links.retry import Repeat
+from cmqd_client.messages.message_ids import MessageId, printed_id
+from cmqd_client.messages.outgoing import checked_body
 from cmqd_client.queue import Queue
 from cmqd_client.results import Done
-from cmqd_client.retry import Repeat
 from cmqd_protocol import messages as wire
 
 

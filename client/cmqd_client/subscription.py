@@ -11,13 +11,13 @@ from typing import Any, TypedDict, Unpack
 import msgspec
 
 from cmqd_client.attributes import check_names
-from cmqd_client.channel import Channel
-from cmqd_client.deliveries import PendingPage, pending_page
 from cmqd_client.durations import Duration, to_datetime, to_ms
 from cmqd_client.infos import info_fields
-from cmqd_client.message_ids import id_number
+from cmqd_client.links.channel import Channel
+from cmqd_client.links.retry import Repeat
+from cmqd_client.messages.message_ids import id_number
 from cmqd_client.results import Done
-from cmqd_client.retry import Repeat
+from cmqd_client.topics.delivery_reports import PendingPage, pending_page
 from cmqd_protocol import messages as wire
 from cmqd_types.topics import SubscriptionSummary
 

@@ -23,39 +23,36 @@ from typing import Any, Generic, Self, TypeAlias, TypeVar, Unpack, cast, overloa
 from cmqd_client.accounts import AccessKey, AccountQueue, AccountQueuePage, KeySecret, OwnKey
 from cmqd_client.accounts import Accounts as AsyncAccounts
 from cmqd_client.address import Address
+from cmqd_client.administration.audit import AuditPage
+from cmqd_client.administration.inspection import ConnectionPage, Setting, WaitingReceivePage
+from cmqd_client.administration.metrics import Metrics, QueueMetricsPage, TopicMetricsPage, TopMetrics
+from cmqd_client.administration.queue_summaries import QueueSummaryPage
+from cmqd_client.administration.segments import SegmentPage
 from cmqd_client.attributes import QueueAttributes, QueueInfo
-from cmqd_client.audit import AuditPage
-from cmqd_client.bodies import BodyCodec, BodyFormat, BodyT, PoisonPolicy
-from cmqd_client.check_answers import CHECK_TIMEOUT, CHECKS_AT_ONCE
 from cmqd_client.client import PATIENCE, SAME_PATIENCE
 from cmqd_client.client import Client as AsyncClient
 from cmqd_client.client import connect as connect_asynchronously
 from cmqd_client.connection import CONNECT_TIMEOUT, REQUEST_TIMEOUT, TlsOption
-from cmqd_client.consumer import Consumer as AsyncConsumer
-from cmqd_client.consumer import MessageStream as AsyncMessageStream
-from cmqd_client.consumer_options import LEASE
-from cmqd_client.consumption import ConsumerStatistics
-from cmqd_client.deliveries import MessageDeliveries, PendingPage
+from cmqd_client.consumers.consumer import Consumer as AsyncConsumer
+from cmqd_client.consumers.consumer import MessageStream as AsyncMessageStream
+from cmqd_client.consumers.consumption import ConsumerStatistics
+from cmqd_client.consumers.intake import MessageT
+from cmqd_client.consumers.options import LEASE
+from cmqd_client.consumers.running import STOP_SIGNALS, run_consumers
 from cmqd_client.durations import Duration, to_seconds
 from cmqd_client.errors import PoisonMessage
 from cmqd_client.events import ClientState, ClientStatistics, OnEvent
-from cmqd_client.half_messages import Checker, LocalBatchTransaction, LocalTransaction, TransactionResult
-from cmqd_client.hosts_in_turn import Follow
-from cmqd_client.inspection import ConnectionPage, Setting, WaitingReceivePage
-from cmqd_client.intake import MessageT
-from cmqd_client.key_changes import KeyWatch, OnKeyChange
-from cmqd_client.locating import Location
-from cmqd_client.matches import TopicMatch
-from cmqd_client.message_ids import MessageId
-from cmqd_client.metrics import Metrics, QueueMetricsPage, TopicMetricsPage, TopMetrics
-from cmqd_client.outgoing import Outgoing
-from cmqd_client.portal import NOTHING, Portal, Synchronous, in_threads, in_worker_thread, plain_handler, processing
+from cmqd_client.links.hosts_in_turn import Follow
+from cmqd_client.links.key_changes import KeyWatch, OnKeyChange
+from cmqd_client.links.locating import Location
+from cmqd_client.messages.message_ids import MessageId
+from cmqd_client.messages.outgoing import Outgoing
+from cmqd_client.messages.request_reply import REPLY_TIMEOUT, Reply
+from cmqd_client.messages.typed_bodies import BodyCodec, BodyFormat, BodyT, PoisonPolicy
 from cmqd_client.queue import ConsumedMessage as AsyncConsumedMessage
 from cmqd_client.queue import Message as AsyncMessage
 from cmqd_client.queue import Queue as AsyncQueue
 from cmqd_client.queue import ReceiptHandle
-from cmqd_client.queue_summaries import QueueSummaryPage
-from cmqd_client.requests import REPLY_TIMEOUT, Reply
 from cmqd_client.results import (
     BatchResult,
     CopyOf,
@@ -76,10 +73,8 @@ from cmqd_client.results import (
     TransactionStatus,
     UndecidedPage,
 )
-from cmqd_client.running import STOP_SIGNALS, run_consumers
 from cmqd_client.schedules import ScheduleInfo, SchedulePage
 from cmqd_client.schedules import Schedules as AsyncSchedules
-from cmqd_client.segments import SegmentPage
 from cmqd_client.subscription import (
     DeliveriesDone,
     RotatedSecret,
@@ -88,9 +83,22 @@ from cmqd_client.subscription import (
     SubscriptionPage,
 )
 from cmqd_client.subscription import Subscription as AsyncSubscription
+from cmqd_client.synchronous.portal import (
+    NOTHING,
+    Portal,
+    Synchronous,
+    in_threads,
+    in_worker_thread,
+    plain_handler,
+    processing,
+)
 from cmqd_client.topic import Published, TopicAttributes, TopicInfo, TopicPage
 from cmqd_client.topic import Topic as AsyncTopic
-from cmqd_client.transactions import TransactionProducer as AsyncTransactionProducer
+from cmqd_client.topics.delivery_reports import MessageDeliveries, PendingPage
+from cmqd_client.topics.filter_tests import TopicMatch
+from cmqd_client.transactions.check_answers import CHECK_TIMEOUT, CHECKS_AT_ONCE
+from cmqd_client.transactions.half_messages import Checker, LocalBatchTransaction, LocalTransaction, TransactionResult
+from cmqd_client.transactions.producer import TransactionProducer as AsyncTransactionProducer
 from cmqd_types.inspection import ConnectionSort
 from cmqd_types.messages import Headers
 from cmqd_types.queues import QueueSelection, QueueSort
@@ -167,7 +175,7 @@ def connect(
         product: the name of this client in the server's log.
         on_event: called with each event: connected, lost, reconnecting ...; see :mod:`cmqd_client.events`.
         tracing: make OpenTelemetry spans, and send their context in headers, if an OpenTelemetry SDK is set up when the
-            client is opened; see :mod:`cmqd_client.tracing`.
+            client is opened; see :mod:`cmqd_client.messages.tracing`.
         follow: called with each address that a server names for itself or its standby, with the key, region and TLS of
             the URL; returns the address to connect to, None = none. By default the address as it is.
 
@@ -503,7 +511,7 @@ class Client(Synchronous[AsyncClient]):
         Args:
             name: the name of the queue.
             body_type: type of the bodies: a msgspec Struct, dataclass, TypedDict, pydantic model, or another type that
-                msgspec decodes; see :mod:`cmqd_client.bodies`. By default bodies are bytes.
+                msgspec decodes; see :mod:`cmqd_client.messages.typed_bodies`. By default bodies are bytes.
             body_format: encoding of the bodies that this handle sends; both formats are read.
             poison: what a consumer of this handle does with a body that does not decode.
             patience: time limit for the calls of this handle, as for :func:`connect`; by default the client's.

@@ -12,17 +12,15 @@ from typing import Any, Generic, Literal, TypedDict, TypeVar, Unpack, cast
 import msgspec
 
 from cmqd_client.attributes import check_names
-from cmqd_client.bodies import BodyCodec, BodyT
-from cmqd_client.channel import Channel
-from cmqd_client.deliveries import MessageDeliveries, message_deliveries
 from cmqd_client.infos import info_fields
-from cmqd_client.locating import Location, ask_location
-from cmqd_client.matches import TopicMatch, topic_match
-from cmqd_client.message_ids import MessageId, id_number, printed_id
-from cmqd_client.outgoing import checked_body
+from cmqd_client.links.channel import Channel
+from cmqd_client.links.locating import Location, ask_location
+from cmqd_client.links.retry import Repeat
+from cmqd_client.messages.message_ids import MessageId, id_number, printed_id
+from cmqd_client.messages.outgoing import checked_body
+from cmqd_client.messages.typed_bodies import BodyCodec, BodyT
 from cmqd_client.queue import Queue
 from cmqd_client.results import NamePage
-from cmqd_client.retry import Repeat
 from cmqd_client.subscription import (
     Subscription,
     SubscriptionAttributes,
@@ -32,6 +30,8 @@ from cmqd_client.subscription import (
     subscription_attributes,
     subscription_info,
 )
+from cmqd_client.topics.delivery_reports import MessageDeliveries, message_deliveries
+from cmqd_client.topics.filter_tests import TopicMatch, topic_match
 from cmqd_protocol import messages as wire
 from cmqd_types.messages import Headers
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from faststream.message import StreamMessage, decode_message
 
-from cmqd_client.outgoing import CORRELATION_ID, REPLY_TO
+from cmqd_client.messages.outgoing import CORRELATION_ID, REPLY_TO
 from cmqd_faststream.delivery import Delivery
 from cmqd_faststream.message import CmqBatchMessage, CmqMessage
 

@@ -10,7 +10,7 @@ from faststream.response import PublishType
 from cmqd_client import Outgoing, Published, Sent
 from cmqd_client.errors import NoReply, QueueDeleted, QueueNotFound, TopicNotFound
 from cmqd_client.foreign_names import usable_queue_name, usable_topic_name
-from cmqd_client.outgoing import CORRELATION_ID, REPLY_TO
+from cmqd_client.messages.outgoing import CORRELATION_ID, REPLY_TO
 from cmqd_client.topic import FilterType
 from cmqd_faststream.configs import CmqBrokerConfig, Connection
 from cmqd_faststream.delivery import Delivery, outgoing_body

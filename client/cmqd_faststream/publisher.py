@@ -16,7 +16,7 @@ from faststream.specification.schema import Message, Operation, PublisherSpec
 
 from cmqd_client import Published, Sent
 from cmqd_client.durations import Duration
-from cmqd_client.outgoing import CORRELATION_ID
+from cmqd_client.messages.outgoing import CORRELATION_ID
 from cmqd_faststream.configs import CmqBrokerConfig
 from cmqd_faststream.message import CmqMessage
 from cmqd_faststream.response import TIMEOUT, CmqPublishCommand

@@ -25,7 +25,7 @@ from faststream.specification.asyncapi.utils import resolve_payloads
 from faststream.specification.schema import Message, Operation, SubscriberSpec
 
 from cmqd_client import ConsumedMessage, Queue, QueueAttributes
-from cmqd_client.consumer import Consumer, MessageStream
+from cmqd_client.consumers.consumer import Consumer, MessageStream
 from cmqd_client.errors import CmqError, QueueDeleted, QueueNotFound
 from cmqd_client.foreign_names import topic_name, usable_queue_name, usable_topic_name
 from cmqd_client.topic import FilterType

@@ -16,7 +16,7 @@ from faststream.exceptions import SubscriberNotFound
 
 from cmqd_client import Client
 from cmqd_client.durations import to_seconds
-from cmqd_client.outgoing import CORRELATION_ID
+from cmqd_client.messages.outgoing import CORRELATION_ID
 from cmqd_faststream.broker import CmqBroker
 from cmqd_faststream.delivery import Delivery
 from cmqd_faststream.parser import OWN_CORRELATION_ID

@@ -15,7 +15,7 @@ from taskiq.result import TaskiqResult
 
 from cmqd_client import Client, ConsumedMessage, QueueAttributes, Reject, Retry, connect
 from cmqd_client.connection import TlsOption
-from cmqd_client.consumer import MessageStream
+from cmqd_client.consumers.consumer import MessageStream
 from cmqd_client.durations import Duration
 from cmqd_client.errors import QueueNotFound
 from cmqd_client.foreign_names import usable_queue_name

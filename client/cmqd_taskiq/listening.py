@@ -19,10 +19,10 @@ from contextvars import ContextVar
 from taskiq.acks import AckableMessage
 
 from cmqd_client import ConsumedMessage, Reject, Retry
-from cmqd_client.consumer import MessageStream
+from cmqd_client.consumers.consumer import MessageStream
 from cmqd_client.errors import CmqError, NoDeadLetterQueue, ReceiptHandleInvalid
+from cmqd_client.links.retry import may_have_happened
 from cmqd_client.results import may_be_done_before
-from cmqd_client.retry import may_have_happened
 from cmqd_types.messages import GONE_DELETED, GONE_MOVED
 
 _log = logging.getLogger("cmqd_taskiq")

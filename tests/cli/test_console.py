@@ -13,8 +13,8 @@ import pytest
 from cmq_cli.commands import console
 from cmqd_client import Client
 from cmqd_client.address import parse_address
+from cmqd_client.administration.inspection import Setting
 from cmqd_client.errors import PermissionDenied
-from cmqd_client.inspection import Setting
 from cmqd_gateway.console.signed_texts import Purpose, read
 from support.cmq_runs import Cmq, ThreadedServer
 

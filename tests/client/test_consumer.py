@@ -17,13 +17,13 @@ import msgspec
 import pytest
 
 from cmqd_client import Client, ConsumedMessage, Consumer, Reject, Retry, connect
-from cmqd_client.bodies import PoisonPolicy
-from cmqd_client.consumer import Handler, MessageStream
+from cmqd_client.consumers.consumer import Handler, MessageStream
+from cmqd_client.consumers.running import chained
+from cmqd_client.consumers.settlements import Settlements
 from cmqd_client.errors import ClientClosed, InternalError, PoisonMessage, QueueDeleted, QueueNotFound
 from cmqd_client.events import ClientState
+from cmqd_client.messages.typed_bodies import PoisonPolicy
 from cmqd_client.queue import Queue
-from cmqd_client.running import chained
-from cmqd_client.settlements import Settlements
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.features import Feature
@@ -809,7 +809,7 @@ def test_runs_that_overlap_leave_the_former_effect_of_a_signal(
 def test_a_signal_has_its_default_effect_after_a_web_server_that_outlives_a_run() -> None:
     program = (
         "import signal\n"
-        "from cmqd_client.running import chained\n"
+        "from cmqd_client.consumers.running import chained\n"
         "with chained([signal.SIGTERM], print):\n"
         "    during = signal.signal(signal.SIGTERM, lambda *_: None)\n"
         "signal.signal(signal.SIGTERM, during)\n"

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from cmqd_client import Client, ConsumedMessage, Consumer, connect, intake
-from cmqd_client.consumer import Handler, MessageStream
-from cmqd_client.intake import RIDING_WAIT_MS
+from cmqd_client import Client, ConsumedMessage, Consumer, connect
+from cmqd_client.consumers import intake
+from cmqd_client.consumers.consumer import Handler, MessageStream
+from cmqd_client.consumers.intake import RIDING_WAIT_MS
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.features import Feature

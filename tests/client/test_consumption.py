@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from cmqd_client.consumption import (
+from cmqd_client.consumers.consumption import (
     DELETE,
     GIVE_BACK,
     Action,

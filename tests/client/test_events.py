@@ -126,7 +126,7 @@ def test_the_guide_has_all_events_with_their_levels_and_fields() -> None:
 def logged_events() -> set[tuple[str, str]]:
     """Return level and event of all log records in the code of the client; an event "" has no name."""
     found: set[tuple[str, str]] = set()
-    for path in (ROOT / "client/cmqd_client").glob("*.py"):
+    for path in (ROOT / "client/cmqd_client").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             match node:
                 case ast.Call(func=ast.Attribute(value=ast.Name(id="_log"), attr=level)) if level in LOG_METHODS:

@@ -9,7 +9,7 @@ from cmqd_client.address import Address, parse_address
 from cmqd_client.connection import Connection
 from cmqd_client.contexts import ContextError
 from cmqd_client.errors import AuthenticationFailed, CmqError, ServerUnreachable, Standby, TooManyConnections
-from cmqd_client.hosts_in_turn import HostsInTurn
+from cmqd_client.links.hosts_in_turn import HostsInTurn
 from support.local_server import LocalServer
 
 # ---------------------------------------------------------------------- without a URL

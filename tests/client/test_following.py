@@ -8,13 +8,13 @@ import pytest
 
 from cmqd_client import ConsumedMessage, connect
 from cmqd_client.address import Address, parse_address
-from cmqd_client.channel import SHORTEST_ATTEMPT
 from cmqd_client.client import PATIENCE
 from cmqd_client.connection import Connection
 from cmqd_client.errors import CmqError, Elsewhere, Moved, ServerUnreachable, Standby
 from cmqd_client.events import Connected, Event, Reconnecting
-from cmqd_client.hosts_in_turn import FIRST_CONNECT_TIMEOUT, MAX_LEARNED, HostsInTurn
-from cmqd_client.retry import RetryPolicy
+from cmqd_client.links.channel import SHORTEST_ATTEMPT
+from cmqd_client.links.hosts_in_turn import FIRST_CONNECT_TIMEOUT, MAX_LEARNED, HostsInTurn
+from cmqd_client.links.retry import RetryPolicy
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from support.eventually import eventually
@@ -380,7 +380,7 @@ async def test_a_worker_that_starts_before_its_server_waits_and_says_so(
     await eventually(lambda: len(pauses(events)) >= 3)
     assert not running.done()
     (warning,) = [record for record in caplog.records if record.levelname == "WARNING"]
-    assert (warning.name, warning.__dict__["event"]) == ("cmqd_client.link", "waiting_for_server")
+    assert (warning.name, warning.__dict__["event"]) == ("cmqd_client.links.link", "waiting_for_server")
     assert "cannot be reached" in warning.getMessage()
 
     await server.link.start()

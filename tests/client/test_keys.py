@@ -9,7 +9,7 @@ import pytest
 from cmqd_client import Client, connect
 from cmqd_client.accounts import AccessKey
 from cmqd_client.errors import InvalidArgument, KeyExists, KeyNotFound, LastKey, PermissionDenied
-from cmqd_client.key_changes import MISSED, KeyChange
+from cmqd_client.links.key_changes import MISSED, KeyChange
 from cmqd_protocol import messages as wire
 from support.eventually import eventually
 from support.local_server import LocalServer

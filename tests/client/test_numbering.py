@@ -3,7 +3,7 @@
 import itertools
 import random
 
-from cmqd_client.numbering import WINDOW, SendNumbering, Session
+from cmqd_client.links.numbering import WINDOW, SendNumbering, Session
 
 
 def test_sends_are_numbered_from_one_in_one_session() -> None:

@@ -17,7 +17,7 @@ from cmqd_client.errors import (
     ReceiptHandleInvalid,
     TransactionNotFound,
 )
-from cmqd_client.outgoing import MAX_BATCH_BYTES, Batch
+from cmqd_client.messages.outgoing import MAX_BATCH_BYTES, Batch
 from cmqd_client.results import BatchResult
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode

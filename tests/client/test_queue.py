@@ -8,6 +8,7 @@ import cmqd
 from cmqd_client import Client, Outgoing, connect
 from cmqd_client.accounts import AccountQueue
 from cmqd_client.address import parse_address
+from cmqd_client.administration.segments import SegmentHolder
 from cmqd_client.connection import Connection
 from cmqd_client.errors import (
     InvalidArgument,
@@ -19,7 +20,6 @@ from cmqd_client.errors import (
     QueueNotFound,
     ReceiptHandleInvalid,
 )
-from cmqd_client.segments import SegmentHolder
 from cmqd_protocol import messages as wire
 from cmqd_types.segments import KeptFor
 from support.local_server import LocalServer

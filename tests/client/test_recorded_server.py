@@ -12,7 +12,7 @@ import pytest
 from cmqd_client import connect
 from cmqd_client.connection import Connection
 from cmqd_client.errors import NotSupported, UnknownOperation
-from cmqd_client.locating import Location
+from cmqd_client.links.locating import Location
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.features import FIELD_FEATURES, ServerFacts
 from cmqd_protocol.limits import PREAMBLE_BYTES

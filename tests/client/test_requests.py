@@ -8,7 +8,7 @@ import pytest
 
 from cmqd_client import Client, Message, connect
 from cmqd_client.errors import ClientClosed, NoReply, QueueNotFound
-from cmqd_client.outgoing import CORRELATION_ID, REPLY_TO
+from cmqd_client.messages.outgoing import CORRELATION_ID, REPLY_TO
 from cmqd_protocol import messages as wire
 from support.eventually import eventually
 from support.local_server import LocalServer
@@ -55,7 +55,7 @@ def timeouts(monkeypatch: pytest.MonkeyPatch) -> TurnedTimeouts:
     """The time limits of the test's requests."""
     limits = TurnedTimeouts()
     replaced = SimpleNamespace(**(vars(asyncio) | {"timeout": limits.begin}))
-    monkeypatch.setattr("cmqd_client.requests.asyncio", replaced)
+    monkeypatch.setattr("cmqd_client.messages.request_reply.asyncio", replaced)
     return limits
 
 

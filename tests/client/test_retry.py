@@ -14,7 +14,7 @@ from cmqd_client.errors import (
     RequestTimeout,
     ServerUnreachable,
 )
-from cmqd_client.retry import Repeat, RetryPolicy, final_error, may_have_happened
+from cmqd_client.links.retry import Repeat, RetryPolicy, final_error, may_have_happened
 
 POLICY = RetryPolicy(retries=2, first_delay=0.1, max_delay=1.0)
 AMPLE = 60.0

@@ -21,8 +21,8 @@ from cmqd_bench import sync_facade
 from cmqd_client import ConsumerStatistics, HalfMessage, Outgoing, Reject, TransactionCheck, TransactionStatus, sync
 from cmqd_client.errors import ClientClosed, InvalidArgument, PoisonMessage, QueueNotFound, ServerUnreachable
 from cmqd_client.events import ClientState, Event
-from cmqd_client.portal import Portal
 from cmqd_client.sync import Client, Consumer, connect
+from cmqd_client.synchronous.portal import Portal
 from support.eventually import eventually_elsewhere
 
 COMMIT, ROLLBACK = TransactionStatus.COMMIT, TransactionStatus.ROLLBACK

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from cmqd_client import Client, ContentFormat, FilterType, RetryStrategy, Topic, connect
-from cmqd_client.deliveries import DeliveryState
 from cmqd_client.errors import (
     InvalidArgument,
     MessageNotPublished,
@@ -25,7 +24,8 @@ from cmqd_client.errors import (
     TopicInUse,
     TopicNotFound,
 )
-from cmqd_client.matches import Fate, FilterMatch
+from cmqd_client.topics.delivery_reports import DeliveryState
+from cmqd_client.topics.filter_tests import Fate, FilterMatch
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_types.topics import SubscriptionMatch

@@ -8,7 +8,7 @@ import pytest
 from cmqd.testing import LocalBroker
 from cmqd_client import Client, Outgoing, TransactionCheck, TransactionStatus, connect, sync
 from cmqd_client.errors import QueueNotFound
-from cmqd_client.tracing import Tracing
+from cmqd_client.messages.tracing import Tracing
 from cmqd_protocol import messages as wire
 from support.local_server import LocalServer
 
@@ -212,7 +212,7 @@ async def test_without_the_api_nothing_is_traced(
     def missing(name: str) -> None:
         raise ImportError(name)
 
-    monkeypatch.setattr("cmqd_client.tracing.import_module", missing)
+    monkeypatch.setattr("cmqd_client.messages.tracing.import_module", missing)
     async with connect(server.url) as client:
         await client.queue("orders").send(b"one")
     assert server.link.of(wire.SendMessages)[0].headers is None

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from cmqd_client import Client, HalfMessage, Outgoing, Queue, TransactionCheck, TransactionStatus
-from cmqd_client.bodies import JSON, MSGPACK, BodyCodec, BodyFormat, PoisonPolicy
 from cmqd_client.errors import PoisonMessage
+from cmqd_client.messages.typed_bodies import JSON, MSGPACK, BodyCodec, BodyFormat, PoisonPolicy
 from cmqd_protocol import messages as wire
 from support.local_server import LocalServer
 

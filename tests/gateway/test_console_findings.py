@@ -9,7 +9,7 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from cmqd_client.metrics import Metrics, TopMetrics
+from cmqd_client.administration.metrics import Metrics, TopMetrics
 from cmqd_gateway.console.figures import Interval, Reading, quantile
 from cmqd_gateway.console.findings import (
     MAX_NAMED,

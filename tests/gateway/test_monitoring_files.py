@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from cmqd.log.values import EngineStatus
 from cmqd.server.standby_metrics import StandbyFigures, standby_metrics
-from cmqd_client.metrics import Metrics, TopMetrics
+from cmqd_client.administration.metrics import Metrics, TopMetrics
 from cmqd_gateway.monitoring import collector
 from cmqd_gateway.monitoring.collector import exposition, families
 from cmqd_gateway.monitoring.figures import Figures

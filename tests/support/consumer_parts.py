@@ -4,10 +4,10 @@ from math import inf
 from typing import Any
 
 from cmqd_client import Client, ConsumedMessage
-from cmqd_client.consumer_options import ConsumerOptions
-from cmqd_client.consumption import ConsumptionLimits
-from cmqd_client.intake import Source
-from cmqd_client.retry import RetryPolicy
+from cmqd_client.consumers.consumption import ConsumptionLimits
+from cmqd_client.consumers.intake import Source
+from cmqd_client.consumers.options import ConsumerOptions
+from cmqd_client.links.retry import RetryPolicy
 from support.turned_clock import TurnedClock
 
 PAUSES = RetryPolicy(first_delay=1.0, max_delay=600.0)

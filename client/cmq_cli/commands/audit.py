@@ -7,7 +7,7 @@ from cyclopts.validators import Number
 
 from cmq_cli.nouns import as_document, table_of
 from cmq_cli.options import CurrentSession, Moment
-from cmqd_client.audit import AuditEntry
+from cmqd_client.administration.audit import AuditEntry
 
 app = App(name="audit", help="Administrative operations: time, key, address and object of each.")
 

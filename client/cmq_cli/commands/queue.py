@@ -23,7 +23,7 @@ from cmq_cli.output import Output
 from cmq_cli.session import Seconds
 from cmq_cli.values import counted, from_ms, show_count, show_duration
 from cmqd_client import Client, QueueAttributes, QueueInfo
-from cmqd_client.queue_summaries import QueueSummaryPage
+from cmqd_client.administration.queue_summaries import QueueSummaryPage
 from cmqd_types.queues import QueueSelection, QueueSort
 
 app = App(name="queue", help="Create, list, show, change, clear and delete queues.")

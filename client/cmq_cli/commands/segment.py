@@ -12,7 +12,7 @@ from cmq_cli.options import CurrentSession, DataPath, Repeated
 from cmq_cli.output import Output
 from cmq_cli.spark import connector_errors, show_unsealed
 from cmq_cli.values import counted, from_ms, show_count, show_size, show_time
-from cmqd_client.segments import Segment, SegmentPage
+from cmqd_client.administration.segments import Segment, SegmentPage
 from cmqd_segment.manifest import Manifest, SegmentEntry
 from cmqd_segment.newer import NewerFormatError
 from cmqd_segment.scan import readable_segments, sealed_segments

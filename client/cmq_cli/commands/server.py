@@ -10,7 +10,7 @@ from cmq_cli.options import CurrentSession, Flag
 from cmq_cli.output import Output
 from cmq_cli.session import Session
 from cmq_cli.values import show_value
-from cmqd_client.inspection import Setting
+from cmqd_client.administration.inspection import Setting
 from cmqd_types.sentences import in_seconds
 
 _SECTIONS: Final = {

@@ -24,7 +24,7 @@ from cmq_cli.output import encode_body
 from cmq_cli.session import Seconds
 from cmq_cli.values import counted, printable, show_time
 from cmqd_client import Client, ContentFormat, RetryStrategy
-from cmqd_client.deliveries import PendingMessage
+from cmqd_client.topics.delivery_reports import PendingMessage
 
 app = App(name="sub", help="Subscriptions: deliver the messages of a topic to a queue, or post them to a URL.")
 

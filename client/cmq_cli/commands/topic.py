@@ -19,8 +19,8 @@ from cmq_cli.nouns import (
 from cmq_cli.options import FIRST_PAGE, Bytes, CurrentSession, Ensure, Paging, Repeated, TopicName, Yes
 from cmq_cli.values import counted
 from cmqd_client import Client, FilterType
-from cmqd_client.matches import SubscriptionMatch
 from cmqd_client.topic import TopicAttributes
+from cmqd_client.topics.filter_tests import SubscriptionMatch
 
 app = App(name="topic", help="Create, list, show, change and delete topics.")
 

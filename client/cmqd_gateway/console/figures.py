@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from cmqd_client.metrics import Metrics
+from cmqd_client.administration.metrics import Metrics
 from cmqd_gateway.console.history import NAMES, NAN
 from cmqd_types.metrics import Histogram, MetricSums, ServerMetrics
 

@@ -11,7 +11,7 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from cmqd_client.metrics import Metrics, TopMetrics
+from cmqd_client.administration.metrics import Metrics, TopMetrics
 from cmqd_gateway.console.figures import age_seconds, quantile
 from cmqd_gateway.console.forecast import DiskForecast
 from cmqd_types.metrics import QueueMetrics, ServerMetrics, TopSubscription

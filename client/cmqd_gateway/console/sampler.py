@@ -19,8 +19,8 @@ from typing import Final, Protocol
 import msgspec
 
 from cmqd_client import Client
+from cmqd_client.administration.metrics import Metrics, TopMetrics
 from cmqd_client.errors import CmqError, PermissionDenied, QueueNotFound
-from cmqd_client.metrics import Metrics, TopMetrics
 from cmqd_gateway.broker_connections import BrokerConnections, TooManyKeysInUse
 from cmqd_gateway.console.figures import Interval, Reading, age_seconds
 from cmqd_gateway.console.findings import (

@@ -12,8 +12,8 @@ from contextlib import AbstractAsyncContextManager
 import msgspec
 
 from cmqd_client import Client
+from cmqd_client.administration.metrics import Metrics, TopMetrics
 from cmqd_client.errors import CmqError, PermissionDenied
-from cmqd_client.metrics import Metrics, TopMetrics
 from cmqd_gateway.log_lines import get_logger
 
 MAX_READERS = 64

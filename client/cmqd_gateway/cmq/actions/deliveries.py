@@ -3,7 +3,7 @@
 from collections.abc import Awaitable
 from typing import Annotated, Any, Final, TypeVar
 
-from cmqd_client.deliveries import Delivery, PendingMessage
+from cmqd_client.topics.delivery_reports import Delivery, PendingMessage
 from cmqd_gateway.cmq.actions.messages import body_fields
 from cmqd_gateway.cmq.actions.subscriptions import SubscriptionRequest
 from cmqd_gateway.cmq.call import Call, Fields, action

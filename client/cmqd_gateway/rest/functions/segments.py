@@ -1,6 +1,6 @@
 """Segments of the log."""
 
-from cmqd_client.segments import Segment as ClientSegment
+from cmqd_client.administration.segments import Segment as ClientSegment
 from cmqd_gateway.rest.operation import Call
 from cmqd_gateway.rest.types import Nothing, Segment, SegmentHolder, SegmentList, SegmentQuery
 

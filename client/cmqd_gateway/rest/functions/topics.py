@@ -8,8 +8,8 @@ import msgspec
 from cmqd_client import Subscription
 from cmqd_client import SubscriptionInfo as ClientSubscriptionInfo
 from cmqd_client import TopicInfo as ClientTopicInfo
-from cmqd_client.deliveries import Delivery
-from cmqd_client.deliveries import PendingMessage as ClientPendingMessage
+from cmqd_client.topics.delivery_reports import Delivery
+from cmqd_client.topics.delivery_reports import PendingMessage as ClientPendingMessage
 from cmqd_gateway.rest import values
 from cmqd_gateway.rest.functions.messages import body_of, page_end, page_start
 from cmqd_gateway.rest.functions.queues import name_list, next_offset, set_fields

@@ -1,0 +1,184 @@
+"""The inside of a running server: its connections, waiting receives and settings.
+
+Nothing here survives the connection, the receive or the start that it describes. A list shows each connection at its
+own moment; an entry can move to another page, or be left out, while connections come and go.
+"""
+
+from collections.abc import Iterator
+from datetime import datetime
+
+import msgspec
+
+from cmqd_client.durations import to_datetime
+from cmqd_client.links.channel import Channel
+from cmqd_client.links.retry import Repeat
+from cmqd_client.results import Listing
+from cmqd_protocol import messages as wire
+from cmqd_types.inspection import ConnectionSort
+
+
+class ConnectionInfo(msgspec.Struct, frozen=True):
+    """A connection of the server. Figures count from its first byte on."""
+
+    connection_id: int
+    """Number of the connection, as in the server's log."""
+    account: str
+    secret_id: str
+    """Id of the key of the connection."""
+    peer: str
+    """Address of the client as ``host:port``. Behind a gateway or proxy, the address of that process."""
+    product: str
+    """Software of the client as the client states (``connect(product=)``), without proof; empty if not stated."""
+    tls: bool
+    since: datetime
+    last_request: datetime
+    """Time of the last request, exact to 100 ms; ``since`` before the first request."""
+    requests: int
+    bytes_in: int
+    bytes_out: int
+    unanswered: int
+    """Requests without a reply so far; waiting receives are included."""
+    waiting: int
+    """Requests that wait for messages, or for messages to be read from the log."""
+    unread_bytes: int
+    """Bytes of replies that the client has not read, as far as they wait in the server."""
+    checked_queues: int
+    """Queues for which the connection answers transaction checks."""
+
+
+class ConnectionPage(msgspec.Struct, frozen=True):
+    """A page of connections."""
+
+    connections: list[ConnectionInfo]
+    total: int
+    """Connections that match the search, listed here or not."""
+    time: datetime
+    """Broker time of the page."""
+    request_id: int
+
+    def __iter__(self) -> Iterator[ConnectionInfo]:
+        return iter(self.connections)
+
+    def __len__(self) -> int:
+        return len(self.connections)
+
+
+class WaitingReceive(msgspec.Struct, frozen=True):
+    """A receive that waits for messages (a long poll)."""
+
+    account: str
+    queue: str
+    connection_id: int
+    secret_id: str
+    peer: str
+    product: str
+    max_messages: int
+    since: datetime
+    until: datetime
+    """Time at which the receive ends without messages."""
+
+
+class WaitingReceivePage(msgspec.Struct, frozen=True):
+    """A page of waiting receives, in order of arrival."""
+
+    receives: list[WaitingReceive]
+    total: int
+    """Waiting receives that match, listed here or not."""
+    time: datetime
+    request_id: int
+
+    def __iter__(self) -> Iterator[WaitingReceive]:
+        return iter(self.receives)
+
+    def __len__(self) -> int:
+        return len(self.receives)
+
+
+class Setting(msgspec.Struct, frozen=True):
+    """A setting of the server, as it is in force."""
+
+    name: str
+    section: str
+    value: str | int | bool | None
+    """Durations are milliseconds, sizes are bytes, as the end of the name says."""
+    default: str | int | bool | None
+    origin: str
+    """``default``, ``file``, ``environment``, ``flag``, or ``program``: given by the code that started the server."""
+    place: str
+    """Path of the file, name of the variable or the flag; empty for other origins."""
+    meaning: str
+    allowed: str
+    """The allowed values, in words."""
+
+
+async def ask_connections(
+    channel: Channel, search: str, sort: ConnectionSort, descending: bool, offset: int, limit: int
+) -> ConnectionPage:
+    """Ask for a page of connections."""
+    reply = await channel.ask(
+        wire.ListConnections, wire.ConnectionList, Repeat.READ, search, sort, descending, offset, limit
+    )
+    connections = [
+        ConnectionInfo(
+            connection_id=info.connection_id,
+            account=info.account,
+            secret_id=info.secret_id,
+            peer=info.peer,
+            product=info.product,
+            tls=info.is_tls,
+            since=to_datetime(info.since_ms),
+            last_request=to_datetime(info.last_request_ms),
+            requests=info.requests,
+            bytes_in=info.bytes_in,
+            bytes_out=info.bytes_out,
+            unanswered=info.unanswered,
+            waiting=info.waiting,
+            unread_bytes=info.unread_bytes,
+            checked_queues=info.checked_queues,
+        )
+        for info in reply.connections
+    ]
+    return ConnectionPage(connections, reply.total, to_datetime(reply.broker_time_ms), reply.request_id)
+
+
+async def ask_waiting_receives(
+    channel: Channel, search: str, connection_id: int | None, offset: int, limit: int
+) -> WaitingReceivePage:
+    """Ask for a page of waiting receives."""
+    reply = await channel.ask(
+        wire.ListWaitingReceives, wire.WaitingReceiveList, Repeat.READ, search, connection_id or 0, offset, limit
+    )
+    receives = [
+        WaitingReceive(
+            account=info.account,
+            queue=info.queue,
+            connection_id=info.connection_id,
+            secret_id=info.secret_id,
+            peer=info.peer,
+            product=info.product,
+            max_messages=info.max_messages,
+            since=to_datetime(info.since_ms),
+            until=to_datetime(info.until_ms),
+        )
+        for info in reply.receives
+    ]
+    return WaitingReceivePage(receives, reply.total, to_datetime(reply.broker_time_ms), reply.request_id)
+
+
+async def ask_settings(channel: Channel) -> Listing[Setting]:
+    """Ask for the settings in force."""
+    reply = await channel.ask(wire.GetSettings, wire.SettingList, Repeat.READ)
+    settings = [
+        Setting(
+            name=info.name,
+            section=info.section,
+            value=info.value,
+            default=info.default,
+            origin=info.origin,
+            place=info.place,
+            meaning=info.meaning,
+            allowed=info.allowed,
+        )
+        for info in reply.settings
+    ]
+    return Listing(settings, reply.request_id)

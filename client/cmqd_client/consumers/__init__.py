@@ -1,0 +1,1 @@
+"""One consumer: its handler, options and decisions, and the receives, leases and deletes of its messages."""

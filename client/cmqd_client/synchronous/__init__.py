@@ -1,0 +1,1 @@
+"""The thread with an event loop behind :mod:`cmqd_client.sync`."""
