@@ -8,7 +8,7 @@
   and the scale curves, from the newest ``*-peers.json`` and ``*-curves.json`` in ``bench/results``.
 - ``cmqd/ARCHITECTURE.md``: the tables of modules, from the first sentence of each module's docstring.
 - ``docs/cmq-api.md``: actions and errors of CMQ's API 2.0, from ``cmqd_gateway.cmq``.
-- ``docs/glossary.md``: the terms, from the docstring of ``cmqd.core``.
+- ``docs/glossary.md``: the terms, from the docstrings of ``cmqd.core``, the engine, the gateway and the console.
 - ``docs/internals/decisions.md``: the index of decision records by room; ``docs/internals/decisions/``: links to
   the records and their notebook of measurements.
 
@@ -23,13 +23,17 @@ import re
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from cyclopts import Parameter
 
 import cmqd.core
+import cmqd.engine
+import cmqd_gateway.console
 from cmqd.settings import SETTINGS, SettingInfo
 from cmqd_bench import cmq_tables
 from cmqd_bench.decision_records import index_by_room, read_records
@@ -235,10 +239,11 @@ def decisions_list() -> str:
     return index_by_room(read_records(DECISIONS))
 
 
-def glossary_table() -> str:
-    """Return the glossary from the docstring of ``cmqd.core`` as a table."""
-    terms = re.findall(r"^- ([^:]+): (.+)$", (cmqd.core.__doc__ or "").partition("\nGlossary:")[2], re.MULTILINE)
-    return "\n".join(["| term | meaning |", "| --- | --- |", *(f"| {term} | {meaning} |" for term, meaning in terms)])
+def glossary_table(package: ModuleType) -> str:
+    """Return the glossary of a package's docstring as a table."""
+    terms = re.findall(r"^- ([^:]+): (.+)$", (package.__doc__ or "").partition("\nGlossary:")[2], re.MULTILINE)
+    rows = [f"| {term} | {meaning.replace('``', '`')} |" for term, meaning in terms]
+    return "\n".join(["| term | meaning |", "| --- | --- |", *rows])
 
 
 def rooms() -> list[str]:
@@ -286,7 +291,10 @@ PARTS: tuple[tuple[str, str, Callable[[], str]], ...] = (
     ("docs/gateway.md", "gateway settings", gateway_settings_table),
     ("docs/cmq-api.md", "actions", cmq_tables.actions_table),
     ("docs/cmq-api.md", "errors", cmq_tables.errors_table),
-    ("docs/glossary.md", "glossary", glossary_table),
+    *(
+        ("docs/glossary.md", f"terms of {package.__name__}", partial(glossary_table, package))
+        for package in (cmqd.core, cmqd.engine, cmqd_gateway, cmqd_gateway.console)
+    ),
     ("docs/internals/decisions.md", "decisions", decisions_list),
 )
 """File, name of the part, and the function that makes the part."""

@@ -12,4 +12,17 @@
 
 The gateway connects to the broker with the key of each caller, so the broker itself enforces account, role, name
 patterns and limits. Decision 0150 has the reasons.
+
+Glossary:
+
+- action: a request of CMQ's API 2.0, by the name in its parameter ``Action``.
+- caller: the key that authenticated a request.
+- face: a protocol in front of the broker's operations: native, API 2.0, JSON or console.
+- guard: the limits of an HTTP connection before aiohttp reads a request.
+- hand-over: the write of received messages to an HTTP client, or their return to the queue.
+- identity: the digest of a signed request, by which a repeat is known.
+- key: a secret id with its secret, an account, roles and name patterns.
+- poll: a receive that waits; polls have connections of their own to the broker.
+- problem: an error of the JSON API, in the form of RFC 9457.
+- role: the operations that a key may call; a name pattern limits the role to queues and topics.
 """
