@@ -3,6 +3,7 @@
 import faulthandler
 import os
 import signal
+import sys
 from collections.abc import Generator
 from pathlib import Path
 
@@ -34,6 +35,12 @@ STANDARD_ERROR = pytest.StashKey[int]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--no-skips", action="store_true", help="a test that is skipped fails, as make test-all wants it")
+
+
+# Some machines and containers switch off the files of compiled modules. Each run would then rewrite the asserts of 450
+# files anew in each worker, and each of the hundreds of processes that the tests start would compile the whole product.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 def pytest_configure(config: pytest.Config) -> None:
