@@ -30,7 +30,6 @@ PACKAGES = (*ROOT_PACKAGES, "cmq_cli", "cmqd_bench")
 MAY_IMPORT = {
     "cmqd.core": {
         "cmqd_fold",
-        "cmqd_segment.attributes",
         "cmqd_segment.records",
         "cmqd_segment.published",
         "cmqd_segment.checkpoint",
@@ -40,7 +39,6 @@ MAY_IMPORT = {
     },
     "cmqd.engine": {"cmqd.log.errors", "cmqd.log.values", "msgspec", "psycopg"},
     "cmqd_fold": {
-        "cmqd_segment.attributes",
         "cmqd_segment.checkpoint",
         "cmqd_segment.records",
         "cmqd_types",

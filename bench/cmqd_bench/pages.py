@@ -8,6 +8,8 @@
   and the scale curves, from the newest ``*-peers.json`` and ``*-curves.json`` in ``bench/results``.
 - ``cmqd/ARCHITECTURE.md``: the tables of modules, from the first sentence of each module's docstring.
 - ``docs/cmq-api.md``: actions and errors of CMQ's API 2.0, from ``cmqd_gateway.cmq``.
+- ``protocol/SPEC.md``, ``protocol/SEGMENTS.md``, ``docs/model.md``, ``docs/topics.md``: the tables of attributes, from
+  ``cmqd_types.attributes``.
 - ``docs/glossary.md``: the terms, from the docstrings of ``cmqd.core``, the engine, the gateway and the console.
 - ``docs/internals/decisions.md``: the index of decision records by room; ``docs/internals/decisions/``: links to
   the records and their notebook of measurements.
@@ -36,6 +38,7 @@ import cmqd.engine
 import cmqd_gateway.console
 from cmqd.settings import SETTINGS, SettingInfo
 from cmqd_bench import cmq_tables
+from cmqd_bench.attribute_tables import TABLES, docs_table, segments_table, spec_table
 from cmqd_bench.decision_records import index_by_room, read_records
 from cmqd_bench.documents import parts
 from cmqd_bench.documents.stored import stored
@@ -296,6 +299,11 @@ PARTS: tuple[tuple[str, str, Callable[[], str]], ...] = (
         for package in (cmqd.core, cmqd.engine, cmqd_gateway, cmqd_gateway.console)
     ),
     ("docs/internals/decisions.md", "decisions", decisions_list),
+    *(("protocol/SPEC.md", f"attributes of a {noun}", partial(spec_table, noun)) for noun in TABLES),
+    *(("protocol/SEGMENTS.md", f"attributes of a {noun}", partial(segments_table, noun)) for noun in TABLES),
+    ("docs/model.md", "attributes of a queue", partial(docs_table, "queue")),
+    ("docs/topics.md", "attributes of a topic", partial(docs_table, "topic")),
+    ("docs/topics.md", "attributes of a subscription", partial(docs_table, "subscription")),
 )
 """File, name of the part, and the function that makes the part."""
 

@@ -6,11 +6,13 @@ until ten million messages are five minutes old. The rest of the server is uncha
 
 import sys
 
-import cmqd.core.limits
+from msgspec.structs import replace
+
 from cmqd.__main__ import main
+from cmqd_types.attributes import QUEUE
 
 SHORTEST_MS = 1000
 
 if __name__ == "__main__":
-    cmqd.core.limits.MIN_DEAD_LETTER_AFTER_MS = SHORTEST_MS
+    QUEUE["dead_letter_after_ms"] = replace(QUEUE["dead_letter_after_ms"], least=SHORTEST_MS)
     sys.exit(main())

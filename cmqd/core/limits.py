@@ -1,22 +1,17 @@
 """All limits of the service in a single table, with their reasons, and the checks that depend on limits alone."""
 
-from collections.abc import Mapping
-
 import msgspec
 
 from cmqd.core.errors import BatchTooLarge, InvalidArgument, MessageTooLarge, shown
-from cmqd.core.names import check_name
-from cmqd_segment.attributes import QueueAttributes
 from cmqd_segment.records import StoredMessage
+from cmqd_types.attributes import QUEUE
 from cmqd_types.messages import CopyOf, Headers
-from cmqd_types.sentences import duration, field_name, field_names, quantity, sentence, size
+from cmqd_types.sentences import field_name, quantity, sentence, size
 
 MIB = 1024 * 1024
 
-CMQ_MAX_DELAY_MS = 3_600_000
-"""Longest delay in CMQ: the limit of the attribute ``delay_ms``, and of sends unless the operator raises it."""
-
-
+CMQ_MAX_DELAY_MS = QUEUE["delay_ms"].high
+"""Longest delay in CMQ, and of sends unless the operator raises it."""
 ORIGIN_BYTES = 128
 """Bound of the bytes that an origin adds to a message of a reply: a name of 64 bytes, three numbers and a word."""
 COPY_BYTES = 32
@@ -95,42 +90,6 @@ class Limits(msgspec.Struct, frozen=True):
     """Leases or delays handled by one tick: about 2 ms, which bounds the pause of the loop."""
 
 
-ATTRIBUTE_RANGES: Mapping[str, tuple[int, int]] = {
-    "polling_wait_ms": (0, 30_000),
-    "visibility_timeout_ms": (1000, 43_200_000),
-    "max_message_bytes": (1024, 1_048_576),
-    "retention_ms": (60_000, 1_296_000_000),
-    "delay_ms": (0, CMQ_MAX_DELAY_MS),
-    "max_backlog": (1_000_000, 100_000_000),
-    "max_delayed": (1, 1_000_000),
-    "rewind_ms": (0, 1_296_000_000),
-    "dead_letter_max_receives": (0, 1000),
-    "dead_letter_after_ms": (0, 43_200_000),
-    "first_check_ms": (1000, 3_600_000),
-    "max_checks": (1, 100),
-    "auto_delete_after_ms": (0, 1_296_000_000),
-}
-"""Smallest and largest value of each numeric attribute that a queue's owner can set (CMQ's ranges)."""
-
-MIN_DEAD_LETTER_AFTER_MS = 300_000
-MIN_AUTO_DELETE_AFTER_MS = 60_000
-"""Twice the longest wait of a receive: a client that reconnects for its next receive keeps its queue."""
-SHORTEST_MS: Mapping[str, int] = {
-    "dead_letter_after_ms": MIN_DEAD_LETTER_AFTER_MS,
-    "auto_delete_after_ms": MIN_AUTO_DELETE_AFTER_MS,
-}
-"""Smallest value other than 0 of the times for which 0 means never."""
-MAX_TOPIC_MESSAGE_BYTES = (1024, 1_048_576)
-MAX_FILTER_TAGS = 5
-FILTER_TYPES = ("tag", "routing")
-STRATEGIES = ("exponential_decay", "backoff")
-CONTENT_FORMATS = ("json", "simplified")
-ONLY_AT_CREATION = ("transactional",)
-"""Attributes that are fixed when the queue is created."""
-SWITCHES = (*ONLY_AT_CREATION, "auto_delete_only_empty")
-"""Attributes that are true or false."""
-
-
 def check_range(field: str, value: object, low: int, high: int) -> int:
     """Return ``value`` if it is an integer within ``low .. high``.
 
@@ -153,170 +112,6 @@ def check_range(field: str, value: object, low: int, high: int) -> int:
             range=(low, high),
         )
     return value
-
-
-def checked_attributes(
-    base: QueueAttributes, changes: Mapping[str, object], *, creating: bool = False
-) -> QueueAttributes:
-    """Return ``base`` with ``changes`` applied. The existence of the dead-letter queue is not checked here.
-
-    Raises:
-        InvalidArgument: an attribute is unknown, out of its range, or contradicts a second attribute.
-    """
-    check_each(base, changes, creating=creating)
-    chosen = dict(changes)
-    if base.dead_letter_queue and changes.get("dead_letter_queue") == "":
-        # Unbound: the policy goes too, unless ``changes`` names a policy, which then fails as a contradiction.
-        chosen = {"dead_letter_max_receives": 0, "dead_letter_after_ms": 0} | chosen
-    attributes = msgspec.structs.replace(base, **chosen)
-    _check_together(attributes)
-    return attributes
-
-
-def check_each(base: QueueAttributes, changes: Mapping[str, object], *, creating: bool = False) -> None:
-    """Check each of ``changes`` to ``base`` by itself.
-
-    Raises:
-        InvalidArgument: an attribute is unknown or out of its range.
-    """
-    for name, value in changes.items():
-        limits = ATTRIBUTE_RANGES.get(name)
-        if limits is not None:
-            check_range(name, value, *limits)
-        elif name == "dead_letter_queue":
-            if not isinstance(value, str):
-                raise InvalidArgument(
-                    sentence("{} must be the name of a queue, or empty, not {}", field_name(name), shown(value)),
-                    field=name,
-                    value=value,
-                    limit="the name of a queue, or empty",
-                )
-            if value:
-                # Before any comparison: an error must not repeat a text of any length.
-                check_name(name, value)
-        elif name in SWITCHES:
-            if type(value) is not bool:
-                raise InvalidArgument(
-                    sentence("{} must be true or false, not {}", field_name(name), shown(value)),
-                    field=name,
-                    value=value,
-                    limit="true or false",
-                )
-            if name in ONLY_AT_CREATION and not creating and value != getattr(base, name):
-                raise InvalidArgument(
-                    sentence(
-                        "{} is fixed when a queue is created; this queue has {}",
-                        field_name(name),
-                        quantity(name, getattr(base, name)),
-                    ),
-                    field=name,
-                    value=value,
-                    limit=str(getattr(base, name)),
-                )
-        else:
-            known = (*ATTRIBUTE_RANGES, "dead_letter_queue", *SWITCHES)
-            raise InvalidArgument(
-                sentence("a queue has no attribute {}; its attributes are {}", shown(name), field_names(known)),
-                field=name,
-                value=value,
-                limit=f"one of {', '.join(known)}",
-            )
-    for name, shortest_ms in SHORTEST_MS.items():
-        after_ms = changes.get(name)
-        if isinstance(after_ms, int) and 0 < after_ms < shortest_ms:
-            raise InvalidArgument(
-                sentence(
-                    "{} is {}; it must be 0, or at least {}",
-                    field_name(name),
-                    duration(after_ms),
-                    duration(shortest_ms),
-                ),
-                field=name,
-                value=after_ms,
-                limit=f"0, or at least {shortest_ms}",
-                range=(shortest_ms, ATTRIBUTE_RANGES[name][1]),
-            )
-
-
-def _check_together(attributes: QueueAttributes) -> None:
-    retention_ms = attributes.retention_ms
-    if attributes.rewind_ms > retention_ms:
-        raise InvalidArgument(
-            sentence(
-                "{rewind_ms} ({}) is longer than {retention_ms} ({})",
-                duration(attributes.rewind_ms),
-                duration(retention_ms),
-            ),
-            field="rewind_ms",
-            value=attributes.rewind_ms,
-            limit=f"at most retention_ms ({retention_ms})",
-            range=(0, retention_ms),
-        )
-    if attributes.auto_delete_after_ms and (attributes.transactional or attributes.dead_letter_queue):
-        # The messages of such a queue are still to be decided or moved, by clients and queues that do not know that the
-        # queue may go.
-        reason = "is transactional" if attributes.transactional else "has a dead-letter queue"
-        raise InvalidArgument(
-            sentence(
-                "{auto_delete_after_ms} ({}) must be 0 for a queue that {}",
-                duration(attributes.auto_delete_after_ms),
-                reason,
-            ),
-            field="auto_delete_after_ms",
-            value=attributes.auto_delete_after_ms,
-            limit=f"0 for a queue that {reason}",
-            range=(0, 0),
-        )
-    if attributes.delay_ms >= retention_ms:
-        raise InvalidArgument(
-            sentence(
-                "{delay_ms} ({}) must be less than {retention_ms} ({}): messages would expire before they become"
-                " active",
-                duration(attributes.delay_ms),
-                duration(retention_ms),
-            ),
-            field="delay_ms",
-            value=attributes.delay_ms,
-            limit=f"less than retention_ms ({retention_ms})",
-            range=(0, retention_ms - 1),
-        )
-    receives, after_ms = attributes.dead_letter_max_receives, attributes.dead_letter_after_ms
-    if after_ms and after_ms >= retention_ms:
-        raise InvalidArgument(
-            sentence(
-                "{dead_letter_after_ms} ({}) must be less than {retention_ms} ({})",
-                duration(after_ms),
-                duration(retention_ms),
-            ),
-            field="dead_letter_after_ms",
-            value=after_ms,
-            limit=f"less than retention_ms ({retention_ms})",
-            range=(0, retention_ms - 1),
-        )
-    if not attributes.dead_letter_queue:
-        if receives or after_ms:
-            field = "dead_letter_max_receives" if receives else "dead_letter_after_ms"
-            raise InvalidArgument(
-                sentence(
-                    "{} needs a {dead_letter_queue}; set both, or leave {} at 0", field_name(field), field_name(field)
-                ),
-                field=field,
-                value=receives or after_ms,
-                limit="0 without a dead_letter_queue",
-                range=(0, 0),
-            )
-    elif bool(receives) == bool(after_ms):
-        raise InvalidArgument(
-            sentence(
-                "with a {dead_letter_queue}, exactly one of {dead_letter_max_receives} and {dead_letter_after_ms} must"
-                " be set; they are {} and {}",
-                receives,
-                duration(after_ms),
-            ),
-            field="dead_letter_max_receives",
-            value=receives,
-            limit="one of the two set, the other 0",
-        )
 
 
 def checked_sizes(

@@ -19,12 +19,13 @@ from itertools import compress
 from typing import Generic, Protocol, TypeVar
 
 from cmqd.core.errors import InvalidArgument, shown
+from cmqd_types.attributes import SUBSCRIPTION
 from cmqd_types.sentences import field_name, sentence
 
 TAG_CHARACTERS = 16
 KEY_BYTES = 64
 KEY_WORDS = 16
-BINDING_KEYS = 5
+BINDING_KEYS = SUBSCRIPTION["binding_keys"].high
 """Per subscription. These four limits are CMQ's."""
 
 CACHED = 4096

@@ -41,7 +41,6 @@ from cmqd_fold.rewind_floor import passed_floor, rewind_floor_of
 from cmqd_fold.settled_leases import SettledLeases
 from cmqd_fold.time_steps import TimeSteps
 from cmqd_fold.timers import NO_TIMERS, QueueTimers
-from cmqd_segment.attributes import QueueAttributes
 from cmqd_segment.checkpoint import HistorySlice, LeasesSlice, QueueSlice, Redrive
 from cmqd_segment.records import (
     AnyRecord,
@@ -70,6 +69,7 @@ from cmqd_segment.records import (
     ranges,
     unpack_runs,
 )
+from cmqd_types.attributes import QueueAttributes
 from cmqd_types.messages import REDRIVE
 from cmqd_types.totals import QueueTotals
 

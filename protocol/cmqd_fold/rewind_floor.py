@@ -9,8 +9,8 @@ steps exactly as the broker had them; see SEGMENTS.md, section 4.1.
 """
 
 from cmqd_fold.time_steps import TimeSteps
-from cmqd_segment.attributes import QueueAttributes
 from cmqd_segment.records import QueueAttributesSet, QueueRewound
+from cmqd_types.attributes import QueueAttributes
 
 
 def passed_floor(attributes: QueueAttributes, steps: TimeSteps, now_ms: int, next_position: int) -> int:

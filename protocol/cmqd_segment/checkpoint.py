@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from cmqd_segment.attributes import QueueAttributes, SubscriptionAttributes, TopicAttributes
+from cmqd_types.attributes import QueueAttributes, SubscriptionAttributes, TopicAttributes
 from cmqd_types.audit import AuditEntry
 from cmqd_types.messages import Headers
 from cmqd_types.totals import QueueTotals, SubscriptionTotals, TopicTotals

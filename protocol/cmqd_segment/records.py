@@ -17,7 +17,7 @@ from typing import NewType, TypeAlias
 
 import msgspec
 
-from cmqd_segment.attributes import QueueAttributes, SubscriptionAttributes, TopicAttributes
+from cmqd_types.attributes import QueueAttributes, SubscriptionAttributes, TopicAttributes
 from cmqd_types.audit import AuditEntry
 from cmqd_types.messages import CopyOf, Headers, Labels, Origin
 

@@ -1,5 +1,5 @@
 """Types shared by the core, the wire format, the disk format and the client, declared once.
 
-Module ``messages`` has the forms of a message, ``keys`` the roles of access keys. The package imports only msgspec and
-has no behaviour.
+Module ``attributes`` has the attributes of queues, topics and subscriptions, ``messages`` the forms of a message,
+``keys`` the roles of access keys. The package imports only msgspec and has no behaviour.
 """

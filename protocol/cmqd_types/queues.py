@@ -1,6 +1,6 @@
 """Queues: information about a queue, lists of queues, rewinds and redrives.
 
-The attributes that an owner can set, with their defaults, are declared in ``cmqd_segment.attributes``; here they travel
+The attributes that an owner can set, with their defaults, are declared in ``cmqd_types.attributes``; here they travel
 as a map by name.
 
 The wire's replies are these structs behind the number of the request (``cmqd_protocol.messages``). A struct takes

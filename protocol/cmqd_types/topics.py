@@ -1,6 +1,6 @@
 """Topics and subscriptions: information about a topic or a subscription.
 
-The attributes that an owner can set are declared in ``cmqd_segment.attributes``; here they travel as a map by name.
+The attributes that an owner can set are declared in ``cmqd_types.attributes``; here they travel as a map by name.
 
 ``TopicInfo`` and ``SubscriptionInfo`` take keywords only, for the reason given in ``queues``.
 """

@@ -6,7 +6,6 @@ from cmqd.core.runtime.waiters import Waiter, WaitingLine
 from cmqd.core.runtime.window import Window, WindowBudget
 from cmqd_fold.queue_index import QueueIndex, positions_from
 from cmqd_fold.timers import QueueTimers
-from cmqd_segment.attributes import QueueAttributes
 from cmqd_segment.records import (
     LeasesEnded,
     MessagesDeleted,
@@ -14,6 +13,7 @@ from cmqd_segment.records import (
     MessagesSent,
     StoredMessage,
 )
+from cmqd_types.attributes import QueueAttributes
 from support.core_builders import START_MS, Rig
 from support.invariants import check_index
 

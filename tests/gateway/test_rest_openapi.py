@@ -6,13 +6,11 @@ from html import unescape
 from typing import Any
 
 import pytest
-from msgspec.structs import asdict
 
-from cmqd.core.limits import ATTRIBUTE_RANGES
 from cmqd_gateway.rest import openapi, reference
 from cmqd_gateway.rest.operation import Operation
 from cmqd_gateway.rest.table import BASE, OPERATIONS
-from cmqd_segment.attributes import QueueAttributes
+from cmqd_types.attributes import QUEUE
 from support.rest_calls import RestCalls
 
 DOCUMENT = openapi.build()
@@ -85,16 +83,15 @@ def test_generators_of_clients_require_no_optional_field_and_do_not_name_their_p
 
 def test_attributes_of_queues_have_the_ranges_and_defaults_of_the_broker():
     fields = DOCUMENT["components"]["schemas"]["QueueAttributes"]["properties"]
-    defaults = asdict(QueueAttributes())
-    assert {name.removesuffix("_ms") for name in defaults} == set(fields)
-    for name, default in defaults.items():
-        field = fields[name.removesuffix("_ms")]
+    assert {attribute.argument for attribute in QUEUE.values()} == set(fields)
+    for name, attribute in QUEUE.items():
+        field = fields[attribute.argument]
         scale = 1000 if name.endswith("_ms") else 1
         if name == "dead_letter_queue":
             continue
-        assert field["x-default"] * scale == default, name
-        if not isinstance(default, bool):
-            assert (field["minimum"] * scale, field["maximum"] * scale) == ATTRIBUTE_RANGES[name], name
+        assert field["x-default"] * scale == attribute.default, name
+        if attribute.is_number:
+            assert (field["minimum"] * scale, field["maximum"] * scale) == (attribute.low, attribute.high), name
 
 
 HANDLE = {"receipt_handle": "1"}

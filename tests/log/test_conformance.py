@@ -7,7 +7,6 @@ from msgspec import structs
 
 from cmqd.log.errors import LogFailed
 from cmqd.log.values import ROW_BYTES
-from cmqd_segment.attributes import QueueAttributes
 from cmqd_segment.checkpoint import AnyPart, CheckpointEnd, CheckpointHeader
 from cmqd_segment.records import (
     MessagesSent,
@@ -16,6 +15,7 @@ from cmqd_segment.records import (
     StoredMessage,
     pack_runs,
 )
+from cmqd_types.attributes import QueueAttributes
 from cmqd_types.messages import Origin
 from support.log_rig import NOW_MS, LogRig, OpenRig, Place, body, checkpoint_parts, deleted, sent
 

@@ -21,7 +21,6 @@ from cmqd.core.errors import (
 )
 from cmqd.core.limits import Limits
 from cmqd.core.outcome import Check, Outcome, PageRead, UnusedQueue
-from cmqd_segment.attributes import QueueAttributes
 from cmqd_segment.checkpoint import AnyPart
 from cmqd_segment.records import (
     UNUSED,
@@ -39,6 +38,7 @@ from cmqd_segment.records import (
     unpack_runs,
 )
 from cmqd_segment.records import QueueDeleted as QueueDeletedRecord
+from cmqd_types.attributes import QueueAttributes
 from cmqd_types.messages import GONE_MOVED, Headers, MessagesPeeked, Origin
 from support.core_builders import NaiveLog
 from support.naive_broker import (

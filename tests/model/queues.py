@@ -15,8 +15,8 @@ from cmqd.core.errors import (
     RedriveRunning,
     TooManyQueues,
 )
-from cmqd_segment.attributes import QueueAttributes
 from cmqd_segment.records import QueueAttributesSet
+from cmqd_types.attributes import QueueAttributes
 from support.naive_broker import (
     NaiveQueue,
 )

@@ -8,16 +8,7 @@ import pytest
 
 from cmqd.core import matching
 from cmqd.core.facts import retry_schedule
-from cmqd.core.limits import (
-    ATTRIBUTE_RANGES,
-    CONTENT_FORMATS,
-    FILTER_TYPES,
-    MAX_FILTER_TAGS,
-    MAX_TOPIC_MESSAGE_BYTES,
-    MIN_DEAD_LETTER_AFTER_MS,
-    STRATEGIES,
-    Limits,
-)
+from cmqd.core.limits import Limits
 from cmqd.core.operations.schedules import ScheduleAttributes
 from cmqd.core.urls import MAX_URL_LENGTH
 from cmqd.server.cron import HORIZON_YEARS, MAX_EXPRESSION_BYTES
@@ -37,7 +28,6 @@ from cmqd_protocol.features import (
     Feature,
 )
 from cmqd_protocol.messages import MESSAGE_TYPES, REQUEST_TYPES, operation_name
-from cmqd_segment.attributes import QueueAttributes, SubscriptionAttributes, TopicAttributes
 from cmqd_types.deliveries import DeliveryReport, PendingMessage
 from cmqd_types.inspection import ConnectionInfo, SettingInfo, WaitingReceiveInfo
 from cmqd_types.messages import CopyOf, HalfMessage, Origin, PeekedMessage, ReceivedMessage
@@ -52,7 +42,6 @@ SPEC = (Path(__file__).parents[2] / "protocol" / "SPEC.md").read_text(encoding="
 
 _ERROR_ROW = re.compile(r"^\| (\d{3}) \| `(\w+)` \| ([\w. ]+) \| (yes|no) \|", re.MULTILINE)
 _THEME_ROW = re.compile(r"^\| (\d+)(?:-(\d+))? \| (.+) \|$", re.MULTILINE)
-_ATTRIBUTE_ROW = re.compile(r"^\| `(\w+)` \| ([\d,]+)-([\d,]+)(?: messages)? \| ([\d,]+) \|$", re.MULTILINE)
 
 
 def section(opcode: int) -> str:
@@ -156,15 +145,6 @@ def test_the_number_space_is_that_of_the_code() -> None:
         assert any(name in text for text in rows.values())
 
 
-def test_the_attributes_have_the_ranges_and_defaults_of_the_server() -> None:
-    rows = {
-        name: (number(low), number(high), number(default)) for name, low, high, default in _ATTRIBUTE_ROW.findall(SPEC)
-    }
-    defaults = QueueAttributes()
-
-    assert rows == {name: (*ends, getattr(defaults, name)) for name, ends in ATTRIBUTE_RANGES.items()}
-
-
 @pytest.mark.parametrize(
     "value",
     [
@@ -186,12 +166,10 @@ def test_the_attributes_have_the_ranges_and_defaults_of_the_server() -> None:
         Limits().max_sessions,
         Limits().max_dedup_ids,
         Limits().max_check_interval_ms,
-        MIN_DEAD_LETTER_AFTER_MS,
         MAX_REGISTRATIONS,
         Limits().max_topics_per_account,
         Limits().max_subscriptions,
         Limits().topic_life_ms,
-        *MAX_TOPIC_MESSAGE_BYTES,
         MAX_URL_LENGTH,
         MAX_OVERLAP_MS,
     ],
@@ -223,12 +201,6 @@ def test_small_limits_are_written_as_they_are() -> None:
     assert "at most **6** queues" in SPEC
 
 
-def test_the_other_attributes_are_in_the_table_too() -> None:
-    rows = set(re.findall(r"^\| `(\w+)` \| [^|]+ \| [^|]+ \|$", SPEC, flags=re.MULTILINE))
-
-    assert set(QueueAttributes.__struct_fields__) <= rows
-
-
 def test_the_limits_and_defaults_of_topics_are_written_as_they_are() -> None:
     chapter = " ".join(SPEC.partition("### 7.4 Topics")[2].partition("### 7.5")[0].split())
     assert matching.TAG_CHARACTERS == 16
@@ -237,10 +209,6 @@ def test_the_limits_and_defaults_of_topics_are_written_as_they_are() -> None:
     assert "at most **10** different tags" in chapter
     assert (matching.KEY_BYTES, matching.KEY_WORDS) == (64, 16)
     assert "**1-64** bytes of UTF-8 and at most 15 dots, that is **16** words" in chapter
-    assert MAX_FILTER_TAGS == 5
-    assert "at most **5** tags" in chapter
-    assert matching.BINDING_KEYS == 5
-    assert "**1-5** binding keys" in chapter
     assert (retry_schedule.DECAY_ATTEMPTS, retry_schedule.LONGEST_GAP_MS) == (177, 512_000)
     assert "tried again up to **176** times, after 1, 2, 4, ... 512, 512, ... s" in chapter
     assert retry_schedule.BACKOFF_ATTEMPTS == 4
@@ -250,15 +218,6 @@ def test_the_limits_and_defaults_of_topics_are_written_as_they_are() -> None:
     assert "At most 16 requests to one URL" in chapter
     assert DEFAULT_OVERLAP_MS == 24 * 3_600_000
     assert "`= null` (a day)" in chapter
-    defaults = SubscriptionAttributes()
-    for values, default in (
-        (FILTER_TYPES, TopicAttributes().filter_type),
-        (STRATEGIES, defaults.strategy),
-        (CONTENT_FORMATS, defaults.content_format),
-    ):
-        assert re.search(rf"`{values[0]}` or `{values[1]}`[^|]*\| `{default}` \|", chapter)
-    rows = set(re.findall(r"\| `(\w+)` \|", chapter))
-    assert set(TopicAttributes.__struct_fields__) | set(SubscriptionAttributes.__struct_fields__) <= rows
 
 
 def test_the_limits_and_attributes_of_schedules_are_written_as_they_are() -> None:

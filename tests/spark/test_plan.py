@@ -2,7 +2,6 @@
 
 import pytest
 
-from cmqd_segment.attributes import QueueAttributes
 from cmqd_segment.manifest import CheckpointEntry, SegmentEntry, SegmentState, SourceName
 from cmqd_segment.records import (
     MessagesDelivered,
@@ -11,6 +10,7 @@ from cmqd_segment.records import (
     QueueCreated,
     TransactionsEnded,
 )
+from cmqd_types.attributes import QueueAttributes
 from cmqd_types.messages import CopyOf
 from pyspark_cmqd.events import Event, stored_in
 from pyspark_cmqd.log_fold import LogFold

@@ -18,9 +18,9 @@ from msgspec import structs
 from cmq_cli.app import run as run_cmq
 from cmq_cli.exitcodes import ExitCode
 from cmqd_client import Client, FilterType, Message, Outgoing, connect
-from cmqd_segment.attributes import QueueAttributes
 from cmqd_segment.manifest import read_manifest, write_manifest
 from cmqd_segment.records import QueueCreated
+from cmqd_types.attributes import QueueAttributes
 from pyspark_cmqd.replay_journal import MARK, locked
 from support.cmq_runs import Cmq, Ran
 from support.eventually import eventually_elsewhere

@@ -10,7 +10,6 @@ import pytest
 
 from cmqd.storage.row_builder import RowBuilder
 from cmqd_segment import records
-from cmqd_segment.attributes import QueueAttributes, SubscriptionAttributes, TopicAttributes
 from cmqd_segment.checkpoint import CheckpointEnd, CheckpointHeader
 from cmqd_segment.checkpoint_file import MAGIC, CheckpointError, frame, verify_checkpoint
 from cmqd_segment.newer import NewerFormatError
@@ -24,6 +23,7 @@ from cmqd_segment.rows import (
     sent_runs,
     stored_messages,
 )
+from cmqd_types.attributes import QueueAttributes, SubscriptionAttributes, TopicAttributes
 from cmqd_types.audit import AuditEntry
 from cmqd_types.messages import CopyOf, Origin
 from support.log_rig import NOW_MS, body, deleted, sent

@@ -5,9 +5,7 @@ from pathlib import Path
 from typing import get_args
 
 import msgspec
-import pytest
 
-from cmqd_segment.attributes import QueueAttributes, SubscriptionAttributes, TopicAttributes
 from cmqd_segment.checkpoint import AnyPart
 from cmqd_segment.manifest import CheckpointEntry, Manifest, SegmentEntry, SegmentState
 from cmqd_segment.records import AnyRecord
@@ -34,21 +32,6 @@ def test_every_record_stands_in_the_table_with_its_fields_in_order() -> None:
 def test_every_part_of_a_checkpoint_is_named() -> None:
     for part in get_args(AnyPart):
         assert f"| {part.__struct_config__.tag} | {part.__name__} |" in TEXT
-
-
-@pytest.mark.parametrize("attributes", [QueueAttributes(), TopicAttributes(), SubscriptionAttributes()])
-def test_every_attribute_is_in_a_table_with_its_default(attributes: msgspec.Struct) -> None:
-    for name, default in msgspec.structs.asdict(attributes).items():
-        match default:
-            case "" | []:
-                shown = "empty"
-            case bool():
-                shown = str(default).lower()
-            case int():
-                shown = f"{default:,}"
-            case _:
-                shown = f"`{default}`"
-        assert f"| `{name}` | {shown} |" in TEXT
 
 
 def test_what_an_origin_holds_is_told_in_its_order() -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from cmqd.storage.source_names import SourceNames
-from cmqd_segment.attributes import QueueAttributes, TopicAttributes
 from cmqd_segment.manifest import MAX_SOURCES, SegmentEntry, SegmentState, SourceName, read_manifest
 from cmqd_segment.records import (
     AnyRecord,
@@ -17,6 +16,7 @@ from cmqd_segment.records import (
     TopicDeleted,
 )
 from cmqd_segment.schema import open_read_only, read_names
+from cmqd_types.attributes import QueueAttributes, TopicAttributes
 from support.formats.archives import ARCHIVES, unpack
 from support.log_folder import add_checkpoint, drop_segment
 from support.log_rig import NOW_MS, LogRig, OpenProcess, ProcessPlace

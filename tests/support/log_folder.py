@@ -10,7 +10,6 @@ from typing import TypeAlias
 
 from msgspec import structs
 
-from cmqd_segment.attributes import QueueAttributes
 from cmqd_segment.checkpoint import CheckpointEnd, CheckpointHeader, QueueSlice
 from cmqd_segment.checkpoint_file import MAGIC, encode_part, frame
 from cmqd_segment.manifest import (
@@ -22,6 +21,7 @@ from cmqd_segment.manifest import (
     write_manifest,
 )
 from cmqd_segment.records import AnyRecord, MessagesPublished, MessagesSent, QueueCreated
+from cmqd_types.attributes import QueueAttributes
 from support.core_builders import Rig
 from support.log_rig import NOW_MS, LogRig, ProcessPlace, body
 

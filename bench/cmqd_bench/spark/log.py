@@ -15,10 +15,10 @@ from cmqd.log.values import Durability
 from cmqd.settings import Settings
 from cmqd.storage.process_log import StorageProcessLog
 from cmqd.storage.settings import StorageSettings
-from cmqd_segment.attributes import QueueAttributes
 from cmqd_segment.checkpoint import AnyPart, CheckpointEnd, CheckpointHeader, QueueSlice
 from cmqd_segment.manifest import SegmentEntry, SegmentState, read_manifest
 from cmqd_segment.records import MessagesSent, QueueCreated
+from cmqd_types.attributes import QueueAttributes
 
 QUEUES = 50
 HOURS = 50

@@ -22,7 +22,6 @@ from cmqd.core.names import folded
 from cmqd_fold.queue_index import QueueIndex
 from cmqd_fold.settled_leases import SettledLeases
 from cmqd_fold.timers import QueueTimers
-from cmqd_segment.attributes import QueueAttributes
 from cmqd_segment.records import (
     MessagesExpired,
     MessagesSent,
@@ -33,6 +32,7 @@ from cmqd_segment.records import (
     unpack_runs,
 )
 from cmqd_segment.records import QueueDeleted as QueueDeletedRecord
+from cmqd_types.attributes import QueueAttributes
 
 LEASE_BUCKET_MS = 100
 """Largest delay between a visibility timeout and the return of the message."""

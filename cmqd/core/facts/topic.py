@@ -14,7 +14,7 @@ from cmqd.core.facts.dedup import DedupIds
 from cmqd.core.facts.deliveries import Deliveries
 from cmqd.core.facts.queue import Queue
 from cmqd_fold.time_steps import TimeSteps
-from cmqd_segment.attributes import SubscriptionAttributes, TopicAttributes
+from cmqd_types.attributes import SubscriptionAttributes, TopicAttributes
 from cmqd_types.totals import TopicTotals
 
 EXACTLY_BEHIND = 32

@@ -5,6 +5,7 @@ from typing import Any
 
 from pyroaring import BitMap64
 
+from cmqd.core.attributes import check_queue_attributes, checked_attributes, new_queue_attributes
 from cmqd.core.errors import (
     DeadLetterQueueInUse,
     InvalidArgument,
@@ -18,7 +19,7 @@ from cmqd.core.errors import (
 from cmqd.core.facts.facts import Facts
 from cmqd.core.facts.name_order import Selection, matching
 from cmqd.core.facts.queue import Queue
-from cmqd.core.limits import check_each, check_range, checked_attributes
+from cmqd.core.limits import check_range
 from cmqd.core.names import check_queue_name, folded
 from cmqd.core.operations.checks import Checks
 from cmqd.core.operations.dead_letter_search import DeadLetterSearch
@@ -29,7 +30,6 @@ from cmqd.core.operations.waits import Waits
 from cmqd.core.outcome import Effects, Outcome, Woken
 from cmqd.core.runtime.pages import Lane
 from cmqd.core.runtime.runtime import Runtime
-from cmqd_segment.attributes import QueueAttributes
 from cmqd_segment.records import (
     AnyRecord,
     DeadLettersFrom,
@@ -38,6 +38,7 @@ from cmqd_segment.records import (
     QueueCreated,
 )
 from cmqd_segment.records import QueueDeleted as QueueDeletedRecord
+from cmqd_types.attributes import QueueAttributes
 from cmqd_types.queues import QueueInfo
 from cmqd_types.sentences import Sentence, duration, sentence
 
@@ -83,7 +84,7 @@ class QueueAdmin:
             TooManyQueues: the account is at its limit of queues.
         """
         check_queue_name(name)
-        chosen = checked_attributes(QueueAttributes(), attributes, creating=True)
+        chosen = new_queue_attributes(attributes)
         taken = self._queues.folded.get(account, {}).get(folded(name))
         if taken is not None:
             raise QueueExists(name, taken.name)
@@ -114,7 +115,7 @@ class QueueAdmin:
             return self.create(account, name, attributes, now_ms)
         # Values are checked one by one. A combination needs no check: values that agree with the queue agree with one
         # another, and other values are reported as a difference.
-        check_each(queue.index.attributes, attributes, creating=True)
+        check_queue_attributes(queue.index.attributes, attributes, creating=True)
         is_now = queue.attributes()
         difference: dict[str, dict[str, object]] = {
             field: {"is": is_now[field], "wanted": wanted}

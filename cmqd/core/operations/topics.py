@@ -1,10 +1,11 @@
 """Topics and subscriptions: create, ensure, list, attributes, subscribe, unsubscribe, delete."""
 
 from collections.abc import Mapping
-from typing import Any, TypeGuard, cast
+from typing import Any
 
 import msgspec
 
+from cmqd.core.attributes import check_each, defaults
 from cmqd.core.errors import (
     InvalidArgument,
     QueueNotFound,
@@ -21,21 +22,13 @@ from cmqd.core.errors import (
 from cmqd.core.facts.facts import Facts
 from cmqd.core.facts.name_order import Selection, by_name, matching
 from cmqd.core.facts.topic import Subscription, Topic
-from cmqd.core.limits import (
-    CONTENT_FORMATS,
-    FILTER_TYPES,
-    MAX_FILTER_TAGS,
-    MAX_TOPIC_MESSAGE_BYTES,
-    STRATEGIES,
-    check_range,
-)
+from cmqd.core.limits import check_range
 from cmqd.core.matching import check_binding_keys, check_tags
 from cmqd.core.names import check_name, cut_topic_name, folded
 from cmqd.core.operations.deliver import Deliver
 from cmqd.core.outcome import Outcome
 from cmqd.core.runtime.runtime import Runtime
 from cmqd.core.urls import check_url
-from cmqd_segment.attributes import SubscriptionAttributes, TopicAttributes
 from cmqd_segment.records import (
     AnyRecord,
     DeliveriesCleared,
@@ -46,11 +39,11 @@ from cmqd_segment.records import (
     TopicDeleted,
     Unsubscribed,
 )
-from cmqd_types.sentences import field_name, field_names, sentence
+from cmqd_types.attributes import SUBSCRIPTION, TOPIC, SubscriptionAttributes, TopicAttributes
+from cmqd_types.sentences import sentence
 from cmqd_types.topics import SubscriptionInfo, SubscriptionSummary, TopicInfo
 
 QUEUE = "queue"
-URL_SCHEMES = ("http", "https")
 
 
 class TopicAdmin:
@@ -80,7 +73,7 @@ class TopicAdmin:
         """
         name = cut_topic_name(name)
         check_name("topic", name)
-        chosen = _topic_attributes(TopicAttributes(), attributes, creating=True)
+        chosen = _topic_attributes(defaults(TopicAttributes, TOPIC), attributes, creating=True)
         taken = self._topics.folded.get(account, {}).get(folded(name))
         if taken is not None:
             raise TopicExists(name, taken.name)
@@ -106,7 +99,7 @@ class TopicAdmin:
         topic = self._topics.names.get(account, {}).get(name)
         if topic is None:
             return self.create_topic(account, name, attributes, now_ms)
-        _topic_attributes(TopicAttributes(), attributes, creating=True)
+        _topic_attributes(defaults(TopicAttributes, TOPIC), attributes, creating=True)
         difference = _difference(topic.attributes_map(), attributes)
         if difference:
             raise TopicDiffers(name, difference)
@@ -185,7 +178,7 @@ class TopicAdmin:
         """
         topic = self._topics.find(account, topic_name)
         check_name("subscription", name)
-        chosen = _subscription_attributes(topic, SubscriptionAttributes(), attributes, creating=True)
+        chosen = _subscription_attributes(topic, None, attributes)
         taken = topic.folded.get(folded(name))
         if taken is not None:
             raise SubscriptionExists(topic_name, name, taken.name)
@@ -216,9 +209,7 @@ class TopicAdmin:
         subscription = topic.folded.get(folded(name))
         if subscription is None or subscription.name != name:
             return self.subscribe(account, topic_name, name, attributes, now_ms)
-        wanted = msgspec.structs.asdict(
-            _subscription_attributes(topic, SubscriptionAttributes(), attributes, creating=True)
-        )
+        wanted = msgspec.structs.asdict(_subscription_attributes(topic, None, attributes))
         is_now = msgspec.structs.asdict(subscription.attributes)
         difference = _difference(is_now, {field: wanted[field] for field in attributes})
         if difference:
@@ -329,105 +320,38 @@ def _topic_attributes(
     Raises:
         InvalidArgument: an attribute is unknown or out of its range.
     """
-    for field, value in changes.items():
-        if field == "max_message_bytes":
-            check_range(field, value, *MAX_TOPIC_MESSAGE_BYTES)
-        elif field == "filter_type":
-            _check_choice(field, value, FILTER_TYPES)
-            if not creating and value != base.filter_type:
-                raise InvalidArgument(
-                    sentence(
-                        "{} is fixed when a topic is created; this topic has {}",
-                        field_name(field),
-                        repr(base.filter_type),
-                    ),
-                    field=field,
-                    value=value,
-                    limit=base.filter_type,
-                )
-        else:
-            raise InvalidArgument(
-                sentence(
-                    "a topic has no attribute {}; its attributes are {max_message_bytes} and {filter_type}",
-                    shown(field),
-                ),
-                field=field,
-                value=value,
-                limit="max_message_bytes or filter_type",
-            )
+    check_each("topic", TOPIC, base, changes, creating=creating)
     return msgspec.structs.replace(base, **dict(changes))
 
 
 def _subscription_attributes(
-    topic: Topic, base: SubscriptionAttributes, changes: Mapping[str, object], *, creating: bool = False
+    topic: Topic, base: SubscriptionAttributes | None, changes: Mapping[str, object]
 ) -> SubscriptionAttributes:
-    """Return ``base`` with ``changes`` applied. The check of the target queue is left to the
-    caller.
+    """Return ``base`` with ``changes`` applied; None = of a new subscription. The check of the target queue is left to
+    the caller.
 
     Raises:
         InvalidArgument: an attribute is unknown, out of its range, or contradicts another.
     """
-    chosen: dict[str, object] = {}
-    for field, value in changes.items():
-        match field:
-            case "protocol":
-                _check_choice(field, value, (QUEUE, *URL_SCHEMES))
-                chosen[field] = value
-            case "endpoint":
-                if not isinstance(value, str) or not value:
-                    raise InvalidArgument(
-                        sentence("{endpoint} must be the name of a queue, or a URL, not {}", shown(value)),
-                        field=field,
-                        value=value,
-                        limit="the name of a queue, or a URL",
-                    )
-                chosen[field] = value
-            case "strategy":
-                chosen[field] = _check_choice(field, value, STRATEGIES)
-            case "content_format":
-                chosen[field] = _check_choice(field, value, CONTENT_FORMATS)
-            case "filter_tags":
-                chosen[field] = check_tags(_texts(field, value), MAX_FILTER_TAGS, field)
-                if topic.is_routing and chosen[field]:
-                    raise InvalidArgument(
-                        sentence(
-                            "topic {} filters by routing key; give {binding_keys} in place of {filter_tags}",
-                            repr(topic.name),
-                        ),
-                        field=field,
-                        value=value,
-                        limit="empty",
-                    )
-            case "binding_keys":
-                if not topic.is_routing and value:
-                    raise InvalidArgument(
-                        sentence(
-                            "topic {} filters by tags; give {filter_tags} in place of {binding_keys}", repr(topic.name)
-                        ),
-                        field=field,
-                        value=value,
-                        limit="empty",
-                    )
-                chosen[field] = check_binding_keys(_texts(field, value), field) if topic.is_routing else []
-            case "paused":
-                if type(value) is not bool:
-                    raise InvalidArgument(
-                        sentence("{} must be true or false, not {}", field_name(field), shown(value)),
-                        field=field,
-                        value=value,
-                        limit="true or false",
-                    )
-                chosen[field] = value
-            case _:
-                known = SubscriptionAttributes.__struct_fields__
-                raise InvalidArgument(
-                    sentence(
-                        "a subscription has no attribute {}; its attributes are {}", shown(field), field_names(known)
-                    ),
-                    field=field,
-                    value=value,
-                    limit=f"one of {', '.join(known)}",
-                )
+    chosen: dict[str, Any] = dict(changes)
+    creating = base is None
+    base = base or defaults(SubscriptionAttributes, SUBSCRIPTION)
+    if "endpoint" in chosen and (not isinstance(chosen["endpoint"], str) or not chosen["endpoint"]):
+        raise InvalidArgument(
+            sentence("{endpoint} must be the name of a queue, or a URL, not {}", shown(chosen["endpoint"])),
+            field="endpoint",
+            value=chosen["endpoint"],
+            limit="the name of a queue, or a URL",
+        )
+    check_each("subscription", SUBSCRIPTION, base, changes, creating=creating)
+    if "filter_tags" in chosen:
+        chosen["filter_tags"] = check_tags(chosen["filter_tags"], SUBSCRIPTION["filter_tags"].high, "filter_tags")
+        if topic.is_routing and chosen["filter_tags"]:
+            raise _other_filter(topic, "filter_tags", changes, "filters by routing key; give {binding_keys}")
+    if "binding_keys" in chosen:
+        if not topic.is_routing and chosen["binding_keys"]:
+            raise _other_filter(topic, "binding_keys", changes, "filters by tags; give {filter_tags}")
+        chosen["binding_keys"] = check_binding_keys(chosen["binding_keys"], "binding_keys") if topic.is_routing else []
     if creating:
         endpoint = str(chosen.get("endpoint", ""))
         if not endpoint:
@@ -464,43 +388,13 @@ def _subscription_attributes(
                 value=[],
                 limit="1 to 5 keys",
             )
-    else:
-        for field in ("protocol", "endpoint"):
-            if field in chosen and chosen[field] != getattr(base, field):
-                raise InvalidArgument(
-                    sentence(
-                        "{} is fixed when a subscription is created; this one has {}",
-                        field_name(field),
-                        shown(getattr(base, field)),
-                    ),
-                    field=field,
-                    value=chosen[field],
-                    limit=str(getattr(base, field)),
-                )
     return msgspec.structs.replace(base, **chosen)
 
 
-def _check_choice(field: str, value: object, choices: tuple[str, ...]) -> object:
-    if value not in choices:
-        raise InvalidArgument(
-            sentence("{} must be {}, not {}", field_name(field), " or ".join(choices), shown(value)),
-            field=field,
-            value=value,
-            limit=" or ".join(choices),
-        )
-    return value
-
-
-def _texts(field: str, value: object) -> list[str]:
-    if not _are_texts(value):
-        raise InvalidArgument(
-            sentence("{} must be a list of texts, not {}", field_name(field), shown(value)),
-            field=field,
-            value=value,
-            limit="a list of texts",
-        )
-    return value
-
-
-def _are_texts(value: object) -> TypeGuard[list[str]]:
-    return isinstance(value, list) and all(isinstance(text, str) for text in cast("list[object]", value))
+def _other_filter(topic: Topic, field: str, changes: Mapping[str, object], remedy: str) -> InvalidArgument:
+    return InvalidArgument(
+        sentence(f"topic {{}} {remedy} in place of {{{field}}}", repr(topic.name)),
+        field=field,
+        value=changes[field],
+        limit="empty",
+    )

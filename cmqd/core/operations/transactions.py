@@ -36,7 +36,7 @@ from cmqd.core.errors import (
 )
 from cmqd.core.facts.facts import Facts
 from cmqd.core.facts.queue import Queue
-from cmqd.core.limits import ATTRIBUTE_RANGES, check_range, headers_bytes
+from cmqd.core.limits import check_range, headers_bytes
 from cmqd.core.operations.batches import Batches
 from cmqd.core.operations.checks import Checks
 from cmqd.core.operations.serving import Serving
@@ -56,6 +56,7 @@ from cmqd_segment.records import (
     pack_runs,
     unpack_runs,
 )
+from cmqd_types.attributes import QUEUE
 from cmqd_types.messages import HalfMessage, HalfMessages
 
 COMMIT, ROLL_BACK, UNKNOWN = 1, 2, 3
@@ -131,7 +132,7 @@ class Transactions:
         if first_check_ms is None:
             first_check_ms = index.attributes.first_check_ms
         else:
-            check_range("first_check_ms", first_check_ms, *ATTRIBUTE_RANGES["first_check_ms"])
+            check_range("first_check_ms", first_check_ms, QUEUE["first_check_ms"].low, QUEUE["first_check_ms"].high)
         batch = self._batches.check(queue, request, now_ms)
         if not batch.sizes:
             # Repeats alone: nothing is stored, so no number is taken and no record is made.
