@@ -217,9 +217,18 @@ def run_fuzz() -> None:
 
 
 def run_long_benches() -> None:
-    files = ("tests/bench/test_attack.py", "tests/bench/test_scenarios.py", "tests/bench/test_spark.py")
-    names = "attack_is_survived or load_over_http or parts_in_small"
-    run_pytest(sys.executable, "-n", "2", *files, "-k", names, environment={"TEST_LONG_BENCHES": "1"})
+    benches = ("tests/bench/test_attack.py", "tests/bench/test_scenarios.py", "tests/bench/test_spark.py")
+    names = "attack_is_survived or load_over_http or parts_in_small or ends_a_worker"
+    run_pytest(
+        sys.executable,
+        "-n",
+        "2",
+        *benches,
+        "tests/celery/test_ended_worker.py",
+        "-k",
+        names,
+        environment={"TEST_LONG_BENCHES": "1"},
+    )
 
 
 FRAMEWORKS = ("tests/taskiq", "tests/faststream")

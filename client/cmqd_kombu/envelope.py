@@ -17,6 +17,8 @@ from typing import Any, TypeGuard
 import msgspec
 from kombu.utils.json import dumps, loads
 
+from cmqd_kombu.task_headers import is_readable
+
 MARK = "kombu"
 _VERSION = "1"
 _DUE = "due_ms"
@@ -54,8 +56,8 @@ def pack(message: Mapping[str, Any]) -> bytes:
 def unpack(content: bytes, headers: Mapping[str, str]) -> Envelope:
     """Read the body of a message.
 
-    A message that is not kombu's, or is damaged, is returned as raw bytes of the content type
-    ``application/octet-stream``: Celery reports and drops it as an unknown message.
+    A message that is not kombu's, is damaged, or is a task with headers that end a worker of Celery, is returned as raw
+    bytes of the content type ``application/octet-stream``: Celery reports and drops it as an unknown message.
     """
     if headers.get(MARK) == _VERSION:
         head, _, body = content.partition(b"\n")
@@ -74,6 +76,7 @@ def unpack(content: bytes, headers: Mapping[str, str]) -> Envelope:
             and isinstance(own_headers, dict)
             and isinstance(properties, dict)
             and isinstance(properties.get("delivery_info") or {}, dict)
+            and is_readable(content_type, own_headers)
         ):
             return Envelope(body, content_type, content_encoding, own_headers, properties)
     return _raw(content, headers)

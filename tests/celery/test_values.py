@@ -1,5 +1,6 @@
 """Names, options and the form of messages: pure."""
 
+import json
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -124,6 +125,57 @@ def test_any_damage_of_an_envelope_is_raw(damage: bytes) -> None:
     content = damage + b"\nbody"
     unpacked = envelope.unpack(content, {"kombu": "1"})
     assert unpacked == envelope.Envelope(content, "application/octet-stream", "binary", {"kombu": "1"}, {})
+
+
+_TASK: dict[str, Any] = {"task": "shop.price", "id": "1a", "eta": None, "expires": None, "timelimit": [None, None]}
+_ENDS_A_WORKER: dict[str, list[object]] = {
+    "task": [None, 5, [], {}],
+    "id": [None, "", 0, 5, 1.5, True, [], {}, "\ud800"],
+    "shadow": [5, ["x"], {"a": 1}],
+    "eta": [0, "", [], {}, False],
+    "expires": [0, "", [], {}, False],
+    "timelimit": [5, True, "10", [1], [1, 2, 3], {"a": 1}, ["1", "2"], [[], []], [float("nan"), 1], [10**400, None]],
+    "stamped_headers": [7, True, [[]], [{}], {"a": 1}],
+    "stamps": [7, ["a"]],
+    "chain": [5, [5], [{}]],
+    "errbacks": [5, [5]],
+}
+"""Values with which a worker of Celery 5.7 ends, found with the handler of its consumer and its solo pool."""
+
+
+def test_a_task_with_headers_that_end_a_worker_is_raw() -> None:
+    """Celery reads the headers of a task outside of any ``try``."""
+    wholes: list[object] = []
+
+    def is_raw(headers: dict[str, Any], content_type: str | None = "application/json") -> bool:
+        content = json.dumps([content_type, "utf-8", headers, {}]).encode() + b"\nbody"
+        unpacked = envelope.unpack(content, {"kombu": "1"})
+        if raw := unpacked.content_type == "application/octet-stream":
+            assert (unpacked.body, unpacked.headers) == (content, {"kombu": "1"})
+        return raw
+
+    for name, values in _ENDS_A_WORKER.items():
+        wholes += [(name, value) for value in values if not is_raw({**_TASK, name: value})]
+        # The same header of a program of kombu that sends no tasks.
+        others = {header: value for header, value in _TASK.items() if header != "task"}
+        assert name == "task" or not [value for value in values if is_raw({**others, name: value})]
+    wholes += [content_type for content_type in (None, "", "application/data") if not is_raw(_TASK, content_type)]
+    assert is_raw({"task": "shop.price"}), "without an id"
+    assert wholes == []
+
+
+def test_a_task_that_a_worker_can_read_is_whole() -> None:
+    changed: tuple[dict[str, Any], ...] = (
+        {},
+        {"eta": "2026-01-02T00:00:00+00:00", "expires": "no date, which Celery reports itself"},
+        {"eta": {"__type__": "datetime", "__value__": "2026-01-02T00:00:00"}},
+        {"timelimit": [10, 9.5], "shadow": "name", "stamped_headers": ["customer"], "stamps": {"customer": 5}},
+        {"timelimit": None, "shadow": "", "stamped_headers": [], "stamps": None, "chain": None, "errbacks": []},
+        {"timelimit": [], "retries": "x", "group": 5, "argsrepr": []},
+    )
+    for changes in changed:
+        content = json.dumps(["application/json", "utf-8", {**_TASK, **changes}, {}]).encode() + b"\nbody"
+        assert envelope.unpack(content, {"kombu": "1"}).body == b"body", changes
 
 
 def test_a_lack_of_memory_is_no_damage(monkeypatch: pytest.MonkeyPatch) -> None:

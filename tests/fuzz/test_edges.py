@@ -297,7 +297,7 @@ def damaged(chance: random.Random) -> bytes:
         return chance.choice([json_value(chance), *typed]) if chance.random() < edges else usual
 
     kind, utf_8 = '"application/json"', '"utf-8"'
-    headers = f'{{"task":{value(kind)}}}'
+    headers = f'{{"task":{value(kind)},"id":{value(kind)}}}'
     properties = f'{{"delivery_info":{value("{}")},"priority":{value("3")}}}'
     head = f"[{value(kind)},{value(utf_8)},{value(headers)},{value(properties)}]"
     content = bytearray(head.encode(errors="surrogatepass") + b"\nbody")
