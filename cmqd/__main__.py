@@ -53,8 +53,8 @@ def main(arguments: list[str] | None = None) -> int:
             return _give_new_log_id(settings.data)
         if chosen.command == "ha":
             return ha.run(chosen, settings)
-        from cmqd.server.daemon import run_server
-        from cmqd.server.http_gateway import checked_flags, missing_library
+        from cmqd.server.process.daemon import run_server
+        from cmqd.server.process.http_gateway import checked_flags, missing_library
     except ModuleNotFoundError as missing:
         print(f"cmqd: {missing.name} is not installed; the server needs: pip install 'cmqd[server]'", file=sys.stderr)
         return ExitCode.USAGE
@@ -96,7 +96,7 @@ def platform_refusal(platform: str) -> str:
 
 
 def _accounts(chosen: argparse.Namespace, folder: Path) -> int:
-    from cmqd.server import accounts_commands
+    from cmqd.server.access import accounts_commands
     from cmqd.storage.data_folder import locked_folder
 
     match chosen.accounts_command:

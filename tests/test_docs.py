@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from cmqd import settings
-from cmqd.server.http_gateway import checked_flags
+from cmqd.server.process.http_gateway import checked_flags
 from cmqd_bench import pages as generated
 from cmqd_bench.decision_records import index_by_room, read_record, read_records
-from cmqd_gateway import settings as gateway_settings
+from cmqd_gateway import gateway_settings as gateway_settings
 from pyspark_cmqd import options, sink_options
 from support.pages import PAGES, ROOT, blocks
 
@@ -225,7 +225,7 @@ def test_every_file_that_architecture_names_exists() -> None:
     )
     prose = set(re.findall(r"`((?:cmqd|protocol|client|tests)/[\w./]+?)/?`", page))
 
-    assert "server/reply_gate.py" in pictures
+    assert "server/replies/reply_gate.py" in pictures
     assert "cmqd/core/broker.py" in prose
     assert [name for name in sorted(pictures) if not any(file.endswith("/" + name) for file in files)] == []
     assert [name for name in sorted(prose) if name not in files | {"cmqd"}] == []

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import structlog
 
-from cmqd.server import log_lines as broker_lines
+from cmqd.server import broker_logger as broker_lines
 from cmqd_logs import lines
 from cmqd_logs.limit import (
     LINES_OF_CALLER,

@@ -17,8 +17,8 @@ from cmqd_client.errors import (
     RequestTimeout,
     ServerUnreachable,
 )
+from cmqd_gateway.gateway_logger import get_logger
 from cmqd_gateway.key_secrets import KeySecret
-from cmqd_gateway.log_lines import get_logger
 
 Forget: TypeAlias = Callable[[str | None], None]
 """Forgets a key; None = all keys."""

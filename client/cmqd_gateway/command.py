@@ -30,13 +30,13 @@ from cmqd_client.address import Address, parse_address
 from cmqd_client.events import OnEvent
 from cmqd_gateway.broker_keys import BrokerKeys
 from cmqd_gateway.gateway import Gateway
+from cmqd_gateway.gateway_logger import configure_logs, get_logger
+from cmqd_gateway.gateway_reload import Reload
+from cmqd_gateway.gateway_settings import Settings, SettingsError, is_loopback, shown, split_address
+from cmqd_gateway.https_port import tls_context
 from cmqd_gateway.key_secrets import KeySecret
-from cmqd_gateway.log_lines import configure_logs, get_logger
 from cmqd_gateway.peers import Peers
-from cmqd_gateway.reload import Reload
 from cmqd_gateway.server import GatewayServer, ready_facts
-from cmqd_gateway.settings import Settings, SettingsError, is_loopback, shown, split_address
-from cmqd_gateway.tls_port import tls_context
 from cmqd_logs import lines
 
 USAGE: Final = 2

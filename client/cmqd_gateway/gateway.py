@@ -14,15 +14,15 @@ from cmqd_gateway.connection_guard import ConnectionGuards
 from cmqd_gateway.console.sampler import Sampler
 from cmqd_gateway.console.sessions import Sessions
 from cmqd_gateway.console.streams import Streams
+from cmqd_gateway.gateway_logger import SparseWarning
+from cmqd_gateway.gateway_settings import Settings
 from cmqd_gateway.hand_over import HandOver, TakeBack
 from cmqd_gateway.key_secrets import KeySecret, KeySecrets, KeySource
-from cmqd_gateway.log_lines import SparseWarning
 from cmqd_gateway.monitoring.collector import exposition
-from cmqd_gateway.monitoring.figures import FigureCache
+from cmqd_gateway.monitoring.metrics_readings import FigureCache
 from cmqd_gateway.monitoring.readiness import Readiness
 from cmqd_gateway.rates import KeyRates
 from cmqd_gateway.request_bodies import RequestBodies
-from cmqd_gateway.settings import Settings
 from cmqd_gateway.turns import HashThreads
 
 HANDLERS_SECONDS: Final = 1.0

@@ -16,8 +16,8 @@ import msgspec
 from cmqd_client import Client
 from cmqd_client.address import Address, host_and_port
 from cmqd_client.events import Connected, Event
-from cmqd_gateway.log_lines import get_logger
-from cmqd_gateway.settings import is_loopback
+from cmqd_gateway.gateway_logger import get_logger
+from cmqd_gateway.gateway_settings import is_loopback
 
 _log = get_logger()
 

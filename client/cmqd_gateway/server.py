@@ -22,11 +22,11 @@ from cmqd_gateway.connection_guard import CHECK_SECONDS, MAX_HEAD_BYTES
 from cmqd_gateway.console import events as console_events
 from cmqd_gateway.console import routes as console_routes
 from cmqd_gateway.gateway import Gateway
-from cmqd_gateway.log_lines import get_logger
+from cmqd_gateway.gateway_logger import get_logger
+from cmqd_gateway.gateway_settings import split_address
+from cmqd_gateway.https_port import TlsPort, tls_context
 from cmqd_gateway.monitoring import routes as monitoring_routes
 from cmqd_gateway.rest import routes as rest_routes
-from cmqd_gateway.settings import split_address
-from cmqd_gateway.tls_port import TlsPort, tls_context
 
 DRAIN_SECONDS: Final = 5.0
 """Time for requests in progress at the end."""

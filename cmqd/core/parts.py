@@ -11,8 +11,8 @@ from cmqd.core.facts.facts import Facts
 from cmqd.core.limits import Limits
 from cmqd.core.operations.audit import Audit
 from cmqd.core.operations.auto_delete import AutoDelete
+from cmqd.core.operations.backlog_view import Undelivered
 from cmqd.core.operations.batches import Batches
-from cmqd.core.operations.checks import Checks
 from cmqd.core.operations.dead_letter_search import DeadLetterSearch
 from cmqd.core.operations.delays import Delays
 from cmqd.core.operations.deliver import Deliver
@@ -20,7 +20,7 @@ from cmqd.core.operations.expiry import Expiry
 from cmqd.core.operations.floors import Floors
 from cmqd.core.operations.holders import Holders
 from cmqd.core.operations.leases import Leases
-from cmqd.core.operations.matches import Matches
+from cmqd.core.operations.match_tests import Matches
 from cmqd.core.operations.metrics import Metrics
 from cmqd.core.operations.moves import Moves
 from cmqd.core.operations.peek import Peek
@@ -42,8 +42,8 @@ from cmqd.core.operations.start import Start
 from cmqd.core.operations.store import Store
 from cmqd.core.operations.top_metrics import TopMetrics
 from cmqd.core.operations.topics import TopicAdmin
+from cmqd.core.operations.transaction_checks import Checks
 from cmqd.core.operations.transactions import Transactions
-from cmqd.core.operations.undelivered import Undelivered
 from cmqd.core.operations.waits import Waits
 from cmqd.core.outcome import Effects
 from cmqd.core.receipts import HandleKey, ReceiptHandles

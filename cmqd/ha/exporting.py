@@ -18,8 +18,8 @@ from cmqd.engine.interface import Engine, checksum_of
 from cmqd.ha.stopped_folder import StoppedFolder
 from cmqd.log.errors import LogError, LogFailed
 from cmqd.log.values import Durability
-from cmqd.server.accounts_file import AccountsFile
-from cmqd.server.engine_accounts import decode_accounts
+from cmqd.server.access.accounts_file import AccountsFile
+from cmqd.server.redundancy.engine_accounts import decode_accounts
 from cmqd.storage.data_folder import locked_folder
 from cmqd.storage.process_log import StorageProcessLog
 from cmqd_segment.manifest import (

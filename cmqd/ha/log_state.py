@@ -13,7 +13,7 @@ import msgspec
 from cmqd.engine.database import ConnectionLost, Database, Newest, Session, no_primary
 from cmqd.engine.fencing import RETIRED
 from cmqd.log.values import BrokerSeen, EngineView
-from cmqd.server.engine_accounts import addresses_in
+from cmqd.server.redundancy.engine_accounts import addresses_in
 
 LOOK_SECONDS: Final = 5.0
 """Longest time that a look takes."""

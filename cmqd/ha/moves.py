@@ -10,7 +10,7 @@ from cmqd.exit_codes import ExitCode
 from cmqd.ha.exporting import export_folder
 from cmqd.ha.importing import import_folder
 from cmqd.log.errors import LogError
-from cmqd.server.accounts_file import AccountsFileError
+from cmqd.server.access.accounts_file import AccountsFileError
 from cmqd.settings import Settings
 from cmqd.storage.engines import open_engine
 from cmqd.storage.process_log import StorageProcessLog

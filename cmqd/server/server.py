@@ -24,29 +24,27 @@ from cmqd.core.broker import Broker
 from cmqd.log.errors import LogFailed
 from cmqd.log.interface import Led, Log
 from cmqd.log.values import LogState
-from cmqd.server.accounts import Accounts
-from cmqd.server.accounts_file import ADMIN
-from cmqd.server.advertised_address import addresses_of_pair, advertised_address
-from cmqd.server.agenda_timer import AgendaTimer
-from cmqd.server.answering import Answer, Answering
-from cmqd.server.audit import ADMINISTRATION, Audit
-from cmqd.server.audit_entries import AuditEntries
-from cmqd.server.authorization import Authorization
-from cmqd.server.background_tasks import BackgroundTasks
+from cmqd.server.access.accounts import Accounts
+from cmqd.server.access.accounts_file import ADMIN
+from cmqd.server.access.audit_entries import AuditEntries
+from cmqd.server.access.audit_lines import ADMINISTRATION, Audit
+from cmqd.server.access.authorization import Authorization
+from cmqd.server.access.restricted_lookups import RestrictedLookups
+from cmqd.server.admission.entries_ahead import EntriesAhead
+from cmqd.server.admission.fairness import CommitRoom, RoundRobin
+from cmqd.server.admission.memory_budget import MemoryBudget, budget_bytes
+from cmqd.server.admission.request_admission import Admission
+from cmqd.server.admission.sliced_work import SlicedWork
 from cmqd.server.binary.listener import Listener
-from cmqd.server.broker_events import BrokerEvents
-from cmqd.server.checkpoints import Checkpoints
-from cmqd.server.client_events import ClientEvents
-from cmqd.server.clock import BrokerClock, OffsetWatch
-from cmqd.server.collecting import Collector
-from cmqd.server.connection_timer import STEP_MS, local_ms
-from cmqd.server.connections import Connections
-from cmqd.server.counters import Counters, cpu_us, rss_bytes
-from cmqd.server.dispatch import Dispatcher, Handler, plain_handlers
-from cmqd.server.entries_ahead import EntriesAhead
-from cmqd.server.fairness import CommitRoom, RoundRobin
+from cmqd.server.broker_logger import get_logger
+from cmqd.server.clients.client_events import ClientEvents
+from cmqd.server.clients.connection_timer import STEP_MS, local_ms
+from cmqd.server.clients.connections import Connections
+from cmqd.server.clients.key_watchers import KeyWatchers
+from cmqd.server.clients.transaction_checkers import TransactionCheckers
 from cmqd.server.handlers.accounts import AccountOperations
 from cmqd.server.handlers.audit import AuditRequests
+from cmqd.server.handlers.backlog import Undelivered, UndeliveredReplies
 from cmqd.server.handlers.inspection import Inspection
 from cmqd.server.handlers.matches import MatchRequests
 from cmqd.server.handlers.messages import (
@@ -66,27 +64,36 @@ from cmqd.server.handlers.segments import SegmentRequests
 from cmqd.server.handlers.server_requests import ServerRequests
 from cmqd.server.handlers.subscriptions import Subscriptions
 from cmqd.server.handlers.transactions import Transactions, transactions_ended
-from cmqd.server.handlers.undelivered import Undelivered, UndeliveredReplies
-from cmqd.server.held_reply_memory import HeldReplyMemory
-from cmqd.server.io_batch import IoBatch
-from cmqd.server.key_watchers import KeyWatchers
-from cmqd.server.leader_gate import LeaderGate
-from cmqd.server.listening_time import ListeningTime
-from cmqd.server.log_lines import get_logger
-from cmqd.server.memory_budget import MemoryBudget, budget_bytes
+from cmqd.server.log_upkeep.checkpoints import Checkpoints
+from cmqd.server.log_upkeep.reclaim import Reclaim
+from cmqd.server.log_upkeep.storage_watch import StorageWatch
+from cmqd.server.loop.agenda_timer import AgendaTimer
+from cmqd.server.loop.background_tasks import BackgroundTasks
+from cmqd.server.loop.broker_events import BrokerEvents
+from cmqd.server.loop.clock import BrokerClock, OffsetWatch
+from cmqd.server.loop.io_batch import IoBatch
+from cmqd.server.loop.reachable_time import ListeningTime
+from cmqd.server.monitoring.counters import Counters, cpu_us, rss_bytes
+from cmqd.server.monitoring.status import (
+    LoopStatus,
+    PublicStatus,
+    ReplicationStatus,
+    Status,
+    StorageProcessStatus,
+    public_reply,
+)
 from cmqd.server.part import part
+from cmqd.server.process.advertised_address import addresses_of_pair, advertised_address
 from cmqd.server.push.outbox import Outbox, Pushing
 from cmqd.server.push.pusher import Pusher
-from cmqd.server.reclaim import Reclaim
-from cmqd.server.reply_gate import ReplyGate
-from cmqd.server.request_admission import Admission
-from cmqd.server.restricted_lookups import RestrictedLookups
-from cmqd.server.sliced_work import SlicedWork
-from cmqd.server.stalled_receives import StalledReceives
-from cmqd.server.status import LoopStatus, PublicStatus, ReplicationStatus, Status, StorageProcessStatus, public_reply
-from cmqd.server.storage_watch import StorageWatch
-from cmqd.server.transaction_checkers import TransactionCheckers
-from cmqd.server.waiting_requests import WaitingRequests
+from cmqd.server.redundancy.leader_gate import LeaderGate
+from cmqd.server.redundancy.stalled_receives import StalledReceives
+from cmqd.server.replies.answering import Answer, Answering
+from cmqd.server.replies.held_reply_memory import HeldReplyMemory
+from cmqd.server.replies.reply_gate import ReplyGate
+from cmqd.server.replies.waiting_requests import WaitingRequests
+from cmqd.server.requests.collecting import Collector
+from cmqd.server.requests.dispatch import Dispatcher, Handler, plain_handlers
 from cmqd.settings import Settings
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode

@@ -15,7 +15,7 @@ copied. All that is copied is read behind a barrier. An old primary that lives o
 for ever, and a barrier notices it: so the accounts are read now and then without news.
 
 A row that came while this broker followed is noted with the time of its arrival, by the clock of the boot: the new
-leader's broker time goes on from there (``cmqd.server.takeover_time``). The rows of the first copy do not count, nor do
+leader's broker time goes on from there (``redundancy.takeover_time``). The rows of the first copy do not count, nor do
 those behind the fence's ``take``: they may have been stored long before.
 
 Three events go to the loop before their rows are written, because the manifest must not be behind them:

@@ -1,7 +1,7 @@
 """Group commit without a timer: pending rows, and at most ``OUTSTANDING_BATCHES`` commits under way.
 
 Rows that are appended during a commit leave together, in one write, with the first ``flush`` after the durable LSN has
-arrived. The server (``cmqd.server.io_batch``) flushes at the end of that I/O batch, when the replies have left and the
+arrived. The server (``server.loop.io_batch``) flushes at the end of that I/O batch, when the replies have left and the
 requests that follow the replies have been read: an earlier flush would commit the first of these requests alone, and
 the other requests would wait for a whole commit.
 

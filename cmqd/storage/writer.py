@@ -309,7 +309,7 @@ class Writer:
         transaction in us, None if the writer stops before.
 
         The only step between a batch and its answer that may take seconds. The loop process times the batch
-        (``cmqd.server.storage_watch``); nothing here does.
+        (``cmqd.server.log_upkeep.storage_watch``); nothing here does.
 
         Raises sqlite3.Error, after which no commit may follow. Lack of space is waited for.
         """

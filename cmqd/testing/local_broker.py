@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from cmqd.log.values import LogState
-from cmqd.server.core_limits import limits_of
+from cmqd.server.admission.core_limits import limits_of
 from cmqd.server.push.outbox import Pushing
 from cmqd.server.push.pusher import Pusher
 from cmqd.settings import Settings

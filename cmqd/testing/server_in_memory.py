@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from cmqd.core.broker import Broker
 from cmqd.core.limits import Limits
 from cmqd.memory_log import MemoryLog
-from cmqd.server.accounts import Accounts, open_accounts
-from cmqd.server.clock import BrokerClock
-from cmqd.server.cron import calendar
+from cmqd.server.access.accounts import Accounts, open_accounts
+from cmqd.server.loop.clock import BrokerClock
+from cmqd.server.loop.cron import calendar
+from cmqd.server.monitoring.status import StorageProcessStatus
 from cmqd.server.push.outbox import Pushing
 from cmqd.server.push.pusher import Pusher
 from cmqd.server.server import Server
-from cmqd.server.status import StorageProcessStatus
 from cmqd.settings import Settings
 
 MAX_CONNECTIONS = 1_000

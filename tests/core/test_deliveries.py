@@ -2,8 +2,8 @@
 
 import pytest
 
-from cmqd.core.facts.deliveries import Retry
 from cmqd.core.facts.retry_schedule import BACKOFF, EXPONENTIAL_DECAY, gap_ms
+from cmqd.core.facts.subscription_backlog import Retry
 from support.subscriber import DAY_MS, JITTER_MS, START_MS, Subscriber, exhausted, scheduled
 
 # ---------------------------------------------------------------------- exponential decay

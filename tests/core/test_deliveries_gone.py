@@ -5,8 +5,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from cmqd.core.facts.deliveries import Deliveries, Retry
 from cmqd.core.facts.retry_schedule import BACKOFF, EXPONENTIAL_DECAY
+from cmqd.core.facts.subscription_backlog import Deliveries, Retry
 from cmqd_segment.records import DeliveriesFailed
 from support.cpu_time import cpu_seconds_of
 from support.invariants import check_deliveries

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cmqd.core.errors import InvalidArgument, TopicNotFound
-from cmqd.core.operations.matches import FILTERS_A_STEP
+from cmqd.core.operations.match_tests import FILTERS_A_STEP
 from cmqd.core.operations.publish_plan import MAX_RESTARTS
 from cmqd_types.messages import Labels
 from cmqd_types.topics import FATES, FilterMatch, TopicMatch

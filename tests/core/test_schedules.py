@@ -21,7 +21,7 @@ from cmqd.core.facts.schedules import schedule_bytes
 from cmqd.core.limits import MIB, Limits
 from cmqd.core.operations.schedules import FIRED_AT_ONCE, FIRED_BYTES, PUT_OFF_MS
 from cmqd.core.outcome import WAITING, MissedFiring
-from cmqd.server import cron
+from cmqd.server.loop import cron
 from cmqd_segment.checkpoint import AnyPart
 from cmqd_segment.records import (
     ClockOffset,

@@ -14,7 +14,7 @@ import pytest
 
 import cmqd_client
 from cmqd.exit_codes import ExitCode
-from cmqd.server.leader_gate import PROOF_S
+from cmqd.server.redundancy.leader_gate import PROOF_S
 from cmqd_client.address import parse_address
 from cmqd_client.events import Connected, Event
 from support.eventually import eventually

@@ -12,7 +12,7 @@ import pytest
 
 import cmqd_client
 from cmqd.exit_codes import ExitCode
-from cmqd.server.leader_gate import PROOF_S
+from cmqd.server.redundancy.leader_gate import PROOF_S
 from cmqd_client.errors import CmqError
 from support.crash.broker import CrashingBroker
 from support.postgresql.installation import Installation

@@ -17,7 +17,7 @@ import pytest
 from cmqd_client import sync
 from cmqd_gateway.command import broker_address, read_key, warn_of_plain_http, write_ready_file
 from cmqd_gateway.command import run as main
-from cmqd_gateway.settings import Settings
+from cmqd_gateway.gateway_settings import Settings
 from support.certificates import make_certificate, shown_certificate
 from support.cmq_requests import PATH, encoded, signed
 from support.environment import plain_environment

@@ -15,11 +15,11 @@ from msgspec import structs
 from prometheus_client.parser import text_string_to_metric_families
 
 from cmqd.log.values import EngineStatus
-from cmqd.server.standby_metrics import StandbyFigures, standby_metrics
+from cmqd.server.redundancy.standby_metrics import StandbyFigures, standby_metrics
 from cmqd_client.administration.metrics import Metrics, TopMetrics
 from cmqd_gateway.monitoring import collector
 from cmqd_gateway.monitoring.collector import exposition, families
-from cmqd_gateway.monitoring.figures import Figures
+from cmqd_gateway.monitoring.metrics_readings import Figures
 from cmqd_types.metrics import (
     DURATIONS_US,
     SIZES,

@@ -6,7 +6,7 @@ from cmqd_client import Client
 from cmqd_client.errors import ConnectionLost
 from cmqd_gateway import gateway
 from cmqd_gateway.broker_connections import TooManyKeysInUse
-from cmqd_gateway.log_lines import SPARSE_SECONDS, SparseWarning
+from cmqd_gateway.gateway_logger import SPARSE_SECONDS, SparseWarning
 from support.eventually import eventually
 from support.gateway_rig import GatewayRig, RigClock
 

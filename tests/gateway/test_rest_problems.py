@@ -5,7 +5,7 @@ import pytest
 
 from cmqd.core.errors import DomainError, InvalidArgument, QueueDiffers, TimeNotRewindable, TooManyRemembered
 from cmqd.core.limits import check_range
-from cmqd.server.refusals import error_reply
+from cmqd.server.requests.refusals import error_reply
 from cmqd_client import errors
 from cmqd_client.errors import CmqError, server_error
 from cmqd_gateway.cmq.errors import translate

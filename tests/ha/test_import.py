@@ -17,8 +17,8 @@ from cmqd.ha import importing
 from cmqd.ha.importing import Refused, import_folder
 from cmqd.ha.stopped_folder import StoppedFolder
 from cmqd.log.errors import LogError, LogFailed
-from cmqd.server.accounts_file import AccountsFile, new_document
-from cmqd.server.engine_accounts import decode_accounts
+from cmqd.server.access.accounts_file import AccountsFile, new_document
+from cmqd.server.redundancy.engine_accounts import decode_accounts
 from cmqd.storage.data_folder import locked_folder
 from cmqd.storage.errors import FolderLocked, WrongFolder
 from cmqd.storage.identity import give_new_log_id

@@ -8,8 +8,8 @@ from cmqd.ha.exporting import export_folder
 from cmqd.ha.importing import import_folder
 from cmqd.log.interface import Log
 from cmqd.log.values import Redundancy
-from cmqd.server.daemon import Daemon
-from cmqd.server.reload import Reload
+from cmqd.server.process.broker_reload import Reload
+from cmqd.server.process.daemon import Daemon
 from cmqd.settings import Settings
 from support.eventually import eventually
 from support.journey import Journey, with_port

@@ -11,9 +11,9 @@ from cmqd.core.facts import retry_schedule
 from cmqd.core.limits import Limits
 from cmqd.core.operations.schedules import ScheduleAttributes
 from cmqd.core.urls import MAX_URL_LENGTH
-from cmqd.server.cron import HORIZON_YEARS, MAX_EXPRESSION_BYTES
+from cmqd.server.clients.transaction_checkers import MAX_REGISTRATIONS
 from cmqd.server.handlers.subscriptions import DEFAULT_OVERLAP_MS, MAX_OVERLAP_MS
-from cmqd.server.transaction_checkers import MAX_REGISTRATIONS
+from cmqd.server.loop.cron import HORIZON_YEARS, MAX_EXPRESSION_BYTES
 from cmqd.settings import Settings
 from cmqd_protocol import limits, messages
 from cmqd_protocol.errors import RETRYABLE, ErrorCode

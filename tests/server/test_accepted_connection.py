@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from cmqd.server.listening import connection_limit
+from cmqd.server.process.listening import connection_limit
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.frames import encode_preamble, frame

@@ -12,9 +12,9 @@ import msgspec
 import pytest
 
 from cmqd.core.errors import InvalidArgument
-from cmqd.server import accounts as rooms
-from cmqd.server import accounts_file
-from cmqd.server.accounts import (
+from cmqd.server.access import accounts as rooms
+from cmqd.server.access import accounts_file
+from cmqd.server.access.accounts import (
     AccountExists,
     AccountNotFound,
     Accounts,
@@ -23,7 +23,7 @@ from cmqd.server.accounts import (
     LastKey,
     PermissionDenied,
 )
-from cmqd.server.accounts_file import (
+from cmqd.server.access.accounts_file import (
     COPY_NAME,
     FILE_NAME,
     AccountsFile,
@@ -36,7 +36,7 @@ from cmqd.server.accounts_file import (
     new_key,
     version_of,
 )
-from cmqd.server.context_file import CONTEXT_FILE_NAME, reachable_address, write_context
+from cmqd.server.process.context_file import CONTEXT_FILE_NAME, reachable_address, write_context
 from cmqd_client.address import parse_address
 from cmqd_protocol import messages as wire
 from cmqd_types.keys import Role

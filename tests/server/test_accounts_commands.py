@@ -10,7 +10,15 @@ from pathlib import Path
 import pytest
 
 from cmqd.__main__ import main
-from cmqd.server.accounts_file import AccountsFile, AccountsFileError, Document, Key, encode, new_document, new_key
+from cmqd.server.access.accounts_file import (
+    AccountsFile,
+    AccountsFileError,
+    Document,
+    Key,
+    encode,
+    new_document,
+    new_key,
+)
 from cmqd.storage.data_folder import DataFolder
 from cmqd_segment.manifest import CACHE_FORMAT, CacheOf, Manifest, write_manifest
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, cast
 
-from cmqd.server.agenda_timer import MAX_SLEEP_S, AgendaTimer
+from cmqd.server.loop.agenda_timer import MAX_SLEEP_S, AgendaTimer
 from support.fake_clock import FakeClock
 
 

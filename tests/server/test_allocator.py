@@ -18,7 +18,7 @@ from cmqd.allocator import (
     CLibrary,
     LargeBlocks,
 )
-from cmqd.server.memory_budget import MemoryBudget
+from cmqd.server.admission.memory_budget import MemoryBudget
 
 RESIDENT = """
 import os

@@ -11,8 +11,8 @@ import structlog
 from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
-from cmqd.server.accounts_file import Key
-from cmqd.server.audit import ADMINISTRATION
+from cmqd.server.access.accounts_file import Key
+from cmqd.server.access.audit_lines import ADMINISTRATION
 from cmqd_logs.limit import LINES_OF_CALLER, LineLimit
 from cmqd_logs.lines import configure_logs, report_left_out
 from cmqd_protocol import messages as wire

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cmqd.core.limits import Limits
-from cmqd.server.audit_entries import AUDITED, MAX_CHANGES
+from cmqd.server.access.audit_entries import AUDITED, MAX_CHANGES
 from cmqd_protocol import messages as wire
 from cmqd_protocol.messages import operation_name
 from cmqd_segment.records import Administered, AnyRecord, DeliveriesDropped, Lsn, QueueCreated, QueueRewound

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from cmqd.server.accounts_file import Key
-from cmqd.server.authorization import NEEDS
+from cmqd.server.access.accounts_file import Key
+from cmqd.server.access.authorization import NEEDS
 from cmqd_protocol import messages as wire
 from cmqd_protocol.messages import REQUEST_TYPES, operation_name
 from cmqd_types.keys import Role
@@ -677,7 +677,7 @@ async def test_refused_administration_is_logged(tmp_path: Path) -> None:
         def keep(event: str, **facts: Any) -> None:
             lines.append(facts)
 
-        patch.setattr("cmqd.server.audit._log.info", keep)
+        patch.setattr("cmqd.server.access.audit_lines._log.info", keep)
         await client.ask(wire.DeleteQueue, "orders")
         await client.ask(wire.ImportKey, "AKIDother", SECRET, ["send"], ["*"])
         admin = await rig.client()

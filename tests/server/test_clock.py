@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from cmqd.server.clock import (
+from cmqd.server.loop.clock import (
     FORWARD_WAIT_MS,
     JUMP_MS,
     RECORD_EVERY_MS,

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from cmqd.log.errors import LogFailed
-from cmqd.server import collecting
+from cmqd.server.access.permissions import Permissions
 from cmqd.server.binary.accepted_connection import AcceptedConnection
-from cmqd.server.client import Client
-from cmqd.server.permissions import Permissions
-from cmqd.server.reply_gate import Outgoing
+from cmqd.server.clients.client import Client
+from cmqd.server.replies.reply_gate import Outgoing
+from cmqd.server.requests import collecting
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.frames import frame

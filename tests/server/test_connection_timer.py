@@ -1,6 +1,6 @@
 """The timer of connections: every deadline fires on time, within a step, and once."""
 
-from cmqd.server.connection_timer import BUCKETS, STEP_MS, ConnectionTimer
+from cmqd.server.clients.connection_timer import BUCKETS, STEP_MS, ConnectionTimer
 
 
 def due_between(timer: ConnectionTimer[str], start_ms: int, stop_ms: int) -> dict[str, int]:

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from cmqd.log.values import BrokerSeen, EngineView
-from cmqd.server.accounts_file import Key, new_key
-from cmqd.server.advertised_address import addresses_of_pair
-from cmqd.server.context_file import addresses_in, write_context
+from cmqd.server.access.accounts_file import Key, new_key
+from cmqd.server.process.advertised_address import addresses_of_pair
+from cmqd.server.process.context_file import addresses_in, write_context
 
 
 @pytest.fixture

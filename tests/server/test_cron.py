@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cmqd.core.errors import InvalidArgument
-from cmqd.server.cron import next_time_ms, parse_cron, parse_zone
+from cmqd.server.loop.cron import next_time_ms, parse_cron, parse_zone
 
 
 def at(text: str) -> datetime:

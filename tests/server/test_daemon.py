@@ -12,8 +12,8 @@ from cmqd.log.errors import LogFailed
 from cmqd.log.interface import Log
 from cmqd.log.values import RecoveredBatch
 from cmqd.memory_log import MemoryDisk, MemoryLog
-from cmqd.server.daemon import Daemon
-from cmqd.server.reload import Reload
+from cmqd.server.process.broker_reload import Reload
+from cmqd.server.process.daemon import Daemon
 from cmqd.server.server import Server
 from cmqd.settings import Settings
 from cmqd_segment.records import NumbersReserved

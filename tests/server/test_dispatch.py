@@ -10,8 +10,8 @@ from cmqd.core import errors as domain
 from cmqd.log.errors import LogFailed
 from cmqd.log.values import LogState
 from cmqd.memory_log import MemoryLog
-from cmqd.server import accounts
-from cmqd.server.refusals import ERROR_CODES, error_reply
+from cmqd.server.access import accounts
+from cmqd.server.requests.refusals import ERROR_CODES, error_reply
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import RETRYABLE, ErrorCode
 from support.server_rig import ServerRig, code_of

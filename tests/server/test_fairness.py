@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from cmqd.server.admission.fairness import AHEAD_BYTES, DISK_PATIENCE_SECONDS, QUANTUM, CommitRoom, RoundRobin
 from cmqd.server.binary.deferred_input import LONE_FRAME_BYTES, PIECE_BYTES, DeferredInput
-from cmqd.server.fairness import AHEAD_BYTES, DISK_PATIENCE_SECONDS, QUANTUM, CommitRoom, RoundRobin
-from cmqd.server.io_batch import IO_BATCH_SECONDS, LEAST_TURNS_SECONDS
+from cmqd.server.loop.io_batch import IO_BATCH_SECONDS, LEAST_TURNS_SECONDS
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.frames import HEARTBEAT, frame

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from cmqd.log.values import Durability
-from cmqd.server.greeting import Started, find_cmq, greeting
+from cmqd.server.process.greeting import Started, find_cmq, greeting
 
 STARTED = Started(
     "127.0.0.1", 5680, False, Path("/srv/cmqd"), Durability.FSYNC, False, Path("/srv/cmqd/a.context.toml")

@@ -15,9 +15,9 @@ import pytest
 from cmqd import __main__ as command
 from cmqd.child_python import child_python
 from cmqd.exit_codes import ExitCode
-from cmqd.server import http_gateway
-from cmqd.server.accounts_file import Key, new_key
-from cmqd.server.http_gateway import (
+from cmqd.server.access.accounts_file import Key, new_key
+from cmqd.server.process import http_gateway
+from cmqd.server.process.http_gateway import (
     HttpGateway,
     broker_url,
     checked_flags,
@@ -25,7 +25,7 @@ from cmqd.server.http_gateway import (
     http_url,
     needs_private_listener,
 )
-from cmqd.server.readiness import BrokerRole, Readiness
+from cmqd.server.process.readiness import BrokerRole, Readiness
 from cmqd.settings import LogLevel, SettingError, Settings, load
 from support.eventually import eventually
 from support.stopped_process import stop

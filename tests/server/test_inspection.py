@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from cmqd.server import reload
+from cmqd.server.admission.request_admission import WITHOUT_DISK
 from cmqd.server.handlers.inspection import EXAMINED_A_SLICE, settings_shown
-from cmqd.server.request_admission import WITHOUT_DISK
+from cmqd.server.process import broker_reload as reload
 from cmqd.settings import SETTINGS, Settings, load
 from cmqd_protocol import messages as wire
 from cmqd_types.inspection import CONNECTION_SORTS, ORIGINS, ConnectionInfo

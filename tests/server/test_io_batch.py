@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from cmqd.server.io_batch import (
+from cmqd.server.loop.io_batch import (
     CLOCK_BYTES,
     IO_BATCH_SECONDS,
     LATE_INPUT_SECONDS,

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from cmqd.server.absent_client import AbsentClient
 from cmqd.server.binary.accepted_connection import AcceptedConnection
-from cmqd.server.leader_gate import LeaderGate
-from cmqd.server.reply_gate import Outgoing
+from cmqd.server.clients.absent_client import AbsentClient
+from cmqd.server.redundancy.leader_gate import LeaderGate
+from cmqd.server.replies.reply_gate import Outgoing
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import Done, MessagesReceived

@@ -1,7 +1,7 @@
 """Time without a reachable broker does not count as time without use."""
 
 from cmqd.core.runtime.runtime import Gates
-from cmqd.server.listening_time import LONGEST_GAP_S, ListeningTime
+from cmqd.server.loop.reachable_time import LONGEST_GAP_S, ListeningTime
 
 BEAT_S = 0.1
 

@@ -6,7 +6,7 @@ from collections.abc import Generator
 import pytest
 import structlog
 
-from cmqd.server.log_lines import configure_logs, get_logger
+from cmqd.server.broker_logger import configure_logs, get_logger
 from cmqd.settings import LogFormat, LogLevel
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from cmqd.server.entries_ahead import MAX_ENTRIES_AHEAD
+from cmqd.server.admission.entries_ahead import MAX_ENTRIES_AHEAD
 from cmqd_protocol import messages as wire
 from cmqd_types.topics import FilterMatch, SubscriptionMatch
 from support.server_rig import RigClient, ServerRig, code_of

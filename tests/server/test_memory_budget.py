@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cmqd.core.limits import Limits
-from cmqd.server.memory_budget import LEAST_BYTES, MemoryBudget, default_budget_bytes
+from cmqd.server.admission.memory_budget import LEAST_BYTES, MemoryBudget, default_budget_bytes
 from cmqd.settings import LEAST_MEMORY_BUDGET_BYTES
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from cmqd.server.access.permissions import Permissions
+from cmqd.server.admission.entries_ahead import MAX_ENTRIES_AHEAD
 from cmqd.server.binary.accepted_connection import AcceptedConnection
-from cmqd.server.entries_ahead import MAX_ENTRIES_AHEAD
-from cmqd.server.permissions import Permissions
 from cmqd_protocol import messages as wire
 from cmqd_types.metrics import Histogram, ServerMetrics
 from cmqd_types.totals import QueueTotals

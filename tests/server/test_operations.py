@@ -5,8 +5,8 @@ import inspect
 import pytest
 
 from cmqd.core.broker import Broker
-from cmqd.server.accounts import Accounts
-from cmqd.server.operations import ACCOUNT_CHANGES, ACCOUNT_LOOKUPS, CHANGES, CREATIONS, LOOKUPS, Operation
+from cmqd.server.access.accounts import Accounts
+from cmqd.server.requests.operations import ACCOUNT_CHANGES, ACCOUNT_LOOKUPS, CHANGES, CREATIONS, LOOKUPS, Operation
 from support.core_builders import KEY
 
 OF_THE_BROKER = (*CREATIONS, *CHANGES, *LOOKUPS)

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from cmqd.log.errors import LogFailed
-from cmqd.server import agenda_timer
 from cmqd.server.handlers import publishing
+from cmqd.server.loop import agenda_timer
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from support.server_rig import RigClient, ServerRig, code_of
@@ -356,7 +356,7 @@ async def test_much_that_is_collected_is_decided_before_the_wake_up_ends(
     rig: ServerRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The work for all queues together would hold the loop at the end of the I/O batch."""
-    monkeypatch.setattr("cmqd.server.collecting.MAX_COLLECTED", 20)
+    monkeypatch.setattr("cmqd.server.requests.collecting.MAX_COLLECTED", 20)
     client = await with_topic(rig)
     clients = [await rig.client() for _ in range(QUEUES)]
     rows = rig.log.last_lsn

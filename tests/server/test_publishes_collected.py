@@ -8,7 +8,7 @@ from cmqd.core.operations.publish_plan import PublishPlan
 from cmqd.core.outcome import PublishRequest
 from cmqd.log.errors import LogFailed
 from cmqd.log.values import LogState
-from cmqd.server import collecting
+from cmqd.server.requests import collecting
 from cmqd_protocol import messages as wire
 from support.server_rig import ServerRig, code_of
 from support.server_topics import a_topic, to_queue

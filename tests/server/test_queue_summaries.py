@@ -2,8 +2,8 @@
 
 import pytest
 
-from cmqd.server.entries_ahead import MAX_ENTRIES_AHEAD
-from cmqd.server.permissions import Permissions
+from cmqd.server.access.permissions import Permissions
+from cmqd.server.admission.entries_ahead import MAX_ENTRIES_AHEAD
 from cmqd_protocol import messages as wire
 from support.server_rig import RigClient, ServerRig, code_of
 

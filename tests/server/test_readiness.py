@@ -12,8 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from server.test_standby import DaemonOverEngine
 
 from cmqd.log.values import EngineStatus
-from cmqd.server import standby_http
-from cmqd.server.readiness import (
+from cmqd.server.process.readiness import (
     LOOKED_WITHIN_S,
     WAITS_S,
     BrokerRole,
@@ -21,8 +20,9 @@ from cmqd.server.readiness import (
     readiness_of_leader,
     readiness_of_standby,
 )
-from cmqd.server.standby_http import StandbyHttp
-from cmqd.server.standby_metrics import StandbyFigures, standby_metrics
+from cmqd.server.redundancy import standby_http
+from cmqd.server.redundancy.standby_http import StandbyHttp
+from cmqd.server.redundancy.standby_metrics import StandbyFigures, standby_metrics
 from cmqd.settings import Settings
 from support.eventually import eventually
 from support.replicas import Replicas

@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 import cmqd_client
 from cmqd.log.values import EngineStatus, Redundancy
-from cmqd.server.engine_lines import EngineLines
+from cmqd.server.redundancy.engine_lines import EngineLines
 from cmqd.settings import Settings
 from support.eventually import eventually
 from support.memory_engine import Fault
@@ -61,7 +61,7 @@ async def test_a_leader_shows_its_lead_its_standby_and_the_second_copy(replicas:
 async def test_an_engine_that_is_waited_for_at_the_start_is_told(
     replicas: Replicas, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cmqd.server.engine_lines.TOLD_AFTER_MS", 10)
+    monkeypatch.setattr("cmqd.server.redundancy.engine_lines.TOLD_AFTER_MS", 10)
     broker = DaemonOverEngine(replicas, tmp_path / "a")
     broker.replica.log.on_engine = EngineLines("postgresql://in-memory").report
     replicas.database.on_step = lambda _server, step: Fault.LOSE_REQUEST if step == "primaries" else Fault.NONE

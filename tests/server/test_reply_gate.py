@@ -2,7 +2,7 @@
 
 import pytest
 
-from cmqd.server.reply_gate import Outgoing, ReplyGate
+from cmqd.server.replies.reply_gate import Outgoing, ReplyGate
 from cmqd_protocol.messages import Done, Push, TransactionCheck
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from cmqd.server.permissions import MAX_NAMES_AT_ONCE, Permissions, permissions_of
+from cmqd.server.access.permissions import MAX_NAMES_AT_ONCE, Permissions, permissions_of
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_types.keys import MAX_PATTERNS, Role

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from cmqd.core.broker import Broker
 from cmqd.log.values import LogState
 from cmqd.memory_log import MemoryLog
-from cmqd.server.cron import calendar
+from cmqd.server.loop.cron import calendar
 from cmqd_protocol import messages as wire
 from support.server_rig import RigClient, ServerRig, code_of
 

@@ -5,9 +5,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from cmqd.server.client import Client
-from cmqd.server.permissions import Permissions
-from cmqd.server.reply_gate import Outgoing
+from cmqd.server.access.permissions import Permissions
+from cmqd.server.clients.client import Client
+from cmqd.server.replies.reply_gate import Outgoing
 from cmqd_protocol import messages as wire
 from cmqd_types.inspection import ConnectionInfo
 from support.server_rig import ServerRig, code_of

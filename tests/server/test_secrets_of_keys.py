@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from cmqd.server.accounts_file import Key
+from cmqd.server.access.accounts_file import Key
 from cmqd.server.binary.accepted_connection import AcceptedConnection
 from cmqd.server.handlers import secrets_of_keys
 from cmqd_protocol import messages as wire

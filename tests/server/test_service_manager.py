@@ -12,7 +12,7 @@ from server.test_daemon import DaemonOverLog
 from server.test_standby import DaemonOverEngine
 
 from cmqd.memory_log import MemoryLog
-from cmqd.server.service_manager import EXTEND_EVERY_S, ServiceManager
+from cmqd.server.process.service_manager import EXTEND_EVERY_S, ServiceManager
 from support.eventually import eventually
 from support.replicas import Replicas
 

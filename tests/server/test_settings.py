@@ -10,7 +10,7 @@ import pytest
 import cmqd
 from cmqd.__main__ import effective_settings, main
 from cmqd.log.values import Redundancy
-from cmqd.server.advertised_address import advertised_address
+from cmqd.server.process.advertised_address import advertised_address
 from cmqd.settings import SETTINGS, Durability, SettingError, Settings, ignored_variables, load, parse_address
 
 ROOT = Path(__file__).parents[2]

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Coroutine, Generator
 from typing import Any
 
-from cmqd.server.sliced_work import MAX_TURNS_LEFT_OUT, SlicedWork
+from cmqd.server.admission.sliced_work import MAX_TURNS_LEFT_OUT, SlicedWork
 
 
 class Rig:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cmqd.log.values import BrokerSeen, EngineStatus, EngineView
-from cmqd.server.stalled_receives import ANSWERED_AT_ONCE, STALLED_AFTER_S
+from cmqd.server.redundancy.stalled_receives import ANSWERED_AT_ONCE, STALLED_AFTER_S
 from cmqd_protocol import messages as wire
 from cmqd_protocol.features import ClientFeature
 from support.led_log import LedLog

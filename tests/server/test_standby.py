@@ -13,11 +13,11 @@ import cmqd_client
 from cmqd.exit_codes import ExitCode
 from cmqd.log.interface import Log
 from cmqd.log.values import Redundancy
-from cmqd.server import daemon
-from cmqd.server.clock import BrokerClock, wall_ms
-from cmqd.server.daemon import Daemon
-from cmqd.server.engine_accounts import addresses_in
-from cmqd.server.reload import Reload
+from cmqd.server.loop.clock import BrokerClock, wall_ms
+from cmqd.server.process import daemon
+from cmqd.server.process.broker_reload import Reload
+from cmqd.server.process.daemon import Daemon
+from cmqd.server.redundancy.engine_accounts import addresses_in
 from cmqd.server.server import Server
 from cmqd.settings import Settings
 from cmqd.storage.errors import LeadLost

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 import uvloop
 
-from cmqd.server.binary.standby_listener import StandbyListener
+from cmqd.server.redundancy.standby_listener import StandbyListener
 from cmqd.settings import Settings
 
 

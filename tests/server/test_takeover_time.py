@@ -11,8 +11,8 @@ from cmqd.core.limits import Limits
 from cmqd.engine.fencing import FencedEngine
 from cmqd.engine.interface import EngineRow, ImportedLog, StoredAccounts, StoredCheckpoint
 from cmqd.log.values import Takeover
-from cmqd.server.clock import BrokerClock, LastTime, start_offset
-from cmqd.server.takeover_time import Evidence, ResumedTime, log_resumed_time, needs_row, resumed_time
+from cmqd.server.loop.clock import BrokerClock, LastTime, start_offset
+from cmqd.server.redundancy.takeover_time import Evidence, ResumedTime, log_resumed_time, needs_row, resumed_time
 from cmqd.storage.following import Following
 from cmqd.storage.segment import LogRow
 from cmqd_segment.records import ClockOffset

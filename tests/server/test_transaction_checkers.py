@@ -2,9 +2,9 @@
 
 import pytest
 
-from cmqd.server import transaction_checkers as module
-from cmqd.server.absent_client import AbsentClient
-from cmqd.server.transaction_checkers import (
+from cmqd.server.clients import transaction_checkers as module
+from cmqd.server.clients.absent_client import AbsentClient
+from cmqd.server.clients.transaction_checkers import (
     MAX_REGISTRATIONS,
     CheckersChange,
     TooManyRegistrations,

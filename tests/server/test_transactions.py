@@ -7,7 +7,7 @@ import pytest
 from cmqd.core.outcome import Check, Outcome
 from cmqd.log.errors import LogFailed
 from cmqd.log.values import LogState
-from cmqd.server import transaction_checkers
+from cmqd.server.clients import transaction_checkers
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_segment.records import StoredMessage

@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 
-from cmqd.server.binary.deferred_input import REQUEST_BYTES
-from cmqd.server.client import Client
-from cmqd.server.fairness import (
+from cmqd.server.admission.fairness import (
     CPU_SECOND_COST,
     MAX_CHARGED_SECONDS,
     QUANTUM,
@@ -18,7 +16,9 @@ from cmqd.server.fairness import (
     RoundRobin,
     TurnTime,
 )
-from cmqd.server.io_batch import IO_BATCH_SECONDS, LATE_INPUT_SECONDS
+from cmqd.server.binary.deferred_input import REQUEST_BYTES
+from cmqd.server.clients.client import Client
+from cmqd.server.loop.io_batch import IO_BATCH_SECONDS, LATE_INPUT_SECONDS
 from cmqd_protocol import messages as wire
 from cmqd_protocol.messages import Request
 from support.server_rig import RigClient, ServerRig, StoppedTimer

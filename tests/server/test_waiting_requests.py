@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from cmqd.server.waiting_requests import WaitingRequests
+from cmqd.server.replies.waiting_requests import WaitingRequests
 from cmqd_protocol.messages import ReceiveMessages, Request
 
 

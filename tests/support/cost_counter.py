@@ -13,8 +13,8 @@ from functools import cache
 from types import CodeType, FrameType
 from typing import Any
 
-from cmqd.server.broker_events import BrokerEvents
-from cmqd.server.sliced_work import SlicedWork
+from cmqd.server.admission.sliced_work import SlicedWork
+from cmqd.server.loop.broker_events import BrokerEvents
 
 HANDLE_RUN: CodeType = asyncio.Handle._run.__code__  # pyright: ignore[reportPrivateUsage]
 """The loop runs a callback: the clients of other sockets had their turn before."""

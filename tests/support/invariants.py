@@ -9,11 +9,11 @@ from pyroaring import BitMap64
 
 from cmqd.core.broker import Broker
 from cmqd.core.facts.dedup import DedupIds
-from cmqd.core.facts.deliveries import Deliveries
 from cmqd.core.facts.facts import Facts
 from cmqd.core.facts.promised_memory import PromisedMemory
 from cmqd.core.facts.schedules import ScheduleTable
 from cmqd.core.facts.sessions import Sessions
+from cmqd.core.facts.subscription_backlog import Deliveries
 from cmqd.core.runtime.pending import PendingDeadLetters
 from cmqd.core.runtime.runtime import Runtime
 from cmqd.core.runtime.window import cost

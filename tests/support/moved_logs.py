@@ -5,7 +5,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from cmqd.server.accounts_file import AccountsFile, new_document
+from cmqd.server.access.accounts_file import AccountsFile, new_document
 from support.damage import crash
 from support.log_rig import NOW_MS, LogRig, ProcessPlace
 from support.memory_engine import Fault, MemoryDatabase

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from cmqd.engine.fencing import FencedEngine
 from cmqd.engine.interface import EngineRow
-from cmqd.server.clock import wall_ms
+from cmqd.server.loop.clock import wall_ms
 from cmqd.storage.process_log import StorageProcessLog
 from cmqd.storage.settings import StorageSettings
 from support.full_disk import FakeDisk

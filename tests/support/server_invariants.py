@@ -2,9 +2,9 @@
 
 # pyright: reportPrivateUsage=false
 
-from cmqd.server.accounts import Accounts
+from cmqd.server.access.accounts import Accounts
+from cmqd.server.clients.transaction_checkers import TransactionCheckers
 from cmqd.server.push.outbox import Outbox
-from cmqd.server.transaction_checkers import TransactionCheckers
 
 
 def check_outbox(outbox: Outbox) -> None:

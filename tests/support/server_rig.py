@@ -12,11 +12,11 @@ from typing import Any, TypeVar, cast
 from cmqd.core.broker import Broker
 from cmqd.core.limits import Limits
 from cmqd.memory_log import MemoryLog
-from cmqd.server.accounts import Accounts
-from cmqd.server.accounts_file import Key
+from cmqd.server.access.accounts import Accounts
+from cmqd.server.access.accounts_file import Key
+from cmqd.server.admission.fairness import DISK_PATIENCE_SECONDS
 from cmqd.server.binary.accepted_connection import AcceptedConnection
-from cmqd.server.clock import BrokerClock
-from cmqd.server.fairness import DISK_PATIENCE_SECONDS
+from cmqd.server.loop.clock import BrokerClock
 from cmqd.server.server import Server
 from cmqd.settings import Settings
 from cmqd.testing.server_in_memory import server_in_memory

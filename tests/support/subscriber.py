@@ -2,8 +2,8 @@
 
 from pyroaring import BitMap64
 
-from cmqd.core.facts.deliveries import Deliveries, Retry
 from cmqd.core.facts.retry_schedule import EXPONENTIAL_DECAY, next_attempt_ms
+from cmqd.core.facts.subscription_backlog import Deliveries, Retry
 from cmqd_segment.records import DeliveriesDropped, DeliveriesFailed, MessagesDelivered, runs_of
 from support.invariants import check_deliveries
 

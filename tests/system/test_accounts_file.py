@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from cmqd.server.accounts_file import Document
+from cmqd.server.access.accounts_file import Document
 from cmqd_client import connect
 from cmqd_client.errors import AccountNotEmpty, CmqError
 from support.crash.disk import Unsynced, disk_after
@@ -235,7 +235,7 @@ def run_cmqd(*arguments: str) -> "subprocess.CompletedProcess[str]":
 _WRITER = """
 import asyncio, sys, time
 from pathlib import Path
-from cmqd.server.accounts import open_accounts
+from cmqd.server.access.accounts import open_accounts
 
 async def work():
     accounts, _ = open_accounts(Path("."), 5)
@@ -265,7 +265,7 @@ def test_a_power_failure_at_any_moment_leaves_a_whole_file_and_a_whole_copy(tmp_
         before = states[-1] if states else set[str]()
         replaced = {other for other in before if other.partition("=")[0] == name.partition("=")[0]}
         states.append(before - {name[1:]} if name.startswith("-") else before - replaced | {name})
-    from cmqd.server.accounts_file import AccountsFile
+    from cmqd.server.access.accounts_file import AccountsFile
 
     chance = random.Random(1)
     first_at = acknowledged[0][1]

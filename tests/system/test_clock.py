@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cmqd.core.broker import Broker
-from cmqd.server.accounts import ADMIN, open_accounts
+from cmqd.server.access.accounts import ADMIN, open_accounts
 from cmqd.settings import Settings
 from cmqd.storage.process_log import StorageProcessLog
 from cmqd.storage.settings import StorageSettings

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cmqd.server.accounts_file import AccountsFile
+from cmqd.server.access.accounts_file import AccountsFile
 from cmqd_client import ContentFormat, RetryStrategy, SubscriptionInfo, TopicInfo, connect
 from support.running_server import RunningServer
 from support.webhook_receiver import Received, WebhookReceiver

@@ -27,9 +27,9 @@ from cmqd_gateway.cmq.parameters import Form, form_steps, text_of, whole_of
 from cmqd_gateway.cmq.repeats import DeleteAnswers
 from cmqd_gateway.cmq.signature import SIGNATURE, is_body, is_host, other_reading, signed_hosts, unsigned_names
 from cmqd_gateway.gateway import Gateway
+from cmqd_gateway.gateway_logger import get_logger
 from cmqd_gateway.hand_over import HandOver
 from cmqd_gateway.key_secrets import KeySecret, TooManyUnknownIds
-from cmqd_gateway.log_lines import get_logger
 from cmqd_gateway.request_bodies import BodyRefused
 from cmqd_gateway.turns import HASHED_AT_ONCE, THREAD_BYTES, in_turns
 

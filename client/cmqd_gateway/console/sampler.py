@@ -33,8 +33,8 @@ from cmqd_gateway.console.findings import (
 )
 from cmqd_gateway.console.forecast import DiskForecast, disk_forecast
 from cmqd_gateway.console.history import NAMES, History, shown
+from cmqd_gateway.gateway_logger import SparseWarning, get_logger
 from cmqd_gateway.key_secrets import KeySecret, KeySecrets, TooManyUnknownIds
-from cmqd_gateway.log_lines import SparseWarning, get_logger
 from cmqd_types.metrics import QueueMetrics
 
 _log = get_logger()

@@ -19,7 +19,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from cmqd_gateway.monitoring.figures import Figures
+from cmqd_gateway.monitoring.metrics_readings import Figures
 from cmqd_types.metrics import Histogram, ReplicationMetrics, ServerMetrics
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"

@@ -1,8 +1,8 @@
 """Drops of one subscription: the messages that the subscription did not get, by reason.
 
-A message for the subscription waits (:class:`~cmqd.core.facts.deliveries.Deliveries` has the waiting messages), was
-dropped or was delivered. Waiting and dropped messages are known, so delivered messages need no table: a publish and a
-delivery have no cost here.
+A message for the subscription waits (:class:`~cmqd.core.facts.subscription_backlog.Deliveries` has the waiting
+messages), was dropped or was delivered. Waiting and dropped messages are known, so delivered messages need no table: a
+publish and a delivery have no cost here.
 
 Drops are few. Retries are used up under backoff only, four attempts and 30 s per message; damage is rare; an operator
 drops a backlog as ranges, some bytes for each 65,536 messages. Expired messages are left out: a message below the floor

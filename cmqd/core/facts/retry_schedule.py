@@ -4,8 +4,8 @@
 - ``exponential_decay``: up to 176 retries, 1, 2, 4 ... 512, 512 ... s after the start of the failed attempt; then the
   message is exhausted and stays until it expires.
 
-The functions know times and numbers of attempts alone. :mod:`cmqd.core.facts.deliveries` has the messages, and the
-order in which each strategy tries them.
+The functions know times and numbers of attempts alone. :mod:`cmqd.core.facts.subscription_backlog` has the messages,
+and the order in which each strategy tries them.
 """
 
 EXPONENTIAL_DECAY = "exponential_decay"

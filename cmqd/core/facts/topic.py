@@ -2,7 +2,7 @@
 
 A topic numbers the messages that matched a subscription and has positions like a queue. The topic itself holds no set
 of messages: the retained messages are the union of the undelivered messages of its subscriptions
-(:class:`~cmqd.core.facts.deliveries.Deliveries`). A message that no subscription waits for is gone at once.
+(:class:`~cmqd.core.facts.subscription_backlog.Deliveries`). A message that no subscription waits for is gone at once.
 """
 
 from typing import Any
@@ -11,8 +11,8 @@ import msgspec
 from pyroaring import BitMap64
 
 from cmqd.core.facts.dedup import DedupIds
-from cmqd.core.facts.deliveries import Deliveries
 from cmqd.core.facts.queue import Queue
+from cmqd.core.facts.subscription_backlog import Deliveries
 from cmqd_fold.time_steps import TimeSteps
 from cmqd_types.attributes import SubscriptionAttributes, TopicAttributes
 from cmqd_types.totals import TopicTotals

@@ -1,9 +1,9 @@
 """Delivering: the messages that wait for a subscription, to its queue or its URL.
 
-:class:`~cmqd.core.facts.deliveries.Deliveries` decides which deliveries are due. This module finds the body, in memory
-or in a page of the log, and carries out the attempt. A copy into a queue is stored at once, in a single row with the
-fact of the delivery; two rows would lose or repeat the copy after a crash. A push leaves the core in an outcome, and
-the result comes back through :meth:`Deliver.pushes_ended`.
+:class:`~cmqd.core.facts.subscription_backlog.Deliveries` decides which deliveries are due. This module finds the
+body, in memory or in a page of the log, and carries out the attempt. A copy into a queue is stored at once, in a single
+row with the fact of the delivery; two rows would lose or repeat the copy after a crash. A push leaves the core in an
+outcome, and the result comes back through :meth:`Deliver.pushes_ended`.
 
 Attempts in progress exist only in memory, and a restart repeats them: an attempt recorded before the POST could be
 counted as made without ever having been sent. Subscriptions are independent except for the slots of a URL and the limit
@@ -23,10 +23,10 @@ The order of an attempt:
 
 from collections.abc import Iterator, Sequence
 
-from cmqd.core.facts.deliveries import DAMAGED
 from cmqd.core.facts.facts import Facts
 from cmqd.core.facts.queue import Queue
 from cmqd.core.facts.retry_schedule import BACKOFF, backoff_pause_ms, next_attempt_ms
+from cmqd.core.facts.subscription_backlog import DAMAGED
 from cmqd.core.facts.topic import Subscription
 from cmqd.core.operations.serving import Serving
 from cmqd.core.operations.store import Store

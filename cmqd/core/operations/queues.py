@@ -21,11 +21,11 @@ from cmqd.core.facts.name_order import Selection, matching
 from cmqd.core.facts.queue import Queue
 from cmqd.core.limits import check_range
 from cmqd.core.names import check_queue_name, folded
-from cmqd.core.operations.checks import Checks
 from cmqd.core.operations.dead_letter_search import DeadLetterSearch
 from cmqd.core.operations.floors import Floors
 from cmqd.core.operations.reservations import Reservations
 from cmqd.core.operations.serving import Serving
+from cmqd.core.operations.transaction_checks import Checks
 from cmqd.core.operations.waits import Waits
 from cmqd.core.outcome import Effects, Outcome, Woken
 from cmqd.core.runtime.pages import Lane

@@ -1,4 +1,4 @@
-"""Transactions: half messages and the decisions about them. (:mod:`cmqd.core.operations.checks` asks for decisions.)
+"""Transactions: half messages and the decisions about them. (``transaction_checks`` asks for decisions.)
 
       send_half          commit: gone here, and at the end of the queue at a new position with the same id ──► active
     ───────────► half ──┤
@@ -38,9 +38,9 @@ from cmqd.core.facts.facts import Facts
 from cmqd.core.facts.queue import Queue
 from cmqd.core.limits import check_range, headers_bytes
 from cmqd.core.operations.batches import Batches
-from cmqd.core.operations.checks import Checks
 from cmqd.core.operations.serving import Serving
 from cmqd.core.operations.store import Store
+from cmqd.core.operations.transaction_checks import Checks
 from cmqd.core.outcome import WAITING, Effects, HalfRequest, Outcome, TransactionsDone, Waiting, Woken
 from cmqd.core.runtime.pages import Reading
 from cmqd.core.runtime.pending import PendingCommits, PendingDecisions

@@ -1,6 +1,6 @@
 """Bound on the messages in retry, counted over all subscriptions: a retry takes memory until its delivery ends.
 
-The retries themselves are facts, in ``cmqd.core.facts.deliveries``.
+The retries themselves are facts, in ``cmqd.core.facts.subscription_backlog``.
 """
 
 from cmqd.core.facts.topic import Subscription

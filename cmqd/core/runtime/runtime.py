@@ -7,7 +7,6 @@ from pyroaring import BitMap64
 from cmqd.core.facts.facts import Facts
 from cmqd.core.facts.topic import Topic
 from cmqd.core.runtime.agenda import Agenda
-from cmqd.core.runtime.bodies import TopicBodies
 from cmqd.core.runtime.counted_totals import CountedTotals
 from cmqd.core.runtime.lookups import Lookups
 from cmqd.core.runtime.pages import Pages
@@ -16,6 +15,7 @@ from cmqd.core.runtime.push_slots import PushSlots
 from cmqd.core.runtime.queue import QueueRuntime, QueueRuntimes
 from cmqd.core.runtime.retry_bound import RetryBound
 from cmqd.core.runtime.topic import TopicRuntime
+from cmqd.core.runtime.topic_bodies import TopicBodies
 from cmqd.core.runtime.waiters import Waiter
 from cmqd.core.runtime.window import WindowBudget
 

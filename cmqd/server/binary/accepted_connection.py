@@ -27,7 +27,10 @@ from dataclasses import dataclass, field
 from sys import intern
 from typing import Any, Final, cast
 
-from cmqd.server.audit import FAILED_LOGINS
+from cmqd.server.access.audit_lines import FAILED_LOGINS
+from cmqd.server.access.permissions import Permissions
+from cmqd.server.admission.fairness import REQUEST_COST
+from cmqd.server.admission.memory_budget import LEAST_BYTES, MemoryBudget
 from cmqd.server.binary.deferred_input import LONE_FRAME_BYTES, PIECE_BYTES, DeferredInput
 from cmqd.server.binary.parked_requests import ParkedRequests
 from cmqd.server.binary.reply_output import (
@@ -38,17 +41,14 @@ from cmqd.server.binary.reply_output import (
     encode_replies,
     without_cancelled,
 )
-from cmqd.server.client_events import ClientEvents
-from cmqd.server.connections import Connections
-from cmqd.server.counters import Counters
-from cmqd.server.fairness import REQUEST_COST
-from cmqd.server.held_reply_memory import body_bytes
-from cmqd.server.io_batch import IoBatch
-from cmqd.server.listening import is_loopback
-from cmqd.server.log_lines import get_logger
-from cmqd.server.memory_budget import LEAST_BYTES, MemoryBudget
-from cmqd.server.permissions import Permissions
-from cmqd.server.reply_gate import Outgoing, ReplyGate
+from cmqd.server.broker_logger import get_logger
+from cmqd.server.clients.client_events import ClientEvents
+from cmqd.server.clients.connections import Connections
+from cmqd.server.loop.io_batch import IoBatch
+from cmqd.server.monitoring.counters import Counters
+from cmqd.server.process.listening import is_loopback
+from cmqd.server.replies.held_reply_memory import body_bytes
+from cmqd.server.replies.reply_gate import Outgoing, ReplyGate
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.events import Authenticated, ConnectionEnded, RequestRefused
 from cmqd_protocol.features import ClientFeature

@@ -13,21 +13,21 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from cmqd.core.limits import CMQ_MAX_DELAY_MS
-from cmqd.server.accounts import Accounts
-from cmqd.server.audit import Audit
+from cmqd.server.access.accounts import Accounts
+from cmqd.server.access.audit_lines import Audit
+from cmqd.server.admission.memory_budget import MemoryBudget
 from cmqd.server.binary.accepted_connection import AcceptedConnection, Shared
 from cmqd.server.binary.tls_port import TlsPort
-from cmqd.server.client import Client
-from cmqd.server.client_events import ClientEvents
-from cmqd.server.collecting import Collector
-from cmqd.server.connection_timer import STEP_MS, ConnectionTimer, local_ms
-from cmqd.server.connections import Connections
-from cmqd.server.counters import Counters
-from cmqd.server.io_batch import IoBatch
-from cmqd.server.listening import tls_context
-from cmqd.server.log_lines import get_logger
-from cmqd.server.memory_budget import MemoryBudget
-from cmqd.server.reply_gate import ReplyGate
+from cmqd.server.broker_logger import get_logger
+from cmqd.server.clients.client import Client
+from cmqd.server.clients.client_events import ClientEvents
+from cmqd.server.clients.connection_timer import STEP_MS, ConnectionTimer, local_ms
+from cmqd.server.clients.connections import Connections
+from cmqd.server.loop.io_batch import IoBatch
+from cmqd.server.monitoring.counters import Counters
+from cmqd.server.process.listening import tls_context
+from cmqd.server.replies.reply_gate import ReplyGate
+from cmqd.server.requests.collecting import Collector
 from cmqd.settings import Settings
 from cmqd_protocol.features import Feature
 from cmqd_protocol.handshake import AccessKey

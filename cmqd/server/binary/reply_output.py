@@ -7,7 +7,7 @@ the last byte of a reply, the messages of the reply return to their queue.
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from cmqd.server.reply_gate import Outgoing
+from cmqd.server.replies.reply_gate import Outgoing
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import PUSH_TYPES, AnyReply, MessagesReceived, Push, error
 from cmqd_protocol.server_connection import ServerConnection

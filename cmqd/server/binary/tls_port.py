@@ -15,7 +15,7 @@ import ssl
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, cast
 
-from cmqd.server.log_lines import get_logger
+from cmqd.server.broker_logger import get_logger
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.frames import encode_preamble, frame
 from cmqd_protocol.handshake import VERSION

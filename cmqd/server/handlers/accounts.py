@@ -7,18 +7,18 @@ from typing import Any, TypeAlias
 from cmqd.core import errors as domain
 from cmqd.core.broker import Broker
 from cmqd.log.errors import LogFailed
-from cmqd.server.accounts import AccountNotEmpty, Accounts
-from cmqd.server.accounts_file import ADMIN
-from cmqd.server.answering import Answering
-from cmqd.server.audit_entries import AuditEntries, action_of
-from cmqd.server.client import Client
-from cmqd.server.counters import Counters
-from cmqd.server.log_lines import get_logger
-from cmqd.server.operations import ACCOUNT_CHANGES, ACCOUNT_LOOKUPS, Location, Operation, call_of
+from cmqd.server.access.accounts import AccountNotEmpty, Accounts
+from cmqd.server.access.accounts_file import ADMIN
+from cmqd.server.access.audit_entries import AuditEntries, action_of
+from cmqd.server.access.permissions import Permissions
+from cmqd.server.access.restricted_lookups import ComparedNames, RestrictedLookups
+from cmqd.server.broker_logger import get_logger
+from cmqd.server.clients.client import Client
+from cmqd.server.monitoring.counters import Counters
 from cmqd.server.part import part
-from cmqd.server.permissions import Permissions
-from cmqd.server.refusals import error_reply
-from cmqd.server.restricted_lookups import ComparedNames, RestrictedLookups
+from cmqd.server.replies.answering import Answering
+from cmqd.server.requests.operations import ACCOUNT_CHANGES, ACCOUNT_LOOKUPS, Location, Operation, call_of
+from cmqd.server.requests.refusals import error_reply
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error

@@ -5,14 +5,14 @@ from typing import Final
 
 from cmqd.core.broker import Broker
 from cmqd.log.interface import Log
-from cmqd.server.accounts import Accounts
-from cmqd.server.accounts_file import ADMIN
-from cmqd.server.answering import Answering
-from cmqd.server.client import Client
+from cmqd.server.access.accounts import Accounts
+from cmqd.server.access.accounts_file import ADMIN
+from cmqd.server.admission.sliced_work import SlicedWork
+from cmqd.server.clients.client import Client
 from cmqd.server.handlers.messages import NOT_TO_GIVE_BACK
 from cmqd.server.part import part
-from cmqd.server.reply_gate import ReplyGate
-from cmqd.server.sliced_work import SlicedWork
+from cmqd.server.replies.answering import Answering
+from cmqd.server.replies.reply_gate import ReplyGate
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error

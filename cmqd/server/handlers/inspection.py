@@ -18,14 +18,14 @@ from typing import Any, Final, TypeAlias, TypeVar
 from cmqd.core.broker import Broker
 from cmqd.core.errors import InvalidArgument, shown
 from cmqd.core.limits import check_range
-from cmqd.server.accounts import Accounts
-from cmqd.server.accounts_file import ADMIN
-from cmqd.server.client import Client
-from cmqd.server.connections import Connection, Connections
+from cmqd.server.access.accounts import Accounts
+from cmqd.server.access.accounts_file import ADMIN
+from cmqd.server.access.shown_names import names_compared_at_once, names_shown_to
+from cmqd.server.admission.sliced_work import SlicedWork
+from cmqd.server.clients.client import Client
+from cmqd.server.clients.connections import Connection, Connections
 from cmqd.server.part import part
-from cmqd.server.shown_names import names_compared_at_once, names_shown_to
-from cmqd.server.sliced_work import SlicedWork
-from cmqd.server.waiting_requests import WaitingRequests
+from cmqd.server.replies.waiting_requests import WaitingRequests
 from cmqd.settings import SETTINGS, Settings
 from cmqd_protocol import messages as wire
 from cmqd_types.inspection import CONNECTION_SORTS, ConnectionInfo, SettingInfo, WaitingReceiveInfo

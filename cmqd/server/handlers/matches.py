@@ -10,13 +10,13 @@ from collections.abc import Callable, Generator
 
 from cmqd.core.broker import Broker
 from cmqd.core.errors import DomainError
-from cmqd.server.answering import Answering
-from cmqd.server.client import Client
-from cmqd.server.entries_ahead import EntriesAhead
+from cmqd.server.access.permissions import Permissions
+from cmqd.server.access.shown_names import shown_to
+from cmqd.server.admission.entries_ahead import EntriesAhead
+from cmqd.server.admission.sliced_work import SlicedWork
+from cmqd.server.clients.client import Client
 from cmqd.server.part import part
-from cmqd.server.permissions import Permissions
-from cmqd.server.shown_names import shown_to
-from cmqd.server.sliced_work import SlicedWork
+from cmqd.server.replies.answering import Answering
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error

@@ -7,18 +7,18 @@ from cmqd.core.broker import Broker
 from cmqd.core.errors import DomainError, ReceiptHandleInvalid
 from cmqd.core.outcome import WAITING, DeadLettersDone, HandlesDone, Outcome, ReceivedAfterDeletes, ReceiveReply
 from cmqd.log.values import ROW_BYTES
-from cmqd.server.answering import Answering
-from cmqd.server.client import Client
-from cmqd.server.collecting import MAX_BYTES, Collector, Group, stored_bytes
-from cmqd.server.counters import Counters
-from cmqd.server.fairness import TurnTime
-from cmqd.server.operations import handles_done, received_after_deletes
+from cmqd.server.access.shown_names import refusal_shown_to, text_shown_to
+from cmqd.server.admission.fairness import TurnTime
+from cmqd.server.admission.request_admission import Admission
+from cmqd.server.clients.client import Client
+from cmqd.server.monitoring.counters import Counters
 from cmqd.server.part import part
-from cmqd.server.refusals import ERROR_CODES
-from cmqd.server.reply_gate import Held, ReplyGate
-from cmqd.server.request_admission import Admission
-from cmqd.server.shown_names import refusal_shown_to, text_shown_to
-from cmqd.server.waiting_requests import WaitingRequests
+from cmqd.server.replies.answering import Answering
+from cmqd.server.replies.reply_gate import Held, ReplyGate
+from cmqd.server.replies.waiting_requests import WaitingRequests
+from cmqd.server.requests.collecting import MAX_BYTES, Collector, Group, stored_bytes
+from cmqd.server.requests.operations import handles_done, received_after_deletes
+from cmqd.server.requests.refusals import ERROR_CODES
 from cmqd_protocol import messages as wire
 from cmqd_types.messages import MessagesPeeked, ReceivedMessage
 

@@ -7,14 +7,14 @@ from typing import Final, TypeAlias, TypeVar
 from cmqd.core.broker import Broker
 from cmqd.core.facts.gone_totals import AccountTotals
 from cmqd.core.operations.top_metrics import Top
-from cmqd.server.accounts import Accounts
-from cmqd.server.accounts_file import ADMIN
-from cmqd.server.answering import Answering
-from cmqd.server.client import Client
-from cmqd.server.entries_ahead import EntriesAhead
+from cmqd.server.access.accounts import Accounts
+from cmqd.server.access.accounts_file import ADMIN
+from cmqd.server.access.shown_names import name_shown_to, names_compared_at_once, names_shown_to
+from cmqd.server.admission.entries_ahead import EntriesAhead
+from cmqd.server.admission.sliced_work import SlicedWork
+from cmqd.server.clients.client import Client
 from cmqd.server.part import part
-from cmqd.server.shown_names import name_shown_to, names_compared_at_once, names_shown_to
-from cmqd.server.sliced_work import SlicedWork
+from cmqd.server.replies.answering import Answering
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error

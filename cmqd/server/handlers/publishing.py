@@ -18,13 +18,13 @@ from cmqd.core.broker import Broker
 from cmqd.core.operations.publish import WHOLE
 from cmqd.core.operations.publish_plan import PublishPlan
 from cmqd.core.outcome import Published, PublishRequest
-from cmqd.server.answering import Answering
-from cmqd.server.client import Client
-from cmqd.server.collecting import MAX_BYTES, Collector, Decided, Group, stored_bytes
-from cmqd.server.counters import Counters
+from cmqd.server.admission.request_admission import Admission
+from cmqd.server.clients.client import Client
+from cmqd.server.monitoring.counters import Counters
 from cmqd.server.part import part
-from cmqd.server.reply_gate import Held
-from cmqd.server.request_admission import Admission
+from cmqd.server.replies.answering import Answering
+from cmqd.server.replies.reply_gate import Held
+from cmqd.server.requests.collecting import MAX_BYTES, Collector, Decided, Group, stored_bytes
 from cmqd_protocol import messages as wire
 from cmqd_types.messages import Labels
 

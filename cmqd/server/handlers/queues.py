@@ -5,12 +5,12 @@ from collections.abc import Callable
 from msgspec.structs import asdict
 
 from cmqd.core.broker import Broker
-from cmqd.server.answering import Answering
-from cmqd.server.audit_entries import AuditEntries
-from cmqd.server.client import Client
+from cmqd.server.access.audit_entries import AuditEntries
+from cmqd.server.clients.client import Client
+from cmqd.server.clients.transaction_checkers import TransactionCheckers
 from cmqd.server.part import part
-from cmqd.server.transaction_checkers import TransactionCheckers
-from cmqd.server.waiting_requests import WaitingRequests
+from cmqd.server.replies.answering import Answering
+from cmqd.server.replies.waiting_requests import WaitingRequests
 from cmqd_protocol import messages as wire
 from cmqd_types.queues import RewindPreview, Rewound
 

@@ -18,12 +18,12 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
-from cmqd.server.accounts import Accounts, KeyNotFound, PermissionDenied, TooManySecretsRead
-from cmqd.server.client import Client
-from cmqd.server.key_watchers import KeyWatchers
-from cmqd.server.log_lines import get_logger
+from cmqd.server.access.accounts import Accounts, KeyNotFound, PermissionDenied, TooManySecretsRead
+from cmqd.server.admission.token_bucket import TokenBucket
+from cmqd.server.broker_logger import get_logger
+from cmqd.server.clients.client import Client
+from cmqd.server.clients.key_watchers import KeyWatchers
 from cmqd.server.part import part
-from cmqd.server.token_bucket import TokenBucket
 from cmqd_protocol import messages as wire
 from cmqd_protocol.limits import MAX_SECRET_ID_BYTES
 

@@ -14,12 +14,12 @@ from cmqd.core.operations.holders import Held
 from cmqd.log.errors import LogFailed
 from cmqd.log.interface import Log
 from cmqd.log.values import LogState, SegmentReport
-from cmqd.server.accounts import Accounts
-from cmqd.server.answering import Answering
-from cmqd.server.client import Client
+from cmqd.server.access.accounts import Accounts
+from cmqd.server.admission.sliced_work import SlicedWork
+from cmqd.server.clients.client import Client
 from cmqd.server.part import part
-from cmqd.server.refusals import BUSY_RETRY_MS
-from cmqd.server.sliced_work import SlicedWork
+from cmqd.server.replies.answering import Answering
+from cmqd.server.requests.refusals import BUSY_RETRY_MS
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error

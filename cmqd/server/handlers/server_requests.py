@@ -6,11 +6,11 @@ from typing import Any
 from cmqd.core.broker import Broker
 from cmqd.log.errors import LogFailed
 from cmqd.log.interface import Log, Segments
-from cmqd.server.accounts import Accounts
-from cmqd.server.answering import Answering
-from cmqd.server.client import Client
-from cmqd.server.operations import Location
+from cmqd.server.access.accounts import Accounts
+from cmqd.server.clients.client import Client
 from cmqd.server.part import part
+from cmqd.server.replies.answering import Answering
+from cmqd.server.requests.operations import Location
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error

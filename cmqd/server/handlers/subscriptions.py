@@ -17,16 +17,16 @@ from cmqd.core.broker import Broker
 from cmqd.core.limits import check_range
 from cmqd.core.operations.audit import AuditAction
 from cmqd.core.outcome import Outcome, PushResult
-from cmqd.server.accounts import Accounts, PushUnavailable
-from cmqd.server.answering import Answering
-from cmqd.server.audit_entries import AuditEntries, action_of
-from cmqd.server.client import Client
-from cmqd.server.counters import Counters
+from cmqd.server.access.accounts import Accounts, PushUnavailable
+from cmqd.server.access.audit_entries import AuditEntries, action_of
+from cmqd.server.access.shown_names import shown_to
+from cmqd.server.broker_logger import get_logger
+from cmqd.server.clients.client import Client
 from cmqd.server.handlers.accounts import Work, reply_when_written
-from cmqd.server.log_lines import get_logger
+from cmqd.server.monitoring.counters import Counters
 from cmqd.server.part import part
 from cmqd.server.push.outbox import Outbox
-from cmqd.server.shown_names import shown_to
+from cmqd.server.replies.answering import Answering
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error

@@ -5,14 +5,14 @@ from collections.abc import Callable
 from cmqd.core import errors as domain
 from cmqd.core.broker import Broker
 from cmqd.core.outcome import TransactionsDone
-from cmqd.server.answering import Answering
-from cmqd.server.client import Client
-from cmqd.server.counters import Counters
+from cmqd.server.admission.request_admission import Admission
+from cmqd.server.clients.client import Client
+from cmqd.server.clients.transaction_checkers import MAX_REGISTRATIONS, TooManyRegistrations, TransactionCheckers
+from cmqd.server.monitoring.counters import Counters
 from cmqd.server.part import part
-from cmqd.server.refusals import ERROR_CODES, RATE_RETRY_MS
-from cmqd.server.request_admission import Admission
-from cmqd.server.transaction_checkers import MAX_REGISTRATIONS, TooManyRegistrations, TransactionCheckers
-from cmqd.server.waiting_requests import WaitingRequests
+from cmqd.server.replies.answering import Answering
+from cmqd.server.replies.waiting_requests import WaitingRequests
+from cmqd.server.requests.refusals import ERROR_CODES, RATE_RETRY_MS
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error

@@ -25,7 +25,7 @@ import ssl
 from collections.abc import Callable, Sequence
 
 from cmqd.core.outcome import Push, PushResult
-from cmqd.server.log_lines import get_logger
+from cmqd.server.broker_logger import get_logger
 from cmqd.server.part import part
 from cmqd.server.push.allowed_addresses import Allowed, Lookup, system_lookup
 from cmqd.server.push.webhooks import USER_AGENT, request_of

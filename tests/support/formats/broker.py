@@ -11,11 +11,11 @@ from typing import Any
 
 from cmqd.core.broker import Broker
 from cmqd.log.values import RecoveryReport
-from cmqd.server.accounts import open_accounts
-from cmqd.server.clock import BrokerClock, LastTime, start_offset
-from cmqd.server.cron import calendar
+from cmqd.server.access.accounts import open_accounts
+from cmqd.server.loop.clock import BrokerClock, LastTime, start_offset
+from cmqd.server.loop.cron import calendar
+from cmqd.server.monitoring.status import StorageProcessStatus
 from cmqd.server.server import Server
-from cmqd.server.status import StorageProcessStatus
 from cmqd.settings import Settings
 from cmqd.storage.process_log import StorageProcessLog
 from cmqd_protocol.messages import AnyReply, Request

@@ -8,7 +8,7 @@ import random
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
-from cmqd.server.leader_gate import PROOF_S
+from cmqd.server.redundancy.leader_gate import PROOF_S
 from support.eventually import eventually
 from support.mixed_faults.brokers import Pair
 from support.mixed_faults.roles import Roles

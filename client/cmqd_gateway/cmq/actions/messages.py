@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Annotated, Any, Final, TypeAlias
 
 from cmqd_client import Client, Message, Peeked
-from cmqd_gateway.cmq.bodies import Body, check_bodies
+from cmqd_gateway.cmq.body_parameters import Body, check_bodies
 from cmqd_gateway.cmq.call import Call, Fields, action
 from cmqd_gateway.cmq.errors import Reason, Refusal, translate
 from cmqd_gateway.cmq.parameters import MAX_BATCH, ActionRequest, Items, QueueName, Whole

@@ -6,7 +6,7 @@ from typing import Annotated, Final
 from cmqd_client import Published
 from cmqd_client.errors import InvalidArgument, PermissionDenied
 from cmqd_gateway.cmq.actions.filters import check_key, check_tags
-from cmqd_gateway.cmq.bodies import Body, check_bodies
+from cmqd_gateway.cmq.body_parameters import Body, check_bodies
 from cmqd_gateway.cmq.call import Call, Fields, action
 from cmqd_gateway.cmq.errors import Reason, Refusal
 from cmqd_gateway.cmq.ignored_keys import is_key_of_tag_topic

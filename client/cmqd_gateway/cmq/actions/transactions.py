@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
 from cmqd_client import TransactionStatus
-from cmqd_gateway.cmq.bodies import Body, check_bodies
+from cmqd_gateway.cmq.body_parameters import Body, check_bodies
 from cmqd_gateway.cmq.call import Call, Fields, action
 from cmqd_gateway.cmq.errors import Reason, Refusal, translate
 from cmqd_gateway.cmq.numbers import seconds

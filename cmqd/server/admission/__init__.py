@@ -1,0 +1,1 @@
+"""Admission and fairness: the memory, rates and turns that clients may take, and the refusals above them."""

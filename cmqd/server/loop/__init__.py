@@ -1,0 +1,1 @@
+"""The event loop: timers, I/O batches, tasks, and broker time."""

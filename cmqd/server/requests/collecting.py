@@ -1,0 +1,375 @@
+"""Collects the requests of an I/O batch for the same operation on the same queue or topic into a core call.
+
+A call that decides sixteen sends costs little more than a call that decides a single send, because the look-ups, the
+record and the row are shared. The same holds for publishes, deletes and receives. Each request is decided separately: a
+refusal does not touch the other requests. Rules:
+
+- Limits (busy, disk nearly full, unread replies) are checked when a request arrives, before the request is collected.
+  The log is examined once for the requests that are decided together (``Admission.room_bytes``).
+- Requests of a connection take effect in their order (SPEC.md, section 5.1). Therefore a group with a request of a
+  client is decided before a request of that client for another operation or queue is taken up. A request for the same
+  operation and queue joins the group.
+- Between connections there is no order before the answer, and no answer leaves before the log is flushed. Therefore
+  time, the log and other clients may take effect in between, as if they had come sooner. Sends are decided before
+  receives, so that the receives find the messages.
+- Plain sends of a client that arrive together for one queue join their group together (``collect_run``), with the same
+  limits.
+- A group is decided at the latest when the I/O batch ends, just before its records go to the storage, and sooner when
+  it reaches the size of a batch. Therefore collecting delays no commit.
+- At the end of an I/O batch, groups of an operation share an append to the log: with requests to a thousand queues,
+  appends of their own would cost as much as the decisions. No effect of a group, and no answer, comes before the append
+  of its records. All effects of an operation come before the next operation is decided: a send that ends the wait of a
+  receive makes room for the receives behind it.
+- A publish with a plan of several slices continues later (``handlers.publishing``). Its clients are held meanwhile: a
+  later request of the same client must not overtake it.
+- After a bug in the core, or a failure of the storage, no request is collected.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
+from typing import Any, Final, Protocol, TypeAlias
+
+import msgspec
+
+from cmqd.core import errors as domain
+from cmqd.core.limits import headers_bytes
+from cmqd.core.outcome import Outcome
+from cmqd.log.errors import LogFailed
+from cmqd.log.values import ROW_BYTES
+from cmqd.server.admission.request_admission import Admission
+from cmqd.server.clients.client import Client
+from cmqd.server.part import part
+from cmqd.server.replies.answering import Answering
+from cmqd.server.replies.reply_gate import Held, ReplyGate
+from cmqd.server.replies.waiting_requests import WaitingRequests
+from cmqd_protocol import messages as wire
+from cmqd_protocol.errors import ErrorCode
+from cmqd_protocol.messages import error
+
+MAX_MESSAGES: Final = 256
+"""Messages of a group; a request without messages counts as one."""
+MAX_BYTES: Final = 1024 * 1024
+"""Bytes of a group, the limit of a single batch: a row of the log stays as small as the row of a batch. A request
+above the limit (its headers can make it larger) is decided alone."""
+MAX_COLLECTED: Final = 1024
+"""Messages of all groups beyond which they are decided at once: up to 4 ms of work, which otherwise would come at the
+end of an I/O batch that has used up its time."""
+
+HALTED: Final = "internal error"
+
+_order = attrgetter("operation.order")
+
+Decided: TypeAlias = Outcome[Any] | None
+"""The outcome of a group, with the result of each request as its reply; None = the group continues in slices, and is
+answered later."""
+
+
+class CollectedOperation(Protocol):
+    """An operation with collected requests."""
+
+    order: int
+    """Place among the operations at the end of an I/O batch."""
+    name: str
+    """Name in log lines."""
+    max_bytes: int
+    """Bytes of a group."""
+    counts_unread: bool
+    """True if a collected request counts in ``Client.unread_receives``."""
+
+    def decide(self, group: "Group", now_ms: int) -> Decided:
+        """Have the core decide a group. The collector carries the outcome out."""
+        ...
+
+    def answer(self, group: "Group", results: Sequence[Any], lsn: int, held: list[Held]) -> None:
+        """Answer each request of a group: add the replies to ``held``, or hold them at the gate."""
+        ...
+
+
+class Group(msgspec.Struct, eq=False):
+    """Requests for one operation on one queue or topic, in order of arrival."""
+
+    operation: CollectedOperation
+    key: tuple[int, str, str]
+    """Order of the operation, account, and name of the queue or topic."""
+    requests: list[Any] = []
+    """The requests in the core's form."""
+    askers: list[tuple[Client, int]] = []
+    """Client and request id of each request."""
+    messages: int = 0
+    size: int = 0
+    """Bytes of bodies and headers."""
+
+
+@part
+class Collector:
+    """The groups of an I/O batch; see the module.
+
+    Invariant: a client has requests in one group at a time, which ``group_of`` names.
+    """
+
+    waiting_requests: WaitingRequests
+    answering: Answering
+    gate: ReplyGate
+    admission: Admission
+    now_ms: Callable[[], int]
+
+    def __post_init__(self) -> None:
+        self._groups: dict[tuple[int, str, str], Group] = {}
+        """Groups by order of the operation, account and name of the queue or topic."""
+        self.group_of: dict[Client, Group] = {}
+        """The group with requests of a client. Read-only outside: the dispatcher reads the table for every request."""
+        self._messages: int = 0
+        """Messages of all groups."""
+
+    def collect(
+        self,
+        operation: CollectedOperation,
+        client: Client,
+        asked: wire.Request,
+        name: str,
+        request: Any,
+        count: int,
+        size: int = 0,
+    ) -> None:
+        """Put a request into its group, and decide the group if it is full.
+
+        Groups that must precede the request are decided first. Such a decision may hold the client (a publish that
+        continues in slices) or show a bug; then the request is put back or answered instead.
+
+        Args:
+            operation: the operation.
+            client: the connection.
+            asked: the request.
+            name: the queue or topic.
+            request: the request in the core's form.
+            count: its messages.
+            size: its bytes.
+        """
+        key = (operation.order, client.account, name)
+        group = self._groups.get(key)
+        earlier = self.group_of.get(client)
+        max_bytes = operation.max_bytes
+        if count < 1:
+            count = 1
+        if earlier is not None and earlier is not group:
+            self._decide([earlier])
+            if self._is_too_late(client, asked):
+                return
+            group = self._groups.get(key)
+        if group is not None and (group.messages + count > MAX_MESSAGES or group.size + size > max_bytes):
+            self._decide([group])
+            if self._is_too_late(client, asked):
+                return
+            group = None
+        if operation.counts_unread:
+            client.unread_receives += 1
+        if group is None:
+            group = self._groups[key] = Group(operation, key)
+        self.group_of[client] = group
+        group.requests.append(request)
+        group.askers.append((client, asked.request_id))
+        group.messages += count
+        group.size += size
+        if size:
+            self.admission.collected_bytes += size
+        self._messages = messages = self._messages + count
+        if group.messages >= MAX_MESSAGES or group.size >= max_bytes:
+            self._decide([group])
+        elif messages >= MAX_COLLECTED:
+            self.decide_all()
+
+    def collect_run(
+        self, operation: CollectedOperation, client: Client, name: str, run: Sequence[wire.Request], sizes: list[int]
+    ) -> int:
+        """Put the first requests of a run into their group, and decide the group if it is full.
+
+        Returns the number of requests collected: as many as the group takes, or 0 if a group must be decided first, or
+        if the bytes fit into no group; ``collect`` takes the next request then.
+
+        Args:
+            operation: the operation; its requests do not count as unread.
+            client: the connection of all requests.
+            name: the queue.
+            run: requests with a message each, in the core's form.
+            sizes: bytes of each request.
+        """
+        key = (operation.order, client.account, name)
+        group = self._groups.get(key)
+        earlier = self.group_of.get(client)
+        if earlier is not None and earlier is not group:
+            return 0
+        count = min(len(run), MAX_MESSAGES if group is None else MAX_MESSAGES - group.messages)
+        if count < len(run):
+            run = run[:count]
+            sizes = sizes[:count]
+        size = sum(sizes)
+        max_bytes = operation.max_bytes
+        if (size if group is None else group.size + size) > max_bytes or self._messages + count > MAX_COLLECTED:
+            return 0
+        if group is None:
+            group = self._groups[key] = Group(operation, key)
+        self.group_of[client] = group
+        group.requests += run
+        group.askers += [(client, asked.request_id) for asked in run]
+        group.messages += count
+        group.size += size
+        self.admission.collected_bytes += size
+        self._messages += count
+        if group.messages >= MAX_MESSAGES or group.size >= max_bytes:
+            self._decide([group])
+        elif self._messages >= MAX_COLLECTED:
+            self.decide_all()
+        return count
+
+    def decide_all(self) -> None:
+        """Decide all groups, because the I/O batch ends."""
+        # Also without a group: requests that are not collected examine the log too, and the next I/O batch must not go
+        # by the state of the disk that they found.
+        self.admission.room_bytes = 0
+        # Stable: within an operation in order of arrival.
+        together: list[Group] = []
+        size = 0
+        for group in sorted(self._groups.values(), key=_order):
+            if together and (group.operation is not together[0].operation or size + group.size > ROW_BYTES):
+                self._decide(together)
+                together = []
+                size = 0
+            together.append(group)
+            size += group.size
+            if self.answering.is_halted:
+                # A bug in the groups before has left all requests unknown.
+                return
+        if together:
+            self._decide(together)
+
+    def decide_of(self, client: Client) -> None:
+        """Decide the group with requests of a client."""
+        group = self.group_of.get(client)
+        if group is not None:
+            self._decide([group])
+
+    def carry_out(self, group: Group, decide: Callable[[Group, int], Decided]) -> bool:
+        """Decide a group and answer its requests; return False if the group goes on in slices."""
+        return self._carry_out([group], decide)
+
+    def drop_all(self, reason: str) -> None:
+        """Answer all collected requests ``outcome_unknown``, without deciding them."""
+        groups = list(self._groups.values())
+        self._remove(groups)
+        for group in groups:
+            self.leave_unknown(group, reason)
+
+    def leave_unknown(self, group: Group, reason: str) -> None:
+        """Answer the requests of a group ``outcome_unknown``."""
+        for client, request_id in group.askers:
+            # A request that waits in the core by now is answered with all that wait.
+            if self.waiting_requests.find(client, request_id) is None:
+                client.answer(error(request_id, ErrorCode.OUTCOME_UNKNOWN, reason))
+
+    def _decide(self, groups: list[Group]) -> None:
+        """Decide groups of an operation, and answer their requests."""
+        # Removed first: a decision may lead to requests that would join a group otherwise.
+        self._remove(groups)
+        self._carry_out(groups, groups[0].operation.decide)
+
+    def _carry_out(self, groups: list[Group], decide: Callable[[Group, int], Decided]) -> bool:
+        """Decide groups of an operation, append their records together, and answer their requests.
+
+        Returns False if a group goes on in slices.
+        """
+        operation = groups[0].operation
+        now_ms = self.now_ms()
+        decided: list[tuple[Group, Outcome[Any]]] = []
+        is_whole = True
+        rest = iter(groups)
+        for group in rest:
+            try:
+                outcome = decide(group, now_ms)
+            except domain.DomainError as refusal:
+                # Before the append: the refusal depends on no record of the other groups, which have other queues.
+                for client, request_id in group.askers:
+                    self.answering.refuse(client, request_id, refusal)
+            except Exception as bug:
+                # Index and log differ from here on, so the groups before are not appended either.
+                self._broke(bug, operation.name, [*(group for group, _ in decided), group, *rest])
+                return True
+            else:
+                if outcome is None:
+                    is_whole = False
+                else:
+                    decided.append((group, outcome))
+        if decided:
+            self._answer(operation, decided, now_ms)
+        return is_whole
+
+    def _answer(self, operation: CollectedOperation, decided: list[tuple[Group, Outcome[Any]]], now_ms: int) -> None:
+        try:
+            if len(decided) == 1:
+                lsn = self.answering.carry_out(decided[0][1], now_ms)
+            else:
+                lsn = self.answering.carry_out_all([outcome for _, outcome in decided], now_ms)
+        except LogFailed as failure:
+            # The process is about to end: the failure came between two calls of the loop.
+            for group, _ in decided:
+                self.leave_unknown(group, str(failure))
+            return
+        except Exception as bug:
+            self._broke(bug, operation.name, [group for group, _ in decided])
+            return
+        held: list[Held] = []
+        try:
+            try:
+                for group, outcome in decided:
+                    operation.answer(group, outcome.reply, lsn, held)
+            finally:
+                # Within the outer try: a durable reply is handed to its client at once, and a bug there must end the
+                # server as well. Past this method the bug would end no I/O batch, and the server would hang.
+                self.gate.hold_all(held)
+        except Exception as bug:
+            self.answering.broke(bug, f"answer to {operation.name}")
+
+    def _broke(self, bug: Exception, during: str, groups: Iterable[Group]) -> None:
+        """Report a bug that leaves the requests of groups unknown."""
+        # Before the report, which ends all waits: a request that waits by then has its answer from there.
+        for group in groups:
+            self.leave_unknown(group, HALTED)
+        self.answering.broke(bug, during)
+
+    def _is_too_late(self, client: Client, request: wire.Request) -> bool:
+        """Answer or put back a request if the last decision keeps it from being collected.
+
+        The dispatcher checks the same before a request is taken up, and only a decision changes the result, so this
+        place alone repeats the check.
+        """
+        if self.answering.is_halted:
+            client.answer(error(request.request_id, ErrorCode.OUTCOME_UNKNOWN, HALTED))
+            return True
+        if client.is_held:
+            self.admission.uncount(client.account)
+            client.put_back(request)
+            return True
+        return False
+
+    def _remove(self, groups: list[Group]) -> None:
+        admission, collected, group_of = self.admission, self._groups, self.group_of
+        # The records of the groups will take up the room.
+        admission.room_bytes = 0
+        for group in groups:
+            del collected[group.key]
+            admission.collected_bytes -= group.size
+            self._messages -= group.messages
+            for client, _ in group.askers:
+                group_of.pop(client, None)
+            if group.operation.counts_unread:
+                for client, _ in group.askers:
+                    # From here on a receive counts if it brings messages.
+                    client.unread_receives -= 1
+
+
+def stored_bytes(request: wire.SendMessages | wire.PublishMessages) -> int:
+    """Return the bytes of bodies and headers of a request."""
+    bodies = request.bodies
+    size = len(bodies[0]) if len(bodies) == 1 else sum(map(len, bodies))
+    if request.headers is not None:
+        size += sum(headers_bytes(entry) for entry in request.headers if entry)
+    return size
