@@ -205,7 +205,13 @@ class SubscriptionAttributes(Struct, frozen=True, omit_defaults=True, forbid_unk
         ),
     ] = ""
     strategy: Annotated[
-        str, choice("exponential_decay", "backoff", label="Retries", help="Retry schedule of failed deliveries")
+        str,
+        choice(
+            *("exponential_decay", "backoff"),
+            label="Retries",
+            help="Retries of a failed delivery: at increasing intervals for a day, while other messages are delivered;"
+            " or three times within a minute, while later messages wait, before the message is dropped",
+        ),
     ] = "exponential_decay"
     content_format: Annotated[
         str,

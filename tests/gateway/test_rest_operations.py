@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 import msgspec
 import pytest
 
+from cmqd_client import QueueInfo
 from cmqd_gateway.key_secrets import KeySecret
 from cmqd_gateway.rest.operation import Operation
 from cmqd_gateway.rest.table import OPERATIONS
@@ -1166,3 +1167,18 @@ async def test_a_nearly_full_disk_is_answered_with_503_and_a_time(rest: RestCall
         assert (problem.status, problem.name, problem.retryable) == (503, "disk_nearly_full", True)
         assert problem.retry_after is not None
         assert int(answer.headers["Retry-After"]) >= 1
+
+
+async def test_an_attribute_that_the_json_lacks_does_not_fail_the_reply_about_a_created_queue(
+    rest: RestCalls, monkeypatch: pytest.MonkeyPatch
+):
+    known = QueueInfo.attributes
+
+    def with_colour(info: QueueInfo) -> dict[str, Any]:
+        return {**known(info), "colour": "red"}
+
+    monkeypatch.setattr(QueueInfo, "attributes", with_colour)
+
+    made = await rest.ok("create_queue", queue="new", body={"delay": 1})
+
+    assert made.attributes.delay == 1

@@ -7,8 +7,9 @@ field that its type lacks is refused. An attribute that a request omits keeps it
 from datetime import datetime
 from typing import Annotated, Literal
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import Meta, Struct
 
+from cmqd_gateway.rest.attributes import described, with_attributes
 from cmqd_gateway.rest.problems import Problem
 from cmqd_gateway.rest.values import (
     MAX_BATCH,
@@ -26,6 +27,7 @@ from cmqd_gateway.rest.values import (
     Seconds,
     Tag,
 )
+from cmqd_types.attributes import QUEUE, SUBSCRIPTION, TOPIC
 from cmqd_types.inspection import ConnectionSort
 from cmqd_types.queues import QueueSelection, QueueSort
 
@@ -72,115 +74,8 @@ def _range(minimum: float, maximum: float, default: float | None = None) -> dict
     return {"minimum": minimum, "maximum": maximum} | ({} if default is None else {"default": default})
 
 
-class QueueAttributes(Request, frozen=True, kw_only=True):
+class QueueAttributes(with_attributes(Request, QUEUE), frozen=True, kw_only=True):
     """Attributes of a queue. An omitted attribute keeps its value, or has its default in a new queue."""
-
-    polling_wait: Annotated[
-        Seconds | UnsetType,
-        Meta(
-            description="Wait in seconds of a receive without a wait of its own; 0-30, default 0.2.",
-            extra_json_schema=_range(0, 30, 0.2),
-        ),
-    ] = UNSET
-    visibility_timeout: Annotated[
-        Seconds | UnsetType,
-        Meta(
-            description="Seconds for which a received message is hidden; 1-43,200, default 30.",
-            extra_json_schema=_range(1, 43_200, 30),
-        ),
-    ] = UNSET
-    max_message_bytes: Annotated[
-        Count | UnsetType,
-        Meta(
-            description="Longest body in bytes; 1,024-1,048,576, default 65,536.",
-            extra_json_schema=_range(1_024, 1_048_576, 65_536),
-        ),
-    ] = UNSET
-    retention: Annotated[
-        Seconds | UnsetType,
-        Meta(
-            description="Life of a message in seconds from its send, received or not; 60-1,296,000, default 345,600.",
-            extra_json_schema=_range(60, 1_296_000, 345_600),
-        ),
-    ] = UNSET
-    delay: Annotated[
-        Seconds | UnsetType,
-        Meta(
-            description="Delay in seconds of sends without a delay of their own; 0-3,600, default 0.",
-            extra_json_schema=_range(0, 3_600, 0),
-        ),
-    ] = UNSET
-    max_backlog: Annotated[
-        Count | UnsetType,
-        Meta(
-            description="Limit of messages in the queue; more sends are refused. 1,000,000-100,000,000, the default.",
-            extra_json_schema=_range(1_000_000, 100_000_000, 100_000_000),
-        ),
-    ] = UNSET
-    max_delayed: Annotated[
-        Count | UnsetType,
-        Meta(
-            description="Limit of delayed messages; the rest waits in order for a slot. 1-1,000,000, the default.",
-            extra_json_schema=_range(1, 1_000_000, 1_000_000),
-        ),
-    ] = UNSET
-    rewind: Annotated[
-        Seconds | UnsetType,
-        Meta(
-            description="Seconds after its send in which a deleted message can come back; 0, the default = never.",
-            extra_json_schema=_range(0, 1_296_000, 0),
-        ),
-    ] = UNSET
-    dead_letter_queue: Annotated[
-        str | UnsetType,
-        Meta(description="Queue for dead letters; empty = none, the default. Needs at least one of the next two."),
-    ] = UNSET
-    dead_letter_max_receives: Annotated[
-        Count | UnsetType,
-        Meta(
-            description="Receives after which a message is a dead letter; 1-1,000, 0 = never.",
-            extra_json_schema=_range(0, 1_000, 0),
-        ),
-    ] = UNSET
-    dead_letter_after: Annotated[
-        Seconds | UnsetType,
-        Meta(
-            description="Seconds without a delete after which a message is a dead letter; 300-43,200, 0 = never.",
-            extra_json_schema=_range(0, 43_200, 0),
-        ),
-    ] = UNSET
-    transactional: Annotated[
-        bool | UnsetType,
-        Meta(
-            description="True if the queue takes half messages; fixed when the queue is created.",
-            extra_json_schema={"default": False},
-        ),
-    ] = UNSET
-    first_check: Annotated[
-        Seconds | UnsetType,
-        Meta(
-            description="Seconds from a half message to its first check; 1-3,600, default 5.",
-            extra_json_schema=_range(1, 3_600, 5),
-        ),
-    ] = UNSET
-    max_checks: Annotated[
-        Count | UnsetType,
-        Meta(description="Limit of checks of a half message; 1-100, default 15.", extra_json_schema=_range(1, 100, 15)),
-    ] = UNSET
-    auto_delete_after: Annotated[
-        Seconds | UnsetType,
-        Meta(
-            description="Seconds without use after which the queue is deleted; 0 = never.",
-            extra_json_schema=_range(0, 1_296_000, 0),
-        ),
-    ] = UNSET
-    auto_delete_only_empty: Annotated[
-        bool | UnsetType,
-        Meta(
-            description="True if an unused queue with messages stays; default true.",
-            extra_json_schema={"default": True},
-        ),
-    ] = UNSET
 
 
 class QueueCounts(Reply, frozen=True, kw_only=True):
@@ -686,23 +581,11 @@ class HalfMessages(Reply, frozen=True, kw_only=True):
 class TopicChanges(Request, frozen=True, kw_only=True):
     """The attribute of a topic that can be changed."""
 
-    max_message_bytes: Annotated[Count, Meta(description="Longest body in bytes; 1,024-1,048,576.")]
+    max_message_bytes: Annotated[Count, Meta(description=described(TOPIC["max_message_bytes"]).description)]
 
 
-class TopicAttributes(Request, frozen=True, kw_only=True):
+class TopicAttributes(with_attributes(Request, TOPIC), frozen=True, kw_only=True):
     """Attributes of a new topic."""
-
-    filter_type: Annotated[
-        Literal["tag", "routing"] | UnsetType,
-        Meta(description="`tag`, the default: messages have tags. `routing`: messages have a routing key. Fixed."),
-    ] = UNSET
-    max_message_bytes: Annotated[
-        Count | UnsetType,
-        Meta(
-            description="Longest body in bytes; 1,024-1,048,576, default 65,536.",
-            extra_json_schema=_range(1_024, 1_048_576, 65_536),
-        ),
-    ] = UNSET
 
 
 class TopicInfo(Reply, frozen=True, kw_only=True):
@@ -770,41 +653,19 @@ class PublishedBatch(Reply, frozen=True, kw_only=True):
 
 # ---------------------------------------------------------------- subscriptions
 
-Strategy = Annotated[
-    Literal["exponential_decay", "backoff"],
-    Meta(description="`exponential_decay`, the default: retries for a day. `backoff`: in order, three retries."),
-]
-ContentFormat = Annotated[
-    Literal["json", "simplified"],
-    Meta(description="Content of requests to a URL: `json`, the default, or the bare body."),
-]
+CHANGEABLE = {name: attribute for name, attribute in SUBSCRIPTION.items() if not attribute.is_fixed}
+INITIAL = {name: attribute for name, attribute in CHANGEABLE.items() if name != "paused"}
 
 
-FilterTags = Annotated[list[Tag], Meta(max_length=5)]
-BindingKeys = Annotated[list[Annotated[str, Meta(min_length=1, max_length=64)]], Meta(max_length=5)]
-
-
-class NewSubscription(Request, frozen=True, kw_only=True):
+class NewSubscription(with_attributes(Request, INITIAL, "null"), frozen=True, kw_only=True):
     """A subscription to the messages published from now on; exactly one of `queue` and `url`."""
 
     queue: Annotated[str | None, Meta(description="A queue of the account.")] = None
     url: Annotated[str | None, Meta(description="A URL, `http://` or `https://`.")] = None
-    filter_tags: Annotated[
-        FilterTags | None, Meta(description="On a tag topic, up to 5 tags; empty = every message.")
-    ] = None
-    binding_keys: Annotated[BindingKeys | None, Meta(description="On a routing topic, 1-5 patterns.")] = None
-    strategy: Strategy | None = None
-    content_format: ContentFormat | None = None
 
 
-class SubscriptionChanges(Request, frozen=True, kw_only=True):
+class SubscriptionChanges(with_attributes(Request, CHANGEABLE, "null"), frozen=True, kw_only=True):
     """Changes of a subscription; an omitted attribute stays."""
-
-    filter_tags: FilterTags | None = None
-    binding_keys: BindingKeys | None = None
-    strategy: Strategy | None = None
-    content_format: ContentFormat | None = None
-    paused: Annotated[bool | None, Meta(description="true = hold all deliveries back; messages wait for a day.")] = None
 
 
 class SubscriptionInfo(Reply, frozen=True, kw_only=True):

@@ -51,6 +51,7 @@ Headers: TypeAlias = Annotated[
     dict[str, str], Meta(max_length=32, description="At most 32 headers, 16 KiB of names and values in all.")
 ]
 Tag: TypeAlias = Annotated[str, Meta(min_length=1, max_length=16)]
+BindingKey: TypeAlias = Annotated[str, Meta(min_length=1, max_length=64)]
 Reason: TypeAlias = Annotated[
     str, Meta(max_length=256, description="Text for readers of the dead letters, at most 256 bytes.")
 ]

@@ -1,13 +1,10 @@
 """Queues: attributes, lists, rewind, dead letters."""
 
-from typing import Any
-
-import msgspec
-
 from cmqd_client import QueueInfo as ClientQueueInfo
 from cmqd_client import Redrive as ClientRedrive
 from cmqd_client.durations import to_datetime
 from cmqd_client.results import NamePage
+from cmqd_gateway.rest.attributes import filled, set_fields
 from cmqd_gateway.rest.operation import Call
 from cmqd_gateway.rest.problems import invalid
 from cmqd_gateway.rest.types import (
@@ -165,18 +162,13 @@ def next_offset(offset: int, count: int, total: int) -> int | None:
     return offset + count if count and offset + count < total else None
 
 
-def set_fields(attributes: msgspec.Struct) -> Any:
-    """Return the fields that a request has, as arguments of a call of the client."""
-    return {name: value for name, value in msgspec.structs.asdict(attributes).items() if value is not msgspec.UNSET}
-
-
 def queue_info(info: ClientQueueInfo) -> QueueInfo:
     """Convert the attributes, counts and facts of a queue."""
     return QueueInfo(
         name=info.name,
         id=str(info.id),
         created=info.created,
-        attributes=QueueAttributes(**info.attributes()),  # pyright: ignore[reportArgumentType]
+        attributes=filled(QueueAttributes, info.attributes()),
         counts=QueueCounts(
             active=info.active,
             in_flight=info.in_flight,

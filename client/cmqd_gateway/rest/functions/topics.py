@@ -11,8 +11,9 @@ from cmqd_client import TopicInfo as ClientTopicInfo
 from cmqd_client.topics.delivery_reports import Delivery
 from cmqd_client.topics.delivery_reports import PendingMessage as ClientPendingMessage
 from cmqd_gateway.rest import values
+from cmqd_gateway.rest.attributes import filled, set_fields
 from cmqd_gateway.rest.functions.messages import body_of, page_end, page_start
-from cmqd_gateway.rest.functions.queues import name_list, next_offset, set_fields
+from cmqd_gateway.rest.functions.queues import name_list, next_offset
 from cmqd_gateway.rest.operation import Call
 from cmqd_gateway.rest.problems import invalid
 from cmqd_gateway.rest.types import (
@@ -326,11 +327,12 @@ def _given(body: NewSubscription | SubscriptionChanges) -> dict[str, Any]:
     Raises:
         ProblemError: there are both tags and keys.
     """
-    if body.filter_tags and body.binding_keys:
+    given = {name: value for name, value in msgspec.structs.asdict(body).items() if value is not None}
+    if given.get("filter_tags") and given.get("binding_keys"):
         raise invalid(
             "filter_tags", "a subscription has filter_tags (tag topic) or binding_keys (routing topic), not both"
         )
-    return {name: value for name, value in msgspec.structs.asdict(body).items() if value is not None}
+    return given
 
 
 def _check_labels(message: PublishMessage, before: str) -> None:
@@ -345,7 +347,7 @@ def _topic_info(info: ClientTopicInfo) -> TopicInfo:
         name=info.name,
         id=str(info.id),
         created=info.created,
-        attributes=TopicAttributes(filter_type=info.filter_type.value, max_message_bytes=info.max_message_bytes),
+        attributes=filled(TopicAttributes, msgspec.structs.asdict(info)),
         lifecycle=info.lifecycle,
         retained=info.retained,
         subscriptions=info.subscriptions,
