@@ -285,7 +285,7 @@ class Client:
         body_type: type[T],
         *,
         body_format: BodyFormat = "json",
-        poison: PoisonPolicy = PoisonPolicy.DEAD_LETTER,
+        poison: PoisonPolicy = PoisonPolicy.REJECT,
         patience: Duration | None = SAME_PATIENCE,
     ) -> Queue[T]: ...
 
@@ -295,7 +295,7 @@ class Client:
         body_type: type[Any] = bytes,
         *,
         body_format: BodyFormat = "json",
-        poison: PoisonPolicy = PoisonPolicy.DEAD_LETTER,
+        poison: PoisonPolicy = PoisonPolicy.REJECT,
         patience: Duration | None = SAME_PATIENCE,
     ) -> Queue[Any]:
         """Return the handle of a queue. Sends no request: a missing queue shows at the first use, and the client may be

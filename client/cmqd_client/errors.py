@@ -20,7 +20,7 @@
         ├── QueueNotFound, QueueExists, QueueDeleted, TooManyQueues
         ├── DeadLetterQueueInUse, TimeNotRewindable, RedriveRunning, RedriveNotFound
         ├── NotTransactional, OtherShard
-        ├── NoDeadLetterQueue, DeadLettersNotTaken      of ``dead_letter``; the message stays in flight
+        ├── NoDeadLetterQueue, DeadLettersNotTaken      of ``reject``; the message stays in flight
         ├── MessageTooLarge, BatchTooLarge, ReceiptHandleInvalid, TooManyInFlight, SequenceTooOld, BacklogFull,
         ├── OutOfOrder                    send or publish with an unknown ``after``
         ├── TransactionNotFound, AlreadyCommitted, AlreadyRolledBack      of a half message
@@ -409,7 +409,7 @@ class DeadLettersNotTaken(ServerError, code=ErrorCode.DEAD_LETTERS_NOT_TAKEN):
 
 class MessageTooLarge(ServerError, code=ErrorCode.MESSAGE_TOO_LARGE):
     """A body is longer than the queue's limit; no message of the batch was stored. (Empty body:
-    ``InvalidArgument``.) Of ``dead_letter``: longer than the dead-letter queue's limit; the message stays in flight."""
+    ``InvalidArgument``.) Of ``reject``: longer than the dead-letter queue's limit; the message stays in flight."""
 
 
 class BatchTooLarge(ServerError, code=ErrorCode.BATCH_TOO_LARGE):
@@ -433,7 +433,7 @@ class OutOfOrder(ServerError, code=ErrorCode.OUT_OF_ORDER):
 
 
 class BacklogFull(ServerError, code=ErrorCode.BACKLOG_FULL):
-    """The queue is at its limit of messages; no message was stored. Of ``dead_letter``: the dead-letter queue is, and
+    """The queue is at its limit of messages; no message was stored. Of ``reject``: the dead-letter queue is, and
     the message stays in flight."""
 
 

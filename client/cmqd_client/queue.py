@@ -215,9 +215,13 @@ class Message(Generic[BodyT]):
         """Return the message to the queue at once; see :meth:`Queue.release`."""
         return await self._queue.release(self, count_receive=count_receive)
 
+    async def reject(self, reason: str = "") -> HandleResult:
+        """Move the message to the queue's dead-letter queue; see :meth:`Queue.reject`."""
+        return await self._queue.reject(self, reason)
+
     async def dead_letter(self, reason: str = "") -> HandleResult:
-        """Move the message to the queue's dead-letter queue; see :meth:`Queue.dead_letter`."""
-        return await self._queue.dead_letter(self, reason)
+        """Old name of :meth:`reject`, an alias until version 0.3."""
+        return await self.reject(reason)
 
     async def change_visibility(self, timeout: Duration) -> HandleResult:
         """Set how long the message stays hidden; see :meth:`Queue.change_visibility`."""
@@ -276,13 +280,13 @@ class ConsumedMessage(Message[BodyT]):
         queue, handle = self.queue, self.receipt_handle
         return await self._intake.settled_by_program(self._lease, lambda: queue.change_visibility(handle, timeout))
 
-    async def dead_letter(self, reason: str = "") -> HandleResult:
-        """Move the message to the queue's dead-letter queue now; see :meth:`Queue.dead_letter`.
+    async def reject(self, reason: str = "") -> HandleResult:
+        """Move the message to the queue's dead-letter queue now; see :meth:`Queue.reject`.
 
         After an error the message is held as before.
         """
         queue, handle = self.queue, self.receipt_handle
-        return await self._intake.settled_by_program(self._lease, lambda: queue.dead_letter(handle, reason))
+        return await self._intake.settled_by_program(self._lease, lambda: queue.reject(handle, reason))
 
 
 MessageHandler: TypeAlias = Callable[[ConsumedMessage[BodyT]], Coroutine[Any, Any, object]]
@@ -649,7 +653,7 @@ class Queue(Generic[BodyT]):
                     ...
 
         The iteration waits while ``concurrency`` messages are not settled, so settle each: with ``process()``, or with
-        ``delete``, ``release``, ``change_visibility`` or ``dead_letter`` of the message. Leaving the loop gives back
+        ``delete``, ``release``, ``change_visibility`` or ``reject`` of the message. Leaving the loop gives back
         uncounted the messages that were not taken, and settles the processed messages; also if the client is closed
         right after. For several messages at a time, hand the messages to tasks, or iterate in several tasks over one
         stream.
@@ -762,7 +766,7 @@ class Queue(Generic[BodyT]):
         result = await self._settlements.release(_handles_of(messages), count_receive=count_receive)
         return _checked(result, check=check)
 
-    async def dead_letter(self, message: Held, reason: str = "") -> HandleResult:
+    async def reject(self, message: Held, reason: str = "") -> HandleResult:
         """Move a received message to the queue's dead-letter queue at once, whatever the queue's own rule.
 
         For a message that no further attempt can process. The move is one step: the message is always in exactly one of
@@ -787,12 +791,16 @@ class Queue(Generic[BodyT]):
             DiskNearlyFull, Busy: try again after ``retry_after``.
             UnknownOperation: the server is too old for this call.
         """
-        return await self._settlements.dead_letter_one(_handle_of(message), reason)
+        return await self._settlements.reject_one(_handle_of(message), reason)
 
-    async def dead_letter_batch(
+    async def dead_letter(self, message: Held, reason: str = "") -> HandleResult:
+        """Old name of :meth:`reject`, an alias until version 0.3."""
+        return await self.reject(message, reason)
+
+    async def reject_batch(
         self, messages: Iterable[Held], reason: str | Sequence[str] = "", *, check: bool = True
     ) -> BatchResult:
-        """Move several messages to the dead-letter queue, with the rules of :meth:`dead_letter`.
+        """Move several messages to the dead-letter queue, with the rules of :meth:`reject`.
 
         Slices, result and errors are as for :meth:`delete_batch`. The messages move independently: a failure does not
         affect the others.
@@ -806,7 +814,7 @@ class Queue(Generic[BodyT]):
         """
         held = list(messages)
         if isinstance(reason, str):
-            return _checked(await self._settlements.dead_letter(_handles_of(held), reason), check=check)
+            return _checked(await self._settlements.reject(_handles_of(held), reason), check=check)
         reasons = list(reason)
         if len(reasons) != len(held):
             raise ValueError(
@@ -816,7 +824,13 @@ class Queue(Generic[BodyT]):
         for item, its_reason in zip(held, reasons, strict=True):
             # A message that is named twice counts once, with its first reason.
             reason_of.setdefault(_handle_of(item), its_reason)
-        return _checked(await self._settlements.dead_letter(list(reason_of), reason_of), check=check)
+        return _checked(await self._settlements.reject(list(reason_of), reason_of), check=check)
+
+    async def dead_letter_batch(
+        self, messages: Iterable[Held], reason: str | Sequence[str] = "", *, check: bool = True
+    ) -> BatchResult:
+        """Old name of :meth:`reject_batch`, an alias until version 0.3."""
+        return await self.reject_batch(messages, reason, check=check)
 
     # ------------------------------------------------------------------ rewind
 

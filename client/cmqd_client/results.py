@@ -54,7 +54,7 @@ class Origin(msgspec.Struct, frozen=True):
     reason: str
     """``receives``, ``age`` or ``rejected``: became a dead letter; ``redrive``: came back from a dead-letter queue."""
     rejection: str = ""
-    """The reason that the consumer gave to ``dead_letter``; empty unless ``reason`` is ``rejected``."""
+    """The reason that the consumer gave to ``reject``; empty unless ``reason`` is ``rejected``."""
 
 
 class CopyOf(msgspec.Struct, frozen=True):

@@ -492,7 +492,7 @@ class Client(Synchronous[AsyncClient]):
         body_type: type[T],
         *,
         body_format: BodyFormat = "json",
-        poison: PoisonPolicy = PoisonPolicy.DEAD_LETTER,
+        poison: PoisonPolicy = PoisonPolicy.REJECT,
         patience: Duration | None = SAME_PATIENCE,
     ) -> Queue[T]: ...
 
@@ -502,7 +502,7 @@ class Client(Synchronous[AsyncClient]):
         body_type: type[Any] = bytes,
         *,
         body_format: BodyFormat = "json",
-        poison: PoisonPolicy = PoisonPolicy.DEAD_LETTER,
+        poison: PoisonPolicy = PoisonPolicy.REJECT,
         patience: Duration | None = SAME_PATIENCE,
     ) -> Queue[Any]:
         """Return the handle of a queue. Sends no request: a missing queue shows at the first use, and the client may be
@@ -1244,8 +1244,12 @@ class Message(Synchronous[AsyncMessage[BodyT]]):
         """Return the message to the queue at once; see :meth:`Queue.release`."""
         return self.portal.call(lambda: self.asynchronous.release(count_receive=count_receive))
 
+    def reject(self, reason: str = "") -> HandleResult:
+        """Move the message to the queue's dead-letter queue; see :meth:`Queue.reject`."""
+        return self.portal.call(lambda: self.asynchronous.reject(reason))
+
     def dead_letter(self, reason: str = "") -> HandleResult:
-        """Move the message to the queue's dead-letter queue; see :meth:`Queue.dead_letter`."""
+        """Old name of :meth:`reject`, an alias until version 0.3."""
         return self.portal.call(lambda: self.asynchronous.dead_letter(reason))
 
     def change_visibility(self, timeout: Duration) -> HandleResult:
@@ -1543,7 +1547,7 @@ class Queue(Synchronous[AsyncQueue[BodyT]]):
                     ...
 
         The iteration waits while ``concurrency`` messages are not settled, so settle each: with ``process()``, or with
-        ``delete``, ``release``, ``change_visibility`` or ``dead_letter`` of the message. Leaving the loop gives back
+        ``delete``, ``release``, ``change_visibility`` or ``reject`` of the message. Leaving the loop gives back
         uncounted the messages that were not taken, and settles the processed messages; also if the client is closed
         right after. For several messages at a time, hand the messages to threads, or iterate in several
         threads over one stream.
@@ -1672,7 +1676,7 @@ class Queue(Synchronous[AsyncQueue[BodyT]]):
             )
         )
 
-    def dead_letter(self, message: Held, reason: str = "") -> HandleResult:
+    def reject(self, message: Held, reason: str = "") -> HandleResult:
         """Move a received message to the queue's dead-letter queue at once, whatever the queue's own rule.
 
         For a message that no further attempt can process. The move is one step: the message is always in exactly one of
@@ -1698,15 +1702,21 @@ class Queue(Synchronous[AsyncQueue[BodyT]]):
             UnknownOperation: the server is too old for this call.
         """
         return self.portal.call(
+            lambda: self.asynchronous.reject(message.asynchronous if isinstance(message, Message) else message, reason)
+        )
+
+    def dead_letter(self, message: Held, reason: str = "") -> HandleResult:
+        """Old name of :meth:`reject`, an alias until version 0.3."""
+        return self.portal.call(
             lambda: self.asynchronous.dead_letter(
                 message.asynchronous if isinstance(message, Message) else message, reason
             )
         )
 
-    def dead_letter_batch(
+    def reject_batch(
         self, messages: Iterable[Held], reason: str | Sequence[str] = "", *, check: bool = True
     ) -> BatchResult:
-        """Move several messages to the dead-letter queue, with the rules of :meth:`dead_letter`.
+        """Move several messages to the dead-letter queue, with the rules of :meth:`reject`.
 
         Slices, result and errors are as for :meth:`delete_batch`. The messages move independently: a failure does not
         affect the others.
@@ -1718,6 +1728,17 @@ class Queue(Synchronous[AsyncQueue[BodyT]]):
         Raises:
             ValueError: there are not as many reasons as messages.
         """
+        messages = list(messages)
+        return self.portal.call(
+            lambda: self.asynchronous.reject_batch(
+                [entry.asynchronous if isinstance(entry, Message) else entry for entry in messages], reason, check=check
+            )
+        )
+
+    def dead_letter_batch(
+        self, messages: Iterable[Held], reason: str | Sequence[str] = "", *, check: bool = True
+    ) -> BatchResult:
+        """Old name of :meth:`reject_batch`, an alias until version 0.3."""
         messages = list(messages)
         return self.portal.call(
             lambda: self.asynchronous.dead_letter_batch(
@@ -2661,9 +2682,9 @@ class ConsumedMessage(Message[BodyT]):
         """
         return self.portal.call(lambda: self.asynchronous.change_visibility(timeout))
 
-    def dead_letter(self, reason: str = "") -> HandleResult:
-        """Move the message to the queue's dead-letter queue now; see :meth:`Queue.dead_letter`.
+    def reject(self, reason: str = "") -> HandleResult:
+        """Move the message to the queue's dead-letter queue now; see :meth:`Queue.reject`.
 
         After an error the message is held as before.
         """
-        return self.portal.call(lambda: self.asynchronous.dead_letter(reason))
+        return self.portal.call(lambda: self.asynchronous.reject(reason))

@@ -119,7 +119,7 @@ async def _settle(message: Message[bytes], end: End) -> None:
     if end.kind is EndKind.ACK:
         await message.delete()
     elif end.kind is EndKind.REJECT:
-        await message.dead_letter(end.reason)
+        await message.reject(end.reason)
     elif end.delay is not None:
         await message.change_visibility(end.delay)
     elif isinstance(message, ConsumedMessage):

@@ -384,7 +384,7 @@ class Consuming:
 
     async def _discard(self, held: _Held) -> None:
         try:
-            await held.queue.dead_letter(held.handle, _REJECTION)
+            await held.queue.reject(held.handle, _REJECTION)
         except (NoDeadLetterQueue, UnknownOperation):
             self._delete_soon(held)
             await self.flushed()

@@ -104,7 +104,7 @@ class Acknowledgement:
         if message is None:
             return
         reason = rejection.get()
-        if reason is None or not await _dead_letter(message, reason):
+        if reason is None or not await _reject(message, reason):
             await _settle(message, message.delete, GONE_DELETED)
         self._message = None
 
@@ -113,10 +113,10 @@ class Acknowledgement:
             self._dropped(self._message)
 
 
-async def _dead_letter(message: ConsumedMessage[bytes], reason: str) -> bool:
+async def _reject(message: ConsumedMessage[bytes], reason: str) -> bool:
     """Move the message to the dead-letter queue; False if there is none."""
     try:
-        await _settle(message, lambda: message.dead_letter(reason), GONE_MOVED)
+        await _settle(message, lambda: message.reject(reason), GONE_MOVED)
     except NoDeadLetterQueue:
         _log.warning("%s is rejected and deleted, because its queue has no dead-letter queue", message.id)
         return False

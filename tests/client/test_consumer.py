@@ -370,7 +370,7 @@ async def test_a_handler_moves_a_message_to_the_dead_letter_queue_itself(client:
     await server.put("orders", b"x")
 
     async def handle(message: ConsumedMessage) -> None:
-        await message.dead_letter("no such customer")
+        await message.reject("no such customer")
 
     async with running(client, handle) as consumer:
         await eventually(lambda: consumer.statistics().settled_by_caller == 1)
@@ -418,10 +418,10 @@ async def test_a_message_that_cannot_be_rejected_is_delivered_again_until_it_can
         await eventually(lambda: consumer.statistics().retried == 1)
         errors = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
         assert len(errors) == 1
-        assert "could not be settled (dead_letter)" in errors[0]
+        assert "could not be settled (reject)" in errors[0]
         assert text in errors[0]
         (facts,) = [vars(record) for record in caplog.records if vars(record).get("event") == "not_settled"]
-        assert (facts["queue"], facts["action"]) == ("orders", "dead_letter")
+        assert (facts["queue"], facts["action"]) == ("orders", "reject")
         assert text in facts["why"]
 
         if error == "NoDeadLetterQueue":
@@ -449,7 +449,7 @@ async def put_poison(client: Client, server: LocalServer) -> None:
     await orders.send(Order(3))
 
 
-@pytest.mark.parametrize("policy", [PoisonPolicy.DEAD_LETTER, PoisonPolicy.SKIP])
+@pytest.mark.parametrize("policy", [PoisonPolicy.REJECT, PoisonPolicy.SKIP])
 async def test_a_poison_message_reaches_no_handler(client: Client, server: LocalServer, policy: PoisonPolicy) -> None:
     dead = await with_dead_letters(server)
     await put_poison(client, server)

@@ -26,7 +26,7 @@ async def received(client: Client, server: LocalServer, *bodies: bytes) -> list[
 async def test_a_message_is_moved_with_its_reason(client: Client, server: LocalServer) -> None:
     (message,) = await received(client, server, b"a")
 
-    result = await message.dead_letter("no such customer")
+    result = await message.reject("no such customer")
 
     assert result.next_visible_time is None
     assert (await server.info("orders")).in_flight == 0
@@ -38,16 +38,14 @@ async def test_a_message_is_moved_with_its_reason(client: Client, server: LocalS
     with pytest.raises(ReceiptHandleInvalid):
         await message.delete()
     with pytest.raises(ReceiptHandleInvalid):
-        await message.dead_letter()
+        await message.reject()
 
 
 async def test_a_batch_has_a_reason_for_each_or_one_for_all(client: Client, server: LocalServer) -> None:
     first, second, third = await received(client, server, b"a", b"b", b"c")
     queue = client.queue("orders")
 
-    result = await queue.dead_letter_batch(
-        [first, 12345, second.receipt_handle, first], ["1", "", "2", "3"], check=False
-    )
+    result = await queue.reject_batch([first, 12345, second.receipt_handle, first], ["1", "", "2", "3"], check=False)
 
     assert result.done == [first.receipt_handle, second.receipt_handle]
     (failure,) = result.failures
@@ -55,12 +53,12 @@ async def test_a_batch_has_a_reason_for_each_or_one_for_all(client: Client, serv
     assert isinstance(failure.error, ReceiptHandleInvalid)
     with pytest.raises(PartialFailure):
         result.raise_for_failures()
-    assert (await queue.dead_letter_batch([third], "all")).ok
-    assert (await queue.dead_letter_batch([], "nothing")).ok
+    assert (await queue.reject_batch([third], "all")).ok
+    assert (await queue.reject_batch([], "nothing")).ok
     dead = await client.queue("dead").receive(10)
     assert [one.origin.rejection for one in dead if one.origin] == ["1", "2", "all"]
     with pytest.raises(ValueError, match="2 reasons for 1 messages"):
-        await queue.dead_letter_batch([third], ["a", "b"])
+        await queue.reject_batch([third], ["a", "b"])
 
 
 async def test_more_than_256_take_several_requests_each_with_its_reasons(client: Client, server: LocalServer) -> None:
@@ -72,7 +70,7 @@ async def test_more_than_256_take_several_requests_each_with_its_reasons(client:
     messages += await queue.receive(256)
     assert len(messages) == 300
 
-    result = await queue.dead_letter_batch(messages, [message.body.decode() for message in messages])
+    result = await queue.reject_batch(messages, [message.body.decode() for message in messages])
 
     assert result.ok
     assert [len(request.reasons) for request in server.link.of(wire.DeadLetterMessages)] == [256, 44]
@@ -92,21 +90,21 @@ async def test_a_message_that_the_dead_letter_queue_does_not_take_stays_in_fligh
     await dead.set_attributes(max_message_bytes=1024)
 
     with pytest.raises(MessageTooLarge):
-        await large.dead_letter()
-    await small.dead_letter()
+        await large.reject()
+    await small.reject()
     await client.queue("orders").set_attributes(dead_letter_queue="")
     with pytest.raises(NoDeadLetterQueue):
-        await large.dead_letter()
+        await large.reject()
     # Its messages are from before the queue became a dead-letter queue again.
     await client.queue("orders").set_attributes(dead_letter_queue="dead", dead_letter_max_receives=10)
     with pytest.raises(DeadLettersNotTaken) as raised:
-        await last.dead_letter()
+        await last.reject()
 
     assert raised.value.retryable
     assert (await server.info("orders")).in_flight == 2
     await last.delete()
     with pytest.raises(InvalidArgument):
-        await large.dead_letter("é" * 129)
+        await large.reject("é" * 129)
     await large.delete()
 
 
@@ -114,7 +112,51 @@ async def test_a_move_whose_answer_was_lost_succeeds_when_repeated(client: Clien
     (message,) = await received(client, server, b"a")
     server.link.lose_answer(wire.DeadLetterMessages)
 
-    await message.dead_letter("why")
+    await message.reject("why")
 
     assert len(server.link.of(wire.DeadLetterMessages)) == 2
     assert await server.bodies("dead") == [b"a"]
+
+
+async def test_dead_letter_of_a_message_is_an_alias_of_reject(client: Client, server: LocalServer) -> None:
+    (message,) = await received(client, server, b"a")
+
+    assert (await message.dead_letter("old name")).next_visible_time is None
+
+    (dead,) = await client.queue("dead").receive()
+    assert dead.origin is not None
+    assert dead.origin.rejection == "old name"
+
+
+async def test_dead_letter_of_a_consumed_message_settles_it_as_reject_does(client: Client, server: LocalServer) -> None:
+    await client.ensure_queue("dead")
+    queue = client.queue("orders")
+    await queue.set_attributes(dead_letter_queue="dead", dead_letter_max_receives=10)
+    await server.put("orders", b"a")
+
+    async for message in queue.consume():
+        await message.dead_letter("old name")
+        break
+
+    assert (await server.info("orders")).in_flight == 0
+    assert len(await client.queue("dead").receive()) == 1
+
+
+async def test_dead_letter_of_a_queue_is_an_alias_of_reject(client: Client, server: LocalServer) -> None:
+    (message,) = await received(client, server, b"a")
+
+    await client.queue("orders").dead_letter(message.receipt_handle, "old name")
+
+    (dead,) = await client.queue("dead").receive()
+    assert dead.origin is not None
+    assert dead.origin.rejection == "old name"
+
+
+async def test_dead_letter_batch_is_an_alias_of_reject_batch(client: Client, server: LocalServer) -> None:
+    first, second = await received(client, server, b"a", b"b")
+
+    result = await client.queue("orders").dead_letter_batch([first, second, 12345], ["1", "2", "3"], check=False)
+
+    assert result.done == [first.receipt_handle, second.receipt_handle]
+    letters = await client.queue("dead").receive(10)
+    assert [letter.origin.rejection for letter in letters if letter.origin] == ["1", "2"]

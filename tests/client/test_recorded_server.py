@@ -94,7 +94,7 @@ async def test_an_older_server_has_no_dead_letter_messages_and_the_connection_go
     async with recorded_server(session, monkeypatch) as (recorded, address), connect(address, retries=0) as client:
         queue = await client.create_queue("orders")
         with pytest.raises(UnknownOperation) as raised:
-            await queue.dead_letter(12345, "no such customer")
+            await queue.reject(12345, "no such customer")
         listed = (await client.queues()).names
 
     assert raised.value.details == {"opcode": DeadLetterMessages.__struct_config__.tag, "version": 1}

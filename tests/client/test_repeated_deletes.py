@@ -27,8 +27,8 @@ async def delete(message: Message) -> object:
     return await message.delete()
 
 
-async def dead_letter(message: Message) -> object:
-    return await message.dead_letter("why")
+async def reject(message: Message) -> object:
+    return await message.reject("why")
 
 
 async def release(message: Message) -> object:
@@ -37,12 +37,12 @@ async def release(message: Message) -> object:
 
 KINDS: dict[Settle, type[wire.Request]] = {
     delete: wire.DeleteMessages,
-    dead_letter: wire.DeadLetterMessages,
+    reject: wire.DeadLetterMessages,
     release: wire.ReleaseMessages,
 }
 
 
-@pytest.mark.parametrize("settle", [delete, dead_letter])
+@pytest.mark.parametrize("settle", [delete, reject])
 async def test_a_repeat_is_no_success_for_a_message_that_lives(
     client: Client, server: LocalServer, settle: Settle
 ) -> None:
@@ -73,7 +73,7 @@ async def test_a_batch_and_a_receive_report_the_message_that_lives(client: Clien
     assert await server.bodies("orders") == [b"a"]
 
 
-@pytest.mark.parametrize("settle", [delete, dead_letter, release])
+@pytest.mark.parametrize("settle", [delete, reject, release])
 async def test_a_repeat_behind_a_lost_answer_is_a_success(client: Client, server: LocalServer, settle: Settle) -> None:
     message = await received(client, server)
     server.link.lose_answer(KINDS[settle])
@@ -83,9 +83,7 @@ async def test_a_repeat_behind_a_lost_answer_is_a_success(client: Client, server
     assert len(server.link.of(KINDS[settle])) == 2
 
 
-@pytest.mark.parametrize(
-    ("first", "then"), [(delete, dead_letter), (delete, release), (dead_letter, delete), (dead_letter, release)]
-)
+@pytest.mark.parametrize(("first", "then"), [(delete, reject), (delete, release), (reject, delete), (reject, release)])
 async def test_the_end_by_another_operation_is_no_success(
     client: Client, server: LocalServer, first: Settle, then: Settle
 ) -> None:

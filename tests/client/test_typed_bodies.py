@@ -217,7 +217,13 @@ async def test_the_policy_stands_in_the_handle_for_consumers(client: Client) -> 
     default, skipping = client.queue("orders", Order), client.queue("orders", Order, poison=PoisonPolicy.SKIP)
     assert default.codec is not None
     assert skipping.codec is not None
-    assert (default.codec.poison, skipping.codec.poison) == (PoisonPolicy.DEAD_LETTER, PoisonPolicy.SKIP)
+    assert (default.codec.poison, skipping.codec.poison) == (PoisonPolicy.REJECT, PoisonPolicy.SKIP)
+
+
+def test_the_poison_policy_dead_letter_is_an_alias_of_reject() -> None:
+    assert PoisonPolicy.DEAD_LETTER is PoisonPolicy("dead_letter") is PoisonPolicy.REJECT
+    with pytest.raises(ValueError, match="is not a valid PoisonPolicy"):
+        PoisonPolicy("bury")
 
 
 async def test_a_typed_handle_has_its_own_decoded_value_once(client: Client) -> None:

@@ -49,7 +49,7 @@ def test_the_picture_shows_the_counts_of_all_states(page: Page, account: Account
     queue.send(b"later", delay=3000)
     first, second, _ = queue.receive(3, visibility_timeout=600)
     first.delete()
-    second.dead_letter("broken")
+    second.reject("broken")
 
     show(page)
 

@@ -60,7 +60,7 @@ async def test_a_dead_letter_queue_with_messages_of_before_takes_no_dead_letters
     [message] = await rest.received("orders")
 
     body = {"receipt_handle": message.receipt_handle, "reason": "broken"}
-    problem = await rest.refused("dead_letter_message", queue="orders", body=body, status=503)
+    problem = await rest.refused("reject_message", queue="orders", body=body, status=503)
 
     assert (problem.name, problem.retryable) == ("dead_letters_not_taken", True)
     assert "dead-letter queue 'dead' of queue 'orders' takes no dead letters yet" in problem.detail

@@ -34,8 +34,8 @@ BODIES: dict[str, Any] = {
     "change_visibilities": {"receipt_handles": ["1"], "timeout": 5},
     "release_message": {"receipt_handle": "1"},
     "release_messages": {"receipt_handles": ["1"]},
-    "dead_letter_message": {"receipt_handle": "1"},
-    "dead_letter_messages": {"receipt_handles": ["1"]},
+    "reject_message": {"receipt_handle": "1"},
+    "reject_messages": {"receipt_handles": ["1"]},
     "rewind_queue": {"ago": 5},
     "send_half_message": {"body": "x"},
     "send_half_messages": {"messages": [{"body": "x"}]},
@@ -386,31 +386,42 @@ async def check_release_messages(rest: RestCalls) -> None:
     assert (await rest.ok("get_queue", queue="orders")).counts.active == 1
 
 
-@checks("dead_letter_message")
-async def check_dead_letter_message(rest: RestCalls) -> None:
+@checks("reject_message")
+async def check_reject_message(rest: RestCalls) -> None:
     (handle,) = await received(rest)
-    none = await rest.refused("dead_letter_message", queue="orders", body={"receipt_handle": handle})
+    none = await rest.refused("reject_message", queue="orders", body={"receipt_handle": handle})
     assert (none.status, none.name) == (409, "no_dead_letter_queue")
     await dead(rest)
     body = {"receipt_handle": handle, "reason": "unreadable"}
-    await rest.ok("dead_letter_message", queue="orders", body=body)
+    await rest.ok("reject_message", queue="orders", body=body)
     (message,) = await rest.received("dead")
     assert (message.origin.queue, message.origin.reason, message.origin.rejection) == (
         "orders",
         "rejected",
         "unreadable",
     )
-    again = await rest.refused("dead_letter_message", queue="orders", body=body)
+    again = await rest.refused("reject_message", queue="orders", body=body)
     assert again.name == "receipt_handle_invalid"
-    long = await rest.refused("dead_letter_message", queue="orders", body=body | {"reason": "x" * 257})
+    long = await rest.refused("reject_message", queue="orders", body=body | {"reason": "x" * 257})
     assert (long.status, long.field) == (400, "reason")
 
 
-@checks("dead_letter_messages")
-async def check_dead_letter_messages(rest: RestCalls) -> None:
+@checks("reject_messages")
+async def check_reject_messages(rest: RestCalls) -> None:
     await dead(rest)
-    await check_batch(rest, "dead_letter_messages", reason="unreadable")
+    await check_batch(rest, "reject_messages", reason="unreadable")
     assert (await rest.received("dead"))[0].origin.rejection == "unreadable"
+
+
+async def test_the_old_paths_of_a_rejection_are_aliases(rest: RestCalls):
+    await dead(rest)
+    headers = rest.bearer() | {"Content-Type": "application/json"}
+    for path, field, status in (("dead-letter", "receipt_handle", 204), ("dead-letter/batch", "receipt_handles", 200)):
+        (handle,) = await received(rest)
+        body = msgspec.json.encode({field: handle if status == 204 else [handle], "reason": path})
+        assert (await rest.send("POST", f"/queues/orders/{path}", body, headers)).status == status
+        (letter,) = await rest.received("dead")
+        assert letter.origin.rejection == path
 
 
 @checks("list_dead_letter_sources")
@@ -427,7 +438,7 @@ async def check_redrive(rest: RestCalls) -> None:
     assert (await rest.refused("cancel_redrive", queue="orders")).status == 404
     await dead(rest)
     (handle,) = await received(rest)
-    await rest.ok("dead_letter_message", queue="orders", body={"receipt_handle": handle})
+    await rest.ok("reject_message", queue="orders", body={"receipt_handle": handle})
     rest.rig.server.hold_moves()
     started = await rest.ok("start_redrive", queue="dead", body={"max_per_second": 1000})
     assert (started.queue, started.target, started.max_per_second) == ("dead", None, 1000)

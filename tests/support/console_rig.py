@@ -121,7 +121,7 @@ class Account:
         orders.send(b"later", delay=3_600)
         orders.send(bytes(range(256)))
         for message in orders.receive(4, wait=0):
-            message.dead_letter("the total is negative")
+            message.reject("the total is negative")
         orders.receive(3, wait=0)
         for message in orders.receive(2, wait=0):
             message.delete()

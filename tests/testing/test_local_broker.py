@@ -93,7 +93,7 @@ def test_a_rejected_message_is_in_the_dead_letter_queue(broker: LocalBroker, syn
     queue.send(b"a")
     (message,) = queue.receive(wait=0)
 
-    queue.dead_letter(message, "no such customer")
+    queue.reject(message, "no such customer")
 
     (letter,) = dead.receive(wait=0)
     assert letter.origin is not None

@@ -117,7 +117,7 @@ class Shop:
             # The worker takes time, so that the visitor sees messages in flight.
             await asyncio.sleep(0.05)
             if order["total"] < 0:
-                await message.dead_letter("the total is negative")
+                await message.reject("the total is negative")
             else:
                 await message.delete()
 

@@ -242,7 +242,7 @@ async def reject(queue: QueueName, /, *handles: ReceiptHandle, reason: str = "",
     """
     _check_given(handles)
     async with session.client() as client:
-        result = await client.queue(queue).dead_letter_batch(handles, reason, check=False)
+        result = await client.queue(queue).reject_batch(handles, reason, check=False)
     return _report(session.output, "rejected", result)
 
 

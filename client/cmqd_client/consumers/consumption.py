@@ -63,7 +63,8 @@ class Action(Enum):
     """Make the message active after ``delay`` seconds; the receive counts."""
     GIVE_BACK = "give_back"
     """Make the message active at once; the receive does not count."""
-    DEAD_LETTER = "dead_letter"
+    REJECT = "reject"
+    """Move the message to the dead-letter queue."""
 
 
 class Settlement(msgspec.Struct, frozen=True):
@@ -73,7 +74,7 @@ class Settlement(msgspec.Struct, frozen=True):
     delay: float = 0.0
     """Seconds, of a retry."""
     reason: str = ""
-    """Of a dead letter."""
+    """Of a rejection."""
 
 
 DELETE = Settlement(Action.DELETE)
@@ -594,7 +595,7 @@ class Consumption:
             deleted=self._counts[Action.DELETE],
             retried=self._counts[Action.RETRY],
             given_back=self._counts[Action.GIVE_BACK],
-            dead_lettered=self._counts[Action.DEAD_LETTER],
+            dead_lettered=self._counts[Action.REJECT],
             settled_by_caller=self._settled_by_caller,
             lost=self._lost,
             waiting=waiting,

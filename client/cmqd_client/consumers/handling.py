@@ -9,7 +9,7 @@
 
 A message of a typed queue with a body that does not decode reaches no handler; the queue's ``poison`` policy decides.
 
-A program may also settle a message itself, with ``delete``, ``release``, ``change_visibility`` or ``dead_letter``; the
+A program may also settle a message itself, with ``delete``, ``release``, ``change_visibility`` or ``reject``; the
 consumer then does nothing more for the message.
 """
 
@@ -124,7 +124,7 @@ def settle(intake: Intake, lease: Lease, error: BaseException | None) -> bool:
                 "why": error.reason,
             },
         )
-        intake.settle(lease, Settlement(Action.DEAD_LETTER, reason=error.reason))
+        intake.settle(lease, Settlement(Action.REJECT, reason=error.reason))
         return True
     if not isinstance(error, Exception):
         intake.settle(lease, Settlement(Action.RETRY))
@@ -174,8 +174,8 @@ def decodes(intake: Intake, lease: Lease, message: MessageWithBody) -> bool:
                 "why": poison.text,
             },
         )
-        if policy is PoisonPolicy.DEAD_LETTER:
-            intake.settle(lease, Settlement(Action.DEAD_LETTER, reason=_cut(f"does not decode: {poison.__cause__}")))
+        if policy is PoisonPolicy.REJECT:
+            intake.settle(lease, Settlement(Action.REJECT, reason=_cut(f"does not decode: {poison.__cause__}")))
         elif policy is PoisonPolicy.SKIP:
             intake.settle(lease, DELETE)
         else:

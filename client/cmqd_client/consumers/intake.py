@@ -468,7 +468,7 @@ class Intake:
             except CmqError as error:
                 attempt += 1
                 if not _passes(error):
-                    if batch.settlement.action is Action.DEAD_LETTER:
+                    if batch.settlement.action is Action.REJECT:
                         # An older server does not know the operation. The messages must not end the consumer: they
                         # would do so again at every start.
                         self._take_failures(batch, {lease.handle: error for lease in batch.leases})
@@ -512,7 +512,7 @@ class Intake:
         elif settlement.action is Action.RETRY:
             result = await settlements.change_visibility(handles, to_ms(settlement.delay, "delay"))
         else:
-            result = await settlements.dead_letter(handles, settlement.reason)
+            result = await settlements.reject(handles, settlement.reason)
         return {failure.receipt_handle: failure.error for failure in result.failures}
 
     def _take_failures(self, batch: SettlementBatch, failures: dict[int, CmqError]) -> None:
@@ -616,7 +616,7 @@ class Intake:
             self._lost_handler(lease)
 
 
-_GONE: Final = {Action.DELETE: GONE_DELETED, Action.DEAD_LETTER: GONE_MOVED}
+_GONE: Final = {Action.DELETE: GONE_DELETED, Action.REJECT: GONE_MOVED}
 """How a lease ends with a settlement, where the server remembers it."""
 
 

@@ -45,7 +45,7 @@ class Settlements:
             "release", handles, lambda part: wire.ReleaseMessages(next_id(), queue, part, count_receive), 0
         )
 
-    async def dead_letter(self, handles: list[int], reason: str | Mapping[int, str]) -> BatchResult:
+    async def reject(self, handles: list[int], reason: str | Mapping[int, str]) -> BatchResult:
         """Move messages to the dead-letter queue, with a reason for all or a reason by handle."""
         next_id, queue = self._channel.next_request_id, self._queue
 
@@ -53,7 +53,7 @@ class Settlements:
             reasons = [reason] if isinstance(reason, str) else [reason[handle] for handle in part]
             return wire.DeadLetterMessages(next_id(), queue, part, reasons)
 
-        return await self._settle("dead_letter", handles, request, GONE_MOVED)
+        return await self._settle("reject", handles, request, GONE_MOVED)
 
     # ------------------------------------------------------------------ a single handle, with less work for the client
 
@@ -76,10 +76,10 @@ class Settlements:
         request = wire.ReleaseMessages(self._channel.next_request_id(), self._queue, [handle], count_receive)
         return await self._settle_one("release", request, 0)
 
-    async def dead_letter_one(self, handle: int, reason: str) -> HandleResult:
+    async def reject_one(self, handle: int, reason: str) -> HandleResult:
         """Move a message to the dead-letter queue."""
         request = wire.DeadLetterMessages(self._channel.next_request_id(), self._queue, [handle], [reason])
-        return await self._settle_one("dead_letter", request, GONE_MOVED)
+        return await self._settle_one("reject", request, GONE_MOVED)
 
     async def _settle_one(self, operation: str, request: wire.Request, gone: int | None) -> HandleResult:
         channel = self._channel

@@ -3,7 +3,7 @@
     send orders         PRODUCER   its context travels in the headers ``traceparent`` and ``tracestate`` of each
                                    message; also ``publish`` (to a topic) and ``send_half`` (in a transaction)
     receive orders      CLIENT     with a link to the context of each message; a receive of no message makes no span
-    delete orders       CLIENT     also ``change_visibility``, ``release`` and ``dead_letter``: the lease ends, or is
+    delete orders       CLIENT     also ``change_visibility``, ``release`` and ``reject``: the lease ends, or is
                                    changed; and ``end_transactions``, the decisions about half messages
     process orders      CONSUMER   the work on a message: a child of the span of its send; see :meth:`Tracing.process`
     check orders        CONSUMER   a checker's work on a half message: a child of the span of the half send

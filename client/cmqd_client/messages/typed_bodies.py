@@ -38,12 +38,18 @@ BodyFormat: TypeAlias = Literal["json", "msgpack"]
 class PoisonPolicy(StrEnum):
     """Treatment of a message with a body that does not decode, by a consumer."""
 
-    DEAD_LETTER = "dead_letter"
+    REJECT = "reject"
     """Move the message to the dead-letter queue, with the reason."""
+    DEAD_LETTER = REJECT
+    """Old name of ``REJECT``, an alias until version 0.3, and so is the text ``dead_letter``."""
     SKIP = "skip"
     """Delete the message, and log it."""
     RAISE = "raise"
     """End the consumer with :class:`cmqd_client.errors.PoisonMessage`; the message goes back to the queue."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> "PoisonPolicy | None":
+        return cls.REJECT if value == "dead_letter" else None
 
 
 class NotDecodable(Exception):
@@ -97,7 +103,7 @@ class BodyCodec(Generic[BodyT]):
     __slots__ = ("_checked_type", "_content_type", "_encodings", "body_type", "poison")
 
     def __init__(
-        self, body_type: type[BodyT], body_format: BodyFormat, poison: PoisonPolicy = PoisonPolicy.DEAD_LETTER
+        self, body_type: type[BodyT], body_format: BodyFormat, poison: PoisonPolicy = PoisonPolicy.REJECT
     ) -> None:
         """Make a codec.
 

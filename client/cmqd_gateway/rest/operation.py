@@ -78,6 +78,8 @@ class Operation(Generic[QueryT, BodyT, ReplyT]):
     method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
     path: str
     """Below ``/api/v1``, with parameters in braces."""
+    old_path: str = ""
+    """An alias until version 0.3, served and not in the OpenAPI document; empty = none."""
     tag: str
     """Heading in the OpenAPI document."""
     summary: str

@@ -51,6 +51,8 @@ def routes(gateway: Gateway) -> Iterable[web.AbstractRouteDef]:
             yield web.get(BASE + operation.path, handler)
         else:
             yield web.route(operation.method, BASE + operation.path, handler)
+        if operation.old_path:
+            yield web.route(operation.method, BASE + operation.old_path, handler)
     yield web.get(BASE, _serve_redirect)
     # Last: aiohttp takes the first route that matches.
     yield web.route("*", BASE, _serve_refusal)

@@ -180,18 +180,18 @@ async def release_messages(call: Call[Nothing, Releases]) -> HandleResults:
     return _results(handles, await queue.release_batch(handles, count_receive=body.count_receive, check=False))
 
 
-async def dead_letter_message(call: Call[Nothing, Reject]) -> None:
+async def reject_message(call: Call[Nothing, Reject]) -> None:
     """Move a received message to the dead-letter queue of its queue, with a reason."""
     body = call.body
-    await call.client.queue(call.names["queue"]).dead_letter(_handle(body.receipt_handle), body.reason)
+    await call.client.queue(call.names["queue"]).reject(_handle(body.receipt_handle), body.reason)
 
 
-async def dead_letter_messages(call: Call[Nothing, Rejects]) -> HandleResults:
+async def reject_messages(call: Call[Nothing, Rejects]) -> HandleResults:
     """Move received messages to the dead-letter queue of their queue, each independently."""
     body = call.body
     handles = _handles(body.receipt_handles)
     queue = call.client.queue(call.names["queue"])
-    return _results(handles, await queue.dead_letter_batch(handles, body.reason, check=False))
+    return _results(handles, await queue.reject_batch(handles, body.reason, check=False))
 
 
 # ---------------------------------------------------------------- conversions

@@ -172,7 +172,7 @@ export function createReceiver({ path, update, signal, onChange }) {
           maxlength: limit.maxLength,
         }),
       async submit({ reason }) {
-        await api.post(`${path}/dead-letter`, { receipt_handle: held.message.receipt_handle, reason });
+        await api.post(`${path}/reject`, { receipt_handle: held.message.receipt_handle, reason });
         forget(held);
         toast(t('queue.dead-lettered-toast', { queue }));
       },
