@@ -30,7 +30,8 @@ help:  ## this list
 
 setup-run: $(VENV)/.setup-run-done  ## build .venv with what serve and demo need: server, HTTP and command line
 
-$(VENV)/.setup-run-done: pyproject.toml requirements/run.txt
+# cmqd/__init__.py has the version, which the metadata of the installed distribution repeats.
+$(VENV)/.setup-run-done: pyproject.toml cmqd/__init__.py requirements/run.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "cmqd needs Python 3.11 or newer; '$(PYTHON)' is older or missing. Name another: make PYTHON=python3.12 ..." >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \

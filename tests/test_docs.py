@@ -1,6 +1,7 @@
 """README and docs/: generated parts, links, names of targets and options, and the built site."""
 
 import dataclasses
+import importlib
 import re
 import subprocess
 import sys
@@ -300,3 +301,12 @@ def test_the_built_site_loads_nothing_from_another_host() -> None:
         assert [address for address in loaded if outside.match(address)] == [], path
     for path in site.rglob("*.svg"):
         assert not re.search(r"(?:href|src)=", path.read_text()), path
+
+
+def test_names_of_the_client_that_moved_are_where_the_changelog_says() -> None:
+    section = (ROOT / "CHANGELOG.md").read_text().partition("### Coming from 0.1.0")[2].partition("\n### ")[0]
+    rows = re.findall(r"^\| ((?:`\w+`,? ?)+)(?: of `cmqd_client`)? \| `(cmqd_client\.\w+)` \|$", section, re.MULTILINE)
+    moved = {name: module for names, module in rows for name in re.findall(r"`(\w+)`", names)}
+
+    assert len(moved) >= 14
+    assert [name for name, module in moved.items() if not hasattr(importlib.import_module(module), name)] == []

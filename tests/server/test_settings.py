@@ -294,10 +294,14 @@ def test_a_wrong_flag_ends_with_exit_code_2_and_names_it(capsys: pytest.CaptureF
     assert "flag --heartbeat-ms: heartbeat_ms = '1' is not allowed" in capsys.readouterr().err
 
 
-def test_the_version_is_that_of_the_distribution(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_version_is_declared_once_and_has_a_section_in_the_changelog(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         main(["--version"])
 
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    document = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    sections = re.findall(r"^## (\d+\.\d+\.\d+) ", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert end.value.code == 0
-    assert capsys.readouterr().out.strip() == f"cmqd {project['version']}" == f"cmqd {cmqd.__version__}"
+    assert capsys.readouterr().out.strip() == f"cmqd {cmqd.__version__}"
+    assert "version" not in document["project"]
+    assert document["tool"]["hatch"]["version"] == {"path": "cmqd/__init__.py"}
+    assert sections[0] == cmqd.__version__

@@ -14,7 +14,7 @@ from cmqd_client.accounts import AccountQueue
 app = App(name="account", help="Accounts. The account admin manages accounts; cmq key manages keys.")
 
 former_key = App(name="key", show=False, help="Former words for cmq key; removed in the next release.")
-"""``cmq account key``, for scripts of the release before ``cmq key``."""
+"""``cmq account key``, for scripts of 0.1.0; removed in version 0.3."""
 app.command(former_key)
 
 _AccountName: TypeAlias = Annotated[str, Parameter(help="Name of the account.")]
@@ -98,4 +98,4 @@ async def delete_key(secret_id: key.KeyId, /, *, account: key.Owner = None, sess
 
 def _warn(word: str, session: Session) -> None:
     # A warning of its own in either form: a script that reads the result as JSON must see it unchanged.
-    session.output.warning(f"cmq account key {word} is cmq key {word} now; the former words end with the next release")
+    session.output.warning(f"cmq account key {word} is cmq key {word} now; the former words end with version 0.3")
