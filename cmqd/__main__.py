@@ -97,7 +97,7 @@ def platform_refusal(platform: str) -> str:
 
 def _accounts(chosen: argparse.Namespace, folder: Path) -> int:
     from cmqd.server.access import accounts_commands
-    from cmqd.storage.data_folder import locked_folder
+    from cmqd.storage.folder.data_folder import locked_folder
 
     match chosen.accounts_command:
         case "check":
@@ -110,8 +110,8 @@ def _accounts(chosen: argparse.Namespace, folder: Path) -> int:
 
 def _give_new_log_id(folder: Path) -> int:
     """Give the log of a cloned data folder a new id; return the exit code."""
-    from cmqd.log.errors import LogError
-    from cmqd.storage import identity
+    from cmqd.log.log_errors import LogError
+    from cmqd.storage.folder import log_identity as identity
 
     try:
         manifest = identity.give_new_log_id(folder)

@@ -9,8 +9,8 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from time import perf_counter
 
-from cmqd.log.errors import LogFailed
 from cmqd.log.interface import ignore
+from cmqd.log.log_errors import LogFailed
 from cmqd.log.values import (
     ROW_BYTES,
     CommitFigures,

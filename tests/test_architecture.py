@@ -37,7 +37,7 @@ MAY_IMPORT = {
         "msgspec",
         "pyroaring",
     },
-    "cmqd.engine": {"cmqd.log.errors", "cmqd.log.values", "msgspec", "psycopg"},
+    "cmqd.engine": {"cmqd.log.log_errors", "cmqd.log.values", "msgspec", "psycopg"},
     "cmqd_fold": {
         "cmqd_segment.checkpoint",
         "cmqd_segment.records",

@@ -40,7 +40,7 @@ from threading import Lock
 from typing import TypeVar
 
 from cmqd.engine.database import Commit, ConnectionLost, Database, Newest, Session, UniqueViolation, no_primary
-from cmqd.engine.errors import (
+from cmqd.engine.engine_errors import (
     AccountsConflict,
     EngineError,
     EngineUnavailable,

@@ -13,15 +13,15 @@ from pathlib import Path
 
 from msgspec import UNSET, structs
 
-from cmqd.engine.errors import LogRetired
+from cmqd.engine.engine_errors import LogRetired
 from cmqd.engine.interface import Engine, checksum_of
 from cmqd.ha.stopped_folder import StoppedFolder
-from cmqd.log.errors import LogError, LogFailed
+from cmqd.log.log_errors import LogError, LogFailed
 from cmqd.log.values import Durability
 from cmqd.server.access.accounts_file import AccountsFile
 from cmqd.server.redundancy.engine_accounts import decode_accounts
-from cmqd.storage.data_folder import locked_folder
-from cmqd.storage.process_log import StorageProcessLog
+from cmqd.storage.folder.data_folder import locked_folder
+from cmqd.storage.loop_side.process_log import StorageProcessLog
 from cmqd_segment.manifest import (
     CHECKPOINTS,
     MANIFEST_FORMAT,

@@ -15,11 +15,11 @@ from msgspec import structs
 from cmqd.core.facts.numbers import WrongShard
 from cmqd.engine.interface import Engine, EngineRow, ImportedLog, StoredAccounts, checksum_of
 from cmqd.ha.stopped_folder import StoppedFolder
-from cmqd.log.errors import LogError, LogFailed
+from cmqd.log.log_errors import LogError, LogFailed
 from cmqd.server.access.accounts_file import AccountsFile
 from cmqd.server.redundancy.engine_accounts import encode_accounts
-from cmqd.storage.data_folder import locked_folder
-from cmqd.storage.errors import WrongFolder
+from cmqd.storage.folder.data_folder import locked_folder
+from cmqd.storage.storage_errors import WrongFolder
 from cmqd_segment.manifest import CACHE_FORMAT, CacheOf, read_manifest, write_manifest
 
 

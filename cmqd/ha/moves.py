@@ -9,12 +9,12 @@ from cmqd.engine.interface import Engine
 from cmqd.exit_codes import ExitCode
 from cmqd.ha.exporting import export_folder
 from cmqd.ha.importing import import_folder
-from cmqd.log.errors import LogError
+from cmqd.log.log_errors import LogError
 from cmqd.server.access.accounts_file import AccountsFileError
 from cmqd.settings import Settings
-from cmqd.storage.engines import open_engine
-from cmqd.storage.process_log import StorageProcessLog
-from cmqd.storage.settings import StorageSettings
+from cmqd.storage.loop_side.process_log import StorageProcessLog
+from cmqd.storage.redundancy.engine_choice import open_engine
+from cmqd.storage.storage_settings import StorageSettings
 from cmqd_segment.checkpoint_file import CheckpointError
 from cmqd_segment.manifest import ManifestError
 from cmqd_segment.newer import NewerFormatError

@@ -3,7 +3,7 @@
 ==============  ==========================================================================
 ``interface``   ``Log``, the calls of every log; ``Segments``, an extra for readers of files
 ``values``      the types that these calls take and return, declared once
-``errors``      ``LogError``, ``LogFailed``
+``log_errors``  ``LogError``, ``LogFailed``
 ==============  ==========================================================================
 
 Implementations are packages beside this package: ``cmqd.storage`` (SQLite files, written by a process of its own) and

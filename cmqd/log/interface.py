@@ -24,7 +24,7 @@ All methods belong to the thread of the loop.
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Protocol, runtime_checkable
 
-from cmqd.log.errors import LogFailed
+from cmqd.log.log_errors import LogFailed
 from cmqd.log.values import (
     CommitFigures,
     EngineStatus,

@@ -21,8 +21,8 @@ from typing import Any
 
 import cmqd
 from cmqd.core.broker import Broker
-from cmqd.log.errors import LogFailed
 from cmqd.log.interface import Led, Log
+from cmqd.log.log_errors import LogFailed
 from cmqd.log.values import LogState
 from cmqd.server.access.accounts import Accounts
 from cmqd.server.access.accounts_file import ADMIN

@@ -21,7 +21,7 @@ from typing import TypeAlias, cast
 import msgspec
 
 from cmqd.log.values import EngineStatus, LogState, RecoveryReport, SegmentReport, Takeover
-from cmqd.storage.settings import StorageSettings
+from cmqd.storage.storage_settings import StorageSettings
 from cmqd_segment.manifest import SourceName
 from cmqd_segment.records import PublishedMessage, Runs
 from cmqd_types.messages import CopyOf, Headers, Labels, Origin
@@ -217,7 +217,7 @@ class Closed(Head, frozen=True, tag=29):
 
 
 class Failed(Head, frozen=True, tag=30):
-    """The last frame: the storage process is about to exit. ``kind`` names a class of ``errors``."""
+    """The last frame: the storage process is about to exit. ``kind`` names a class of ``storage_errors``."""
 
     kind: str
     text: str

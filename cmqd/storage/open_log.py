@@ -28,24 +28,24 @@ from typing import Any
 
 from cmqd.log.values import RecoveryReport, SegmentReport
 from cmqd.storage import ipc
-from cmqd.storage.catalog import Catalog, SealedFile
-from cmqd.storage.checkpoint_writer import Checkpoints
-from cmqd.storage.commit_socket import CommitSocket
-from cmqd.storage.data_folder import Disk
-from cmqd.storage.disk_space import Space
 from cmqd.storage.durable_lsn import DurableLsn
-from cmqd.storage.following import Tail
-from cmqd.storage.freshness import Freshness
-from cmqd.storage.inspection import Recovered
-from cmqd.storage.page_size import page_bytes_after
-from cmqd.storage.pager import Pager
-from cmqd.storage.removal import remove
-from cmqd.storage.replication import Replication
-from cmqd.storage.sealer import Sealer, truncate_wal
-from cmqd.storage.segment import WritableSegment, create_segment, open_connection
-from cmqd.storage.settings import StorageSettings
-from cmqd.storage.wal_filling import Filling
-from cmqd.storage.writer import Writer, is_disk_full
+from cmqd.storage.folder.catalog import Catalog, SealedFile
+from cmqd.storage.folder.data_folder import Disk
+from cmqd.storage.folder.disk_space import Space
+from cmqd.storage.folder.freed_blocks import remove
+from cmqd.storage.folder.manifest_freshness import Freshness
+from cmqd.storage.reading.pager import Pager
+from cmqd.storage.recovery.folder_inspection import Recovered
+from cmqd.storage.redundancy.following import Tail
+from cmqd.storage.redundancy.replication import Replication
+from cmqd.storage.segments.page_size import page_bytes_after
+from cmqd.storage.segments.segment import WritableSegment, create_segment, open_connection
+from cmqd.storage.storage_settings import StorageSettings
+from cmqd.storage.writing.checkpoint_writer import Checkpoints
+from cmqd.storage.writing.commit_socket import CommitSocket
+from cmqd.storage.writing.sealer import Sealer, truncate_wal
+from cmqd.storage.writing.wal_filling import Filling
+from cmqd.storage.writing.writer import Writer, is_disk_full
 from cmqd_segment.manifest import CheckpointEntry, SegmentEntry, SegmentState, merge_ranges, sync_folder
 from cmqd_segment.schema import Origin
 

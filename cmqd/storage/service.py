@@ -9,13 +9,14 @@ The steps of a start, in an order that a crash or a refusal between any two leav
 - The lock before any file is read: another broker would change them under the inspection.
 - Room on the disk before any database is opened: SQLite needs some for the WAL-index.
 - The inspection, which only reads, before any change: a refused start leaves the damage as it was found.
-- Losses in the manifest before the damaged files are put aside (``inspection.put_right``): otherwise the next start
-  finds a folder that seems whole, and gives the numbers of lost rows to new rows.
+- Losses in the manifest before the damaged files are put aside (``folder_inspection.put_right``): otherwise the next
+  start finds a folder that seems whole, and gives the numbers of lost rows to new rows.
 - The answer to the loop process last: the log can be read and written from then on.
 
-With an engine (redundancy) the folder is a cache (``cache``), and the recovery stream does not end with the rows of the
-folder: it goes on with the rows that the commit thread copies, and ends when this broker leads (``replication``). A
-broker that is no leader writes no row, because its loop process appends only behind the end of the stream.
+With an engine (redundancy) the folder is a cache (``cache_folder``), and the recovery stream does not end with the rows
+of the folder: it goes on with the rows that the commit thread copies, and ends when this broker leads
+(``replication``). A broker that is no leader writes no row, because its loop process appends only behind the end of the
+stream.
 """
 
 import asyncio
@@ -30,25 +31,25 @@ from typing import Any, TypeAlias
 
 from msgspec import structs
 
-from cmqd.engine.errors import AccountsConflict, Fenced
+from cmqd.engine.engine_errors import AccountsConflict, Fenced
 from cmqd.engine.interface import Engine, StoredAccounts
-from cmqd.log.errors import LogError, LogFailed
+from cmqd.log.log_errors import LogError, LogFailed
 from cmqd.log.values import Durability
 from cmqd.storage import ipc
-from cmqd.storage.cache import inspect_cache, remove_old_caches, take_checkpoint
-from cmqd.storage.commit_socket import CommitSocket
-from cmqd.storage.data_folder import DataFolder, Disk, boot_id, process_name
-from cmqd.storage.engine_watch import EngineWatch
-from cmqd.storage.engines import open_engine
-from cmqd.storage.errors import LeadLost
-from cmqd.storage.following import Tail
-from cmqd.storage.inspection import inspect, put_right
+from cmqd.storage.folder.data_folder import DataFolder, Disk, boot_id, process_name
 from cmqd.storage.open_log import OpenLog
-from cmqd.storage.recovery_stream import Chunk, recovery_stream
-from cmqd.storage.replication import Replication
-from cmqd.storage.settings import StorageSettings
+from cmqd.storage.recovery.folder_inspection import inspect, put_right
+from cmqd.storage.recovery.recovery_stream import Chunk, recovery_stream
+from cmqd.storage.redundancy.cache_folder import inspect_cache, remove_old_caches, take_checkpoint
+from cmqd.storage.redundancy.engine_choice import open_engine
+from cmqd.storage.redundancy.engine_watch import EngineWatch
+from cmqd.storage.redundancy.following import Tail
+from cmqd.storage.redundancy.replication import Replication
+from cmqd.storage.segments.wal_gauge import used_bytes
 from cmqd.storage.standard_error import complain, complain_of_exception
-from cmqd.storage.wal_gauge import used_bytes
+from cmqd.storage.storage_errors import LeadLost
+from cmqd.storage.storage_settings import StorageSettings
+from cmqd.storage.writing.commit_socket import CommitSocket
 from cmqd_segment.newer import NewerFormatError
 
 GOODBYE_SECONDS = 1.0

@@ -7,7 +7,7 @@ import pytest
 from engine.conftest import OpenEngine
 from msgspec import structs
 
-from cmqd.engine.errors import AccountsConflict, Fenced, LogRetired, NotEmpty, RowsBehind
+from cmqd.engine.engine_errors import AccountsConflict, Fenced, LogRetired, NotEmpty, RowsBehind
 from cmqd.engine.fencing import FencedEngine
 from cmqd.engine.interface import EngineRow, ImportedLog, News, StoredAccounts, StoredCheckpoint, checksum_of
 from cmqd.log.values import BrokerSeen

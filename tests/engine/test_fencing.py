@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 from cmqd.engine.database import Newest, Session
-from cmqd.engine.errors import EngineUnavailable, LogIdMismatch
+from cmqd.engine.engine_errors import EngineUnavailable, LogIdMismatch
 from support.engine_rig import Broker, Cluster, Worker
 from support.memory_engine import Fault
 

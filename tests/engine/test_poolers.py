@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cmqd.engine.errors import PoolerBetween
+from cmqd.engine.engine_errors import PoolerBetween
 from cmqd.engine.fencing import FencedEngine
 from cmqd.engine.postgresql import PostgresDatabase
 from cmqd.exit_codes import ExitCode

@@ -13,7 +13,7 @@ import pytest
 
 from cmqd.engine import postgresql
 from cmqd.engine.database import Commit, ConnectionLost, KeepWaiting, Session
-from cmqd.engine.errors import Fenced
+from cmqd.engine.engine_errors import Fenced
 from cmqd.engine.fencing import FencedEngine
 from cmqd.engine.postgresql import PostgresDatabase, PostgresSession
 from support.engine_mutants import BelievesSlowAppends, LooksAheadAlone

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from cmqd.engine.errors import LogRetired, RowsBehind
+from cmqd.engine.engine_errors import LogRetired, RowsBehind
 from cmqd.ha import exporting
 from cmqd.ha.exporting import Refused, copy_log, export_folder, finish
-from cmqd.log.errors import LogError, LogFailed
+from cmqd.log.log_errors import LogError, LogFailed
 from cmqd.server.access.accounts_file import ADMIN, AccountsFile, new_document, new_key
 from cmqd.server.redundancy.engine_accounts import encode_accounts
-from cmqd.storage.errors import WrongFolder
+from cmqd.storage.storage_errors import WrongFolder
 from cmqd_segment.manifest import MANIFEST_FORMAT, CacheOf, Manifest, read_manifest, write_manifest
 from support.eventually import eventually
 from support.full_disk import Broker

@@ -9,19 +9,19 @@ import pytest
 from msgspec import structs
 
 from cmqd.__main__ import main
-from cmqd.engine.errors import NotEmpty
+from cmqd.engine.engine_errors import NotEmpty
 from cmqd.engine.fencing import FencedEngine
 from cmqd.engine.interface import EngineRow, ImportedLog
 from cmqd.exit_codes import ExitCode
 from cmqd.ha import importing
 from cmqd.ha.importing import Refused, import_folder
 from cmqd.ha.stopped_folder import StoppedFolder
-from cmqd.log.errors import LogError, LogFailed
+from cmqd.log.log_errors import LogError, LogFailed
 from cmqd.server.access.accounts_file import AccountsFile, new_document
 from cmqd.server.redundancy.engine_accounts import decode_accounts
-from cmqd.storage.data_folder import locked_folder
-from cmqd.storage.errors import FolderLocked, WrongFolder
-from cmqd.storage.identity import give_new_log_id
+from cmqd.storage.folder.data_folder import locked_folder
+from cmqd.storage.folder.log_identity import give_new_log_id
+from cmqd.storage.storage_errors import FolderLocked, WrongFolder
 from cmqd_segment.manifest import CACHE_FORMAT, CacheOf, LossEntry, Manifest, read_manifest, write_manifest
 from cmqd_segment.records import NumbersReserved
 from support.eventually import eventually

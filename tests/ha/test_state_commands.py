@@ -14,7 +14,7 @@ from cmqd.exit_codes import ExitCode
 from cmqd.ha.handover import Handover
 from cmqd.ha.output import Output
 from cmqd.ha.status import status
-from cmqd.storage.data_folder import boot_id, locked_folder, process_name
+from cmqd.storage.folder.data_folder import boot_id, locked_folder, process_name
 from support.memory_engine import MemoryDatabase
 
 LEADER_PROCESS = process_name(os.getpid(), boot_id())

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cmqd.log.errors import LogFailed
 from cmqd.log.interface import Log
+from cmqd.log.log_errors import LogFailed
 from support.log_rig import AnyLog, LogRig, MemoryPlace, OpenRig, Place, ProcessPlace
 from support.replicas import Replica, Replicas
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from msgspec import structs
 
-from cmqd.log.errors import LogFailed
+from cmqd.log.log_errors import LogFailed
 from cmqd.log.values import ROW_BYTES
 from cmqd_segment.checkpoint import AnyPart, CheckpointEnd, CheckpointHeader
 from cmqd_segment.records import (

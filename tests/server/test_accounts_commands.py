@@ -19,7 +19,7 @@ from cmqd.server.access.accounts_file import (
     new_document,
     new_key,
 )
-from cmqd.storage.data_folder import DataFolder
+from cmqd.storage.folder.data_folder import DataFolder
 from cmqd_segment.manifest import CACHE_FORMAT, CacheOf, Manifest, write_manifest
 
 

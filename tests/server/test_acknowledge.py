@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from cmqd.core.limits import Limits
-from cmqd.log.errors import LogFailed
+from cmqd.log.log_errors import LogFailed
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.limits import MIN_MAX_FRAME_BYTES

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cmqd.core.broker import Broker
-from cmqd.log.errors import LogFailed
+from cmqd.log.log_errors import LogFailed
 from cmqd.log.values import LogState, SegmentReport, pack_ranges
 from cmqd.memory_log import MemoryLog
 from cmqd_protocol import messages as wire

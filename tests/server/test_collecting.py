@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cmqd.log.errors import LogFailed
+from cmqd.log.log_errors import LogFailed
 from cmqd.server.access.permissions import Permissions
 from cmqd.server.binary.accepted_connection import AcceptedConnection
 from cmqd.server.clients.client import Client

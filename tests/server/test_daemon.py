@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from cmqd.exit_codes import ExitCode
-from cmqd.log.errors import LogFailed
 from cmqd.log.interface import Log
+from cmqd.log.log_errors import LogFailed
 from cmqd.log.values import RecoveredBatch
 from cmqd.memory_log import MemoryDisk, MemoryLog
 from cmqd.server.process.broker_reload import Reload

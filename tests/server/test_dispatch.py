@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cmqd.core import errors as domain
-from cmqd.log.errors import LogFailed
+from cmqd.log.log_errors import LogFailed
 from cmqd.log.values import LogState
 from cmqd.memory_log import MemoryLog
 from cmqd.server.access import accounts

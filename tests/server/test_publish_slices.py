@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from cmqd.log.errors import LogFailed
+from cmqd.log.log_errors import LogFailed
 from cmqd.server.handlers import publishing
 from cmqd.server.loop import agenda_timer
 from cmqd_protocol import messages as wire

@@ -6,7 +6,7 @@ import pytest
 
 from cmqd.core.operations.publish_plan import PublishPlan
 from cmqd.core.outcome import PublishRequest
-from cmqd.log.errors import LogFailed
+from cmqd.log.log_errors import LogFailed
 from cmqd.log.values import LogState
 from cmqd.server.requests import collecting
 from cmqd_protocol import messages as wire

@@ -18,9 +18,9 @@ from support.replicas import Replicas
 
 @pytest.fixture
 async def replicas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Replicas]:
-    monkeypatch.setattr("cmqd.storage.engine_watch.LOOK_SECONDS", 0.01)
-    monkeypatch.setattr("cmqd.storage.engine_watch.VIEW_SECONDS", 0.01)
-    monkeypatch.setattr("cmqd.storage.following.POLL_SECONDS", 0.01)
+    monkeypatch.setattr("cmqd.storage.redundancy.engine_watch.LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("cmqd.storage.redundancy.engine_watch.VIEW_SECONDS", 0.01)
+    monkeypatch.setattr("cmqd.storage.redundancy.following.POLL_SECONDS", 0.01)
     made = Replicas(tmp_path)
     yield made
     await made.end()

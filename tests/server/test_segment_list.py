@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cmqd.core.operations.holders import COUNTED_A_STEP
-from cmqd.log.errors import LogFailed
+from cmqd.log.log_errors import LogFailed
 from cmqd.log.values import LogState
 from cmqd.server.handlers import segments as handler
 from cmqd.server.handlers.segments import MAX_AHEAD

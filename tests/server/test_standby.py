@@ -20,7 +20,7 @@ from cmqd.server.process.daemon import Daemon
 from cmqd.server.redundancy.engine_accounts import addresses_in
 from cmqd.server.server import Server
 from cmqd.settings import Settings
-from cmqd.storage.errors import LeadLost
+from cmqd.storage.storage_errors import LeadLost
 from cmqd_client.errors import CmqError, OutcomeUnknown
 from support.certificates import make_certificate, trusting_context
 from support.eventually import eventually

@@ -13,8 +13,8 @@ from cmqd.engine.interface import EngineRow, ImportedLog, StoredAccounts, Stored
 from cmqd.log.values import Takeover
 from cmqd.server.loop.clock import BrokerClock, LastTime, start_offset
 from cmqd.server.redundancy.takeover_time import Evidence, ResumedTime, log_resumed_time, needs_row, resumed_time
-from cmqd.storage.following import Following
-from cmqd.storage.segment import LogRow
+from cmqd.storage.redundancy.following import Following
+from cmqd.storage.segments.segment import LogRow
 from cmqd_segment.records import ClockOffset
 from support.core_builders import KEY
 from support.fake_clock import EPOCH_MS

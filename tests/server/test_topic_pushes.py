@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cmqd.log.errors import LogFailed
+from cmqd.log.log_errors import LogFailed
 from cmqd.server.access.accounts_file import FILE_NAME
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode

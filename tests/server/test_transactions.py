@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from cmqd.core.outcome import Check, Outcome
-from cmqd.log.errors import LogFailed
+from cmqd.log.log_errors import LogFailed
 from cmqd.log.values import LogState
 from cmqd.server.clients import transaction_checkers
 from cmqd_protocol import messages as wire

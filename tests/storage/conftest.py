@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from cmqd.log.errors import LogFailed
-from cmqd.storage.data_folder import Disk
+from cmqd.log.log_errors import LogFailed
+from cmqd.storage.folder.data_folder import Disk
 from support.damage import CrashedAfter, crash
 from support.full_disk import Broker, FakeDisk, StartBroker
 from support.log_rig import LogRig, OpenProcess, ProcessPlace

@@ -8,10 +8,10 @@ import pytest
 from msgspec import structs
 
 from cmqd.log.values import Durability
-from cmqd.storage import identity
-from cmqd.storage.data_folder import DataFolder
-from cmqd.storage.errors import WrongFolder
-from cmqd.storage.inspection import inspect
+from cmqd.storage.folder import log_identity as identity
+from cmqd.storage.folder.data_folder import DataFolder
+from cmqd.storage.recovery.folder_inspection import inspect
+from cmqd.storage.storage_errors import WrongFolder
 from cmqd_segment.manifest import CACHE_FORMAT, MANIFEST_FORMAT, CacheOf, ManifestError, read_manifest, write_manifest
 from support.full_disk import StartBroker
 from support.log_rig import body

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from cmqd.storage import ipc
-from cmqd.storage.commit_socket import BUFFER_BYTES, CommitSocket
+from cmqd.storage.writing.commit_socket import BUFFER_BYTES, CommitSocket
 
 
 @pytest.fixture

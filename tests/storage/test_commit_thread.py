@@ -12,13 +12,15 @@ from threading import Event, current_thread
 
 import pytest
 
-from cmqd.log.errors import LogFailed
+from cmqd.log.log_errors import LogFailed
 from cmqd.log.values import Durability
-from cmqd.storage import disk_space, ipc, writer
-from cmqd.storage.process_log import StorageProcessLog
-from cmqd.storage.sealer import truncate_wal
-from cmqd.storage.segment import LogRow, WritableSegment, create_segment
-from cmqd.storage.wal_gauge import WalGauge
+from cmqd.storage import ipc
+from cmqd.storage.folder import disk_space
+from cmqd.storage.loop_side.process_log import StorageProcessLog
+from cmqd.storage.segments.segment import LogRow, WritableSegment, create_segment
+from cmqd.storage.segments.wal_gauge import WalGauge
+from cmqd.storage.writing import writer
+from cmqd.storage.writing.sealer import truncate_wal
 from cmqd_segment.manifest import SourceName, read_manifest
 from cmqd_segment.rows import encode_queues
 from cmqd_segment.schema import open_read_only

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from cmqd.storage.errors import DamagedError
+from cmqd.storage.storage_errors import DamagedError
 from cmqd_segment.manifest import read_manifest
 from support.damage import flip, kinds
 from support.log_rig import OpenProcess

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from cmqd.storage.errors import DamagedError
+from cmqd.storage.storage_errors import DamagedError
 from cmqd_segment.manifest import SegmentState, read_manifest
 from support.damage import CrashedAfter, active_wal, in_another_boot, manifest_knows
 from support.log_rig import OpenProcess

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cmqd.storage.errors import DamagedError
+from cmqd.storage.storage_errors import DamagedError
 from cmqd_segment.records import MessagesPublished, pack_runs
 from support.damage import CrashedAfter, kinds
 from support.eventually import eventually

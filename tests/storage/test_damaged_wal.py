@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from cmqd.log.errors import LogFailed
-from cmqd.storage.errors import DamagedError
-from cmqd.storage.process_log import StorageProcessLog
-from cmqd.storage.sealer import truncate_wal
-from cmqd.storage.segment import WritableSegment
-from cmqd.storage.walcheck import walk
+from cmqd.log.log_errors import LogFailed
+from cmqd.storage.loop_side.process_log import StorageProcessLog
+from cmqd.storage.recovery.torn_tail import walk
+from cmqd.storage.segments.segment import WritableSegment
+from cmqd.storage.storage_errors import DamagedError
+from cmqd.storage.writing.sealer import truncate_wal
 from cmqd_segment.manifest import SegmentState, read_manifest, write_manifest
 from support.damage import CrashedAfter, active_wal, crash, flip, in_another_boot, kinds
 from support.log_rig import InProcess, LogRig, OpenProcess, ProcessPlace, settings_for
@@ -220,7 +220,7 @@ async def test_a_shorter_wal_is_found_on_a_file_system_without_links(
     def refuse(*_arguments: object) -> None:
         raise PermissionError(1, "Operation not permitted")
 
-    monkeypatch.setattr("cmqd.storage.inspection.os.link", refuse)
+    monkeypatch.setattr("cmqd.storage.recovery.folder_inspection.os.link", refuse)
 
     with pytest.raises(DamagedError, match=r"its rows after 9 are gone"):
         await opened_here(folder)

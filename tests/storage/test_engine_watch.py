@@ -7,7 +7,7 @@ import pytest
 
 from cmqd.engine.interface import Engine
 from cmqd.log.values import BrokerSeen, CopyLag, EngineStatus, EngineView
-from cmqd.storage.engine_watch import EngineWatch
+from cmqd.storage.redundancy.engine_watch import EngineWatch
 
 
 class Waiting:
@@ -51,7 +51,7 @@ def test_waits_add_up_from_look_to_look() -> None:
 
 
 async def test_views_are_asked_for_until_the_stop(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cmqd.storage.engine_watch.VIEW_SECONDS", 0)
+    monkeypatch.setattr("cmqd.storage.redundancy.engine_watch.VIEW_SECONDS", 0)
     engine, reports = Waiting(), list[EngineStatus]()
     watch = watch_of(engine, reports)
     asked = 0

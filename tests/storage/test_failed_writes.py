@@ -7,7 +7,7 @@ from threading import Event
 
 import pytest
 
-from cmqd.log.errors import LogFailed
+from cmqd.log.log_errors import LogFailed
 from support.full_disk import StartBroker
 from support.log_rig import checkpoint_parts
 
@@ -103,7 +103,7 @@ async def test_a_checkpoint_that_does_not_fit_is_abandoned_and_the_next_one_is_n
         with path.open("ab") as file:
             file.write(data)
 
-    monkeypatch.setattr("cmqd.storage.checkpoint_writer.append", write)
+    monkeypatch.setattr("cmqd.storage.writing.checkpoint_writer.append", write)
     for part in checkpoint_parts(1, 1):
         rig.log.write_checkpoint(part)
     await refused.wait()

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from cmqd.engine.interface import EngineRow, StoredAccounts, checksum_of
-from cmqd.storage.following import UPKEEP_POLLS, Following, Tail, rows_behind
-from cmqd.storage.segment import LogRow
+from cmqd.storage.redundancy.following import UPKEEP_POLLS, Following, Tail, rows_behind
+from cmqd.storage.segments.segment import LogRow
 from support.memory_engine import Fault
 from support.replicas import Replicas
 

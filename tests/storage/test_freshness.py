@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from cmqd.storage.freshness import REFRESH_BYTES, REFRESH_S, Freshness
-from cmqd.storage.process_log import StorageProcessLog
+from cmqd.storage.folder.manifest_freshness import REFRESH_BYTES, REFRESH_S, Freshness
+from cmqd.storage.loop_side.process_log import StorageProcessLog
 from cmqd_segment.manifest import SegmentState, read_manifest
 from support.eventually import eventually
 from support.log_rig import InProcess, LogRig, settings_for

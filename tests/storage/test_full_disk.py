@@ -8,9 +8,9 @@ import pytest
 from msgspec import structs
 
 from cmqd.log.values import Durability
-from cmqd.storage.data_folder import Disk
-from cmqd.storage.disk_space import SEAL_MARGIN_BYTES
-from cmqd.storage.sealer import Sealer
+from cmqd.storage.folder.data_folder import Disk
+from cmqd.storage.folder.disk_space import SEAL_MARGIN_BYTES
+from cmqd.storage.writing.sealer import Sealer
 from cmqd_segment.manifest import SegmentState
 from cmqd_segment.schema import open_read_only
 from support.eventually import eventually

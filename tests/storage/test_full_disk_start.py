@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cmqd.log.errors import LogFailed
-from cmqd.storage.data_folder import Reserve
+from cmqd.log.log_errors import LogFailed
+from cmqd.storage.folder.data_folder import Reserve
 from support.full_disk import Broker, FakeDisk, StartBroker
 from support.log_rig import NOW_MS, LogRig, ProcessPlace, checkpoint_parts, deleted
 
@@ -142,7 +142,7 @@ async def test_a_disk_without_room_for_a_wal_index_is_not_taken_for_damage(
         error.sqlite_errorcode = sqlite3.SQLITE_IOERR_SHMSIZE
         raise error
 
-    monkeypatch.setattr("cmqd.storage.inspection.open_read_only", full)
+    monkeypatch.setattr("cmqd.storage.recovery.folder_inspection.open_read_only", full)
 
     with pytest.raises(LogFailed, match="the disk failed"):
         await start(accept_loss=True)
@@ -185,7 +185,7 @@ async def test_a_log_file_on_the_full_disk_ends_nothing(start: StartBroker, monk
         loop.call_soon_threadsafe(tried.set)
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("cmqd.storage.checkpoint_writer.append", write)
+    monkeypatch.setattr("cmqd.storage.writing.checkpoint_writer.append", write)
     monkeypatch.setattr("sys.stderr", FullStream())
     for part in checkpoint_parts(1, 1):
         rig.log.write_checkpoint(part)

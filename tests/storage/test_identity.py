@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from cmqd.__main__ import main
-from cmqd.storage import identity
-from cmqd.storage.data_folder import DataFolder
-from cmqd.storage.errors import DamagedError, FolderLocked
+from cmqd.storage.folder import log_identity as identity
+from cmqd.storage.folder.data_folder import DataFolder
+from cmqd.storage.storage_errors import DamagedError, FolderLocked
 from cmqd_segment.checkpoint_file import verify_checkpoint
 from cmqd_segment.manifest import (
     MAX_STARTS,

@@ -19,7 +19,9 @@ pytestmark = pytest.mark.system
 
 STORAGE = """
     import os, signal, sys
-    from cmqd.storage import commit_socket, segment, writer
+    from cmqd.storage.writing import commit_socket
+    from cmqd.storage.segments import segment
+    from cmqd.storage.writing import writer
     from cmqd.storage.__main__ import prepare_process
     from cmqd.storage.service import main
 
@@ -64,8 +66,8 @@ STORAGE = """
 LOOP = """
     import asyncio, os, subprocess, sys
     from pathlib import Path
-    from cmqd.log.errors import LogFailed
-    from cmqd.storage.process_log import StorageProcessLog
+    from cmqd.log.log_errors import LogFailed
+    from cmqd.storage.loop_side.process_log import StorageProcessLog
     from support.log_rig import LogRig, settings_for
 
     folder, point, whose, storage = sys.argv[1:]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cmqd.storage import identity
+from cmqd.storage.folder import log_identity as identity
 from cmqd_segment.manifest import MANIFEST_NAME
 from support.formats.archives import ARCHIVES, unpack
 from support.log_rig import LogRig, OpenProcess, ProcessPlace

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from cmqd.storage.errors import FolderFormatError
+from cmqd.storage.storage_errors import FolderFormatError
 from cmqd_segment.checkpoint import CheckpointEnd, CheckpointHeader
 from cmqd_segment.checkpoint_file import MAGIC, frame
 from cmqd_segment.manifest import CACHE_FORMAT, read_manifest, write_manifest

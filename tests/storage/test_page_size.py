@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from cmqd.storage.errors import DamagedError
-from cmqd.storage.page_size import LARGE_ROW_BYTES, page_bytes_after
-from cmqd.storage.wal_gauge import used_bytes
-from cmqd.storage.walcheck import walk
+from cmqd.storage.recovery.torn_tail import walk
+from cmqd.storage.segments.page_size import LARGE_ROW_BYTES, page_bytes_after
+from cmqd.storage.segments.wal_gauge import used_bytes
+from cmqd.storage.storage_errors import DamagedError
 from cmqd_segment.manifest import SegmentState, read_manifest
 from cmqd_segment.schema import LARGE_PAGE_BYTES, PAGE_BYTES, open_read_only
 from support.damage import crash, flip, in_another_boot, kinds

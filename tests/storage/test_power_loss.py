@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from cmqd.storage.errors import DamagedError
+from cmqd.storage.storage_errors import DamagedError
 from support.damage import CrashedAfter, active_wal, crash, flip, in_another_boot, kinds, manifest_knows
 from support.log_rig import LogRig, OpenProcess, ProcessPlace
 from support.wals import cut, end_of_frames

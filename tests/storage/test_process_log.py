@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from cmqd.log.errors import LogFailed
+from cmqd.log.log_errors import LogFailed
 from cmqd.log.values import RecoveryReport, SegmentReport
 from cmqd.storage import ipc
-from cmqd.storage.process_log import StorageProcessLog
+from cmqd.storage.loop_side.process_log import StorageProcessLog
 from support.log_rig import settings_for
 
 SEGMENT = SegmentReport(1, 1, 5, 0, 0, 5, 4096, True, b"")

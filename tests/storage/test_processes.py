@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from cmqd.log.errors import LogFailed
-from cmqd.storage.errors import FolderLocked
-from cmqd.storage.process_log import StorageProcessLog
+from cmqd.log.log_errors import LogFailed
+from cmqd.storage.loop_side.process_log import StorageProcessLog
+from cmqd.storage.storage_errors import FolderLocked
 from cmqd_segment.manifest import read_manifest
 from cmqd_segment.schema import open_read_only
 from support.eventually import eventually
@@ -96,7 +96,7 @@ async def test_storage_that_is_killed_is_fatal_to_the_loop(open_process: OpenPro
 
 LOOP_PROCESS = """
     import asyncio, sys
-    from cmqd.storage.process_log import StorageProcessLog
+    from cmqd.storage.loop_side.process_log import StorageProcessLog
     from support.log_rig import LogRig, settings_for
     from pathlib import Path
 

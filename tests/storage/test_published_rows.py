@@ -6,8 +6,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cmqd.storage.decoded_row import KNOWN_QUEUES, Audiences, DecodedRow
-from cmqd.storage.row_builder import RowBuilder
+from cmqd.storage.loop_side.row_builder import RowBuilder
+from cmqd.storage.reading.decoded_row import KNOWN_QUEUES, Audiences, DecodedRow
 from cmqd_segment import records
 from cmqd_segment.published import (
     SetSizes,

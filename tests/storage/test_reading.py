@@ -14,12 +14,12 @@ import pytest
 
 from cmqd.core.limits import Limits
 from cmqd.log.values import Durability
-from cmqd.storage import reading_connection
-from cmqd.storage.reading_connection import open_reading
-from cmqd.storage.row_builder import RowBuilder
-from cmqd.storage.segment import LogRow, WritableSegment, create_segment
-from cmqd.storage.segment_reader import DECODED_AT_A_TIME, ROW_OVERHEAD_BYTES, Answer, RowCache, SegmentReader
-from cmqd.storage.summaries import BLOCK_ROWS
+from cmqd.storage.loop_side.row_builder import RowBuilder
+from cmqd.storage.reading import reading_connection
+from cmqd.storage.reading.reading_connection import open_reading
+from cmqd.storage.reading.row_summaries import BLOCK_ROWS
+from cmqd.storage.reading.segment_reader import DECODED_AT_A_TIME, ROW_OVERHEAD_BYTES, Answer, RowCache, SegmentReader
+from cmqd.storage.segments.segment import LogRow, WritableSegment, create_segment
 from cmqd_segment.rows import encode_records
 from cmqd_segment.schema import SegmentFormatError, open_read_only
 from support.log_rig import NOW_MS, sent

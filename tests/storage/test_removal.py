@@ -17,12 +17,12 @@ from types import FrameType
 import pytest
 
 from cmqd.log.values import Durability
-from cmqd.storage import removal
-from cmqd.storage.removal import STEP_BYTES, remove
-from cmqd.storage.sealer import copy_wal, cut_wal, truncate_wal, write_tables
-from cmqd.storage.segment import LogRow, create_segment
-from cmqd.storage.wal_gauge import bytes_of
-from cmqd.storage.walcheck import walk
+from cmqd.storage.folder import freed_blocks as removal
+from cmqd.storage.folder.freed_blocks import STEP_BYTES, remove
+from cmqd.storage.recovery.torn_tail import walk
+from cmqd.storage.segments.segment import LogRow, create_segment
+from cmqd.storage.segments.wal_gauge import bytes_of
+from cmqd.storage.writing.sealer import copy_wal, cut_wal, truncate_wal, write_tables
 from cmqd_segment.schema import PAGE_BYTES, open_read_only
 from support.full_disk import StartBroker
 

@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from cmqd.engine.errors import AccountsConflict, EngineUnavailable
+from cmqd.engine.engine_errors import AccountsConflict, EngineUnavailable
 from cmqd.engine.fencing import FencedEngine
-from cmqd.log.errors import LogFailed
-from cmqd.storage import following, open_log, replication
-from cmqd.storage.errors import LeadLost, WrongFolder
-from cmqd.storage.proof_clock import proof_clock_s
+from cmqd.log.log_errors import LogFailed
+from cmqd.storage import open_log
+from cmqd.storage.redundancy import following, replication
+from cmqd.storage.redundancy.proof_clock import proof_clock_s
+from cmqd.storage.storage_errors import LeadLost, WrongFolder
 from cmqd_segment.manifest import (
     CACHE_FORMAT,
     MANIFEST_FORMAT,

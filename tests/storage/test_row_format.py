@@ -8,7 +8,7 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from cmqd.storage.row_builder import RowBuilder
+from cmqd.storage.loop_side.row_builder import RowBuilder
 from cmqd_segment import records
 from cmqd_segment.checkpoint import CheckpointEnd, CheckpointHeader
 from cmqd_segment.checkpoint_file import MAGIC, CheckpointError, frame, verify_checkpoint

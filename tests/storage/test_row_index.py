@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cmqd.storage.decoded_row import Audiences
-from cmqd.storage.segment_reader import is_damage
-from cmqd.storage.summaries import Summaries, Summary, summary_of
+from cmqd.storage.reading.decoded_row import Audiences
+from cmqd.storage.reading.row_summaries import Summaries, Summary, summary_of
+from cmqd.storage.reading.segment_reader import is_damage
 from cmqd_segment.rows import (
     encode_queues,
 )

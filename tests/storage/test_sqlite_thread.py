@@ -7,7 +7,7 @@ from threading import Event
 
 import pytest
 
-from cmqd.storage.sqlite_thread import connect
+from cmqd.storage.segments.sqlite_thread import connect
 
 
 async def test_an_opening_that_is_cancelled_is_waited_for_and_closed(tmp_path: Path) -> None:

@@ -17,11 +17,19 @@ from threading import Event
 import pytest
 
 from cmqd.log.values import Durability
-from cmqd.storage import sealer, segment, wal_filling
-from cmqd.storage.process_log import StorageProcessLog
-from cmqd.storage.segment import LogRow, WritableSegment
-from cmqd.storage.wal_filling import CHUNK_BYTES, LEAST_BYTES, LEAST_COMMITS, SMALL_COMMIT_BYTES, STEP_BYTES, fill
-from cmqd.storage.wal_gauge import used_bytes
+from cmqd.storage.loop_side.process_log import StorageProcessLog
+from cmqd.storage.segments import segment
+from cmqd.storage.segments.segment import LogRow, WritableSegment
+from cmqd.storage.segments.wal_gauge import used_bytes
+from cmqd.storage.writing import sealer, wal_filling
+from cmqd.storage.writing.wal_filling import (
+    CHUNK_BYTES,
+    LEAST_BYTES,
+    LEAST_COMMITS,
+    SMALL_COMMIT_BYTES,
+    STEP_BYTES,
+    fill,
+)
 from cmqd_segment.manifest import SegmentState, read_manifest
 from cmqd_segment.schema import create_tables, open_read_only
 from support.damage import in_another_boot

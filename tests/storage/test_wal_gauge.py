@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cmqd.storage.wal_gauge import WalGauge, used_bytes
+from cmqd.storage.segments.wal_gauge import WalGauge, used_bytes
 from support.wals import end_of_frames
 
 MEBIBYTE = 1024 * 1024

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cmqd.storage.walcheck import Verdict, find_lack, judge, read_index, walk
+from cmqd.storage.recovery.torn_tail import Verdict, find_lack, judge, read_index, walk
 from support.wals import FRAME_BYTES, cut, end_of_frames, fill_ahead
 
 COMMITS = 12

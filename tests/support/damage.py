@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from msgspec import structs
 
-from cmqd.storage.process_log import StorageProcessLog
+from cmqd.storage.loop_side.process_log import StorageProcessLog
 from cmqd_segment.manifest import SegmentState, read_manifest, write_manifest
 from support.log_rig import LogRig, ProcessPlace
 from support.wals import end_of_frames

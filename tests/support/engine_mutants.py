@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from cmqd.engine.database import Commit, ConnectionLost, Database, KeepWaiting, Newest, Session, UniqueViolation
-from cmqd.engine.errors import Fenced
+from cmqd.engine.engine_errors import Fenced
 from cmqd.engine.fencing import FencedEngine
 from cmqd.engine.interface import EngineRow, Row, Taken
 from support.memory_engine import MemorySession

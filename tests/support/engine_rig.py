@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from threading import Semaphore, Thread, current_thread
 from typing import Any
 
-from cmqd.engine.errors import AccountsConflict, Fenced
+from cmqd.engine.engine_errors import AccountsConflict, Fenced
 from cmqd.engine.fencing import FencedEngine
 from cmqd.engine.interface import EngineRow, StoredAccounts, StoredCheckpoint, Taken
 from support.memory_engine import Fault, MemoryDatabase, MemoryServer, MemorySession

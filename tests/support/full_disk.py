@@ -3,8 +3,8 @@
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from cmqd.storage.data_folder import Disk
-from cmqd.storage.process_log import StorageProcessLog
+from cmqd.storage.folder.data_folder import Disk
+from cmqd.storage.loop_side.process_log import StorageProcessLog
 from support.log_rig import InProcess, LogRig, settings_for
 
 GIBIBYTE = 1 << 30

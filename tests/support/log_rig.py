@@ -14,16 +14,16 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 from msgspec import structs
 
-from cmqd.log.errors import LogFailed
 from cmqd.log.interface import Log, Segments
+from cmqd.log.log_errors import LogFailed
 from cmqd.log.values import LogState, RecoveredRow, RecoveryReport
 from cmqd.memory_log import MemoryDisk, MemoryLog
 from cmqd.settings import Settings
-from cmqd.storage import engines
-from cmqd.storage.data_folder import Disk
-from cmqd.storage.process_log import StorageProcessLog
+from cmqd.storage.folder.data_folder import Disk
+from cmqd.storage.loop_side.process_log import StorageProcessLog
+from cmqd.storage.redundancy import engine_choice as engines
 from cmqd.storage.service import OpenEngine, StorageService
-from cmqd.storage.settings import StorageSettings
+from cmqd.storage.storage_settings import StorageSettings
 from cmqd_segment.checkpoint import AnyPart, CheckpointEnd, CheckpointHeader
 from cmqd_segment.records import AnyRecord, MessagesDeleted, MessagesSent, PublishedMessage, Runs, StoredMessage
 

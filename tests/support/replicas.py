@@ -7,8 +7,8 @@ from pathlib import Path
 from cmqd.engine.fencing import FencedEngine
 from cmqd.engine.interface import EngineRow
 from cmqd.server.loop.clock import wall_ms
-from cmqd.storage.process_log import StorageProcessLog
-from cmqd.storage.settings import StorageSettings
+from cmqd.storage.loop_side.process_log import StorageProcessLog
+from cmqd.storage.storage_settings import StorageSettings
 from support.full_disk import FakeDisk
 from support.log_rig import InProcess, LogRig, settings_for
 from support.memory_engine import MemoryDatabase

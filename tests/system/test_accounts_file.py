@@ -58,7 +58,7 @@ def test_a_traceback_in_the_log_shows_no_local_variables(tmp_path: Path, log_for
     program.write_text(
         "import sys\n"
         "from cmqd.__main__ import main\n"
-        "from cmqd.server import daemon\n"
+        "from cmqd.server.process import daemon\n"
         "def broken(*_):\n"
         "    handle_key = 'S3CR3T' + '-IN-A-LOCAL'\n"
         "    raise RuntimeError('broken on purpose')\n"
@@ -78,11 +78,11 @@ def test_a_traceback_in_the_log_shows_no_local_variables(tmp_path: Path, log_for
 def test_a_traceback_of_the_storage_process_shows_no_local_variables(tmp_path: Path) -> None:
     """``sitecustomize`` breaks a method in both processes of the server; only the storage process calls the method."""
     (tmp_path / "sitecustomize.py").write_text(
-        "import cmqd.storage.data_folder\n"
+        "import cmqd.storage.folder.data_folder\n"
         "def broken(self):\n"
         "    body = 'S3CR3T' + '-IN-A-LOCAL'\n"
         "    raise RuntimeError('broken on purpose')\n"
-        "cmqd.storage.data_folder.DataFolder.create = broken\n"
+        "cmqd.storage.folder.data_folder.DataFolder.create = broken\n"
     )
     server = RunningServer(tmp_path, environment={"PYTHONPATH": str(tmp_path)})
 

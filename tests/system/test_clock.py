@@ -13,8 +13,8 @@ import pytest
 from cmqd.core.broker import Broker
 from cmqd.server.access.accounts import ADMIN, open_accounts
 from cmqd.settings import Settings
-from cmqd.storage.process_log import StorageProcessLog
-from cmqd.storage.settings import StorageSettings
+from cmqd.storage.loop_side.process_log import StorageProcessLog
+from cmqd.storage.storage_settings import StorageSettings
 from cmqd_client import Client, connect
 from cmqd_client.errors import TimeNotRewindable
 from support import alone

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cmqd.storage.errors import FolderFormatError
+from cmqd.storage.storage_errors import FolderFormatError
 from cmqd_segment.manifest import MANIFEST_FORMAT, read_manifest
 from support.formats.archives import ARCHIVES, differences, format_of, unpack
 from support.formats.broker import open_folder

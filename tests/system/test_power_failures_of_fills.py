@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from cmqd.storage.process_log import StorageProcessLog
-from cmqd.storage.wal_filling import CHUNK_BYTES
+from cmqd.storage.loop_side.process_log import StorageProcessLog
+from cmqd.storage.writing.wal_filling import CHUNK_BYTES
 from cmqd_segment.manifest import MANIFEST_NAME
 from support.crash.disk import Unsynced, disk_after
 from support.crash.load_topics import PUSH_FLAGS, Endpoints

@@ -1,6 +1,6 @@
 """The codec: messages of the hot path, a whole read of pipelined frames, and a row of the log."""
 
-from cmqd.storage.row_builder import RowBuilder
+from cmqd.storage.loop_side.row_builder import RowBuilder
 from cmqd_bench.micro.measuring import Micro, Work, repeated
 from cmqd_protocol.client_connection import ClientConnection
 from cmqd_protocol.handshake import AccessKey

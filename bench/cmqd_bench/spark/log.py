@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from cmqd.log.values import Durability
 from cmqd.settings import Settings
-from cmqd.storage.process_log import StorageProcessLog
-from cmqd.storage.settings import StorageSettings
+from cmqd.storage.loop_side.process_log import StorageProcessLog
+from cmqd.storage.storage_settings import StorageSettings
 from cmqd_segment.checkpoint import AnyPart, CheckpointEnd, CheckpointHeader, QueueSlice
 from cmqd_segment.manifest import SegmentEntry, SegmentState, read_manifest
 from cmqd_segment.records import MessagesSent, QueueCreated

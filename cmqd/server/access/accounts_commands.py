@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from cmqd.exit_codes import ExitCode
-from cmqd.log.errors import LogError
+from cmqd.log.log_errors import LogError
 from cmqd.server.access.accounts import MAX_KEYS
 from cmqd.server.access.accounts_file import (
     ADMIN,

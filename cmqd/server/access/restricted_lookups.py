@@ -17,7 +17,7 @@ from itertools import filterfalse, repeat
 from typing import Final, TypeAlias
 
 from cmqd.core.errors import DomainError
-from cmqd.log.errors import LogFailed
+from cmqd.log.log_errors import LogFailed
 from cmqd.server.access.permissions import Permissions
 from cmqd.server.admission.sliced_work import SlicedWork
 from cmqd.server.clients.client import Client

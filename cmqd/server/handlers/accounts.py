@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 from cmqd.core import errors as domain
 from cmqd.core.broker import Broker
-from cmqd.log.errors import LogFailed
+from cmqd.log.log_errors import LogFailed
 from cmqd.server.access.accounts import AccountNotEmpty, Accounts
 from cmqd.server.access.accounts_file import ADMIN
 from cmqd.server.access.audit_entries import AuditEntries, action_of

@@ -11,8 +11,8 @@ from typing import Any, Final
 from cmqd.core.broker import Broker
 from cmqd.core.limits import check_range
 from cmqd.core.operations.holders import Held
-from cmqd.log.errors import LogFailed
 from cmqd.log.interface import Log
+from cmqd.log.log_errors import LogFailed
 from cmqd.log.values import LogState, SegmentReport
 from cmqd.server.access.accounts import Accounts
 from cmqd.server.admission.sliced_work import SlicedWork

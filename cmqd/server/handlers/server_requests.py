@@ -4,8 +4,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from cmqd.core.broker import Broker
-from cmqd.log.errors import LogFailed
 from cmqd.log.interface import Log, Segments
+from cmqd.log.log_errors import LogFailed
 from cmqd.server.access.accounts import Accounts
 from cmqd.server.clients.client import Client
 from cmqd.server.part import part

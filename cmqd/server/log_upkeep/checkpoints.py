@@ -8,8 +8,8 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator
 
-from cmqd.log.errors import LogFailed
 from cmqd.log.interface import Log
+from cmqd.log.log_errors import LogFailed
 from cmqd.server.part import part
 from cmqd_segment.checkpoint import AnyPart
 

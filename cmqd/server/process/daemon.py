@@ -34,8 +34,8 @@ from cmqd.allocator import LargeBlocks
 from cmqd.core.broker import Broker
 from cmqd.core.facts.numbers import MessageIdsUsedUp, WrongShard
 from cmqd.exit_codes import ExitCode
-from cmqd.log.errors import LogError, LogFailed
 from cmqd.log.interface import Led, Log
+from cmqd.log.log_errors import LogError, LogFailed
 from cmqd.log.values import EngineStatus, LogState, RecoveryReport
 from cmqd.memory_log import MemoryLog
 from cmqd.server.access.accounts import Accounts, open_accounts
@@ -71,9 +71,9 @@ from cmqd.server.redundancy.standby_metrics import StandbyFigures, standby_metri
 from cmqd.server.redundancy.takeover_time import log_resumed_time, needs_row, resumed_time
 from cmqd.server.server import Server, failure_text
 from cmqd.settings import LogFormat, LogLevel, Settings
-from cmqd.storage.errors import LeadLost, PoolerBetween
-from cmqd.storage.process_log import StorageProcessLog
-from cmqd.storage.settings import StorageSettings
+from cmqd.storage.loop_side.process_log import StorageProcessLog
+from cmqd.storage.storage_errors import LeadLost, PoolerBetween
+from cmqd.storage.storage_settings import StorageSettings
 from cmqd_logs import lines
 from cmqd_segment.checkpoint import CheckpointEnd
 

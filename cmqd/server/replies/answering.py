@@ -17,8 +17,8 @@ from typing import Any, Final, TypeAlias
 from cmqd.core import errors as domain
 from cmqd.core.broker import Broker
 from cmqd.core.outcome import WAITING, Check, Outcome, ReceivedAfterDeletes, Woken
-from cmqd.log.errors import LogFailed
 from cmqd.log.interface import Log
+from cmqd.log.log_errors import LogFailed
 from cmqd.server.access.shown_names import refusal_shown_to
 from cmqd.server.broker_logger import get_logger
 from cmqd.server.clients.client import Client

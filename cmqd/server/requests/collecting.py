@@ -34,7 +34,7 @@ import msgspec
 from cmqd.core import errors as domain
 from cmqd.core.limits import headers_bytes
 from cmqd.core.outcome import Outcome
-from cmqd.log.errors import LogFailed
+from cmqd.log.log_errors import LogFailed
 from cmqd.log.values import ROW_BYTES
 from cmqd.server.admission.request_admission import Admission
 from cmqd.server.clients.client import Client

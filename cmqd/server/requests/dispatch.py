@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 
 from cmqd.core import errors as domain
 from cmqd.core.broker import Broker
-from cmqd.log.errors import LogFailed
+from cmqd.log.log_errors import LogFailed
 from cmqd.server.access.accounts import Accounts
 from cmqd.server.access.audit_entries import AuditEntries
 from cmqd.server.access.audit_lines import ADMINISTRATION

@@ -35,8 +35,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-from cmqd.log.errors import LogError, LogFailed
-from cmqd.storage.process_log import StorageProcessLog
+from cmqd.log.log_errors import LogError, LogFailed
+from cmqd.storage.loop_side.process_log import StorageProcessLog
 from cmqd_segment.records import AnyRecord
 from support.crash import ptrace
 from support.crash.folder_paths import AT_FDCWD, FolderPaths, signed

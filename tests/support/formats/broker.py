@@ -17,7 +17,7 @@ from cmqd.server.loop.cron import calendar
 from cmqd.server.monitoring.status import StorageProcessStatus
 from cmqd.server.server import Server
 from cmqd.settings import Settings
-from cmqd.storage.process_log import StorageProcessLog
+from cmqd.storage.loop_side.process_log import StorageProcessLog
 from cmqd_protocol.messages import AnyReply, Request
 from support.eventually import eventually
 from support.fake_clock import FakeClock

@@ -2,7 +2,7 @@
 
 LogError
 ├── LogFailed   an append, a read or a commit failed: nothing more becomes durable
-└── ...         an implementation's own refusals to open (``cmqd.storage.errors``)
+└── ...         an implementation's own refusals to open (``cmqd.storage.storage_errors``)
 """
 
 

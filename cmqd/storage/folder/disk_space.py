@@ -19,9 +19,9 @@ Some way above the mark the loop gets a warning (``is_short``), so that history 
 from collections.abc import Callable
 
 from cmqd.log.values import LogState
-from cmqd.storage.catalog import Catalog
-from cmqd.storage.data_folder import Disk
-from cmqd.storage.segment import WritableSegment
+from cmqd.storage.folder.catalog import Catalog
+from cmqd.storage.folder.data_folder import Disk
+from cmqd.storage.segments.segment import WritableSegment
 from cmqd_segment.manifest import SegmentState
 
 DELETE_BYTES = 32

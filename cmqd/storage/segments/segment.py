@@ -22,8 +22,8 @@ from time import monotonic, perf_counter
 from typing import NamedTuple
 
 from cmqd.log.values import Durability, SegmentReport, pack_ranges
-from cmqd.storage.sqlite_thread import ThreadConnection, connect
-from cmqd.storage.wal_gauge import WalGauge, used_bytes
+from cmqd.storage.segments.sqlite_thread import ThreadConnection, connect
+from cmqd.storage.segments.wal_gauge import WalGauge, used_bytes
 from cmqd_segment.manifest import SegmentEntry, SegmentState
 from cmqd_segment.rows import data_checksum, decode_queues, meta_checksum
 from cmqd_segment.schema import PAGE_BYTES, Origin, check_format, create_tables, open_read_only, write_origin

@@ -19,10 +19,10 @@ from typing import Protocol
 from msgspec import structs
 
 from cmqd.child_python import child_python
-from cmqd.engine.errors import AccountsConflict
+from cmqd.engine.engine_errors import AccountsConflict
 from cmqd.engine.interface import StoredAccounts
-from cmqd.log.errors import LogError, LogFailed
 from cmqd.log.interface import ignore
+from cmqd.log.log_errors import LogError, LogFailed
 from cmqd.log.values import (
     CommitFigures,
     EngineStatus,
@@ -34,11 +34,11 @@ from cmqd.log.values import (
     SegmentReport,
     Takeover,
 )
-from cmqd.storage import errors, ipc
-from cmqd.storage.group_commit import GroupCommit
-from cmqd.storage.proof_clock import proof_clock_s
-from cmqd.storage.settings import StorageSettings
+from cmqd.storage import ipc, storage_errors
+from cmqd.storage.loop_side.group_commit import GroupCommit
+from cmqd.storage.redundancy.proof_clock import proof_clock_s
 from cmqd.storage.source_names import SourceNames
+from cmqd.storage.storage_settings import StorageSettings
 from cmqd_segment.checkpoint import AnyPart, CheckpointEnd, CheckpointHeader
 from cmqd_segment.checkpoint_file import decode_part, encode_part
 from cmqd_segment.records import Runs, StoredMessage
@@ -578,7 +578,7 @@ def start_process(control: socket.socket, pages: socket.socket, commits: socket.
 
 
 def _error(kind: str, text: str) -> LogError:
-    error = getattr(errors, kind, LogFailed)
+    error = getattr(storage_errors, kind, LogFailed)
     assert issubclass(error, LogError)
     return error(text)
 

@@ -24,10 +24,10 @@ from typing import TypeAlias
 import aiosqlite
 
 from cmqd.storage import ipc
-from cmqd.storage.catalog import Catalog, Segment
 from cmqd.storage.durable_lsn import DurableLsn
-from cmqd.storage.reading_connection import open_reading
-from cmqd.storage.segment_reader import Answer, RowCache, SegmentReader, is_damage
+from cmqd.storage.folder.catalog import Catalog, Segment
+from cmqd.storage.reading.reading_connection import open_reading
+from cmqd.storage.reading.segment_reader import Answer, RowCache, SegmentReader, is_damage
 from cmqd.storage.standard_error import complain
 from cmqd_segment.records import PublishedMessage, ranges
 from cmqd_segment.schema import SegmentFormatError

@@ -21,10 +21,10 @@ import aiosqlite
 import msgspec
 
 from cmqd.storage import ipc
-from cmqd.storage.catalog import Segment
-from cmqd.storage.decoded_row import Audiences, DecodedRow
-from cmqd.storage.segment import WritableSegment
-from cmqd.storage.summaries import Summaries, Summary, summary_of
+from cmqd.storage.folder.catalog import Segment
+from cmqd.storage.reading.decoded_row import Audiences, DecodedRow
+from cmqd.storage.reading.row_summaries import Summaries, Summary, summary_of
+from cmqd.storage.segments.segment import WritableSegment
 from cmqd_segment.published import published_message
 from cmqd_segment.records import AnyRecord, MessagesPublished, PublishedMessage, Runs
 from cmqd_segment.rows import (

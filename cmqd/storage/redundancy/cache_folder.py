@@ -6,9 +6,9 @@ put aside, too, if its last row is not a row of the log: the row was read or wri
 cut off, and no broker answered it.
 
 Only a folder that its manifest, or without it its newest segment, marks as a cache of this log is put aside
-(``inspection``). The newest ``KEPT`` caches that were put aside stay: after a fail-over of the engine without its
-guards they may have the only copy of a row. Older ones are removed, but not before this broker leads, with a whole copy
-of the log in its folder; and files of another log stay for ever.
+(``folder_inspection``). The newest ``KEPT`` caches that were put aside stay: after a fail-over of the engine without
+its guards they may have the only copy of a row. Older ones are removed, but not before this broker leads, with a whole
+copy of the log in its folder; and files of another log stay for ever.
 """
 
 import shutil
@@ -20,14 +20,14 @@ from typing import Final
 
 from msgspec import structs
 
-from cmqd.engine.errors import LogRetired
+from cmqd.engine.engine_errors import LogRetired
 from cmqd.engine.interface import Engine, EngineRow, checksum_of
 from cmqd.log.values import Durability
-from cmqd.storage.checkpoint_writer import TEMPORARY, publish
-from cmqd.storage.data_folder import DataFolder
-from cmqd.storage.errors import DamagedError, WrongFolder
-from cmqd.storage.following import Tail, rows_behind
-from cmqd.storage.inspection import Recovered, cache_in_segments, inspect
+from cmqd.storage.folder.data_folder import DataFolder
+from cmqd.storage.recovery.folder_inspection import Recovered, cache_in_segments, inspect
+from cmqd.storage.redundancy.following import Tail, rows_behind
+from cmqd.storage.storage_errors import DamagedError, WrongFolder
+from cmqd.storage.writing.checkpoint_writer import TEMPORARY, publish
 from cmqd_segment.manifest import (
     MANIFEST_NAME,
     CacheOf,

@@ -11,7 +11,7 @@ EngineError
 └── LogRetired          the log has left the database: no broker leads it there again
 """
 
-from cmqd.log.errors import LogError
+from cmqd.log.log_errors import LogError
 
 
 class EngineError(LogError):

@@ -27,11 +27,11 @@ from threading import Event
 from typing import Final
 
 from cmqd.log.values import Durability
-from cmqd.storage.catalog import Catalog
-from cmqd.storage.disk_space import Space
-from cmqd.storage.settings import StorageSettings
-from cmqd.storage.wal_gauge import used_bytes
-from cmqd.storage.writer import Writer
+from cmqd.storage.folder.catalog import Catalog
+from cmqd.storage.folder.disk_space import Space
+from cmqd.storage.segments.wal_gauge import used_bytes
+from cmqd.storage.storage_settings import StorageSettings
+from cmqd.storage.writing.writer import Writer
 from cmqd_segment.manifest import SegmentState, sync_folder
 
 CHUNK_BYTES: Final = 1024 * 1024

@@ -16,17 +16,17 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
-from cmqd.engine.errors import EngineUnavailable
+from cmqd.engine.engine_errors import EngineUnavailable
 from cmqd.engine.interface import NO_LEADER, Engine, StoredAccounts, Taken
-from cmqd.log.errors import LogFailed
+from cmqd.log.log_errors import LogFailed
 from cmqd.log.values import EngineView, SegmentReport, Takeover
 from cmqd.storage import ipc
-from cmqd.storage.cache import copy_checkpoint
-from cmqd.storage.catalog import Catalog
-from cmqd.storage.engine_watch import EngineWatch
-from cmqd.storage.following import Following, Tail
-from cmqd.storage.segment import LogRow
-from cmqd.storage.writer import Writer
+from cmqd.storage.folder.catalog import Catalog
+from cmqd.storage.redundancy.cache_folder import copy_checkpoint
+from cmqd.storage.redundancy.engine_watch import EngineWatch
+from cmqd.storage.redundancy.following import Following, Tail
+from cmqd.storage.segments.segment import LogRow
+from cmqd.storage.writing.writer import Writer
 from cmqd_segment.manifest import CacheOf, CheckpointEntry, merge_ranges, with_start
 
 T = TypeVar("T")

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TypeAlias
 
 from cmqd.storage import ipc
-from cmqd.storage.catalog import Catalog
-from cmqd.storage.inspection import Recovered
+from cmqd.storage.folder.catalog import Catalog
+from cmqd.storage.recovery.folder_inspection import Recovered
 from cmqd_segment.checkpoint_file import read_payloads
 from cmqd_segment.schema import open_read_only
 

@@ -11,8 +11,8 @@ import os
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
-from cmqd.storage.catalog import Catalog
 from cmqd.storage.durable_lsn import DurableLsn
+from cmqd.storage.folder.catalog import Catalog
 from cmqd.storage.standard_error import complain
 from cmqd_segment.checkpoint_file import MAGIC, CheckpointError, frame, verify_checkpoint
 from cmqd_segment.manifest import CheckpointEntry, SourceName, checkpoint_file, sync_folder

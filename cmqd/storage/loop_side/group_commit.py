@@ -15,17 +15,17 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from cmqd.log.errors import LogFailed
+from cmqd.log.log_errors import LogFailed
 from cmqd.log.values import ROW_BYTES, CommitFigures
 from cmqd.storage import ipc
-from cmqd.storage.row_builder import ClosedRow, RowBuilder
+from cmqd.storage.loop_side.row_builder import ClosedRow, RowBuilder
 from cmqd.storage.source_names import SourceNames
 from cmqd_segment.records import AnyRecord, Lsn
 from cmqd_segment.rows import encode_records
 
 OUTSTANDING_BATCHES = 1
-"""Limit of commits under way. A crash then tears at most one commit: ``walcheck`` tells a torn tail from damage by that
-number."""
+"""Limit of commits under way. A crash then tears at most one commit: ``torn_tail`` tells a torn tail from damage by
+that number."""
 BATCH_BYTES = 4 * 1024 * 1024
 """Limit of one commit. A larger batch costs latency and memory, and saves no time per row."""
 

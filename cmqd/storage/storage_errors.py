@@ -1,17 +1,17 @@
-"""The refusals of a data folder; the rest of the tree is in ``cmqd.log.errors``.
+"""The refusals of a data folder; the rest of the tree is in ``cmqd.log.log_errors``.
 
 LogError
 ├── LogFailed
 │   └── LeadLost        another broker leads
-├── PoolerBetween       a connection pooler is between the broker and its engine (``cmqd.engine.errors``)
+├── PoolerBetween       a connection pooler is between the broker and its engine (``cmqd.engine.engine_errors``)
 ├── FolderLocked        another broker works on the data folder
 ├── FolderFormatError   a newer version wrote the folder
 ├── WrongFolder         the folder and the setting ``redundancy`` do not belong together
 └── DamagedError        a file is damaged or missing; ``accept_loss`` would go on without it
 """
 
-from cmqd.engine.errors import PoolerBetween as PoolerBetween
-from cmqd.log.errors import LogError, LogFailed
+from cmqd.engine.engine_errors import PoolerBetween as PoolerBetween
+from cmqd.log.log_errors import LogError, LogFailed
 
 
 class LeadLost(LogFailed):

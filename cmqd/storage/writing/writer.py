@@ -13,7 +13,7 @@ into the active segment, which is a cache and not synced. A row in the segment t
 never was. Before its first batch the commit thread follows the log of the engine until this broker leads
 (``following``).
 
-One batch at a time, because a crash can then tear at most one commit. ``walcheck`` depends on that: a second commit
+One batch at a time, because a crash can then tear at most one commit. ``torn_tail`` depends on that: a second commit
 frame beyond the valid frames is damage.
 
 The writing connection of the active segment is the commit thread's, from the switch that makes the segment active to
@@ -28,12 +28,12 @@ from collections.abc import Callable, Sequence
 from threading import Condition, Lock, Thread
 from time import monotonic, perf_counter
 
-from cmqd.engine.errors import EngineUnavailable
+from cmqd.engine.engine_errors import EngineUnavailable
 from cmqd.engine.interface import Engine
-from cmqd.storage.commit_socket import CommitSocket
-from cmqd.storage.disk_space import ROW_BYTES, Space
 from cmqd.storage.durable_lsn import DurableLsn
-from cmqd.storage.segment import LogRow, WritableSegment
+from cmqd.storage.folder.disk_space import ROW_BYTES, Space
+from cmqd.storage.segments.segment import LogRow, WritableSegment
+from cmqd.storage.writing.commit_socket import CommitSocket
 
 RETRY_SECONDS = (0.01, 1.0)
 """First and longest pause before a batch is tried again on a full disk. Short at first, because the first failure

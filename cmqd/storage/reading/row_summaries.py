@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
-from cmqd.storage.decoded_row import Audience, Audiences
+from cmqd.storage.reading.decoded_row import Audience, Audiences
 from cmqd_segment.rows import decode_queues
 from cmqd_segment.sparse import LsnRange
 

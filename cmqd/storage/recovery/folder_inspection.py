@@ -34,12 +34,12 @@ from typing import NamedTuple
 import msgspec
 
 from cmqd.log.values import Durability, Finding
-from cmqd.storage import walcheck
-from cmqd.storage.catalog import Catalog, SealedFile
-from cmqd.storage.data_folder import DataFolder
-from cmqd.storage.errors import DamagedError, FolderFormatError, WrongFolder
-from cmqd.storage.identity import new_log_id, new_start_number
-from cmqd.storage.writer import is_disk_full
+from cmqd.storage.folder.catalog import Catalog, SealedFile
+from cmqd.storage.folder.data_folder import DataFolder
+from cmqd.storage.folder.log_identity import new_log_id, new_start_number
+from cmqd.storage.recovery import torn_tail as walcheck
+from cmqd.storage.storage_errors import DamagedError, FolderFormatError, WrongFolder
+from cmqd.storage.writing.writer import is_disk_full
 from cmqd_segment.checkpoint_file import CheckpointError, verify_checkpoint
 from cmqd_segment.manifest import (
     MANIFEST_FORMAT,
@@ -411,7 +411,7 @@ def _check_leftover(recovered: Recovered, entry: SegmentEntry, path: Path, power
     WAL-index that the check has made. A connection replaces the index, so the order cannot change.
     """
     wal = _wal(path)
-    # Before any connection opens the database: see ``walcheck``.
+    # Before any connection opens the database: see ``torn_tail``.
     index = walcheck.read_index(_shm(path)) if recovered.same_boot else None
     wal_walk = walcheck.walk(wal) if wal.exists() else None
     lack = None if index is None else walcheck.find_lack(wal, wal_walk, index)

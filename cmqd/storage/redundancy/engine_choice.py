@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 from cmqd.engine.fencing import FencedEngine
 from cmqd.engine.interface import Engine
-from cmqd.log.errors import LogError
+from cmqd.log.log_errors import LogError
 from cmqd.log.values import Redundancy
-from cmqd.storage.identity import new_log_id
-from cmqd.storage.settings import StorageSettings
+from cmqd.storage.folder.log_identity import new_log_id
+from cmqd.storage.storage_settings import StorageSettings
 
 
 def open_engine(settings: StorageSettings, is_stopping: Callable[[], bool]) -> Engine | None:

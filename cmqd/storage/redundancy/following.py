@@ -8,7 +8,7 @@ Each reading begins with the last row of the folder (``rows_behind``): the log w
 checksum agree. If a leader has reclaimed the row meanwhile, the fences tell: the row is of the log if they say that
 the leader with its epoch has written the row with its LSN. Otherwise the folder and the index in memory have rows that
 never were, or that a fail-over of the engine without its guards has taken back. The process ends then, and the next
-start puts the folder aside (``cache``).
+start puts the folder aside (``cache_folder``).
 
 A poll without news writes nothing to the engine and reads no row: it compares what the engine shows with what was
 copied. All that is copied is read behind a barrier. An old primary that lives on, cut off from its standby, has no news
@@ -31,10 +31,10 @@ from itertools import chain, count, takewhile
 from typing import Final, NamedTuple, Protocol
 
 from cmqd.engine.interface import NO_LEADER, Engine, EngineRow, News, StoredAccounts, Taken, checksum_of
-from cmqd.log.errors import LogFailed
+from cmqd.log.log_errors import LogFailed
 from cmqd.log.values import SeenRow, Takeover
-from cmqd.storage.proof_clock import proof_clock_s
-from cmqd.storage.segment import LogRow
+from cmqd.storage.redundancy.proof_clock import proof_clock_s
+from cmqd.storage.segments.segment import LogRow
 from cmqd_segment.rows import NO_QUEUES, encode_records
 
 POLL_SECONDS: Final = 0.1

@@ -15,8 +15,8 @@ from typing import TypeAlias
 import msgspec
 
 from cmqd.log.values import SegmentReport, pack_ranges
-from cmqd.storage.data_folder import DataFolder
-from cmqd.storage.segment import WritableSegment
+from cmqd.storage.folder.data_folder import DataFolder
+from cmqd.storage.segments.segment import WritableSegment
 from cmqd_segment.manifest import (
     CACHE_FORMAT,
     MANIFEST_FORMAT,

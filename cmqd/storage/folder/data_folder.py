@@ -24,7 +24,7 @@ from time import monotonic
 
 import msgspec
 
-from cmqd.storage.errors import FolderLocked
+from cmqd.storage.storage_errors import FolderLocked
 from cmqd_segment.manifest import CHECKPOINTS, MANIFEST_NAME, SEGMENTS, Manifest, sync_folder
 
 LOCK_POLL_SECONDS = 0.05

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from msgspec import structs
 
-from cmqd.storage.data_folder import locked_folder
-from cmqd.storage.errors import DamagedError, FolderFormatError, WrongFolder
+from cmqd.storage.folder.data_folder import locked_folder
+from cmqd.storage.storage_errors import DamagedError, FolderFormatError, WrongFolder
 from cmqd_segment.manifest import MANIFEST_FORMAT, Manifest, ManifestError, read_manifest, write_manifest
 from cmqd_segment.newer import NewerFormatError
 

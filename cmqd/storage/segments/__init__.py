@@ -1,0 +1,1 @@
+"""Segments open for writing: the file, its connection, and the measure of its WAL."""
