@@ -35,10 +35,11 @@ from cmqd_gateway.rest.authentication import (
     count_request,
     too_many_unknown_ids,
 )
-from cmqd_gateway.rest.functions.keys import own_key_of
 from cmqd_gateway.rest.problems import gateway_problem, invalid, of_code
 from cmqd_gateway.rest.reading import read_body
-from cmqd_gateway.rest.types import OwnKey, Reply, Request
+from cmqd_gateway.rest.replies import OwnKey
+from cmqd_gateway.rest.types import Request
+from cmqd_gateway.rest.views import Reply
 from cmqd_protocol.errors import ErrorCode
 
 PATH: Final = "/console/session"
@@ -184,7 +185,7 @@ class _SessionRoutes:
                 broker = BrokerAddress(
                     address=status.get("address", f"{reached.host}:{reached.port}"), tls=status.get("tls", reached.tls)
                 )
-                return own_key_of(own_key), broker
+                return OwnKey.of(own_key), broker
         except TooManyKeysInUse as full:
             raise of_code(ErrorCode.TOO_MANY_CONNECTIONS, str(full)) from None
 

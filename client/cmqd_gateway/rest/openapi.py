@@ -12,6 +12,7 @@ from cmqd_gateway.rest import types
 from cmqd_gateway.rest.operation import Operation
 from cmqd_gateway.rest.problems import CONTENT_TYPE, GATEWAY_PROBLEMS, STATUS_OF_CODE, Problem
 from cmqd_gateway.rest.table import BASE, OPERATIONS
+from cmqd_gateway.rest.views import Reply
 from cmqd_protocol.errors import ErrorCode
 
 _COMMON = (
@@ -80,7 +81,7 @@ def build() -> dict[str, Any]:
             kinds[operation.reply] = None
     references, components = msgspec.json.schema_components(list(kinds), ref_template="#/components/schemas/{name}")
     schemas = dict(zip(kinds, references, strict=True))
-    for root in (types.Request, types.Reply):
+    for root in (types.Request, Reply):
         for kind in _with_subclasses(root):
             if kind.__name__ in components:
                 _use_outer_annotations(components[kind.__name__], kind)

@@ -1,7 +1,8 @@
 """The audit trail."""
 
 from cmqd_gateway.rest.operation import Call
-from cmqd_gateway.rest.types import AuditEntries, AuditEntry, AuditQuery, Nothing
+from cmqd_gateway.rest.replies import AuditEntries
+from cmqd_gateway.rest.types import AuditQuery, Nothing
 
 
 async def list_audit_entries(call: Call[AuditQuery, Nothing]) -> AuditEntries:
@@ -21,21 +22,4 @@ async def list_audit_entries(call: Call[AuditQuery, Nothing]) -> AuditEntries:
         operation=query.operation,
         limit=query.limit,
     )
-    return AuditEntries(
-        entries=[
-            AuditEntry(
-                entry_id=str(entry.entry_id),
-                time=entry.time,
-                account=entry.account,
-                by_account=entry.by_account,
-                secret_id=entry.secret_id,
-                peer=entry.peer,
-                operation=entry.operation,
-                name=entry.name,
-                changes=entry.changes,
-                product=entry.product,
-            )
-            for entry in page.entries
-        ],
-        next=None if page.next is None else str(page.next),
-    )
+    return AuditEntries.of(page)

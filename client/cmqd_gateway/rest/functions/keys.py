@@ -2,46 +2,19 @@
 
 from cmqd_client.accounts import AccessKey
 from cmqd_client.accounts import AccountQueue as ClientAccountQueue
-from cmqd_client.accounts import OwnKey as ClientOwnKey
 from cmqd_gateway.rest.operation import Call
-from cmqd_gateway.rest.types import (
-    AccountList,
-    AccountQuery,
-    AccountQueue,
-    AllQueues,
-    AllQueuesQuery,
-    ImportKey,
-    Key,
-    KeyList,
-    NewKey,
-    NewKeyRequest,
-    Nothing,
-    OwnKey,
-    SetKey,
-    SetKeyRoles,
-)
+from cmqd_gateway.rest.replies import AccountList, AllQueues, Key, KeyList, NewKey, OwnKey
+from cmqd_gateway.rest.types import AccountQuery, AllQueuesQuery, ImportKey, NewKeyRequest, Nothing, SetKey, SetKeyRoles
 
 
 async def get_own_key(call: Call[Nothing, Nothing]) -> OwnKey:
     """Show the key of this request: its account, and the roles and name patterns that hold now. For every key."""
-    return own_key_of(await call.client.accounts.own_key())
-
-
-def own_key_of(key: ClientOwnKey) -> OwnKey:
-    """Return a reply of the client as a reply of this API."""
-    return OwnKey(
-        secret_id=key.secret_id,
-        account=key.account,
-        roles=list(key.roles),
-        names=list(key.names),
-        is_admin=key.is_admin,
-        region=key.region,
-    )
+    return OwnKey.of(await call.client.accounts.own_key())
 
 
 async def list_keys(call: Call[AccountQuery, Nothing]) -> KeyList:
     """List the keys of an account, without their secrets."""
-    return KeyList(keys=[_key(key) for key in await call.client.accounts.keys(account=call.query.account)])
+    return KeyList(keys=[Key.of(key) for key in await call.client.accounts.keys(account=call.query.account)])
 
 
 async def create_key(call: Call[AccountQuery, NewKeyRequest]) -> NewKey:
@@ -62,7 +35,7 @@ async def import_key(call: Call[AccountQuery, ImportKey]) -> Key:
     imported = await call.client.accounts.import_key(
         call.names["secret_id"], body.secret_key, account=call.query.account, roles=body.roles, names=body.names
     )
-    return _key(imported)
+    return Key.of(imported)
 
 
 async def set_key_roles(call: Call[AccountQuery, SetKeyRoles]) -> None:
@@ -105,22 +78,8 @@ async def list_all_queues(call: Call[AllQueuesQuery, Nothing]) -> AllQueues:
     has_start = bool(query.after_account or query.after_queue)
     after = ClientAccountQueue(query.after_account, query.after_queue) if has_start else None
     page = await call.client.accounts.queues(search=query.search, after=after, limit=query.limit)
-    return AllQueues(
-        queues=[AccountQueue(account=entry.account, queue=entry.queue) for entry in page.queues],
-        next=None if page.next is None else AccountQueue(account=page.next.account, queue=page.next.queue),
-    )
+    return AllQueues.of(page)
 
 
 def _new_key(key: AccessKey) -> NewKey:
-    return NewKey(secret_key=key.secret_key or "", key=_key(key))
-
-
-def _key(key: AccessKey) -> Key:
-    return Key(
-        secret_id=key.secret_id,
-        account=key.account,
-        enabled=key.enabled,
-        create_time=key.create_time,
-        roles=list(key.roles),
-        names=list(key.names),
-    )
+    return NewKey(secret_key=key.secret_key or "", key=Key.of(key))

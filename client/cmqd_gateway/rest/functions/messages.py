@@ -8,29 +8,32 @@ from typing import Literal
 from msgspec import structs
 
 from cmqd_client import BatchResult, Message, Outgoing
-from cmqd_client import CopyOf as ClientCopyOf
-from cmqd_client import Origin as ClientOrigin
 from cmqd_client.errors import InvalidArgument
 from cmqd_gateway.rest import values
 from cmqd_gateway.rest.operation import Call
 from cmqd_gateway.rest.problems import ProblemError, invalid, problem_of
+from cmqd_gateway.rest.replies import (
+    CopyOf,
+    HandleResult,
+    HandleResults,
+    Origin,
+    PeekedMessage,
+    PeekedMessages,
+    ReceivedMessage,
+    ReceivedMessages,
+    Sent,
+    SentBatch,
+    VisibilityChanged,
+)
 from cmqd_gateway.rest.types import (
     ChangeVisibilities,
     ChangeVisibility,
-    CopyOf,
     HandleRequest,
-    HandleResult,
-    HandleResults,
     HandlesRequest,
     NewHalfMessage,
     NewMessage,
     Nothing,
-    Origin,
-    PeekedMessage,
-    PeekedMessages,
     PeekQuery,
-    ReceivedMessage,
-    ReceivedMessages,
     ReceiveMessages,
     Reject,
     Rejects,
@@ -38,9 +41,6 @@ from cmqd_gateway.rest.types import (
     Releases,
     SendMessage,
     SendMessages,
-    Sent,
-    SentBatch,
-    VisibilityChanged,
 )
 
 
@@ -111,24 +111,9 @@ async def peek_messages(call: Call[PeekQuery, Nothing]) -> PeekedMessages:
     page = await call.client.queue(call.names["queue"]).peek(
         query.max_messages, start=page_start(query.start), states=query.states
     )
-    messages: list[PeekedMessage] = []
-    for message in page:
-        text, encoding = values.json_body(message.body)
-        messages.append(
-            PeekedMessage(
-                id=message.id,
-                state=message.state,
-                body=text,
-                encoding=encoding,
-                headers=message.headers,
-                enqueue_time=message.enqueue_time,
-                visible_time=message.visible_time,
-                receive_count=message.receive_count,
-                origin=_origin(message.origin),
-                copy_of=_copy_of(message.copy_of),
-            )
-        )
-    return PeekedMessages(messages=messages, next_start=page_end(page.next_start))
+    return PeekedMessages(
+        messages=[PeekedMessage.of(message) for message in page], next_start=page_end(page.next_start)
+    )
 
 
 # ---------------------------------------------------------------- received messages
@@ -299,32 +284,6 @@ def _received(message: Message) -> ReceivedMessage:
         enqueue_time=message.enqueue_time,
         first_receive_time=message.first_receive_time,
         next_visible_time=message.next_visible_time,
-        origin=_origin(message.origin),
-        copy_of=_copy_of(message.copy_of),
-    )
-
-
-def _origin(origin: ClientOrigin | None) -> Origin | None:
-    if origin is None:
-        return None
-    return Origin(
-        queue=origin.queue,
-        id=origin.id,
-        enqueue_time=origin.enqueue_time,
-        receive_count=origin.receive_count,
-        reason=origin.reason,
-        rejection=origin.rejection,
-    )
-
-
-def _copy_of(copied: ClientCopyOf | None) -> CopyOf | None:
-    if copied is None:
-        return None
-    return CopyOf(
-        topic=copied.topic,
-        subscription=copied.subscription,
-        id=copied.id,
-        publish_time=copied.publish_time,
-        tags=copied.tags,
-        routing_key=copied.routing_key,
+        origin=None if message.origin is None else Origin.of(message.origin),
+        copy_of=None if message.copy_of is None else CopyOf.of(message.copy_of),
     )

@@ -1,31 +1,30 @@
 """Queues: attributes, lists, rewind, dead letters."""
 
 from cmqd_client import QueueInfo as ClientQueueInfo
-from cmqd_client import Redrive as ClientRedrive
-from cmqd_client.durations import to_datetime
 from cmqd_client.results import NamePage
 from cmqd_gateway.rest.attributes import filled, set_fields
 from cmqd_gateway.rest.operation import Call
 from cmqd_gateway.rest.problems import invalid
-from cmqd_gateway.rest.types import (
-    ListQuery,
+from cmqd_gateway.rest.replies import (
     NameList,
-    Nothing,
-    QueueAttributes,
     QueueCounts,
     QueueInfo,
     QueueNames,
     QueueSummaries,
     QueueSummary,
-    QueueSummaryQuery,
     Redrive,
-    Rewind,
     RewindPreview,
-    RewindPreviewQuery,
     Rewound,
+)
+from cmqd_gateway.rest.types import (
+    ListQuery,
+    Nothing,
+    QueueAttributes,
+    QueueSummaryQuery,
+    Rewind,
+    RewindPreviewQuery,
     StartRedrive,
 )
-from cmqd_types.queues import QueueSummary as ClientQueueSummary
 
 
 async def list_queues(call: Call[ListQuery, Nothing]) -> NameList:
@@ -50,10 +49,9 @@ async def list_queue_summaries(call: Call[QueueSummaryQuery, Nothing]) -> QueueS
         limit=query.limit,
     )
     # A page can lack queues that were deleted meanwhile: the next page begins behind the places of this page.
-    return QueueSummaries(
-        time=page.time,
-        queues=[_queue_summary(queue) for queue in page.queues],
-        total=page.total,
+    return QueueSummaries.of(
+        page,
+        queues=[QueueSummary.of(queue, counts=QueueCounts.of(queue)) for queue in page.queues],
         next_offset=next_offset(query.offset, query.limit, page.total),
     )
 
@@ -103,7 +101,7 @@ async def rewind_queue(call: Call[Nothing, Rewind]) -> Rewound:
     if body.ago is not None and body.ago < 0:
         raise invalid("ago", f"ago must not be negative, not {body.ago}", value=body.ago)
     rewound = await call.client.queue(call.names["queue"]).rewind(body.time, ago=body.ago, strict=body.strict)
-    return Rewound(messages=rewound.messages, time=rewound.time, clamped=rewound.clamped)
+    return Rewound.of(rewound)
 
 
 async def preview_rewind(call: Call[RewindPreviewQuery, Nothing]) -> RewindPreview:
@@ -116,15 +114,7 @@ async def preview_rewind(call: Call[RewindPreviewQuery, Nothing]) -> RewindPrevi
         raise invalid("time", "a preview has at most one of the fields time and ago")
     if query.ago is not None and query.ago < 0:
         raise invalid("ago", f"ago must not be negative, not {query.ago}", value=query.ago)
-    preview = await call.client.queue(call.names["queue"]).preview_rewind(query.time, ago=query.ago)
-    return RewindPreview(
-        messages=preview.messages,
-        time=preview.time,
-        clamped=preview.clamped,
-        earliest=preview.earliest,
-        latest=preview.latest,
-        oldest=preview.oldest,
-    )
+    return RewindPreview.of(await call.client.queue(call.names["queue"]).preview_rewind(query.time, ago=query.ago))
 
 
 async def list_dead_letter_sources(call: Call[Nothing, Nothing]) -> QueueNames:
@@ -139,17 +129,17 @@ async def start_redrive(call: Call[Nothing, StartRedrive]) -> Redrive:
     """
     body = call.body
     queue = call.client.queue(call.names["queue"])
-    return _redrive(await queue.redrive(body.target, max_per_second=body.max_per_second))
+    return Redrive.of(await queue.redrive(body.target, max_per_second=body.max_per_second))
 
 
 async def get_redrive(call: Call[Nothing, Nothing]) -> Redrive:
     """Return the progress of the current redrive, or the result of the last redrive."""
-    return _redrive(await call.client.queue(call.names["queue"]).redrive_status())
+    return Redrive.of(await call.client.queue(call.names["queue"]).redrive_status())
 
 
 async def cancel_redrive(call: Call[Nothing, Nothing]) -> Redrive:
     """End the current redrive; messages already moved stay moved."""
-    return _redrive(await call.client.queue(call.names["queue"]).cancel_redrive())
+    return Redrive.of(await call.client.queue(call.names["queue"]).cancel_redrive())
 
 
 def name_list(page: NamePage, offset: int) -> NameList:
@@ -163,60 +153,6 @@ def next_offset(offset: int, count: int, total: int) -> int | None:
 
 
 def queue_info(info: ClientQueueInfo) -> QueueInfo:
-    """Convert the attributes, counts and facts of a queue."""
-    return QueueInfo(
-        name=info.name,
-        id=str(info.id),
-        created=info.created,
-        attributes=filled(QueueAttributes, info.attributes()),
-        counts=QueueCounts(
-            active=info.active,
-            in_flight=info.in_flight,
-            delayed=info.delayed,
-            half=info.half,
-            rewindable=info.rewindable,
-        ),
-        dead_letter_sources=info.dead_letter_sources,
-        oldest_message_time=info.oldest_message_time,
-        create_time=info.create_time,
-        modify_time=info.modify_time,
-        region=info.region,
-    )
-
-
-def _queue_summary(queue: ClientQueueSummary) -> QueueSummary:
-    return QueueSummary(
-        name=queue.queue,
-        id=str(queue.queue_id),
-        counts=QueueCounts(
-            active=queue.active,
-            in_flight=queue.in_flight,
-            delayed=queue.delayed,
-            half=queue.half,
-            rewindable=queue.rewindable,
-        ),
-        damaged=queue.damaged,
-        waiting_receives=queue.waiting_receives,
-        oldest_message_time=None if queue.oldest_message_ms is None else to_datetime(queue.oldest_message_ms),
-        create_time=to_datetime(queue.created_ms),
-        transactional=queue.transactional,
-        dead_letter_queue=queue.dead_letter_queue,
-        is_dead_letter_queue=queue.is_dead_letter_queue,
-        arrived=queue.arrived,
-        deleted=queue.deleted,
-        dead_lettered=queue.dead_lettered,
-    )
-
-
-def _redrive(status: ClientRedrive) -> Redrive:
-    return Redrive(
-        queue=status.queue,
-        target=status.target,
-        max_per_second=status.max_per_second,
-        start_time=status.start_time,
-        end_time=status.end_time,
-        reason=status.reason,
-        moved=status.moved,
-        remaining=status.remaining,
-        missing_origins=status.missing_origins,
-    )
+    """Return the view of a queue, with its attributes and counts as objects of their own."""
+    attributes = filled(QueueAttributes, info.attributes())
+    return QueueInfo.of(info, attributes=attributes, counts=QueueCounts.of(info))

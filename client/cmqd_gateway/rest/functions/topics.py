@@ -6,44 +6,38 @@ from typing import Any
 import msgspec
 
 from cmqd_client import Subscription
-from cmqd_client import SubscriptionInfo as ClientSubscriptionInfo
 from cmqd_client import TopicInfo as ClientTopicInfo
-from cmqd_client.topics.delivery_reports import Delivery
-from cmqd_client.topics.delivery_reports import PendingMessage as ClientPendingMessage
-from cmqd_gateway.rest import values
 from cmqd_gateway.rest.attributes import filled, set_fields
 from cmqd_gateway.rest.functions.messages import body_of, page_end, page_start
 from cmqd_gateway.rest.functions.queues import name_list, next_offset
 from cmqd_gateway.rest.operation import Call
 from cmqd_gateway.rest.problems import invalid
-from cmqd_gateway.rest.types import (
+from cmqd_gateway.rest.replies import (
     Deliveries,
-    FilterMatch,
-    ListQuery,
-    MatchQuery,
     MessageDeliveries,
-    MessageDelivery,
     NameList,
-    NewSubscription,
-    Nothing,
     PendingMessage,
     PendingMessages,
-    PendingQuery,
     Published,
     PublishedBatch,
-    PublishMessage,
-    PublishMessages,
     RotatedSecret,
-    RotateSecret,
-    SubscriptionChanges,
     SubscriptionInfo,
     SubscriptionList,
-    SubscriptionMatch,
-    SubscriptionSummary,
-    TopicAttributes,
-    TopicChanges,
     TopicInfo,
     TopicMatch,
+)
+from cmqd_gateway.rest.types import (
+    ListQuery,
+    MatchQuery,
+    NewSubscription,
+    Nothing,
+    PendingQuery,
+    PublishMessage,
+    PublishMessages,
+    RotateSecret,
+    SubscriptionChanges,
+    TopicAttributes,
+    TopicChanges,
 )
 
 MESSAGE_ID = re.compile("Msg-[0-9a-f]{16}")
@@ -101,7 +95,7 @@ async def publish_message(call: Call[Nothing, PublishMessage]) -> Published:
         headers=body.headers or None,
         dedup_id=call.dedup_id(body.dedup_id),
     )
-    return Published(id=published.id, matched=published.matched)
+    return Published.of(published)
 
 
 async def publish_messages(call: Call[Nothing, PublishMessages]) -> PublishedBatch:
@@ -124,7 +118,7 @@ async def publish_messages(call: Call[Nothing, PublishMessages]) -> PublishedBat
         dedup_ids=call.dedup_ids([message.dedup_id for message in messages]),
         after=call.body.after,
     )
-    return PublishedBatch(results=[Published(id=entry.id, matched=entry.matched) for entry in published])
+    return PublishedBatch(results=[Published.of(entry) for entry in published])
 
 
 # ---------------------------------------------------------------- subscriptions
@@ -135,23 +129,7 @@ async def list_subscriptions(call: Call[ListQuery, Nothing]) -> SubscriptionList
     query = call.query
     topic = call.client.topic(call.names["topic"])
     page = await topic.subscriptions(search=query.search, offset=query.offset, limit=query.limit)
-    subscriptions = [
-        SubscriptionSummary(
-            name=summary.name,
-            protocol=summary.protocol,
-            endpoint=summary.endpoint,
-            paused=summary.paused,
-            waiting=summary.waiting,
-            in_retry=summary.in_retry,
-            last_error=summary.last_error,
-        )
-        for summary in page
-    ]
-    return SubscriptionList(
-        subscriptions=subscriptions,
-        total=page.total,
-        next_offset=next_offset(query.offset, len(subscriptions), page.total),
-    )
+    return SubscriptionList.of(page, next_offset=next_offset(query.offset, len(page), page.total))
 
 
 async def create_subscription(call: Call[Nothing, NewSubscription]) -> SubscriptionInfo:
@@ -169,12 +147,12 @@ async def ensure_subscription(call: Call[Nothing, NewSubscription]) -> Subscript
 
 async def get_subscription(call: Call[Nothing, Nothing]) -> SubscriptionInfo:
     """Return the attributes, counts and the last error of a subscription."""
-    return _subscription_info(await _subscription(call).info())
+    return SubscriptionInfo.of(await _subscription(call).info())
 
 
 async def set_subscription(call: Call[Nothing, SubscriptionChanges]) -> SubscriptionInfo:
     """Change a subscription in one step; pause or resume its deliveries. Tags and keys are for later publishes."""
-    return _subscription_info(await _subscription(call).set(**_given(call.body)))
+    return SubscriptionInfo.of(await _subscription(call).set(**_given(call.body)))
 
 
 async def delete_subscription(call: Call[Nothing, Nothing]) -> None:
@@ -184,19 +162,19 @@ async def delete_subscription(call: Call[Nothing, Nothing]) -> None:
 
 async def retry_deliveries(call: Call[Nothing, Nothing]) -> Deliveries:
     """Retry all failed messages of a subscription at once; messages out of retries get another attempt."""
-    return Deliveries(messages=(await _subscription(call).retry_now()).messages)
+    return Deliveries.of(await _subscription(call).retry_now())
 
 
 async def drop_deliveries(call: Call[Nothing, Nothing]) -> Deliveries:
     """Drop all messages that wait or are in retry for a subscription."""
-    return Deliveries(messages=(await _subscription(call).drop_waiting()).messages)
+    return Deliveries.of(await _subscription(call).drop_waiting())
 
 
 async def peek_deliveries(call: Call[PendingQuery, Nothing]) -> PendingMessages:
     """Return messages that a subscription has not had, in the order of their publishes; nothing changes."""
     query = call.query
     page = await _subscription(call).peek(query.max_messages, start=page_start(query.start), bodies=query.bodies)
-    messages = [_pending_message(message) for message in page]
+    messages = [PendingMessage.of(message) for message in page]
     return PendingMessages(messages=messages, next_start=page_end(page.next_start))
 
 
@@ -206,7 +184,7 @@ async def retry_delivery(call: Call[Nothing, Nothing]) -> Deliveries:
     `messages` is 0 if the message was never tried and waits for its turn, because the broker has no room to remember
     another failure.
     """
-    return Deliveries(messages=(await _subscription(call).retry(_message_id(call))).messages)
+    return Deliveries.of(await _subscription(call).retry(_message_id(call)))
 
 
 async def drop_delivery(call: Call[Nothing, Nothing]) -> None:
@@ -221,14 +199,7 @@ async def get_message_deliveries(call: Call[Nothing, Nothing]) -> MessageDeliver
     broker holds the publish.
     """
     report = await call.client.topic(call.names["topic"]).deliveries(_message_id(call))
-    return MessageDeliveries(
-        id=report.id,
-        publish_time=report.publish_time,
-        size=report.size,
-        tags=report.tags,
-        routing_key=report.routing_key,
-        deliveries=[_message_delivery(delivery) for delivery in report],
-    )
+    return MessageDeliveries.of(report)
 
 
 async def match_subscriptions(call: Call[MatchQuery, Nothing]) -> TopicMatch:
@@ -238,26 +209,13 @@ async def match_subscriptions(call: Call[MatchQuery, Nothing]) -> TopicMatch:
     """
     query = call.query
     result = await call.client.topic(call.names["topic"]).match(tags=query.tags, routing_key=query.routing_key)
-    subscriptions = [
-        SubscriptionMatch(
-            subscription=match.subscription,
-            protocol=match.protocol,
-            endpoint=match.endpoint,
-            matches=match.matches,
-            fate=match.fate,
-            filters=[
-                FilterMatch(text=each.text, matches=each.matches, differs_at=each.differs_at) for each in match.filters
-            ],
-        )
-        for match in result
-    ]
-    return TopicMatch(filter_type=result.filter_type, matched=result.matched, subscriptions=subscriptions)
+    return TopicMatch.of(result)
 
 
 async def rotate_secret(call: Call[Nothing, RotateSecret]) -> RotatedSecret:
     """Make a new secret for the signatures of requests to a URL. The reply shows it, and no other reply does."""
     rotated = await _subscription(call).rotate_secret(overlap=call.body.overlap)
-    return RotatedSecret(secret=rotated.secret, overlap_until=rotated.overlap_until)
+    return RotatedSecret.of(rotated)
 
 
 # ---------------------------------------------------------------- conversions
@@ -271,42 +229,6 @@ def _message_id(call: Call[Any, Any]) -> str:
     return text
 
 
-def _pending_message(message: ClientPendingMessage) -> PendingMessage:
-    text = encoding = None
-    if message.body is not None:
-        text, encoding = values.json_body(message.body)
-    return PendingMessage(
-        id=message.id,
-        state=str(message.state),
-        publish_time=message.publish_time,
-        size=message.size,
-        attempts=message.attempts,
-        next_attempt_time=message.next_attempt_time,
-        last_error=message.last_error,
-        last_error_time=message.last_error_time,
-        tags=message.tags,
-        routing_key=message.routing_key,
-        body=text,
-        encoding=encoding,
-        headers=message.headers,
-    )
-
-
-def _message_delivery(delivery: Delivery) -> MessageDelivery:
-    return MessageDelivery(
-        subscription=delivery.subscription,
-        state=str(delivery.state),
-        endpoint=delivery.endpoint,
-        attempts=delivery.attempts,
-        next_attempt_time=delivery.next_attempt_time,
-        last_error=delivery.last_error,
-        last_error_time=delivery.last_error_time,
-        delivered_time=delivery.delivered_time,
-        copy_id=delivery.copy_id,
-        drop_reason=delivery.drop_reason,
-    )
-
-
 def _subscription(call: Call[Any, Any]) -> Subscription:
     return call.client.topic(call.names["topic"]).subscription(call.names["subscription"])
 
@@ -318,7 +240,7 @@ async def _subscribe(call: Call[Nothing, NewSubscription], *, ensure: bool) -> S
     if body.url is not None and not body.url.lower().startswith(("http://", "https://")):
         raise invalid("url", "url must begin with http:// or https://")
     topic = call.client.topic(call.names["topic"])
-    return _subscription_info(await topic.subscribe_info(call.names["subscription"], ensure=ensure, **_given(body)))
+    return SubscriptionInfo.of(await topic.subscribe_info(call.names["subscription"], ensure=ensure, **_given(body)))
 
 
 def _given(body: NewSubscription | SubscriptionChanges) -> dict[str, Any]:
@@ -343,42 +265,4 @@ def _check_labels(message: PublishMessage, before: str) -> None:
 
 
 def _topic_info(info: ClientTopicInfo) -> TopicInfo:
-    return TopicInfo(
-        name=info.name,
-        id=str(info.id),
-        created=info.created,
-        attributes=filled(TopicAttributes, msgspec.structs.asdict(info)),
-        lifecycle=info.lifecycle,
-        retained=info.retained,
-        subscriptions=info.subscriptions,
-        oldest_message_time=info.oldest_message_time,
-        create_time=info.create_time,
-        modify_time=info.modify_time,
-        region=info.region,
-    )
-
-
-def _subscription_info(info: ClientSubscriptionInfo) -> SubscriptionInfo:
-    return SubscriptionInfo(
-        topic=info.topic,
-        name=info.name,
-        created=info.created,
-        secret=info.secret,
-        protocol=info.protocol,
-        endpoint=info.endpoint,
-        strategy=str(info.strategy),
-        content_format=str(info.content_format),
-        filter_tags=info.filter_tags,
-        binding_keys=info.binding_keys,
-        paused=info.paused,
-        waiting=info.waiting,
-        in_retry=info.in_retry,
-        delivered=info.delivered,
-        dropped=info.dropped,
-        blocked=info.blocked,
-        last_error=info.last_error,
-        last_error_time=info.last_error_time,
-        next_attempt_time=info.next_attempt_time,
-        create_time=info.create_time,
-        modify_time=info.modify_time,
-    )
+    return TopicInfo.of(info, attributes=filled(TopicAttributes, msgspec.structs.asdict(info)))

@@ -4,20 +4,8 @@ from cmqd_client import TransactionStatus
 from cmqd_gateway.rest.functions.messages import body_of, outgoing, page_end, page_start
 from cmqd_gateway.rest.operation import Call
 from cmqd_gateway.rest.problems import invalid, problem_of
-from cmqd_gateway.rest.types import (
-    Decision,
-    DecisionResult,
-    DecisionResults,
-    Decisions,
-    HalfMessage,
-    HalfMessageQuery,
-    HalfMessages,
-    Nothing,
-    SendHalfMessage,
-    SendHalfMessages,
-    Sent,
-    SentBatch,
-)
+from cmqd_gateway.rest.replies import DecisionResult, DecisionResults, HalfMessage, HalfMessages, Sent, SentBatch
+from cmqd_gateway.rest.types import Decision, Decisions, HalfMessageQuery, Nothing, SendHalfMessage, SendHalfMessages
 
 _STATUSES = {
     "commit": TransactionStatus.COMMIT,
@@ -82,15 +70,4 @@ async def list_half_messages(call: Call[HalfMessageQuery, Nothing]) -> HalfMessa
     query = call.query
     queue = call.client.queue(call.names["queue"])
     page = await queue.half_messages(query.max_messages, start=page_start(query.start))
-    messages = [
-        HalfMessage(
-            id=half.id,
-            enqueue_time=half.enqueue_time,
-            checks=half.checks,
-            last_check_time=half.last_check_time,
-            last_answer=half.last_answer,
-            next_check_time=half.next_check_time,
-        )
-        for half in page
-    ]
-    return HalfMessages(messages=messages, next_start=page_end(page.next_start))
+    return HalfMessages(messages=[HalfMessage.of(half) for half in page], next_start=page_end(page.next_start))
