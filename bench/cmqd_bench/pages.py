@@ -6,7 +6,7 @@
 - ``docs/benchmarks.svg``: the plot of server CPU per message, from the same files.
 - ``README.md``, ``docs/benchmarks.md``, ``docs/peers.svg`` and ``docs/curves.svg``: the comparison with other brokers,
   and the scale curves, from the newest ``*-peers.json`` and ``*-curves.json`` in ``bench/results``.
-- ``cmqd/ARCHITECTURE.md``: the tables of modules, from the first sentence of each module's docstring.
+- ``cmqd/ROOMS.md``: the packages and their modules, from the first sentences of the docstrings; no part by hand.
 - ``docs/cmq-api.md``: actions and errors of CMQ's API 2.0, from ``cmqd_gateway.cmq``.
 - ``protocol/SPEC.md``, ``protocol/SEGMENTS.md``, ``docs/model.md``, ``docs/topics.md``: the tables of attributes, from
   ``cmqd_types.attributes``.
@@ -48,6 +48,11 @@ ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "bench/results"
 DECISIONS = ROOT / "cmqd/decisions"
 DECISION_PAGES = ROOT / "docs/internals/decisions"
+
+ROOMS_HEAD = """# The rooms and their modules
+
+Made from the first sentences of the docstrings (`make docs`). [Architecture](ARCHITECTURE.md) says what a room must not
+know, and how the rooms work together."""
 
 Result = dict[str, Any]
 
@@ -272,15 +277,12 @@ def first_sentence(path: Path) -> str:
     return names.replace("|", "\\|")
 
 
-def architecture() -> str:
-    """Return ARCHITECTURE.md with the tables of all rooms."""
-    page = (ROOT / "cmqd/ARCHITECTURE.md").read_text()
-    for room in rooms():
-        try:
-            page = replaced(page, f"modules of {room}", modules_table(room))
-        except ValueError as problem:
-            raise ValueError(f"cmqd/ARCHITECTURE.md: {problem}") from problem
-    return page
+def rooms_page() -> str:
+    """Return ROOMS.md: the modules of all packages."""
+    parts = [
+        f"## {room}\n\n{first_sentence(ROOT / room / '__init__.py')}.\n\n{modules_table(room)}" for room in rooms()
+    ]
+    return "\n\n".join([ROOMS_HEAD, *parts]) + "\n"
 
 
 PARTS: tuple[tuple[str, str, Callable[[], str]], ...] = (
@@ -326,7 +328,7 @@ def pages() -> dict[Path, str]:
         ROOT / "docs/benchmarks.svg": plot(),
         ROOT / "docs/peers.svg": parts.peers_svg(stored("peers")),
         ROOT / "docs/curves.svg": parts.curves_svg(stored("curves")),
-        ROOT / "cmqd/ARCHITECTURE.md": architecture(),
+        ROOT / "cmqd/ROOMS.md": rooms_page(),
     }
     for file, name, make in PARTS:
         path = ROOT / file
