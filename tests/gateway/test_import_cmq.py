@@ -207,8 +207,8 @@ def test_values_out_of_range_are_replaced_with_a_note() -> None:
     assert definition.dead_letters is not None
     assert (definition.dead_letters.queue, definition.dead_letters.after) == ("dead", 300)
     assert [note.split()[0] for note in definition.notes] == [
-        "maxMsgHeapNum",
         "msgRetentionSeconds",
+        "maxMsgHeapNum",
         "rewindSeconds",
         "maxTimeToLive",
     ]

@@ -6,6 +6,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 from rich.progress import Progress, TaskID
 
+from cmq_cli.attribute_options import option_help
 from cmq_cli.exitcodes import CommandFailed, ExitCode
 from cmq_cli.nouns import as_document
 from cmq_cli.options import CurrentSession, Flag, QueueName
@@ -13,6 +14,7 @@ from cmq_cli.output import Output
 from cmq_cli.session import Seconds
 from cmq_cli.values import counted, show_count, show_duration, show_time
 from cmqd_client import Queue, Redrive
+from cmqd_types.attributes import QUEUE
 
 app = App(name="dlq", help="Dead-letter queues, for messages that no consumer deletes.")
 
@@ -26,8 +28,8 @@ async def set_dead_letters(
     dead_letter_queue: str,
     /,
     *,
-    max_receives: int | None = None,
-    after: Seconds | None = None,
+    max_receives: Annotated[int | None, Parameter(help=option_help(QUEUE["dead_letter_max_receives"]))] = None,
+    after: Annotated[Seconds | None, Parameter(help=option_help(QUEUE["dead_letter_after_ms"]))] = None,
     session: CurrentSession,
 ) -> None:
     """Give a queue a dead-letter queue. Requires either --max-receives or --after.
@@ -36,10 +38,6 @@ async def set_dead_letters(
     ----------
     dead_letter_queue
         A queue of the same account, not transactional and without a dead-letter queue of its own.
-    max_receives
-        Move a message after this many receives without a delete: 1 to 1000.
-    after
-        Move a message after this time without a delete, received or not: 5m to 12h, and less than the retention.
     """
     if (max_receives is None) == (after is None):
         raise CommandFailed("give one of: --max-receives, --after", ExitCode.USAGE)

@@ -1,11 +1,11 @@
 """``cmq queue``: create, list, show, change, clear and delete queues."""
 
-from dataclasses import dataclass
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import msgspec
 from cyclopts import App, Parameter
 
+from cmq_cli.attribute_options import AttributeOptions, attribute_options
 from cmq_cli.exitcodes import CommandFailed, ExitCode
 from cmq_cli.nouns import (
     as_document,
@@ -18,12 +18,12 @@ from cmq_cli.nouns import (
     show_location,
     table_of,
 )
-from cmq_cli.options import FIRST_PAGE, Bytes, CurrentSession, Ensure, Flag, Paging, QueueName, Yes
+from cmq_cli.options import FIRST_PAGE, CurrentSession, Ensure, Flag, Paging, QueueName, Yes
 from cmq_cli.output import Output
-from cmq_cli.session import Seconds
 from cmq_cli.values import counted, from_ms, show_count, show_duration
-from cmqd_client import Client, QueueAttributes, QueueInfo
+from cmqd_client import Client, QueueInfo
 from cmqd_client.administration.queue_summaries import QueueSummaryPage
+from cmqd_types.attributes import QUEUE
 from cmqd_types.queues import QueueSelection, QueueSort
 
 app = App(name="queue", help="Create, list, show, change, clear and delete queues.")
@@ -31,55 +31,24 @@ app = App(name="queue", help="Create, list, show, change, clear and delete queue
 _COLUMNS = ("name", "active", "in_flight", "delayed", "oldest_message_time")
 _FIGURES = ("active", "in_flight", "delayed", "half", "waiting_receives", "arrived", "deleted", "dead_lettered")
 """Columns of a sorted list."""
+_COMBINED: dict[str, tuple[str, ...]] = {
+    "dead_letter_queue": ("dead_letters_to", "dead_letter_sources"),
+    "dead_letter_max_receives": (),
+    "dead_letter_after": (),
+    "auto_delete_after": ("auto_delete",),
+    "auto_delete_only_empty": (),
+}
+"""Lines that show several attributes as a sentence."""
 _FIELDS = (
     *("name", "active", "in_flight", "delayed", "half", "rewindable", "oldest_message_time"),
-    *("polling_wait", "visibility_timeout", "max_message_bytes", "retention", "delay", "max_backlog", "max_delayed"),
-    *("rewind", "dead_letters_to", "dead_letter_sources", "transactional", "first_check", "max_checks"),
-    *("auto_delete", "create_time", "modify_time", "id", "region", "address"),
+    *(field for each in QUEUE.values() for field in _COMBINED.get(each.argument, (each.argument,))),
+    *("create_time", "modify_time", "id", "region", "address"),
 )
 
 
-@Parameter(name="*")
-@dataclass(frozen=True)
-class Attributes:
+@attribute_options(QUEUE.values())
+class Attributes(AttributeOptions):
     """The attributes of a queue that can be set. A duration: 1.5 (seconds), 250ms, 30s, 5m, 12h, 4d."""
-
-    polling_wait: Seconds | None = None
-    "Wait of a receive that sets none: 0 to 30s."
-    visibility_timeout: Seconds | None = None
-    "Time for which a received message is hidden from other receives: 1s to 12h."
-    max_message_bytes: Bytes | None = None
-    "Maximum size of a body: 1KiB to 1MiB."
-    retention: Seconds | None = None
-    "Time after which a message expires: 1m to 15d."
-    delay: Seconds | None = None
-    "Delay of a send that sets none: 0 to 1h."
-    max_backlog: int | None = None
-    "Number of messages at which sends are refused: 1000000 to 100000000."
-    max_delayed: int | None = None
-    "Maximum number of delayed messages; further delayed messages wait: 1 to 1000000."
-    rewind: Seconds | None = None
-    "Rewind window: time after its send in which a deleted message can become active again: 0 (off) to the retention."
-    dead_letter_queue: str | None = None
-    'Dead-letter queue; "" for none. Requires one of the next two options.'
-    dead_letter_max_receives: int | None = None
-    "Move a message to the dead-letter queue after this many receives: 1 to 1000; 0 = never."
-    dead_letter_after: Seconds | None = None
-    "Move a message to the dead-letter queue after this time: 5m to 12h; 0 = never."
-    transactional: Annotated[bool | None, Parameter(negative=())] = None
-    "Accept half messages, which become active when they are committed. Only when the queue is created."
-    first_check: Seconds | None = None
-    "Time after which a producer is asked about an undecided half message: 1s to 1h."
-    max_checks: int | None = None
-    "Maximum number of checks of a half message: 1 to 100."
-    auto_delete_after: Seconds | None = None
-    "Delete the queue when it was not used for this time: 1m to 15d; 0 = never."
-    auto_delete_only_empty: bool | None = None
-    "Keep an unused queue that has messages; with --no-auto-delete-only-empty they are deleted with the queue."
-
-    def given(self) -> QueueAttributes:
-        """Return the attributes that the command line sets."""
-        return cast("QueueAttributes", {name: value for name, value in vars(self).items() if value is not None})
 
 
 _NO_ATTRIBUTES = Attributes()

@@ -1,11 +1,11 @@
 """``cmq sub``: deliveries of topics to queues and URLs."""
 
-from dataclasses import dataclass, replace
 from typing import Annotated, Any, TypeAlias
 
 import msgspec
 from cyclopts import App, Parameter
 
+from cmq_cli.attribute_options import AttributeOptions, attribute_options
 from cmq_cli.exitcodes import CommandFailed, ExitCode
 from cmq_cli.nouns import as_document, created_remark, delete_each, differences_shown, existing, show_details, table_of
 from cmq_cli.options import (
@@ -15,7 +15,6 @@ from cmq_cli.options import (
     Flag,
     MaxMessages,
     Paging,
-    Repeated,
     SubscriptionName,
     TopicName,
     Yes,
@@ -23,8 +22,9 @@ from cmq_cli.options import (
 from cmq_cli.output import encode_body
 from cmq_cli.session import Seconds
 from cmq_cli.values import counted, printable, show_time
-from cmqd_client import Client, ContentFormat, RetryStrategy
+from cmqd_client import Client
 from cmqd_client.topics.delivery_reports import PendingMessage
+from cmqd_types.attributes import SUBSCRIPTION
 
 app = App(name="sub", help="Subscriptions: deliver the messages of a topic to a queue, or post them to a URL.")
 
@@ -44,29 +44,9 @@ OneMessage: TypeAlias = Annotated[str | None, Parameter(help="Only this message:
 _SHOWN_ONCE = "the secret is shown only now; keep it"
 
 
-@Parameter(name="*")
-@dataclass(frozen=True)
-class Attributes:
-    """The attributes of a subscription that can be set.
-
-    Parameters
-    ----------
-    filter_tags
-        Only messages with this tag; can be repeated, up to 5. Without filter tags every message matches.
-    binding_keys
-        On a routing topic: only messages with a matching key; * is a word, # is any number of words; can be repeated,
-        up to 5.
-    strategy
-        Retries of a failed delivery. exponential-decay (the default): at increasing intervals for a day, while other
-        messages are delivered. backoff: three times within a minute, while later messages wait; then drop the message.
-    content_format
-        Content of a request to a URL: a JSON object with facts and body (the default), or only the body.
-    """
-
-    filter_tags: Annotated[Repeated, Parameter(name="--filter-tag")] = None
-    binding_keys: Annotated[Repeated, Parameter(name="--binding-key")] = None
-    strategy: RetryStrategy | None = None
-    content_format: ContentFormat | None = None
+@attribute_options(each for each in SUBSCRIPTION.values() if not each.is_fixed and each.name != "paused")
+class Attributes(AttributeOptions):
+    """The attributes of a subscription that can be set."""
 
 
 _NO_ATTRIBUTES = Attributes()
@@ -94,7 +74,7 @@ async def create(
     async with session.client() as client:
         with differences_shown(output, name):
             info = await client.topic(topic).subscribe_info(
-                name, queue=queue, url=to_url, ensure=ensure, **vars(attributes)
+                name, queue=queue, url=to_url, ensure=ensure, **attributes.given()
             )
     if info.secret is not None and not output.json:
         output.facts({}, {"secret": info.secret})
@@ -134,14 +114,15 @@ async def set_attributes(
     New filter tags and binding keys apply to messages published from now on, a new strategy also to deliveries that
     failed before.
     """
-    if attributes.filter_tags and no_filter_tags:
+    given = attributes.given()
+    if "filter_tags" in given and no_filter_tags:
         raise CommandFailed("give --filter-tag or --no-filter-tags, not both", ExitCode.USAGE)
-    if attributes == _NO_ATTRIBUTES and not no_filter_tags:
+    if not given and not no_filter_tags:
         raise CommandFailed("name at least one attribute to change; see: cmq sub set --help", ExitCode.USAGE)
     if no_filter_tags:
-        attributes = replace(attributes, filter_tags=[])
+        given["filter_tags"] = []
     async with session.client() as client:
-        info = await client.topic(topic).subscription(name).set(**vars(attributes))
+        info = await client.topic(topic).subscription(name).set(**given)
     show_details(session.output, info, _FIELDS)
 
 

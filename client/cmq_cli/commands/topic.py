@@ -5,6 +5,7 @@ from typing import Annotated
 import msgspec
 from cyclopts import App, Parameter
 
+from cmq_cli.attribute_options import AttributeOptions, attribute_options, option_help
 from cmq_cli.exitcodes import ExitCode
 from cmq_cli.nouns import (
     as_document,
@@ -18,9 +19,9 @@ from cmq_cli.nouns import (
 )
 from cmq_cli.options import FIRST_PAGE, Bytes, CurrentSession, Ensure, Paging, Repeated, TopicName, Yes
 from cmq_cli.values import counted
-from cmqd_client import Client, FilterType
-from cmqd_client.topic import TopicAttributes
+from cmqd_client import Client
 from cmqd_client.topics.filter_tests import SubscriptionMatch
+from cmqd_types.attributes import TOPIC
 
 app = App(name="topic", help="Create, list, show, change and delete topics.")
 
@@ -36,33 +37,32 @@ _DELIVERY_COLUMNS = (
 _MATCH_COLUMNS = ["subscription", "fate", "endpoint", "because"]
 
 
+@attribute_options(TOPIC.values())
+class Attributes(AttributeOptions):
+    """The attributes of a topic."""
+
+
+_NO_ATTRIBUTES = Attributes()
+
+
 @app.command
 async def create(
     name: Annotated[str, Parameter(help="3-64 ASCII letters, digits, - and _. Without --ensure a longer name is cut.")],
     /,
     *,
-    filter_type: FilterType | None = None,
-    max_message_bytes: Bytes | None = None,
+    attributes: Attributes = _NO_ATTRIBUTES,
     ensure: Ensure = False,
     session: CurrentSession,
 ) -> None:
-    """Create a topic.
-
-    Parameters
-    ----------
-    filter_type
-        Match messages with subscriptions by tags (the default) or by a routing key. It cannot be changed later.
-    max_message_bytes
-        Maximum size of a body: 1KiB to 1MiB; 64KiB by default.
-    """
+    """Create a topic."""
     output = session.output
-    attributes: TopicAttributes = {"filter_type": filter_type, "max_message_bytes": max_message_bytes}
+    given = attributes.given()
     async with session.client() as client:
         if ensure:
             with differences_shown(output, name):
-                info = await client.ensure_topic_info(name, **attributes)
+                info = await client.ensure_topic_info(name, **given)
         else:
-            topic = await client.create_topic(name, **attributes)
+            topic = await client.create_topic(name, **given)
             info = msgspec.structs.replace(await topic.attributes(), created=True)
     if info.name != name:
         output.remark(f"the name was cut to {len(info.name)} bytes")
@@ -155,7 +155,7 @@ async def set_attributes(
     name: TopicName,
     /,
     *,
-    max_message_bytes: Annotated[Bytes, Parameter(help="1KiB to 1MiB.")],
+    max_message_bytes: Annotated[Bytes, Parameter(help=option_help(TOPIC["max_message_bytes"]))],
     session: CurrentSession,
 ) -> None:
     """Change the maximum size of a body; the other attributes cannot be changed."""

@@ -11,16 +11,10 @@ import msgspec
 from cmqd_client import FilterType, QueueAttributes
 from cmqd_client.subscription import ContentFormat, RetryStrategy, SubscriptionAttributes
 from cmqd_client.topic import TopicAttributes
+from cmqd_types.attributes import QUEUE, TOPIC
+from cmqd_types.declared import Attribute, Unit
 
-QUEUE_NUMBERS: Final = (
-    ("maxMsgHeapNum", "max_backlog", 1_000_000, 100_000_000),
-    ("pollingWaitSeconds", "polling_wait", 0, 30),
-    ("visibilityTimeout", "visibility_timeout", 1, 43_200),
-    ("maxMsgSize", "max_message_bytes", 1_024, 1_048_576),
-    ("msgRetentionSeconds", "retention", 60, 1_296_000),
-    ("rewindSeconds", "rewind", 0, 1_296_000),
-)
-"""CMQ's name, the client's name, and the range."""
+_OF_TRANSACTIONS: Final = ("firstQueryInterval", "maxQueryCount")
 BY_ROUTING_KEYS: Final = 2
 
 
@@ -82,18 +76,15 @@ def queue_definition(name: str, answer: Mapping[str, Any], names_by_id: Mapping[
     """
     notes: list[str] = []
     values: dict[str, Any] = {}
-    for cmq_name, attribute, low, high in QUEUE_NUMBERS:
-        value = answer.get(cmq_name)
-        if value is not None:
-            values[attribute] = _clamped(cmq_name, int(value), low, high, notes)
+    for attribute in QUEUE.values():
+        value = answer.get(attribute.cmq)
+        if value is not None and (attribute.cmq not in _OF_TRANSACTIONS or answer.get("transaction")):
+            values[attribute.argument] = _in_range(attribute, int(value), notes)
     retention = values.get("retention")
     if retention is not None and values.get("rewind", 0) > retention:
         values["rewind"] = _clamped("rewindSeconds", values["rewind"], 0, retention, notes)
     if answer.get("transaction"):
         values["transactional"] = True
-        for cmq_name, attribute in (("firstQueryInterval", "first_check"), ("maxQueryCount", "max_checks")):
-            if cmq_name in answer:
-                values[attribute] = int(answer[cmq_name])
     attributes: QueueAttributes = {**values}  # pyright: ignore[reportAssignmentType]
     return QueueDefinition(name, attributes, _dead_letters(answer, names_by_id, notes), notes)
 
@@ -120,7 +111,7 @@ def topic_definition(name: str, answer: Mapping[str, Any]) -> TopicDefinition:
     attributes: TopicAttributes = {"filter_type": FilterType.ROUTING if is_routing else FilterType.TAG}
     size = answer.get("maxMsgSize")
     if size is not None:
-        attributes["max_message_bytes"] = _clamped("maxMsgSize", int(size), 1_024, 1_048_576, notes)
+        attributes["max_message_bytes"] = _in_range(TOPIC["max_message_bytes"], int(size), notes)
     return TopicDefinition(name, attributes, notes)
 
 
@@ -150,6 +141,11 @@ def subscription_definition(topic: str, name: str, answer: Mapping[str, Any]) ->
     return SubscriptionDefinition(
         topic, name, endpoint if is_queue else None, None if is_queue else endpoint, attributes, notes
     )
+
+
+def _in_range(attribute: Attribute, value: int, notes: list[str]) -> int:
+    factor = 1000 if attribute.unit is Unit.MILLISECONDS else 1
+    return _clamped(attribute.cmq, value, attribute.low // factor, attribute.high // factor, notes)
 
 
 def _clamped(name: str, value: int, low: int, high: int, notes: list[str]) -> int:

@@ -17,6 +17,7 @@ from typing import Any, Final
 from cmqd_client import errors as native
 from cmqd_client.error_words import argument_name
 from cmqd_protocol.errors import ErrorCode
+from cmqd_types.attributes import QUEUE
 from cmqd_types.sentences import Words, in_bytes, in_seconds, iso_time
 
 ACCEPTED = 0
@@ -325,19 +326,12 @@ _BY_FIELD: Mapping[str, Reason] = MappingProxyType(
 names CMQ's parameter; left for the broker are contradictions between attributes, which need the queue or topic."""
 
 CMQ_NAMES: Mapping[str, str] = MappingProxyType(
-    {
-        "polling_wait_ms": "pollingWaitSeconds",
-        "visibility_timeout_ms": "visibilityTimeout",
-        "max_message_bytes": "maxMsgSize",
-        "retention_ms": "msgRetentionSeconds",
+    {attribute.name: attribute.cmq for attribute in QUEUE.values() if attribute.cmq}
+    | {
         "delay_ms": "delaySeconds",
-        "max_backlog": "maxMsgHeapNum",
-        "rewind_ms": "rewindSeconds",
         "dead_letter_queue": "deadLetterQueue",
         "dead_letter_max_receives": "maxReceiveCount",
         "dead_letter_after_ms": "maxTimeToLive",
-        "first_check_ms": "firstQueryInterval",
-        "max_checks": "maxQueryCount",
         "tags": "msgTag",
         "routing_key": "routingKey",
         "routing_keys": "routingKey",

@@ -15,6 +15,7 @@ import msgspec
 
 from cmqd_gateway.cmq.errors import Reason, Refusal
 from cmqd_gateway.turns import at_once
+from cmqd_types.declared import Attribute, Unit
 
 MAX_PARAMETERS: Final = 256
 """Parameters of a request, known or not. The largest known request has about 30."""
@@ -67,6 +68,24 @@ class Items(msgspec.Struct, frozen=True):
     low: int = 1
     high: int = MAX_BATCH
     reason: Reason = Reason.BATCH_SIZE
+
+
+def with_parameters(base: type[R], attributes: Mapping[str, Attribute]) -> type[R]:
+    """Return a request with the parameters of ``base`` and an optional whole number for each attribute, by field."""
+    kinds: dict[str, Any] = {field: Annotated[int, _range_of(attribute)] for field, attribute in attributes.items()}
+    fields = [(field, kind | None, None) for field, kind in kinds.items()]
+    made: Any = msgspec.defstruct("Attributes", fields, bases=(base,), frozen=True)
+    return made
+
+
+def parameter_field(name: str) -> str:
+    """Return the field of a request for a parameter."""
+    return re.sub(r"[A-Z]", lambda letter: f"_{letter[0].lower()}", name)
+
+
+def _range_of(attribute: Attribute) -> Whole:
+    factor = 1000 if attribute.unit is Unit.MILLISECONDS else 1
+    return Whole(attribute.low // factor, attribute.high // factor)
 
 
 QueueName: TypeAlias = Annotated[str, Name(1, 64, Reason.QUEUE_NAME)]

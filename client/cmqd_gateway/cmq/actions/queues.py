@@ -1,6 +1,6 @@
 """Actions on queues: create, list, read and change attributes, delete, rewind and clear.
 
-Attributes have CMQ's names, seconds and whole numbers; ``ATTRIBUTES`` has a row for each number with CMQ's range.
+Attributes have CMQ's names, seconds and whole numbers, from their declarations.
 """
 
 from typing import Annotated, Any, Final, cast
@@ -13,7 +13,8 @@ from cmqd_gateway.cmq.call import Call, Fields, action
 from cmqd_gateway.cmq.errors import Reason, Refusal
 from cmqd_gateway.cmq.identifiers import queue_id
 from cmqd_gateway.cmq.numbers import bounded, seconds, whole_seconds
-from cmqd_gateway.cmq.parameters import ActionRequest, QueueName, Whole
+from cmqd_gateway.cmq.parameters import ActionRequest, QueueName, Whole, parameter_field, with_parameters
+from cmqd_types.attributes import QUEUE
 
 FIRST_SECOND: Final = 1_000_000_000
 """September 2001. An earlier time lies before every rewind window, and the client takes it for a duration."""
@@ -27,45 +28,28 @@ class QueueRequest(ActionRequest, frozen=True):
     queue_name: QueueName
 
 
-class CreateQueue(ActionRequest, frozen=True):
+_NUMBERS: Final = {parameter_field(each.cmq): each for each in QUEUE.values() if each.cmq}
+"""Attributes with a parameter of their own, by the field of a request."""
+_OF_TRANSACTIONS: Final = ("firstQueryInterval", "maxQueryCount")
+
+
+class CreateQueue(with_parameters(QueueRequest, _NUMBERS), frozen=True):
     """Parameters of CreateQueue and SetQueueAttributes. A parameter that is absent has its default in a new queue, and
     otherwise leaves the attribute as it is.
     """
 
-    queue_name: QueueName
-    max_msg_heap_num: Annotated[int, Whole(1_000_000, 100_000_000)] | None = None
-    polling_wait_seconds: Annotated[int, Whole(0, 30)] | None = None
-    visibility_timeout: Annotated[int, Whole(1, 43_200)] | None = None
-    max_msg_size: Annotated[int, Whole(1_024, 1_048_576)] | None = None
-    msg_retention_seconds: Annotated[int, Whole(60, 1_296_000)] | None = None
-    rewind_seconds: Annotated[int, Whole(0, 1_296_000)] | None = None
     dead_letter_policy: bytes | None = None
     """JSON; see :mod:`cmqd_gateway.cmq.actions.dead_letters`."""
     transaction: Annotated[int, Whole(0, 1)] | None = None
-    first_query_interval: Annotated[int, Whole(1, 3_600)] | None = None
-    max_query_count: Annotated[int, Whole(1, 100)] | None = None
-
-
-ATTRIBUTES: Final = (
-    ("max_msg_heap_num", "max_backlog"),
-    ("polling_wait_seconds", "polling_wait"),
-    ("visibility_timeout", "visibility_timeout"),
-    ("max_msg_size", "max_message_bytes"),
-    ("msg_retention_seconds", "retention"),
-    ("rewind_seconds", "rewind"),
-    ("first_query_interval", "first_check"),
-    ("max_query_count", "max_checks"),
-)
-"""Parameter of the request, and the client's name of the attribute."""
 
 
 def queue_attributes(request: CreateQueue) -> QueueAttributes:
     """Return the attributes that a request names, except for its dead-letter policy."""
     attributes: dict[str, Any] = {}
-    for parameter, name in ATTRIBUTES:
+    for parameter, attribute in _NUMBERS.items():
         value = getattr(request, parameter)
         if value is not None:
-            attributes[name] = value
+            attributes[attribute.argument] = value
     if request.transaction is not None:
         attributes["transactional"] = request.transaction == 1
     return cast("QueueAttributes", attributes)
@@ -76,16 +60,13 @@ def queue_fields(info: QueueInfo, policy: ShownPolicy | None) -> Fields:
 
     The SDKs differ in the spelling of the number of rewindable messages, so both spellings are in the answer.
     """
+    numbers = {each.cmq: whole_seconds(getattr(info, each.argument)) for each in _NUMBERS.values()}
     fields: dict[str, Any] = {
         "queueName": info.name,
         "queueId": queue_id(info.id),
-        "maxMsgHeapNum": info.max_backlog,
+        **{name: number for name, number in numbers.items() if info.transactional or name not in _OF_TRANSACTIONS},
         # Whole seconds, as CMQ: the default of 200 ms is shown as 0, which CMQ's documents describe as such a wait.
         "pollingWaitSeconds": int(info.polling_wait),
-        "visibilityTimeout": whole_seconds(info.visibility_timeout),
-        "maxMsgSize": info.max_message_bytes,
-        "msgRetentionSeconds": whole_seconds(info.retention),
-        "rewindSeconds": whole_seconds(info.rewind),
         "createTime": seconds(info.create_time),
         "lastModifyTime": seconds(info.modify_time),
         "activeMsgNum": bounded(info.active),
@@ -97,11 +78,7 @@ def queue_fields(info: QueueInfo, policy: ShownPolicy | None) -> Fields:
         "transaction": int(info.transactional),
     }
     if info.transactional:
-        fields |= {
-            "firstQueryInterval": whole_seconds(info.first_check),
-            "maxQueryCount": info.max_checks,
-            "halfMsgNum": bounded(info.half),
-        }
+        fields["halfMsgNum"] = bounded(info.half)
     if policy is not None:
         fields["deadLetterPolicy"] = msgspec.to_builtins(policy)
     if info.dead_letter_sources:
