@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+import importlib.util
 import re
 import subprocess
 import sys
@@ -309,3 +310,41 @@ def test_names_of_the_client_that_moved_are_where_the_changelog_says() -> None:
 
     assert len(moved) >= 14
     assert [name for name, module in moved.items() if not hasattr(importlib.import_module(module), name)] == []
+
+
+CONTRIBUTING = ROOT / "CONTRIBUTING.md"
+
+
+def test_contributing_is_short_and_has_its_lists() -> None:
+    text = CONTRIBUTING.read_text()
+
+    assert len(text.splitlines()) <= 90
+    assert re.findall(r"^## (.+)$", text, re.MULTILINE) == [
+        "Set up, and run tests",
+        "Adding a queue attribute",
+        "Adding an operation",
+        "Adding an HTTP action",
+        "Adding a command of `cmq`",
+        "Words",
+        "A decision",
+    ]
+
+
+def test_files_and_targets_that_contributing_names_exist() -> None:
+    text = CONTRIBUTING.read_text()
+    files = re.findall(r"`((?:bench|client|cmqd|docs|protocol|tests)/[\w./-]+)`", text)
+    modules = re.findall(r"python -m ([\w.]+)", text)
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+    assert len(files) > 30
+    assert [file for file in files if "NNNN" not in file and not (ROOT / file).exists()] == []
+    assert [module for module in modules if importlib.util.find_spec(module) is None] == []
+    assert set(re.findall(r"^make ([a-z-]+)", text, re.MULTILINE)) - targets == set()
+
+
+def test_the_front_line_that_contributing_shows_is_accepted(tmp_path: Path) -> None:
+    (front,) = re.findall(r"^``(Status: .+)`` ", CONTRIBUTING.read_text(), re.MULTILINE)
+    record = tmp_path / "0001-storage.md"
+    record.write_text(f"# 0001 Storage\n\n{front}\n")
+
+    assert read_record(record).status == "accepted"
