@@ -135,7 +135,7 @@ lint: setup setup-spark setup-docs setup-console  ## format, ruff, spelling, imp
 
 docs: setup setup-docs  ## the documents as a site, in build/site; makes their generated parts anew
 	$(BIN)/python -m cmqd_bench.pages
-	$(BIN)/python -m cmqd_bench.sync_facade
+	$(BIN)/python -m cmqd_client.synchronous.generator
 	$(BIN)/zensical build --strict --clean
 	@echo "Open build/site/index.html; for the search: python3 -m http.server --directory build/site"
 

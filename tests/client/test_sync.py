@@ -17,11 +17,14 @@ import pytest
 
 import cmqd_client
 from cmqd.testing import LocalBroker
-from cmqd_bench import sync_facade
 from cmqd_client import ConsumerStatistics, HalfMessage, Outgoing, Reject, TransactionCheck, TransactionStatus, sync
 from cmqd_client.errors import ClientClosed, InvalidArgument, PoisonMessage, QueueNotFound, ServerUnreachable
 from cmqd_client.events import ClientState, Event
 from cmqd_client.sync import Client, Consumer, connect
+from cmqd_client.synchronous.generator.module import FACADE, facade
+from cmqd_client.synchronous.generator.rules import LEFT_OUT
+from cmqd_client.synchronous.generator.sources import CannotTurnError, read_source
+from cmqd_client.synchronous.generator.twins import Facade
 from cmqd_client.synchronous.portal import Portal
 from support.eventually import eventually_elsewhere
 
@@ -49,7 +52,7 @@ def client(broker: LocalBroker) -> Iterator[Client]:
 
 
 def test_the_module_is_the_output_of_the_generator() -> None:
-    assert sync_facade.FACADE.read_text() == sync_facade.facade(), "run: make docs"
+    assert FACADE.read_text() == facade(), "run: make docs"
 
 
 def test_every_class_with_async_methods_that_programs_import_has_a_twin() -> None:
@@ -77,7 +80,7 @@ def test_a_twin_has_every_public_name_with_the_same_parameters(twin: type) -> No
     kind = asynchronous_kind(twin)
     special = {"__aenter__": "__enter__", "__aexit__": "__exit__", "__aiter__": "__iter__"}
     names = [name for name in vars(kind) if not name.startswith("_") or name in special]
-    left_out = {name for owner, name in sync_facade.LEFT_OUT if owner == kind.__name__}
+    left_out = {name for owner, name in LEFT_OUT if owner == kind.__name__}
 
     for name in set(names) - left_out:
         assert hasattr(twin, special.get(name, name)), f"{kind.__name__}.{name}"
@@ -94,14 +97,14 @@ def test_a_definition_without_a_rule_is_an_error_that_names_it() -> None:
     imports = "from collections.abc import Callable"
 
     def written(method: str) -> str:
-        source = sync_facade.read_source("cmqd_client.other", f"{imports}\nclass Other:\n{method}")
-        return sync_facade.Facade({"other": source}).text()
+        source = read_source("cmqd_client.other", f"{imports}\nclass Other:\n{method}")
+        return Facade({"other": source}).text()
 
-    with pytest.raises(sync_facade.CannotTurnError, match=r"Other.others returns dict\[str, Other\]"):
+    with pytest.raises(CannotTurnError, match=r"Other.others returns dict\[str, Other\]"):
         written("    async def others(self) -> dict[str, Other]: ...")
-    with pytest.raises(sync_facade.CannotTurnError, match=r"Other.on takes a callback \(Callable\)"):
+    with pytest.raises(CannotTurnError, match=r"Other.on takes a callback \(Callable\)"):
         written("    async def on(self, function: Callable[[], None]) -> None: ...")
-    with pytest.raises(sync_facade.CannotTurnError, match=r"Other.make is decorated with staticmethod"):
+    with pytest.raises(CannotTurnError, match=r"Other.make is decorated with staticmethod"):
         written("    @staticmethod\n    async def make() -> None: ...")
 
 
@@ -121,7 +124,7 @@ class Other(Generic[T]):
     async def first(self, others: Iterable[Other[T]]) -> Other[T] | None: ...
     async def all(self, *others: Other[T]) -> int: ...
 """
-    written = sync_facade.Facade({"other": sync_facade.read_source("cmqd_client.other", text)}).text()
+    written = Facade({"other": read_source("cmqd_client.other", text)}).text()
 
     ast.parse(written)
     for line in (
@@ -153,7 +156,7 @@ class Other:
     async def count(self) -> int:
         """Count."""
 '''
-    written = sync_facade.Facade({"other": sync_facade.read_source("cmqd_client.other", text)}).text()
+    written = Facade({"other": read_source("cmqd_client.other", text)}).text()
 
     ast.parse(written)
     assert "def each(self) -> Iterator[Other]:" in written

@@ -1,317 +1,43 @@
-"""The generator of ``cmqd_client/sync.py``: ``python -m cmqd_bench.sync_facade``; ``make docs`` runs it.
-
-Every class of the client with an async method that programs can reach gets a synchronous twin with the same names,
-types and documentation; ``connect`` too. A new method, attribute or class appears by running this module, and
-``tests/client/test_sync.py`` fails until then. What cannot be turned by rule (an unknown kind of callback, a result
-that hides an asynchronous object) is an error that names the method, never a gap.
-
-The rules:
-
-- ``async def``: the call runs in the loop of the client's thread, and waits (``Portal.call``).
-- A function that returns an async iterator or an async context manager: a plain one.
-- A parameter or result of a class with a twin: converted, also in unions with None and in lists. The twin of a generic
-  class has the same type parameters.
-- A callback: where the caller waits for it, it runs in the caller's thread; see ``CALLBACKS``.
-- Properties and attributes that ``__init__`` sets: properties.
-"""
+"""The text of the synchronous classes, one twin for each asynchronous class."""
 
 import ast
 import builtins
 import re
-import subprocess
-import sys
 import textwrap
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
-CLIENT = ROOT / "client/cmqd_client"
-FACADE = CLIENT / "sync.py"
-
-NOT_SOURCES = {"__init__.py", "portal.py", "sync.py"}
-
-INTERNAL = {
-    *(
-        "Attempts",
-        "Channel",
-        "CheckAnswers",
-        "CheckRouter",
-        "Connection",
-        "HostsInTurn",
-        "Intake",
-        "LeaderSearch",
-        "Link",
-        "Processing",
-        "Requester",
-    ),
-    "Settlements",
-}
-"""Classes with async methods that programs do not use."""
-
-LEFT_OUT = {("Queue", "channel")}
-"""Public for other parts of the package, not for programs."""
-
-IN_LOOP = {("Consumer", "stop"), ("Consumer", "statistics"), ("MessageStream", "stop"), ("MessageStream", "statistics")}
-"""Plain methods that use objects of the loop."""
-
-ALIASES = {"MessageHandler": "Callable[[ConsumedMessage[BodyT]], object]"}
-"""Type aliases that no rule gives: a handler is a plain function."""
-
-RETURNS = {
-    ("Consumer", "handler"): "Callable[[MessageT], object]",
-    ("Consumer", "__call__"): "object",
-    ("ConsumedMessage", "process"): "AbstractContextManager[None, bool]",
-}
-"""Results that no rule gives; their names are imported by IMPORTS."""
-
-IMPORTS = {"AbstractContextManager": "contextlib", "cast": "typing", "run_consumers": "cmqd_client.consumers.running"}
-"""Modules of names in BODIES and RETURNS that the asynchronous module does not import."""
-
-CALLBACKS = {
-    "LocalTransaction": "thread.runs({name})",
-    "LocalBatchTransaction": "thread.runs({name})",
-    "Checker": "in_worker_thread({name})",
-    "OnEvent": "{name}",
-    "OnKeyChange": "{name}",
-    "Follow": "{name}",
-}
-"""The argument to pass for a callback, by its type: in the thread that waits for the call, in a worker thread, or
-(events, changes of keys and addresses: the hook may not wait) in the thread of the client."""
-
-BODIES = {
-    ("Client", "open"): """
-        self.portal.start()
-        try:
-            self.portal.call(lambda: self.asynchronous.open(patience=patience))
-        except BaseException:
-            self.portal.stop()
-            raise
-        """,
-    ("Client", "close"): """
-        if self.portal.is_open:
-            try:
-                self.portal.call(self.asynchronous.close)
-            finally:
-                self.portal.stop()
-        """,
-    ("Client", "__aenter__"): """
-        self.open()
-        return self
-        """,
-    ("Client", "__aexit__"): "self.close()",
-    ("Message", "body"): """
-        try:
-            return self.asynchronous.body
-        except PoisonMessage as error:
-            error.message = self
-            raise
-        """,
-    ("ConsumedMessage", "process"): "return processing(self.asynchronous, self.portal)",
-    ("Consumer", "handler"): "return plain_handler(self.asynchronous.handler)",
-    ("Consumer", "__call__"): "return plain_handler(self.asynchronous.handler)(message)",
-    ("MessageStream", "__aiter__"): """
-        iterator = self.asynchronous.__aiter__()
-        return self.portal.iterate(iterator, lambda element: cast("MessageT", ConsumedMessage(element, self.portal)))
-        """,
-    ("Queue", "consumer"): """
-        decorate = self.asynchronous.consumer(
-            concurrency=concurrency, prefetch=prefetch, lease=lease, ordered=ordered, first_retry=first_retry,
-            longest_retry=longest_retry, wait=wait, patience=patience,
-        )
-        return lambda handler: Consumer(
-            decorate(in_threads(handler, concurrency, lambda message: ConsumedMessage(message, self.portal))),
-            self.portal,
-        )
-        """,
-    ("Client", "run"): """
-        seconds = None if grace is None else to_seconds(grace, "grace")
-        running = [consumer.asynchronous for consumer in consumers]
-        numbers = list(stop_signals)
-        opened = not self.portal.is_open
-        if opened:
-            self.open(patience=None)
-        try:
-            self.portal.call_with_signals(lambda scope: run_consumers(running, numbers, seconds, scope), numbers)
-        finally:
-            if opened:
-                self.close()
-        """,
-}
-"""Bodies that no rule gives: a client begins and ends its thread, an error names the message of the caller, handlers
-run in threads, and signals arrive in the main thread."""
-
-DEFAULTS = {"_NOTHING": "NOTHING"}
-"""Private names in defaults, and the names for them in ``portal``."""
-
-REWORDED = (
-    ("async def", "def"),
-    ("asyncio.run(client.run(handle))", "client.run(handle)"),
-    ("Make an async function the handler", "Make a function the handler"),
-    (
-        "If a lease is lost all the\nsame, the handler is cancelled, with the reason as the argument of the"
-        " ``CancelledError``. An outage of any\nlength ends nothing.",
-        "If a lease is lost all the\nsame, the handler goes on and may look at ``message.lost``; its result is not"
-        " used. An outage of any length ends\nnothing.",
-    ),
-    (
-        "Handlers share the event loop: a handler that blocks the loop for longer than ``lease`` loses all leases.",
-        "Handlers run in threads of their own. A handler cannot be interrupted: where handlers are cancelled, their"
-        "\nmessages are delivered again while they go on.",
-    ),
-    (
-        "hand the messages to tasks, or iterate in several tasks over one\nstream.",
-        "hand the messages to threads, or iterate in several\nthreads over one stream.",
-    ),
-    ("Several tasks may iterate", "Several threads may iterate"),
-    ("in other tasks are waited for", "in other threads are waited for"),
-    (
-        "A\n``CancelledError`` for another reason than a lost lease goes on, and the message is delivered again at once"
-        ". If\nthe lease is lost, the task that runs the body is cancelled, with the reason as the argument of the\n"
-        "``CancelledError``; the cancellation ends with the body.",
-        "An\nexception that is no ``Exception`` (Ctrl-C) goes on, and the message is delivered again at once. If the"
-        " lease is\nlost, the body goes on and may look at ``lost``; its end is not used.",
-    ),
-    ("async with", "with"),
-    ("async for", "for"),
-    ("an async context manager", "a context manager"),
-    ("async context manager", "context manager"),
-    ("await ", ""),
-    ("in one event loop, from any number of tasks", "from any number of threads"),
-    ("Any number of tasks", "Any number of threads"),
-    ("An ``asyncio.timeout`` around the call", "An interrupt (Ctrl-C)"),
-    (
-        "A plain function runs in the event loop and blocks\n"
-        "the loop, so keep it short; use ``asyncio.to_thread`` in an async function for longer work."
-        " An exception in either\nis UNKNOWN.",
-        "A plain local transaction runs in the thread\n"
-        "that called ``send``, with that thread's database connections; a plain checker runs in a worker thread. An\n"
-        "exception in either is UNKNOWN.",
-    ),
+from cmqd_client.synchronous.generator.rules import (
+    ALIASES,
+    BODIES,
+    CALLBACKS,
+    CONTEXTS,
+    DEFAULTS,
+    HEAD,
+    IMPORTS,
+    IN_LOOP,
+    INTERNAL,
+    ITERATORS,
+    LEFT_OUT,
+    PORTAL_NAMES,
+    RETURNS,
+    REWORDED,
 )
-"""Words of docstrings that differ for synchronous callers."""
+from cmqd_client.synchronous.generator.sources import (
+    CannotTurnError,
+    Source,
+    all_parameters,
+    attribute_docstring,
+    has_async_methods,
+    is_generator,
+    is_public,
+    is_special,
+    lists_of,
+    names_in,
+    unquoted,
+)
 
-PORTAL_NAMES = {"in_threads", "plain_handler", "processing"}
-"""Functions of ``portal`` that BODIES call."""
-
-ITERATORS = {"AsyncIterator", "AsyncGenerator", "AsyncIterable"}
-CONTEXTS = {"AbstractAsyncContextManager", "AsyncContextManager"}
-
-HEAD = '''"""The synchronous client: the classes of ``cmqd_client`` with the same names, types, guarantees and errors.
-
-    with connect("cmq://ID:KEY@localhost") as client:
-        client.queue("orders").send(b"one espresso")
-
-Needs the extra ``cmqd[sync]``. A client runs in a thread of its own with an event loop; each call waits for its result.
-Any number of threads may share a client, also where an event loop runs already (Jupyter, an async view of Django). A
-forked child opens a client of its own. Where a docstring speaks of cancelling, an interrupt (Ctrl-C) of the waiting
-thread is meant. Errors are those of :mod:`cmqd_client.errors`, and so are all values that are not in this module.
-
-Generated by ``cmqd_bench.sync_facade`` from the asynchronous classes: not to be edited.
-"""
-
-'''
-
-
-class CannotTurnError(Exception):
-    """A definition for which there is no rule; the text names it."""
-
-
-@dataclass
-class Source:
-    """A module of the asynchronous client."""
-
-    name: str
-    tree: ast.Module
-    imports: dict[str, str] = field(default_factory=dict[str, str])
-    """Module by imported name."""
-    whole: set[str] = field(default_factory=set[str])
-    """Modules that are imported as a whole."""
-    aliases: dict[str, tuple[ast.expr, str]] = field(default_factory=dict[str, "tuple[ast.expr, str]"])
-    """Type aliases: value and docstring."""
-    type_variables: set[str] = field(default_factory=set[str])
-    defined: set[str] = field(default_factory=set[str])
-
-
-def sources() -> dict[str, Source]:
-    """Return the modules of the asynchronous client by name."""
-    modules = {
-        ".".join(path.relative_to(CLIENT.parent).with_suffix("").parts): path
-        for path in sorted(CLIENT.rglob("*.py"))
-        if path.name not in NOT_SOURCES
-    }
-    return {name: read_source(name, path.read_text()) for name, path in modules.items()}
-
-
-def read_source(name: str, text: str) -> Source:
-    """Return a module with its imports and definitions."""
-    source = Source(name, ast.parse(text))
-    body = source.tree.body
-    for position, node in enumerate(body):
-        if isinstance(node, ast.ImportFrom):
-            for alias in node.names:
-                source.imports[alias.asname or alias.name] = node.module or ""
-        elif isinstance(node, ast.Import):
-            source.whole |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            source.defined.add(node.target.id)
-            if ast.unparse(node.annotation) == "TypeAlias" and node.value is not None:
-                source.aliases[node.target.id] = (unquoted(node.value), attribute_docstring(body, position))
-        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            source.defined.add(node.targets[0].id)
-            if isinstance(node.value, ast.Call) and ast.unparse(node.value.func) == "TypeVar":
-                source.type_variables.add(node.targets[0].id)
-        elif isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            source.defined.add(node.name)
-    return source
-
-
-def unquoted(annotation: ast.expr) -> ast.expr:
-    """Return an annotation without quotes around it."""
-    if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
-        return ast.parse(annotation.value, mode="eval").body
-    return annotation
-
-
-def attribute_docstring(body: list[ast.stmt], position: int) -> str:
-    """Return the docstring behind an assignment, empty if there is none."""
-    if position + 1 < len(body):
-        node = body[position + 1]
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
-            return node.value.value
-    return ""
-
-
-def names_in(node: ast.AST) -> set[str]:
-    """Return the names in an expression, quoted ones included."""
-    names: set[str] = set()
-    for part in ast.walk(node):
-        if isinstance(part, ast.Name):
-            names.add(part.id)
-    return names
-
-
-def is_public(name: str) -> bool:
-    """True for a name that programs use."""
-    return not name.startswith("_")
-
-
-def is_special(name: str) -> bool:
-    """True for a method of a protocol of the language that the base of the twins does not have."""
-    return name.startswith("__") and name not in {"__init__", "__repr__"}
-
-
-def is_generator(node: ast.AST) -> bool:
-    """True if a function yields."""
-    return any(isinstance(part, ast.Yield) for part in ast.walk(node))
-
-
-def has_async_methods(node: ast.ClassDef) -> bool:
-    """True if a caller of the class awaits something."""
-    return any(
-        isinstance(part, ast.AsyncFunctionDef) and (is_public(part.name) or part.name.startswith("__a"))
-        for part in node.body
-    )
+_COLUMNS = 106
+"""Of a line of a docstring in a method, between its quotes."""
 
 
 class Facade:
@@ -343,7 +69,8 @@ class Facade:
         self.whole: set[str] = {"builtins"}
         """Modules that the facade imports as a whole."""
         self.type_variables: set[str] = set()
-        self.portal_names = {"Portal", "Synchronous"}
+        self.portal_names: set[str] = {"Portal", "Synchronous"}
+        """Names of ``portal`` that the facade imports."""
 
     def text(self) -> str:
         """Return the module, not yet formatted."""
@@ -450,7 +177,7 @@ class Facade:
                     arguments, _ = self.arguments(node, source, node.name)
                     yield (
                         f"def {node.name}({self.signature(node, source, set())}) -> {returned}:\n"
-                        + indented(self.docstring(node))
+                        + indented(self.docstring(node, f":func:`cmqd_client.{node.name}`"))
                         + f"    return {returned}({other}({arguments}), Portal())"
                     )
 
@@ -464,7 +191,7 @@ class Facade:
             "tuple",
             "type",
         }
-        parts = [indented(self.docstring(node)) + "    __slots__ = ()"]
+        parts = [indented(self.docstring(node, f":class:`Async{node.name}`")) + "    __slots__ = ()"]
         for part in node.body:
             if not isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef):
                 continue
@@ -486,7 +213,7 @@ class Facade:
             1,
             indented(
                 f"@property\ndef asynchronous(self) -> {kind}:\n"
-                + indented(quoted_docstring("The object of the asynchronous client; only to be used in its loop."))
+                + '    """The object of the asynchronous client; only to be used in its loop."""\n'
                 + f'    return cast("{kind}", super().asynchronous)'
             ),
         )
@@ -520,7 +247,7 @@ class Facade:
                 )
                 yield indented(
                     f"@property\ndef {target.attr}(self) -> {self.annotation(annotation, source, shadowed)}:\n"
-                    + indented(quoted_docstring(docstring))
+                    + indented(summary(docstring, f":attr:`Async{owner}.{target.attr}`"))
                     + indented(result)
                 )
 
@@ -541,7 +268,7 @@ class Facade:
         lines += (
             f"def {name}({self.signature(node, source, shadowed)}) -> {self.returned(returns, source, shadowed)}:\n"
         )
-        lines += indented(self.docstring(node))
+        lines += indented(self.docstring(node, f":meth:`Async{owner}.{node.name}`"))
         if "overload" in decorators:
             return lines + "    ..."
         return lines + indented(self.body(node, source, owner, returns, is_property="property" in decorators))
@@ -713,77 +440,26 @@ class Facade:
             return f"[entry.asynchronous if isinstance(entry, {kinds}) else entry for entry in {name}]"
         return f"{name}.asynchronous if isinstance({name}, {kinds}) else {name}"
 
-    def docstring(self, node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> str:
-        """Return the docstring with the words of a synchronous caller."""
+    def docstring(self, node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef, pointer: str) -> str:
+        """Return the docstring of a twin."""
         text = ast.get_docstring(node)
-        return "" if text is None else quoted_docstring(text)
+        return "" if text is None else summary(text, pointer)
 
 
-def lists_of(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
-    """Return statements that make lists of iterables: a generator runs in the thread of its caller."""
-    lines: list[str] = []
-    for parameter in all_parameters(node.args):
-        annotation, name = parameter.annotation, parameter.arg
-        sides = [annotation.left, annotation.right] if isinstance(annotation, ast.BinOp) else [annotation]
-        if any(isinstance(side, ast.Subscript) and ast.unparse(side.value) == "Iterable" for side in sides):
-            # A string stays, because the client refuses a string in place of a list of strings.
-            values = (
-                f"list({name})" if len(sides) == 1 else f"{name} if isinstance({name}, str | None) else list({name})"
-            )
-            lines.append(f"{name} = {values}\n")
-    return "".join(lines)
-
-
-def all_parameters(parameters: ast.arguments) -> list[ast.arg]:
-    """Return all parameters, in the order of the signature."""
-    stars = [parameters.vararg] if parameters.vararg else []
-    named = [parameters.kwarg] if parameters.kwarg else []
-    return [*parameters.posonlyargs, *parameters.args, *stars, *parameters.kwonlyargs, *named]
-
-
-def all_docstrings(tree: ast.AST) -> Iterator[str]:
-    """Yield the docstrings of classes and functions."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            yield ast.get_docstring(node) or ""
-
-
-def quoted_docstring(text: str) -> str:
-    """Return the source of a docstring."""
+def summary(text: str, pointer: str) -> str:
+    """Return the source of a docstring: the first sentence, and a pointer to the rest if there is more."""
+    paragraph = " ".join(text.partition("\n\n")[0].split())
+    words = re.split(r"(?<=[.!?:]) (?=[A-Z`])", paragraph)[0]
+    if " ".join(text.split()) != words:
+        words = f"{words.rstrip('.:')}. See {pointer}."
     for word, other in REWORDED:
-        text = text.replace(word, other)
-    if "\\" in text:
-        raise CannotTurnError(f"a docstring with a backslash: {text[:60]!r}")
-    return f'"""{text}"""\n' if "\n" not in text else f'"""{text}\n"""\n'
+        words = words.replace(word, other)
+    if "\\" in words:
+        raise CannotTurnError(f"a docstring with a backslash: {words[:60]!r}")
+    lines = textwrap.wrap(words, _COLUMNS, break_on_hyphens=False, break_long_words=False)
+    return f'"""{lines[0]}"""\n' if len(lines) == 1 else '"""' + "\n".join(lines) + '\n"""\n'
 
 
 def indented(text: str) -> str:
     """Return the text, four columns further in."""
     return textwrap.indent(text, "    ")
-
-
-def facade() -> str:
-    """Return the text of ``sync.py``, formatted.
-
-    Raises:
-        CannotTurnError: there is no rule for a definition of the client.
-    """
-    docstrings = [text for source in sources().values() for text in all_docstrings(source.tree)]
-    for words, _ in REWORDED:
-        if not any(words in text for text in docstrings):
-            raise CannotTurnError(f"no docstring has the words of REWORDED any more: {words!r}")
-    ruff = str(Path(sys.executable).parent / "ruff")
-    text = Facade(sources()).text()
-    name = ["--stdin-filename", str(FACADE), "-"]
-    for command in ([ruff, "check", "--quiet", "--fix-only", "--select", "I,F401", *name], [ruff, "format", *name]):
-        text = subprocess.run(command, cwd=ROOT, input=text, capture_output=True, text=True, check=True).stdout
-    return text
-
-
-def main() -> None:
-    """Write the module."""
-    FACADE.write_text(facade())
-
-
-if __name__ == "__main__":
-    main()
