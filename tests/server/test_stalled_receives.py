@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cmqd.log.values import BrokerSeen, EngineStatus, EngineView
-from cmqd.server.redundancy.stalled_receives import ANSWERED_AT_ONCE, STALLED_AFTER_S
+from cmqd.server.redundancy.stalled_receives import ANSWERED_AT_ONCE, STALLED_AFTER_S, StalledReceives
 from cmqd_protocol import messages as wire
 from cmqd_protocol.features import ClientFeature
 from support.led_log import LedLog
@@ -167,6 +167,46 @@ async def test_messages_at_the_gate_go_back_uncounted_when_the_engine_answers_af
     await led.rig.turn()
     again = await client.receive("jobs")
     assert [(message.body, message.receive_count) for message in again] == [(b"a", 1)]
+
+
+async def test_a_beat_examines_the_replies_alone_that_came_to_the_gate_since_the_last(
+    led: Led, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand senders wait at the gate for as long as the stall lasts, and there is a beat each second."""
+    examined: list[object] = []
+    give_up = StalledReceives._give_up  # pyright: ignore[reportPrivateUsage]
+
+    def counted(self: StalledReceives, asker: Any, reply: Any, queue: str | None) -> Any:
+        examined.append(reply)
+        return give_up(self, asker, reply, queue)
+
+    monkeypatch.setattr(StalledReceives, "_give_up", counted)
+    client, older = await led.clients()
+    await a_queue(client)
+    led.log.hold()
+    sends = ANSWERED_AT_ONCE + 2
+    for _ in range(sends):
+        older.begin(wire.SendMessages(older.next_id(), "jobs", [b"a"]))
+    await older.settle()
+    led.cut_off(STALLED_AFTER_S)
+
+    led.rig.server.stalled_receives.beat()
+    assert len(examined) == ANSWERED_AT_ONCE, "the rest in the next turn of the loop"
+    await led.rig.turn()
+    assert len(examined) == sends
+
+    request_id = await waiting(client)
+    await led.beat()
+    await client.settle()
+
+    assert code_of(client.replies.pop(request_id)) == "outcome_unknown"
+    assert len(examined) == sends + 1
+    led.log.unanswered_s = None
+    led.log.proof_arrives()
+    led.log.let_go()
+    await older.settle()
+    assert len(older.replies) == sends
+    older.replies.clear()
 
 
 async def test_the_welcome_of_a_leader_names_the_brokers_of_its_log(led: Led) -> None:

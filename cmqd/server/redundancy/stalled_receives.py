@@ -32,7 +32,7 @@ STALLED_AFTER_S: Final = 3.0
 """Longest time for which a healthy engine keeps an append waiting: the failure of a primary's process takes longer, and
 costs the clients of the leader a look at the standby."""
 ANSWERED_AT_ONCE: Final = 200
-"""Receives answered in one call, which takes about 2 ms."""
+"""Receives answered, and replies examined at the gate, in one call, which takes about 2 ms for each of the two."""
 
 
 @part
@@ -51,6 +51,10 @@ class StalledReceives:
     def __post_init__(self) -> None:
         self._to_end: deque[int] = deque()
         """Waiter ids of receives to answer, in slices."""
+        self._examined = 0
+        """Replies at the gate up to this number of ``held_so_far`` were examined: a beat examines later ones alone."""
+        self._is_ending = False
+        """The next slice is under way."""
 
     @property
     def stalled_s(self) -> float:
@@ -61,8 +65,7 @@ class StalledReceives:
 
     def beat(self) -> None:
         """Answer receives if the lead is stalled."""
-        if not self._to_end and self.stalled_s >= STALLED_AFTER_S:
-            self.gate.replace_askers(self._give_up)
+        if not self._is_ending and self.stalled_s >= STALLED_AFTER_S:
             # Once for all slices: a scan of all waiting receives takes milliseconds.
             self._to_end.extend(
                 waiter_id
@@ -85,8 +88,12 @@ class StalledReceives:
         return self.stand_in(client.account)
 
     def _end_some(self) -> None:
+        self._is_ending = False
         if self.stalled_s < STALLED_AFTER_S:
             self._to_end.clear()
+            return
+        gate = self.gate
+        self._examined = gate.replace_askers(self._examined, ANSWERED_AT_ONCE, self._give_up)
         text = self._text()
         for _ in range(min(len(self._to_end), ANSWERED_AT_ONCE)):
             waiter_id = self._to_end.popleft()
@@ -99,7 +106,8 @@ class StalledReceives:
             if waiter_id in self.waiting_requests.deletes:
                 refusal = _unknown(request.request_id, text)
             self.answering.end_wait(waiter_id, refusal)
-        if self._to_end:
+        if self._to_end or self._examined < gate.held_so_far:
+            self._is_ending = True
             self.loop.call_soon(self._end_some)
 
 

@@ -132,10 +132,30 @@ class ReplyGate:
                 if queue is not None and (changed := change(asker, reply)) is not reply:
                     entries[place] = (lsn, asker, changed, queue)
 
-    def replace_askers(self, change: Callable[[Answerable, Outgoing, str | None], Answerable]) -> None:
-        """Give each held reply to the result of ``change``, in its place: the number of replies stays."""
-        held = deque((lsn, change(asker, reply, queue), reply, queue) for lsn, asker, reply, queue in self._held)
-        self._held = held
+    def replace_askers(
+        self, held_so_far: int, limit: int, change: Callable[[Answerable, Outgoing, str | None], Answerable]
+    ) -> int:
+        """Give held replies to the results of ``change``, in their places: the number of replies stays.
+
+        Args:
+            held_so_far: leave the replies out that were held up to this number of ``held_so_far``.
+            limit: replies of one call; the oldest first.
+            change: returns the new receiver of a reply.
+
+        Returns:
+            The number of ``held_so_far`` for the next call, which goes on behind the replies of this call.
+        """
+        held = self._held
+        start = max(held_so_far - self.let_go_so_far, 0)
+        count = max(min(limit, len(held) - start), 0)
+        if count:
+            # Not by index: an index into the middle of a long queue is a walk.
+            held.rotate(-start)
+            for _ in range(count):
+                lsn, asker, reply, queue = held.popleft()
+                held.append((lsn, change(asker, reply, queue), reply, queue))
+            held.rotate(start + count)
+        return self.let_go_so_far + start + count
 
     def give_up(
         self, held_so_far: int, limit: int, stand_in: Callable[[Answerable], Answerable]
