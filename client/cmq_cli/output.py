@@ -30,6 +30,8 @@ _REASONS = {
 }
 _NARROWEST_TEXT = 12
 """Columns of text are folded down to this width in a narrow terminal."""
+_GAP = 2
+"""Columns between two columns of a table."""
 
 
 class OutputForm(Enum):
@@ -70,47 +72,60 @@ class Output:
         else:
             self._pairs(pairs)
 
-    def listing(self, document: Any, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    def listing(
+        self, document: Any, columns: Sequence[str], rows: Iterable[Sequence[str]], spare: Sequence[str] = ()
+    ) -> None:
         """Print a list: a document, or a table."""
         if self.json:
             self.document(document)
         else:
-            self.table(columns, rows)
+            self.table(columns, rows, spare)
 
     def document(self, value: Any) -> None:
         """Print a JSON document on a line of its own."""
         sys.stdout.buffer.write(msgspec.json.encode(value) + b"\n")
         sys.stdout.buffer.flush()
 
-    def table(self, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-        """Print a table; columns with names that end with ``#`` contain numbers.
+    def table(self, columns: Sequence[str], rows: Iterable[Sequence[str]], spare: Sequence[str] = ()) -> None:
+        """Print a table.
 
-        No cell is cut. In a narrow terminal text is folded; if the columns do not fit even so, each row is printed as
-        names and values, a pair per line.
+        No cell is cut. In a narrow terminal text is folded. If the columns do not fit even so, columns of ``spare`` are
+        left out, in their order; if the rest does not fit either, each row is printed whole as names and values, a pair
+        per line.
+
+        Args:
+            columns: a name that ends with ``#`` is of a column of numbers, with ``!`` of ids, which are not folded.
+            rows: the cells.
+            spare: names of columns as in ``columns``.
         """
         rows = list(rows)
+        shown = list(range(len(columns)))
+        if rows:
+            widths = [_narrowest(column, [row[number] for row in rows]) for number, column in enumerate(columns)]
+            left_out = [columns.index(column) for column in spare]
+            while sum(widths[number] + _GAP for number in shown) - _GAP > self._out.width:
+                if not left_out:
+                    self._records([column.rstrip("#!") for column in columns], rows)
+                    return
+                shown.remove(left_out.pop(0))
         table = Table(box=None, pad_edge=False, header_style="bold")
-        narrowest = 0
-        for number, column in enumerate(columns):
-            is_number = column.endswith("#")
-            cells = [column.removesuffix("#"), *(row[number] for row in rows)]
-            # A column of numbers keeps the width of its widest cell: a number that is cut is another number.
-            width = max(map(cell_len, cells)) if is_number else min(max(map(cell_len, cells)), _NARROWEST_TEXT)
-            narrowest += width + 2
+        for number in shown:
+            column = columns[number]
+            is_whole = column.endswith(("#", "!"))
             table.add_column(
-                cells[0],
-                justify="right" if is_number else "left",
-                no_wrap=is_number,
+                column.rstrip("#!"),
+                justify="right" if column.endswith("#") else "left",
+                no_wrap=is_whole,
                 overflow="fold",
-                min_width=width,
+                min_width=_narrowest(column, [row[number] for row in rows]),
             )
-        if rows and narrowest - 2 > self._out.width:
-            self._records([column.removesuffix("#") for column in columns], rows)
-            return
         for row in rows:
             # Text, not markup: names and values must not be able to colour or break the table.
-            table.add_row(*(Text(cell) for cell in row))
+            table.add_row(*(Text(row[number]) for number in shown))
         self._out.print(table, crop=False, soft_wrap=False)
+        if len(shown) < len(columns):
+            missing = ", ".join(column.rstrip("#!") for column in spare[: len(columns) - len(shown)])
+            self.remark(f"without {missing}, for which the terminal is too narrow; --output json has all")
 
     def _records(self, names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         for number, row in enumerate(rows):
@@ -253,6 +268,12 @@ class Output:
             if not answer.endswith(b"\n"):
                 self._err.print()
         return answer
+
+
+def _narrowest(column: str, cells: Sequence[str]) -> int:
+    """Return the smallest width of a column. Numbers and ids keep the width of the widest: a cut number is another."""
+    width = max(map(cell_len, (column.rstrip("#!"), *cells)))
+    return width if column.endswith(("#", "!")) else min(width, _NARROWEST_TEXT)
 
 
 def _facts(message: Message | Peeked) -> Iterable[list[str]]:

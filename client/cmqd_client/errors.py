@@ -198,7 +198,7 @@ class Failure(msgspec.Struct, frozen=True):
     the request of an earlier slice failed; after ``OutcomeUnknown`` the entry may be done."""
 
     def __str__(self) -> str:
-        return f"handle {self.receipt_handle}: {self.error.text}"
+        return _with_subject(f"handle {self.receipt_handle}", self.error.text)
 
 
 class DecisionFailure(msgspec.Struct, frozen=True):
@@ -210,7 +210,12 @@ class DecisionFailure(msgspec.Struct, frozen=True):
     read for the commit; another error as in :class:`Failure`."""
 
     def __str__(self) -> str:
-        return f"{self.id}: {self.error.text}"
+        return _with_subject(str(self.id), self.error.text)
+
+
+def _with_subject(subject: str, text: str) -> str:
+    """Return the text of an error with its handle or id in front, unless the text of the server has it already."""
+    return text if subject in text else f"{subject}: {text}"
 
 
 class SendFailure(msgspec.Struct, frozen=True):

@@ -96,7 +96,13 @@ class Settings:
         int, _range(_LIMITS, 0, 10_000_000, "requests of a key, with a burst of one second; 0 = unlimited")
     ] = 0
     wrong_key_pause_seconds: Annotated[
-        Seconds, _range(_LIMITS, 0, 60, "pause before the refusal of an unknown key, a wrong secret or signature")
+        Seconds,
+        _range(
+            _LIMITS,
+            0,
+            60,
+            "pause before the refusal of an unknown key, a wrong secret or signature, or a request that may be a copy",
+        ),
     ] = 0.5
 
     # An SDK stamps a request before its connection is open, so the time behind includes waits of the client.

@@ -225,6 +225,34 @@ def test_a_table_that_does_not_fit_is_printed_as_names_and_values(
     assert capsys.readouterr().out.split() == ["name", "active", "in", "flight", "oldest", "message"]
 
 
+@pytest.mark.parametrize(
+    ("sort", "left_out"), [("active", "half, waiting receives"), ("waiting_receives", "half, dead lettered")]
+)
+def test_a_sorted_list_of_queues_is_a_table_in_80_columns(
+    cmq_at: Cmq, monkeypatch: pytest.MonkeyPatch, sort: str, left_out: str
+) -> None:
+    monkeypatch.setenv("TERM", "dumb")  # of 80 columns, without colours
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+
+    ran = cmq_at("queue", "list", "--sort", sort)
+
+    head, row = ran.out.splitlines()
+    assert (head.split()[:2], row.split()[:2]) == (["name", "active"], ["orders", "0"])
+    assert sort.replace("_", " ") in head
+    assert f"without {left_out}, for which the terminal is too narrow" in " ".join(ran.err.split())
+
+
+def test_the_ids_of_keys_are_whole_in_80_columns(cmq_at: Cmq, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")  # of 80 columns, without colours
+    ids = [key["secret_id"] for key in json.loads(cmq_at("--output", "json", "key", "list").out)]
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+
+    ran = cmq_at("key", "list")
+
+    assert ids
+    assert [secret_id for secret_id in ids if secret_id not in ran.out] == []
+
+
 def test_a_queue_is_cleared(cmq_at: Cmq, server: ThreadedServer) -> None:
     server.do(server.local.put, "orders", b"a")
     assert cmq_at("queue", "clear", "orders", "--yes").code == 0

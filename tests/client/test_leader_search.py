@@ -21,6 +21,8 @@ from support.eventually import eventually
 from support.faulty_link import FaultyLink
 from support.local_server import LocalServer
 
+pytestmark = pytest.mark.timeout(60)  # of 0.4 s: a client that does not look waits without end
+
 CUT_OFF = {STALLED: True}
 MANY = 10_000
 

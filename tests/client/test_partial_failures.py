@@ -46,10 +46,12 @@ async def test_a_batch_that_fails_in_part_raises_with_its_successes(
     queue = client.queue("orders")
     handles = [message.receipt_handle for message in await queue.receive(2)]
 
-    with pytest.raises(PartialFailure, match="1 of 3 failed; the first, handle 12345") as caught:
+    with pytest.raises(PartialFailure, match="1 of 3 failed; the first, receipt handle 12345 is not valid") as caught:
         await call(queue, [handles[0], UNUSED, handles[1]], True)
 
     error = caught.value
+    assert str(error).count(str(UNUSED)) == 1, "the text of the server names the handle"
+    assert str(Failure(UNUSED, Busy("busy"))) == "handle 12345: busy"
     assert list(error.done) == handles
     assert [(type(failed), failed.error) for failed in error.failures] == [(Failure, error.exceptions[0])]
     assert isinstance(error.exceptions[0], ReceiptHandleInvalid)

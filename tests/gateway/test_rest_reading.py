@@ -150,7 +150,9 @@ WRONG: list[tuple[Any, type[Any], str | None, str]] = [
     ({"body": "x", "at": "now"}, SendMessage, "at", "at must be a time with its offset from UTC, like 2027-"),
     ({"body": "x", "at": "2027-01-01T00:00:00"}, SendMessage, "at", "at must be a time with"),
     ({"body": "x", "headers": {"a": "b", "c": 7}}, SendMessage, "headers.c", "headers.c must be a string, not 7"),
-    ([], SendMessage, None, "the request must be an object, not []"),
+    ([], SendMessage, None, "the request must be an object, not a list"),
+    ("a whole message", SendMessage, None, "the request must be an object, not a string"),
+    (None, SendMessage, None, "the request must be an object, not null"),
     (
         {"messages": [{"body": "a"}, {"bdy": "b"}]},
         SendMessages,

@@ -49,8 +49,9 @@ async def list_keys(*, account: Owner = None, session: CurrentSession) -> None:
     """List keys with their roles and names, without their secrets."""
     async with session.client() as client:
         keys = await client.accounts.keys(account=account)
-    table = table_of(keys, ("secret_id", "account", "enabled", "roles", "names", "create_time"))
-    session.output.listing([as_document(key) for key in keys], *table)
+    (secret_id, *columns), rows = table_of(keys, ("secret_id", "account", "enabled", "roles", "names", "create_time"))
+    # Whole: ids are copied.
+    session.output.listing([as_document(key) for key in keys], [f"{secret_id}!", *columns], rows)
 
 
 @app.command

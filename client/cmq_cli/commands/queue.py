@@ -39,6 +39,8 @@ _COMBINED: dict[str, tuple[str, ...]] = {
     "auto_delete_only_empty": (),
 }
 """Lines that show several attributes as a sentence."""
+_SPARE = ("half", "waiting_receives", "dead_lettered", "deleted", "arrived")
+"""Columns of a sorted list that a narrow terminal goes without, in this order, unless the list is sorted by them."""
 _FIELDS = (
     *("name", "active", "in_flight", "delayed", "half", "rewindable", "oldest_message_time"),
     *(field for each in QUEUE.values() for field in _COMBINED.get(each.argument, (each.argument,))),
@@ -99,7 +101,7 @@ async def list_queues(
             summaries = await client.queue_summaries(
                 **vars(paging), sort=order, descending=descending, selection=only or "all"
             )
-            _show_summaries(output, summaries)
+            _show_summaries(output, summaries, order)
             output.remark_rest(paging.offset, len(summaries.queues), summaries.total)
             return ExitCode.OK
         page = await client.queues(**vars(paging))
@@ -111,7 +113,7 @@ async def list_queues(
     return ExitCode.OK
 
 
-def _show_summaries(output: Output, page: QueueSummaryPage) -> None:
+def _show_summaries(output: Output, page: QueueSummaryPage, order: QueueSort) -> None:
     documents: list[Any] = []
     rows: list[list[str]] = []
     for queue in page.queues:
@@ -126,7 +128,8 @@ def _show_summaries(output: Output, page: QueueSummaryPage) -> None:
         figures = [getattr(queue, field) for field in _FIGURES]
         rows.append([queue.queue, *map(show_count, figures), age])
     columns = ["name", *(f"{label(field)}#" for field in _FIGURES), "age"]
-    output.listing({"total": page.total, "queues": documents}, columns, rows)
+    spare = [f"{label(field)}#" for field in _SPARE if field != order]
+    output.listing({"total": page.total, "queues": documents}, columns, rows, spare)
 
 
 @app.command

@@ -254,10 +254,11 @@ def _explained(text: str, value: Any, kind: type[Any]) -> ProblemError:
         expected = "a message id like Msg-0000000000000001" if last == "message_id" else "a decimal number in a string"
     if wrong is _UNREAD or "secret" in last:
         return invalid(field or None, f"{field or 'the request'} must be {expected}", limit=expected)
+    if not field:
+        # Not the value: a body of the wrong kind is often a whole message, and logs of clients keep the error.
+        return invalid(None, f"the request must be {expected}, not {_KINDS.get(got, 'another value')}", limit=expected)
     shown = _json(wrong)
-    return invalid(
-        field or None, f"{field or 'the request'} must be {expected}, not {shown}", value=shown, limit=expected
-    )
+    return invalid(field, f"{field} must be {expected}, not {shown}", value=shown, limit=expected)
 
 
 _OUT_OF_RANGE = frozenset({"Number out of range", "Integer value out of range"})
