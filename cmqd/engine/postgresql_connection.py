@@ -100,25 +100,20 @@ class Connection:
         A Sync stands between the two: without it, both would be one transaction, and the second would come before the
         commit.
         """
-        names = self._prepare(query), self._prepare(second)
-
-        def send() -> None:
-            self._libpq.enter_pipeline_mode()
-            self._send_prepared(names[0], values)
-            self._libpq.pipeline_sync()
-            self._send_prepared(names[1], ())
-            self._libpq.pipeline_sync()
-
+        name, name_behind = self._prepare(query), self._prepare(second)
         try:
-            send()
+            self._libpq.enter_pipeline_mode()
+            self._send_prepared(name, values)
+            self._libpq.pipeline_sync()
+            self._send_prepared(name_behind, ())
+            self._libpq.pipeline_sync()
             self._flush()
-            results = [self._next_of_pipeline() for _ in range(2)]
+            result, behind = self._next_of_pipeline(), self._next_of_pipeline()
             self._libpq.exit_pipeline_mode()
         except OperationalError as error:
             self.kill()
             raise ConnectionLost(str(error)) from error
-        first, behind = (self._checked(result) for result in results)
-        return first, behind
+        return self._checked(result), self._checked(behind)
 
     def _next_of_pipeline(self) -> "PGresult":
         """Return the result of the next statement, and read up to its Sync."""

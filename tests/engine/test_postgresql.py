@@ -6,7 +6,7 @@ from cmqd.engine.database import ConnectionLost
 from cmqd.engine.postgresql import PostgresDatabase, PostgresSession
 from cmqd.log.values import CopyLag, Redundancy
 from cmqd.settings import Settings
-from support.postgresql.leaders import row_of
+from support.postgresql.leaders import row_of, stored_lsns
 from support.postgresql.servers import PostgresCluster
 
 SHARD = 1 << 21
@@ -68,10 +68,31 @@ def test_a_session_whose_commits_wait_for_no_standby_stores_nothing(shared_clust
     session.commit()
     for level in (b"off", b"local", b"remote_write"):
         session._ask(b"SET synchronous_commit = " + level)  # pyright: ignore[reportPrivateUsage]
-        commits = [session.barrier(), session.append(1, [row_of(2, 1)])]
-        assert [(commit.changes, commit.is_safe_behind) for commit in commits] == [(0, False)] * 2
+        commits = [
+            session.barrier(),
+            session.append(1, [row_of(2, 1)]),
+            session.append(1, [row_of(2, 1), row_of(3, 1)]),
+        ]
+        assert [(commit.changes, commit.is_safe_behind) for commit in commits] == [(0, False)] * 3
         assert not session.standby_is_named()
     session.close()
+
+
+@pytest.mark.system
+@pytest.mark.postgresql
+def test_a_commit_is_unknown_if_the_look_behind_it_fails(
+    shared_cluster: PostgresCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (session,) = PostgresDatabase(shared_cluster.url("broker"), SHARD + 2).primaries(lambda _timeline: True)
+    session.begin()
+    session.insert_fence(1)
+    session.commit()
+    monkeypatch.setattr("cmqd.engine.postgresql._LOOK_BEHIND", b"SELECT 1 / 0")
+
+    with pytest.raises(ConnectionLost, match="division by zero"):
+        session.append(1, [row_of(2, 1)])
+
+    assert stored_lsns(shared_cluster.n1, SHARD + 2) == [1, 2]
 
 
 @pytest.mark.system

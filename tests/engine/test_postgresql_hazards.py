@@ -153,9 +153,10 @@ def test_a_standby_counts_by_its_name_alone(cluster: PostgresCluster, leader: Le
 def test_without_the_look_at_the_names_a_row_is_lost(
     cluster: PostgresCluster, names: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for statement in ("_APPEND", "_BARRIER"):
-        query: bytes = getattr(postgresql, statement)
-        monkeypatch.setattr(postgresql, statement, query.replace(b"WHERE ", b"WHERE true OR "))
+    statements: dict[tuple[str, bool], bytes] = postgresql._APPENDS  # pyright: ignore[reportPrivateUsage]
+    for key, query in statements.items():
+        monkeypatch.setitem(statements, key, query.replace(b"WHERE ", b"WHERE true OR "))
+    monkeypatch.setattr(postgresql, "_BARRIER", postgresql._BARRIER.replace(b"WHERE ", b"WHERE true OR "))  # pyright: ignore[reportPrivateUsage]
     # Nor behind the commit.
     monkeypatch.setattr(postgresql, "_is_safe", lambda _look: True)  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
     monkeypatch.setattr(FencedEngine, "_believe_append", BelievesSlowAppends._believe_append)  # pyright: ignore[reportPrivateUsage]
