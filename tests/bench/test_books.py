@@ -8,12 +8,13 @@ import pytest
 from cmqd_bench.demo.books import EXACT, NOBODY, PATTERN, URL, Balance, Books, choose_subscribers, matches
 from cmqd_bench.demo.input import Source
 from cmqd_bench.demo.kill import is_genuine
+from support.cases import each_case
 
 KEYS = ["cmqd.py", "tests.py", "md"]
 BODIES = [b"body %d" % number for number in range(9)]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("binding_key", "routing_key", "expected"),
     [
         ("#", "a", True),

@@ -17,6 +17,7 @@ from cmqd_bench.demo.input import (
     routing_key_of,
     source_lines,
 )
+from support.cases import each_case
 
 LOG = (
     "\x1e1f\x1fAda\x1f2024-05-01T10:00:00+00:00\x1fAdd: a, b\nA\ta file.py\nM\tb.py\n\n"
@@ -55,7 +56,7 @@ def test_a_line_is_its_body_or_itself(line: str, body: bytes):
     assert body_of_line(line, "here") == body
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("value", "key"),
     [
         ({"path": "cmqd/core/queue.py"}, "cmqd.core.py"),

@@ -5,13 +5,14 @@ import shlex
 import pytest
 
 from cmqd_bench.options import SCENARIOS, Options, build_parser, defaults, options_from
+from support.cases import each_case
 
 
 def parse(command: str) -> Options:
     return options_from(build_parser().parse_args(shlex.split(command)))
 
 
-@pytest.mark.parametrize(
+@each_case(
     "command",
     [
         "cycle --batch 16 --body 256 --connections 8 --seconds 10 --json",
@@ -36,7 +37,7 @@ def test_the_commands_that_others_rely_on_are_understood(command: str):
     assert options.scenario == command.split()[0]
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS)
+@each_case("scenario", SCENARIOS)
 def test_every_scenario_runs_without_flags(scenario: str):
     assert parse(scenario) == defaults(scenario)
 

@@ -12,6 +12,7 @@ import pytest
 from cmqd_kombu import envelope
 from cmqd_kombu.names import EMPTY_KEY, dotted_key, exact_key, level_name, matches, subscription_name, topic_name
 from cmqd_kombu.options import level_of, levels, parse_options
+from support.cases import each_case
 
 _TEXTS = ["orders", "Orders", "celery@host.celery.pidbox", "", "a.b", "a-b", "a b", "x" * 64, "x" * 65, "größe", "\x06"]
 
@@ -101,7 +102,7 @@ def test_a_foreign_or_damaged_message_is_raw(headers: dict[str, str]) -> None:
     assert (unpacked.body, unpacked.content_type) == (b"one espresso", "application/octet-stream")
 
 
-@pytest.mark.parametrize(
+@each_case(
     "damage",
     [
         b"[" * 30_000,

@@ -16,6 +16,7 @@ from cmqd_client.consumers.consumption import (
     Settlement,
 )
 from cmqd_types.messages import ReceivedMessage
+from support.cases import each_case
 
 RETRY_AT_ONCE = Settlement(Action.RETRY)
 
@@ -387,8 +388,8 @@ def test_in_order_a_lost_lease_sends_back_those_behind_it() -> None:
 # ---------------------------------------------------------------------- random events
 
 
-@pytest.mark.parametrize("limits", [{"concurrency": 3}, {"concurrency": 2, "prefetch": 5}, {"ordered": True}])
-@pytest.mark.parametrize("seed", range(20))
+@each_case("limits", [{"concurrency": 3}, {"concurrency": 2, "prefetch": 5}, {"ordered": True}])
+@each_case("seed", range(20))
 def test_every_message_ends_once_and_none_is_forgotten(limits: dict[str, int | bool], seed: int) -> None:
     """Random events; at the end each message is settled or lost, and the timer was never missing."""
     random = Random(seed)

@@ -10,6 +10,7 @@ from cmqd_client.connection import Connection
 from cmqd_client.contexts import ContextError
 from cmqd_client.errors import AuthenticationFailed, CmqError, ServerUnreachable, Standby, TooManyConnections
 from cmqd_client.links.hosts_in_turn import HostsInTurn
+from support.cases import each_case
 from support.local_server import LocalServer
 
 # ---------------------------------------------------------------------- without a URL
@@ -138,7 +139,7 @@ async def test_the_host_of_the_last_connection_is_tried_first() -> None:
     assert hosts.attempts == ["one", "two", "two", "two", "three"]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("errors", "raised"),
     [
         ({"one": AuthenticationFailed("x"), "two": ServerUnreachable("y"), "three": ServerUnreachable("z")}, "y"),

@@ -18,6 +18,7 @@ from cmqd_segment.records import MessagesDeleted, MessagesReceived, MessagesSent
 from cmqd_types.messages import ReceivedMessage
 from support import alone as single
 from support.alone import Receive, Send
+from support.cases import each_case
 from support.core_builders import ACCOUNT, NaiveLog, Rig
 from support.core_facts import facts
 from support.invariants import check_broker
@@ -214,8 +215,8 @@ def test_a_delete_with_a_wrong_number_of_handles_leaves_the_handles_of_the_other
     assert rig.counts()["in_flight"] == 0
 
 
-@pytest.mark.parametrize("place", [0, 1, 2])
-@pytest.mark.parametrize("bad", [Receive(0), Receive(257), Receive(1, wait_ms=-1), Receive(1, wait_ms=10**9)])
+@each_case("place", [0, 1, 2])
+@each_case("bad", [Receive(0), Receive(257), Receive(1, wait_ms=-1), Receive(1, wait_ms=10**9)])
 def test_a_refused_receive_leaves_the_others_their_messages(bad: Receive, place: int) -> None:
     rig = rig_with_queue()
     rig.send(b"a", b"b", b"c")

@@ -16,6 +16,7 @@ from cmqd.core.errors import (
 from cmqd.core.limits import Limits, check_range
 from cmqd.core.names import check_name, check_queue_name
 from cmqd_types.attributes import QUEUE
+from support.cases import each_case
 from support.core_builders import ACCOUNT, Rig
 from support.core_facts import facts
 
@@ -66,7 +67,7 @@ def test_a_new_queue_has_the_defaults_of_the_spec():
     assert Rig().create().attributes() == {name: default for name, (_, _, default) in SPEC.items()} | NO_NUMBERS
 
 
-@pytest.mark.parametrize("name", SPEC)
+@each_case("name", SPEC)
 def test_both_ends_of_an_attribute_are_taken(name: str):
     rig = Rig()
     low, high, _ = SPEC[name]
@@ -78,8 +79,8 @@ def test_both_ends_of_an_attribute_are_taken(name: str):
     assert queue.attributes()[name] == high
 
 
-@pytest.mark.parametrize("name", SPEC)
-@pytest.mark.parametrize("beyond", [-1, 1])
+@each_case("name", SPEC)
+@each_case("beyond", [-1, 1])
 def test_beyond_an_end_an_attribute_is_refused_on_create_ensure_and_set(name: str, beyond: int):
     rig = Rig()
     rig.create("there")

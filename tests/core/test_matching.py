@@ -22,6 +22,7 @@ from cmqd.core.matching import (
     check_tags,
     differs_at,
 )
+from support.cases import each_case
 
 
 def tags_match(filters: Sequence[str], tags: Sequence[str]) -> bool:
@@ -123,7 +124,7 @@ class TestExamination:
 class TestDifference:
     """The word at which a routing key leaves a binding key."""
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("binding_key", "routing_key", "word"),
         [
             ("a.b", "a.b", 0),
@@ -214,7 +215,7 @@ class TestTags:
 class TestKeys:
     """Spec 3.4, binding keys."""
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("binding_key", "routing_key"),
         [
             ("1.*.0", "1.any.0"),
@@ -264,7 +265,7 @@ class TestKeys:
         assert takes(binding_key, routing_key)
         assert key_matches(binding_key, routing_key)
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("binding_key", "routing_key"),
         [
             ("1.*.0", "1.0"),
@@ -516,7 +517,7 @@ class TestLimitsOfTags:
     def test_legal(self, tag: str):
         assert check_tags([tag], 10) == [tag]
 
-    @pytest.mark.parametrize(
+    @each_case(
         "tag",
         ["", "a" * 17, "\N{GRINNING FACE}" * 17, "a,b", "\n", "a\n", "\0", "\x7f", "\x85", "\ud800", b"a", 1, None, []],
     )
@@ -567,7 +568,7 @@ class TestLimitsOfKeys:
         assert check_routing_key(key) == key
         assert check_binding_keys([key]) == [key]
 
-    @pytest.mark.parametrize("key", BAD_KEYS)
+    @each_case("key", BAD_KEYS)
     def test_illegal(self, key: str):
         with pytest.raises(InvalidArgument) as refusal:
             check_routing_key(key)

@@ -8,6 +8,7 @@ from cmqd.core.errors import InvalidArgument
 from cmqd.core.limits import Limits
 from cmqd.core.outcome import WAITING, Waiting
 from cmqd_types.messages import MessagesPeeked, PeekedMessage
+from support.cases import each_case
 from support.core_builders import ACCOUNT, START_MS, Rig, counts
 from support.core_facts import facts
 from support.invariants import check_broker
@@ -284,9 +285,9 @@ STATES = {
 }
 
 
-@pytest.mark.parametrize("in_memory", [True, False])
-@pytest.mark.parametrize("most", [1, 2, 16])
-@pytest.mark.parametrize("chosen", range(1, 32))
+@each_case("in_memory", [True, False])
+@each_case("most", [1, 2, 16])
+@each_case("chosen", range(1, 32))
 def test_any_states_can_be_asked_for(chosen: int, most: int, in_memory: bool):
     rig = every_state()
     states = [state for bit, state in enumerate(STATES) if chosen >> bit & 1]

@@ -12,6 +12,7 @@ from cmqd.core.operations import queue_summaries
 from cmqd.core.operations.queue_summaries import MERGED_A_STEP, RANKED_A_STEP, SHOWN_A_STEP, QueueList
 from cmqd_types.metrics import QueueMetrics
 from cmqd_types.queues import QUEUE_SELECTIONS, QUEUE_SORTS, QueueSummary
+from support.cases import each_case
 from support.core_builders import ACCOUNT, Rig
 
 
@@ -128,8 +129,8 @@ def figure(queue: QueueSummary, sort: str) -> Any:
             return getattr(queue, sort)
 
 
-@pytest.mark.parametrize("descending", [False, True])
-@pytest.mark.parametrize("sort", QUEUE_SORTS)
+@each_case("descending", [False, True])
+@each_case("sort", QUEUE_SORTS)
 def test_the_order_is_that_of_a_sort_of_all_queues(sort: str, descending: bool):
     rig = a_mix()
     by_name = list_of(rig.broker).queues

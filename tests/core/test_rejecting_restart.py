@@ -2,12 +2,11 @@
 
 from collections.abc import Callable
 
-import pytest
-
 from cmqd.core.errors import ReceiptHandleInvalid
 from cmqd.core.limits import Limits
 from cmqd.core.outcome import WAITING, DeadLettersDone
 from cmqd_segment.checkpoint import AnyPart
+from support.cases import each_case
 from support.core_builders import Rig, counts
 from support.core_facts import facts
 from support.dead_letters import VISIBLE_MS, by_receives
@@ -54,8 +53,8 @@ def run_to(step: str) -> tuple[Rig, list[int], int, list[AnyPart]]:
     return rig, handles, before, checkpoint
 
 
-@pytest.mark.parametrize("restart", [from_log, from_checkpoint])
-@pytest.mark.parametrize(("step", "rows", "moved"), STEPS, ids=[step for step, _, _ in STEPS])
+@each_case("restart", [from_log, from_checkpoint])
+@each_case(("step", "rows", "moved"), STEPS, ids=[step for step, _, _ in STEPS])
 def test_after_a_crash_each_message_is_in_exactly_one_of_the_queues(
     step: str, rows: int, moved: int, restart: Restart
 ) -> None:
@@ -77,8 +76,8 @@ def test_after_a_crash_each_message_is_in_exactly_one_of_the_queues(
     assert facts(again.crash().broker) == facts(again.broker)
 
 
-@pytest.mark.parametrize("restart", [from_log, from_checkpoint])
-@pytest.mark.parametrize(("step", "rows", "moved"), STEPS, ids=[step for step, _, _ in STEPS])
+@each_case("restart", [from_log, from_checkpoint])
+@each_case(("step", "rows", "moved"), STEPS, ids=[step for step, _, _ in STEPS])
 def test_after_a_crash_the_lease_of_a_message_that_was_not_moved_ends_in_its_time(
     step: str, rows: int, moved: int, restart: Restart
 ) -> None:

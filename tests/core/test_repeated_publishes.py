@@ -8,6 +8,7 @@ from cmqd.core.errors import InvalidArgument, MessageTooLarge, SequenceTooOld
 from cmqd.core.limits import Limits
 from cmqd.core.outcome import Published
 from cmqd_types.messages import Labels
+from support.cases import each_case
 from support.publishing import a_rig, check_recovery, published, request, together
 
 # ---------------------------------------------------------------------- repeats
@@ -214,7 +215,7 @@ def test_one_record_has_no_more_than_a_batch():
     assert [body for _ in range(6) for body in rig.bodies(most=1)] == [b"0", b"1", b"2", b"3", b"4", b"5"]
 
 
-@pytest.mark.parametrize(("one", "two", "three"), list(product(["", "a", "b", "ab"], repeat=3)))
+@each_case(("one", "two", "three"), list(product(["", "a", "b", "ab"], repeat=3)))
 def test_merged_or_not_every_publish_gets_its_own_answer(one: str, two: str, three: str):
     rig = a_rig()
     rig.subscribe("a", filter_tags=["a"])

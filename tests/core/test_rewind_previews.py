@@ -7,6 +7,7 @@ import pytest
 from cmqd.core.errors import QueueDeleted, QueueNotFound, TimeNotRewindable
 from cmqd.core.outcome import WAITING
 from cmqd_types.queues import RewindPreview
+from support.cases import each_case
 from support.core_builders import ACCOUNT, START_MS, Rig
 from support.core_facts import facts
 from support.rewinds import HOUR_MS, consume, rewindable
@@ -202,7 +203,7 @@ def test_a_cancelled_preview_leaves_nothing_under_way():
     assert rig.broker.runtime.pages.under_way == {}
 
 
-@pytest.mark.parametrize("seed", range(40))
+@each_case("seed", range(40))
 def test_a_rewind_brings_back_the_messages_that_its_preview_counted(seed: int):
     chance = random.Random(seed)
     rig = Rig()

@@ -11,6 +11,7 @@ from cmqd_segment.records import QueueRewound
 from cmqd_types.messages import ReceivedMessage
 from cmqd_types.queues import Rewound
 from support.busy_rig import replayed
+from support.cases import each_case
 from support.core_builders import ACCOUNT, START_MS, Rig, counts
 from support.core_facts import facts, queue_facts
 from support.invariants import check_broker
@@ -181,8 +182,8 @@ def test_dead_lettered_messages_are_not_rewindable():
 # ---------------------------------------------------------------------- messages that come back
 
 
-@pytest.mark.parametrize("cold", [False, True])
-@pytest.mark.parametrize("first", range(12))
+@each_case("cold", [False, True])
+@each_case("first", range(12))
 def test_every_message_produced_at_or_after_the_time_becomes_active_to_the_millisecond(first: int, cold: bool):
     # Steps of 100 ms: the twelve messages stand in two steps.
     rig = rewindable(*[b"%d" % number for number in range(12)], gap_ms=11)
@@ -441,7 +442,7 @@ def test_a_million_messages_are_rewound_as_a_set(monkeypatch: pytest.MonkeyPatch
     check_broker(rig.broker)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@each_case("seed", range(40))
 def test_whatever_happens_in_between_nothing_is_lost_or_doubled_or_out_of_order(seed: int):
     """Sends, deletes, rewinds and crashes at random, pages answered at any time and in parts; against a plain list."""
     chance = random.Random(seed)

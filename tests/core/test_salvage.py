@@ -29,6 +29,7 @@ from cmqd_segment.records import (
     TotalsReset,
     Unsubscribed,
 )
+from support.cases import each_case
 from support.core_builders import ACCOUNT, KEY, Rig, counts, every
 from support.core_facts import check_lease_buckets, facts, without_totals
 from support.invariants import check_broker
@@ -265,17 +266,17 @@ def test_a_whole_log_comes_out_as_without_salvage():
     assert (found["queues"], found["sessions"]) == (before["queues"], before["sessions"])
 
 
-@pytest.mark.parametrize("lsn", range(1, ROWS + 1))
+@each_case("lsn", range(1, ROWS + 1))
 def test_any_row_may_be_missing(lsn: int):
     check_usable(salvaged(EVENTFUL, {lsn}), {lsn})
 
 
-@pytest.mark.parametrize("pair", list(pairwise(range(1, ROWS + 1))), ids=str)
+@each_case("pair", list(pairwise(range(1, ROWS + 1))), ids=str)
 def test_any_two_neighbours_may_be_missing(pair: tuple[int, int]):
     check_usable(salvaged(EVENTFUL, pair), pair)
 
 
-@pytest.mark.parametrize("seed", range(150))
+@each_case("seed", range(150))
 def test_any_rows_may_be_missing(seed: int):
     chance = random.Random(seed)
     share = chance.choice([0.05, 0.2, 0.5, 0.9])
@@ -284,7 +285,7 @@ def test_any_rows_may_be_missing(seed: int):
     check_usable(salvaged(EVENTFUL, missing), missing)
 
 
-@pytest.mark.parametrize("seed", range(30))
+@each_case("seed", range(30))
 def test_any_rows_above_a_checkpoint_may_be_missing(seed: int):
     chance = random.Random(seed)
     at = chance.randrange(1, ROWS)

@@ -11,6 +11,7 @@ from cmqd.core.errors import (
     TooManySubscriptions,
 )
 from cmqd_types.topics import SubscriptionInfo
+from support.cases import each_case
 from support.core_builders import ACCOUNT, START_MS, Rig
 from support.core_facts import facts
 from support.publishing import URL, a_rig, topic_info, unsubscribe
@@ -83,7 +84,7 @@ def test_every_attribute_of_a_subscription_can_be_chosen_and_is_there_after_a_re
     assert facts(rig.crash_after(rig.checkpoint()).broker) == facts(rig.broker)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "attributes",
     [
         {},

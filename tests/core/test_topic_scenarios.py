@@ -6,6 +6,7 @@ import pytest
 
 from cmqd.core.outcome import Push
 from cmqd_types.messages import Labels
+from support.cases import each_case
 from support.core_builders import ACCOUNT, Rig
 from support.core_facts import facts
 
@@ -79,7 +80,7 @@ def test_matching_by_tags(filters: list[str], tags: list[str], received: bool):
     assert serve(rig) == {"sub": [0] if received else []}
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("keys", "key", "received"),
     [
         (["1.*.0"], "1.any.0", True),

@@ -4,12 +4,12 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
-import pytest
 
 from cmqd.core.broker import Broker
 from cmqd_segment.checkpoint import AnyPart, GoneTotalsSlice, QueueSlice, SubscriptionSlice, TopicSlice
 from cmqd_segment.records import MessagesSent, TotalsReset
 from cmqd_types.totals import QueueTotals, SubscriptionTotals, TopicTotals
+from support.cases import each_case
 from support.core_builders import ACCOUNT, KEY, Rig
 from support.core_facts import facts
 
@@ -156,8 +156,8 @@ def with_totals() -> Rig:
     return rig
 
 
-@pytest.mark.parametrize("go", [deletes, unsubscribes, deletes_the_topic])
-@pytest.mark.parametrize("at_part", range(1, 7))
+@each_case("go", [deletes, unsubscribes, deletes_the_topic])
+@each_case("at_part", range(1, 7))
 def test_totals_of_what_is_deleted_between_two_parts_of_a_checkpoint_are_kept_once(
     go: Callable[[Rig], None], at_part: int
 ):

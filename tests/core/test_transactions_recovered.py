@@ -3,14 +3,13 @@
 from collections.abc import Collection
 from itertools import pairwise
 
-import pytest
-
 from cmqd.core.broker import Broker
 from cmqd.core.limits import Limits
 from cmqd.core.operations.transactions import COMMIT, ROLL_BACK, UNKNOWN
 from cmqd_segment.checkpoint import AnyPart
 from cmqd_segment.records import MessagesSent
 from support import alone
+from support.cases import each_case
 from support.core_builders import ACCOUNT, KEY, START_MS, NaiveLog, Rig
 from support.core_facts import facts
 from support.half_messages import asked, checkers, decide, listed, transactional
@@ -75,7 +74,7 @@ def test_a_restart_from_the_log_alone_comes_to_the_same():
     assert facts(again.broker) == facts(EVENTFUL.broker)
 
 
-@pytest.mark.parametrize("rows", range(ROWS + 1))
+@each_case("rows", range(ROWS + 1))
 def test_a_crash_after_any_row_leaves_a_broker_that_works(rows: int):
     rig = crashed_after(rows)
     if not rig.broker.queues:
@@ -93,7 +92,7 @@ def test_a_crash_after_any_row_leaves_a_broker_that_works(rows: int):
     assert asked(rig) == []
 
 
-@pytest.mark.parametrize("rows", range(ROWS + 1))
+@each_case("rows", range(ROWS + 1))
 def test_checks_go_on_after_a_crash_after_any_row(rows: int):
     rig = crashed_after(rows)
     if not rig.broker.queues:
@@ -150,7 +149,7 @@ def test_a_restart_from_a_checkpoint_and_what_follows_comes_to_the_same():
 GAPS = [(lsn,) for lsn in range(1, ROWS + 1)] + list(pairwise(range(1, ROWS + 1)))
 
 
-@pytest.mark.parametrize("missing", GAPS, ids=str)
+@each_case("missing", GAPS, ids=str)
 def test_any_rows_may_be_missing(missing: tuple[int, ...]):
     broker = Broker(KEY, EVENTFUL.limits)
     broker.begin_salvage()

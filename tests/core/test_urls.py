@@ -4,6 +4,7 @@ import pytest
 
 from cmqd.core.errors import InvalidArgument
 from cmqd.core.urls import MAX_URL_LENGTH, check_url, scheme_of
+from support.cases import each_case
 
 LEGAL = [
     "http://hooks.example",
@@ -74,13 +75,13 @@ ILLEGAL = [
 ]
 
 
-@pytest.mark.parametrize("url", LEGAL)
+@each_case("url", LEGAL)
 def test_a_legal_url_is_taken_as_it_is(url: str) -> None:
     assert check_url(url, "endpoint") == url
     assert scheme_of(url) == url.partition(":")[0].lower()
 
 
-@pytest.mark.parametrize("url", ILLEGAL)
+@each_case("url", ILLEGAL)
 def test_anything_else_is_refused(url: str) -> None:
     with pytest.raises(InvalidArgument) as refused:
         check_url(url, "endpoint")

@@ -10,6 +10,7 @@ from cmqd.core.limits import Limits
 from cmqd.core.operations.waits import EXAMINED, HELD_MS
 from cmqd.core.outcome import WAITING
 from cmqd_types.messages import ReceivedMessage
+from support.cases import each_case
 from support.core_builders import START_MS, Rig
 from support.core_facts import check_lease_buckets
 from support.invariants import check_broker
@@ -39,8 +40,8 @@ STARTS = [0, 1, 7, 10, 11, 19, 20, 21, 50, 91, 99]
 LONGER = [0, 1, 9, 10, 20, 50, 90, 99, 100]
 
 
-@pytest.mark.parametrize("start", STARTS)
-@pytest.mark.parametrize("longer", LONGER)
+@each_case("start", STARTS)
+@each_case("longer", LONGER)
 def test_a_wait_as_long_as_a_delay_gets_the_message(start: int, longer: int):
     rig = Rig()
     rig.create()
@@ -55,8 +56,8 @@ def test_a_wait_as_long_as_a_delay_gets_the_message(start: int, longer: int):
     assert 0 <= at_ms - (START_MS + start + DELAY_MS) < 20, "before its time, or later than its bucket"
 
 
-@pytest.mark.parametrize("start", STARTS)
-@pytest.mark.parametrize("longer", LONGER)
+@each_case("start", STARTS)
+@each_case("longer", LONGER)
 def test_a_wait_as_long_as_a_lease_gets_the_message(start: int, longer: int):
     rig = Rig()
     rig.create()

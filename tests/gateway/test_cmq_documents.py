@@ -1,10 +1,9 @@
 """The actions of CMQ's API 2.0 are complete, and every action has a test."""
 
-import pytest
-
 from cmqd_bench import cmq_tables
 from cmqd_gateway.cmq.actions import ACTIONS, TABLE
 from cmqd_gateway.cmq.errors import DATA_ACTIONS, FAILURES
+from support.cases import each_case
 
 OF_CMQ = (
     *("CreateQueue", "ListQueue", "GetQueueAttributes", "SetQueueAttributes", "DeleteQueue", "RewindQueue"),
@@ -17,12 +16,12 @@ OF_CMQ = (
 """The actions of API 2.0 in CMQ's documents and SDKs."""
 
 
-@pytest.mark.parametrize("name", OF_CMQ)
+@each_case("name", OF_CMQ)
 def test_each_action_of_cmq_is_served(name: str) -> None:
     assert TABLE[name.lower()].name == name
 
 
-@pytest.mark.parametrize("name", [action.name for action in ACTIONS])
+@each_case("name", [action.name for action in ACTIONS])
 def test_each_action_has_tests_of_its_success_and_of_its_errors(name: str) -> None:
     tests = cmq_tables.tests_of(name, cmq_tables.strings_of_tests())
 

@@ -8,13 +8,14 @@ from cmqd_gateway.cmq.errors import FAILURES, NEVER_ANSWERED, TRANSLATIONS, Reas
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import Error
 from cmqd_types.sentences import ENSURE, Quantity, Sentence, duration, sentence, size
+from support.cases import each_case
 
 
 def error_of(code: int, text: str = "text", **details: object) -> native.ServerError:
     return native.server_error(Error(1, code=code, name="name", text=text, retryable=False, details=details))
 
 
-@pytest.mark.parametrize("code", ErrorCode)
+@each_case("code", ErrorCode)
 def test_each_error_of_the_broker_has_a_translation(code: ErrorCode) -> None:
     assert code in TRANSLATIONS
 

@@ -15,6 +15,7 @@ from cmqd_gateway.cmq.errors import NEVER_ANSWERED, Reason
 from cmqd_gateway.key_secrets import KeySecret
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
+from support.cases import each_case
 from support.cmq_calls import CmqCalls, Refused
 from support.gateway_rig import GatewayRig
 from support.local_server import LocalServer
@@ -365,7 +366,7 @@ def _id(case: Case) -> str:
     return f"{reason.code}-{reason.module}-{action}-{shown}"
 
 
-@pytest.mark.parametrize("case", CASES, ids=_id)
+@each_case("case", CASES, ids=_id)
 async def test_a_request_is_refused_with_cmqs_code(case: Case, stage: CmqCalls) -> None:
     reason, action, parameters = case
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from cmqd_client import connect
+from support.cases import each_case
 from support.gateway_rig import GatewayRig
 
 
@@ -110,7 +111,7 @@ async def test_a_body_has_up_to_1_mib_and_a_request_up_to_4(rig: GatewayRig):
     assert await rig.server.bodies("large") == [body]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("action", "parameters", "code", "module"),
     [
         ("SendMessage", {"queueName": "orders", "msgBody": ""}, 4000, 10120),

@@ -19,6 +19,7 @@ from cmqd_gateway.cmq.parameters import (
     form_steps,
     parse_form,
 )
+from support.cases import each_case
 
 
 class Example(ActionRequest, frozen=True):
@@ -135,7 +136,7 @@ def test_empty_values_are_values_left_out_but_not_for_bytes():
     assert reason_of(text="") is Reason.MISSING_PARAMETER
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("parameters", "reason"),
     [
         ({"text": b"\xff"}, Reason.WRONG_TYPE),

@@ -9,6 +9,7 @@ import yarl
 
 from cmqd_client.errors import ServerUnreachable
 from cmqd_gateway.key_secrets import KeySecret
+from support.cases import each_case
 from support.cmq_requests import PATH, encoded, signed
 from support.gateway_rig import GatewayRig
 
@@ -68,7 +69,7 @@ async def test_parameters_of_no_action_are_ignored(rig: GatewayRig):
     assert answer["code"] == 7000
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("changes", "expected"),
     [
         ({"Action": None}, (4000, "(10010)")),

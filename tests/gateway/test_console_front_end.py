@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
+from support.cases import each_case
 
 STATIC = Path(__file__).resolve().parents[2] / "client" / "cmqd_gateway" / "console" / "static"
 MODULES = sorted(path for path in STATIC.rglob("*.js") if "vendor" not in path.parts)
@@ -33,20 +33,20 @@ def declared_texts() -> dict[str, Path]:
     return keys
 
 
-@pytest.mark.parametrize("module", MODULES, ids=named)
+@each_case("module", MODULES, ids=named)
 def test_imports_name_files_of_the_console(module: Path) -> None:
     for name in imports(module):
         assert name.startswith("."), f"{named(module)} imports {name}, which no server of this console has"
         assert (module.parent / name).is_file(), f"{named(module)} imports {name}, which is missing"
 
 
-@pytest.mark.parametrize("module", MODULES, ids=named)
+@each_case("module", MODULES, ids=named)
 def test_templates_have_no_inline_style_or_script(module: Path) -> None:
     # The policy of the pages forbids both, and a browser drops them without a word on the page.
     assert not re.search(r"\sstyle=|<style|<script|\son(click|load|input|submit|change)=", module.read_text())
 
 
-@pytest.mark.parametrize("file", [*MODULES, *STYLES, STATIC / "index.html"], ids=named)
+@each_case("file", [*MODULES, *STYLES, STATIC / "index.html"], ids=named)
 def test_no_file_names_another_site(file: Path) -> None:
     # Names of XML and of examples in texts are no requests.
     sites = set(re.findall(r"https?://([\w.-]+)", file.read_text())) - {"www.w3.org", "127.0.0.1", "localhost"}

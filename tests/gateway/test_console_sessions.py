@@ -27,6 +27,7 @@ from cmqd_gateway.console.sessions import (
 from cmqd_gateway.console.signed_texts import SIGN_IN_SECONDS, Purpose, SignedText, read, sign
 from cmqd_gateway.key_secrets import KeySecret
 from cmqd_gateway.rest.table import BASE
+from support.cases import each_case
 from support.event_stream import EventStream
 from support.eventually import eventually
 from support.gateway_rig import GatewayRig
@@ -377,7 +378,7 @@ def tampered(text: str) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("which", list(tampered("1.2.n.m.eA")))
+@each_case("which", list(tampered("1.2.n.m.eA")))
 async def test_a_forged_cookie_is_refused(which: str, rig: GatewayRig):
     sessions = rig.gateway.sessions
     rig.add_key("AKIDother", "secret")
@@ -495,7 +496,7 @@ async def test_a_link_from_before_the_start_of_the_gateway_is_refused(browser: B
     assert (answer.status, "older than this gateway" in answer.body["detail"]) == (401, True)
 
 
-@pytest.mark.parametrize("which", list(tampered("1.2.n.m.eA")))
+@each_case("which", list(tampered("1.2.n.m.eA")))
 async def test_a_forged_link_is_refused(which: str, rig: GatewayRig):
     rig.add_key("AKIDother", "secret")
 

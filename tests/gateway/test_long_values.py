@@ -8,6 +8,7 @@ import pytest
 from cmqd_gateway.rest.problems import ProblemError
 from cmqd_gateway.rest.reading import read_body
 from cmqd_gateway.rest.types import QueueAttributes
+from support.cases import each_case
 from support.rest_calls import RestCalls
 
 LENGTHS = (33_000, 200_000)
@@ -41,8 +42,8 @@ async def test_a_long_name_in_a_path_is_shown_cut(rest: RestCalls, length: int) 
 PATH = " - at `$"
 
 
-@pytest.mark.parametrize("count", [100, 100_000])
-@pytest.mark.parametrize("text", [PATH, "` - at `$.a", "Expected `", ", got `", "[0]", ".a"])
+@each_case("count", [100, 100_000])
+@each_case("text", [PATH, "` - at `$.a", "Expected `", ", got `", "[0]", ".a"])
 def test_an_unknown_field_of_any_length_is_shown_cut(text: str, count: int) -> None:
     body = msgspec.json.encode({text * count: 1})
 

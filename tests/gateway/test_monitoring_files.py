@@ -33,6 +33,7 @@ from cmqd_types.metrics import (
     histogram,
 )
 from cmqd_types.totals import QueueTotals, SubscriptionTotals, TopicTotals
+from support.cases import each_case
 
 FOLDER = Path(__file__).parents[2] / "docs" / "monitoring"
 DASHBOARD: dict[str, Any] = json.loads((FOLDER / "grafana-dashboard.json").read_text(encoding="utf-8"))
@@ -203,7 +204,7 @@ def test_the_number_of_series_is_bounded_by_the_shown_queues() -> None:
     assert count(100) == count(1) + 99 * of_one_queue
 
 
-@pytest.mark.parametrize("expression", list(expressions()))
+@each_case("expression", list(expressions()))
 def test_every_expression_of_the_dashboard_uses_exported_names(expression: str) -> None:
     assert names_in(expression)
     assert names_in(expression) <= exported()

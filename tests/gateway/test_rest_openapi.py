@@ -11,6 +11,7 @@ from cmqd_gateway.rest import openapi, reference
 from cmqd_gateway.rest.operation import Operation
 from cmqd_gateway.rest.table import BASE, OPERATIONS
 from cmqd_types.attributes import QUEUE
+from support.cases import each_case
 from support.rest_calls import RestCalls
 
 DOCUMENT = openapi.build()
@@ -30,7 +31,7 @@ def test_names_and_routes_are_unique():
     assert len({(operation.method, operation.path) for operation in OPERATIONS}) == len(OPERATIONS)
 
 
-@pytest.mark.parametrize("operation", OPERATIONS, ids=operation_id)
+@each_case("operation", OPERATIONS, ids=operation_id)
 def test_an_operation_is_described(operation: Operation[Any, Any, Any]):
     described = DOCUMENT["paths"][BASE + operation.path][operation.method.lower()]
 

@@ -30,6 +30,7 @@ from cmqd_gateway.rest.types import (
 )
 from cmqd_gateway.rest.values import body_bytes, json_body
 from cmqd_gateway.turns import at_once
+from support.cases import each_case
 
 
 def body(value: Any, kind: type[Any]) -> Any:
@@ -95,7 +96,7 @@ def test_large_bodies_with_few_entries_are_counted_right(
     at_once(count_steps(json.dumps(value).encode(), kind))
 
 
-@pytest.mark.parametrize("operation", [operation for operation in OPERATIONS if operation.body.__struct_fields__])
+@each_case("operation", [operation for operation in OPERATIONS if operation.body.__struct_fields__])
 def test_each_list_of_a_request_has_a_limit(operation: Any):
     # 20 KB of short strings: no operation but the batches of messages takes as many.
     raw = b'{"x": [%s]}' % b",".join([b'""'] * 25_000)
@@ -181,7 +182,7 @@ WRONG: list[tuple[Any, type[Any], str | None, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("value", "kind", "field", "detail"), WRONG)
+@each_case(("value", "kind", "field", "detail"), WRONG)
 def test_a_wrong_field_is_refused_with_its_name(value: Any, kind: type[Any], field: str | None, detail: str):
     problem = refused(value, kind)
 
@@ -310,8 +311,8 @@ def _is_text(content: bytes) -> bool:
     return True
 
 
-@pytest.mark.parametrize("number", [b"1e999", b"-1e999", b"9" * 400, b"9" * 5_000, b"-" + b"9" * 5_000])
-@pytest.mark.parametrize("form", [b'{"body":%s}', b'{"body":"x","delay":%s}', b'{"body":"x","nothing":[%s]}', b"%s"])
+@each_case("number", [b"1e999", b"-1e999", b"9" * 400, b"9" * 5_000, b"-" + b"9" * 5_000])
+@each_case("form", [b'{"body":%s}', b'{"body":"x","delay":%s}', b'{"body":"x","nothing":[%s]}', b"%s"])
 def test_a_number_that_no_double_holds_is_a_problem(form: bytes, number: bytes) -> None:
     with pytest.raises(ProblemError) as refused:
         read_body("application/json", None, form % number, SendMessage)

@@ -27,6 +27,7 @@ from cmqd_protocol.messages import (
     Welcome,
     encoder,
 )
+from support.cases import each_case
 from support.connection_pair import (
     CLIENT_NONCE,
     SECRET_ID,
@@ -70,8 +71,8 @@ def mac(key: str, said: bytes) -> str:
 
 
 class TestVectors:
-    @pytest.mark.parametrize("cut", [whole, byte_by_byte])
-    @pytest.mark.parametrize("vector", HANDSHAKES, ids=names(HANDSHAKES))
+    @each_case("cut", [whole, byte_by_byte])
+    @each_case("vector", HANDSHAKES, ids=names(HANDSHAKES))
     def test_both_machines_say_exactly_this(self, vector: dict[str, Any], cut: Callable[[bytes], Any]) -> None:
         pair = pair_of(vector, cut)
 
@@ -327,7 +328,7 @@ class TestProof:
         assert (ended.code, ended.by_peer) == (ErrorCode.AUTHENTICATION_FAILED, False)
         assert pair.client.data_to_send(0) == []
 
-    @pytest.mark.parametrize("byte", range(16))
+    @each_case("byte", range(16))
     def test_an_attacker_in_between_cannot_change_the_preambles(self, byte: int) -> None:
         """For instance lower the version: the proofs cover all sixteen bytes."""
         hello = ServerHello("cmqd", "local", SERVER_NONCE, 4_194_304, 30_000)

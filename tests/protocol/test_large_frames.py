@@ -11,6 +11,7 @@ from cmqd_protocol.frames import frame
 from cmqd_protocol.large_frames import array_header, decode, integer_at
 from cmqd_protocol.limits import LARGE_PAYLOAD_BYTES
 from cmqd_protocol.messages import Cancel, GetServerStatus, SendMessages, encoder
+from support.cases import each_case
 from support.connection_pair import ConnectionPair
 from support.vectors import load, names
 
@@ -72,8 +73,8 @@ def no_walks(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(refusal, name, SmallOnly(getattr(refusal, name)))
 
 
-@pytest.mark.parametrize("pieces", [1, 3])
-@pytest.mark.parametrize(("payload", "text"), REFUSED.values(), ids=REFUSED)
+@each_case("pieces", [1, 3])
+@each_case(("payload", "text"), REFUSED.values(), ids=REFUSED)
 def test_a_large_request_with_a_fault_is_answered_and_the_connection_goes_on(
     payload: bytes, text: str, pieces: int
 ) -> None:
@@ -126,8 +127,8 @@ def test_a_large_payload_that_is_no_request_ends_the_connection(payload: bytes) 
     assert ended.code == ErrorCode.MALFORMED_FRAME
 
 
-@pytest.mark.parametrize("vector", MESSAGES, ids=names(MESSAGES))
-@pytest.mark.parametrize("unknown", [b"", b"\xc0", b"\x91\xc0" * 100], ids=["known", "one unknown", "many unknown"])
+@each_case("vector", MESSAGES, ids=names(MESSAGES))
+@each_case("unknown", [b"", b"\xc0", b"\x91\xc0" * 100], ids=["known", "one unknown", "many unknown"])
 def test_a_request_of_a_newer_client_is_decoded_like_that_of_an_older_one(
     vector: dict[str, Any], unknown: bytes
 ) -> None:

@@ -29,6 +29,7 @@ from cmqd_protocol.messages import (
     error,
 )
 from cmqd_types.messages import CopyOf, Origin, PeekedMessage, ReceivedMessage
+from support.cases import each_case
 from support.plain_msgpack import unpack
 from support.vectors import load, names, value_of
 
@@ -67,19 +68,19 @@ def all_wire_messages() -> list[type[WireMessage]]:
 
 
 class TestVectors:
-    @pytest.mark.parametrize("vector", MESSAGES, ids=names(MESSAGES))
+    @each_case("vector", MESSAGES, ids=names(MESSAGES))
     def test_encode(self, vector: dict[str, Any]) -> None:
         assert encoder.encode(struct_of(vector)).hex() == vector["payload"]
 
-    @pytest.mark.parametrize("vector", MESSAGES, ids=names(MESSAGES))
+    @each_case("vector", MESSAGES, ids=names(MESSAGES))
     def test_decode(self, vector: dict[str, Any]) -> None:
         assert decode(vector, bytes.fromhex(vector["payload"])) == struct_of(vector)
 
-    @pytest.mark.parametrize("vector", MESSAGES, ids=names(MESSAGES))
+    @each_case("vector", MESSAGES, ids=names(MESSAGES))
     def test_a_plain_reader_of_msgpack_sees_the_decoded_form(self, vector: dict[str, Any]) -> None:
         assert unpack(bytes.fromhex(vector["payload"])) == value_of(vector["message"])
 
-    @pytest.mark.parametrize("vector", MESSAGES, ids=names(MESSAGES))
+    @each_case("vector", MESSAGES, ids=names(MESSAGES))
     def test_byte_at_a_time(self, vector: dict[str, Any]) -> None:
         reader = FrameReader(MIN_MAX_FRAME_BYTES)
         stream = frame(bytes.fromhex(vector["payload"]))
@@ -90,26 +91,26 @@ class TestVectors:
 
         assert [decode(vector, payload) for payload in found] == [struct_of(vector)]
 
-    @pytest.mark.parametrize("vector", MESSAGES, ids=names(MESSAGES))
+    @each_case("vector", MESSAGES, ids=names(MESSAGES))
     def test_trailing_bytes_of_the_next_frame_change_nothing(self, vector: dict[str, Any]) -> None:
         reader = FrameReader(MIN_MAX_FRAME_BYTES)
         found = reader.read(frame(bytes.fromhex(vector["payload"])) + b"\x00\x00\x00\x07\xff")
 
         assert [decode(vector, payload) for payload in found] == [struct_of(vector)]
 
-    @pytest.mark.parametrize("vector", MESSAGES, ids=names(MESSAGES))
+    @each_case("vector", MESSAGES, ids=names(MESSAGES))
     def test_trailing_bytes_within_the_frame_are_malformed(self, vector: dict[str, Any]) -> None:
         with pytest.raises(msgspec.DecodeError, match="trailing"):
             decode(vector, bytes.fromhex(vector["payload"]) + b"\xc0")
 
-    @pytest.mark.parametrize("vector", MESSAGES, ids=names(MESSAGES))
+    @each_case("vector", MESSAGES, ids=names(MESSAGES))
     def test_truncated(self, vector: dict[str, Any]) -> None:
         payload = bytes.fromhex(vector["payload"])
         for size in range(len(payload)):
             with pytest.raises(msgspec.DecodeError):
                 decode(vector, payload[:size])
 
-    @pytest.mark.parametrize("vector", VARIANTS, ids=names(VARIANTS))
+    @each_case("vector", VARIANTS, ids=names(VARIANTS))
     def test_other_encodings_mean_the_same(self, vector: dict[str, Any]) -> None:
         assert decode(vector, bytes.fromhex(vector["payload"])) == struct_of(BY_NAME[vector["same_as"]])
 
@@ -135,7 +136,7 @@ class TestOpcodes:
 
 
 class TestErrors:
-    @pytest.mark.parametrize("code", list(ErrorCode))
+    @each_case("code", list(ErrorCode))
     def test_an_error_carries_the_name_of_its_code_and_whether_to_retry(self, code: ErrorCode) -> None:
         made = error(5, code, "why")
 

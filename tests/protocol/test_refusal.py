@@ -11,6 +11,7 @@ from cmqd_protocol.frames import frame
 from cmqd_protocol.messages import Error, GetServerStatus, encoder, request_decoder
 from cmqd_protocol.refusal import DECODE_ERRORS, SAID_CHARACTERS, refuse
 from cmqd_types.sentences import NATIVE, put_together
+from support.cases import each_case
 from support.connection_pair import ConnectionPair
 from support.vectors import load, names, value_of
 
@@ -39,7 +40,7 @@ def test_a_secret_of_a_wrong_type_is_not_repeated(secret: Any) -> None:
 
 
 class TestVectors:
-    @pytest.mark.parametrize("vector", REFUSED, ids=names(REFUSED))
+    @each_case("vector", REFUSED, ids=names(REFUSED))
     def test_the_reply_and_whether_the_connection_goes_on(self, vector: dict[str, Any]) -> None:
         pair = ConnectionPair.opened()
         [_, request_id, code, name, _, retryable, _, details] = value_of(vector["message"])
@@ -55,7 +56,7 @@ class TestVectors:
         [event] = pair.server_events
         assert isinstance(event, ConnectionEnded if vector["closes"] else RequestRefused)
 
-    @pytest.mark.parametrize("vector", [vector for vector in REFUSED if not vector["closes"]], ids=lambda v: v["name"])
+    @each_case("vector", [vector for vector in REFUSED if not vector["closes"]], ids=lambda v: v["name"])
     def test_the_next_request_is_served(self, vector: dict[str, Any]) -> None:
         pair = ConnectionPair.opened()
 
@@ -139,7 +140,7 @@ WORDS: list[tuple[tuple[Any, ...], str, dict[str, Any]]] = [
 class TestWords:
     """The field, its value and its allowed values."""
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("message", "text", "details"),
         WORDS,
     )

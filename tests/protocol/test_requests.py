@@ -31,6 +31,7 @@ from cmqd_protocol.messages import (
 )
 from cmqd_protocol.server_connection import ServerConnection, ServerEvent
 from cmqd_types.messages import ReceivedMessage
+from support.cases import each_case
 from support.connection_pair import ConnectionPair, byte_by_byte
 
 
@@ -407,7 +408,7 @@ def received(server: ServerConnection, data: bytes, now_ms: int) -> list[ServerE
 class TestShortCuts:
     """``lone_request``, ``reply_to_send`` and ``replies_to_send`` do the same as their longer forms, for any input."""
 
-    @pytest.mark.parametrize(
+    @each_case(
         "stream",
         [
             encoded(GetServerStatus(1)),
@@ -422,7 +423,7 @@ class TestShortCuts:
             frame(bytes(9)),
         ],
     )
-    @pytest.mark.parametrize("step", [1, 7, 10_000])
+    @each_case("step", [1, 7, 10_000])
     def test_receiving_is_the_same_in_one_call_and_in_two(self, stream: bytes, step: int) -> None:
         one, two = ConnectionPair.opened().server, ConnectionPair.opened().server
         for at in range(0, len(stream), step):
@@ -433,7 +434,7 @@ class TestShortCuts:
             assert (one.outstanding, one.state) == (two.outstanding, two.state)
             assert (one.unfinished_bytes, one.next_deadline_ms()) == (two.unfinished_bytes, two.next_deadline_ms())
 
-    @pytest.mark.parametrize("seed", range(40))
+    @each_case("seed", range(40))
     def test_any_frames_in_any_pieces_are_the_same_in_one_call_and_in_two(self, seed: int) -> None:
         """With pieces that often end where a frame does, as the reads of a socket do."""
         random = Random(seed)

@@ -25,6 +25,7 @@ from cmqd_types.sentences import (
     time,
     unit_of,
 )
+from support.cases import each_case
 
 SHOUTED = Words(str.upper, in_seconds, iso_time, in_bytes)
 
@@ -75,7 +76,7 @@ def test_parts_of_an_unknown_form_are_no_sentence(parts: object) -> None:
     assert put_together(parts, NATIVE) is None
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("milliseconds", "readable", "seconds"),
     [
         (0, "0 s", "0"),

@@ -36,6 +36,7 @@ from cmqd_types.queues import QueueSummary
 from cmqd_types.schedules import ScheduleSummary
 from cmqd_types.topics import SubscriptionSummary
 from cmqd_types.totals import QueueTotals, SubscriptionTotals, TopicTotals
+from support.cases import each_case
 from support.vectors import load
 
 SPEC = (Path(__file__).parents[2] / "protocol" / "SPEC.md").read_text(encoding="utf-8")
@@ -56,7 +57,7 @@ def number(text: str) -> int:
     return int(text.replace(",", ""))
 
 
-@pytest.mark.parametrize("opcode", MESSAGE_TYPES)
+@each_case("opcode", MESSAGE_TYPES)
 def test_every_operation_is_described_with_every_field(opcode: int) -> None:
     described = section(opcode)
 
@@ -65,14 +66,14 @@ def test_every_operation_is_described_with_every_field(opcode: int) -> None:
         assert re.search(rf"\b{name}\b", described), f"operation {opcode} does not tell of {name}"
 
 
-@pytest.mark.parametrize("opcode", REQUEST_TYPES)
+@each_case("opcode", REQUEST_TYPES)
 def test_every_request_names_its_reply(opcode: int) -> None:
     [reply] = set(re.findall(r"Reply\s+`(\w+)`", section(opcode)))
 
     assert reply in {operation_name(kind) for opcode, kind in MESSAGE_TYPES.items() if opcode >= 192}
 
 
-@pytest.mark.parametrize(
+@each_case(
     "struct",
     [
         ReceivedMessage,
@@ -104,7 +105,7 @@ def test_every_field_inside_a_reply_is_described(struct: Any) -> None:
         assert re.search(rf"\b{index} `{name}`|^\| {index} \| {name} \|", SPEC, flags=re.MULTILINE), name
 
 
-@pytest.mark.parametrize("name", ServerMetrics.__struct_fields__)
+@each_case("name", ServerMetrics.__struct_fields__)
 def test_every_figure_of_the_server_is_listed(name: str) -> None:
     assert f"`{name}`" in SPEC.partition("The figures of `server` are")[2].partition("\n\n")[0]
 
@@ -145,7 +146,7 @@ def test_the_number_space_is_that_of_the_code() -> None:
         assert any(name in text for text in rows.values())
 
 
-@pytest.mark.parametrize(
+@each_case(
     "value",
     [
         limits.HANDSHAKE_FRAME_BYTES,

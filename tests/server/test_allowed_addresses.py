@@ -20,6 +20,7 @@ from cmqd.server.push.allowed_addresses import (
     refused_literal,
     system_lookup,
 )
+from support.cases import each_case
 
 GLOBAL = ["1.1.1.1", "8.8.8.8", "172.15.0.1", "172.32.0.1", "100.63.0.1", "100.128.0.1", "11.0.0.0", "223.255.255.255",
           "2606:4700::1111", "2a00::1", "::ffff:8.8.8.8", "64:ff9b::808:808", "2002:808:808::1",
@@ -39,13 +40,13 @@ KINDS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("address", GLOBAL)
+@each_case("address", GLOBAL)
 def test_global_addresses_are_taken(address: str) -> None:
     assert kind_of(ipaddress.ip_address(address)) is None
     assert refusal(address, Allowed()) is None
 
 
-@pytest.mark.parametrize(("kind", "address"), [(kind, address) for kind in KINDS for address in KINDS[kind]])
+@each_case(("kind", "address"), [(kind, address) for kind in KINDS for address in KINDS[kind]])
 def test_any_other_is_refused_unless_its_kind_is_allowed(kind: str, address: str) -> None:
     refused = f"address {address} is {kind}"
     if kind in ("private", "loopback"):

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from cmqd.core.errors import InvalidArgument
 from cmqd.server.loop.cron import next_time_ms, parse_cron, parse_zone
+from support.cases import each_case
 
 
 def at(text: str) -> datetime:
@@ -46,7 +47,7 @@ def test_times_of_expressions(expression: str, after: str, expected: list[str]):
     assert times(expression, after, len(expected)) == expected
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("expression", "why"),
     [
         ("", "has 0 fields"),

@@ -2,11 +2,10 @@
 
 import inspect
 
-import pytest
-
 from cmqd.core.broker import Broker
 from cmqd.server.access.accounts import Accounts
 from cmqd.server.requests.operations import ACCOUNT_CHANGES, ACCOUNT_LOOKUPS, CHANGES, CREATIONS, LOOKUPS, Operation
+from support.cases import each_case
 from support.core_builders import KEY
 
 OF_THE_BROKER = (*CREATIONS, *CHANGES, *LOOKUPS)
@@ -14,7 +13,7 @@ ALL = (*OF_THE_BROKER, *ACCOUNT_CHANGES, *ACCOUNT_LOOKUPS)
 BROKER = Broker(KEY)
 
 
-@pytest.mark.parametrize("operation", ALL, ids=lambda operation: operation.request.__name__)
+@each_case("operation", ALL, ids=lambda operation: operation.request.__name__)
 def test_a_line_names_fields_of_its_request_that_fill_the_parameters_of_its_method(operation: Operation):
     method = getattr(BROKER if operation in OF_THE_BROKER else Accounts, operation.method)
     parameters = [

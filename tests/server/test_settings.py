@@ -12,6 +12,7 @@ from cmqd.__main__ import effective_settings, main
 from cmqd.log.values import Redundancy
 from cmqd.server.process.advertised_address import advertised_address
 from cmqd.settings import SETTINGS, Durability, SettingError, Settings, ignored_variables, load, parse_address
+from support.cases import each_case
 
 ROOT = Path(__file__).parents[2]
 
@@ -39,7 +40,7 @@ def test_a_table_of_the_file_may_group_settings(tmp_path: Path) -> None:
     assert (settings.ephemeral, settings.durability, settings.max_connections) == (True, Durability.OS, 7)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("name", "value", "allowed"),
     [
         ("max_connections", "-1", "a whole number from 0 to"),
@@ -132,7 +133,7 @@ def test_times_and_sizes_take_units_in_every_source(tmp_path: Path, name: str, t
         assert getattr(settings, name) == value
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("name", "text", "allowed"),
     [
         ("heartbeat_ms", "1GiB", "ms, s, m, h, d or w"),

@@ -26,6 +26,7 @@ from pyspark_cmqd.executor import read_task
 from pyspark_cmqd.folder import Folder
 from pyspark_cmqd.options import parse_options
 from pyspark_cmqd.plan import Piece, View
+from support.cases import each_case
 from support.log_folder import add_checkpoint, drop_segment, forget_names, queue_created, sends, write_folder
 from support.log_rig import NOW_MS
 
@@ -41,7 +42,7 @@ def test_all_kinds_are_looked_at():
     assert {checkpoint.QueueSlice, records.QueueCreated, records.MessagesPublished} <= set(KINDS)
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@each_case("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_the_tag_is_found_however_many_fields_there_are(kind: type[msgspec.Struct]):
     packed = msgspec.msgpack.encode(kind(*(None for _ in fields(kind))))
 

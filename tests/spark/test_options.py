@@ -6,6 +6,7 @@ import pytest
 
 from pyspark_cmqd.errors import DataLossError, FolderError, OptionError, masked
 from pyspark_cmqd.options import LAST_LSN, Mode, Options, parse_options
+from support.cases import each_case
 
 
 def parsed(**options: str) -> Options:
@@ -67,7 +68,7 @@ def test_no_error_tells_a_key():
     assert masked("say cmq://ID:KEY@host:port, or a@b") == "say cmq://ID:KEY@host:port, or a@b"
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("options", "culprit"),
     [
         ({"path": ""}, "path"),

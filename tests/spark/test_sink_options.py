@@ -7,6 +7,7 @@ import pytest
 from pyspark_cmqd.errors import OptionError
 from pyspark_cmqd.sink_options import parse_sink_options
 from pyspark_cmqd.sink_requests import ColumnError, chosen_columns
+from support.cases import each_case
 
 URL = "cmq://id:key@somewhere:5681"
 
@@ -56,7 +57,7 @@ def test_all_options_are_taken() -> None:
     assert options.max_rate == 0.5
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("given", "option"),
     [
         ({"url": URL}, "queue"),

@@ -15,6 +15,7 @@ from pyspark_cmqd.log_fold import LogFold
 from pyspark_cmqd.options import Mode
 from pyspark_cmqd.states import LIVE, Result, State, StateReader
 from support.busy_rig import SOME_MS, busy_rig, replayed
+from support.cases import each_case
 from support.core_builders import ACCOUNT, KEY, START_MS, Rig
 from support.rewinds import consume, merged_in_replay
 
@@ -60,7 +61,7 @@ def assert_as_the_broker(fold: LogFold, broker: Broker) -> None:
             assert counts.get(position, 0) == said
 
 
-@pytest.mark.parametrize("seed", range(12))
+@each_case("seed", range(12))
 def test_the_fold_says_what_the_broker_says_at_every_row(seed: int):
     rig, _ = busy_rig(seed, 150)
     fold, broker = LogFold(), Broker(KEY)
@@ -140,7 +141,7 @@ def last_receive_counts(rows: "list[list[AnyRecord]]") -> dict[tuple[int, int], 
     return counts
 
 
-@pytest.mark.parametrize("seed", range(12))
+@each_case("seed", range(12))
 def test_a_message_that_left_its_queue_keeps_its_receive_count(seed: int):
     rig, _ = busy_rig(seed, 150)
     expected = last_receive_counts(rig.log.rows)
@@ -152,7 +153,7 @@ def test_a_message_that_left_its_queue_keeps_its_receive_count(seed: int):
                 assert counts.get(position, int(state is State.DELETED)) == expected[queue_id, position], state
 
 
-@pytest.mark.parametrize("seed", range(12))
+@each_case("seed", range(12))
 def test_a_fold_from_a_checkpoint_comes_to_the_same(seed: int):
     rig, checkpoints = busy_rig(seed, 300)
     assert checkpoints
@@ -163,7 +164,7 @@ def test_a_fold_from_a_checkpoint_comes_to_the_same(seed: int):
         assert_as_the_broker(fold, broker)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@each_case("seed", range(12))
 def test_each_message_has_one_state(seed: int):
     rig, _ = busy_rig(seed, 300)
     fold = folded(rig.log.rows)
@@ -181,8 +182,8 @@ def test_each_message_has_one_state(seed: int):
         assert together == every
 
 
-@pytest.mark.parametrize("seed", range(24))
-@pytest.mark.parametrize("first", ["beginning", "middle"])
+@each_case("seed", range(24))
+@each_case("first", ["beginning", "middle"])
 def test_missing_rows_cost_reasons_and_not_states(seed: int, first: str):
     rig, checkpoints = busy_rig(seed, 300)
     rows, parts = rig.log.rows, checkpoints[-1]
@@ -214,7 +215,7 @@ def test_missing_rows_cost_reasons_and_not_states(seed: int, first: str):
             apart |= positions
 
 
-@pytest.mark.parametrize("seed", range(12))
+@each_case("seed", range(12))
 def test_without_missing_rows_a_checkpoint_changes_nothing(seed: int):
     rig, checkpoints = busy_rig(seed, 300)
     whole = {number: queue.result() for number, queue in folded(rig.log.rows).queues.items()}

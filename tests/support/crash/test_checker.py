@@ -2,6 +2,7 @@
 
 import pytest
 
+from support.cases import each_case
 from support.crash.builders import (
     DONE,
     MS,
@@ -432,7 +433,7 @@ def told(
     )
 
 
-@pytest.mark.parametrize(
+@each_case(
     "operations",
     [
         (created(0), told(50), changed(100, 7), told(150, 7), deleted(200), created(250, queue_id=2)),
