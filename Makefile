@@ -23,7 +23,7 @@ CLIENT_EXTRAS := --extra sync --extra celery --extra taskiq --extra faststream
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-run setup-spark setup-docs setup-sdk setup-console setup-postgresql setup-all demo demo-spark demo-console serve test test-all test-root test-patroni check lint docs types fmt bench bench-compare lock clean
+.PHONY: help setup setup-run setup-spark setup-docs setup-sdk setup-console setup-postgresql setup-all demo demo-spark demo-console serve test quick test-all test-root test-patroni check lint docs types fmt bench bench-compare lock clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -104,6 +104,9 @@ serve: setup-run  ## run a broker in the foreground; ARGS="--help" lists its fla
 # among them, and for fsyncs. More at once would want more memory than a laptop has.
 test: setup setup-spark setup-docs setup-sdk setup-postgresql  ## what a laptop runs, in under 15 minutes, without root; ARGS="-k name" for a part
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
+
+quick: setup  ## the tests that a change touches, nearest first, for a minute; FILES="a.py b.py", or what git says is changed
+	@$(BIN)/python tests/quick.py $(FILES)
 
 test-root: setup  ## the tests that mount a file system of their own; run as root
 	TEST_WITH_MOUNTS=1 $(BIN)/python -m pytest tests/system/test_full_to_the_last_byte.py $(ARGS)
