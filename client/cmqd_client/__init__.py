@@ -6,7 +6,7 @@ Programs start with :func:`connect`. This package exports the names that program
 :mod:`cmqd_client.address`, and the pages that listings return are beside the calls that return them.
 """
 
-from cmqd_client.attributes import QueueAttributes, QueueInfo
+from cmqd_client.attributes import QueueInfo
 from cmqd_client.client import Client, connect
 from cmqd_client.consumers.consumer import Consumer
 from cmqd_client.consumers.consumption import ConsumerStatistics
@@ -17,6 +17,7 @@ from cmqd_client.messages.message_ids import MessageId
 from cmqd_client.messages.outgoing import Outgoing
 from cmqd_client.messages.request_reply import Reply
 from cmqd_client.queue import ConsumedMessage, Message, Queue
+from cmqd_client.queue_attributes import QueueAttributes
 from cmqd_client.results import (
     BatchResult,
     CopyOf,

@@ -352,7 +352,7 @@ def subscription_attributes(given: SubscriptionAttributes) -> dict[str, Any]:
         TypeError: an attribute is unknown; tags or keys are not a list of strings.
         ValueError: there are both tags and keys.
     """
-    check_names(given, SubscriptionAttributes, "subscription")
+    check_names(given, SubscriptionAttributes.__annotations__, "subscription")
     attributes: dict[str, Any] = {
         name: str(value) if isinstance(value, str) and name not in _LISTS else value
         for name, value in given.items()

@@ -458,7 +458,7 @@ def topic_attributes(given: TopicAttributes) -> dict[str, Any]:
     Raises:
         TypeError: an attribute is unknown, or a value is of the wrong type.
     """
-    check_names(given, TopicAttributes, "topic")
+    check_names(given, TopicAttributes.__annotations__, "topic")
     filter_type, max_message_bytes = given.get("filter_type"), given.get("max_message_bytes")
     attributes: dict[str, Any] = {}
     if filter_type is not None:

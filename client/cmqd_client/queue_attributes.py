@@ -1,0 +1,87 @@
+"""Attributes of a queue, as keyword arguments and as fields.
+
+Made from ``cmqd_types.attributes`` by ``cmqd_bench.pages``; changes belong there.
+"""
+
+from typing import TypedDict
+
+import msgspec
+
+from cmqd_client.durations import Duration
+
+
+class QueueAttributes(TypedDict, total=False):
+    """Attributes that can be set; an omitted attribute keeps its value, or has its default in a new queue.
+
+    Durations are seconds or ``timedelta``. The server refuses a value out of range, with the attribute's name.
+    """
+
+    polling_wait: Duration
+    """Wait of a receive without a wait of its own, while the queue is empty (0 s to 30 s, default 200 ms)."""
+    visibility_timeout: Duration
+    """Time for which a received message is hidden from other receives (1 s to 12 h, default 30 s). Without a delete the
+    message is active again."""
+    max_message_bytes: int
+    """Longest body of a message (1 KiB to 1 MiB, default 64 KiB)."""
+    retention: Duration
+    """Life of a message from its send, received or not (1 min to 15 d, default 4 d)."""
+    delay: Duration
+    """Delay of sends without a delay of their own; less than the retention (0 s to 1 h, default 0 s)."""
+    max_backlog: int
+    """Number of messages (active, in flight, delayed) at which sends are refused (1,000,000 to 100,000,000, the
+    default)."""
+    max_delayed: int
+    """Number of delayed messages above which further delayed messages wait in order for a slot (1 to 1,000,000, the
+    default)."""
+    rewind: Duration
+    """Time after its send in which a rewind can make a deleted message active again; at most the retention (up to 15 d;
+    0 = never, the default)."""
+    dead_letter_queue: str
+    """Queue of the same account for dead letters, which needs one of the next two attributes (empty = none, the
+    default)."""
+    dead_letter_max_receives: int
+    """Number of receives without a delete after which a message moves to the dead-letter queue (1 to 1,000; 0 = never,
+    the default)."""
+    dead_letter_after: Duration
+    """Time without a delete after which a message moves to the dead-letter queue, received or not; less than the
+    retention (5 min to 12 h; 0 = never, the default)."""
+    transactional: bool
+    """Accept half messages, which become active when their producer commits (default false; fixed at creation)."""
+    first_check: Duration
+    """Time after which a producer is asked about an undecided half message (1 s to 1 h, default 5 s). The interval
+    doubles from then on, up to 5 minutes."""
+    max_checks: int
+    """Number of checks of a half message (1 to 100, default 15)."""
+    auto_delete_after: Duration
+    """Time without use after which the queue is deleted (1 min to 15 d; 0 = never, the default). Receives, sends,
+    copies and changes of leases and attributes are uses, and so is each message in flight or delayed. Time in which the
+    server is down does not count. Not for a transactional queue, a dead-letter queue or a queue that has one."""
+    auto_delete_only_empty: bool
+    """Keep an unused queue that has messages; without this they are deleted with the queue (default true)."""
+
+
+class QueueValues(msgspec.Struct, frozen=True, kw_only=True):
+    """Name and attributes of a queue; durations are seconds."""
+
+    name: str
+    id: int
+    """Changes if the queue is deleted and created again."""
+    created: bool
+    """True if this call created the queue."""
+
+    polling_wait: float = 0.0
+    visibility_timeout: float = 0.0
+    max_message_bytes: int = 0
+    retention: float = 0.0
+    delay: float = 0.0
+    max_backlog: int = 0
+    max_delayed: int = 0
+    rewind: float = 0.0
+    dead_letter_queue: str = ""
+    dead_letter_max_receives: int = 0
+    dead_letter_after: float = 0.0
+    transactional: bool = False
+    first_check: float = 0.0
+    max_checks: int = 0
+    auto_delete_after: float = 0.0
+    auto_delete_only_empty: bool = True
