@@ -1,5 +1,6 @@
 """The house rules that a program can check: imports, and forbidden content of files."""
 
+import ast
 import re
 import subprocess
 import sys
@@ -178,3 +179,38 @@ def test_the_extra_all_has_every_other_extra() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     (everything,) = extras.pop("all")
     assert everything == f"cmqd[{','.join(sorted(extras))}]"
+
+
+LONGEST_FUNCTION = 60
+STILL_LONGER = {
+    "core/attributes.py": {"_check_together"},
+    "core/broker.py": {"__init__"},
+    "core/operations/publish_plan.py": {"_take"},
+    "core/operations/queue_summaries.py": {"page"},
+    "core/operations/rejections.py": {"dead_letter", "on_page"},
+    "core/operations/send.py": {"send_one", "_send_plain", "_examined"},
+    "core/operations/serving.py": {"take"},
+    "core/operations/settle.py": {"find_each"},
+    "core/operations/topics.py": {"_subscription_attributes"},
+    "core/operations/transactions.py": {"end_transactions"},
+    "core/parts.py": {"__init__"},
+    "core/recovery/checkpoint.py": {"parts", "_queue_parts"},
+    "core/recovery/salvage.py": {"fitting"},
+    "ha/check.py": {"check"},
+    "storage/loop_side/process_log.py": {"__init__"},
+    "storage/open_log.py": {"__init__"},
+    "storage/writing/writer.py": {"__init__"},
+}
+"""Functions of ``cmqd`` above the limit. The list only becomes shorter."""
+
+
+def test_functions_of_the_server_process_have_at_most_60_lines() -> None:
+    longer: dict[str, set[str]] = {}
+    for path in sorted((ROOT / "cmqd").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                lines = (node.end_lineno or 0) - node.lineno + 1
+                if lines > LONGEST_FUNCTION:
+                    longer.setdefault(str(path.relative_to(ROOT / "cmqd")), set()).add(node.name)
+
+    assert longer == STILL_LONGER

@@ -17,6 +17,7 @@ from typing import Any, Self, TypeVar
 
 from cmqd.log.values import LogState
 from cmqd.server.admission.core_limits import limits_of
+from cmqd.server.log_upkeep.disk_state import DiskState
 from cmqd.server.push.outbox import Pushing
 from cmqd.server.push.pusher import Pusher
 from cmqd.settings import Settings
@@ -161,11 +162,11 @@ class LocalBroker:
 
     def refuse_sends(self, reason: str = "disk nearly full") -> None:
         """Refuse sends and publishes with ``DiskNearlyFull``, as on a full disk, until :meth:`accept_sends`."""
-        self._in_loop(lambda: self._parts.server.storage_state(LogState(True, reason, 0, 0, 0)))
+        self._in_loop(lambda: self._parts.server.part(DiskState).reported(LogState(True, reason, 0, 0, 0)))
 
     def accept_sends(self) -> None:
         """End :meth:`refuse_sends`."""
-        self._in_loop(lambda: self._parts.server.storage_state(LogState(False, "", 0, 0, 0)))
+        self._in_loop(lambda: self._parts.server.part(DiskState).reported(LogState(False, "", 0, 0, 0)))
 
     def __repr__(self) -> str:
         if self._thread is None:
@@ -272,7 +273,7 @@ class LocalBroker:
             elif not (
                 log.pending_records
                 or log.pages_asked > log.pages_answered
-                or len(server.gate)
+                or len(server.replies)
                 or server.outbox.under_way
             ):
                 break

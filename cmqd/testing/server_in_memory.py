@@ -17,7 +17,9 @@ from cmqd.server.loop.cron import calendar
 from cmqd.server.monitoring.status import StorageProcessStatus
 from cmqd.server.push.outbox import Pushing
 from cmqd.server.push.pusher import Pusher
+from cmqd.server.redundancy.leadership import leadership_of
 from cmqd.server.server import Server
+from cmqd.server.wiring import Surroundings, make_server
 from cmqd.settings import Settings
 
 MAX_CONNECTIONS = 1_000
@@ -74,7 +76,7 @@ async def server_in_memory(
     await log.open()
     clock = BrokerClock(wall=wall_ms, monotonic_ns=monotonic_ns)
     failures: list[Exception] = []
-    server = Server(
+    given = Surroundings(
         loop=asyncio.get_running_loop(),
         settings=settings,
         broker=broker,
@@ -88,5 +90,6 @@ async def server_in_memory(
         can_push=can_push,
         timer=timer,
         cpu_ns=cpu_ns,
+        leadership=leadership_of(log, settings.shard),
     )
-    return ServerInMemory(server, broker, log, accounts, clock, failures)
+    return ServerInMemory(make_server(given), broker, log, accounts, clock, failures)

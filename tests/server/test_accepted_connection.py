@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from cmqd.server.monitoring.counters import Counters
 from cmqd.server.process.listening import connection_limit
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
@@ -20,7 +21,7 @@ async def test_a_wrong_key_is_refused_and_the_connection_closed(rig: ServerRig) 
     assert client.ended.code == ErrorCode.AUTHENTICATION_FAILED
     assert client.transport.lost
     assert len(rig.server.connections) == 0
-    assert rig.server.counters.authentications_failed == 1
+    assert rig.server.part(Counters).authentications_failed == 1
 
 
 async def test_another_region_is_refused(rig: ServerRig) -> None:
@@ -97,7 +98,7 @@ async def test_one_connection_too_many_of_an_account_is_told_so(tmp_path: Path) 
     assert second.ended.code == ErrorCode.TOO_MANY_CONNECTIONS
     assert second.ended.retry_after_ms == 1_000
     assert second.opened is None, "a welcome would invite requests whose outcome nobody learns"
-    assert rig.server.counters.connections_refused == 1
+    assert rig.server.part(Counters).connections_refused == 1
     assert first.ended is None
     assert other.ended is None
     first.transport.lose()

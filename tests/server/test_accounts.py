@@ -37,6 +37,7 @@ from cmqd.server.access.accounts_file import (
     version_of,
 )
 from cmqd.server.process.context_file import CONTEXT_FILE_NAME, reachable_address, write_context
+from cmqd.server.requests.dispatch import Dispatcher
 from cmqd_client.address import parse_address
 from cmqd_protocol import messages as wire
 from cmqd_types.keys import Role
@@ -361,11 +362,11 @@ async def test_a_request_that_is_carried_out_late_makes_nothing_for_a_deleted_ac
     refused: list[str] = []
 
     async def settle() -> None:
-        rig.server.dispatcher.dispatch(other.connection, make(7, "late", {}))
+        rig.server.part(Dispatcher).dispatch(other.connection, make(7, "late", {}))
         refused.append(f"while leaving: {rig.log.last_lsn - rows} rows")
 
     await rig.accounts.delete_account("admin", "other", lambda: None, rig.server.connections.revoke, settle)
-    rig.server.dispatcher.dispatch(other.connection, make(8, "late", {}))
+    rig.server.part(Dispatcher).dispatch(other.connection, make(8, "late", {}))
 
     assert rig.log.last_lsn == rows
     assert refused == ["while leaving: 0 rows"]

@@ -10,6 +10,9 @@ import pytest
 
 from cmqd.core.limits import Limits
 from cmqd.log.log_errors import LogFailed
+from cmqd.server.log_upkeep.storage_watch import StorageWatch
+from cmqd.server.monitoring.counters import Counters
+from cmqd.server.replies.waiting_requests import WaitingRequests
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.limits import MIN_MAX_FRAME_BYTES
@@ -72,7 +75,7 @@ async def test_deletes_and_receive_are_one_row_of_the_log_deletes_first(rig: Ser
     records = rig.log.disk.rows[-1].records
     assert [type(record) for record in records] == [MessagesDeleted, MessagesReceived]
     assert await client.counts("jobs") == await client.counts("jobs") | {"in_flight": 1, "active": 0}
-    assert rig.server.counters.deleted == 2
+    assert rig.server.part(Counters).deleted == 2
 
 
 async def test_a_receive_without_deletes_is_answered_without_failures(rig: ServerRig) -> None:
@@ -195,7 +198,7 @@ async def test_deletes_are_done_while_the_receive_waits_and_told_with_its_messag
 
     assert request_id not in client.replies, "no second, early reply"
     assert await in_flight(other) == 0
-    assert rig.server.counters.deleted == 1
+    assert rig.server.part(Counters).deleted == 1
     assert [
         failure.receipt_handle
         for failure in (await other.expect(wire.HandlesDone, wire.DeleteMessages, "jobs", [handle])).failures
@@ -215,7 +218,7 @@ async def test_a_receive_that_waits_keeps_its_failed_handles_and_no_objects(rig:
     request_id = begin(client, handles, wait_ms=LONG_MS)
     await client.settle()
 
-    waiting_requests = rig.server.waiting_requests
+    waiting_requests = rig.server.part(WaitingRequests)
     (waiter_id,) = waiting_requests.ids()
     waiting = waiting_requests.get(waiter_id)
     assert waiting is not None
@@ -262,7 +265,7 @@ async def test_a_cancelled_receive_tells_of_its_deletes(rig: ServerRig) -> None:
     assert (reply.error.name, reply.error.request_id) == ("cancelled", waiting)
     assert code_of(client.replies[plain]) == "cancelled"
     assert await in_flight(client) == 0
-    assert rig.server.waiting_requests.deletes == {}
+    assert rig.server.part(WaitingRequests).deletes == {}
 
 
 async def test_a_receive_that_is_cancelled_before_it_was_decided_is_decided_first(rig: ServerRig) -> None:
@@ -334,7 +337,7 @@ async def test_deletes_stay_when_the_connection_is_lost(rig: ServerRig) -> None:
 
     assert bodies_of(await other.receive("jobs")) == [b"2"]
     assert await in_flight(other) == 1
-    assert rig.server.waiting_requests.deletes == {}
+    assert rig.server.part(WaitingRequests).deletes == {}
 
 
 async def test_the_limit_in_flight_is_judged_after_the_deletes(tmp_path: Path) -> None:
@@ -353,7 +356,7 @@ async def test_the_limit_in_flight_is_judged_after_the_deletes(tmp_path: Path) -
     assert reply.error.name == "too_many_in_flight"
     assert reply.error.retryable
     assert code_of(await ask(client, None)) == "too_many_in_flight"
-    assert rig.server.counters.refusals == 2
+    assert rig.server.part(Counters).refusals == 2
     rig.check()
     rig.close()
 
@@ -372,7 +375,7 @@ async def test_errors_beside_deletes_are_counted_as_errors(tmp_path: Path) -> No
     full = messages_of(await ask(client, [99]))
 
     assert full.error is not None
-    errors = rig.server.counters.errors
+    errors = rig.server.part(Counters).errors
     assert (errors["cancelled"], errors["too_many_in_flight"]) == (1, 1)
     rig.close()
 
@@ -540,7 +543,7 @@ async def test_a_parked_receive_has_deleted_no_message(tmp_path: Path) -> None:
     first, second = begin(slow, None), begin(slow, None)
     cancelled, parked = begin(slow, [handles[0]]), begin(slow, [handles[1]])
     await rig.turn()
-    assert rig.server.counters.deleted == 0
+    assert rig.server.part(Counters).deleted == 0
 
     slow.cancel(cancelled)
     rig.log.let_go()
@@ -597,12 +600,12 @@ async def test_a_receive_with_deletes_that_waits_for_bodies_of_a_hanging_storage
     now_ms = 1_000_000
     for _ in range(120):
         now_ms += 100
-        rig.server.storage_watch.beat(now_ms)
+        rig.server.part(StorageWatch).beat(now_ms)
     await client.settle()
 
     assert code_of(client.replies[with_deletes]) == "outcome_unknown"
     assert code_of(client.replies[plain]) == "busy"
-    assert rig.server.waiting_requests.deletes == {}
+    assert rig.server.part(WaitingRequests).deletes == {}
     rig.log.let_pages_go()
     await client.settle()
     rig.close()

@@ -8,6 +8,7 @@ import pytest
 
 from cmqd.core.limits import Limits
 from cmqd.server.access.audit_entries import AUDITED, MAX_CHANGES
+from cmqd.server.replies.waiting_requests import WaitingRequests
 from cmqd_protocol import messages as wire
 from cmqd_protocol.messages import operation_name
 from cmqd_segment.records import Administered, AnyRecord, DeliveriesDropped, Lsn, QueueCreated, QueueRewound
@@ -196,7 +197,7 @@ async def test_the_entry_of_a_drop_that_waited_is_in_the_append_of_the_drop(
     assert admin.replies[asking] == wire.DeliveriesDone(asking, 1)
     assert (await trail(admin))[-1].operation == "drop_delivery"
     assert [each for each in appends if DeliveriesDropped in each] == [[DeliveriesDropped, Administered]]
-    assert rig.server.waiting_requests.actions == {}
+    assert rig.server.part(WaitingRequests).actions == {}
 
 
 @pytest.mark.parametrize("end", ["cancel", "lose", "refuse"])
@@ -210,7 +211,7 @@ async def test_a_wait_that_ends_without_the_change_leaves_no_entry(rig: ServerRi
     rig.log.hold_pages()
     asking = other.begin(wire.DropDelivery(other.next_id(), "news", "jobs", published.message_ids[0]))
     await other.settle()
-    assert len(rig.server.waiting_requests.actions) == 1
+    assert len(rig.server.part(WaitingRequests).actions) == 1
 
     if end == "cancel":
         other.cancel(asking)
@@ -224,7 +225,7 @@ async def test_a_wait_that_ends_without_the_change_leaves_no_entry(rig: ServerRi
     await admin.settle()
 
     assert "drop_delivery" not in [entry.operation for entry in await trail(admin)]
-    assert rig.server.waiting_requests.actions == {}
+    assert rig.server.part(WaitingRequests).actions == {}
 
 
 async def test_the_entry_of_a_rewind_is_in_the_append_of_the_rewind(

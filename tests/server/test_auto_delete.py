@@ -4,6 +4,8 @@ from structlog.testing import capture_logs
 
 from cmqd.core.broker import Broker
 from cmqd.memory_log import MemoryLog
+from cmqd.server.monitoring.counters import Counters
+from cmqd.server.monitoring.server_figures import ServerFigures
 from cmqd_protocol import messages as wire
 from cmqd_segment.records import UNUSED, QueueDeleted
 from support.server_rig import RigClient, ServerRig, code_of
@@ -35,14 +37,14 @@ async def test_the_deletion_is_logged_and_counted_with_its_messages(rig: ServerR
     client = await listening(rig, auto_delete_only_empty=False)
     await client.send("replies", b"1", b"2")
     await pass_time(rig, AFTER_MS - 1)
-    assert rig.server.counters.queues_auto_deleted == 0
+    assert rig.server.part(Counters).queues_auto_deleted == 0
 
     with capture_logs() as lines:
         await pass_time(rig, 1)
 
     (line,) = [line for line in lines if line["event"] == "queue_auto_deleted"]
     assert (line["account"], line["queue"], line["messages"], line["unused_ms"]) == ("admin", "replies", 2, AFTER_MS)
-    status = rig.server.status_reply("admin")["counters"]
+    status = rig.server.part(ServerFigures).status_reply("admin")["counters"]
     assert (status["queues_auto_deleted"], status["messages_auto_deleted"]) == (1, 2)
     assert code_of(await client.ask(wire.SendMessages, "replies", [b"late"])) == "queue_not_found"
 
@@ -76,9 +78,9 @@ async def test_a_server_that_does_not_listen_yet_or_any_more_deletes_nothing(rig
     assert (await client.counts("replies"))["active"] == 0
     rig.server.listening_time.begin(rig.broker_clock.now_ms())
     await pass_time(rig, AFTER_MS - 1)
-    assert rig.server.counters.queues_auto_deleted == 0
+    assert rig.server.part(Counters).queues_auto_deleted == 0
     await pass_time(rig, 1)
-    assert rig.server.counters.queues_auto_deleted == 1
+    assert rig.server.part(Counters).queues_auto_deleted == 1
 
 
 async def test_a_process_that_was_stopped_deletes_nothing_for_that(rig: ServerRig) -> None:
@@ -86,7 +88,7 @@ async def test_a_process_that_was_stopped_deletes_nothing_for_that(rig: ServerRi
 
     rig.timer.seconds += 3_600
     await pass_time(rig, 3_600_000)
-    assert rig.server.counters.queues_auto_deleted == 0
+    assert rig.server.part(Counters).queues_auto_deleted == 0
 
     await pass_time(rig, AFTER_MS)
-    assert rig.server.counters.queues_auto_deleted == 1
+    assert rig.server.part(Counters).queues_auto_deleted == 1

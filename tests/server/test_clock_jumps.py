@@ -23,7 +23,7 @@ async def live(rig: ServerRig, seconds: int) -> None:
     """Let time pass on both clocks, compared by the broker."""
     for _ in range(seconds):
         rig.clock.advance(1_000)
-        rig.server.beat()
+        rig.server.beat.examine()
         await rig.tick()
 
 

@@ -12,8 +12,11 @@ from cmqd.log.log_errors import LogFailed
 from cmqd.server.access.permissions import Permissions
 from cmqd.server.binary.accepted_connection import AcceptedConnection
 from cmqd.server.clients.client import Client
+from cmqd.server.monitoring.counters import Counters
 from cmqd.server.replies.reply_gate import Outgoing
+from cmqd.server.replies.waiting_requests import WaitingRequests
 from cmqd.server.requests import collecting
+from cmqd.server.requests.dispatch import Dispatcher
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.frames import frame
@@ -79,7 +82,7 @@ async def test_one_call_and_one_row_for_each_kind(rig: ServerRig, monkeypatch: p
         client.begin(wire.DeleteMessages(client.next_id(), "jobs", [one.messages[0].receipt_handle]))
     await settle(clients)
     assert calls[2:] == [("delete_all", 3)]
-    assert rig.server.counters.snapshot()["deleted"] == 3
+    assert rig.server.part(Counters).snapshot()["deleted"] == 3
     assert (await clients[0].counts("jobs"))["in_flight"] == 0
 
 
@@ -93,7 +96,7 @@ async def test_each_is_refused_for_itself(rig: ServerRig) -> None:
     assert isinstance(replies[0], wire.MessagesSent)
     assert code_of(replies[1]) == "message_too_large"
     assert isinstance(replies[2], wire.MessagesSent)
-    assert rig.server.counters.sent == 2
+    assert rig.server.part(Counters).sent == 2
 
 
 @pytest.mark.parametrize("make", ["send", "receive", "delete"])
@@ -192,7 +195,7 @@ class TestReceives:
         two.transport.lose()
         await one.settle()
 
-        assert len(rig.server.waiting_requests) == 0
+        assert len(rig.server.part(WaitingRequests)) == 0
         assert (await one.counts("jobs"))["waiting_receives"] == 0
 
     async def test_one_is_cancelled_in_the_wake_up_in_which_it_came(self, rig: ServerRig) -> None:
@@ -241,7 +244,7 @@ class TestReceives:
             receive(two, wait_ms=30_000)
         await settle([one, two])
 
-        assert len(rig.server.waiting_requests) == 7
+        assert len(rig.server.part(WaitingRequests)) == 7
         assert two.connection.unread_receives == 0
         await one.send("jobs", *[b"%d" % number for number in range(7)])
         await settle([one, two])
@@ -262,7 +265,7 @@ class TestReceives:
         rig.log.let_go()
         await settle([one, two])
 
-        assert len(rig.server.waiting_requests) == 4
+        assert len(rig.server.part(WaitingRequests)) == 4
         await one.send("other", b"x")
         await settle([one, two])
         assert isinstance(two.replies[last], wire.MessagesReceived)
@@ -278,7 +281,7 @@ class TestReceives:
         await asking.send("full", *[b"x"] * 3)
         receive(waiting, wait_ms=30_000)
         await settle([waiting, asking])
-        assert len(rig.server.waiting_requests) == 1
+        assert len(rig.server.part(WaitingRequests)) == 1
         if cold:
             rig.broker.runtime.queues[rig.broker.facts.queues.find("admin", "full").queue_id].window.messages.clear()
 
@@ -302,7 +305,7 @@ class TestReceives:
         client.begin(wire.ReceiveMessages(client.next_id(), "empty", 1, 30_000))
         await client.settle()
 
-        assert len(rig.server.waiting_requests) == 1
+        assert len(rig.server.part(WaitingRequests)) == 1
         rig.close()
 
     async def test_no_more_wait_than_the_account_may(self, tmp_path: Path) -> None:
@@ -314,12 +317,12 @@ class TestReceives:
         await settle(clients)
 
         assert isinstance(clients[0].replies[ids[0]], wire.MessagesReceived)
-        assert len(rig.server.waiting_requests) == 3
+        assert len(rig.server.part(WaitingRequests)) == 3
         assert code_of(clients[4].replies[ids[4]]) == "too_many_requests"
         clients[1].transport.lose()
         receive(clients[4], wait_ms=30_000)
         await settle(clients[2:])
-        assert len(rig.server.waiting_requests) == 3
+        assert len(rig.server.part(WaitingRequests)) == 3
         rig.close()
 
 
@@ -538,8 +541,8 @@ class TestRuns:
         def dispatch(_: Client, request: wire.Request) -> None:
             alone.append(request)
 
-        monkeypatch.setattr(rig.server.dispatcher, "dispatch", dispatch)
-        requests, sent = rig.server.counters.requests, rig.server.counters.sent
+        monkeypatch.setattr(rig.server.part(Dispatcher), "dispatch", dispatch)
+        requests, sent = rig.server.part(Counters).requests, rig.server.part(Counters).sent
 
         asked = [wire.SendMessages(client.next_id(), "jobs", [b"%d" % number]) for number in range(300)]
         for request in asked:
@@ -550,7 +553,7 @@ class TestRuns:
 
         assert alone == []
         assert calls == [("send_all", 256)], "a full group is decided at once"
-        assert rig.server.counters.requests - requests == rig.server.counters.sent - sent == 300
+        assert rig.server.part(Counters).requests - requests == rig.server.part(Counters).sent - sent == 300
         replies = [client.replies[request.request_id] for request in asked]
         ids = [reply.message_ids for reply in replies if isinstance(reply, wire.MessagesSent)]
         assert len(ids) == 300
@@ -602,7 +605,7 @@ class TestRuns:
             assert len(together.replies) == len(asked)
             for client in clients:
                 client.replies.clear()
-        assert rigs[0].server.counters == rigs[1].server.counters
+        assert rigs[0].server.part(Counters) == rigs[1].server.part(Counters)
         for rig in rigs:
             rig.close()
 

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from cmqd.server.requests.dispatch import Dispatcher
 from cmqd_protocol import messages as wire
 from support.c_arguments import CArguments
 from support.cost_counter import CostCounter
@@ -180,7 +181,7 @@ class Costs:
         first, *_ = [await self._reply(request_id) for request_id in ids]
         if isinstance(first, wire.Error) and kind not in NOT_ALLOWED:
             self.refused[kind.__name__] = first.text
-        is_collected = kind in self._full.rig.server.dispatcher.collected
+        is_collected = kind in self._full.rig.server.part(Dispatcher).collected
         bound = AHEAD * BATCH * MESSAGE_BOUND if is_collected else BOUND
         if counter.largest > bound or counter.largest_page > LIMITS.page_messages * MESSAGE_BOUND:
             counts = counter.largest, counter.largest_page
@@ -219,7 +220,7 @@ async def test_no_operation_runs_many_lines_between_two_looks_at_the_timer(full:
 
     for kind in OF_MANY_NAMES:
         await restricted.measure(kind)
-    for kind in sorted(full.rig.server.dispatcher.handlers, key=in_order):
+    for kind in sorted(full.rig.server.part(Dispatcher).handlers, key=in_order):
         await costs.measure(kind)
 
     for measured in (restricted, costs):

@@ -14,6 +14,8 @@ from cmqd.log.values import RecoveredBatch
 from cmqd.memory_log import MemoryDisk, MemoryLog
 from cmqd.server.process.broker_reload import Reload
 from cmqd.server.process.daemon import Daemon
+from cmqd.server.push.subscription_secrets import SubscriptionSecrets
+from cmqd.server.replies.answering import Answering
 from cmqd.server.server import Server
 from cmqd.settings import Settings
 from cmqd_segment.records import NumbersReserved
@@ -68,19 +70,19 @@ async def test_a_log_of_another_shard_is_refused_without_redundancy_too(tmp_path
     assert not (tmp_path / "ready.json").exists()
 
 
-@pytest.mark.parametrize("step", ["match_secrets", "start"])
+@pytest.mark.parametrize(("kind", "step"), [(SubscriptionSecrets, "match"), (Server, "start")])
 async def test_a_log_that_fails_while_the_server_is_set_up_ends_the_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type, step: str
 ) -> None:
     log = MemoryLog()
-    unharmed: Callable[[Server], Awaitable[object]] = getattr(Server, step)
+    unharmed: Callable[[object], Awaitable[object]] = getattr(kind, step)
 
-    async def fail_meanwhile(server: Server) -> object:
+    async def fail_meanwhile(part: object) -> object:
         log.fail(LogFailed(FAILURE))
         await asyncio.sleep(0)
-        return await unharmed(server)
+        return await unharmed(part)
 
-    monkeypatch.setattr(Server, step, fail_meanwhile)
+    monkeypatch.setattr(kind, step, fail_meanwhile)
 
     code = await ended(tmp_path, log)
 
@@ -101,7 +103,7 @@ async def test_a_bug_that_shows_in_a_drain_leaves_no_checkpoint(
 
     async def drain_with_a_bug(server: Server, within_s: float) -> None:
         await drain(server, within_s)
-        server.answering.broke(RuntimeError("a bug"), "tick")
+        server.part(Answering).broke(RuntimeError("a bug"), "tick")
 
     monkeypatch.setattr(Server, "start", start_and_stop)
     monkeypatch.setattr(Server, "drain", drain_with_a_bug)

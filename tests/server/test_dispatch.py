@@ -11,6 +11,9 @@ from cmqd.log.log_errors import LogFailed
 from cmqd.log.values import LogState
 from cmqd.memory_log import MemoryLog
 from cmqd.server.access import accounts
+from cmqd.server.monitoring.server_figures import ServerFigures
+from cmqd.server.replies.waiting_requests import WaitingRequests
+from cmqd.server.requests.dispatch import Dispatcher
 from cmqd.server.requests.refusals import ERROR_CODES, error_reply
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import RETRYABLE, ErrorCode
@@ -36,7 +39,7 @@ def test_every_retryable_error_says_when() -> None:
 
 
 async def test_every_request_of_the_wire_has_a_handler(rig: ServerRig) -> None:
-    assert rig.server.dispatcher.handlers.keys() == set(wire.REQUEST_TYPES.values())
+    assert rig.server.part(Dispatcher).handlers.keys() == set(wire.REQUEST_TYPES.values())
 
 
 def test_a_refusal_keeps_its_text_and_details() -> None:
@@ -162,7 +165,7 @@ async def test_a_wait_ends_empty_when_its_time_is_over(rig: ServerRig) -> None:
     await client.settle()
 
     assert client.replies[waiting] == wire.MessagesReceived(waiting, [])
-    assert len(rig.server.waiting_requests) == 0
+    assert len(rig.server.part(WaitingRequests)) == 0
 
 
 async def test_receives_waiting_at_a_deleted_queue_end(rig: ServerRig) -> None:
@@ -282,7 +285,7 @@ async def test_the_status_shows_the_admin_everything_and_others_what_concerns_th
 
     times = {"uptime_ms", "time_ms", "broker_time_ms", "clock_offset_ms", "stalled_ms"}
     assert set(part) == {"version", "region", "durability", "address", "tls"} | times
-    assert (part["address"], part["tls"]) == (rig.server.status().public.address, False)
+    assert (part["address"], part["tls"]) == (rig.server.part(ServerFigures).status().public.address, False)
     assert whole["connections"] == 2
     assert {"waiting_receives", "pending_bytes", "free_bytes", "segments", "rss_bytes", "counters"} <= set(whole)
 

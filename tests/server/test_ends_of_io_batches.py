@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from cmqd.server.replies.waiting_requests import WaitingRequests
 from cmqd_protocol import messages as wire
 from support.server_rig import RigClient, ServerRig, a_queue, code_of
 
@@ -61,13 +62,13 @@ async def test_a_deadline_is_planned_although_the_request_was_taken_up_with_a_re
     for queue, wait_ms in (("jobs", 0), ("jobs", 20_000)):
         client.begin(wire.ReceiveMessages(client.next_id(), queue, 1, wait_ms))
         await rig.turn()
-    assert len(rig.server.waiting_requests) == 0
+    assert len(rig.server.part(WaitingRequests)) == 0
     ends = note_ends(rig, monkeypatch)
 
     rig.log.let_go()
     await rig.turn()
 
-    assert len(rig.server.waiting_requests) == 1
+    assert len(rig.server.part(WaitingRequests)) == 1
     assert ends
     rig.close()
 

@@ -9,6 +9,7 @@ import pytest
 from cmqd.server.admission.fairness import AHEAD_BYTES, DISK_PATIENCE_SECONDS, QUANTUM, CommitRoom, RoundRobin
 from cmqd.server.binary.deferred_input import LONE_FRAME_BYTES, PIECE_BYTES, DeferredInput
 from cmqd.server.loop.io_batch import IO_BATCH_SECONDS, LEAST_TURNS_SECONDS
+from cmqd.server.requests.dispatch import Dispatcher
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.frames import HEARTBEAT, frame
@@ -455,7 +456,7 @@ async def test_a_connection_that_breaks_leaves_no_turns(rig: ServerRig) -> None:
 
 async def test_a_held_connection_dispatches_nothing_until_it_is_released(rig: ServerRig) -> None:
     client, other = await with_queue(rig), await rig.client()
-    dispatch = rig.server.dispatcher.dispatch
+    dispatch = rig.server.part(Dispatcher).dispatch
     seen: list[int] = []
 
     def hold_at_the_first(asker: object, request: Request) -> None:
@@ -470,8 +471,8 @@ async def test_a_held_connection_dispatches_nothing_until_it_is_released(rig: Se
 
     client.connection._shared.dispatch = hold_at_the_first  # type: ignore[attr-defined, method-assign]
     # Sends that arrive together go through the same call, each for itself.
-    rig.server.dispatcher.dispatch = hold_at_the_first  # type: ignore[method-assign]
-    rig.server.dispatcher.runs = {}
+    rig.server.part(Dispatcher).dispatch = hold_at_the_first  # type: ignore[method-assign]
+    rig.server.part(Dispatcher).runs = {}
     feed(client, *(wire.SendMessages(client.next_id(), "jobs", [b"%d" % number]) for number in range(4)))
     feed(client, wire.ListQueues(client.next_id()))
     await rig.turn()

@@ -9,8 +9,9 @@ import pytest
 
 from cmqd.server.binary.accepted_connection import AcceptedConnection
 from cmqd.server.clients.absent_client import AbsentClient
+from cmqd.server.clients.key_watchers import KeyWatchers
 from cmqd.server.redundancy.leader_gate import LeaderGate
-from cmqd.server.replies.reply_gate import Outgoing
+from cmqd.server.replies.reply_gate import Outgoing, ReplyGate
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import Done, MessagesReceived
@@ -36,19 +37,23 @@ class Rig:
         self.proved_s = 100.0
         self.asked: list[float] = []
         self.client = Client()
+        self.replies = ReplyGate(5)
         self.gate = LeaderGate(
-            5, clock_s=lambda: self.now_s, proved_s=lambda: self.proved_s, ask=lambda: self.asked.append(self.now_s)
+            self.replies,
+            clock_s=lambda: self.now_s,
+            proved_s=lambda: self.proved_s,
+            ask=lambda: self.asked.append(self.now_s),
         )
 
     def reply(self, number: int, lsn: int = 5) -> None:
         self.gate.hold(lsn, self.client, Done(number))
-        self.gate.check_invariants()
+        self.replies.check_invariants()
 
     def proof(self, asked_s: float, lsn: int = 5) -> None:
         """The answer to a commit that was handed over at this time."""
         self.proved_s = asked_s
         self.gate.open_to(lsn)
-        self.gate.check_invariants()
+        self.replies.check_invariants()
 
 
 def test_a_reply_without_a_row_leaves_at_once_while_the_proof_is_recent() -> None:
@@ -137,7 +142,7 @@ def test_messages_of_a_reply_that_was_given_up_go_back_without_a_recent_proof() 
     given_back: list[str] = []
     absent = AbsentClient("admin", lambda _account, queue, _messages: given_back.append(queue))
     rig.gate.hold(6, rig.client, MessagesReceived(1, list[ReceivedMessage]()), "orders")
-    rig.gate.give_up(1, 10, lambda _asker: absent)
+    rig.replies.give_up(1, 10, lambda _asker: absent)
     rig.now_s = 200.0
 
     rig.proof(100.0, lsn=6)
@@ -243,7 +248,7 @@ async def test_a_connection_that_ends_before_its_proof_is_not_kept(led: tuple[Se
     clients = [rig.connect() for _ in range(3)]
     for client in clients:
         await client.settle()
-    gate: Any = rig.server.gate
+    gate: Any = rig.server.part(LeaderGate)
     assert len(gate._steps) == 3
 
     for client in clients[:2]:
@@ -261,7 +266,7 @@ async def test_a_secret_that_waits_for_a_proof_arrives_before_the_change_of_its_
     log.proof_arrives()
     secret_id = rig.accounts.first_key("admin").secret_id
     gateway = await rig.client(await rig.accounts.create_role_key("admin", None, ["gateway"], ["*"], 1))
-    rig.server.key_watchers.add(gateway.connection)
+    rig.server.part(KeyWatchers).add(gateway.connection)
     log.now_s += 3600  # the machine was suspended
     order: list[str] = []
     answer = AcceptedConnection.answer
@@ -273,7 +278,7 @@ async def test_a_secret_that_waits_for_a_proof_arrives_before_the_change_of_its_
     monkeypatch.setattr(AcceptedConnection, "answer", note)
     gateway.begin(wire.GetKeySecret(gateway.next_id(), secret_id))
     await gateway.settle()
-    rig.server.key_watchers.changed(secret_id, "disabled")
+    rig.server.part(KeyWatchers).changed(secret_id, "disabled")
     assert order == []
 
     log.proof_arrives()

@@ -9,6 +9,9 @@ import pytest
 
 from cmqd.core.limits import Limits
 from cmqd.server.admission.memory_budget import LEAST_BYTES, MemoryBudget, default_budget_bytes
+from cmqd.server.monitoring.counters import Counters
+from cmqd.server.monitoring.server_figures import ServerFigures
+from cmqd.server.replies.held_reply_memory import HeldReplyMemory
 from cmqd.settings import LEAST_MEMORY_BUDGET_BYTES
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
@@ -87,7 +90,7 @@ class TestBudget:
 async def a_rig(folder: Path, total_bytes: int) -> ServerRig:
     """A server with a budget smaller than any that the settings allow."""
     rig = await ServerRig.make(folder)
-    rig.server.budget.total_bytes = total_bytes
+    rig.server.part(MemoryBudget).total_bytes = total_bytes
     return rig
 
 
@@ -121,9 +124,9 @@ async def test_unfinished_frames_over_the_budget_cost_the_largest_its_connection
         assert client.transport.lost
     assert not small.transport.lost
     assert not other.transport.lost
-    assert rig.server.budget.held_bytes <= 10 * MIB
-    assert rig.server.counters.dropped_for_memory == 2
-    rig.server.budget.check_invariants()
+    assert rig.server.part(MemoryBudget).held_bytes <= 10 * MIB
+    assert rig.server.part(Counters).dropped_for_memory == 2
+    rig.server.part(MemoryBudget).check_invariants()
     rig.close()
 
 
@@ -136,12 +139,12 @@ async def test_a_frame_that_grows_by_small_reads_counts_and_is_forgotten_when_it
     for start in range(0, 500_000, 10_000):
         client.connection.data_received(data[start : start + 10_000])
         await rig.turn(1)
-    assert rig.server.budget.held_bytes == 500_000
+    assert rig.server.part(MemoryBudget).held_bytes == 500_000
     client.connection.data_received(data[500_000:])
     await client.settle()
 
     assert isinstance(client.replies[sending], wire.MessagesSent)
-    assert rig.server.budget.held_bytes == 0
+    assert rig.server.part(MemoryBudget).held_bytes == 0
 
 
 async def test_promises_of_the_core_count_and_one_too_many_is_refused_with_its_time(tmp_path: Path) -> None:
@@ -155,9 +158,9 @@ async def test_promises_of_the_core_count_and_one_too_many_is_refused_with_its_t
     assert (refused.code, refused.retryable, refused.retry_after_ms) == (ErrorCode.TOO_MANY_REQUESTS, True, 600_000)
     assert refused.details == {"limit": 1, "oldest_ends_ms": rig.clock.now_ms() + 600_000}
     promised = rig.broker.facts.promises.memory.total_bytes
-    status = rig.server.status_reply("admin")
+    status = rig.server.part(ServerFigures).status_reply("admin")
     assert (status["memory_promised_bytes"], promised > 0) == (promised, True)
-    assert f"kept={promised}" in repr(rig.server.budget)
+    assert f"kept={promised}" in repr(rig.server.part(MemoryBudget))
     rig.close()
 
 
@@ -165,14 +168,14 @@ async def test_a_broken_connection_holds_nothing_and_its_frame_is_freed(rig: Ser
     client = await rig.client()
     send_unfinished(client, 2 * MIB)
     await rig.turn(20)
-    assert rig.server.budget.held_bytes == 2 * MIB + 4
+    assert rig.server.part(MemoryBudget).held_bytes == 2 * MIB + 4
 
     client.transport.lose()
 
     machine: Any = client.connection._wire  # type: ignore[attr-defined]
     assert machine.unfinished_bytes == 0
-    assert rig.server.budget.held_bytes == 0
-    rig.server.budget.check_invariants()
+    assert rig.server.part(MemoryBudget).held_bytes == 0
+    rig.server.part(MemoryBudget).check_invariants()
 
 
 async def test_a_flood_of_unfinished_frames_leaves_no_bytes_with_its_connections(rig: ServerRig) -> None:
@@ -211,8 +214,8 @@ async def test_unread_replies_over_the_budget_cost_the_connection_and_their_mess
     await rig.turn(20)
 
     assert slow.transport.lost
-    assert rig.server.counters.dropped_for_memory == 1
-    assert rig.server.budget.held_bytes == 0
+    assert rig.server.part(Counters).dropped_for_memory == 1
+    assert rig.server.part(MemoryBudget).held_bytes == 0
     assert (await other.counts("big"))["active"] == 6
     rig.close()
 
@@ -226,14 +229,14 @@ async def test_a_reader_within_the_budget_is_left_alone(tmp_path: Path, read: bo
     slow.transport.stuck = True
     receiving = slow.begin(wire.ReceiveMessages(slow.next_id(), "big", 1, 0, 60_000))
     await rig.turn()
-    assert rig.server.budget.held_bytes > MIB
+    assert rig.server.part(MemoryBudget).held_bytes > MIB
 
     slow.transport.stuck = not read
     await slow.settle()
 
     assert not slow.transport.lost
     assert (receiving in slow.replies) == read
-    assert (rig.server.budget.held_bytes == 0) == read
+    assert (rig.server.part(MemoryBudget).held_bytes == 0) == read
     rig.close()
 
 
@@ -251,7 +254,7 @@ async def hold_receives(rig: ServerRig, count: int) -> RigClient:
 
 
 def bodies_at_the_gate(rig: ServerRig) -> int:
-    replies = [reply for _, reply in rig.server.gate.with_messages()]
+    replies = [reply for _, reply in rig.server.replies.with_messages()]
     return sum(
         len(message.body) for reply in replies if isinstance(reply, wire.MessagesReceived) for message in reply.messages
     )
@@ -259,19 +262,19 @@ def bodies_at_the_gate(rig: ServerRig) -> int:
 
 async def test_replies_that_stay_at_the_gate_count_from_the_second_beat_until_it_opens(rig: ServerRig) -> None:
     client = await hold_receives(rig, 3)
-    held = rig.server.held_reply_memory
+    held = rig.server.part(HeldReplyMemory)
 
     held.beat()
-    assert rig.server.budget.held_bytes == 0
+    assert rig.server.part(MemoryBudget).held_bytes == 0
     held.beat()
-    assert rig.server.budget.held_bytes == 3 * MIB
+    assert rig.server.part(MemoryBudget).held_bytes == 3 * MIB
     rig.log.let_go()
     await client.settle()
 
-    assert rig.server.budget.held_bytes == 0
+    assert rig.server.part(MemoryBudget).held_bytes == 0
     assert len(client.replies) == 3
     held.beat()
-    assert rig.server.budget.held_bytes == 0
+    assert rig.server.part(MemoryBudget).held_bytes == 0
 
 
 async def test_replies_at_the_gate_over_the_budget_cost_the_connection_its_bodies_and_no_message(
@@ -281,19 +284,19 @@ async def test_replies_at_the_gate_over_the_budget_cost_the_connection_its_bodie
     client = await hold_receives(rig, 4)
     other = await rig.client()
     for _ in range(2):
-        rig.server.held_reply_memory.beat()
+        rig.server.part(HeldReplyMemory).beat()
     await rig.turn()
     client.read()
 
     assert client.ended is not None
     assert client.ended.code == ErrorCode.BUSY
-    assert bodies_at_the_gate(rig) == rig.server.budget.held_bytes == 0
+    assert bodies_at_the_gate(rig) == rig.server.part(MemoryBudget).held_bytes == 0
     rig.log.let_go()
     await other.settle()
     assert (await other.counts("big"))["active"] == 4
     (message, *_) = await other.receive("big")
     assert (message.receive_count, len(message.body)) == (1, MIB)
-    rig.server.budget.check_invariants()
+    rig.server.part(MemoryBudget).check_invariants()
     rig.close()
 
 
@@ -303,9 +306,9 @@ async def test_bodies_for_a_client_that_left_do_not_stay_at_the_gate(rig: Server
     client.transport.lose()
 
     for _ in range(2):
-        rig.server.held_reply_memory.beat()
+        rig.server.part(HeldReplyMemory).beat()
 
-    assert bodies_at_the_gate(rig) == rig.server.budget.held_bytes == 0
+    assert bodies_at_the_gate(rig) == rig.server.part(MemoryBudget).held_bytes == 0
     rig.log.let_go()
     await other.settle()
     assert (await other.counts("big"))["active"] == 3
@@ -322,9 +325,9 @@ async def test_small_replies_at_the_gate_are_not_counted(rig: ServerRig) -> None
     await rig.turn()
 
     for _ in range(3):
-        rig.server.held_reply_memory.beat()
+        rig.server.part(HeldReplyMemory).beat()
 
-    assert rig.server.budget.held_bytes == 0
+    assert rig.server.part(MemoryBudget).held_bytes == 0
     rig.log.let_go()
     await client.settle()
     assert receiving in client.replies
@@ -350,7 +353,7 @@ async def test_parked_receives_count_with_their_handles_until_they_begin(tmp_pat
     client = await park_receives(rig, 100)
     handles_bytes = 9 * 256
 
-    held_bytes = rig.server.budget.held_bytes
+    held_bytes = rig.server.part(MemoryBudget).held_bytes
     # As on the wire, and never late by more than the bytes that no budget counts.
     assert 100 * handles_bytes - LEAST_BYTES < held_bytes < 101 * handles_bytes
     rig.log.let_go()
@@ -359,20 +362,20 @@ async def test_parked_receives_count_with_their_handles_until_they_begin(tmp_pat
 
     replies = [reply for reply in client.replies.values() if isinstance(reply, wire.MessagesReceived)]
     assert [len(reply.failures or ()) for reply in replies if reply.failures is not None] == [256] * 100
-    assert rig.server.budget.held_bytes == 0
+    assert rig.server.part(MemoryBudget).held_bytes == 0
     rig.check()
     rig.close()
 
 
 async def test_parked_receives_over_the_budget_cost_the_connection(tmp_path: Path) -> None:
     rig = await ServerRig.make(tmp_path, max_unread_receives=1)
-    rig.server.budget.total_bytes = 2 * LEAST_BYTES
+    rig.server.part(MemoryBudget).total_bytes = 2 * LEAST_BYTES
     client = await park_receives(rig, 100)
     client.read()
 
     assert client.ended is not None
     assert client.ended.code == ErrorCode.BUSY
-    assert rig.server.budget.held_bytes == 0
+    assert rig.server.part(MemoryBudget).held_bytes == 0
     rig.check()
     rig.close()
 

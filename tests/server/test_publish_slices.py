@@ -6,8 +6,12 @@ from typing import Any
 import pytest
 
 from cmqd.log.log_errors import LogFailed
+from cmqd.server.admission.memory_budget import MemoryBudget
 from cmqd.server.handlers import publishing
+from cmqd.server.handlers.publishing import Publishes
 from cmqd.server.loop import agenda_timer
+from cmqd.server.monitoring.counters import Counters
+from cmqd.server.requests.collecting import Collector
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from support.server_rig import RigClient, ServerRig, code_of
@@ -47,8 +51,8 @@ async def read_all(rig: ServerRig, *clients: RigClient, turns: int = 300) -> Non
         for client in clients:
             client.deliver()
             client.read()
-    collector: Any = rig.server.collector
-    assert not rig.server.publishes.lines
+    collector: Any = rig.server.part(Collector)
+    assert not rig.server.part(Publishes).lines
     assert (rig.server.admission.collected_bytes, collector._messages) == (0, 0)
 
 
@@ -116,11 +120,11 @@ async def test_a_request_by_which_a_publish_is_found_to_be_long_comes_after_it(r
     else:
         client.begin(wire.PublishMessages(request_id, "news", [b"x"] * 100, tags=[["t0"]]))
     assert held(client)
-    requests = rig.server.counters.requests
+    requests = rig.server.part(Counters).requests
 
     await read_all(rig, client)
 
-    assert rig.server.counters.requests == requests + 1
+    assert rig.server.part(Counters).requests == requests + 1
     assert isinstance(client.replies[first], wire.MessagesPublished)
     assert list(client.replies)[-2:] == [first, request_id]
     got = bodies_of(await client.ask(wire.ReceiveMessages, "queue-0", 256, 0))
@@ -206,7 +210,7 @@ async def test_receives_that_were_parked_keep_their_order_beside_a_publish(tmp_p
 
 async def test_what_stands_behind_a_publish_is_counted_and_answered_once(rig: ServerRig) -> None:
     client = await with_topic(rig)
-    before = rig.server.counters.requests
+    before = rig.server.part(Counters).requests
     asked = publish(client)
     behind = [client.begin(wire.SendMessages(client.next_id(), "queue-0", [b"%d" % number])) for number in range(3)]
     behind.append(client.begin(wire.ListQueues(client.next_id())))
@@ -216,7 +220,7 @@ async def test_what_stands_behind_a_publish_is_counted_and_answered_once(rig: Se
     await read_all(rig, client)
 
     assert list(client.replies) == [asked, *behind]
-    assert rig.server.counters.requests == before + 5
+    assert rig.server.part(Counters).requests == before + 5
 
 
 async def test_input_that_comes_all_the_same_while_a_publish_is_planned_waits(rig: ServerRig) -> None:
@@ -335,12 +339,12 @@ async def test_a_large_request_behind_a_publish_counts_for_the_memory_budget(rig
     send = client.begin(wire.SendMessages(client.next_id(), "queue-0", [bytes(60_000)] * 16))
     rig.give_turns()
     assert held(client)
-    assert rig.server.budget.held_bytes >= 960_000
+    assert rig.server.part(MemoryBudget).held_bytes >= 960_000
 
     await read_all(rig, client)
 
     assert isinstance(client.replies[send], wire.MessagesSent)
-    assert rig.server.budget.held_bytes == 0
+    assert rig.server.part(MemoryBudget).held_bytes == 0
 
 
 async def test_a_publish_that_is_being_planned_counts_for_busy(rig: ServerRig) -> None:

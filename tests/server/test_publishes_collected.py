@@ -8,6 +8,7 @@ from cmqd.core.operations.publish_plan import PublishPlan
 from cmqd.core.outcome import PublishRequest
 from cmqd.log.log_errors import LogFailed
 from cmqd.log.values import LogState
+from cmqd.server.monitoring.counters import Counters
 from cmqd.server.requests import collecting
 from cmqd_protocol import messages as wire
 from support.server_rig import ServerRig, code_of
@@ -53,7 +54,7 @@ class TestCollecting:
         assert isinstance(three, wire.MessagesPublished)
         assert code_of(two) == "message_too_large"
         assert [message.body for message in await clients[0].receive("jobs")] == [b"one", b"three"]
-        assert rig.server.counters.published == 2
+        assert rig.server.part(Counters).published == 2
 
     async def test_a_missing_topic_is_told_to_each(self, rig: ServerRig) -> None:
         clients = [await rig.client() for _ in range(2)]

@@ -29,9 +29,7 @@ from support.replicas import Replicas
 
 
 def leader(stalled_s: float, stuck_s: float) -> Any:
-    return SimpleNamespace(
-        stalled_receives=SimpleNamespace(stalled_s=stalled_s), storage_watch=SimpleNamespace(stuck_s=stuck_s)
-    )
+    return SimpleNamespace(unanswered_s=lambda: max(stalled_s, stuck_s))
 
 
 @pytest.mark.parametrize(("stalled_s", "stuck_s"), [(0.0, 0.0), (2.9, 0.0), (0.0, 2.9)])

@@ -3,6 +3,9 @@
 import pytest
 
 from cmqd.log.values import LogState
+from cmqd.server.log_upkeep.disk_state import DiskState
+from cmqd.server.monitoring.counters import Counters
+from cmqd.server.monitoring.server_figures import ServerFigures
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_types.messages import Origin
@@ -44,7 +47,7 @@ async def test_a_rejected_message_has_its_reason_in_the_dead_letter_queue(rig: S
         wire.HandlesDone, wire.DeadLetterMessages, "jobs", [first.receipt_handle], ["once more"]
     )
     assert [one.code for one in again.failures] == [ErrorCode.RECEIPT_HANDLE_INVALID]
-    assert rig.server.status_reply("admin")["counters"]["dead_lettered"] == 2
+    assert rig.server.part(ServerFigures).status_reply("admin")["counters"]["dead_lettered"] == 2
 
 
 async def test_the_answer_and_the_message_leave_only_when_the_move_is_durable(rig: ServerRig) -> None:
@@ -57,7 +60,7 @@ async def test_the_answer_and_the_message_leave_only_when_the_move_is_durable(ri
     await client.settle()
     taking = reader.begin(wire.ReceiveMessages(reader.next_id(), "dead", 1, wait_ms=0))
     await reader.settle()
-    assert rig.server.counters.dead_lettered == 1, "the move is decided"
+    assert rig.server.part(Counters).dead_lettered == 1, "the move is decided"
     assert asking not in client.replies
     assert taking not in reader.replies
     rig.log.let_go()
@@ -93,13 +96,13 @@ async def test_on_a_full_disk_it_is_refused_before_anything_changes(rig: ServerR
     client = await a_consumer(rig)
     await client.send("jobs", b"one")
     (message,) = await client.receive("jobs")
-    rig.server.storage_state(LogState(True, "disk nearly full", 0, 0, 0))
+    rig.server.part(DiskState).reported(LogState(True, "disk nearly full", 0, 0, 0))
 
     refused = await client.ask(wire.DeadLetterMessages, "jobs", [message.receipt_handle], ["why"])
 
     assert code_of(refused) == "disk_nearly_full"
     assert (await client.counts("jobs"))["in_flight"] == 1
-    rig.server.storage_state(LogState(False, "", 0, 0, 0))
+    rig.server.part(DiskState).reported(LogState(False, "", 0, 0, 0))
     done = await client.expect(wire.HandlesDone, wire.DeadLetterMessages, "jobs", [message.receipt_handle], ["why"])
     assert done.failures == []
 

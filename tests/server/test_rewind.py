@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from cmqd.server.replies.waiting_requests import WaitingRequests
 from cmqd_protocol import messages as wire
 from cmqd_types.messages import Origin
 from support.server_rig import RigClient, ServerRig, code_of
@@ -85,12 +86,12 @@ async def test_previews_that_read_the_log_are_bounded_and_all_answered(rig: Serv
     asked = [client.begin(wire.PreviewRewind(client.next_id(), "jobs", times[1])) for _ in range(limit + 20)]
     await client.settle()
 
-    assert len(rig.server.waiting_requests) == limit
+    assert len(rig.server.part(WaitingRequests)) == limit
     rig.log.let_pages_go()
     await client.settle()
 
     assert {getattr(client.replies[one], "messages", None) for one in asked} == {3}
-    assert len(rig.server.waiting_requests) == 0
+    assert len(rig.server.part(WaitingRequests)) == 0
 
 
 async def test_a_cancelled_preview_ends(rig: ServerRig) -> None:
@@ -104,7 +105,7 @@ async def test_a_cancelled_preview_ends(rig: ServerRig) -> None:
     await client.settle()
 
     assert code_of(client.replies[waiting]) == "cancelled"
-    assert len(rig.server.waiting_requests) == 0
+    assert len(rig.server.part(WaitingRequests)) == 0
 
 
 async def test_without_a_window_nothing_can_be_rewound(rig: ServerRig) -> None:
@@ -128,7 +129,7 @@ async def begin_to_rewind(rig: ServerRig, client: RigClient, time_ms: int) -> in
     request_id = client.begin(wire.RewindQueue(client.next_id(), "jobs", time_ms))
     await client.settle()
     assert request_id not in client.replies
-    assert len(rig.server.waiting_requests) == 1
+    assert len(rig.server.part(WaitingRequests)) == 1
     return request_id
 
 
@@ -154,7 +155,7 @@ async def test_a_cancelled_rewind_has_changed_nothing(rig: ServerRig) -> None:
 
     assert code_of(client.replies[waiting]) == "cancelled"
     assert await client.receive("jobs") == []
-    assert len(rig.server.waiting_requests) == 0
+    assert len(rig.server.part(WaitingRequests)) == 0
     rig.check()
 
 
@@ -195,7 +196,7 @@ async def test_a_decision_waits_for_a_page_and_cannot_be_cancelled(rig: ServerRi
         await rig.turn()
     deciding = client.begin(wire.EndTransactions(client.next_id(), "pay", [message_id], [wire.COMMIT]))
     await client.settle()
-    assert len(rig.server.waiting_requests) == 1
+    assert len(rig.server.part(WaitingRequests)) == 1
 
     client.cancel(deciding)
     await client.settle()

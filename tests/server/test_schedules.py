@@ -10,7 +10,9 @@ from structlog.testing import capture_logs
 from cmqd.core.broker import Broker
 from cmqd.log.values import LogState
 from cmqd.memory_log import MemoryLog
+from cmqd.server.log_upkeep.disk_state import DiskState
 from cmqd.server.loop.cron import calendar
+from cmqd.server.monitoring.server_figures import ServerFigures
 from cmqd_protocol import messages as wire
 from support.server_rig import RigClient, ServerRig, code_of
 
@@ -135,7 +137,7 @@ async def test_a_miss_is_logged_and_counted(rig: ServerRig) -> None:
     (line,) = [line for line in lines if line["event"] == "schedule_missed"]
     assert (line["account"], line["schedule"], line["queue"]) == ("admin", "report", "orders")
     assert line["reason"] == "queue 'orders' does not exist; create it first"
-    status = rig.server.status_reply("admin")
+    status = rig.server.part(ServerFigures).status_reply("admin")
     assert (status["schedules"], status["counters"]["schedules_missed"]) == (1, 1)
 
 
@@ -143,7 +145,7 @@ async def test_a_nearly_full_disk_takes_no_schedules_and_one_firing_follows(rig:
     client = await connected(rig)
     await client.expect(wire.ScheduleInfo, wire.CreateSchedule, "report", HOURLY, b"go")
     full = LogState(True, "disk nearly full", 0, 0, 0)
-    rig.server.storage_state(full)
+    rig.server.part(DiskState).reported(full)
 
     assert code_of(await client.ask(wire.CreateSchedule, "other", HOURLY, b"go")) == "disk_nearly_full"
     assert code_of(await client.ask(wire.EnsureSchedule, "report", HOURLY, b"go")) == "disk_nearly_full"
@@ -151,12 +153,12 @@ async def test_a_nearly_full_disk_takes_no_schedules_and_one_firing_follows(rig:
     await until_fired(rig, client)
     await pass_time(rig, 3 * HOUR_MS)
     assert (await client.counts("orders"))["active"] == 0
-    rig.server.storage_state(LogState(False, "", 0, 0, 0))
+    rig.server.part(DiskState).reported(LogState(False, "", 0, 0, 0))
     await pass_time(rig, 1000)
 
     assert (await client.counts("orders"))["active"] == 1
     # Neither body nor headers: a schedule can be paused whatever the disk has.
-    rig.server.storage_state(full)
+    rig.server.part(DiskState).reported(full)
     assert (await client.expect(wire.ScheduleInfo, wire.SetSchedule, "report", {"paused": True})).attributes["paused"]
 
 

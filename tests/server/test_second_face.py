@@ -8,6 +8,8 @@ from typing import Any
 from cmqd.server.access.permissions import Permissions
 from cmqd.server.clients.client import Client
 from cmqd.server.replies.reply_gate import Outgoing
+from cmqd.server.replies.waiting_requests import WaitingRequests
+from cmqd.server.requests.dispatch import Dispatcher
 from cmqd_protocol import messages as wire
 from cmqd_types.inspection import ConnectionInfo
 from support.server_rig import ServerRig, code_of
@@ -40,7 +42,7 @@ class Face:
         request = make(len(self._replies) + 1, *arguments)
         future = self._replies[request.request_id] = asyncio.get_running_loop().create_future()
         self._server.io_batch.take_input(100)
-        self._server.dispatcher.dispatch(self, request)
+        self._server.part(Dispatcher).dispatch(self, request)
         return future
 
     async def call(self, make: Callable[..., wire.Request], *arguments: Any) -> Any:
@@ -76,7 +78,7 @@ class Face:
     def release(self) -> None:
         self.is_held = False
         while self._behind and not self.is_held:
-            self._server.dispatcher.dispatch(self, self._behind.popleft())
+            self._server.part(Dispatcher).dispatch(self, self._behind.popleft())
 
     def note_held_replies(self, size: int) -> None:
         pass
@@ -135,9 +137,9 @@ async def test_messages_for_a_face_that_left_return_to_the_queue_uncounted(rig: 
     waiting = connected(rig)
     polling = waiting.begin(wire.ReceiveMessages, "jobs", 1, 10_000)
     await rig.turn()
-    assert len(rig.server.waiting_requests) == 1
+    assert len(rig.server.part(WaitingRequests)) == 1
     waiting.leave()
-    assert len(rig.server.waiting_requests) == 0
+    assert len(rig.server.part(WaitingRequests)) == 0
     assert not polling.done()
 
 

@@ -8,7 +8,9 @@ import pytest
 
 from cmqd.server.access.accounts_file import Key
 from cmqd.server.binary.accepted_connection import AcceptedConnection
+from cmqd.server.clients.key_watchers import KeyWatchers
 from cmqd.server.handlers import secrets_of_keys
+from cmqd.server.requests.dispatch import Dispatcher
 from cmqd_protocol import messages as wire
 from cmqd_types.keys import Role
 from support.server_rig import RigClient, ServerRig, a_queue, code_of
@@ -71,7 +73,7 @@ async def test_secrets_leave_over_loopback_and_tls_alone(
     for reply in (await gateway.ask(wire.GetKeySecret, key.secret_id), await gateway.ask(wire.WatchKeys)):
         assert code_of(reply) == "permission_denied" if not is_private else not isinstance(reply, wire.Error), reply
         assert key.secret_key not in repr(reply)
-    assert len(rig.server.key_watchers) == is_private
+    assert len(rig.server.part(KeyWatchers)) == is_private
     rig.close()
 
 
@@ -161,7 +163,7 @@ async def test_a_gateway_without_its_role_watches_no_more(tmp_path: Path) -> Non
     await gateway.expect(wire.Done, wire.WatchKeys)
 
     await admin.expect(wire.Done, wire.SetKeyRoles, key.secret_id, ["read"], ["*"])
-    assert len(rig.server.key_watchers) == 0
+    assert len(rig.server.part(KeyWatchers)) == 0
     await admin.expect(wire.KeyList, wire.CreateKey)
     assert code_of(await gateway.ask(wire.GetKeySecret, key.secret_id)) == "permission_denied"
 
@@ -176,7 +178,7 @@ async def test_a_connection_that_ends_is_forgotten(tmp_path: Path) -> None:
 
     gateway.transport.lose()
 
-    assert len(rig.server.key_watchers) == 0
+    assert len(rig.server.part(KeyWatchers)) == 0
     rig.close()
 
 
@@ -211,11 +213,11 @@ async def test_reads_are_limited_and_made_up_ids_apart(tmp_path: Path, monkeypat
     now_s = [0.0]
     operations = secrets_of_keys.SecretsOfKeys(
         accounts=rig.accounts,
-        watchers=rig.server.key_watchers,
-        when_led=rig.server.gate.when_led,
+        watchers=rig.server.part(KeyWatchers),
+        when_led=rig.server.replies.when_led,
         now_s=lambda: now_s[0],
     )
-    cast("dict[Any, Any]", rig.server.dispatcher.handlers)[wire.GetKeySecret] = operations.get
+    cast("dict[Any, Any]", rig.server.part(Dispatcher).handlers)[wire.GetKeySecret] = operations.get
     first = rig.accounts.first_key("admin").secret_id
     gateway, _ = await a_gateway(rig)
     other, _ = await a_gateway(rig)
@@ -246,11 +248,11 @@ async def test_reads_are_logged_once_and_then_counted_and_no_line_has_a_secret(
     now_s = [0.0]
     operations = secrets_of_keys.SecretsOfKeys(
         accounts=rig.accounts,
-        watchers=rig.server.key_watchers,
-        when_led=rig.server.gate.when_led,
+        watchers=rig.server.part(KeyWatchers),
+        when_led=rig.server.replies.when_led,
         now_s=lambda: now_s[0],
     )
-    cast("dict[Any, Any]", rig.server.dispatcher.handlers)[wire.GetKeySecret] = operations.get
+    cast("dict[Any, Any]", rig.server.part(Dispatcher).handlers)[wire.GetKeySecret] = operations.get
     first = rig.accounts.first_key("admin")
     gateway, key = await a_gateway(rig)
 

@@ -10,6 +10,7 @@ from cmqd.log.log_errors import LogFailed
 from cmqd.log.values import LogState
 from cmqd.server.handlers import segments as handler
 from cmqd.server.handlers.segments import MAX_AHEAD
+from cmqd.server.log_upkeep.disk_state import DiskState
 from cmqd_protocol import messages as wire
 from cmqd_types.segments import SegmentHolder, SegmentInfo
 from support.server_rig import RigClient, ServerRig, a_queue, code_of
@@ -177,12 +178,12 @@ async def test_a_segment_that_closes_while_the_list_is_made_is_listed_once(
 
 async def test_the_list_shows_the_room_of_the_log(rig: ServerRig) -> None:
     client = await rig.client()
-    rig.server.storage_state(LogState(True, "the disk is full", 5_000, 3, 70_000))
+    rig.server.part(DiskState).reported(LogState(True, "the disk is full", 5_000, 3, 70_000))
 
     page = await listed(client)
 
     assert (page.log_bytes, page.free_bytes, page.sends_refused_reason) == (70_000, 5_000, "the disk is full")
-    rig.server.storage_state(LogState(False, "", 6_000, 3, 70_000))
+    rig.server.part(DiskState).reported(LogState(False, "", 6_000, 3, 70_000))
     assert (await listed(client)).sends_refused_reason is None
 
 

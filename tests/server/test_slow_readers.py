@@ -4,6 +4,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from cmqd.server.monitoring.counters import Counters
+from cmqd.server.replies.waiting_requests import WaitingRequests
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from support.server_rig import RigClient, ServerRig, a_queue, beat, code_of
@@ -125,8 +127,8 @@ async def test_a_slow_reader_that_never_reads_is_closed_and_its_unsent_messages_
     await rig.turn()
 
     assert slow.transport.lost
-    assert rig.server.counters.slow_readers_closed == 1
-    assert rig.server.counters.given_back == 25
+    assert rig.server.part(Counters).slow_readers_closed == 1
+    assert rig.server.part(Counters).given_back == 25
     rig.close()
 
 
@@ -226,7 +228,7 @@ async def test_replies_that_the_socket_took_stay_in_flight_when_the_connection_d
     slow.transport.lose()
 
     assert (await other.counts("big"))["in_flight"] == 2
-    assert rig.server.counters.given_back == 0
+    assert rig.server.part(Counters).given_back == 0
 
 
 async def test_small_replies_do_not_make_a_reader_slow_before_the_mark(rig: ServerRig) -> None:
@@ -261,11 +263,11 @@ async def test_peeks_that_wait_for_bodies_are_bounded(tmp_path: Path) -> None:
 
     ids = [client.begin(wire.PeekMessages(client.next_id(), "jobs")) for _ in range(20)]
     await rig.turn()
-    assert len(rig.server.waiting_requests) == 4
+    assert len(rig.server.part(WaitingRequests)) == 4
     assert client.connection.unread_receives == 4
     client.cancel(ids[0])
     await rig.turn()
-    assert len(rig.server.waiting_requests) == 4, "the next has taken its place"
+    assert len(rig.server.part(WaitingRequests)) == 4, "the next has taken its place"
     rig.log.let_go()
     for _ in range(6):
         await client.settle()

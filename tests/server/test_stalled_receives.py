@@ -35,7 +35,7 @@ class Led:
         self.log.now_s += for_s
 
     async def beat(self) -> None:
-        self.rig.server.stalled_receives.beat()
+        self.rig.server.part(StalledReceives).beat()
         await self.rig.turn()
 
 
@@ -120,7 +120,7 @@ async def test_a_stall_that_ends_between_two_slices_ends_no_further_receive(led:
         await waiting(client)
     led.cut_off(STALLED_AFTER_S)
 
-    led.rig.server.stalled_receives.beat()
+    led.rig.server.part(StalledReceives).beat()
     led.log.unanswered_s = None
     await led.rig.turn()
     await client.settle()
@@ -190,7 +190,7 @@ async def test_a_beat_examines_the_replies_alone_that_came_to_the_gate_since_the
     await older.settle()
     led.cut_off(STALLED_AFTER_S)
 
-    led.rig.server.stalled_receives.beat()
+    led.rig.server.part(StalledReceives).beat()
     assert len(examined) == ANSWERED_AT_ONCE, "the rest in the next turn of the loop"
     await led.rig.turn()
     assert len(examined) == sends
@@ -211,10 +211,9 @@ async def test_a_beat_examines_the_replies_alone_that_came_to_the_gate_since_the
 
 async def test_the_welcome_of_a_leader_names_the_brokers_of_its_log(led: Led) -> None:
     alone = await led.rig.client()
-    own = led.rig.server.addresses()
+    own = [led.rig.server.location["address"]]
     assert alone.opened is not None
     assert alone.opened.facts.addresses == tuple(own)
-    assert len(own) == 1
     seen = [BrokerSeen(own[0], "p", 1, True), BrokerSeen("b:5680", "q", 1, False)]
     led.log.engine_status = EngineStatus(view=EngineView(1, 1, seen, []))
 

@@ -17,6 +17,7 @@ from cmqd.server.loop.clock import BrokerClock, wall_ms
 from cmqd.server.process import daemon
 from cmqd.server.process.broker_reload import Reload
 from cmqd.server.process.daemon import Daemon
+from cmqd.server.redundancy import leadership
 from cmqd.server.redundancy.engine_accounts import addresses_in
 from cmqd.server.server import Server
 from cmqd.settings import Settings
@@ -252,7 +253,7 @@ async def test_a_stopped_leader_that_wakes_up_changes_nothing_in_the_engine(
 ) -> None:
     """Changes beside the rows, which no append of a row has refused before."""
     # It was stopped: it asks for no proof before the change.
-    monkeypatch.setattr(daemon, "PROVE_EVERY_S", 3600.0)
+    monkeypatch.setattr(leadership, "PROVE_EVERY_S", 3600.0)
     broker = DaemonOverEngine(replicas, tmp_path / "a")
     broker.begin()
     await broker.led()

@@ -8,6 +8,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from cmqd.log.values import LogState
+from cmqd.server.log_upkeep.disk_state import DiskState
+from cmqd.server.log_upkeep.storage_watch import StorageWatch
 from cmqd_protocol import messages as wire
 from support.server_rig import RigClient, ServerRig, code_of
 
@@ -24,7 +26,7 @@ class Beats:
     async def pass_ms(self, ms: int) -> None:
         for _ in range(ms // 100):
             self.now_ms += 100
-            self._rig.server.storage_watch.beat(self.now_ms)
+            self._rig.server.part(StorageWatch).beat(self.now_ms)
         await self._rig.turn()
 
 
@@ -130,7 +132,7 @@ async def test_what_begins_while_the_storage_hangs_is_refused_and_changes_nothin
     client = await with_queue(rig, b"a")
     (message,) = await client.receive("orders")
     if state is not None:
-        rig.server.storage_state(state)
+        rig.server.part(DiskState).reported(state)
     await beats.pass_ms(100)
     rig.log.hold()
     await begin(client, wire.ReleaseMessages, "orders", [message.receipt_handle])

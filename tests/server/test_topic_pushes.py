@@ -9,6 +9,8 @@ import pytest
 
 from cmqd.log.log_errors import LogFailed
 from cmqd.server.access.accounts_file import FILE_NAME
+from cmqd.server.monitoring.counters import Counters
+from cmqd.server.push.subscription_secrets import SubscriptionSecrets
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from support.server_rig import ServerRig, code_of
@@ -32,7 +34,7 @@ class TestPushes:
         rig.pusher.end()
         await rig.turn()
         assert (await client.expect(wire.TopicInfo, wire.GetTopicAttributes, "news")).counts["retained"] == 0
-        assert rig.server.counters.pushes_delivered == 1
+        assert rig.server.part(Counters).pushes_delivered == 1
 
     async def test_one_that_failed_is_retried_and_its_error_shown(self, rig: ServerRig) -> None:
         client = await rig.client()
@@ -45,7 +47,7 @@ class TestPushes:
         await rig.turn()
         info = await client.expect(wire.SubscriptionInfo, wire.GetSubscription, "news", "hook")
         assert (info.facts["last_error"], info.counts["in_retry"]) == ("status 500", 1)
-        assert rig.server.counters.pushes_failed == 1
+        assert rig.server.part(Counters).pushes_failed == 1
         rig.clock.advance(1_000)
         await rig.tick()
 
@@ -285,12 +287,12 @@ class TestSecrets:
         await rig.accounts.forget_secret(lost)
         await rig.accounts.make_secret(999)
 
-        await rig.server.match_secrets()
+        await rig.server.part(SubscriptionSecrets).match()
 
         after = secrets_in(tmp_path)
         assert set(after) == {str(kept), str(lost)}
         assert after[str(kept)] == before[str(kept)]
         assert after[str(lost)] != before[str(lost)]
         written = (tmp_path / FILE_NAME).stat().st_mtime_ns
-        await rig.server.match_secrets()
+        await rig.server.part(SubscriptionSecrets).match()
         assert (tmp_path / FILE_NAME).stat().st_mtime_ns == written, "nothing to change, nothing written"

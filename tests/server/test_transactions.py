@@ -8,6 +8,9 @@ from cmqd.core.outcome import Check, Outcome
 from cmqd.log.log_errors import LogFailed
 from cmqd.log.values import LogState
 from cmqd.server.clients import transaction_checkers
+from cmqd.server.clients.transaction_checkers import TransactionCheckers
+from cmqd.server.monitoring.counters import Counters
+from cmqd.server.replies.answering import Answering
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_segment.records import StoredMessage
@@ -88,7 +91,7 @@ async def test_a_plain_queue_takes_no_half_messages_and_no_checkers(rig: ServerR
         assert (refused.name, refused.retryable, refused.details) == ("not_transactional", False, {"queue": "plain"})
     assert code_of(await client.ask(wire.RegisterChecker, "nowhere")) == "queue_not_found"
     await client.expect(wire.Done, wire.UnregisterChecker, "plain")
-    assert len(rig.server.checkers) == 0
+    assert len(rig.server.part(TransactionCheckers)) == 0
 
 
 async def test_checks_are_spread_over_the_registered_checkers(rig: ServerRig) -> None:
@@ -230,7 +233,7 @@ async def test_a_deleted_queue_has_no_checkers_any_more(rig: ServerRig) -> None:
     await later(rig, 5_000, one)
 
     assert one.checks == []
-    assert len(rig.server.checkers) == 0
+    assert len(rig.server.part(TransactionCheckers)) == 0
     one.transport.lose()
     await rig.turn()
     rig.check()
@@ -398,7 +401,7 @@ async def test_a_check_without_a_checker_goes_back_to_the_core(rig: ServerRig, m
     monkeypatch.setattr(rig.broker, "check_again", check_again)
     check = Check("admin", "pay", StoredMessage(0, 7, 1, b"x"), 5_000, 1)
 
-    rig.server.answering.carry_out(Outcome(None, checks=[check]), rig.clock.now_ms())
+    rig.server.part(Answering).carry_out(Outcome(None, checks=[check]), rig.clock.now_ms())
 
     assert again == [[7]]
-    assert rig.server.counters.checks == 0
+    assert rig.server.part(Counters).checks == 0

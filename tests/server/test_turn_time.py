@@ -16,9 +16,11 @@ from cmqd.server.admission.fairness import (
     RoundRobin,
     TurnTime,
 )
+from cmqd.server.admission.memory_budget import MemoryBudget
 from cmqd.server.binary.deferred_input import REQUEST_BYTES
 from cmqd.server.clients.client import Client
 from cmqd.server.loop.io_batch import IO_BATCH_SECONDS, LATE_INPUT_SECONDS
+from cmqd.server.requests.dispatch import Dispatcher
 from cmqd_protocol import messages as wire
 from cmqd_protocol.messages import Request
 from support.server_rig import RigClient, ServerRig, StoppedTimer
@@ -74,16 +76,16 @@ async def test_the_decoded_requests_behind_a_turn_count_in_the_memory_budget(
     rig: ServerRig, listed: list[float]
 ) -> None:
     client = await with_topic(rig)
-    before = rig.server.budget.held_bytes
+    before = rig.server.part(MemoryBudget).held_bytes
 
     feed(client, *lists(client))
 
-    assert rig.server.budget.held_bytes - before >= REQUEST_BYTES * (LISTS - len(listed))
+    assert rig.server.part(MemoryBudget).held_bytes - before >= REQUEST_BYTES * (LISTS - len(listed))
     for _ in range(LISTS):
         await rig.turn(1)
         client.read()
     assert len(listed) == LISTS
-    assert rig.server.budget.held_bytes == before
+    assert rig.server.part(MemoryBudget).held_bytes == before
 
 
 async def test_a_send_beside_pipelined_lists_waits_for_two_io_batches(rig: ServerRig, listed: list[float]) -> None:
@@ -144,7 +146,7 @@ def park(client: Client, request: Request) -> None:
 
 async def test_parked_requests_end_a_turn_and_go_on(rig: ServerRig, listed: list[float]) -> None:
     client = await with_topic(rig)
-    handlers: Any = rig.server.dispatcher.handlers
+    handlers: Any = rig.server.part(Dispatcher).handlers
     handle = handlers[wire.ListSubscriptions]
     handlers[wire.ListSubscriptions] = park
     feed(client, *lists(client, 20))
@@ -210,7 +212,7 @@ async def test_no_request_behind_the_end_of_a_turn_is_forgotten(rig: ServerRig, 
     assert len(listed) > 10
     assert not len(rig.server.io_batch.turns)
     assert all(client.transport.is_reading() for client in clients)
-    assert not rig.server.budget.held_bytes
+    assert not rig.server.part(MemoryBudget).held_bytes
 
 
 async def test_the_next_read_looks_at_the_clock(rig: ServerRig, listed: list[float]) -> None:

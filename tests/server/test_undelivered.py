@@ -2,6 +2,7 @@
 
 import pytest
 
+from cmqd.server.replies.waiting_requests import WaitingRequests
 from cmqd_protocol import messages as wire
 from support.server_rig import RigClient, ServerRig, code_of
 
@@ -107,7 +108,7 @@ async def test_a_client_that_goes_away_during_its_reads_leaves_nothing_behind(ri
     rig.log.let_pages_go()
     await client.settle()
 
-    assert len(rig.server.waiting_requests) == 0
+    assert len(rig.server.part(WaitingRequests)) == 0
     assert len(rig.server.broker.runtime.lookups) == 0
     assert len((await peek(client)).messages) == 3
 

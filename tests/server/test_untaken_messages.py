@@ -1,5 +1,7 @@
 """Messages and replies for a connection that is cancelled, closed or dead."""
 
+from cmqd.server.monitoring.counters import Counters
+from cmqd.server.replies.waiting_requests import WaitingRequests
 from cmqd_protocol import messages as wire
 from cmqd_protocol.frames import frame
 from support.server_rig import ServerRig, a_queue, code_of
@@ -19,7 +21,7 @@ async def test_messages_of_a_connection_that_died_before_they_were_durable_come_
 
     again = await sender.receive("jobs")
     assert [(message.body, message.receive_count) for message in again] == [(b"x", 1), (b"y", 1)]
-    assert rig.server.counters.given_back == 2
+    assert rig.server.part(Counters).given_back == 2
 
 
 async def test_messages_that_a_dead_connection_did_not_take_go_to_the_next_waiter_at_once(rig: ServerRig) -> None:
@@ -51,7 +53,7 @@ async def test_a_dead_connection_waits_for_nothing(rig: ServerRig) -> None:
 
     dying.transport.lose()
 
-    assert len(rig.server.waiting_requests) == 0
+    assert len(rig.server.part(WaitingRequests)) == 0
     assert (await sender.counts("jobs"))["waiting_receives"] == 0
     await sender.send("jobs", b"x")
     assert [message.receive_count for message in await sender.receive("jobs")] == [1]

@@ -16,7 +16,9 @@ from cmqd.server.access.accounts import Accounts
 from cmqd.server.access.accounts_file import Key
 from cmqd.server.admission.fairness import DISK_PATIENCE_SECONDS
 from cmqd.server.binary.accepted_connection import AcceptedConnection
+from cmqd.server.clients.transaction_checkers import TransactionCheckers
 from cmqd.server.loop.clock import BrokerClock
+from cmqd.server.replies.waiting_requests import WaitingRequests
 from cmqd.server.server import Server
 from cmqd.settings import Settings
 from cmqd.testing.server_in_memory import server_in_memory
@@ -353,12 +355,12 @@ class ServerRig:
     def check(self) -> None:
         """The invariants of every room."""
         check_broker(self.broker)
-        self.server.gate.check_invariants()
+        self.server.replies.check_invariants()
         check_outbox(self.server.outbox)
-        self.server.waiting_requests.check_invariants()
+        self.server.part(WaitingRequests).check_invariants()
         self.server.turns.check_invariants()
         self.server.io_batch.rests.check_invariants()
-        check_checkers(self.server.checkers)
+        check_checkers(self.server.part(TransactionCheckers))
         check_accounts(self.accounts)
 
 

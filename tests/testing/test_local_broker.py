@@ -304,7 +304,7 @@ def test_a_broker_that_halted_by_a_bug_says_so_at_its_end() -> None:
     broker = LocalBroker()
     broker.start()
     # The server after an exception of the core.
-    broker._in_loop(lambda: broker._parts.server._fail(bug))  # pyright: ignore[reportPrivateUsage]
+    broker._in_loop(lambda: broker._parts.server.halt.fail(bug))  # pyright: ignore[reportPrivateUsage]
 
     with pytest.raises(BrokerFailedError) as raised:
         broker.close()

@@ -69,7 +69,7 @@ class CommitRoom:
     wait for commits full of it.
     """
 
-    __slots__ = ("_full_lsn", "_full_since", "_log", "_timer")
+    __slots__ = ("_full_lsn", "_full_since", "_log", "_timer", "is_halted")
 
     def __init__(self, log: Log, timer: Callable[[], float]) -> None:
         """``timer`` gives seconds and never goes back."""
@@ -78,11 +78,13 @@ class CommitRoom:
         self._full_lsn = -1
         """The durable LSN when the log was found full; -1 = there was room."""
         self._full_since = 0.0
+        self.is_halted = False
+        """No commit comes any more, so there is no room to keep, and every request is refused."""
 
     def has_room(self) -> bool:
         """True if turns may be given."""
         log = self._log
-        if log.pending_bytes < AHEAD_BYTES:
+        if self.is_halted or log.pending_bytes < AHEAD_BYTES:
             self._full_lsn = -1
             return True
         now = self._timer()

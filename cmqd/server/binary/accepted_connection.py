@@ -48,7 +48,7 @@ from cmqd.server.loop.io_batch import IoBatch
 from cmqd.server.monitoring.counters import Counters
 from cmqd.server.process.listening import is_loopback
 from cmqd.server.replies.held_reply_memory import body_bytes
-from cmqd.server.replies.reply_gate import Outgoing, ReplyGate
+from cmqd.server.replies.reply_gate import Gate, Outgoing
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.events import Authenticated, ConnectionEnded, RequestRefused
 from cmqd_protocol.features import ClientFeature
@@ -93,7 +93,7 @@ class Shared:
     on_made: Callable[["AcceptedConnection"], None]
     on_login_failed: Callable[[str, str, ConnectionEnded], None]
     """Called with the peer, the key id that the client named, and the reason of the close."""
-    gate: ReplyGate
+    gate: Gate
     slow_reader_bytes: int
     max_unread_bytes: int
     max_unread_receives: int

@@ -26,7 +26,7 @@ from cmqd.server.clients.connections import Connections
 from cmqd.server.loop.io_batch import IoBatch
 from cmqd.server.monitoring.counters import Counters
 from cmqd.server.process.listening import tls_context
-from cmqd.server.replies.reply_gate import ReplyGate
+from cmqd.server.replies.reply_gate import Gate
 from cmqd.server.requests.collecting import Collector
 from cmqd.settings import Settings
 from cmqd_protocol.features import Feature
@@ -64,7 +64,7 @@ class Listener:
         counters: Counters,
         accounts: Accounts,
         audit: Audit,
-        gate: ReplyGate,
+        gate: Gate,
         epoch: int = 0,
         addresses: Callable[[], Sequence[str]] = tuple,
     ) -> None:

@@ -17,6 +17,7 @@ from cmqd.server.clients.client import Client
 from cmqd.server.monitoring.counters import Counters
 from cmqd.server.part import part
 from cmqd.server.replies.answering import Answering
+from cmqd.server.requests.handler import Handler
 from cmqd.server.requests.operations import ACCOUNT_CHANGES, ACCOUNT_LOOKUPS, Location, Operation, call_of
 from cmqd.server.requests.refusals import error_reply
 from cmqd_protocol import messages as wire
@@ -46,16 +47,25 @@ class AccountOperations:
     key_changed: Callable[[str, str], None]
     """Tells the gateways of a change of a key, after the change is on disk."""
     region: str
+    location: Location
     counters: Counters
     now_ms: Callable[[], int]
     schedule: Callable[[], None]
     spawn: Callable[[Coroutine[Any, Any, None]], None]
 
-    def handlers(self, location: Location) -> dict[type[wire.Request], Callable[[Client, Any], None]]:
-        """Return a handler for each line of the tables of accounts."""
-        changes = {operation.request: self._change(operation, location) for operation in ACCOUNT_CHANGES}
-        lookups = {operation.request: self._lookup(operation, location) for operation in ACCOUNT_LOOKUPS}
-        return changes | lookups
+    def handlers(self) -> dict[type[wire.Request], Handler]:
+        """Return a handler for each line of the tables of accounts, and for the operations that do more."""
+        changes = {operation.request: self._change(operation) for operation in ACCOUNT_CHANGES}
+        lookups = {operation.request: self._lookup(operation) for operation in ACCOUNT_LOOKUPS}
+        others: dict[type[wire.Request], Handler] = {
+            wire.SetKeyEnabled: self.set_key_enabled,
+            wire.SetKeyRoles: self.set_key_roles,
+            wire.DeleteKey: self.delete_key,
+            wire.GetOwnKey: self.get_own_key,
+            wire.DeleteAccount: self.delete_account,
+            wire.ListAllQueues: self.list_all_queues,
+        }
+        return changes | lookups | others
 
     def set_key_enabled(self, client: Client, request: wire.SetKeyEnabled) -> None:
         """Switch a key on or off; a key that is off closes its connections."""
@@ -173,7 +183,7 @@ class AccountOperations:
         else:
             self.restricted.answer(client, request, permissions, read)
 
-    def _change(self, operation: Operation, location: Location) -> Callable[[Client, Any], None]:
+    def _change(self, operation: Operation) -> Handler:
         call = call_of(operation, self.accounts)
 
         def handle(client: Client, request: Any) -> None:
@@ -181,20 +191,20 @@ class AccountOperations:
                 result = await call(client.account, request, self.now_ms(), with_key=client.secret_id)
                 # Gateways remember unknown ids too.
                 self.key_changed(result.secret_id, "created")
-                return operation.reply(request.request_id, result, location)
+                return operation.reply(request.request_id, result, self.location)
 
             self._when_written(client, request, change)
 
         return handle
 
-    def _lookup(self, operation: Operation, location: Location) -> Callable[[Client, Any], None]:
+    def _lookup(self, operation: Operation) -> Handler:
         call = call_of(operation, self.accounts)
 
         def handle(client: Client, request: Any) -> None:
             async def look_up() -> wire.AnyReply:
                 await self.accounts.settled()
                 result = call(client.account, request, self.now_ms())
-                return operation.reply(request.request_id, result, location)
+                return operation.reply(request.request_id, result, self.location)
 
             self._when_written(client, request, look_up)
 

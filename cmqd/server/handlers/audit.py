@@ -12,7 +12,8 @@ from cmqd.server.clients.client import Client
 from cmqd.server.handlers.messages import NOT_TO_GIVE_BACK
 from cmqd.server.part import part
 from cmqd.server.replies.answering import Answering
-from cmqd.server.replies.reply_gate import ReplyGate
+from cmqd.server.replies.reply_gate import Gate
+from cmqd.server.requests.handler import Handler
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error
@@ -28,12 +29,16 @@ class AuditRequests:
     broker: Broker
     log: Log
     answering: Answering
-    gate: ReplyGate
+    gate: Gate
     accounts: Accounts
     now_ms: Callable[[], int]
     schedule: Callable[[], None]
     work: SlicedWork
     max_unread_receives: int
+
+    def handlers(self) -> dict[type[wire.Request], Handler]:
+        """Return the handler of the kind of request."""
+        return {wire.ListAuditEntries: self.list_entries}
 
     def list_entries(self, client: Client, request: wire.ListAuditEntries) -> None:
         """Answer with a page of entries.

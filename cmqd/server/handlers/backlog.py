@@ -15,8 +15,9 @@ from cmqd.server.clients.client import Client
 from cmqd.server.handlers.messages import NOT_TO_GIVE_BACK
 from cmqd.server.part import part
 from cmqd.server.replies.answering import Answer, Answering
-from cmqd.server.replies.reply_gate import ReplyGate
+from cmqd.server.replies.reply_gate import Gate
 from cmqd.server.replies.waiting_requests import WaitingRequests
+from cmqd.server.requests.handler import Handler
 from cmqd_protocol import messages as wire
 from cmqd_types.deliveries import DeliveriesPeeked, MessageDeliveries
 
@@ -33,6 +34,15 @@ class Undelivered:
     waiting_requests: WaitingRequests
     now_ms: Callable[[], int]
     max_unread_receives: int
+
+    def handlers(self) -> dict[type[wire.Request], Handler]:
+        """Return the handler of each kind of request."""
+        return {
+            wire.PeekDeliveries: self.handle,
+            wire.RetryDelivery: self.handle,
+            wire.DropDelivery: self.handle,
+            wire.GetMessageDeliveries: self.handle,
+        }
 
     def handle(self, client: Client, request: Request) -> None:
         """Answer a request, or park it while the client has too many unread replies."""
@@ -64,7 +74,7 @@ class Undelivered:
 class UndeliveredReplies:
     """Answers the requests, at once or after a wait."""
 
-    gate: ReplyGate
+    gate: Gate
 
     def answers(self) -> dict[type[wire.Request], Answer]:
         """Return the answering function of each kind of request."""

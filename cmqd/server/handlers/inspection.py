@@ -26,6 +26,7 @@ from cmqd.server.clients.client import Client
 from cmqd.server.clients.connections import Connection, Connections
 from cmqd.server.part import part
 from cmqd.server.replies.waiting_requests import WaitingRequests
+from cmqd.server.requests.handler import Handler
 from cmqd.settings import SETTINGS, Settings
 from cmqd_protocol import messages as wire
 from cmqd_types.inspection import CONNECTION_SORTS, ConnectionInfo, SettingInfo, WaitingReceiveInfo
@@ -62,6 +63,14 @@ class Inspection:
     now_ms: Callable[[], int]
     schedule: Callable[[], None]
     work: SlicedWork
+
+    def handlers(self) -> dict[type[wire.Request], Handler]:
+        """Return the handler of each kind of request."""
+        return {
+            wire.ListConnections: self.list_connections,
+            wire.ListWaitingReceives: self.list_waiting_receives,
+            wire.GetSettings: self.get_settings,
+        }
 
     def list_connections(self, client: Client, request: wire.ListConnections) -> None:
         """List the connections of the account of a key, for ``admin`` of all accounts."""

@@ -17,6 +17,7 @@ from cmqd.server.admission.sliced_work import SlicedWork
 from cmqd.server.clients.client import Client
 from cmqd.server.part import part
 from cmqd.server.replies.answering import Answering
+from cmqd.server.requests.handler import Handler
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error
@@ -35,6 +36,10 @@ class MatchRequests:
     work: SlicedWork
     entries_ahead: EntriesAhead
     schedule: Callable[[], None]
+
+    def handlers(self) -> dict[type[wire.Request], Handler]:
+        """Return the handler of the kind of request."""
+        return {wire.MatchSubscriptions: self.match}
 
     def match(self, client: Client, request: wire.MatchSubscriptions) -> None:
         """Answer at once if one step is enough, else in slices.

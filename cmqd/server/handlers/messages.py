@@ -13,10 +13,11 @@ from cmqd.server.admission.request_admission import Admission
 from cmqd.server.clients.client import Client
 from cmqd.server.monitoring.counters import Counters
 from cmqd.server.part import part
-from cmqd.server.replies.answering import Answering
-from cmqd.server.replies.reply_gate import Held, ReplyGate
+from cmqd.server.replies.answering import Answer, Answering
+from cmqd.server.replies.reply_gate import Gate, Held
 from cmqd.server.replies.waiting_requests import WaitingRequests
 from cmqd.server.requests.collecting import MAX_BYTES, Collector, Group, stored_bytes
+from cmqd.server.requests.handler import Handler
 from cmqd.server.requests.operations import handles_done, received_after_deletes
 from cmqd.server.requests.refusals import ERROR_CODES
 from cmqd_protocol import messages as wire
@@ -43,6 +44,10 @@ class Sends:
     admission: Admission
     collector: Collector
     counters: Counters
+
+    def handlers(self) -> dict[type[wire.Request], Handler]:
+        """Return the handler of the kind of request."""
+        return {wire.SendMessages: self.handle}
 
     def handle(self, client: Client, request: wire.SendMessages) -> None:
         """Collect a send."""
@@ -97,6 +102,10 @@ class Deletes:
     collector: Collector
     counters: Counters
 
+    def handlers(self) -> dict[type[wire.Request], Handler]:
+        """Return the handler of the kind of request."""
+        return {wire.DeleteMessages: self.handle}
+
     def handle(self, client: Client, request: wire.DeleteMessages) -> None:
         """Collect a delete."""
         handles = request.receipt_handles
@@ -121,8 +130,12 @@ class Deletes:
 class ReplyWithBodies:
     """Answers receives and peeks, at once or after a wait."""
 
-    gate: ReplyGate
+    gate: Gate
     counters: Counters
+
+    def answers(self) -> dict[type[wire.Request], Answer]:
+        """Return the answering function of each kind of request."""
+        return {wire.ReceiveMessages: self.received, wire.PeekMessages: self.peeked}
 
     def received(
         self,
@@ -187,6 +200,10 @@ class Receives:
     max_unread_receives: int
     max_waiting_per_account: int
     turn_time: TurnTime
+
+    def handlers(self) -> dict[type[wire.Request], Handler]:
+        """Return the handler of the kind of request."""
+        return {wire.ReceiveMessages: self.handle}
 
     def handle(self, client: Client, request: wire.ReceiveMessages) -> None:
         """Collect a receive, or park it while the client has too many unread replies.
@@ -269,6 +286,10 @@ class Peeks:
     now_ms: Callable[[], int]
     max_unread_receives: int
 
+    def handlers(self) -> dict[type[wire.Request], Handler]:
+        """Return the handler of the kind of request."""
+        return {wire.PeekMessages: self.handle}
+
     def handle(self, client: Client, request: wire.PeekMessages) -> None:
         """Answer a peek, or park it while the client has too many unread replies."""
         if client.unread_receives >= self.max_unread_receives or client.is_slow:
@@ -298,6 +319,10 @@ class DeadLetters:
     waiting_requests: WaitingRequests
     now_ms: Callable[[], int]
 
+    def handlers(self) -> dict[type[wire.Request], Handler]:
+        """Return the handler of the kind of request."""
+        return {wire.DeadLetterMessages: self.handle}
+
     def handle(self, client: Client, request: wire.DeadLetterMessages) -> None:
         """Move messages; the answer usually comes later, when their bodies are read."""
         # A move writes the body again.
@@ -315,8 +340,12 @@ class DeadLetters:
 class DeadLetterReplies:
     """Answers moves to the dead-letter queue, at once or after a wait."""
 
-    gate: ReplyGate
+    gate: Gate
     counters: Counters
+
+    def answers(self) -> dict[type[wire.Request], Answer]:
+        """Return the answering function of the kind of request."""
+        return {wire.DeadLetterMessages: self.dead_lettered}
 
     def dead_lettered(self, client: Client, request: wire.DeadLetterMessages, done: DeadLettersDone, lsn: int) -> None:
         """Answer with the receipt handles that were refused."""

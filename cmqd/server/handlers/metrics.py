@@ -15,6 +15,7 @@ from cmqd.server.admission.sliced_work import SlicedWork
 from cmqd.server.clients.client import Client
 from cmqd.server.part import part
 from cmqd.server.replies.answering import Answering
+from cmqd.server.requests.handler import Handler
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error
@@ -61,6 +62,16 @@ class MetricsRequests:
     entries_ahead: EntriesAhead
     _waiting: dict[Shared, list[Asker]] = dataclasses.field(default_factory=dict[Shared, list[Asker]], init=False)
     """Requests by the figures that they share, until the reading of these figures begins."""
+
+    def handlers(self) -> dict[type[wire.Request], Handler]:
+        """Return the handler of each kind of request."""
+        return {
+            wire.GetMetrics: self.totals,
+            wire.GetQueueMetrics: self.queues,
+            wire.GetTopicMetrics: self.topics,
+            wire.GetTopMetrics: self.top,
+            wire.ListQueueSummaries: self.summaries,
+        }
 
     def totals(self, client: Client, request: wire.GetMetrics) -> None:
         """Add up the totals in steps and answer."""

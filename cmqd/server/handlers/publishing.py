@@ -25,6 +25,7 @@ from cmqd.server.part import part
 from cmqd.server.replies.answering import Answering
 from cmqd.server.replies.reply_gate import Held
 from cmqd.server.requests.collecting import MAX_BYTES, Collector, Decided, Group, stored_bytes
+from cmqd.server.requests.handler import Handler
 from cmqd_protocol import messages as wire
 from cmqd_types.messages import Labels
 
@@ -62,6 +63,10 @@ class Publishes:
         self.lines: dict[tuple[str, str], deque[_Publish]] = {}
         """The publishes in line, by account and topic, in the order of the turns. No line is empty. Read-only outside:
         the end of every I/O batch reads whether a publish continues in slices."""
+
+    def handlers(self) -> dict[type[wire.Request], Handler]:
+        """Return the handler of the kind of request."""
+        return {wire.PublishMessages: self.handle}
 
     def handle(self, client: Client, request: wire.PublishMessages) -> None:
         """Collect a publish."""

@@ -9,8 +9,10 @@ from cmqd.server.access.audit_entries import AuditEntries
 from cmqd.server.clients.client import Client
 from cmqd.server.clients.transaction_checkers import TransactionCheckers
 from cmqd.server.part import part
-from cmqd.server.replies.answering import Answering
+from cmqd.server.replies.answering import Answer, Answering
+from cmqd.server.replies.reply_gate import Gate
 from cmqd.server.replies.waiting_requests import WaitingRequests
+from cmqd.server.requests.handler import Handler
 from cmqd_protocol import messages as wire
 from cmqd_types.queues import RewindPreview, Rewound
 
@@ -26,6 +28,14 @@ class Queues:
     checkers: TransactionCheckers
     now_ms: Callable[[], int]
     max_unread_receives: int
+
+    def handlers(self) -> dict[type[wire.Request], Handler]:
+        """Return the handler of each kind of request."""
+        return {
+            wire.DeleteQueue: self.delete,
+            wire.RewindQueue: self.rewind,
+            wire.PreviewRewind: self.preview_rewind,
+        }
 
     def delete(self, client: Client, request: wire.DeleteQueue) -> None:
         """Delete a queue and the registrations of its checkers."""
@@ -61,11 +71,18 @@ class Queues:
         self.answering.answer_or_wait(client, request, waiter_id, outcome, now_ms)
 
 
-def queue_rewound(request_id: int, rewound: Rewound) -> wire.Rewound:
-    """Return the reply to a rewind."""
-    return wire.Rewound(request_id, **asdict(rewound))
+@part
+class RewindReplies:
+    """Answers rewinds and their previews, at once or after a wait."""
 
+    gate: Gate
 
-def rewind_previewed(request_id: int, preview: RewindPreview) -> wire.RewindPreview:
-    """Return the reply to the preview of a rewind."""
-    return wire.RewindPreview(request_id, **asdict(preview))
+    def answers(self) -> dict[type[wire.Request], Answer]:
+        """Return the answering function of each kind of request."""
+        return {wire.RewindQueue: self._rewound, wire.PreviewRewind: self._previewed}
+
+    def _rewound(self, client: Client, request: wire.RewindQueue, rewound: Rewound, lsn: int) -> None:
+        self.gate.hold(lsn, client, wire.Rewound(request.request_id, **asdict(rewound)))
+
+    def _previewed(self, client: Client, request: wire.PreviewRewind, preview: RewindPreview, lsn: int) -> None:
+        self.gate.hold(lsn, client, wire.RewindPreview(request.request_id, **asdict(preview)))

@@ -24,6 +24,7 @@ from cmqd.server.broker_logger import get_logger
 from cmqd.server.clients.client import Client
 from cmqd.server.clients.key_watchers import KeyWatchers
 from cmqd.server.part import part
+from cmqd.server.requests.handler import Handler
 from cmqd_protocol import messages as wire
 from cmqd_protocol.limits import MAX_SECRET_ID_BYTES
 
@@ -74,6 +75,10 @@ class SecretsOfKeys:
         """By gateway key; the key that was quiet longest is forgotten first."""
         self._reads: OrderedDict[tuple[str, str], _Reads] = OrderedDict()
         """By gateway key and key, in the order of their lines."""
+
+    def handlers(self) -> dict[type[wire.Request], Handler]:
+        """Return the handler of each kind of request."""
+        return {wire.GetKeySecret: self.get, wire.WatchKeys: self.watch}
 
     def get(self, client: Client, request: wire.GetKeySecret) -> None:
         """Answer with the secret of a key, and whether the key is enabled."""

@@ -19,6 +19,7 @@ from cmqd.server.admission.sliced_work import SlicedWork
 from cmqd.server.clients.client import Client
 from cmqd.server.part import part
 from cmqd.server.replies.answering import Answering
+from cmqd.server.requests.handler import Handler
 from cmqd.server.requests.refusals import BUSY_RETRY_MS
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
@@ -57,6 +58,10 @@ class SegmentRequests:
     """LSN that a reply waits for, and its segments, in ascending order."""
     _ahead: int = dataclasses.field(default=0, init=False)
     """Segments of ``_waiting``, and requests under way."""
+
+    def handlers(self) -> dict[type[wire.Request], Handler]:
+        """Return the handler of the kind of request."""
+        return {wire.ListSegments: self.handle}
 
     def handle(self, client: Client, request: wire.ListSegments) -> None:
         """Ask the log for its active segment, count needed messages in steps, and answer.

@@ -10,6 +10,7 @@ from cmqd.server.access.accounts import Accounts
 from cmqd.server.clients.client import Client
 from cmqd.server.part import part
 from cmqd.server.replies.answering import Answering
+from cmqd.server.requests.handler import Handler
 from cmqd.server.requests.operations import Location
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
@@ -31,6 +32,14 @@ class ServerRequests:
     location: Location
     shard: int
     epoch: int
+
+    def handlers(self) -> dict[type[wire.Request], Handler]:
+        """Return the handler of each kind of request."""
+        return {
+            wire.GetServerStatus: self.get_status,
+            wire.SealSegments: self.seal_segments,
+            wire.Locate: self.locate,
+        }
 
     def locate(self, client: Client, request: wire.Locate) -> None:
         """Answer with the address of this server, which has every queue and topic that it knows."""

@@ -27,6 +27,7 @@ from cmqd.server.monitoring.counters import Counters
 from cmqd.server.part import part
 from cmqd.server.push.outbox import Outbox
 from cmqd.server.replies.answering import Answering
+from cmqd.server.requests.handler import Handler
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error
@@ -54,6 +55,15 @@ class Subscriptions:
     now_ms: Callable[[], int]
     schedule: Callable[[], None]
     spawn: Callable[[Coroutine[Any, Any, None]], None]
+
+    def handlers(self) -> dict[type[wire.Request], Handler]:
+        """Return the handler of each kind of request."""
+        return {
+            wire.Subscribe: self.subscribe,
+            wire.EnsureSubscription: self.subscribe,
+            wire.Unsubscribe: self.unsubscribe,
+            wire.RotateSecret: self.rotate_secret,
+        }
 
     def subscribe(self, client: Client, request: wire.Subscribe | wire.EnsureSubscription) -> None:
         """Make a subscription; ``EnsureSubscription`` accepts an existing subscription."""

@@ -10,8 +10,10 @@ from cmqd.server.clients.client import Client
 from cmqd.server.clients.transaction_checkers import MAX_REGISTRATIONS, TooManyRegistrations, TransactionCheckers
 from cmqd.server.monitoring.counters import Counters
 from cmqd.server.part import part
-from cmqd.server.replies.answering import Answering
+from cmqd.server.replies.answering import Answer, Answering
+from cmqd.server.replies.reply_gate import Gate
 from cmqd.server.replies.waiting_requests import WaitingRequests
+from cmqd.server.requests.handler import Handler
 from cmqd.server.requests.refusals import ERROR_CODES, RATE_RETRY_MS
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
@@ -29,6 +31,15 @@ class Transactions:
     checkers: TransactionCheckers
     counters: Counters
     now_ms: Callable[[], int]
+
+    def handlers(self) -> dict[type[wire.Request], Handler]:
+        """Return the handler of each kind of request."""
+        return {
+            wire.SendHalfMessages: self.send_half,
+            wire.EndTransactions: self.end,
+            wire.RegisterChecker: self.register_checker,
+            wire.UnregisterChecker: self.unregister_checker,
+        }
 
     def send_half(self, client: Client, request: wire.SendHalfMessages) -> None:
         """Store half messages."""
@@ -78,10 +89,20 @@ class Transactions:
         self.answering.answer_lookup(client, wire.Done(request.request_id))
 
 
-def transactions_ended(request_id: int, done: TransactionsDone) -> wire.TransactionsEnded:
-    """Return the reply with the message ids of the refused decisions."""
-    failures = [
-        wire.TransactionFailure(message_id, int(ERROR_CODES[type(refusal)]), refusal.text)
-        for message_id, refusal in done.failures
-    ]
-    return wire.TransactionsEnded(request_id, failures)
+@part
+class TransactionReplies:
+    """Answers the ends of transactions, at once or after a wait."""
+
+    gate: Gate
+
+    def answers(self) -> dict[type[wire.Request], Answer]:
+        """Return the answering function of the kind of request."""
+        return {wire.EndTransactions: self._ended}
+
+    def _ended(self, client: Client, request: wire.EndTransactions, done: TransactionsDone, lsn: int) -> None:
+        """Answer with the message ids of the refused decisions."""
+        failures = [
+            wire.TransactionFailure(message_id, int(ERROR_CODES[type(refusal)]), refusal.text)
+            for message_id, refusal in done.failures
+        ]
+        self.gate.hold(lsn, client, wire.TransactionsEnded(request.request_id, failures))

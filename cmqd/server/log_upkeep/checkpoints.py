@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 
 from cmqd.log.interface import Log
 from cmqd.log.log_errors import LogFailed
+from cmqd.server.log_upkeep.reclaim import Reclaim
+from cmqd.server.loop.clock import BrokerClock
 from cmqd.server.part import part
 from cmqd_segment.checkpoint import AnyPart
 
@@ -18,6 +20,26 @@ SLICE_S = 0.002
 BUSY_PAUSE_S = 0.005
 """Pause between two parts of a checkpoint while the storage is behind. A checkpoint must not push sends into refusal,
 and must end all the same: otherwise a broker under constant load would never reclaim a segment."""
+
+
+@part
+class KeptCheckpoints:
+    """Counts the checkpoints that the storage has read back and listed."""
+
+    reclaim: Reclaim
+    clock: BrokerClock
+
+    def __post_init__(self) -> None:
+        self.count = 0
+        """Checkpoints kept since the start."""
+        self.last_ms = 0
+        """Broker time of the last of them."""
+
+    def note(self, lsn: int) -> None:
+        """Count a checkpoint, and scan for segments that are needed no more."""
+        self.count += 1
+        self.last_ms = self.clock.now_ms()
+        self.reclaim.checkpoint_done(lsn)
 
 
 @part

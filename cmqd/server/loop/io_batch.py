@@ -108,7 +108,7 @@ class IoBatch:
         self,
         loop: asyncio.AbstractEventLoop,
         clock_ms: Callable[[], int],
-        at_end: Callable[[], None],
+        at_end: Callable[[], None] = lambda: None,
         before_end: Callable[[], None] = lambda: None,
         turns: RoundRobin | None = None,
         timer: Callable[[], float] = time.perf_counter,
@@ -146,6 +146,10 @@ class IoBatch:
         self._is_single_read = False
         """The batch began with a read of a connection, and had no other read so far."""
         self._is_lone_client = is_lone_client
+
+    def end_with(self, before_end: Callable[[], None], at_end: Callable[[], None]) -> None:
+        """Take the two calls at each end from parts that begin I/O batches, and are therefore made later."""
+        self._before_end, self._at_end = before_end, at_end
 
     def now_ms(self) -> int:
         """Return the time of this poll of the sockets. The clock is read at most once per poll, so all requests of a

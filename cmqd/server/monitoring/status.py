@@ -1,6 +1,6 @@
 """The status of the server as typed values, for the reply to ``get_server_status``, for metrics and for a console.
 
-``cmqd.server.server`` fills the values; the running totals are kept in ``cmqd.server.monitoring.counters``.
+``server_figures`` fills the values; the running totals are kept in ``cmqd.server.monitoring.counters``.
 """
 
 from typing import Any

@@ -34,7 +34,7 @@ from cmqd.allocator import LargeBlocks
 from cmqd.core.broker import Broker
 from cmqd.core.facts.numbers import MessageIdsUsedUp, WrongShard
 from cmqd.exit_codes import ExitCode
-from cmqd.log.interface import Led, Log
+from cmqd.log.interface import Log
 from cmqd.log.log_errors import LogError, LogFailed
 from cmqd.log.values import EngineStatus, LogState, RecoveryReport
 from cmqd.memory_log import MemoryLog
@@ -42,10 +42,13 @@ from cmqd.server.access.accounts import Accounts, open_accounts
 from cmqd.server.access.accounts_file import ADMIN, AccountsFile, AccountsFileError, Key, new_document
 from cmqd.server.admission.core_limits import limits_of
 from cmqd.server.broker_logger import configure_logs, get_logger
-from cmqd.server.loop.clock import BrokerClock, LastTime, start_offset, wall_ms
+from cmqd.server.halt import failure_text
+from cmqd.server.log_upkeep.disk_state import DiskState
+from cmqd.server.loop.clock import BrokerClock, start_offset, wall_ms
 from cmqd.server.loop.cron import calendar
 from cmqd.server.monitoring.counters import rss_bytes
-from cmqd.server.monitoring.status import RecoveryFinding, RecoveryStatus, StorageProcessStatus
+from cmqd.server.monitoring.server_figures import ServerFigures
+from cmqd.server.monitoring.status import StorageProcessStatus
 from cmqd.server.process.advertised_address import advertised_address
 from cmqd.server.process.broker_reload import Reload
 from cmqd.server.process.context_file import PairContext, context_path, reachable_address, write_context
@@ -60,35 +63,34 @@ from cmqd.server.process.http_gateway import (
 )
 from cmqd.server.process.listening import connection_limit, raise_descriptor_limit
 from cmqd.server.process.readiness import Readiness, readiness_of_leader, readiness_of_standby
+from cmqd.server.process.recovery import Recovery
 from cmqd.server.process.service_manager import of_this_process
 from cmqd.server.push.pusher import Pusher
+from cmqd.server.push.subscription_secrets import SubscriptionSecrets
 from cmqd.server.redundancy.engine_accounts import EngineAccounts, addresses_in
 from cmqd.server.redundancy.engine_lines import EngineLines
-from cmqd.server.redundancy.leader_gate import PROOF_S
+from cmqd.server.redundancy.leadership import Leadership, leadership_of
 from cmqd.server.redundancy.standby_http import StandbyHttp
 from cmqd.server.redundancy.standby_listener import StandbyListener
 from cmqd.server.redundancy.standby_metrics import StandbyFigures, standby_metrics
 from cmqd.server.redundancy.takeover_time import log_resumed_time, needs_row, resumed_time
-from cmqd.server.server import Server, failure_text
+from cmqd.server.server import Server
+from cmqd.server.wiring import Surroundings, make_server
 from cmqd.settings import LogFormat, LogLevel, Settings
 from cmqd.storage.loop_side.process_log import StorageProcessLog
 from cmqd.storage.storage_errors import LeadLost, PoolerBetween
 from cmqd.storage.storage_settings import StorageSettings
 from cmqd_logs import lines
-from cmqd_segment.checkpoint import CheckpointEnd
 
 _log = get_logger()
 _T = TypeVar("_T")
 
-PROGRESS_EVERY_S: Final = 1.0
 CLOSE_LOG_S: Final = 1.5
 """Part of the drain time reserved for closing the log: a truncating checkpoint of a segment and a rename."""
 LAST_STEPS_S: Final = 0.4
 """Part of that reserve for killing a hanging storage process, and for the end of this process."""
 NO_KEY: Final = (0, 0, 0, 0)
 """Key of the receipt handles before this broker leads, and no handle is made or read."""
-PROVE_EVERY_S: Final = PROOF_S / 3
-"""Age of the last proof at which an idle leader asks for another, well before replies would be held for it."""
 LAST_WORDS_S: Final = 1.0
 """Time that clients have, after a failure, to read the reason of the end."""
 
@@ -136,16 +138,12 @@ class Daemon:
         self._reload = reload
         self._gateway_flags = gateway_flags
         self._reloads: set[asyncio.Task[None]] = set()
-        self._report: RecoveryReport | None = None
-        self._recovery_s = 0.0
-        self._applied_lsn = 0
-        """Last row that recovery has applied."""
-        self._is_replayed = False
-        """The rows that the folder had at the start are applied."""
+        self._recovery: Recovery | None = None
+        """None before the log is open."""
         self._failure: Exception | None = None
         self._server: Server | None = None
         """None until the server is made."""
-        self._engine_accounts: EngineAccounts | None = None
+        self._leadership: Leadership | None = None
         """None without redundancy, and before this broker leads."""
         self.standby: StandbyListener | None = None
         """Set while and after this broker was a standby."""
@@ -227,21 +225,14 @@ class Daemon:
         except OSError as failure:
             _log.error("data_folder_refused", data=str(settings.data), reason=str(failure))
             return ExitCode.CANNOT_OPEN
-        proving = self._loop.create_task(self._prove_lead()) if self._engine_accounts is not None else None
+        leadership = self._leadership
+        proving = None if leadership is None else self._loop.create_task(leadership.keep_proved())
         await self._stop.wait()
         if proving is not None:
             proving.cancel()
         if self._failure is not None:
             return await self._end_in_disaster(server, self._failure)
         return await self._drain(server)
-
-    async def _prove_lead(self) -> None:
-        """Ask for proofs of an idle leader: its next answer needs no wait, and a fenced leader ends unasked."""
-        assert isinstance(self._log, Led)
-        while True:
-            await asyncio.sleep(PROVE_EVERY_S)
-            if self._log.clock_s() - self._log.proved_s >= PROVE_EVERY_S:
-                self._log.prove()
 
     # ------------------------------------------------------------------ start
 
@@ -261,58 +252,73 @@ class Daemon:
         await asyncio.sleep(0)
         if Pusher.available():
             Pusher.load()
-        report = self._report = await self._unless_stopped(opening)
+        report = await self._unless_stopped(opening)
         opened = None if settings.is_replicated else open_accounts(settings.data, wall_ms())
         handle_key = NO_KEY if opened is None else opened[0].handle_key
         broker = Broker(handle_key, limits_of(settings), seed=secrets.randbits(64), calendar=calendar)
-        last_time = LastTime()
+        recovery = self._recovery = Recovery(broker=broker, log=log, report=report)
         if opened is None:
-            settings = await self._follow(broker, report, last_time)
+            settings = await self._follow(recovery)
             address = advertised_address(settings.advertise, settings.listen_address, socket.gethostname)
             accounts = await self._unless_stopped(self._accounts_of_engine(broker, address))
+            self._leadership = leadership_of(log, settings.shard)
         else:
-            await self._unless_stopped(self._recover(broker, report, last_time))
+            await self._unless_stopped(recovery.run())
             accounts, are_new = opened
             if are_new:
                 await self._keep_new_accounts(accounts, broker, report)
         broker.take_shard(settings.shard)
+        server = self._make_server(settings, accounts, recovery)
+        if "state" in early:
+            server.part(DiskState).reported(early["state"])
+        has_new_rows = self._append_first_records(server, recovery)
+        await server.part(SubscriptionSecrets).match()
+        if self._failure is not None:
+            raise self._failure
+        if checkpoint_wanted.is_set() or has_new_rows:
+            # Behind a checkpoint the next start replays neither the gap of a loss nor a step of broker time.
+            server.checkpoints.want()
+        _tune_collector()
+        return server, accounts
+
+    def _make_server(self, settings: Settings, accounts: Accounts, recovery: Recovery) -> Server:
+        broker = recovery.broker
         clock = BrokerClock(
-            not_before_ms=last_time.ms,
+            not_before_ms=recovery.last_time.ms,
             offset_ms=broker.facts.clock_offset_ms,
             resumed_ms=self._resumed_ms(broker),
             adopt=settings.adopt_wall_clock,
             on_jump=lambda jump_ms: _log.warning("clock_jumped", by_ms=jump_ms, followed=False),
         )
-        server = self._server = Server(
+        given = Surroundings(
             loop=self._loop,
             settings=settings,
             broker=broker,
-            log=log,
+            log=self._log,
             accounts=accounts,
             clock=clock,
             max_connections=connection_limit(settings.max_connections, raise_descriptor_limit(), settings.max_pushes),
             storage_status=self._storage_status,
             on_failed=self._on_failed,
             settings_in_force=lambda: self._reload.in_force,
-            epoch=log.epoch if isinstance(log, StorageProcessLog) else 0,
+            leadership=self._leadership,
             note_held=self._large_blocks.note_held,
         )
-        if "state" in early:
-            server.storage_state(early["state"])
+        self._server = make_server(given)
+        return self._server
+
+    def _append_first_records(self, server: Server, recovery: Recovery) -> bool:
+        """Append the records of the start before any deadline is planned; return True if there are any."""
+        log, broker, clock = self._log, recovery.broker, server.clock
         # A leader whose time rests on its wall clock stores a row: else the next leader would read its own wall clock.
-        is_first = isinstance(log, StorageProcessLog) and needs_row(log.takeover, last_time.ms, epoch=log.epoch)
-        # Before any deadline is planned.
-        first_records = [*start_offset(broker, clock, always=is_first), *broker.recovered(lost=report.numbers_jump)]
+        is_first = isinstance(log, StorageProcessLog) and needs_row(
+            log.takeover, recovery.last_time.ms, epoch=log.epoch
+        )
+        offsets = start_offset(broker, clock, always=is_first)
+        first_records = [*offsets, *broker.recovered(lost=recovery.report.numbers_jump)]
         if first_records:
             log.append(first_records, (), clock.now_ms())
-        await server.match_secrets()
-        if self._failure is not None:
-            raise self._failure
-        if checkpoint_wanted.is_set() or first_records:
-            # Behind a checkpoint the next start replays neither the gap of a loss nor a step of broker time.
-            server.checkpoints.want()
-        _tune_collector()
-        return server, accounts
+        return bool(first_records)
 
     def _resumed_ms(self, broker: Broker) -> int | None:
         """Return broker time at a takeover; None if the wall clock decides."""
@@ -325,7 +331,7 @@ class Daemon:
         log_resumed_time(log.takeover, resumed)
         return None if resumed is None else resumed.time_ms
 
-    async def _follow(self, broker: Broker, report: RecoveryReport, last_time: LastTime) -> Settings:
+    async def _follow(self, recovery: Recovery) -> Settings:
         """Recover as a standby, which refuses connections, until this broker leads; return the settings with the port
         that the standby had, which the leader keeps.
 
@@ -335,7 +341,7 @@ class Daemon:
         assert isinstance(log, StorageProcessLog)
         standby = self.standby = StandbyListener(self._settings, lambda: addresses_in(log.accounts))
         host, port = await standby.start()
-        http = await self._start_standby_http(log, standby)
+        http = await self._start_standby_http(log, standby, recovery)
         try:
             address = advertised_address(self._settings.advertise, (host, port), socket.gethostname)
             log.announce(address)
@@ -343,7 +349,7 @@ class Daemon:
             _log.info("standby", host=host, port=port, shard=self._settings.shard)
             # A standby is a started service: it may follow for months before it leads.
             self._manager.ready("standby")
-            await self._unless_stopped(self._recover(broker, report, last_time))
+            await self._unless_stopped(recovery.run())
         finally:
             standby.stop()
             if http is not None:
@@ -351,13 +357,15 @@ class Daemon:
         _log.info("leads", epoch=log.epoch, last_lsn=log.last_lsn)
         return dataclasses.replace(self._settings, listen=f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
 
-    async def _start_standby_http(self, log: StorageProcessLog, standby: StandbyListener) -> StandbyHttp | None:
+    async def _start_standby_http(
+        self, log: StorageProcessLog, standby: StandbyListener, recovery: Recovery
+    ) -> StandbyHttp | None:
         """Answer questions about this standby at the address of the gateway; None without an address."""
         if not self._settings.http:
             return None
 
         def readiness() -> Readiness:
-            return readiness_of_standby(log.engine_status, log.clock_s(), is_replayed=self._is_replayed)
+            return readiness_of_standby(log.engine_status, log.clock_s(), is_replayed=recovery.is_replayed)
 
         def metrics() -> str:
             pid = self._storage_pid()
@@ -366,7 +374,7 @@ class Daemon:
                     status=log.engine_status,
                     now_s=log.clock_s(),
                     uptime_s=time.monotonic() - self._began_s,
-                    last_lsn=self._applied_lsn,
+                    last_lsn=recovery.applied_lsn,
                     connections_refused=standby.refused,
                     loop_rss_bytes=rss_bytes(),
                     storage_rss_bytes=rss_bytes(pid) if pid else 0,
@@ -404,7 +412,7 @@ class Daemon:
             AccountsFileError: they are damaged, or missing although the log is not new.
         """
         assert isinstance(self._log, StorageProcessLog)
-        store = self._engine_accounts = EngineAccounts(self._log, address)
+        store = EngineAccounts(self._log, address)
         document = await store.load()
         if document is None:
             if broker.queues or broker.topics or broker.schedules or broker.records_not_applied:
@@ -459,69 +467,6 @@ class Daemon:
         await accounts.save_new()
         _log.info("admin_created", account=ADMIN, old_copy=None if aside is None else str(aside))
 
-    async def _recover(self, broker: Broker, report: RecoveryReport, last_time: LastTime) -> None:
-        started = time.monotonic()
-        for finding in report.findings:
-            _log.warning("recovery_finding", kind=finding.kind, text=finding.text)
-        rows = records = parts = 0
-        last_lsn = report.checkpoint_lsn
-        if report.numbers_jump:
-            broker.begin_salvage()
-        report_at = started + PROGRESS_EVERY_S
-        # Without a checkpoint there is no part to wait for.
-        is_loaded = not report.checkpoint_lsn
-        self._is_replayed = is_loaded and last_lsn >= report.last_lsn
-        async for batch in self._log.recover():
-            for item in batch:
-                if isinstance(item, tuple):
-                    lsn, time_ms, facts = item
-                    if lsn > last_lsn + 1:
-                        # A loss that an earlier start was told to accept, and that no checkpoint records yet.
-                        broker.begin_salvage()
-                    last_lsn = max(last_lsn, lsn)
-                    rows += 1
-                    records += len(facts)
-                    last_time.row(time_ms, facts)
-                    for fact in facts:
-                        broker.replay(fact, lsn)
-                else:
-                    parts += 1
-                    last_time.part(item)
-                    broker.load(item)
-                    is_loaded = is_loaded or isinstance(item, CheckpointEnd)
-            self._applied_lsn = last_lsn
-            self._is_replayed = is_loaded and last_lsn >= report.last_lsn
-            # Not while a standby follows: its rows come as they come.
-            if last_lsn < report.last_lsn and time.monotonic() >= report_at:
-                report_at += PROGRESS_EVERY_S
-                _log.info("recovering", parts=parts, rows=rows, of_rows=report.last_lsn - report.checkpoint_lsn)
-        if last_lsn < report.last_lsn:
-            # Up to this many rows may be missing at the end; the earlier start may have ended before its numbers leapt.
-            broker.begin_salvage()
-        self._recovery_s = time.monotonic() - started
-        if broker.records_not_applied:
-            _log.warning(
-                "records_not_applied",
-                records=broker.records_not_applied,
-                text="these records refer, in part or whole, to queues and messages that were lost",
-            )
-        _log.info(
-            "recovered",
-            clean=report.clean,
-            created=report.created,
-            checkpoint_lsn=report.checkpoint_lsn,
-            last_lsn=report.last_lsn,
-            log_id=report.log_id,
-            rows=rows,
-            records=records,
-            queues=len(broker.queues),
-            topics=len(broker.topics),
-            subscriptions=len(broker.subscriptions),
-            schedules=len(broker.schedules),
-            findings=len(report.findings),
-            seconds=round(self._recovery_s, 3),
-        )
-
     async def _start_gateway(self, server: Server, accounts: Accounts, host: str, port: int) -> None:
         """Start the HTTP gateway, if the settings have an address.
 
@@ -547,14 +492,15 @@ class Daemon:
             command=lambda descriptor: command_of(self._reload.in_force, self._gateway_flags, url, descriptor),
             lend=lambda: self._gateway_key or accounts.lend_key(ROLES, wall_ms()),
             take_back=take_back,
-            readiness=lambda: readiness_of_leader(server),
+            readiness=lambda: readiness_of_leader(server.part(ServerFigures)),
         )
         self._tell_addresses()
         self._gateway.start()
 
     def _tell_addresses(self) -> None:
         """Tell the gateway the addresses of the brokers of this log; news of them come with reports of the engine."""
-        if self._gateway is not None and self._server is not None and (addresses := self._server.addresses()):
+        if self._gateway is not None and self._server is not None and self._leadership is not None:
+            addresses = self._leadership.addresses(self._server.location["address"])
             self._gateway.use_addresses(addresses, tls=self._settings.uses_tls)
 
     def _announce(self, accounts: Accounts, host: str, port: int) -> None:
@@ -613,19 +559,8 @@ class Daemon:
         return self._log.process_id if isinstance(self._log, StorageProcessLog) else None
 
     def _storage_status(self) -> StorageProcessStatus:
-        report = self._report
         process_id = self._storage_pid()
-        recovery = None
-        if report is not None:
-            recovery = RecoveryStatus(
-                clean=report.clean,
-                created=report.created,
-                checkpoint_lsn=report.checkpoint_lsn,
-                last_lsn=report.last_lsn,
-                log_id=report.log_id,
-                seconds=round(self._recovery_s, 3),
-                findings=[RecoveryFinding(finding.kind, finding.text) for finding in report.findings],
-            )
+        recovery = None if self._recovery is None else self._recovery.status()
         return StorageProcessStatus(process_id, rss_bytes(process_id) if process_id else 0, recovery)
 
     # ------------------------------------------------------------------ the end

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from cmqd.log.values import EngineStatus
-from cmqd.server.server import Server
+from cmqd.server.monitoring.server_figures import ServerFigures
 
 WAITS_S: Final = 3.0
 LOOKED_WITHIN_S: Final = 10.0
@@ -32,9 +32,9 @@ class Readiness(NamedTuple):
     """Why the broker is not ready; empty = it is ready. Strangers may read the text."""
 
 
-def readiness_of_leader(server: Server) -> Readiness:
+def readiness_of_leader(figures: ServerFigures) -> Readiness:
     """Return the readiness of a broker that serves."""
-    waited_s = max(server.stalled_receives.stalled_s, server.storage_watch.stuck_s)
+    waited_s = figures.unanswered_s()
     reason = f"the log has not answered for {waited_s:.1f} s" if waited_s >= WAITS_S else ""
     return Readiness(BrokerRole.LEADER, reason)
 

@@ -21,52 +21,55 @@ from collections.abc import Callable
 from itertools import takewhile
 from typing import Final
 
-from cmqd.server.replies.reply_gate import Answerable, Held, Outgoing, ReplyGate
+from cmqd.server.replies.reply_gate import CLOSED, Answerable, Held, Outgoing, ReplyGate
 
 PROOF_S: Final = 1.0
 """Age at which a proof is too old for a reply without a row."""
-CLOSED: Final = -1
-"""A durable LSN below all LSNs: the gate holds every reply."""
 
 
-class LeaderGate(ReplyGate):
-    """Holds replies without a recent proof; see the module."""
+class LeaderGate:
+    """Stands before the reply gate, and closes it without a recent proof; see the module."""
 
-    __slots__ = ("_ask", "_asked_count", "_asked_s", "_clock_s", "_proved_s", "_steps")
+    __slots__ = ("_ask", "_asked_count", "_asked_s", "_clock_s", "_proved_s", "_replies", "_steps")
 
     def __init__(
-        self, durable_lsn: int, *, clock_s: Callable[[], float], proved_s: Callable[[], float], ask: Callable[[], None]
+        self,
+        replies: ReplyGate,
+        *,
+        clock_s: Callable[[], float],
+        proved_s: Callable[[], float],
+        ask: Callable[[], None],
     ) -> None:
         """Take the parts.
 
         Args:
-            durable_lsn: every row up to this LSN is durable.
+            replies: the gate that holds the replies.
             clock_s: the clock of proofs; see ``Led``.
             proved_s: returns the time of the last proof, by that clock.
             ask: asks for a proof, unless a commit is under way; ``open_to`` is called with the answer.
         """
-        super().__init__(durable_lsn)
+        self._replies = replies
         self._clock_s = clock_s
         self._proved_s = proved_s
         self._ask = ask
         self._asked_s = float("-inf")
         """Time at which a proof was asked for last."""
         self._asked_count = 0
-        """``held_so_far`` at that time."""
+        """``ReplyGate.held_so_far`` at that time."""
         self._steps: dict[Callable[[], None], float] = {}
         """Steps of ``when_led`` that wait, with the times at which they were decided, oldest first."""
 
     def hold(self, lsn: int, asker: Answerable, reply: Outgoing, queue: str | None = None) -> None:
         """Send a reply when ``lsn`` is durable and the proof is recent."""
         self._close_if_unproved(lsn)
-        super().hold(lsn, asker, reply, queue)
+        self._replies.hold(lsn, asker, reply, queue)
         self._ask_if_closed()
 
     def hold_all(self, held: list[Held]) -> None:
         """Hold the replies of a group, which have the same LSN, in their order."""
         if held:
             self._close_if_unproved(held[0][0])
-            super().hold_all(held)
+            self._replies.hold_all(held)
             self._ask_if_closed()
 
     def when_led(self, step: Callable[[], None]) -> None:
@@ -87,19 +90,16 @@ class LeaderGate(ReplyGate):
     def open_to(self, durable_lsn: int) -> None:
         """Release the replies up to ``durable_lsn``: all if the proof is recent, else those that it was asked for."""
         if self._is_recent():
-            super().open_to(durable_lsn)
+            self._replies.open_to(durable_lsn)
             self._take_steps(self._clock_s())
             return
-        self._release_given_up(durable_lsn)
+        replies = self._replies
+        replies.release_given_up(durable_lsn)
         if self._is_answered():
-            held = self._held
-            while held and held[0][0] <= durable_lsn and self.let_go_so_far < self._asked_count:
-                _, asker, reply, queue = held.popleft()
-                self.let_go_so_far += 1
-                asker.answer(reply, queue)
+            replies.release_first(durable_lsn, self._asked_count)
         self._take_steps(self._proved_s())
-        self._durable_lsn = CLOSED
-        if self._held or self._steps:
+        replies.durable_lsn = CLOSED
+        if replies.holds_any or self._steps:
             self._ask_now()
 
     def _take_steps(self, until_s: float) -> None:
@@ -115,15 +115,15 @@ class LeaderGate(ReplyGate):
         return self._proved_s() >= self._asked_s
 
     def _close_if_unproved(self, lsn: int) -> None:
-        if lsn <= self._durable_lsn and not self._is_recent():
-            self._durable_lsn = CLOSED
+        if lsn <= self._replies.durable_lsn and not self._is_recent():
+            self._replies.durable_lsn = CLOSED
 
     def _ask_if_closed(self) -> None:
         """Ask for a proof, unless an answer is outstanding: slow proofs would otherwise be for no reply any more."""
-        if self._durable_lsn == CLOSED and self._is_answered():
+        if self._replies.durable_lsn == CLOSED and self._is_answered():
             self._ask_now()
 
     def _ask_now(self) -> None:
         self._asked_s = self._clock_s()
-        self._asked_count = self.held_so_far
+        self._asked_count = self._replies.held_so_far
         self._ask()

@@ -40,8 +40,7 @@ class StalledReceives:
     """Examines the lead from beat to beat; see the module."""
 
     loop: asyncio.AbstractEventLoop
-    lead: Led | None
-    """None without redundancy: no other broker can lead."""
+    lead: Led
     gate: ReplyGate
     answering: Answering
     waiting_requests: WaitingRequests
@@ -56,16 +55,14 @@ class StalledReceives:
         self._is_ending = False
         """The next slice is under way."""
 
-    @property
     def stalled_s(self) -> float:
-        """Time in seconds for which a proof or an append has had no answer; 0 without redundancy."""
-        lead = self.lead
-        since_s = None if lead is None else lead.unanswered_s
-        return 0.0 if lead is None or since_s is None else max(0.0, lead.clock_s() - since_s)
+        """Time in seconds for which a proof or an append has had no answer."""
+        since_s = self.lead.unanswered_s
+        return 0.0 if since_s is None else max(0.0, self.lead.clock_s() - since_s)
 
     def beat(self) -> None:
         """Answer receives if the lead is stalled."""
-        if not self._is_ending and self.stalled_s >= STALLED_AFTER_S:
+        if not self._is_ending and self.stalled_s() >= STALLED_AFTER_S:
             # Once for all slices: a scan of all waiting receives takes milliseconds.
             self._to_end.extend(
                 waiter_id
@@ -75,7 +72,7 @@ class StalledReceives:
             self._end_some()
 
     def _text(self) -> str:
-        return f"the log of this server has not answered for {self.stalled_s:.1f} s; another server may lead"
+        return f"the log of this server has not answered for {self.stalled_s():.1f} s; another server may lead"
 
     def _give_up(self, asker: Answerable, reply: Outgoing, queue: str | None) -> Answerable:
         """Answer the receive of a reply at the gate; return the taker of the reply."""
@@ -89,7 +86,7 @@ class StalledReceives:
 
     def _end_some(self) -> None:
         self._is_ending = False
-        if self.stalled_s < STALLED_AFTER_S:
+        if self.stalled_s() < STALLED_AFTER_S:
             self._to_end.clear()
             return
         gate = self.gate

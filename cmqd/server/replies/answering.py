@@ -25,7 +25,7 @@ from cmqd.server.clients.client import Client
 from cmqd.server.clients.transaction_checkers import CheckersChange, TransactionCheckers
 from cmqd.server.monitoring.counters import Counters
 from cmqd.server.push.outbox import Outbox
-from cmqd.server.replies.reply_gate import Answerable, ReplyGate
+from cmqd.server.replies.reply_gate import Answerable, Gate
 from cmqd.server.replies.waiting_requests import WaitingRequests
 from cmqd.server.requests.operations import received_after_deletes
 from cmqd_protocol import messages as wire
@@ -49,19 +49,17 @@ class Answering:
         *,
         broker: Broker,
         log: Log,
-        gate: ReplyGate,
+        gate: Gate,
         waiting_requests: WaitingRequests,
         answers: Mapping[type[wire.Request], Answer],
         outbox: Outbox,
         checkers: TransactionCheckers,
         counters: Counters,
-        on_broken: Callable[[Exception], None],
     ) -> None:
         """Join the parts.
 
         Args:
             answers: the answering function of each kind of request that may wait in the core.
-            on_broken: called with the exception that shows a bug; no reply leaves after it.
         """
         self._broker = broker
         self._log = log
@@ -71,7 +69,9 @@ class Answering:
         self._outbox = outbox
         self._checkers = checkers
         self._counters = counters
-        self._on_broken = on_broken
+        self.on_broken: Callable[[Exception], None] = _not_joined
+        """Called with the exception that shows a bug; no reply leaves after it. Set by the wiring: the call ends parts
+        that are made later."""
         self.is_halted = False
         """No further record can become durable: neither core nor log may be called."""
 
@@ -199,7 +199,7 @@ class Answering:
         """Report an exception that is no refusal: a bug. A failure of the storage has been reported by the log."""
         if not isinstance(bug, LogFailed):
             _log.exception("core_broken", during=during)
-            self._on_broken(bug)
+            self.on_broken(bug)
 
     def _push_checks(self, checks: Sequence[Check], lsn: int, now_ms: int) -> None:
         for check in checks:
@@ -243,3 +243,7 @@ class Answering:
             self.refuse(client, request.request_id, reply, lsn)
         else:
             self._answers[type(request)](client, request, reply, lsn)
+
+
+def _not_joined(failure: Exception) -> None:
+    raise failure

@@ -11,7 +11,7 @@ The gate does not know the meaning of replies, nor connections beyond the method
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from cmqd_protocol.messages import AnyReply, Push
 
@@ -33,6 +33,34 @@ Held: TypeAlias = tuple[int, Answerable, Outgoing, str | None]
 """A reply at the gate: the LSN, the receiver, the reply, and the queue of its messages."""
 
 
+CLOSED: Final = -1
+"""A durable LSN below all LSNs: the gate holds every reply."""
+
+
+class Gate(Protocol):
+    """The gate that a reply passes on its way out: a :class:`ReplyGate`, or with redundancy a gate before it."""
+
+    def hold(self, lsn: int, asker: Answerable, reply: Outgoing, queue: str | None = None) -> None:
+        """Send a reply when ``lsn`` is durable."""
+        ...
+
+    def hold_all(self, held: list[Held]) -> None:
+        """Hold the replies of a group, which have the same LSN, in their order."""
+        ...
+
+    def when_led(self, step: Callable[[], None]) -> None:
+        """Take a step that depends on no row, but tells a client what only the leader may tell."""
+        ...
+
+    def forget(self, step: Callable[[], None]) -> None:
+        """Do not take a step that waits for the lead."""
+        ...
+
+    def open_to(self, durable_lsn: int) -> None:
+        """Release the replies up to ``durable_lsn``."""
+        ...
+
+
 class ReplyGate:
     """Replies that wait for the disk.
 
@@ -40,10 +68,11 @@ class ReplyGate:
     given up come before all other replies.
     """
 
-    __slots__ = ("_durable_lsn", "_given_up", "_held", "_last_released", "let_go_so_far")
+    __slots__ = ("_given_up", "_held", "_last_released", "durable_lsn", "let_go_so_far")
 
     def __init__(self, durable_lsn: int = 0) -> None:
-        self._durable_lsn = durable_lsn
+        self.durable_lsn = durable_lsn
+        """A reply up to this LSN leaves at once; ``CLOSED`` = no reply does."""
         self._held: deque[Held] = deque()
         self._given_up: deque[Held] = deque()
         """Replies to requests that were answered ``outcome_unknown``; a stand-in takes them."""
@@ -55,7 +84,7 @@ class ReplyGate:
         return len(self._held) + len(self._given_up)
 
     def __repr__(self) -> str:
-        return f"<ReplyGate held={len(self)} durable_lsn={self._durable_lsn}>"
+        return f"<ReplyGate held={len(self)} durable_lsn={self.durable_lsn}>"
 
     @property
     def held_so_far(self) -> int:
@@ -66,7 +95,7 @@ class ReplyGate:
 
     def hold(self, lsn: int, asker: Answerable, reply: Outgoing, queue: str | None = None) -> None:
         """Send a reply when ``lsn`` is durable."""
-        if lsn <= self._durable_lsn:
+        if lsn <= self.durable_lsn:
             asker.answer(reply, queue)
         else:
             self._held.append((lsn, asker, reply, queue))
@@ -75,7 +104,7 @@ class ReplyGate:
         """Hold the replies of a group, which have the same LSN, in their order."""
         if not held:
             return
-        if held[0][0] <= self._durable_lsn:
+        if held[0][0] <= self.durable_lsn:
             for _, asker, reply, queue in held:
                 asker.answer(reply, queue)
         else:
@@ -90,8 +119,8 @@ class ReplyGate:
 
     def open_to(self, durable_lsn: int) -> None:
         """Release the replies up to ``durable_lsn``."""
-        self._durable_lsn = durable_lsn
-        self._release_given_up(durable_lsn)
+        self.durable_lsn = durable_lsn
+        self.release_given_up(durable_lsn)
         held = self._held
         count = 0
         while held and held[0][0] <= durable_lsn:
@@ -101,7 +130,16 @@ class ReplyGate:
         self.let_go_so_far += count
         self._last_released = count
 
-    def _release_given_up(self, durable_lsn: int) -> None:
+    def release_first(self, durable_lsn: int, held_so_far: int) -> None:
+        """Release the replies up to ``durable_lsn`` that are among the first ``held_so_far`` of all replies."""
+        held = self._held
+        while held and held[0][0] <= durable_lsn and self.let_go_so_far < held_so_far:
+            _, asker, reply, queue = held.popleft()
+            self.let_go_so_far += 1
+            asker.answer(reply, queue)
+
+    def release_given_up(self, durable_lsn: int) -> None:
+        """Release the replies up to ``durable_lsn`` that stand-ins take."""
         given_up = self._given_up
         while given_up and given_up[0][0] <= durable_lsn:
             _, asker, reply, queue = given_up.popleft()
@@ -112,6 +150,11 @@ class ReplyGate:
         client waits for the answer to each request.
         """
         return self._last_released <= 1 and not self._held
+
+    @property
+    def holds_any(self) -> bool:
+        """True if replies wait here for their own clients."""
+        return bool(self._held)
 
     @property
     def has_given_up(self) -> bool:
@@ -195,4 +238,4 @@ class ReplyGate:
         """Raise AssertionError if an invariant is broken."""
         lsns = [entry[0] for entry in (*self._given_up, *self._held)]
         assert lsns == sorted(lsns), lsns
-        assert not lsns or lsns[0] > self._durable_lsn, (lsns[0], self._durable_lsn)
+        assert not lsns or lsns[0] > self.durable_lsn, (lsns[0], self.durable_lsn)

@@ -40,7 +40,7 @@ from cmqd.server.admission.request_admission import Admission
 from cmqd.server.clients.client import Client
 from cmqd.server.part import part
 from cmqd.server.replies.answering import Answering
-from cmqd.server.replies.reply_gate import Held, ReplyGate
+from cmqd.server.replies.reply_gate import Gate, Held
 from cmqd.server.replies.waiting_requests import WaitingRequests
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
@@ -109,7 +109,7 @@ class Collector:
 
     waiting_requests: WaitingRequests
     answering: Answering
-    gate: ReplyGate
+    gate: Gate
     admission: Admission
     now_ms: Callable[[], int]
 

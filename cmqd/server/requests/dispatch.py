@@ -32,13 +32,12 @@ from cmqd.server.monitoring.counters import Counters
 from cmqd.server.part import part
 from cmqd.server.replies.answering import Answering
 from cmqd.server.requests.collecting import Collector
+from cmqd.server.requests.handler import Handler
 from cmqd.server.requests.operations import CHANGES, CREATIONS, LOOKUPS, Location, Operation, call_of
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error
 
-Handler: TypeAlias = Callable[[Client, Any], None]
-"""Has a request of a given kind answered, now or later."""
 TakeRun: TypeAlias = Callable[[Client, Sequence[Any]], int]
 """Takes up the first requests of a run of a kind; returns their number, 0 = the first request must go alone."""
 

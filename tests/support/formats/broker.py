@@ -15,7 +15,8 @@ from cmqd.server.access.accounts import open_accounts
 from cmqd.server.loop.clock import BrokerClock, LastTime, start_offset
 from cmqd.server.loop.cron import calendar
 from cmqd.server.monitoring.status import StorageProcessStatus
-from cmqd.server.server import Server
+from cmqd.server.push.subscription_secrets import SubscriptionSecrets
+from cmqd.server.wiring import Surroundings, make_server
 from cmqd.settings import Settings
 from cmqd.storage.loop_side.process_log import StorageProcessLog
 from cmqd_protocol.messages import AnyReply, Request
@@ -116,7 +117,7 @@ async def open_folder(folder: Path, wall_ms: int, **storage: Any) -> FolderBroke
         wall=clock.wall,
         monotonic_ns=clock.monotonic_ns,
     )
-    server = Server(
+    given = Surroundings(
         loop=asyncio.get_running_loop(),
         settings=Settings(data=folder),
         broker=broker,
@@ -129,11 +130,12 @@ async def open_folder(folder: Path, wall_ms: int, **storage: Any) -> FolderBroke
         make_pusher=make_pusher,
         can_push=True,
     )
+    server = make_server(given)
     first_records = [*start_offset(broker, broker_clock), *broker.recovered(lost=report.numbers_jump)]
     if first_records:
         log.append(first_records, (), clock.now_ms())
         log.flush()
-    await server.match_secrets()
+    await server.part(SubscriptionSecrets).match()
     rig: Any = FolderBroker(server, clock, broker_clock, broker, log, accounts)  # pyright: ignore[reportArgumentType]
     rig.failures, rig.pushers, rig.storage, rig.report = failures, pushers, log, report
     rig.folder = folder

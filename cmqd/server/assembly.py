@@ -1,0 +1,75 @@
+"""Assembly: fills the parameters of a part's constructor with the parts and values that were made before it.
+
+A parameter is filled by its type, if a part of that type was made. Values, functions and numbers have no type of their
+own, and are filled by name: ``now_ms`` and ``schedule`` mean the same in every part. An argument that is given comes
+first, and a parameter with a default needs nothing.
+
+Parts are therefore made in the order of their needs, and no caller repeats the needs that a part declares. The order is
+``cmqd.server.wiring``, and so are the circles, which no order can solve.
+"""
+
+import inspect
+from collections.abc import Callable
+from typing import TypeVar, cast
+
+_T = TypeVar("_T")
+
+
+class IncompleteError(Exception):
+    """A part needs a part or a value that was not made before it."""
+
+
+class Assembly:
+    """The parts that were made so far; see the module."""
+
+    def __init__(self, **values: object) -> None:
+        """Take values by name."""
+        self._parts: dict[object, object] = {}
+        self._values = values
+
+    def __repr__(self) -> str:
+        return f"<Assembly {len(self._parts)} parts>"
+
+    def add(self, part: _T, *interfaces: object) -> _T:
+        """Take a part that was made elsewhere; parameters of its class, or of an interface, are filled with the part.
+
+        An interface with a part takes the new part: a gate for the leader replaces the plain gate.
+        """
+        for kind in (type(part), *interfaces):
+            self._parts[kind] = part
+        return part
+
+    def name(self, **values: object) -> None:
+        """Take further values by name."""
+        self._values |= values
+
+    def get(self, kind: type[_T]) -> _T:
+        """Return the part of a class; there must be one."""
+        return cast("_T", self._parts[kind])
+
+    def make(self, kind: Callable[..., _T], **given: object) -> _T:
+        """Make a part, or call a function with the parameters of a part; keep and return the result.
+
+        Args:
+            kind: the class of the part, or the function.
+            given: arguments that this part alone gets.
+
+        Raises:
+            IncompleteError: a parameter has no part, no value and no default.
+        """
+        arguments = given
+        for parameter in inspect.signature(kind, eval_str=True).parameters.values():
+            if parameter.name in given:
+                continue
+            if parameter.annotation in self._parts:
+                arguments = arguments | {parameter.name: self._parts[parameter.annotation]}
+            elif parameter.name in self._values:
+                arguments = arguments | {parameter.name: self._values[parameter.name]}
+            elif parameter.default is parameter.empty:
+                needed = inspect.formatannotation(parameter.annotation)
+                raise IncompleteError(
+                    f"{kind.__name__} needs {parameter.name}: {needed}, and no such part or value was made before it"
+                )
+        made = kind(**arguments)
+        self._parts[kind] = made
+        return made
