@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Locator, Page, Route, expect
 
 from support.chromium import AXE_FILE
 from support.console_rig import Account, Visits
@@ -420,3 +420,23 @@ def test_axe_finds_nothing_serious_in_the_dialogs(visits: Visits, account: Accou
     page.get_by_role("button", name="Rewind", exact=True).click()
     expect(dialog_of(page).get_by_text("1 message comes back")).to_be_visible()
     expect_no_serious_fault(page)
+
+
+def test_an_attribute_that_the_form_does_not_know_has_a_field_from_its_declaration(visits: Visits, account: Account):
+    page = visits.sign_in(account.key, "queues")
+    colour = {"type": "number", "title": "Colour time", "x-hint": "Time of a colour", "minimum": 0, "maximum": 60}
+
+    def with_colour(route: Route) -> None:
+        document = route.fetch().json()
+        document["components"]["schemas"]["QueueAttributes"]["properties"]["colour"] = {**colour, "x-default": 5}
+        route.fulfill(json=document)
+
+    page.route("**/openapi.json", with_colour)
+    page.get_by_role("button", name="Create queue").click()
+
+    field = dialog_of(page).get_by_label("Colour time")
+    expect(field).to_have_value("5s")
+    expect(dialog_of(page).get_by_text("Time of a colour")).to_be_visible()
+    field.fill("7s")
+    dialog_of(page).get_by_text("The same on the command line").click()
+    expect(dialog_of(page).locator("details code")).to_contain_text("--colour 7s")

@@ -5,7 +5,7 @@ import { live } from '../vendor/lit-html-3.3.3/directives/live.js';
 import { api, segment } from '../app/api.js';
 import { durationInput } from '../app/format.js';
 import { limits } from '../app/limits.js';
-import { addTexts, t } from '../app/text.js';
+import { addTexts, hasText, t } from '../app/text.js';
 import { copyBlock } from '../ui/copy.js';
 import { openDialog } from '../ui/dialog.js';
 import { checkField, createForm, durationField, field, numberField, selectField, textField } from '../ui/form.js';
@@ -65,7 +65,7 @@ export async function openQueueDialog({ info = null, signal }) {
       ${rewindFields(form, ranges)} ${transactionFields(form, ranges, info)} ${unusedFields(form, ranges)}
       <details>
         <summary>${t('queue-form.command')}</summary>
-        ${copyBlock(command(form.values, before, info))}
+        ${copyBlock(command(form.values, before, info, ranges))}
       </details>
       <div class="actions">
         <button type="button" @click=${() => close()}>${t('ui.cancel')}</button>
@@ -172,7 +172,7 @@ function storageFields(form, ranges) {
     <legend>${t('queue-form.storage')}</legend>
     <div class="fields">
       ${time(form, ranges, 'retention')} ${whole(form, ranges, 'max_message_bytes')} ${whole(form, ranges, 'max_backlog')}
-      ${whole(form, ranges, 'max_delayed')}
+      ${whole(form, ranges, 'max_delayed')} ${otherFields(form, ranges)}
     </div>
   </fieldset>`;
 }
@@ -254,19 +254,29 @@ function unusedFields(form, ranges) {
   </fieldset>`;
 }
 
-const DURATIONS = new Set(
-  ['polling_wait', 'visibility_timeout', 'retention', 'delay', 'rewind', 'dead_letter_after', 'first_check', 'auto_delete_after'],
-);
+/** Return the fields of attributes without a place of their own, with the label and the hint of their declaration. */
+function otherFields(form, ranges) {
+  return Object.entries(ranges)
+    .filter(([name]) => !hasText(`queue-form.${name}`))
+    .map(([name, { type, title: label, 'x-hint': text, minimum, maximum, default: initial }]) => {
+      const fields = {
+        boolean: () => checkField({ form, name, label, hint: text }),
+        number: () => durationField({ form, name, label, text, minimum, maximum, initial }),
+        integer: () => numberField({ form, name, label, text, minimum, maximum, initial }),
+      };
+      return (fields[type] ?? (() => textField({ form, name, label, hint: text })))();
+    });
+}
 
 /** Return the command that does the same as the form. */
-function command(values, before, info) {
+function command(values, before, info, ranges) {
   const name = info?.name ?? (NAME.test(values.queue) ? values.queue : 'QUEUE');
   const options = Object.entries(changes(attributesOf(values), before)).map(([attribute, value]) => {
     const option = attribute.replaceAll('_', '-');
     if (typeof value === 'boolean') {
       return value ? `--${option}` : `--no-${option}`;
     }
-    if (DURATIONS.has(attribute)) {
+    if (ranges[attribute].type === 'number') {
       return `--${option} ${Number.isFinite(value) ? durationInput(value).replace('min', 'm') : '…'}`;
     }
     return `--${option} ${value === '' ? '""' : (value ?? '…')}`;
