@@ -1,7 +1,8 @@
 """Decision records, and their index by room.
 
 The line under the title of a record tells whether the record still holds: *accepted*, *amended* by its successors, or
-*replaced* by them. The index names the successors too, so that a reader of the list meets the newer record first.
+*replaced* by a successor. The index names the successors too, because a reader of the list should meet the newer record
+first.
 """
 
 import re
@@ -32,7 +33,7 @@ class DecisionRecord:
 def read_record(path: Path) -> DecisionRecord:
     """Return the front lines of a record.
 
-    Raises ``ValueError`` if the lines have another form, or if status and successors contradict each other.
+    Raises ``ValueError`` if the lines have a different form, or if the status contradicts the successors.
     """
     front = _FRONT.match(path.read_text())
     if front is None:

@@ -16,8 +16,8 @@ class CmqScheduleSource(ScheduleSource):
         await charge.schedule_by_time(source, datetime(2027, 1, 1, tzinfo=UTC), 7)
 
     The time can be as far ahead as the server allows a delay (an hour, unless its operator allows more, up to the
-    retention of the queue). Tasks by ``cron`` or ``interval`` need a scheduler process and another source of taskiq,
-    such as ``LabelScheduleSource``; the scheduler can send them through :class:`CmqBroker`.
+    retention of the queue). Tasks by ``cron`` or ``interval`` need a scheduler process and a source of taskiq like
+    ``LabelScheduleSource``; the scheduler can send them through :class:`CmqBroker`.
 
     ``SmartRetryMiddleware(schedule_source=...)`` takes this source too.
     """
@@ -27,7 +27,7 @@ class CmqScheduleSource(ScheduleSource):
         self._broker = broker
 
     async def get_schedules(self) -> list[ScheduledTask]:
-        """Return none: the tasks of this source are sent already, and a scheduler has nothing to do for them."""
+        """Return none: the tasks of this source are sent already, and a scheduler has no work left."""
         return []
 
     async def add_schedule(self, schedule: ScheduledTask) -> None:

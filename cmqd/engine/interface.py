@@ -12,10 +12,10 @@ Contract, checked by ``tests/engine/`` for every implementation:
 - Each leader has an *epoch*: the LSN of its *fence*, an empty row. All rows between two fences have the epoch of the
   lower fence; rows below the first fence were imported, and have epoch 0. From a fence on, no call of an earlier
   leader changes anything: it raises ``Fenced``.
-- What a read returns is on two machines too: no failure of one machine takes it back.
+- Rows, accounts and checkpoints that a read returns are on two machines too: no failure of one machine takes them back.
 
-``try_lead``, ``take``, ``append``, ``prove`` and ``release`` belong to one thread; the other calls to any thread, one
-after the other on a connection of their own. One ``append`` is outstanding at a time.
+``try_lead``, ``take``, ``append``, ``prove`` and ``release`` belong to a single thread; the other calls to any thread,
+in turn on a connection of their own. A single ``append`` is outstanding at a time.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -115,7 +115,7 @@ class Taken(msgspec.Struct, frozen=True):
     stamp_ms: int | None = None
     """The engine's clock when the fence was stored; None = the engine has no stamps."""
     newest: StampedRow | None = None
-    """The newest row that is no fence; None = there is none. A fence has no broker time."""
+    """The newest row that is no fence; None = the log has fences only. A fence has no broker time."""
 
 
 class StoredCheckpoint(msgspec.Struct, frozen=True):
@@ -135,14 +135,14 @@ class StoredAccounts(msgspec.Struct, frozen=True):
 
 
 class News(NamedTuple):
-    """What a standby compares with the state that it has copied, to see whether there is more."""
+    """Numbers that a standby compares with its own copy, to see whether the engine has newer rows or accounts."""
 
     lsn: int
-    """LSN of the newest row; 0 = there is none."""
+    """LSN of the newest row; 0 = the log has no row."""
     epoch: int
-    """Epoch of the newest row; 0 = there is none."""
+    """Epoch of the newest row; 0 = the log has no row."""
     accounts_version: int
-    """Version of the accounts; 0 = there are none."""
+    """Version of the accounts; 0 = the engine has none."""
 
 
 class ImportedLog(msgspec.Struct, frozen=True):
@@ -162,9 +162,9 @@ class Engine(Protocol):
     """The calls of every engine; see the module.
 
     A call that meets a silent or unsafe database waits until the database serves again, and raises
-    ``EngineUnavailable`` if the broker is stopped before. ``LogIdMismatch`` comes from every call that finds another
-    log in the database than before. After ``Fenced`` or an interrupted ``append`` every call that changes anything
-    raises again.
+    ``EngineUnavailable`` if the broker is stopped before. Every call raises ``LogIdMismatch`` if the log in the
+    database is not the log of the calls before. After ``Fenced`` or an interrupted ``append`` every call that changes
+    the log raises again.
     """
 
     @property
@@ -172,13 +172,14 @@ class Engine(Protocol):
         """Monotonic time at which this engine is known to have led: the begin of the last ``append`` or ``prove`` that
         succeeded, else of ``take``; minus infinity before.
 
-        The begin and not the end: another broker may have led since the row was stored, while its answer was late.
+        The begin and not the end: while the answer was late, a different broker may have led.
         """
         ...
 
     @property
     def waiting_for(self) -> str:
-        """Say what a call under way waits for, for status and logs; empty while no call waits. For any thread."""
+        """Name the cause of the wait of a call under way, for status and logs; empty while no call waits. For any
+        thread."""
         ...
 
     def announce(self, lsn: int, process: str, address: str) -> None:
@@ -193,7 +194,7 @@ class Engine(Protocol):
     def try_lead(self) -> bool:
         """Try to get the advisory lock of the shard, without waiting for it; return whether this engine has it.
 
-        The lock keeps brokers from fencing each other in turns. No guarantee depends on it.
+        The lock keeps two brokers from taking turns as leader. No guarantee depends on it.
         """
         ...
 
@@ -208,12 +209,12 @@ class Engine(Protocol):
         """Store rows; on return they are durable on two machines.
 
         Args:
-            rows: at least one row, with contiguous LSNs that begin behind the last row of the previous ``append``, or
-                behind the fence. They are stored together or not at all.
+            rows: a row or more, with contiguous LSNs that begin behind the last row of the previous ``append``, or
+                behind the fence. All are stored, or none.
 
         Raises:
-            Fenced: another broker leads. The rows are not stored, and never will be; or, if the engine was silent when
-                the other broker was seen, the outcome is unknown.
+            Fenced: a newer leader exists. The rows are not stored, and never will be; or, if the engine was silent when
+                the newer leader was seen, the outcome is unknown.
             EngineUnavailable: the broker is being stopped. Whether the rows are stored is unknown.
         """
         ...
@@ -231,25 +232,25 @@ class Engine(Protocol):
         ...
 
     def news(self) -> News:
-        """Return what the server shows now, as a hint: a read that writes nothing, for polls.
+        """Return the numbers that the server shows now, as a hint: a read without a barrier, for polls.
 
-        Nothing of it is to be believed. Only what ``rows`` or ``load_accounts`` return is on two machines.
+        The numbers prove no change. Only rows from ``rows`` and accounts from ``load_accounts`` are on two machines.
         """
         ...
 
     def reclaimed(self, ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Return those of the ranges of LSNs, both ends included, in which no row is left but fences.
+        """Return the given ranges of LSNs, both ends included, that have no row left but fences.
 
-        A range above the stored checkpoint is never among them.
+        A range above the stored checkpoint is never returned.
         """
         ...
 
     def newest_checkpoint(self) -> StoredCheckpoint | None:
-        """Return the stored checkpoint; None if there is none."""
+        """Return the stored checkpoint; None before the first."""
         ...
 
     def put_checkpoint(self, lsn: int, data: bytes) -> None:
-        """Store a checkpoint, unless the stored one has a higher LSN; on return it is durable on two machines.
+        """Store a checkpoint, unless the stored checkpoint has a higher LSN; on return it is durable on two machines.
 
         Raises Fenced, EngineUnavailable.
         """
@@ -259,14 +260,14 @@ class Engine(Protocol):
         """Remove the rows in these ranges of LSNs, both ends included.
 
         Rows above the stored checkpoint, the newest row that is no fence, and fences stay, whatever the ranges say: a
-        fence is what a former leader runs into, also after years, and the next leader reads broker time from that row.
+        fence stops a former leader, also after years, and the next leader reads broker time from that row.
 
         Raises Fenced, EngineUnavailable.
         """
         ...
 
     def load_accounts(self) -> StoredAccounts | None:
-        """Return the stored accounts; None if there are none."""
+        """Return the stored accounts; None before the first."""
         ...
 
     def store_accounts(self, data: bytes, *, expected_version: int) -> int:
@@ -277,8 +278,8 @@ class Engine(Protocol):
             expected_version: version of the accounts that the caller has changed; 0 = none were stored.
 
         Raises:
-            AccountsConflict: the stored version is another one. Nothing was changed.
-            Fenced: another broker leads.
+            AccountsConflict: the stored version differs. The accounts are unchanged.
+            Fenced: a newer leader exists.
             EngineUnavailable: the broker is being stopped. The outcome is unknown.
         """
         ...
@@ -292,11 +293,11 @@ class Engine(Protocol):
     def import_log(self, log: ImportedLog) -> None:
         """Store a whole log in a database that is empty, and a fence behind its last row; all or nothing.
 
-        Before the commit no broker sees a row, so an interrupted import has left nothing. A repeat finds its own log,
+        Before the commit no broker sees a row, so an interrupted import has left no trace. A repeat finds its own log,
         and returns, as long as no broker has led.
 
         Raises:
-            NotEmpty: the database has another log, or a broker has led this log.
+            NotEmpty: the database has a different log, or a broker has led this log.
             EngineUnavailable: the caller is being stopped. The outcome is unknown.
         """
         ...
@@ -309,18 +310,19 @@ class Engine(Protocol):
             last_lsn: LSN of the newest row, a fence, whose leader has ended.
 
         Raises:
-            RowsBehind: another row is the newest. Nothing was changed.
+            RowsBehind: the newest row has a different LSN. The log is unchanged.
             EngineUnavailable: the caller is being stopped. The outcome is unknown.
         """
         ...
 
     def view(self) -> EngineView:
-        """Return the state of the log for status and metrics: one primary's word, without a barrier and no proof."""
+        """Return the state of the log for status and metrics, as a single primary sees it: without a barrier, and no
+        proof."""
         ...
 
     def release(self) -> None:
-        """Give up the lead in order: another broker's ``try_lead`` returns True from then on. Later calls that change
-        anything raise ``Fenced``.
+        """Give up the lead in order: ``try_lead`` of the next broker returns True from then on. Later calls that change
+        the log raise ``Fenced``.
         """
         ...
 

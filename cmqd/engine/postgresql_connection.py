@@ -1,8 +1,8 @@
-"""A connection to one PostgreSQL server: queries whose wait can be given up without a cancel.
+"""A connection to a single PostgreSQL server: the wait of a query can be given up without a cancel.
 
 psycopg's own connections wait for an answer without a limit, and turn an interrupt into a cancel. A cancel of a commit
-that waits for the standby is reported as a success. So this module waits itself, on the interface of libpq that psycopg
-publishes (``psycopg.pq``). A wait ends with the answer, or with the socket.
+that waits for the standby is reported as a success. Therefore this module waits itself, on the interface of libpq that
+psycopg publishes (``psycopg.pq``). A wait ends with the answer, or with the socket.
 """
 
 import os
@@ -32,7 +32,7 @@ _AS_BYTES: Final = 1
 
 
 class Connection:
-    """A connection for one thread.
+    """A connection for a single thread.
 
     Args:
         parameters: of libpq, with a single host.
@@ -200,7 +200,7 @@ class Connection:
                 self._libpq.finish()
                 raise ConnectionLost(message)
             events = _READS if status == pq.PollingStatus.READING else _WRITES
-            # libpq may go on to another address of the host with another socket.
+            # libpq may go on to the next address of the host with a new socket.
             waiting = select.poll()
             waiting.register(self._libpq.socket, events)
             while not waiting.poll(SILENCE_SECONDS * 1000):
@@ -211,7 +211,7 @@ class Connection:
     def kill(self) -> None:
         """Close the socket without a word to the server."""
         with suppress(OSError, OperationalError), socket.socket(fileno=os.dup(self._libpq.socket)) as same:
-            # ``finish`` alone would write what is still in libpq's buffer.
+            # ``finish`` alone would write the rest of libpq's buffer.
             same.shutdown(socket.SHUT_RDWR)
         self._libpq.finish()
 

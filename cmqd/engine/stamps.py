@@ -3,7 +3,8 @@
 A new leader reads from the stamps the time since the newest row, without the clocks of brokers (decision 0207). The
 column is nullable and has no default: ``clock_timestamp()`` as default would rewrite the table, and ``now()`` is the
 begin of the transaction. Statements name the column where the catalogue has it. Tables of older versions get the column
-from the next leader whose role owns them. A broker leads without the column too, and an older broker goes on beside it.
+from the next leader whose role owns them. A broker leads without the column too, and an older broker goes on beside a
+newer broker.
 """
 
 from typing import Final
@@ -30,4 +31,5 @@ DO $$ BEGIN {ADD_COLUMN}; EXCEPTION WHEN OTHERS THEN NULL; END $$;
 COMMIT
 """.encode()
 """``ALTER`` waits for all transactions with the table, and every later statement of all shards waits behind it: for a
-second at most. The block catches its own error, which would cost the connection, and with it the lock of the shard."""
+second at most. The block catches its own error: an uncaught error would cost the connection, and the lock of the
+shard."""

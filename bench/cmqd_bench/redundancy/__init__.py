@@ -1,4 +1,4 @@
-"""What redundancy costs, and how long a takeover lasts, over three PostgreSQL servers on this machine.
+"""The costs of redundancy, and the length of a takeover, over three PostgreSQL servers on this machine.
 
 pair       two brokers over the servers of the tests
 callers    clients that call all the time and note each call

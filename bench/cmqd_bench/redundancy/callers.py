@@ -1,4 +1,5 @@
-"""Clients that send all the time, one call outstanding each, and note when each call began and ended."""
+"""Clients that send all the time, with a single call outstanding per client, and note the begin and the end of every
+call."""
 
 import asyncio
 import time

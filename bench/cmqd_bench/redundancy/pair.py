@@ -1,4 +1,4 @@
-"""Two brokers over three PostgreSQL servers, which are those of the tests (``tests/support/postgresql``)."""
+"""Two brokers over three PostgreSQL servers, made by the tests' ``tests/support/postgresql``."""
 
 import socket
 import sys
@@ -20,7 +20,7 @@ from support.silent_port import reserve_port  # noqa: E402
 
 
 class Pair:
-    """The brokers; ``leader`` answers, ``standby`` follows it."""
+    """The brokers; ``leader`` answers, ``standby`` follows the leader."""
 
     def __init__(self, cluster: PostgresCluster, folder: Path) -> None:
         self._reserved = [reserve_port() for _ in range(2)]
@@ -48,7 +48,7 @@ class Pair:
             await self.start_standby()
 
     async def start_standby(self) -> None:
-        """Start the standby, and wait until it refuses clients: it follows the leader then."""
+        """Start the standby, and wait for its first refusal of a client: the standby then follows the leader."""
         self.standby.launch()
         port = self._ports[0] if self.standby.folder.name == "a" else self._ports[1]
         await eventually(lambda: _listens(port))
@@ -77,7 +77,7 @@ def pair_of_brokers(folder: Path) -> Generator[Pair]:
     if programs is None:
         raise ConditionsError("this machine has no PostgreSQL; make setup-postgresql installs one")
     (folder / "installation").mkdir()
-    # The servers belong to another user if this process is root's.
+    # If this process is root's, the servers belong to a different user.
     folder.chmod(0o755)
     with PostgresCluster(Installation(programs, folder / "installation")) as cluster:
         pair = Pair(cluster, folder)

@@ -5,16 +5,16 @@ An attempt tries every address at most once, without a pause in between; the pau
 
 1. the addresses that a refused request, or the end of the last connection, named as the leader's;
 2. the other addresses, from that of the last connection on: a host that served last is likely up, while the first host
-   of the URL may be down for long. Hosts that could not be reached in the last attempt come last, because each of them
-   can take the whole time of a connect.
+   of the URL may be down for long. Hosts that could not be reached in the last attempt come last, because each can
+   take the whole time of a connect.
 
-A refusal that names the leader puts the leader next. Two standbys that name each other end the attempt, because no
-address is tried twice.
+A refusal that names the leader puts the leader next. A circle of standbys ends the attempt, because no address is tried
+twice.
 
-Learned addresses come beside those of the URL. They have the URL's key, region and TLS, and are forgotten from the
-oldest on when there are more than ``MAX_LEARNED``. The welcome of a leader names the other servers of its log.
+Learned addresses come beside the addresses of the URL, with the URL's key, region and TLS. Of more than ``MAX_LEARNED``
+the oldest are forgotten. The welcome of a leader names the other servers of its log.
 
-``open_beside`` tries one address, beside a connection that does not answer; see ``looking``.
+``open_beside`` tries a single address, beside a connection that does not answer; see ``looking``.
 """
 
 from collections import deque
@@ -28,13 +28,13 @@ from cmqd_client.connection import Connection, OnEnded, OnPush
 from cmqd_client.errors import CmqError, Elsewhere, ServerUnreachable
 
 MAX_LEARNED = 16
-"""Most addresses beside those of the URL: more than the servers of a log, and an end for an attempt whose servers name
-ever new addresses."""
+"""Limit of the addresses beside the URL's addresses: more than the servers of a log, and an end for an attempt with
+servers that name ever new addresses."""
 
 FIRST_CONNECT_TIMEOUT = 1.0
 """Longest time in seconds for an address in the first attempt, if there are several: a host without power must not
-hold up the way to its standby. The time doubles with each attempt in which no server answered, so that a slow network
-gets the whole connect timeout."""
+hold up the way to its standby. The time doubles after every attempt without an answer, until a slow network gets the
+whole connect timeout."""
 
 
 class Opener(Protocol):
@@ -47,11 +47,11 @@ class Opener(Protocol):
     def open_beside(
         self, connection: Connection, *, on_ended: OnEnded, next_request_id: Callable[[], int], on_push: OnPush
     ) -> Awaitable[Connection]:
-        """Open a connection to the next address beside that of a connection."""
+        """Open a connection to the next address beside the address of a connection."""
         ...
 
     def has_others(self, connection: Connection) -> bool:
-        """True if an address is known beside that of the connection."""
+        """True if an address is known beside the address of the connection."""
         ...
 
     def learn(self, addresses: Sequence[str]) -> None:
@@ -102,11 +102,11 @@ class HostsInTurn:
         timeout: float,
         follow: Follow | None = None,
     ) -> None:
-        """Make an opener for these addresses, of which there must be at least one, each with a timeout in seconds."""
+        """Take the addresses, a single one or more, and the timeout of an address in seconds."""
         self._open = open_connection
         self._follow = follow
         self._beside = 0
-        """Attempts of ``open_beside``: the next one takes the next address."""
+        """Attempts of ``open_beside``: the next attempt takes the next address."""
         self._dark = 0
         """Attempts of ``open_beside`` in a row without an answer."""
         self._addresses = addresses
@@ -120,15 +120,15 @@ class HostsInTurn:
         self._unreachable: set[Address] = set()
         """Addresses that could not be reached in the last attempt."""
         self._failures = 0
-        """Attempts in a row in which no server answered."""
+        """Attempts in a row without an answer of a server."""
 
     async def __call__(self, *, on_ended: OnEnded, next_request_id: Callable[[], int], on_push: OnPush) -> Connection:
         """Connect to the first address that serves. Safe to cancel.
 
         Raises:
             ServerUnreachable: no host can be reached; the text names the reason of each host.
-            CmqError: otherwise the first retryable error of a host, else the first error. A standby that names another
-                host counts only if no other host has answered: it says nothing about this client.
+            CmqError: otherwise the first retryable error of a host, else the first error. The refusal of a
+                standby that names a further host counts only if no other host has answered: a standby checks no client.
         """
         ended = self._note_ended(on_ended)
         errors: list[CmqError] = []
@@ -164,25 +164,26 @@ class HostsInTurn:
                 raise ServerUnreachable("; ".join(error.text for error in errors)) from errors[-1]
         else:
             self._failures = 0
-        # A host that refuses this client for good must not end the attempts while another host may come back. A standby
-        # is no such host, or a wrong key would be tried again for as long as the caller is patient.
+        # A host that refuses this client for good must not end the attempts while a further host may come back. A
+        # standby does not count as a host that may come back: a wrong key would be tried again until the caller gives
+        # up.
         answers = [error for error in errors if not isinstance(error, Elsewhere)] or errors
         raise next((error for error in answers if error.retryable), answers[0])
 
     # ------------------------------------------------------------------ beside a connection
 
     def learn(self, addresses: Sequence[str]) -> None:
-        """Remember addresses that a server names; malformed ones are left out."""
+        """Remember addresses that a server names; malformed addresses are left out."""
         self._learn(addresses)
 
     def has_others(self, connection: Connection) -> bool:
-        """True if an address is known beside that of the connection."""
+        """True if an address is known beside the address of the connection."""
         return bool(self._others(connection))
 
     async def open_beside(
         self, connection: Connection, *, on_ended: OnEnded, next_request_id: Callable[[], int], on_push: OnPush
     ) -> Connection:
-        """Connect to the next address beside that of a connection, in turns. Safe to cancel.
+        """Connect to the next address beside the address of a connection, in turns. Safe to cancel.
 
         Raises:
             CmqError: the address does not lead to the leader.
@@ -227,7 +228,7 @@ class HostsInTurn:
         start = known.index(self._first) if self._first in known else 0
         known = known[start:] + known[:start]
         known.sort(key=self._unreachable.__contains__)
-        # Each once: the leader's addresses are known ones, too.
+        # Without doubles: the leader's addresses are among the known addresses, too.
         return list(dict.fromkeys([*self._leader, *known]))
 
     def _learn(self, addresses: Sequence[str]) -> list[Address]:

@@ -1,8 +1,8 @@
-"""The accounts of a broker whose log is in an engine, and the address of the leader beside them.
+"""The accounts of a broker with a log in an engine, and the address of the leader beside the accounts.
 
 The engine keeps accounts and addresses as a single versioned value: the content of the accounts file
-(``accounts_file``), and the addresses at which the leader answers. A change names the version of the value that it
-replaces, so no change of another broker is lost. A standby reads the value to name the leader to its clients.
+(``accounts_file``), and the addresses of the leader. A change names the version of the replaced value, so that no
+change of a different broker is lost. A standby reads the value to name the leader to its clients.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ class EngineAccounts:
     """Reads and writes the accounts of the leader; see the module. Made once this broker leads."""
 
     def __init__(self, store: AccountsStore, address: str) -> None:
-        """Take the log, and the address of this broker, to which standbys send their clients."""
+        """Take the log, and the address of this broker, for the refusals of standbys."""
         self._store = store
         self._addresses = [address]
         self._lock = asyncio.Lock()
@@ -47,7 +47,7 @@ class EngineAccounts:
         """Read the accounts; None if the engine has none.
 
         Raises:
-            AccountsFileError: the accounts are damaged, or a newer version wrote them.
+            AccountsFileError: the accounts are damaged, or written by a newer version.
             LogFailed: the log has failed.
         """
         stored = await self._store.load_accounts()
@@ -57,7 +57,7 @@ class EngineAccounts:
         return decode_accounts(stored)
 
     async def write(self, document: Document) -> None:
-        """Replace the accounts; on return they are durable. Raises AccountsConflict, LogFailed."""
+        """Replace the accounts; on return the new accounts are durable. Raises AccountsConflict, LogFailed."""
         async with self._lock:
             await self._replace(_Content(self._addresses, encode(document)))
 
@@ -74,7 +74,7 @@ class EngineAccounts:
 
 
 def encode_accounts(document: Document) -> bytes:
-    """Return the accounts as the engine keeps them, of a log without a leader."""
+    """Return the value for the engine: the accounts of a log without a leader."""
     return msgspec.msgpack.encode(_Content([], encode(document)))
 
 
@@ -99,5 +99,5 @@ def _decode(stored: StoredAccounts) -> _Content:
     try:
         return msgspec.msgpack.decode(stored.data, type=_Content)
     except msgspec.MsgspecError as error:
-        # Without the cause, which may hold secrets.
+        # Without the cause: the text of the cause may hold secrets.
         raise AccountsFileError(f"the accounts in the engine cannot be read ({error})") from None

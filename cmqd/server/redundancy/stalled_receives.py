@@ -1,10 +1,10 @@
-"""End the waiting receives of a leader that waits for its log: another broker may lead, and have the messages.
+"""End the waiting receives of a leader that waits for its log: a newer leader may exist, and have the messages.
 
 A leader that is cut off from its engine answers nothing, and a client with a waiting receive notices nothing: no answer
 is due before the end of the wait. So once a proof or an append has had no answer for ``STALLED_AFTER_S``, the receives
-of clients that named ``stalled_receives`` in their hello are answered, and the client looks for another leader:
+of clients that named ``stalled_receives`` in their hello are answered, and the client looks for the newer leader:
 
-- A receive that waits in the core gets ``busy`` with ``stalled``: it holds no lease. With deletes it gets
+- A receive that waits in the core gets ``busy`` with ``stalled``: the receive holds no lease. With deletes it gets
   ``outcome_unknown``, because only a durable reply may tell that the deletes are done.
 - A receive with a reply at the gate gets ``outcome_unknown``: its row was handed over, and may be stored. A stand-in
   takes the reply, and puts the messages back if the row becomes durable after all.

@@ -1,4 +1,4 @@
-"""Broker time at a takeover: it goes on from the newest row's time plus the time that certainly passed since.
+"""Broker time at a takeover: the newest row's time, plus the time that certainly passed since.
 
 Without redundancy a start reads the wall clock (``loop.clock``). A standby's wall clock is another machine's,
 and may be two hours ahead unnoticed: messages would expire and leases end at the takeover. Too little time makes
@@ -13,8 +13,9 @@ messages wait; too much time loses them.
   time stands still.
 - Imported rows have no stamp, and no leader of the engine before: the first leader starts as any broker on a folder.
 
-A recorded offset below 0 counts as 0, because it would add time that nobody saw: the wall clock may have been set right
-since (decision 0070). An offset above 0 counts although another machine's clock had it: it can only shorten.
+A recorded offset below 0 counts as 0, because the offset would add time that no clock has shown: the wall clock may
+have been set right since (decision 0070). An offset above 0 counts although a different machine's clock had the offset:
+the offset can only shorten.
 """
 
 from enum import StrEnum

@@ -125,7 +125,8 @@ def _is_cache(folder: DataFolder, log: CacheOf) -> bool:
 
 
 def _disagreement(recovered: Recovered, tail: Tail | None, engine: Engine) -> str:
-    """Return why the folder is not the beginning of the engine's log; empty if it is."""
+    """Return the reason for which the folder is not the beginning of the engine's log; empty = the folder is the
+    beginning."""
     if recovered.lost:
         return "rows were lost with the power"
     if not recovered.has_rows:

@@ -1,8 +1,8 @@
 """Looks at the engine from time to time, for status, metrics and the log of the broker.
 
-A commit pays nothing for it: the watch reads what a call under way waits for, so waits are exact to a look. A leader
-also asks the engine for its view, through the session of the housekeeping; an engine that does not answer holds up the
-view, and not the reports of the wait.
+A commit pays nothing for the watch, because the watch only reads the cause of the wait of a call under way. The length
+of a wait is exact to a look. A leader also asks the engine for its view, through the session of the housekeeping; an
+engine that does not answer holds up the view, and not the reports of the wait.
 """
 
 import asyncio

@@ -1,28 +1,29 @@
 """The way to the lead, in the commit thread: rows of the engine are copied into the segments until this broker leads.
 
-A standby copies rows as another broker commits them, and asks again and again for the lock of the shard. With the lock
-it takes the log: the engine's fence ends the row numbers of every earlier leader, and the copy goes on up to the fence.
+A standby copies the rows of the leader, and asks again and again for the lock of the shard. With the lock the standby
+takes the log: the engine's fence ends the row numbers of every earlier leader, and the copy goes on up to the fence.
 From then on the commit thread takes batches of the loop process. A leader's start is the same way, without the wait.
 
 Each reading begins with the last row of the folder (``rows_behind``): the log went on from that row if LSN, epoch and
-checksum agree. If a leader has reclaimed the row meanwhile, the fences tell: the row is of the log if they say that
-the leader with its epoch has written the row with its LSN. Otherwise the folder and the index in memory have rows that
-never were, or that a fail-over of the engine without its guards has taken back. The process ends then, and the next
-start puts the folder aside (``cache_folder``).
+checksum agree. If a leader has reclaimed the row meanwhile, the fences tell: the row is of the log if the leader of its
+epoch has written the row with its LSN. Otherwise the folder and the index in memory have rows that never were, or that
+a fail-over of the engine without its guards has taken back. The process ends then, and the next start puts the folder
+aside (``cache_folder``).
 
-A poll without news writes nothing to the engine and reads no row: it compares what the engine shows with what was
-copied. All that is copied is read behind a barrier. An old primary that lives on, cut off from its standby, has no news
-for ever, and a barrier notices it: so the accounts are read now and then without news.
+A poll without news writes nothing to the engine and reads no row: a poll compares the engine's newest numbers with the
+copy. All copied rows are read behind a barrier. An old primary that lives on, cut off from its standby, has no news for
+ever. A barrier notices such a primary: therefore the accounts are read now and then without news.
 
 A row that came while this broker followed is noted with the time of its arrival, by the clock of the boot: the new
-leader's broker time goes on from there (``redundancy.takeover_time``). The rows of the first copy do not count, nor do
-those behind the fence's ``take``: they may have been stored long before.
+leader's broker time goes on from there (``redundancy.takeover_time``). Rows of the first copy and rows behind the
+fence's ``take`` do not count: such rows may have been stored long before.
 
-Three events go to the loop before their rows are written, because the manifest must not be behind them:
+Three events go to the loop before their rows are written, because the manifest must not be behind the rows:
 
 - An epoch: the manifest lists the starts of leaders, and the epoch of the last row is compared at the next start.
-- A gap: rows that a leader reclaimed. They are *dropped* in the manifest, and the next row begins a segment. A fence
-  alone between two gaps counts as reclaimed: the engine keeps it for ever, and a file for each would be waste.
+- A gap: rows that a leader reclaimed. Such rows are *dropped* in the manifest, and the next row begins a segment. A
+  fence alone between two gaps counts as reclaimed: the engine keeps fences for ever, and a file per fence would be
+  waste.
 - The identity of the log, with the first epoch of an engine that was empty.
 """
 
@@ -40,7 +41,7 @@ from cmqd_segment.rows import NO_QUEUES, encode_records
 POLL_SECONDS: Final = 0.1
 """Pause of a standby between two looks for news and for the lock: a tenth of the time in which a standby must lead."""
 ANNOUNCE_POLLS: Final = 10
-"""Polls after which the engine is told of the last row."""
+"""Number of polls between two reports of the last row to the engine."""
 UPKEEP_POLLS: Final = 100
 """Polls after which the accounts are read without news, which is a barrier, and reclaimed rows are looked for."""
 SEEN_SECONDS: Final = 10.0
@@ -171,7 +172,7 @@ class Following:
 
         Raises:
             CacheDisagrees: see the module.
-            Fenced: another broker took the log in the moment between the fence and the end of the copy.
+            Fenced: a newer leader took the log in the moment between the fence and the end of the copy.
             LogFailed: rows are missing that no checkpoint of this start covers.
         """
         engine = self._engine
@@ -287,7 +288,7 @@ def _takeover(taken: Taken, seen: SeenRow | None, now_s: float) -> Takeover | No
     return Takeover(
         time_ms=newest.time_ms,
         is_imported=newest.epoch == NO_LEADER,
-        # A row of an earlier leader says nothing of the time of a later one, which may have been set anew.
+        # A row of an earlier leader does not tell the time of a later leader: an operator may have set the clock since.
         seen=seen if seen is not None and seen.epoch == newest.epoch else None,
         engine_ms=engine_ms,
         taken_s=now_s,

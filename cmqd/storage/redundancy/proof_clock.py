@@ -1,8 +1,8 @@
-"""The clock by which a proof of the lead is dated, and its age is judged.
+"""The clock for the date of a proof of the lead, and for the proof's age.
 
 ``time.monotonic`` and ``time.perf_counter`` stand still on Linux while the machine is suspended. A broker that goes on
-after an hour would take its last proof for a young one, and answer from an index that is an hour old. A virtual machine
-that its host pauses has no clock that goes on; there, and only there, a proof can look younger than it is.
+after an hour would take its last proof for a young proof, and answer from an index that is an hour old. A virtual
+machine that its host pauses has no clock that goes on; there, and only there, a proof can look younger than it is.
 """
 
 import time

@@ -2,10 +2,10 @@
 
 The commit thread appends rows and follows the log; it waits for three steps of the loop (``following.Events``). All
 else that the engine is asked for, checkpoints, trims and accounts, is done by a thread of its own, so that no commit
-waits for it: the engine has a second session for these.
+waits for such a call: the engine has a second session for these.
 
 A call waits for an engine that does not answer. The loop process sees the wait as a commit, or a checkpoint, that takes
-long; nothing is answered meanwhile. While the commit thread follows the log, it reads rows through the second session,
+long; no reply is sent meanwhile. While the commit thread follows the log, it reads rows through the second session,
 and the thread of the housekeeping must rest.
 """
 
@@ -142,7 +142,7 @@ class Replication:
         """Store a checkpoint file in the engine and read it back.
 
         Raises:
-            Fenced: another broker leads.
+            Fenced: a newer leader exists.
             LogFailed: the engine returned other bytes.
         """
 
@@ -242,7 +242,7 @@ class Replication:
         await catalog.save()
 
     def reclaim(self, below: int) -> None:
-        """See ``Events``. Nothing is dropped while the recovery stream reads the folder."""
+        """See ``Events``. No segment is dropped while the recovery stream reads the folder."""
         if not self._is_streamed:
             return
         closed = self._in_loop(self._closed(below))

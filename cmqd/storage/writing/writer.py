@@ -1,20 +1,20 @@
 """Commits, in a thread of their own: a batch at a time into the active segment, and the switch to the next segment.
 
 The commit thread blocks in the read of its socket, makes the batch durable and writes the answer: no other thread and
-no loop stands between a batch and its answer (decision 0181). Everything else of the storage process stays with the
-loop, so a commit that takes seconds delays neither pages nor seals nor the notice of a lost loop process.
+no loop stands between a batch and its answer (decision 0181). All other work of the storage process stays with the
+loop: a commit that takes seconds delays neither pages nor seals nor the notice of a lost loop process.
 
 A batch is reported durable after SQLite's fsync has returned, never before. On a full disk the batch is kept and
 retried, in the next segment if sealing this segment gives its WAL back. Any other error goes to the caller, and the
-process must end: a failed fsync may have discarded the pages, and a second fsync would succeed without them.
+process must end: a failed fsync may have discarded the pages, and a second fsync would succeed without these pages.
 
-With an engine (redundancy) a batch is durable once the engine has it: the batch goes to the engine first, and then
-into the active segment, which is a cache and not synced. A row in the segment that the engine lacks would be a row that
-never was. Before its first batch the commit thread follows the log of the engine until this broker leads
+With an engine (redundancy) a batch is durable once the engine has stored the batch: the batch goes to the engine first,
+and then into the active segment, which is a cache and not synced. A row in the segment that the engine lacks would be a
+row that never was. Before its first batch the commit thread follows the log of the engine until this broker leads
 (``following``).
 
-One batch at a time, because a crash can then tear at most one commit. ``torn_tail`` depends on that: a second commit
-frame beyond the valid frames is damage.
+A single batch at a time, because a crash can then tear at most one commit. ``torn_tail`` depends on that: a second
+commit frame beyond the valid frames is damage.
 
 The writing connection of the active segment is the commit thread's, from the switch that makes the segment active to
 the switch that retires it. A switch is made between two commits: by the loop while no commit is under way, else by the
@@ -45,8 +45,8 @@ after which free space is measured, because the reads would cost a lone commit m
 
 
 class Writer:
-    """Commits batches and switches segments; see the module. Methods are for the thread of the loop, except those of
-    the section "Commit thread".
+    """Commits batches and switches segments; see the module. Methods are for the thread of the loop, except in the
+    section "Commit thread".
     """
 
     def __init__(
@@ -431,7 +431,7 @@ def may_be_in_file(error: sqlite3.Error) -> bool:
     """Return whether the rows of a commit that met a full disk may be in the WAL all the same.
 
     SQLite enters a commit into the WAL-index after it has synced the frames. If the index cannot grow, the commit fails
-    with its frames on the disk, and a start after a crash accepts them. The retry overwrites the frames; in the next
-    segment the retry would store the rows a second time. The room that a switch needs is enough for the index.
+    with its frames on the disk, and a start after a crash accepts the frames. The retry overwrites the frames; in the
+    next segment the retry would store the rows a second time. The room that a switch needs is enough for the index.
     """
     return getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_IOERR_SHMSIZE
