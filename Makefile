@@ -126,7 +126,7 @@ test-all: setup-all  ## what is slow or needs an installation, see tests/parts.p
 	@$(BIN)/python tests/parts.py run $(PARTS)
 
 check: lint  ## lint, types and the unit tests: what to run before each commit
-	HYPOTHESIS_PROFILE=quick $(BIN)/python -m pytest -m "not system and not spark" $(ARGS)
+	$(BIN)/python -m pytest -m "not system and not spark" $(ARGS)
 
 lint: setup setup-spark setup-docs setup-console  ## format, ruff, spelling, import contracts, types and the site; changes no source
 	$(BIN)/ruff format --check

@@ -44,8 +44,9 @@ LACKING = VENVS / "lacking"
 REMAINING = VENVS / "remaining"
 """A file of the last run: the part that failed and the parts behind it. Absent if no part failed, or if the failure is
 final."""
-FINAL = ("kill-rounds", "failing-calls", "restarts", "redundancy", "fuzz")
-"""Parts whose failure is final: they look for lost messages or for bugs, and their choices are random."""
+FINAL = ("kill-rounds", "failing-calls", "restarts", "redundancy", "fuzz", "models")
+"""Parts whose failure is final: they look for lost messages or for bugs, and their choices are random, or, of the
+models, always the same."""
 KILL_ROUNDS = 100
 FAULT_ROUNDS = 30
 SILENT_MACHINE = "tests/engine/test_silent_machine.py"
@@ -140,7 +141,6 @@ def run_tests(name: str, *arguments: str) -> None:
     run_pytest(
         VENVS / name / "bin" / "python",
         *("-n", "3", "--dist", "loadfile", "-p", "no:cacheprovider", *arguments),
-        environment={"HYPOTHESIS_PROFILE": "quick"},
     )
 
 
@@ -185,7 +185,8 @@ def run_kill_rounds() -> None:
 
 def run_models() -> None:
     full = {"HYPOTHESIS_PROFILE": "full"}
-    run_pytest(sys.executable, "-n", "2", "--dist", "loadfile", "tests/model", environment=full)
+    files = ("tests/model", "tests/core/test_salvage.py")
+    run_pytest(sys.executable, "-n", "2", "--dist", "loadfile", *files, environment=full)
 
 
 def lacks_failing_calls() -> list[str]:
@@ -213,12 +214,13 @@ def run_fuzz() -> None:
     seed = random.SystemRandom().getrandbits(32)
     print(f"CMQD_FUZZ_SEED={seed}", flush=True)
     environment = {"CMQD_FUZZ_SECONDS": str(FUZZ_SECONDS), "CMQD_FUZZ_SEED": str(seed)}
-    run_pytest(sys.executable, "-n", "2", "tests/fuzz/test_edges.py", environment=environment)
+    run_pytest(sys.executable, "-n", "2", "--dist", "load", "tests/fuzz", environment=environment)
 
 
 def run_long_benches() -> None:
-    benches = ("tests/bench/test_attack.py", "tests/bench/test_scenarios.py", "tests/bench/test_spark.py")
+    benches = [f"tests/bench/test_{name}.py" for name in ("attack", "scenarios", "spark", "curves")]
     names = "attack_is_survived or load_over_http or parts_in_small or ends_a_worker"
+    names += " or every_curve or following_reader or further_scenario"
     run_pytest(
         sys.executable,
         "-n",

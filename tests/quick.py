@@ -1,9 +1,10 @@
 """Runs the tests that a change touches, nearest first, for a minute: ``make quick FILES="a.py b.py"``.
 
-    python tests/quick.py [FILE ...]    without files: what git says is changed, or else the last commit
+    python tests/quick.py [FILE ...]    without files: the uncommitted changes, or else the last commit
 
-A test file is as near to a change as its shortest chain of imports. A file that is no module is touched by the tests
-that write its name. The run ends with the first test that ends after a minute, and names what was left out.
+The shortest chain of imports between a test file and a change is their distance. Files that are no modules, pages for
+example, are touched by tests that write their names. The run ends with the first test that ends after a minute, and
+names the files that were left out.
 """
 
 import ast
@@ -21,11 +22,11 @@ FOLDERS = (".", "protocol", "client", "bench", "tests")
 """Folders from which modules are imported."""
 SECONDS = 60
 MOST_FILES = 100
-"""More files than a minute is enough for; each costs time at its collection as well."""
+"""More files than a minute is enough for: a limit of the time of collection."""
 
 
 def modules_below(root: Path) -> dict[str, Path]:
-    """Return the file of each module of the project by the module's name."""
+    """Return the files of the project's modules by the modules' names."""
     found: dict[str, Path] = {}
     for folder in FOLDERS:
         for file in sorted((root / folder).glob("[a-z]*/**/*.py" if folder == "." else "**/*.py")):
@@ -36,7 +37,7 @@ def modules_below(root: Path) -> dict[str, Path]:
 
 
 def names_of(file: Path) -> Iterator[str]:
-    """Yield each name that the file may import; of strings, the programs that it may start with ``python -m``."""
+    """Yield the names that the file may import; of strings, the programs that ``python -m`` may start."""
     for node in ast.walk(ast.parse(file.read_bytes())):
         match node:
             case ast.Import(names):
@@ -50,7 +51,7 @@ def names_of(file: Path) -> Iterator[str]:
 
 
 def imported_by(modules: Mapping[str, Path]) -> dict[Path, set[Path]]:
-    """Return the files that import a file, by that file."""
+    """Return the importing files by the imported file."""
     found: dict[Path, set[Path]] = defaultdict(set)
     for file in modules.values():
         for name in names_of(file):
@@ -66,7 +67,7 @@ def imported_by(modules: Mapping[str, Path]) -> dict[Path, set[Path]]:
 
 
 def touched_tests(root: Path, changed: Iterable[Path]) -> dict[Path, int]:
-    """Return the length of the shortest chain of imports of each test file to a changed file, the nearest first."""
+    """Return the distances of test files to the changed files, the nearest first."""
     modules = modules_below(root)
     importers = imported_by(modules)
     known = set(modules.values())
@@ -115,7 +116,7 @@ class Minute:
 
 
 def changed_files(root: Path) -> list[Path]:
-    """Return what git says is changed; of a clean tree, the files of the last commit."""
+    """Return the uncommitted changes; of a clean tree, the files of the last commit."""
 
     def git(*arguments: str) -> list[Path]:
         output = subprocess.run(["git", *arguments], cwd=root, check=True, capture_output=True, text=True).stdout

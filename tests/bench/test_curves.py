@@ -16,6 +16,7 @@ from cmqd_bench.curves.run import MAX_RSS_MIB, Plan, hindrance
 from cmqd_bench.options import CURVE_NAMES, build_parser, plan_from
 from cmqd_bench.results import Row, Scenario, is_overloaded, points
 from support.bench_results import results_of
+from support.long_benches import long_bench
 
 FLAT = Scenario(name="queues", title="over N queues", is_curve=True)
 BODY = Scenario(name="body", title="with N bytes", is_curve=True, expected_slope=1.0, fixed_cost_x=1_000.0)
@@ -113,6 +114,7 @@ def test_a_step_does_not_begin_beyond_a_bound_and_the_bound_is_named():
     assert hindrance(plan, curve, 10_000, **within, free=1 << 32) == ""
 
 
+@long_bench
 @pytest.mark.system
 def test_every_curve_runs_for_a_moment_and_writes_its_rows(tmp_path: Path):
     output = tmp_path / "curves.json"

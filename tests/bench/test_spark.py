@@ -75,6 +75,7 @@ async def test_a_request_that_has_to_wait_counts_from_its_intended_time():
     assert (sender.messages, tally.sent, tally.latency.count) == (6, 6, 2)
 
 
+@long_bench
 @pytest.mark.spark
 @pytest.mark.system
 def test_a_broker_under_load_with_a_following_reader_loses_nothing(tmp_path: Path):

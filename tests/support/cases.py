@@ -1,4 +1,4 @@
-"""Many small cases of a test in one node: for tables of hundreds of inputs, where a node costs more than its case."""
+"""Many small cases of a test in a single node: for tables of hundreds of inputs, where nodes cost more than cases."""
 
 import functools
 import inspect
@@ -20,10 +20,10 @@ def naming(case: object) -> Generator[None]:
 def each_case(
     names: str | Sequence[str], cases: Iterable[Any], *, ids: Iterable[str] | Callable[[Any], str] | None = None
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Run a test for each case, as ``pytest.mark.parametrize`` does, but as one node that ends at the first failure.
+    """Run a test for all cases as a single node, where ``pytest.mark.parametrize`` makes a node of each case.
 
-    The failure names its case, and the fixtures are shared: a case must leave them as the next case needs them. Several
-    decorators make the product of their cases.
+    The first failure ends the node and names the case. Fixtures are shared: a case must leave the fixtures as the next
+    case needs them. Several decorators make the product of the cases.
     """
     parameters = [names] if isinstance(names, str) else list(names)
     values = [(case,) if isinstance(names, str) else tuple(case) for case in cases]
