@@ -187,6 +187,12 @@ def _check_together(attributes: QueueAttributes) -> None:
             limit=f"less than retention_ms ({retention_ms})",
             range=(0, retention_ms - 1),
         )
+    _check_dead_letters(attributes)
+
+
+def _check_dead_letters(attributes: QueueAttributes) -> None:
+    """Check the dead-letter policy against the retention and the dead-letter queue."""
+    retention_ms = attributes.retention_ms
     receives, after_ms = attributes.dead_letter_max_receives, attributes.dead_letter_after_ms
     if after_ms and after_ms >= retention_ms:
         raise InvalidArgument(

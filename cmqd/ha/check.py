@@ -1,7 +1,8 @@
 """``cmqd ha check``: refuse the settings of PostgreSQL that can lose answered requests, and say why."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from cmqd.engine.database import ConnectionLost
@@ -54,29 +55,14 @@ def check(
     """
     deadline = monotonic() + LOOK_SECONDS
     sessions = database.servers(lambda _timeline: monotonic() < deadline)
-    findings: dict[str, list[UnsafeSetting]] = {}
-    problems: list[str] = []
-    roles: dict[str, str] = {}
-    standbys: dict[str, str] = {}
-    timeline, named, lock_holder = 0, "", ""
-    for session in sessions:
-        try:
-            if not session.is_primary:
-                standbys[session.server] = session.own_name()
-            elif session.timeline > timeline:
-                timeline, named, lock_holder = session.timeline, session.named_standby(), session.lock_holder()
-            findings[session.server] = _findings(session)
-            roles[session.server] = f"primary, timeline {session.timeline}" if session.is_primary else "standby"
-        except ConnectionLost as error:
-            problems.append(f"{session.server} did not answer: {error}")
-        finally:
-            session.close()
+    seen = _survey(sessions)
+    findings, roles, problems, lock_holder = seen.findings, seen.roles, seen.problems, seen.lock_holder
     problems += [f"{server} cannot be examined: {reason}" for server, reason in database.unreached.items()]
     primaries = [name for name, role in roles.items() if role.startswith("primary")]
     if len(primaries) > 1:
         problems.append(f"more than one server takes writes: {', '.join(primaries)}; the newest timeline counts")
     if not one_address and not database.unreached:
-        problems += _missing_standby(named, standbys)
+        problems += _missing_standby(seen.named_standby, seen.standbys)
     state = None
     try:
         state = read_state(database, monotonic)
@@ -95,19 +81,11 @@ def check(
             "shard": shard,
             "log": None if state is None else state.as_table(),
             "lock_holder": lock_holder or None,
-            "servers": [
-                {"server": name, "role": roles[name], "findings": [_table(finding) for finding in listed]}
-                for name, listed in findings.items()
-            ],
+            "servers": seen.as_table(),
             "problems": problems,
         }
     )
-    for name, listed in findings.items():
-        output.line(f"server      {name} ({roles[name]}): {'safe' if not listed else ''}".rstrip())
-        for finding in listed:
-            kind = "UNSAFE " if finding.is_refused else "warning"
-            output.line(f"  {kind} {finding.name} = {finding.value!r}: {finding.reason}")
-            output.line(f"          cure: {finding.cure}")
+    seen.print_findings(output)
     for line in [] if state is None else lines_of(state, shard):
         output.line(line)
     output.line(f"lock        {lock_holder or 'held by no session'}")
@@ -117,6 +95,57 @@ def check(
         output.line(f"PROBLEM: {problem}")
     output.line("safe: an answered request is on two machines" if ok else "NOT SAFE: see above")
     return ExitCode.OK if ok else ExitCode.NOT_SAFE
+
+
+@dataclass
+class _Survey:
+    """The servers that answered, and the problems of the others."""
+
+    findings: dict[str, list[UnsafeSetting]] = field(default_factory=dict[str, list[UnsafeSetting]])
+    roles: dict[str, str] = field(default_factory=dict[str, str])
+    standbys: dict[str, str] = field(default_factory=dict[str, str])
+    """Names under which standbys answer to their primary, by server."""
+    problems: list[str] = field(default_factory=list[str])
+    named_standby: str = ""
+    """Setting of the primary with the newest timeline."""
+    lock_holder: str = ""
+
+    def as_table(self) -> list[dict[str, Any]]:
+        """Return the servers with their roles and findings."""
+        return [
+            {"server": name, "role": self.roles[name], "findings": [_table(finding) for finding in listed]}
+            for name, listed in self.findings.items()
+        ]
+
+    def print_findings(self, output: Output) -> None:
+        """Print the servers with their findings and the cures."""
+        for name, listed in self.findings.items():
+            output.line(f"server      {name} ({self.roles[name]}): {'safe' if not listed else ''}".rstrip())
+            for finding in listed:
+                kind = "UNSAFE " if finding.is_refused else "warning"
+                output.line(f"  {kind} {finding.name} = {finding.value!r}: {finding.reason}")
+                output.line(f"          cure: {finding.cure}")
+
+
+def _survey(sessions: Iterable[PostgresSession]) -> _Survey:
+    """Examine each server; close its session."""
+    seen = _Survey()
+    timeline = 0
+    for session in sessions:
+        try:
+            if not session.is_primary:
+                seen.standbys[session.server] = session.own_name()
+            elif session.timeline > timeline:
+                found = session.timeline, session.named_standby(), session.lock_holder()
+                timeline, seen.named_standby, seen.lock_holder = found
+            seen.findings[session.server] = _findings(session)
+            role = f"primary, timeline {session.timeline}" if session.is_primary else "standby"
+            seen.roles[session.server] = role
+        except ConnectionLost as error:
+            seen.problems.append(f"{session.server} did not answer: {error}")
+        finally:
+            session.close()
+    return seen
 
 
 def _is_on_several_machines(state: LogState) -> bool:

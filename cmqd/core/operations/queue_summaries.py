@@ -106,31 +106,8 @@ class QueueSummaries:
             most_compared: most names that a step compares by ``shows`` or ``named``; the cost of a comparison is the
                 caller's.
         """
-        figure_of, is_selected = FIGURES[sort], SELECTIONS[selection]
-        # Queues with equal figures come in order of name, whatever the direction; names themselves have no equals.
-        sign = -1 if descending else 1
-        sign_of_place = sign if sort == "name" else 1
         at_once = min(RANKED_A_STEP, most_compared)
-        runs: list[list[Rank]] = []
-        total = 0
-        after = (account, "")
-        while queues := self._queues.in_order.behind(account, after, at_once):
-            run: list[Rank] = []
-            examined = 0
-            for queue in queues:
-                if search in queue.name and is_selected(queue) and shows(queue.name):
-                    figure = figure_of(queue, self._runtime.get(queue.queue_id))
-                    run.append((sign * figure, sign_of_place * total, queue.queue_id))
-                    total += 1
-                    examined += _weight(queue) if sort == "age" else 0
-                after = (account, queue.name)
-                examined += 1
-                if examined >= at_once:
-                    # The rest is read again, because queues may be deleted before the next step.
-                    break
-            run.sort()
-            runs.append(run)
-            yield
+        runs, total = yield from self._ranked(account, search, sort, descending, selection, shows, at_once)
         ids: list[int] = []
         ranks = merge(*runs)
         # The merge has no way to skip: the pages before this page are merged too, at 1 us for each queue.
@@ -155,6 +132,43 @@ class QueueSummaries:
                 shown = 0
                 yield
         return QueueList(total, page)
+
+    def _ranked(
+        self,
+        account: str,
+        search: str,
+        sort: str,
+        descending: bool,
+        selection: str,
+        shows: Callable[[str], bool],
+        at_once: int,
+    ) -> Generator[None, None, tuple[list[list[Rank]], int]]:
+        """Rank the matching queues, ``at_once`` a step; return a sorted run for each step, and the number of queues."""
+        figure_of, is_selected = FIGURES[sort], SELECTIONS[selection]
+        # Queues with equal figures come in order of name, whatever the direction; names themselves have no equals.
+        sign = -1 if descending else 1
+        sign_of_place = sign if sort == "name" else 1
+        runs: list[list[Rank]] = []
+        total = 0
+        after = (account, "")
+        while queues := self._queues.in_order.behind(account, after, at_once):
+            run: list[Rank] = []
+            examined = 0
+            for queue in queues:
+                if search in queue.name and is_selected(queue) and shows(queue.name):
+                    figure = figure_of(queue, self._runtime.get(queue.queue_id))
+                    run.append((sign * figure, sign_of_place * total, queue.queue_id))
+                    total += 1
+                    examined += _weight(queue) if sort == "age" else 0
+                after = (account, queue.name)
+                examined += 1
+                if examined >= at_once:
+                    # The rest is read again, because queues may be deleted before the next step.
+                    break
+            run.sort()
+            runs.append(run)
+            yield
+        return runs, total
 
     def summary(self, queue: Queue, named: Callable[[str], str]) -> QueueSummary:
         """Return the figures of a queue; ``named`` returns a name as the caller may see it."""

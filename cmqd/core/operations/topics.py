@@ -353,42 +353,47 @@ def _subscription_attributes(
             raise _other_filter(topic, "binding_keys", changes, "filters by tags; give {filter_tags}")
         chosen["binding_keys"] = check_binding_keys(chosen["binding_keys"], "binding_keys") if topic.is_routing else []
     if creating:
-        endpoint = str(chosen.get("endpoint", ""))
-        if not endpoint:
-            raise InvalidArgument(
-                "a subscription needs an endpoint: the name of a queue, or a URL",
-                field="endpoint",
-                value=endpoint,
-                limit="the name of a queue, or a URL",
-            )
-        scheme = endpoint.partition("://")[0].lower() if "://" in endpoint else QUEUE
-        protocol = chosen.setdefault("protocol", scheme)
-        if protocol != scheme:
-            raise InvalidArgument(
-                sentence(
-                    "{protocol} {} does not fit the {endpoint}, which has {}; {protocol} may be left out",
-                    shown(protocol),
-                    shown(scheme),
-                ),
-                field="protocol",
-                value=protocol,
-                limit=cut_name(scheme),
-            )
-        if protocol == QUEUE:
-            check_name("endpoint", endpoint)
-        else:
-            chosen["endpoint"] = check_url(endpoint, "endpoint")
-        if topic.is_routing and not chosen.get("binding_keys"):
-            raise InvalidArgument(
-                sentence(
-                    "topic {} filters by routing key; a subscription to it needs 1 to 5 {binding_keys}",
-                    repr(topic.name),
-                ),
-                field="binding_keys",
-                value=[],
-                limit="1 to 5 keys",
-            )
+        _check_new(topic, chosen)
     return msgspec.structs.replace(base, **chosen)
+
+
+def _check_new(topic: Topic, chosen: dict[str, Any]) -> None:
+    """Check the endpoint of a new subscription, and choose the protocol by the endpoint."""
+    endpoint = str(chosen.get("endpoint", ""))
+    if not endpoint:
+        raise InvalidArgument(
+            "a subscription needs an endpoint: the name of a queue, or a URL",
+            field="endpoint",
+            value=endpoint,
+            limit="the name of a queue, or a URL",
+        )
+    scheme = endpoint.partition("://")[0].lower() if "://" in endpoint else QUEUE
+    protocol = chosen.setdefault("protocol", scheme)
+    if protocol != scheme:
+        raise InvalidArgument(
+            sentence(
+                "{protocol} {} does not fit the {endpoint}, which has {}; {protocol} may be left out",
+                shown(protocol),
+                shown(scheme),
+            ),
+            field="protocol",
+            value=protocol,
+            limit=cut_name(scheme),
+        )
+    if protocol == QUEUE:
+        check_name("endpoint", endpoint)
+    else:
+        chosen["endpoint"] = check_url(endpoint, "endpoint")
+    if topic.is_routing and not chosen.get("binding_keys"):
+        raise InvalidArgument(
+            sentence(
+                "topic {} filters by routing key; a subscription to it needs 1 to 5 {binding_keys}",
+                repr(topic.name),
+            ),
+            field="binding_keys",
+            value=[],
+            limit="1 to 5 keys",
+        )
 
 
 def _other_filter(topic: Topic, field: str, changes: Mapping[str, object], remedy: str) -> InvalidArgument:

@@ -179,26 +179,7 @@ class Transactions:
         index = queue.index
         if not index.attributes.transactional:
             raise NotTransactional(name)
-        count = len(message_ids)
-        if not 1 <= count <= self._limits.max_batch:
-            raise InvalidArgument(
-                f"a request has 1 to {self._limits.max_batch} message ids; this one has {count}",
-                field="message_ids",
-                value=count,
-                limit=f"1 to {self._limits.max_batch} ids",
-            )
-        if len(decisions) not in (1, count):
-            raise InvalidArgument(
-                f"there are {len(decisions)} decisions for {count} message ids; give one decision, or one for each id",
-                field="decisions",
-                value=len(decisions),
-                limit=f"one decision, or {count}",
-            )
-        for decision in decisions:
-            check_range("decisions", decision, COMMIT, UNKNOWN)
-        if len(decisions) < count:
-            decisions = decisions * count
-
+        decisions = self._checked_decisions(message_ids, decisions)
         # Decisions are collected first and become facts together, in ``_end``. Entries of one request can name the same
         # message, so a decision counts for the entries behind it as soon as it is collected.
         commits = self._commits.get(queue.queue_id)
@@ -242,11 +223,35 @@ class Transactions:
         # Entered even if a page is under way: that page settles the decisions about its bodies, and asks for the rest.
         assert commits is not None
         self._deciding[waiter_id] = request
-        # One page of commits of a queue at a time; decisions that come meanwhile join its table and the next page.
+        self._join_page(queue, commits, effects)
+        return effects.outcome(WAITING)
+
+    def _join_page(self, queue: Queue, commits: PendingCommits, effects: Effects) -> None:
+        """Ask for the page of a queue, one at a time: later decisions join its table, and the next page."""
         if queue.queue_id not in self._commits:
             self._commits[queue.queue_id] = commits
             self._read_commits(queue, commits, effects)
-        return effects.outcome(WAITING)
+
+    def _checked_decisions(self, message_ids: list[int], decisions: list[int]) -> list[int]:
+        """Return a decision for each message id."""
+        count = len(message_ids)
+        if not 1 <= count <= self._limits.max_batch:
+            raise InvalidArgument(
+                f"a request has 1 to {self._limits.max_batch} message ids; this one has {count}",
+                field="message_ids",
+                value=count,
+                limit=f"1 to {self._limits.max_batch} ids",
+            )
+        if len(decisions) not in (1, count):
+            raise InvalidArgument(
+                f"there are {len(decisions)} decisions for {count} message ids; give one decision, or one for each id",
+                field="decisions",
+                value=len(decisions),
+                limit=f"one decision, or {count}",
+            )
+        for decision in decisions:
+            check_range("decisions", decision, COMMIT, UNKNOWN)
+        return decisions if len(decisions) == count else decisions * count
 
     def _decide(
         self, endings: Endings, position: int, message_id: int, decision: int, message: StoredMessage | None

@@ -69,20 +69,8 @@ class Checkpoint:
         """
         # The header first, and its LSN with it: replay begins behind it. A record between the header and a slice is
         # replayed for the slices made before it, and skipped for those made after it.
-        #
-        # The header has the ends of the reserved numbers, and a start continues behind them. The next free numbers
-        # would not do: further numbers are handed out while the slices are made. A lease number that is given twice
-        # would let an old receipt handle delete another message.
         parts = 1
-        numbers = self._numbers
-        yield CheckpointHeader(
-            last_lsn(),
-            now_ms,
-            numbers.message_id_until,
-            numbers.lease_until,
-            numbers.queue_id_until,
-            self._facts.clock_offset_ms,
-        )
+        yield self._header(last_lsn(), now_ms)
         # A copy of the ids, because queues come and go between two parts. A queue that comes is in the log behind the
         # header; a queue that goes needs no slice.
         for queue_id in list(self._queues.by_id):
@@ -126,6 +114,22 @@ class Checkpoint:
         # that none is missing: a frame has a checksum of its own alone, so without the number a file that lost a whole
         # frame would pass for a checkpoint with fewer queues.
         yield CheckpointEnd(last_lsn(), parts)
+
+    def _header(self, lsn: int, now_ms: int) -> CheckpointHeader:
+        """Return the header, with the ends of the reserved numbers, behind which a start continues.
+
+        The next free numbers would not do: further numbers are handed out while the slices are made. A lease number
+        that is given twice would let an old receipt handle delete another message.
+        """
+        numbers = self._numbers
+        return CheckpointHeader(
+            lsn,
+            now_ms,
+            numbers.message_id_until,
+            numbers.lease_until,
+            numbers.queue_id_until,
+            self._facts.clock_offset_ms,
+        )
 
     def _audit_parts(self, lsn: int) -> Iterator[AnyPart]:
         """Yield the audit trail as of the first part. A trail that had no entry yet has no part."""

@@ -86,20 +86,7 @@ class Salvage:
                 moved = MessagesDeadLettered(record.queue_id, pack_runs(live), record.leases, record.moved_ms)
                 return (moved,), len(live) == len(asked)
             case LeasesEnded() | MessagesReleased() | VisibilityChanged():
-                # A lease that the index does not know began in the gap. Its message is active here, and is delivered
-                # again.
-                asked = unpack_runs(record.leases)
-                known_leases = [lease for lease in asked if lease in index.leases.by_number]
-                runs = pack_runs(known_leases)
-                cut: AnyRecord
-                match record:
-                    case LeasesEnded():
-                        cut = LeasesEnded(record.queue_id, runs)
-                    case MessagesReleased():
-                        cut = MessagesReleased(record.queue_id, runs, record.counted)
-                    case VisibilityChanged():
-                        cut = VisibilityChanged(record.queue_id, runs, record.deadline_ms)
-                return (cut,), len(known_leases) == len(asked)
+                return _known_leases(index, record)
             case TransactionsEnded() | TransactionsChecked() | TransactionsUndecided():
                 _never_again(index, last_of(record.positions) + 1)
                 return _half_only(index, record)
@@ -249,3 +236,23 @@ def _half_only(
 def _never_again(index: QueueIndex, stop: int) -> None:
     """Count positions below ``stop`` as used, known sends or not: a reused position would give two messages a state."""
     index.next_position = max(index.next_position, stop)
+
+
+def _known_leases(
+    index: QueueIndex, record: LeasesEnded | MessagesReleased | VisibilityChanged
+) -> tuple[Sequence[AnyRecord], bool]:
+    """Cut a record to the leases that the index knows. A lease that began in the gap is unknown: its message is active
+    here, and is delivered again.
+    """
+    asked = unpack_runs(record.leases)
+    known_leases = [lease for lease in asked if lease in index.leases.by_number]
+    runs = pack_runs(known_leases)
+    cut: AnyRecord
+    match record:
+        case LeasesEnded():
+            cut = LeasesEnded(record.queue_id, runs)
+        case MessagesReleased():
+            cut = MessagesReleased(record.queue_id, runs, record.counted)
+        case VisibilityChanged():
+            cut = VisibilityChanged(record.queue_id, runs, record.deadline_ms)
+    return (cut,), len(known_leases) == len(asked)
