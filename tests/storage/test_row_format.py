@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, get_args
+from typing import Annotated, Any, get_args, get_origin
 
 import msgspec
 import pytest
@@ -158,6 +158,8 @@ core sees them, so no value of these types is refused by the encoder."""
 
 def leaves(declared: Any) -> Iterator[object]:
     """The types that values of a declared type are made of."""
+    if get_origin(declared) is Annotated:
+        declared = get_args(declared)[0]
     arguments = get_args(declared)
     if not arguments and hasattr(declared, "__struct_fields__"):
         arguments = tuple(field.type for field in msgspec.structs.fields(declared))
