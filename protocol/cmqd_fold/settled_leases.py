@@ -7,7 +7,8 @@ records of deletes and moves have the leases and the time.
 The numbers are in two generations. A generation begins with a record and takes further records for ``LIFE_MS``, or up
 to a lease that is ``SPAN`` above the highest lease of the generation before; then the next begins, and the generation
 before is forgotten. A number is known for ``LIFE_MS`` at least (with more than 7,000 leases a second in the broker, for
-the time of ``SPAN`` leases) and for twice as long at most, and the age of each number need not be kept.
+the time of ``SPAN`` leases) and for twice as long at most, and the age of each number need not be kept. After a loss of
+rows the numbers of leases jump by more than ``SPAN``, and the next two records may end the memory of older leases.
 
 The highest lease counts, and not the lowest. Beside short work, a queue can have leases that last for hours: each
 delete of an old lease would end the generation of the new leases.

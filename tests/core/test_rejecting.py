@@ -209,6 +209,18 @@ def test_while_it_moves_its_lease_does_not_end():
     assert rig.counts("dlq") == counts(active=1)
 
 
+def test_a_message_that_is_cleared_while_it_moves_holds_no_younger_message():
+    rig = rejecting(retention_ms=RETENTION_MS)
+    rig.send(b"1")
+    rig.reject_later(*rig.handles())
+    rig.clear()
+    rig.send(b"2")
+
+    rig.advance(RETENTION_MS + 1000)
+
+    assert list(rig.queue().index.live) == [], "it waits for the page of a message that is gone"
+
+
 def test_a_moving_message_does_not_expire_and_no_receive_gets_expired_messages_behind_it():
     rig = rejecting(retention_ms=RETENTION_MS)
     rig.send(b"1", b"2")

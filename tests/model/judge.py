@@ -21,6 +21,7 @@ from cmqd.core.errors import (
 )
 from cmqd.core.limits import Limits
 from cmqd.core.outcome import Check, Outcome, PageRead, UnusedQueue
+from cmqd_fold.settled_leases import SPAN
 from cmqd_segment.checkpoint import AnyPart
 from cmqd_segment.records import (
     UNUSED,
@@ -417,6 +418,11 @@ class Judge(RuleBasedStateMachine):
         while len(self.rows) <= self.log.last_lsn:
             self.rows.append({})
         self.rows[-1] = wanted_of(self.broker)
+
+    def check_gone(self, queue: NaiveQueue, handle: int, gone: int) -> None:
+        (lease,) = self.broker.handles.leases([handle])
+        is_far_behind = self.broker.facts.numbers.next_lease - lease > SPAN
+        queue.check_gone(handle, gone, self.now_ms, is_far_behind=is_far_behind)
 
     def handles_for(self, leases: list[int]) -> list[int]:
         return [handle for lease in leases for handle in self.broker.handles.handles(lease, 1)]

@@ -154,7 +154,7 @@ class MessageRules(QueueRules):
         assert refused == failed
         assert result.deletes.done == len(messages)
         for failure in result.deletes.failures:
-            queue.check_gone(failure.receipt_handle, failure.gone, self.now_ms)
+            self.check_gone(queue, failure.receipt_handle, failure.gone)
         queue.delete(messages, self.now_ms)
         queue.use(self.now_ms)
         moving = self.moving(queue)
@@ -209,7 +209,7 @@ class MessageRules(QueueRules):
         queue.use(self.now_ms)
         assert refused == failed
         for failure in outcome.reply.failures:
-            queue.check_gone(failure.receipt_handle, failure.gone, self.now_ms)
+            self.check_gone(queue, failure.receipt_handle, failure.gone)
         assert bool(outcome.records) == bool(messages), "handles that are not valid change nothing"
         return messages
 

@@ -170,7 +170,7 @@ class MovesMachine(BrokerMachine):
             for handle, why in outcome.reply.failures:
                 assert type(why) is (ReceiptHandleInvalid if handle in invalid else self.why_not(queue, None))
                 if isinstance(why, ReceiptHandleInvalid):
-                    queue.check_gone(handle, why.gone, self.now_ms)
+                    self.check_gone(queue, handle, why.gone)
         assert not outcome.records
         self.done(outcome)
 

@@ -26,7 +26,11 @@ class Floors:
     def held(self, queue: Queue, floor: int) -> int:
         """Return ``floor``, or the lowest message below it that is moving at its consumer's request."""
         rejections = self._rejections.get(queue.queue_id)
-        return floor if rejections is None else min(floor, min(rejections.by_position))
+        if rejections is None:
+            return floor
+        # A message that was cleared while its body was read is not moved, and holds no other message.
+        first = queue.index.floor
+        return min((position for position in rejections.by_position if first <= position < floor), default=floor)
 
     def apply(self, queue: Queue, record: QueueCleared | MessagesExpired, now_ms: int) -> None:
         """Remove every message below the floor of a record, and the bodies in memory."""
