@@ -106,7 +106,9 @@ class DiskRules(MessageRules):
             now = set(index.damaged) | set(index.halves.unreadable) | set(index.damaged_in_flight)
             found = now - before
             assert found <= set(unpack_runs(missing))
-            found_damaged = queue.damage(sorted(found), active | found, self.now_ms, in_flight=True)
+            # A lease that is over ends with the next tick, also of a message that was found while it moved.
+            ended = active | (found - set(index.damaged_in_flight))
+            found_damaged = queue.damage(sorted(found), ended, self.now_ms, in_flight=True)
             found_damaged += sum(queue.messages[position].state is State.HALF for position in found)
             assert found_damaged == len(found)
             # Found to be damaged, and then rolled back by a decision that had waited for this page.
