@@ -404,7 +404,7 @@ PROGRAMS: Mapping[str, tuple[str, Mapping[str, Flag]]] = {
             "warm_up": flag(decimal(0, 600), "seconds before measuring", 0.5),
             "limit": flag(decimal(1, 100_000), "seconds after which no further step begins", 1200.0),
             "durability": FLAGS["durability"],
-            "output": {"type": Path, "metavar": "FILE", "help": "file of results to write, for the report"},
+            "output": {"type": Path, "metavar": "FILE", "help": "file of results to write, for the documents"},
             "scratch": FLAGS["scratch"],
             "json": FLAGS["json"],
         },

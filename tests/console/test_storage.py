@@ -119,5 +119,5 @@ def test_new_segments_appear_on_the_open_page(own_broker: ConsoleBroker, own_vis
 def test_other_accounts_have_no_page_of_storage(visits: Visits, account: Account):
     page = visits.sign_in(account.key, "storage")
 
-    expect(page.get_by_role("alert").first).to_contain_text("do not allow this")
+    expect(page.get_by_role("alert").first).to_contain_text("The roles and names of your key do not allow this.")
     expect(page.get_by_role("link", name="Storage")).to_have_count(0)

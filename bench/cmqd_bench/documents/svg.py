@@ -1,7 +1,6 @@
 """Plots as SVG text: an axis, lines with their spread, and dots on a scale of ratios.
 
-Colours are CSS variables, so a plot follows the theme of the page that holds the plot. ``standalone`` gives a file that
-needs no page.
+A plot names its colours as CSS variables; ``standalone`` joins plots into a file for documents and puts in the colours.
 """
 
 import math
