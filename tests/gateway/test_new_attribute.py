@@ -12,11 +12,17 @@ from cmqd_client.topic import TopicAttributes
 from cmqd_types.attributes import SUBSCRIPTION, TOPIC
 
 PROGRAM = """
+import linecache
 from importlib.machinery import SourceFileLoader
 from importlib.util import find_spec
 from pathlib import Path
 
 texts = {}
+# Docstrings of fields are read from the source, which Python 3.13 finds by line.
+getlines = linecache.getlines
+linecache.getlines = lambda name, lines=None: (
+    texts[name].splitlines(keepends=True) if name in texts else getlines(name, lines)
+)
 get_code = SourceFileLoader.get_code
 SourceFileLoader.get_code = lambda loader, name: (
     compile(texts[loader.path], loader.path, "exec") if loader.path in texts else get_code(loader, name)

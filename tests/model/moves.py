@@ -21,7 +21,15 @@ from cmqd.core.errors import (
     RedriveRunning,
 )
 from cmqd.core.outcome import WAITING, DeadLettersDone, Outcome
-from cmqd_segment.records import AnyRecord, DeadLettersFrom, MessagesReceived, RedriveEnded, RedriveStarted, unpack_runs
+from cmqd_segment.records import (
+    AnyRecord,
+    DeadLettersFrom,
+    MessagesDeadLettered,
+    MessagesReceived,
+    RedriveEnded,
+    RedriveStarted,
+    unpack_runs,
+)
 from cmqd_types.messages import GONE_MOVED
 from cmqd_types.queues import RedriveStatus
 from support.naive_broker import NaiveMessage, NaiveQueue
@@ -229,17 +237,25 @@ class MovesMachine(BrokerMachine):
         assert not self.broker.cancel_receive(waiter_id)
 
     def done(self, outcome: Outcome[Any], own: int | None = None) -> Any:
-        reply = super().done(outcome, own)
-        for woken in outcome.woken:
-            if isinstance(woken.reply, QueueDeleted) and woken.waiter_id in self.rejections:
-                assert self.rejections.pop(woken.waiter_id).queue not in self.queues
-        # Refused messages stay in flight; the answer, which may wait for further messages, reports them later.
+        # Refused messages stay in flight, and retention may pass them in the same row; the answer, which may wait for
+        # further messages, reports them later.
+        moved = {
+            (record.queue_id, position)
+            for record in outcome.records
+            if isinstance(record, MessagesDeadLettered)
+            for position in unpack_runs(record.positions)
+        }
         for queue in self.queues:
             rejections = self.broker.runtime.rejections.get(queue.queue_id)
             moving = rejections.by_position if rejections is not None else {}
             for message in queue.messages.values():
-                if message.rejected_by and message.position not in moving:
+                is_decided = message.position not in moving and (queue.queue_id, message.position) not in moved
+                if message.rejected_by and is_decided:
                     message.rejected_by = 0
+        reply = super().done(outcome, own)
+        for woken in outcome.woken:
+            if isinstance(woken.reply, QueueDeleted) and woken.waiter_id in self.rejections:
+                assert self.rejections.pop(woken.waiter_id).queue not in self.queues
         return reply
 
     # ------------------------------------------------------------------ the way back
