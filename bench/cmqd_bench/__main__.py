@@ -3,16 +3,16 @@
 import argparse
 import sys
 
-from cmqd_bench.broker import BrokerFailed
 from cmqd_bench.compare.tree import RevisionUnknown, WrongProduct
 from cmqd_bench.compare.turns import CompareFailed
-from cmqd_bench.machine import ConditionsError
+from cmqd_bench.figures.results import ResultsUnreadable
+from cmqd_bench.load.wire import RequestFailed
+from cmqd_bench.machine.broker import BrokerFailed
+from cmqd_bench.machine.conditions import ConditionsError
+from cmqd_bench.machine.termination import treat_sigterm_like_ctrl_c
 from cmqd_bench.options import build_parser, options_from, plan_from, quick
 from cmqd_bench.peers.errors import MeasurementFailed
-from cmqd_bench.results import ResultsUnreadable
 from cmqd_bench.runner import print_report
-from cmqd_bench.termination import treat_sigterm_like_ctrl_c
-from cmqd_bench.wire import RequestFailed
 
 RUN_FAILED = 1
 SLOWER = 3
@@ -43,7 +43,7 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
 
             print_match(json_output=arguments.json)
         case "consumer":
-            from cmqd_bench.consumer import Plan, print_consumer
+            from cmqd_bench.compare.consumer_cpu import Plan, print_consumer
 
             print_consumer(plan_from(Plan, arguments))
         case "takeover":

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from cmqd_bench.attack.attacker import ATTACKS
-from cmqd_bench.wire import MIN_BODY
+from cmqd_bench.load.wire import MIN_BODY
 
 MAX_BATCH = 256
 MAX_BATCH_BYTES = 1_048_576

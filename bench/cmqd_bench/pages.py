@@ -38,11 +38,10 @@ import cmqd.core
 import cmqd.engine
 import cmqd_gateway.console
 from cmqd.settings import SETTINGS, SettingInfo
-from cmqd_bench import cmq_tables
-from cmqd_bench.attribute_tables import TABLES, docs_table, segments_table, spec_table
-from cmqd_bench.client_attributes import queue_attributes
-from cmqd_bench.decision_records import index_by_room, read_records
-from cmqd_bench.documents import parts
+from cmqd_bench.documents import cmq_tables, parts
+from cmqd_bench.documents.attribute_tables import TABLES, docs_table, segments_table, spec_table
+from cmqd_bench.documents.client_attributes import queue_attributes
+from cmqd_bench.documents.decision_records import index_by_room, read_records
 from cmqd_bench.documents.stored import stored
 from cmqd_gateway import gateway_settings as gateway
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import uvloop
 
-from cmqd_bench.broker import Broker, broker_folder
-from cmqd_bench.machine import conditions, raise_file_limit, scratch_root
-from cmqd_bench.measure import Round
+from cmqd_bench.figures.measure import Round
+from cmqd_bench.figures.report import report, to_json, to_text
+from cmqd_bench.machine.broker import Broker, broker_folder
+from cmqd_bench.machine.conditions import conditions, raise_file_limit, scratch_root
 from cmqd_bench.options import Options
-from cmqd_bench.report import report, to_json, to_text
 from cmqd_bench.scenarios import (
     backlog,
     console,

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from cmqd_bench.consumer import Plan, Row, print_consumer
+from cmqd_bench.compare.consumer_cpu import Plan, Row, print_consumer
 from cmqd_bench.options import build_parser, plan_from
 
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cmqd_bench import results
 from cmqd_bench.curves.catalog import CURVES
 from cmqd_bench.curves.cliffs import cliffs_of, find_cliffs
 from cmqd_bench.curves.run import MAX_RSS_MIB, Plan, hindrance
+from cmqd_bench.figures import results
+from cmqd_bench.figures.results import Row, Scenario, is_overloaded, points
 from cmqd_bench.options import CURVE_NAMES, build_parser, plan_from
-from cmqd_bench.results import Row, Scenario, is_overloaded, points
 from support.bench_results import results_of
 from support.long_benches import long_bench
 

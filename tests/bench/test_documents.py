@@ -13,7 +13,7 @@ from cmqd_bench.documents.findings import Standing, compared, standing, summary
 from cmqd_bench.documents.plots import colours, curve_plots
 from cmqd_bench.documents.svg import bytes_text, linear_ticks, log_ticks, short
 from cmqd_bench.documents.tables import extent, number, overview_table
-from cmqd_bench.results import REFERENCE_PEER, Gap, Results, ResultsUnreadable, Row, Scenario, Spread, write
+from cmqd_bench.figures.results import REFERENCE_PEER, Gap, Results, ResultsUnreadable, Row, Scenario, Spread, write
 from support.bench_results import CMQD_PEER, CONDITIONS, SEND, results_of, turns_of
 
 QUEUES = Scenario(name="queues", title="over N queues", x="queues", is_curve=True, is_log_x=True)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from cmqd_bench.floor import sync_floor_ms
+from cmqd_bench.machine.floor import sync_floor_ms
 
 
 def test_the_floor_has_ordered_percentiles_and_leaves_nothing_behind(tmp_path: Path) -> None:

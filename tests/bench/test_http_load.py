@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from cmqd_bench.http_caller import HttpCaller, HttpFailed
-from cmqd_bench.http_load import CmqRequests, Counts, JsonRequests, SqsRequests, cycling, text_after
-from cmqd_bench.http_servers import HttpServer
+from cmqd_bench.http.caller import HttpCaller, HttpFailed
+from cmqd_bench.http.load import CmqRequests, Counts, JsonRequests, SqsRequests, cycling, text_after
+from cmqd_bench.http.servers import HttpServer
 from cmqd_gateway.cmq.parameters import parse_form
 from cmqd_gateway.cmq.signature import sign
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from cmqd_bench.load import Consumer, Filler, Gate, OpenSender, Producer, Quota, Tally
-from cmqd_bench.measure import summary
-from cmqd_bench.wire import RequestFailed, SendTemplate
+from cmqd_bench.figures.measure import summary
+from cmqd_bench.load.clients import Consumer, Filler, Gate, OpenSender, Producer, Quota, Tally
+from cmqd_bench.load.wire import RequestFailed, SendTemplate
 from cmqd_protocol.messages import (
     AnyReply,
     Cancel,

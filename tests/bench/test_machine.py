@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from cmqd_bench import machine
-from cmqd_bench.machine import ConditionsError, conditions, file_system, raise_file_limit, scratch_root
+from cmqd_bench.machine import conditions as machine
+from cmqd_bench.machine.conditions import ConditionsError, conditions, file_system, raise_file_limit, scratch_root
 
 MOUNTS = """\
 /dev/vda / ext4 rw 0 0

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from cmqd_bench.pacer import Pacer
+from cmqd_bench.load.pacer import Pacer
 
 INTERVAL_NS = 2_000_000
 

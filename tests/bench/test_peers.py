@@ -14,6 +14,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from cmqd_bench.figures.results import Gap, Row, read
+from cmqd_bench.load.wire import tag_of
 from cmqd_bench.peers import compiler as compiling
 from cmqd_bench.peers import postgres_peer as postgres
 from cmqd_bench.peers import rabbitmq_peer as amqp
@@ -38,8 +40,6 @@ from cmqd_bench.peers.redis_peer import RedisPeer, command
 from cmqd_bench.peers.running import started
 from cmqd_bench.peers.table import to_text
 from cmqd_bench.peers.works import WORKS, Work, turn_order, works_of
-from cmqd_bench.results import Gap, Row, read
-from cmqd_bench.wire import tag_of
 from cmqd_protocol.messages import (
     DeleteMessages,
     HandlesDone,

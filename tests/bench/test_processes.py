@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 
-from cmqd_bench.processes import (
+from cmqd_bench.machine.processes import (
     CLOCK_TICKS,
     cpu_seconds,
     family,

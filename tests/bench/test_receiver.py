@@ -2,7 +2,7 @@
 
 import pytest
 
-from cmqd_bench.receiver import MIN_STAMPED, split_requests, stamp_in, stamped
+from cmqd_bench.http.receiver import MIN_STAMPED, split_requests, stamp_in, stamped
 
 HEAD = b"POST / HTTP/1.1\r\nHost: here\r\nContent-Length: %d\r\nx-cmq-message-id: 1\r\n\r\n"
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cmqd_bench.results import (
+from cmqd_bench.figures.results import (
     FORMAT,
     Gap,
     ResultsUnreadable,

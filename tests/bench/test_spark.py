@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from cmqd_bench.load import Tally
+from cmqd_bench.load.clients import Tally
+from cmqd_bench.load.wire import SENT, LoadConnection, SendTemplate
 from cmqd_bench.options import SPARK_PARTS, build_parser
 from cmqd_bench.spark.log import SEGMENTS, sealed, write_log
 from cmqd_bench.spark.reading import ratios
 from cmqd_bench.spark.report import lines_of
 from cmqd_bench.spark.tail import VARIANTS, PacedSender, pin
-from cmqd_bench.wire import SENT, LoadConnection, SendTemplate
 from support.long_benches import long_bench
 
 

@@ -8,7 +8,7 @@ import pytest
 COMMAND = """
 import asyncio, os, signal, sys
 import uvloop
-from cmqd_bench.termination import treat_sigterm_like_ctrl_c
+from cmqd_bench.machine.termination import treat_sigterm_like_ctrl_c
 
 class Interrupted(asyncio.Protocol):
     def connection_made(self, transport):

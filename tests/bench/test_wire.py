@@ -4,7 +4,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cmqd_bench.wire import (
+from cmqd_bench.load.wire import (
     ALL_ACKNOWLEDGED,
     AcknowledgeTemplate,
     DeleteTemplate,

@@ -1,6 +1,6 @@
 """The actions of CMQ's API 2.0 are complete, and every action has a test."""
 
-from cmqd_bench import cmq_tables
+from cmqd_bench.documents import cmq_tables
 from cmqd_gateway.cmq.actions import ACTIONS, TABLE
 from cmqd_gateway.cmq.errors import DATA_ACTIONS, FAILURES
 from support.cases import each_case

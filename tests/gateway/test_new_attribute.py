@@ -34,12 +34,12 @@ end = text.index("\\n\\nclass TopicAttributes(")
 line = '    colour_ms: Annotated[int, milliseconds(0, 60_000, label="Colour", help="Time of a colour")] = 5_000\\n'
 texts[str(path)] = text[:end] + line + text[end:]
 
-from cmqd_bench.client_attributes import queue_attributes
+from cmqd_bench.documents.client_attributes import queue_attributes
 
 texts[str(Path(find_spec("cmqd_client").origin).parent / "queue_attributes.py")] = queue_attributes()
 
 from cmq_cli.commands.queue import Attributes
-from cmqd_bench.attribute_tables import docs_table, segments_table, spec_table
+from cmqd_bench.documents.attribute_tables import docs_table, segments_table, spec_table
 from cmqd_client.attributes import QueueAttributes
 from cmqd_client.sync import connect
 from cmqd_gateway.rest import openapi

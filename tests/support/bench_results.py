@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from cmqd_bench.results import REFERENCE_PEER, Conditions, Gap, Peer, Results, Row, Scenario
+from cmqd_bench.figures.results import REFERENCE_PEER, Conditions, Gap, Peer, Results, Row, Scenario
 
 CONDITIONS = Conditions(
     commit="0123456789",

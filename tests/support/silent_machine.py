@@ -12,7 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from cmqd_bench.broker import Broker
+from cmqd_bench.machine.broker import Broker
 from cmqd_bench.redundancy.callers import Callers
 from support.eventually import eventually
 from support.network_namespace import ITS_ADDRESS, OUR_ADDRESS, OtherMachine

@@ -32,13 +32,13 @@ from cmqd_bench.attack.attacker import (
     WIDE_TAGS,
     WIDE_TOPIC,
 )
-from cmqd_bench.broker import Broker, broker_folder
-from cmqd_bench.connect import open_connection
-from cmqd_bench.floor import longest_sync_ms
-from cmqd_bench.histogram import Histogram
-from cmqd_bench.machine import conditions, raise_file_limit, scratch_root
-from cmqd_bench.session import Session, request, request_all, running
-from cmqd_bench.wire import ERROR, LoadConnection, decode_sent, frame
+from cmqd_bench.figures.histogram import Histogram
+from cmqd_bench.load.connect import open_connection
+from cmqd_bench.load.session import Session, request, request_all, running
+from cmqd_bench.load.wire import ERROR, LoadConnection, decode_sent, frame
+from cmqd_bench.machine.broker import Broker, broker_folder
+from cmqd_bench.machine.conditions import conditions, raise_file_limit, scratch_root
+from cmqd_bench.machine.floor import longest_sync_ms
 from cmqd_protocol.messages import CreateAccount, CreateQueue, CreateTopic, KeyList, SendMessages, Subscribe
 
 HEALTHY_QUEUE: Final = "healthy"

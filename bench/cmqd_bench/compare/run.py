@@ -9,7 +9,7 @@ from typing import Any
 from cmqd_bench.compare.tree import ROOT, checked_out
 from cmqd_bench.compare.turns import CompareFailed, Turns
 from cmqd_bench.compare.verdict import Comparison, Verdict
-from cmqd_bench.machine import commit, cpu_model
+from cmqd_bench.machine.conditions import commit, cpu_model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

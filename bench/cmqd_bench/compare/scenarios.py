@@ -19,9 +19,9 @@ from typing import Any
 from cmqd_bench.compare.tree import ROOT, check_product, checked_out, environment
 from cmqd_bench.compare.turns import CompareFailed
 from cmqd_bench.compare.verdict import Comparison, Verdict, compare
-from cmqd_bench.machine import commit, cpu_model, raise_file_limit, scratch_root
+from cmqd_bench.figures.results import DISTURBED_CORES
+from cmqd_bench.machine.conditions import commit, cpu_model, raise_file_limit, scratch_root
 from cmqd_bench.options import Options, defaults
-from cmqd_bench.results import DISTURBED_CORES
 from cmqd_bench.runner import FILES, run_round
 
 CPU = "server_cpu_us_per_message"

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from cmqd_bench.curves import loads
 from cmqd_bench.curves.loads import Prepare
-from cmqd_bench.results import Scenario
+from cmqd_bench.figures.results import Scenario
 
 FIXED_COST_BYTES = 8_192
 """Bytes of a body that cost as much as the rest of the message."""

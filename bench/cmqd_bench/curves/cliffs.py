@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from cmqd_bench.results import Results, Scenario, is_overloaded, points
+from cmqd_bench.figures.results import Results, Scenario, is_overloaded, points
 
 CLIFF = 1.5
 CLIMB = 2.0

@@ -16,7 +16,8 @@ from pathlib import Path
 from cmqd_bench.curves.catalog import CURVES, Curve
 from cmqd_bench.curves.cliffs import judgement
 from cmqd_bench.curves.loads import Site
-from cmqd_bench.machine import conditions, raise_file_limit, scratch_root, version_of
+from cmqd_bench.figures.results import Conditions, Gap, Peer, Results, Row, to_json, write
+from cmqd_bench.machine.conditions import conditions, raise_file_limit, scratch_root, version_of
 from cmqd_bench.peers.cmqd_peer import CmqdPeer
 from cmqd_bench.peers.compiler import load_program
 from cmqd_bench.peers.errors import LoadFailed
@@ -24,7 +25,6 @@ from cmqd_bench.peers.harness import Sampler, line_of, row_of
 from cmqd_bench.peers.job import run
 from cmqd_bench.peers.peer import pids_of, resume, rss_mib_of
 from cmqd_bench.peers.running import gap_of, reason_of, started, tell
-from cmqd_bench.results import Conditions, Gap, Peer, Results, Row, to_json, write
 
 FILES = 24_000
 """Open files: 10,000 connections at both ends of the loopback belong to two processes, each with its own limit."""

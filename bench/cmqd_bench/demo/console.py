@@ -29,9 +29,9 @@ from pathlib import Path
 import uvloop
 from rich.console import Console
 
-from cmqd_bench.broker import Broker, BrokerFailed, broker_folder
 from cmqd_bench.demo.kill import Hook
-from cmqd_bench.machine import scratch_root
+from cmqd_bench.machine.broker import Broker, BrokerFailed, broker_folder
+from cmqd_bench.machine.conditions import scratch_root
 from cmqd_client import Client, CmqError, HalfMessage, TransactionCheck, TransactionStatus, connect
 from cmqd_client.address import parse_address
 from cmqd_gateway.console.signed_texts import SIGN_IN_SECONDS, sign_in_token

@@ -20,7 +20,6 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from cmqd_bench.broker import Broker, broker_folder
 from cmqd_bench.demo.books import URL, Books, Ledger, choose_subscribers
 from cmqd_bench.demo.input import Source
 from cmqd_bench.demo.progress import announce, bars, watching
@@ -34,8 +33,9 @@ from cmqd_bench.demo.traffic import (
     original_id,
     queue_of,
 )
-from cmqd_bench.machine import scratch_root
-from cmqd_bench.receiver import ANSWER, split_requests
+from cmqd_bench.http.receiver import ANSWER, split_requests
+from cmqd_bench.machine.broker import Broker, broker_folder
+from cmqd_bench.machine.conditions import scratch_root
 from cmqd_client import Client, CmqError, ContentFormat, Message, Outgoing, Queue, Topic, connect
 from cmqd_client.errors import OutcomeUnknown
 

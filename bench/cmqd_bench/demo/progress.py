@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from cmqd_bench.demo.input import Source
-from cmqd_bench.machine import file_system
+from cmqd_bench.machine.conditions import file_system
 
 REFRESH_SECONDS = 0.1
 

@@ -21,7 +21,6 @@ from rich.table import Table
 
 from cmq_cli.app import run as run_cmq
 from cmq_cli.exitcodes import ExitCode
-from cmqd_bench.broker import Broker, broker_folder
 from cmqd_bench.demo.books import EVERYTHING, EXACT, PATTERN, Books, choose_subscribers
 from cmqd_bench.demo.input import Source
 from cmqd_bench.demo.progress import announce, bars, watching
@@ -35,7 +34,8 @@ from cmqd_bench.demo.traffic import (
     number_of,
     queue_of,
 )
-from cmqd_bench.machine import scratch_root
+from cmqd_bench.machine.broker import Broker, broker_folder
+from cmqd_bench.machine.conditions import scratch_root
 from cmqd_client import Client, connect
 from pyspark_cmqd.reconcile import ask, reconcile
 from pyspark_cmqd.session import check_installed, collected, spark_session

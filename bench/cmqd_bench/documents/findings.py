@@ -6,8 +6,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from cmqd_bench.figures.results import (
+    CMQD,
+    KEPT_RATE,
+    REFERENCE_PEER,
+    Point,
+    Results,
+    Row,
+    Scenario,
+    Spread,
+    points,
+    ratio,
+)
 from cmqd_bench.peers.works import TABLE_RATE
-from cmqd_bench.results import CMQD, KEPT_RATE, REFERENCE_PEER, Point, Results, Row, Scenario, Spread, points, ratio
 
 RATE = re.compile(r"rate-(\d+)$")
 """Works of an open loop are named by their rate."""

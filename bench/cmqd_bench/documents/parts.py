@@ -14,7 +14,7 @@ from cmqd_bench.documents.tables import (
     times,
     turns_text,
 )
-from cmqd_bench.results import CMQD, REFERENCE_PEER, Point, Results, Scenario, points
+from cmqd_bench.figures.results import CMQD, REFERENCE_PEER, Point, Results, Scenario, points
 
 RATIO_ROW = 40
 RATIO_FRAME = 64

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from cmqd_bench.documents.findings import compared, is_variant, name_of, works
 from cmqd_bench.documents.svg import COLOURS, Dots, Line, Panel, line_plot, ratio_plot
-from cmqd_bench.results import CMQD, REFERENCE_PEER, Point, Results, Scenario, points
+from cmqd_bench.figures.results import CMQD, REFERENCE_PEER, Point, Results, Scenario, points
 
 VARIANT_COLOURS = (9, 5)
 MIN_LINE = 2

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from cmqd_bench import results
-from cmqd_bench.results import Results, ResultsUnreadable
+from cmqd_bench.figures import results
+from cmqd_bench.figures.results import Results, ResultsUnreadable
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
 

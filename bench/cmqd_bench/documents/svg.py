@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
 
-from cmqd_bench.results import Spread
+from cmqd_bench.figures.results import Spread
 
 WIDTH, HEIGHT = 480, 290
 LEFT, RIGHT, TOP, BOTTOM = 62, 14, 14, 48

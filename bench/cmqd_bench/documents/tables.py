@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from cmqd_bench.documents.findings import compared, is_overload, name_of, peer_name, works
 from cmqd_bench.documents.plots import titles
 from cmqd_bench.documents.svg import bytes_text
-from cmqd_bench.results import Point, Results, Scenario, Spread, is_overloaded
+from cmqd_bench.figures.results import Point, Results, Scenario, Spread, is_overloaded
 
 MISSING, FAILED = "-", "failed"
 DISTURBED = "*"

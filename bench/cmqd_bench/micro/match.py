@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from cmqd.core.matching import KeyRules, Matcher, TagRules
-from cmqd_bench.machine import commit, cpu_model, version_of
+from cmqd_bench.machine.conditions import commit, cpu_model, version_of
 from cmqd_bench.micro.measuring import ROUNDS, Micro, Work, run_micros
 
 SUBSCRIBERS = 500

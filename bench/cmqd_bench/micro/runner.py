@@ -4,7 +4,7 @@ import json
 import platform
 from typing import Any
 
-from cmqd_bench.machine import cpu_model, version_of
+from cmqd_bench.machine.conditions import cpu_model, version_of
 from cmqd_bench.micro.codec import codec_micros
 from cmqd_bench.micro.core import core_micros
 from cmqd_bench.micro.measuring import ROUNDS, Micro, run_micros

@@ -10,15 +10,15 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 from msgspec import structs
 
-from cmqd_bench.broker import START_SECONDS, Broker, BrokerFailed
-from cmqd_bench.machine import commit, version_of
+from cmqd_bench.load.wire import ERROR, decode_error, frame
+from cmqd_bench.machine.broker import START_SECONDS, Broker, BrokerFailed
+from cmqd_bench.machine.conditions import commit, version_of
 from cmqd_bench.peers.errors import PeerFailed
 from cmqd_bench.peers.job import Line
 from cmqd_bench.peers.job import Request as Template
 from cmqd_bench.peers.log_watch import LogWatch
 from cmqd_bench.peers.peer import Load, Reader, connect
 from cmqd_bench.peers.works import TABLE_RATE, Work
-from cmqd_bench.wire import ERROR, decode_error, frame
 from cmqd_protocol.client_connection import ClientConnection
 from cmqd_protocol.events import ConnectionEnded, Opened
 from cmqd_protocol.messages import (

@@ -17,9 +17,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from cmqd_bench import results
-from cmqd_bench.histogram import Histogram
-from cmqd_bench.machine import conditions, raise_file_limit, scratch_root
+from cmqd_bench.figures import results
+from cmqd_bench.figures.histogram import Histogram
+from cmqd_bench.machine.conditions import conditions, raise_file_limit, scratch_root
+from cmqd_bench.machine.processes import cpu_seconds, machine_busy_seconds
 from cmqd_bench.peers.catalog import catalog
 from cmqd_bench.peers.compiler import load_program
 from cmqd_bench.peers.errors import LoadFailed, PeerFailed
@@ -28,7 +29,6 @@ from cmqd_bench.peers.peer import Peer, halt, pids_of, resume, rss_mib_of
 from cmqd_bench.peers.running import RunningPeers, gap_of, reason_of, started, tell
 from cmqd_bench.peers.table import REFERENCE_SPREAD, reference_variation, to_text
 from cmqd_bench.peers.works import Work, turn_order, works_of
-from cmqd_bench.processes import cpu_seconds, machine_busy_seconds
 
 FILES = 4096
 FILL_LINES = 8

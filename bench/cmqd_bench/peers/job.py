@@ -13,7 +13,7 @@ from typing import Literal
 
 import msgspec
 
-from cmqd_bench.histogram import Histogram, highest_in
+from cmqd_bench.figures.histogram import Histogram, highest_in
 from cmqd_bench.peers.errors import LoadFailed
 
 MARK = b"@cmqd-bench:"

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from cmqd_bench.http_load import SQS_AUTHORIZATION
+from cmqd_bench.http.load import SQS_AUTHORIZATION
 from cmqd_bench.peers.errors import PeerFailed
 from cmqd_bench.peers.job import Line, Request
 from cmqd_bench.peers.peer import Load, Reader, ServerPeer, accepts, command_of, connect, free_port

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from cmqd_bench.machine.processes import cpu_seconds, family, read_stat, rss_kib
 from cmqd_bench.peers.errors import PeerFailed
 from cmqd_bench.peers.job import Line
 from cmqd_bench.peers.works import Work
-from cmqd_bench.processes import cpu_seconds, family, read_stat, rss_kib
 
 START_SECONDS = 60.0
 STOP_SECONDS = 20.0

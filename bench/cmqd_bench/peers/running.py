@@ -7,8 +7,8 @@ from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from cmqd_bench.figures.results import Gap
 from cmqd_bench.peers.peer import Peer, halt, pids_of, resume
-from cmqd_bench.results import Gap
 
 
 def tell(line: str) -> None:

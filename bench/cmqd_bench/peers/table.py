@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
-from cmqd_bench.results import REFERENCE_PEER, Point, Results, Row, Spread, points, ratio, without_figure
+from cmqd_bench.figures.results import REFERENCE_PEER, Point, Results, Row, Spread, points, ratio, without_figure
 
 COLUMNS = ("peer", "messages/s", "CPU us", "low-high", "x Redis", "low-high", "p50 ms", "x Redis", "p99 ms", "load us")
 REFERENCE_SPREAD = 1.3

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from cmqd_bench.results import Scenario
+from cmqd_bench.figures.results import Scenario
 
 TABLE_RATE = 2_000
 """The open loop that is a row of the table; further rates are points of the plot of latency over rate."""

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import uvloop
 
-from cmqd_bench.broker import Broker
-from cmqd_bench.machine import conditions, scratch_root
-from cmqd_bench.processes import cpu_seconds, family
+from cmqd_bench.machine.broker import Broker
+from cmqd_bench.machine.conditions import conditions, scratch_root
+from cmqd_bench.machine.processes import cpu_seconds, family
 from cmqd_bench.redundancy.pair import Pair, pair_of_brokers
 from cmqd_client import Queue, connect
 

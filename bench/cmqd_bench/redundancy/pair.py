@@ -6,8 +6,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from cmqd_bench.broker import Broker
-from cmqd_bench.machine import ConditionsError
+from cmqd_bench.machine.broker import Broker
+from cmqd_bench.machine.conditions import ConditionsError
 
 _TESTS = Path(__file__).resolve().parents[3] / "tests"
 sys.path.append(str(_TESTS))

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import uvloop
 
-from cmqd_bench.machine import conditions, scratch_root
+from cmqd_bench.machine.conditions import conditions, scratch_root
 from cmqd_bench.redundancy.callers import Callers
 from cmqd_bench.redundancy.pair import Pair, pair_of_brokers
 

@@ -3,16 +3,16 @@
 import asyncio
 import time
 
-from cmqd_bench.broker import Broker
-from cmqd_bench.histogram import Histogram
-from cmqd_bench.load import Consumer, Gate, OpenSender
-from cmqd_bench.measure import Round
+from cmqd_bench.figures.histogram import Histogram
+from cmqd_bench.figures.measure import Round
+from cmqd_bench.load.clients import Consumer, Gate, OpenSender
+from cmqd_bench.load.pacer import Pacer
+from cmqd_bench.load.session import request, running
+from cmqd_bench.load.wire import RECEIVED, SendTemplate, decode_deliveries, stamp_of
+from cmqd_bench.machine.broker import Broker
+from cmqd_bench.machine.shortened import SHORTEST_MS
 from cmqd_bench.options import Options
-from cmqd_bench.pacer import Pacer
 from cmqd_bench.scenarios.backlog import CYCLED_BEFORE, SLOWEST_FILL, cycle_before
-from cmqd_bench.session import request, running
-from cmqd_bench.shortened import SHORTEST_MS
-from cmqd_bench.wire import RECEIVED, SendTemplate, decode_deliveries, stamp_of
 from cmqd_protocol.messages import (
     Attributes,
     CreateQueue,
@@ -29,7 +29,7 @@ SLOWEST_MOVES = 5_000
 
 async def run(options: Options, broker: Broker) -> Round:
     """Run a round; a message is completed when the dead-letter queue has the message."""
-    broker.module = "cmqd_bench.shortened"
+    broker.module = "cmqd_bench.machine.shortened"
     async with running(broker) as session:
         await cycle_before(session, options, min(CYCLED_BEFORE, options.messages))
         rss_before = broker.rss_mib()

@@ -30,10 +30,10 @@ from time import monotonic
 from typing import Any
 
 import cmqd_client
-from cmqd_bench.broker import Broker
-from cmqd_bench.http_caller import HttpCaller
-from cmqd_bench.http_flood import flood_memory
-from cmqd_bench.http_load import (
+from cmqd_bench.figures.measure import Round, own_cpu_seconds
+from cmqd_bench.http.caller import HttpCaller
+from cmqd_bench.http.flood import flood_memory
+from cmqd_bench.http.load import (
     PATH,
     CmqRequests,
     Counts,
@@ -43,13 +43,13 @@ from cmqd_bench.http_load import (
     cycling,
     flooding,
 )
-from cmqd_bench.http_servers import HttpServer, gateways, moto
-from cmqd_bench.machine import ConditionsError, raise_file_limit
-from cmqd_bench.measure import Round, own_cpu_seconds
+from cmqd_bench.http.servers import HttpServer, gateways, moto
+from cmqd_bench.load.session import CONNECTS_AT_ONCE, Session, running
+from cmqd_bench.machine.broker import Broker
+from cmqd_bench.machine.conditions import ConditionsError, raise_file_limit
+from cmqd_bench.machine.processes import cpu_seconds, machine_busy_seconds, rss_kib
 from cmqd_bench.options import Options
-from cmqd_bench.processes import cpu_seconds, machine_busy_seconds, rss_kib
 from cmqd_bench.scenarios import cycle
-from cmqd_bench.session import CONNECTS_AT_ONCE, Session, running
 from cmqd_client.address import parse_address
 
 QUEUE = "gateway"

@@ -3,15 +3,15 @@
 import random
 from time import monotonic_ns
 
-from cmqd_bench.broker import Broker
-from cmqd_bench.floor import sync_floor_ms
-from cmqd_bench.load import Consumer, OpenSender
-from cmqd_bench.machine import ConditionsError, raise_file_limit
-from cmqd_bench.measure import Round
+from cmqd_bench.figures.measure import Round
+from cmqd_bench.load.clients import Consumer, OpenSender
+from cmqd_bench.load.pacer import Pacer
+from cmqd_bench.load.session import Session, running
+from cmqd_bench.load.wire import SendTemplate
+from cmqd_bench.machine.broker import Broker
+from cmqd_bench.machine.conditions import ConditionsError, raise_file_limit
+from cmqd_bench.machine.floor import sync_floor_ms
 from cmqd_bench.options import Options
-from cmqd_bench.pacer import Pacer
-from cmqd_bench.session import Session, running
-from cmqd_bench.wire import SendTemplate
 
 WAITERS_PER_QUEUE = 10
 """Waiting receives per queue: more than one, so that the order of arrival matters; and with 10,000 connections the

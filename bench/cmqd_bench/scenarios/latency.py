@@ -2,14 +2,14 @@
 
 from functools import partial
 
-from cmqd_bench.broker import Broker
-from cmqd_bench.floor import sync_floor_ms
-from cmqd_bench.load import Consumer, OpenSender
-from cmqd_bench.measure import Round
+from cmqd_bench.figures.measure import Round
+from cmqd_bench.load.clients import Consumer, OpenSender
+from cmqd_bench.load.pacer import Pacer
+from cmqd_bench.load.session import running
+from cmqd_bench.load.wire import SendTemplate
+from cmqd_bench.machine.broker import Broker
+from cmqd_bench.machine.floor import sync_floor_ms
 from cmqd_bench.options import Options
-from cmqd_bench.pacer import Pacer
-from cmqd_bench.session import running
-from cmqd_bench.wire import SendTemplate
 
 
 async def run(options: Options, broker: Broker) -> Round:

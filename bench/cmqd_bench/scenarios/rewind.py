@@ -3,12 +3,12 @@
 import asyncio
 import time
 
-from cmqd_bench.broker import Broker
-from cmqd_bench.measure import Round
+from cmqd_bench.figures.measure import Round
+from cmqd_bench.load.session import Session, request, running
+from cmqd_bench.load.wire import RECEIVED, receive_frame
+from cmqd_bench.machine.broker import Broker
 from cmqd_bench.options import Options
 from cmqd_bench.scenarios.drain import SLOWEST_FILL, drain
-from cmqd_bench.session import Session, request, running
-from cmqd_bench.wire import RECEIVED, receive_frame
 from cmqd_protocol.messages import Attributes, CreateQueue, RewindQueue, Rewound, reply_decoder
 
 WINDOW_MS = 3_600_000

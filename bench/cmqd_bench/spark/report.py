@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cmqd_bench.machine import conditions, scratch_root, version_of
+from cmqd_bench.machine.conditions import conditions, scratch_root, version_of
 from cmqd_bench.spark.reading import Reading
 from cmqd_bench.spark.session import MASTER, session
 from cmqd_bench.spark.sink import measure_sink

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cmqd_bench.processes import cpu_seconds, family
+from cmqd_bench.machine.processes import cpu_seconds, family
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

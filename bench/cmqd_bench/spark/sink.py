@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import uvloop
 
-from cmqd_bench.broker import Broker, broker_folder
-from cmqd_bench.processes import cpu_seconds, machine_busy_seconds
-from cmqd_bench.session import Session
+from cmqd_bench.load.session import Session
+from cmqd_bench.machine.broker import Broker, broker_folder
+from cmqd_bench.machine.processes import cpu_seconds, machine_busy_seconds
 from cmqd_bench.spark.session import SparkCpu
 
 if TYPE_CHECKING:

@@ -30,14 +30,14 @@ from typing import TYPE_CHECKING, Any
 
 import uvloop
 
-from cmqd_bench.broker import Broker, broker_folder
-from cmqd_bench.load import Tally, refuse
-from cmqd_bench.measure import Guard
-from cmqd_bench.pacer import Pacer
-from cmqd_bench.session import running
+from cmqd_bench.figures.measure import Guard
+from cmqd_bench.load.clients import Tally, refuse
+from cmqd_bench.load.pacer import Pacer
+from cmqd_bench.load.session import running
+from cmqd_bench.load.wire import SENT, LoadConnection, SendTemplate
+from cmqd_bench.machine.broker import Broker, broker_folder
 from cmqd_bench.spark.log import write_log
 from cmqd_bench.spark.session import SparkCpu, spark_processes
-from cmqd_bench.wire import SENT, LoadConnection, SendTemplate
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession

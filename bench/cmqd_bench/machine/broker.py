@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cmqd_bench.processes import cpu_seconds, family, read_stat, rss_kib
+from cmqd_bench.machine.processes import cpu_seconds, family, read_stat, rss_kib
 
 START_SECONDS = 300.0
 """A server that is not ready after this time has failed; recovery of a large backlog takes seconds."""

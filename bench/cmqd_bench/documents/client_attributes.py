@@ -5,7 +5,7 @@ Type checkers know keyword arguments and fields from source text alone, so this 
 
 import textwrap
 
-from cmqd_bench.attribute_tables import readable_number
+from cmqd_bench.documents.attribute_tables import readable_number
 from cmqd_types.attributes import QUEUE
 from cmqd_types.declared import Attribute, Unit
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from time import monotonic_ns
 from typing import Self
 
-from cmqd_bench.histogram import Histogram
+from cmqd_bench.figures.histogram import Histogram
 
 MIN_PERIOD_SECONDS = 0.00025
 """At high rates, calls due within this time share an interrupt: an interrupt per request would cost too much CPU."""

@@ -4,12 +4,10 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 
-from cmqd_bench.broker import Broker
-from cmqd_bench.connect import open_connection
-from cmqd_bench.load import Filler, Tally
-from cmqd_bench.measure import Guard, Meter
-from cmqd_bench.options import MAX_BATCH, MAX_BATCH_BYTES
-from cmqd_bench.wire import (
+from cmqd_bench.figures.measure import Guard, Meter
+from cmqd_bench.load.clients import Filler, Tally
+from cmqd_bench.load.connect import open_connection
+from cmqd_bench.load.wire import (
     ERROR,
     HEARTBEAT,
     LoadConnection,
@@ -18,6 +16,8 @@ from cmqd_bench.wire import (
     decode_error,
     frame,
 )
+from cmqd_bench.machine.broker import Broker
+from cmqd_bench.options import MAX_BATCH, MAX_BATCH_BYTES
 from cmqd_protocol.messages import CreateQueue, WireMessage
 
 CONNECTS_AT_ONCE = 128

@@ -13,8 +13,8 @@ from functools import partial
 from time import monotonic_ns, time_ns
 from typing import Protocol
 
-from cmqd_bench.histogram import Histogram
-from cmqd_bench.wire import (
+from cmqd_bench.figures.histogram import Histogram
+from cmqd_bench.load.wire import (
     ALL_ACKNOWLEDGED,
     ENDED,
     ERROR,

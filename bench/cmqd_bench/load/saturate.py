@@ -12,10 +12,10 @@ from contextlib import asynccontextmanager
 
 import uvloop
 
-from cmqd_bench.connect import open_connection
-from cmqd_bench.load import Consumer, Gate, Producer, Tally
-from cmqd_bench.session import Session
-from cmqd_bench.wire import SendTemplate
+from cmqd_bench.load.clients import Consumer, Gate, Producer, Tally
+from cmqd_bench.load.connect import open_connection
+from cmqd_bench.load.session import Session
+from cmqd_bench.load.wire import SendTemplate
 
 URL_VARIABLE = "CMQD_BENCH_URL"
 BATCH = 64
@@ -55,7 +55,7 @@ async def saturating(session: Session, count: int) -> AsyncGenerator[Saturators]
             queue = await session.create_queue(f"saturate-{number}")
             processes.append(
                 await asyncio.create_subprocess_exec(
-                    *(sys.executable, "-m", "cmqd_bench.saturate", queue),
+                    *(sys.executable, "-m", "cmqd_bench.load.saturate", queue),
                     stdin=asyncio.subprocess.PIPE,
                     stdout=asyncio.subprocess.PIPE,
                     # The URL contains a key; a command line would show the key to all users of the machine.

@@ -21,9 +21,9 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-from cmqd_bench.http_load import PATH
-from cmqd_bench.http_servers import HttpServer
-from cmqd_bench.processes import rss_kib
+from cmqd_bench.http.load import PATH
+from cmqd_bench.http.servers import HttpServer
+from cmqd_bench.machine.processes import rss_kib
 
 CONNECTIONS = 16
 """Connections of each kind."""

@@ -15,8 +15,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from cmqd_bench.broker import Broker
-from cmqd_bench.processes import family
+from cmqd_bench.machine.broker import Broker
+from cmqd_bench.machine.processes import family
 
 START_SECONDS = 300.0
 STOP_SECONDS = 60.0

@@ -11,7 +11,7 @@ from pathlib import Path
 
 MEMORY_FILE_SYSTEMS = frozenset({"tmpfs", "ramfs", "devtmpfs", "hugetlbfs"})
 """File systems in memory: fsync costs no time there, so a durable figure would be wrong."""
-SCRATCH = Path(__file__).resolve().parents[1] / "scratch"
+SCRATCH = Path(__file__).resolve().parents[2] / "scratch"
 VERSIONED = ("cmqd", "msgspec", "uvloop", "aiosqlite", "pyroaring")
 
 

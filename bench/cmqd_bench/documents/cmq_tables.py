@@ -13,7 +13,7 @@ from cmqd_gateway.cmq.call import Action
 from cmqd_gateway.cmq.errors import NEVER_ANSWERED, Reason
 from cmqd_gateway.cmq.parameters import Items, Size, Whole
 
-TESTS = Path(__file__).parents[2] / "tests/gateway"
+TESTS = Path(__file__).parents[3] / "tests/gateway"
 SHOWN_TESTS = (
     *("cmq_queues", "cmq_messages", "cmq_transactions", "cmq_topics", "cmq_deliveries"),
     *("cmq_every_error", "official_sdk"),

@@ -1,6 +1,6 @@
 """``cmqd`` with a lowered limit: dead letters by age after a second instead of five minutes.
 
-``python -m cmqd_bench.shortened serve ...``: for the scenario ``deadletter``, so that a run does not wait
+``python -m cmqd_bench.machine.shortened serve ...``: for the scenario ``deadletter``, so that a run does not wait
 until ten million messages are five minutes old. The rest of the server is unchanged.
 """
 

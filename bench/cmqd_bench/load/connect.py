@@ -6,7 +6,7 @@ import time
 from typing import cast
 from urllib.parse import unquote, urlsplit
 
-from cmqd_bench.wire import LoadConnection
+from cmqd_bench.load.wire import LoadConnection
 from cmqd_protocol.client_connection import ClientConnection
 from cmqd_protocol.events import ConnectionEnded, Opened
 

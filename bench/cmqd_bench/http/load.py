@@ -21,9 +21,9 @@ from typing import Any, Protocol
 
 import uvloop
 
-from cmqd_bench.histogram import Histogram
-from cmqd_bench.http_caller import HttpConnection, HttpFailed
-from cmqd_bench.http_servers import HttpServer
+from cmqd_bench.figures.histogram import Histogram
+from cmqd_bench.http.caller import HttpConnection, HttpFailed
+from cmqd_bench.http.servers import HttpServer
 
 PATH = "/v2/index.php"
 SQS_AUTHORIZATION = (
@@ -322,7 +322,7 @@ async def flooding(server: HttpServer, connections: int, secret_id: str) -> Asyn
         RuntimeError: the flood has ended by itself.
     """
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "cmqd_bench.http_load", server.host, str(server.port), str(connections)),
+        *(sys.executable, "-m", "cmqd_bench.http.load", server.host, str(server.port), str(connections)),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         env=os.environ | {FLOOD_SECRET_ID_VARIABLE: secret_id},

@@ -23,7 +23,7 @@ from typing import Any, cast
 
 import uvloop
 
-from cmqd_bench.histogram import Histogram
+from cmqd_bench.figures.histogram import Histogram
 
 ANSWER = b"HTTP/1.1 204 No Content\r\n\r\n"
 HEAD_END = b"\r\n\r\n"
@@ -143,7 +143,7 @@ async def read_line(process: asyncio.subprocess.Process) -> Any:
 async def receiving(endpoints: int) -> AsyncGenerator[Receivers]:
     """Run the process with ``endpoints`` endpoints."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "cmqd_bench.receiver", str(endpoints)),
+        *(sys.executable, "-m", "cmqd_bench.http.receiver", str(endpoints)),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
     )
