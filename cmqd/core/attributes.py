@@ -5,7 +5,7 @@ from typing import TypeGuard, TypeVar, cast
 
 from msgspec import Struct, structs
 
-from cmqd.core.errors import InvalidArgument, shown
+from cmqd.core.domain_errors import InvalidArgument, shown
 from cmqd.core.limits import check_range
 from cmqd.core.names import check_name
 from cmqd_types.attributes import QUEUE, QueueAttributes

@@ -58,9 +58,9 @@ class Broker:
         self.receive_all = parts.receive.receive_all
         self.waiting_receive = parts.runtime.waiters.get
         self.cancel_receive = parts.receive.cancel_receive
-        self.delete_all = parts.settle.delete_all
-        self.change_visibility = parts.settle.change_visibility
-        self.release = parts.settle.release
+        self.delete_all = parts.delete.delete_all
+        self.change_visibility = parts.visibility.change_visibility
+        self.release = parts.visibility.release
         self.dead_letter = parts.rejections.dead_letter
         self.peek = parts.peek.peek
         self.rewind = parts.rewind.rewind
@@ -93,7 +93,7 @@ class Broker:
         self.publish = parts.publish.publish
         self.plan_publish = parts.publish.plan_publish
         self.apply_publish = parts.publish.apply_publish
-        self.pushes_ended = parts.deliver.pushes_ended
+        self.pushes_ended = parts.delivery_attempts.pushes_ended
         self.create_topic = parts.topics.create_topic
         self.ensure_topic = parts.topics.ensure_topic
         self.list_topics = parts.topics.list_topics
@@ -108,12 +108,12 @@ class Broker:
         self.unsubscribe = parts.topics.unsubscribe
         self.retry_deliveries = parts.topics.retry_deliveries
         self.drop_deliveries = parts.topics.drop_deliveries
-        self.match_subscriptions = parts.matches.match
-        self.peek_deliveries = parts.undelivered.peek_deliveries
-        self.retry_delivery = parts.undelivered.retry_delivery
-        self.drop_delivery = parts.undelivered.drop_delivery
-        self.message_deliveries = parts.undelivered.message_deliveries
-        self.published_read = parts.undelivered.published_read
+        self.match_subscriptions = parts.filter_tests.match
+        self.peek_deliveries = parts.delivery_backlog.peek_deliveries
+        self.retry_delivery = parts.delivery_backlog.retry_delivery
+        self.drop_delivery = parts.delivery_backlog.drop_delivery
+        self.message_deliveries = parts.delivery_backlog.message_deliveries
+        self.published_read = parts.delivery_backlog.published_read
 
         # Schedules
         self.create_schedule = parts.schedules.create

@@ -7,7 +7,7 @@ of a calendar are in records, so a replay calls no calendar.
 from collections.abc import Callable
 from typing import TypeAlias
 
-from cmqd.core.errors import InvalidArgument
+from cmqd.core.domain_errors import InvalidArgument
 
 Calendar: TypeAlias = Callable[[str, str, int], int | None]
 """Returns the first time of (cron expression, time zone) after a time, in ms since 1970; None = no time is left.

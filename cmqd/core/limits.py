@@ -2,7 +2,7 @@
 
 import msgspec
 
-from cmqd.core.errors import BatchTooLarge, InvalidArgument, MessageTooLarge, shown
+from cmqd.core.domain_errors import BatchTooLarge, InvalidArgument, MessageTooLarge, shown
 from cmqd_segment.records import StoredMessage
 from cmqd_types.attributes import QUEUE
 from cmqd_types.messages import CopyOf, Headers

@@ -2,7 +2,7 @@
 
 import re
 
-from cmqd.core.errors import InvalidArgument, shown
+from cmqd.core.domain_errors import InvalidArgument, shown
 
 MAX_NAME_BYTES = 64
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)

@@ -6,7 +6,7 @@ from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
-from cmqd.core.errors import DomainError
+from cmqd.core.domain_errors import DomainError
 from cmqd_segment.records import AnyRecord, Runs, StoredMessage
 from cmqd_types.messages import Headers, Labels, ReceivedMessage
 

@@ -9,42 +9,44 @@ from typing import Any
 from cmqd.core.calendar import Calendar
 from cmqd.core.facts.facts import Facts
 from cmqd.core.limits import Limits
-from cmqd.core.operations.audit import Audit
-from cmqd.core.operations.auto_delete import AutoDelete
-from cmqd.core.operations.backlog_view import Undelivered
-from cmqd.core.operations.batches import Batches
-from cmqd.core.operations.dead_letter_search import DeadLetterSearch
-from cmqd.core.operations.delays import Delays
-from cmqd.core.operations.deliver import Deliver
-from cmqd.core.operations.expiry import Expiry
-from cmqd.core.operations.floors import Floors
-from cmqd.core.operations.holders import Holders
-from cmqd.core.operations.leases import Leases
-from cmqd.core.operations.match_tests import Matches
-from cmqd.core.operations.metrics import Metrics
-from cmqd.core.operations.moves import Moves
-from cmqd.core.operations.peek import Peek
-from cmqd.core.operations.prefetch import Prefetch
-from cmqd.core.operations.publish import Publish
-from cmqd.core.operations.queue_summaries import QueueSummaries
-from cmqd.core.operations.queues import QueueAdmin
-from cmqd.core.operations.receive import Receive
-from cmqd.core.operations.redrives import Redrives
-from cmqd.core.operations.rejections import Rejections
-from cmqd.core.operations.reservations import Reservations
-from cmqd.core.operations.reviews import Reviews
-from cmqd.core.operations.rewind import Rewind
-from cmqd.core.operations.schedules import Schedules
-from cmqd.core.operations.send import Send
-from cmqd.core.operations.serving import Serving
-from cmqd.core.operations.settle import Settle
-from cmqd.core.operations.start import Start
-from cmqd.core.operations.store import Store
-from cmqd.core.operations.top_metrics import TopMetrics
-from cmqd.core.operations.topics import TopicAdmin
-from cmqd.core.operations.transaction_checks import Checks
-from cmqd.core.operations.transactions import Transactions
-from cmqd.core.operations.waits import Waits
+from cmqd.core.operations.after_recovery import Start
+from cmqd.core.operations.dead_letters.message_moves import Moves
+from cmqd.core.operations.dead_letters.redrives import Redrives
+from cmqd.core.operations.dead_letters.rejections import Rejections
+from cmqd.core.operations.dead_letters.reservations import Reservations
+from cmqd.core.operations.dead_letters.reviews import Reviews
+from cmqd.core.operations.dead_letters.search import DeadLetterSearch
+from cmqd.core.operations.delays.activation import Delays
+from cmqd.core.operations.delays.prefetch import Prefetch
+from cmqd.core.operations.monitoring.audit import Audit
+from cmqd.core.operations.monitoring.metrics import Metrics
+from cmqd.core.operations.monitoring.segment_holders import Holders
+from cmqd.core.operations.monitoring.top_metrics import TopMetrics
+from cmqd.core.operations.queues.administration import QueueAdmin
+from cmqd.core.operations.queues.auto_delete import AutoDelete
+from cmqd.core.operations.queues.queue_summaries import QueueSummaries
+from cmqd.core.operations.receiving.delete import Delete
+from cmqd.core.operations.receiving.lease_sweep import LeaseSweep
+from cmqd.core.operations.receiving.leases_by_handle import LeasesByHandle
+from cmqd.core.operations.receiving.peek import Peek
+from cmqd.core.operations.receiving.receive import Receive
+from cmqd.core.operations.receiving.serving import Serving
+from cmqd.core.operations.receiving.visibility import Visibility
+from cmqd.core.operations.receiving.wait_ends import Waits
+from cmqd.core.operations.retention.expiry import Expiry
+from cmqd.core.operations.retention.floors import Floors
+from cmqd.core.operations.retention.rewind import Rewind
+from cmqd.core.operations.sending.batch_checks import Batches
+from cmqd.core.operations.sending.schedules import Schedules
+from cmqd.core.operations.sending.send import Send
+from cmqd.core.operations.sending.storing import Store
+from cmqd.core.operations.topics.administration import TopicAdmin
+from cmqd.core.operations.topics.delivery_attempts import DeliveryAttempts
+from cmqd.core.operations.topics.delivery_backlog import DeliveryBacklog
+from cmqd.core.operations.topics.filter_tests import FilterTests
+from cmqd.core.operations.topics.publish import Publish
+from cmqd.core.operations.transactions.half_messages import Transactions
+from cmqd.core.operations.transactions.transaction_checks import Checks
 from cmqd.core.outcome import Effects
 from cmqd.core.receipts import HandleKey, ReceiptHandles
 from cmqd.core.recovery.checkpoint import Checkpoint
@@ -63,19 +65,21 @@ class Parts:
         self.runtime = runtime = Runtime(facts)
 
         floors = Floors(facts, runtime)
-        self.leases = leases = Leases(facts)
+        self.lease_sweep = lease_sweep = LeaseSweep(facts)
         batches = Batches(facts)
         store = Store(facts, runtime)
-        serving = Serving(facts, runtime, handles, floors, leases)
+        serving = Serving(facts, runtime, handles, floors, lease_sweep)
         reservations = Reservations(facts, runtime)
         dead_letters = DeadLetterSearch(facts, runtime, reservations)
 
         self.send = Send(facts, runtime, batches, store, serving)
         self.schedules = Schedules(facts, runtime, self.send, calendar)
-        self.settle = Settle(facts, runtime, handles, serving, leases, dead_letters)
-        self.receive = Receive(facts, runtime, serving, self.settle)
+        leases = LeasesByHandle(facts, runtime, handles)
+        self.delete = Delete(facts, runtime, leases, serving)
+        self.visibility = Visibility(facts, runtime, leases, lease_sweep, dead_letters, serving)
+        self.receive = Receive(facts, runtime, serving, leases, self.delete)
         waits = Waits(facts, runtime)
-        self.rejections = Rejections(facts, runtime, handles, self.settle, store, serving)
+        self.rejections = Rejections(facts, runtime, handles, leases, store, serving)
         self.peek = Peek(facts, runtime)
         self.rewind = Rewind(facts, runtime, serving)
         self.checks = Checks(facts, runtime)
@@ -84,11 +88,11 @@ class Parts:
         self.queues = QueueAdmin(facts, runtime, floors, serving, waits, self.checks, reservations, dead_letters)
         self.queue_summaries = QueueSummaries(facts, runtime)
         self.auto_delete = AutoDelete(facts, runtime, self.queues)
-        self.deliver = Deliver(facts, runtime, store, serving, seed)
-        self.publish = Publish(facts, runtime, store, serving, self.deliver)
-        self.topics = TopicAdmin(facts, runtime, self.deliver)
-        self.matches = Matches(facts, runtime)
-        self.undelivered = Undelivered(facts, runtime, self.deliver)
+        self.delivery_attempts = DeliveryAttempts(facts, runtime, store, serving, seed)
+        self.publish = Publish(facts, runtime, store, serving, self.delivery_attempts)
+        self.topics = TopicAdmin(facts, runtime, self.delivery_attempts)
+        self.filter_tests = FilterTests(facts, runtime)
+        self.delivery_backlog = DeliveryBacklog(facts, runtime, self.delivery_attempts)
         self.metrics = Metrics(facts, runtime)
         self.top_metrics = TopMetrics(facts, runtime, self.metrics)
         self.holders = Holders(facts)
@@ -105,7 +109,7 @@ class Parts:
             # Waits end before leases and delays. Otherwise messages that become active in the same tick would go to
             # receives with a deadline in the past.
             waits.tick,
-            self.settle.tick,
+            self.visibility.tick,
             prefetch.tick,
             delays.tick,
             # Behind leases and delays, for which these waits were held.
@@ -114,7 +118,7 @@ class Parts:
             # After expiry, so expired messages are not searched for dead letters.
             reviews.tick,
             self.checks.tick,
-            self.deliver.tick,
+            self.delivery_attempts.tick,
         )
         pages = runtime.pages
         self.page_owners: dict[Lane[Any], PageOwner[Any]] = {
@@ -126,9 +130,9 @@ class Parts:
             pages.commits: self.transactions,
             pages.rejections: self.rejections,
             pages.checks: self.checks,
-            pages.deliveries: self.deliver,
+            pages.deliveries: self.delivery_attempts,
             pages.peeks: self.peek,
-            pages.delivery_peeks: self.undelivered,
+            pages.delivery_peeks: self.delivery_backlog,
         }
 
         self.checkpoint = Checkpoint(facts)

@@ -5,7 +5,7 @@ import re
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
-from cmqd.core.errors import InvalidArgument, shown
+from cmqd.core.domain_errors import InvalidArgument, shown
 from cmqd_types.sentences import field_name, sentence
 
 MAX_URL_LENGTH: Final = 2_048

@@ -37,8 +37,8 @@ from cmqd.server.halt import Halt
 from cmqd.server.handlers.accounts import AccountOperations
 from cmqd.server.handlers.audit import AuditRequests
 from cmqd.server.handlers.backlog import Undelivered, UndeliveredReplies
+from cmqd.server.handlers.filter_tests import MatchRequests
 from cmqd.server.handlers.inspection import Inspection
-from cmqd.server.handlers.matches import MatchRequests
 from cmqd.server.handlers.messages import (
     DeadLetterReplies,
     DeadLetters,

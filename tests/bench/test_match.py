@@ -1,6 +1,6 @@
 """The benchmark of matching: its sets are as described, and its report has the fields that readers need."""
 
-from cmqd.core.matching import check_binding_keys, check_routing_key, check_tags
+from cmqd.core.filter_matching import check_binding_keys, check_routing_key, check_tags
 from cmqd_bench.micro.match import (
     SUBSCRIBERS,
     TARGETS_US,

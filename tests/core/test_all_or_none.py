@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from cmqd.core.errors import BacklogFull, DomainError, InvalidArgument, OutOfOrder
+from cmqd.core.domain_errors import BacklogFull, DomainError, InvalidArgument, OutOfOrder
 from cmqd.core.outcome import Published
 from cmqd_types.messages import Labels
 from support import alone

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from cmqd.core.broker import Broker
-from cmqd.core.errors import InvalidArgument
+from cmqd.core.domain_errors import InvalidArgument
 from cmqd.core.facts.audit_trail import BLOCK, AuditTrail
 from cmqd.core.limits import Limits
-from cmqd.core.operations.audit import EXAMINED_A_STEP, FOLDED_OF_AN_ENTRY, AuditAction, AuditPage
+from cmqd.core.operations.monitoring.audit import EXAMINED_A_STEP, FOLDED_OF_AN_ENTRY, AuditAction, AuditPage
 from cmqd_segment.checkpoint import AuditSlice
 from cmqd_segment.records import Administered
 from cmqd_types.audit import AuditEntry, AuditQuery

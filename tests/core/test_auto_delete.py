@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from cmqd.core.errors import InvalidArgument, NoDeadLetterQueue, QueueDeleted, QueueDiffers, QueueNotFound
+from cmqd.core.domain_errors import InvalidArgument, NoDeadLetterQueue, QueueDeleted, QueueDiffers, QueueNotFound
 from cmqd.core.limits import Limits
-from cmqd.core.operations.auto_delete import EXAMINED_AT_ONCE
+from cmqd.core.operations.queues.auto_delete import EXAMINED_AT_ONCE
 from cmqd.core.outcome import UnusedQueue
 from cmqd_segment.records import UNUSED
 from cmqd_segment.records import QueueDeleted as QueueDeletedRecord

@@ -3,7 +3,7 @@
 import pytest
 
 from cmqd.core.limits import Limits
-from cmqd.core.operations.transactions import COMMIT, ROLL_BACK, UNKNOWN
+from cmqd.core.operations.transactions.half_messages import COMMIT, ROLL_BACK, UNKNOWN
 from cmqd.core.outcome import Waiting
 from cmqd_segment.records import TransactionsChecked
 from support import alone
@@ -367,7 +367,7 @@ def test_a_queue_that_is_deleted_is_not_asked_about():
 
 
 def test_stale_entries_of_checks_are_swept(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("cmqd.core.operations.transaction_checks.CHECK_SWEEP_ABOVE", 100)
+    monkeypatch.setattr("cmqd.core.operations.transactions.transaction_checks.CHECK_SWEEP_ABOVE", 100)
     rig = transactional()
     rig.create("gone", transactional=True)
     for first_check_ms in (3_500_000, 3_550_000):

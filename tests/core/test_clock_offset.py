@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from cmqd.core.errors import TimeNotRewindable
+from cmqd.core.domain_errors import TimeNotRewindable
 from cmqd.core.facts.queues import LEASE_BUCKET_MS
 from cmqd_segment.checkpoint import AnyPart
 from cmqd_segment.records import ClockOffset

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from cmqd.core.errors import DeadLetterQueueInUse, InvalidArgument, QueueDiffers
+from cmqd.core.domain_errors import DeadLetterQueueInUse, InvalidArgument, QueueDiffers
 from cmqd.core.limits import Limits
 from cmqd_fold.queue_index import SERVED_BEFORE
 from support.core_builders import ACCOUNT, START_MS, Rig, counts

@@ -3,7 +3,7 @@
 import pytest
 from pyroaring import BitMap64
 
-from cmqd.core.operations.dead_letter_search import active_below
+from cmqd.core.operations.dead_letters.search import active_below
 from support.core_builders import START_MS, Rig
 
 HOUR_MS = 3_600_000

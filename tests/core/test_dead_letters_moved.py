@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from cmqd.core.errors import InvalidArgument, RedriveRunning
+from cmqd.core.domain_errors import InvalidArgument, RedriveRunning
 from cmqd.core.limits import Limits
 from cmqd.core.outcome import WAITING
 from cmqd_segment.records import MessagesMoved, MessagesSent

@@ -9,10 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cmqd.core.broker import Broker
-from cmqd.core.errors import BacklogFull, DomainError, InvalidArgument, MessageTooLarge, QueueNotFound, TooManyInFlight
+from cmqd.core.domain_errors import (
+    BacklogFull,
+    DomainError,
+    InvalidArgument,
+    MessageTooLarge,
+    QueueNotFound,
+    TooManyInFlight,
+)
 from cmqd.core.facts.queue import Queue
 from cmqd.core.limits import Limits
-from cmqd.core.operations.serving import Serving
+from cmqd.core.operations.receiving.serving import Serving
 from cmqd.core.outcome import WAITING, HandlesDone, Outcome, ReceivedAfterDeletes
 from cmqd_segment.records import MessagesDeleted, MessagesReceived, MessagesSent
 from cmqd_types.messages import ReceivedMessage

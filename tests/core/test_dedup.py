@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from cmqd.core.errors import BacklogFull, InvalidArgument, MessageTooLarge, OutOfOrder, SequenceTooOld
+from cmqd.core.domain_errors import BacklogFull, InvalidArgument, MessageTooLarge, OutOfOrder, SequenceTooOld
 from cmqd.core.facts.dedup import DedupIds
 from cmqd.core.limits import Limits
 from cmqd_protocol import messages as wire

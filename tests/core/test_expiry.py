@@ -282,10 +282,10 @@ def test_replayed_leases_of_cleared_messages_do_not_come_back():
 
 
 def test_stale_leases_are_swept_long_before_they_end(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("cmqd.core.operations.leases.LEASE_SWEEP_ABOVE", 100)
+    monkeypatch.setattr("cmqd.core.operations.receiving.lease_sweep.LEASE_SWEEP_ABOVE", 100)
     rig = Rig()
     queue = rig.create()
-    rig.broker.parts.leases.sweep_above = 100
+    rig.broker.parts.lease_sweep.sweep_above = 100
     rig.create("gone")
     rig.send(b"x", name="gone")
     rig.receive("gone", visibility_timeout_ms=43_200_000)
@@ -308,10 +308,10 @@ def test_stale_leases_are_swept_long_before_they_end(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("timeouts_ms", [[43_200_000], [43_200_000, 1_000_000], [10_000_000_000]])
 def test_leases_that_are_only_moved_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch, timeouts_ms: list[int]):
-    monkeypatch.setattr("cmqd.core.operations.leases.LEASE_SWEEP_ABOVE", 100)
+    monkeypatch.setattr("cmqd.core.operations.receiving.lease_sweep.LEASE_SWEEP_ABOVE", 100)
     rig = Rig(Limits(max_visibility_timeout_ms=10_000_000_000))
     queue = rig.create()
-    rig.broker.parts.leases.sweep_above = 100
+    rig.broker.parts.lease_sweep.sweep_above = 100
     rig.send(b"x", b"y")
     handles = rig.handles(visibility_timeout_ms=43_200_000)
     for number in range(2000):
@@ -331,7 +331,7 @@ def test_a_sweep_keeps_what_was_due_and_put_back():
     rig.now_ms += 1000
     rig.tick()
     for _ in range(10):
-        rig.broker.parts.leases.sweep(rig.now_ms)
+        rig.broker.parts.lease_sweep.sweep(rig.now_ms)
 
     rig.advance(0)
     assert rig.counts()["active"] == 8

@@ -2,7 +2,7 @@
 
 from collections.abc import Generator, Sequence
 
-from cmqd.core.operations.holders import COUNTED_A_STEP, MAX_HOLDERS, STRETCH, Held
+from cmqd.core.operations.monitoring.segment_holders import COUNTED_A_STEP, MAX_HOLDERS, STRETCH, Held
 from cmqd_types.segments import SegmentHolder
 from support.core_builders import ACCOUNT, Rig
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from cmqd.core.errors import (
+from cmqd.core.domain_errors import (
     BacklogFull,
     BatchTooLarge,
     DomainError,

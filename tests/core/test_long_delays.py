@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from cmqd.core.errors import InvalidArgument
+from cmqd.core.domain_errors import InvalidArgument
 from cmqd.core.facts.delay_timers import SPAN_MS
 from cmqd.core.limits import Limits
 from cmqd_segment.checkpoint import AnyPart

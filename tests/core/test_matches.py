@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cmqd.core.errors import InvalidArgument, TopicNotFound
-from cmqd.core.operations.match_tests import FILTERS_A_STEP
-from cmqd.core.operations.publish_plan import MAX_RESTARTS
+from cmqd.core.domain_errors import InvalidArgument, TopicNotFound
+from cmqd.core.operations.topics.filter_tests import FILTERS_A_STEP
+from cmqd.core.operations.topics.publish_plan import MAX_RESTARTS
 from cmqd_types.messages import Labels
 from cmqd_types.topics import FATES, FilterMatch, TopicMatch
 from support.core_builders import ACCOUNT, Rig

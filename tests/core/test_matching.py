@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from cmqd.core import matching
-from cmqd.core.errors import InvalidArgument
-from cmqd.core.matching import (
+from cmqd.core import filter_matching
+from cmqd.core.domain_errors import InvalidArgument
+from cmqd.core.filter_matching import (
     KeyRules,
     Matcher,
     TagRules,
@@ -392,7 +392,7 @@ class TestChanges:
     def test_answers_are_forgotten_when_there_are_many(
         self, matcher_type: Callable[[], Matcher[Any]], monkeypatch: pytest.MonkeyPatch
     ):
-        monkeypatch.setattr(matching, "CACHED", 3)
+        monkeypatch.setattr(filter_matching, "CACHED", 3)
         matcher = matcher_type()
         matcher.set(1, ["a"])
         matcher.set(2, ["b"])
@@ -480,7 +480,7 @@ def test_five_hundred_subscribers_with_five_keys_each():
         matcher.remove(gone)
 
     assert min(counts) > 0
-    assert max(counts) > matching.FEW
+    assert max(counts) > filter_matching.FEW
 
 
 def test_five_hundred_subscribers_with_five_tags_each():

@@ -6,9 +6,9 @@ import pytest
 from msgspec.structs import asdict
 
 from cmqd.core.broker import Broker
-from cmqd.core.errors import InvalidArgument
+from cmqd.core.domain_errors import InvalidArgument
 from cmqd.core.facts.gone_totals import AccountTotals
-from cmqd.core.operations.metrics import ACCOUNTS_A_STEP, COUNTED_A_STEP, ENTRIES_A_PAGE, EXAMINED_A_PAGE
+from cmqd.core.operations.monitoring.metrics import ACCOUNTS_A_STEP, COUNTED_A_STEP, ENTRIES_A_PAGE, EXAMINED_A_PAGE
 from cmqd.core.runtime.counted_totals import AnyTotals
 from cmqd_types.totals import QueueTotals
 from support import alone

@@ -1,6 +1,6 @@
 """Moves write bodies: moves wait while the disk has no room, and few bodies are read at once."""
 
-from cmqd.core.operations.reservations import RETRY_MS
+from cmqd.core.operations.dead_letters.reservations import RETRY_MS
 from cmqd.core.runtime.pages import MAX_MOVE_READS
 from support.core_builders import ACCOUNT, Rig
 from support.invariants import check_broker

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from cmqd.core.errors import InvalidArgument
+from cmqd.core.domain_errors import InvalidArgument
 from cmqd.core.limits import Limits
 from cmqd.core.outcome import WAITING, Waiting
 from cmqd_types.messages import MessagesPeeked, PeekedMessage
@@ -337,8 +337,8 @@ def test_what_can_be_rewound_no_more_is_not_shown():
 
 
 def test_states_far_apart_are_looked_for_in_stretches(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("cmqd.core.operations.peek.STRETCH", 2)
-    monkeypatch.setattr("cmqd.core.operations.peek.MOST_STRETCHES", 3)
+    monkeypatch.setattr("cmqd.core.operations.receiving.peek.STRETCH", 2)
+    monkeypatch.setattr("cmqd.core.operations.receiving.peek.MOST_STRETCHES", 3)
     rig = Rig()
     rig.create()
     rig.send(b"first")

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from cmqd.core.broker import Broker
-from cmqd.core.errors import DomainError, TooManyRemembered
+from cmqd.core.domain_errors import DomainError, TooManyRemembered
 from cmqd.core.facts.dedup import ENTRY_BYTES
 from cmqd.core.facts.promised_memory import PromisedMemory
 from cmqd.core.facts.sessions import SESSION_BYTES

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from cmqd.core.broker import Broker
-from cmqd.core.errors import SequenceTooOld, TooManyRemembered, TopicNotFound
+from cmqd.core.domain_errors import SequenceTooOld, TooManyRemembered, TopicNotFound
 from cmqd.core.limits import Limits
-from cmqd.core.operations.publish import REFUSED_AT_ONCE, SERVED_COPIES
-from cmqd.core.operations.publish_plan import MAX_RESTARTS, PublishPlan, turned
+from cmqd.core.operations.topics.publish import REFUSED_AT_ONCE, SERVED_COPIES
+from cmqd.core.operations.topics.publish_plan import MAX_RESTARTS, PublishPlan, turned
 from cmqd.core.outcome import WAITING, Outcome, Published, PublishRequest
 from cmqd_segment.published import count_copies
 from cmqd_segment.records import MessagesPublished, MessagesPublishedAlike

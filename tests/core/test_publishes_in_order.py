@@ -3,7 +3,7 @@
 import pytest
 from msgspec import structs
 
-from cmqd.core.errors import DomainError, OutOfOrder
+from cmqd.core.domain_errors import DomainError, OutOfOrder
 from cmqd.core.limits import Limits
 from cmqd.core.outcome import Published, PublishRequest
 from support.core_builders import ACCOUNT, Rig

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cmqd.core.errors import BatchTooLarge, InvalidArgument, MessageTooLarge
+from cmqd.core.domain_errors import BatchTooLarge, InvalidArgument, MessageTooLarge
 from cmqd.core.limits import Limits
 from cmqd.core.outcome import WAITING, Published
 from cmqd_segment.records import AnyRecord, MessagesReceived

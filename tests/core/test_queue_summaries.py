@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from cmqd.core.broker import Broker
-from cmqd.core.errors import InvalidArgument
+from cmqd.core.domain_errors import InvalidArgument
 from cmqd.core.names import every_name
-from cmqd.core.operations import queue_summaries
-from cmqd.core.operations.queue_summaries import MERGED_A_STEP, RANKED_A_STEP, SHOWN_A_STEP, QueueList
+from cmqd.core.operations.queues import queue_summaries
+from cmqd.core.operations.queues.queue_summaries import MERGED_A_STEP, RANKED_A_STEP, SHOWN_A_STEP, QueueList
 from cmqd_types.metrics import QueueMetrics
 from cmqd_types.queues import QUEUE_SELECTIONS, QUEUE_SORTS, QueueSummary
 from support.cases import each_case

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cmqd.core.errors import InvalidArgument, QueueDeleted, QueueDiffers, QueueExists, QueueNotFound
+from cmqd.core.domain_errors import InvalidArgument, QueueDeleted, QueueDiffers, QueueExists, QueueNotFound
 from cmqd.core.outcome import WAITING
 from support.core_builders import ACCOUNT, START_MS, Rig, counts
 from support.core_facts import facts
@@ -40,7 +40,7 @@ def test_the_same_name_may_exist_in_another_account():
 
 
 def test_a_list_of_all_accounts_examines_a_bounded_number_of_names(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("cmqd.core.operations.queues.NAMES_EXAMINED", 4)
+    monkeypatch.setattr("cmqd.core.operations.queues.administration.NAMES_EXAMINED", 4)
     rig = Rig()
     for account in ("a", "b", "c", "d"):
         for name in ("x", "y", "z"):

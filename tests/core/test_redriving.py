@@ -2,7 +2,13 @@
 
 import pytest
 
-from cmqd.core.errors import DeadLetterQueueInUse, InvalidArgument, QueueNotFound, RedriveNotFound, RedriveRunning
+from cmqd.core.domain_errors import (
+    DeadLetterQueueInUse,
+    InvalidArgument,
+    QueueNotFound,
+    RedriveNotFound,
+    RedriveRunning,
+)
 from cmqd.core.limits import Limits
 from cmqd_types.messages import Origin
 from cmqd_types.queues import RedriveStatus

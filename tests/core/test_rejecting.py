@@ -2,7 +2,7 @@
 
 import pytest
 
-from cmqd.core.errors import (
+from cmqd.core.domain_errors import (
     BacklogFull,
     BodyUnreadable,
     DeadLettersNotTaken,

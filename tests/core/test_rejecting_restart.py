@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from cmqd.core.errors import ReceiptHandleInvalid
+from cmqd.core.domain_errors import ReceiptHandleInvalid
 from cmqd.core.limits import Limits
 from cmqd.core.outcome import WAITING, DeadLettersDone
 from cmqd_segment.checkpoint import AnyPart

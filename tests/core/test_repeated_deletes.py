@@ -5,8 +5,8 @@ from typing import cast
 
 import pytest
 
-from cmqd.core.errors import BacklogFull, DomainError, QueueDeleted, ReceiptHandleInvalid
-from cmqd.core.operations.rejections import MAX_REPEATS
+from cmqd.core.domain_errors import BacklogFull, DomainError, QueueDeleted, ReceiptHandleInvalid
+from cmqd.core.operations.dead_letters.rejections import MAX_REPEATS
 from cmqd.core.outcome import DeadLettersDone, HandlesDone, ReceivedAfterDeletes
 from cmqd_fold.settled_leases import LIFE_MS, SPAN, SettledLeases
 from cmqd_segment.checkpoint import QueueSlice

@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 
-from cmqd.core.errors import InvalidArgument, MessageTooLarge, SequenceTooOld
+from cmqd.core.domain_errors import InvalidArgument, MessageTooLarge, SequenceTooOld
 from cmqd.core.limits import Limits
 from cmqd.core.outcome import Published
 from cmqd_types.messages import Labels

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from cmqd.core.errors import QueueDeleted, QueueNotFound, TimeNotRewindable
+from cmqd.core.domain_errors import QueueDeleted, QueueNotFound, TimeNotRewindable
 from cmqd.core.outcome import WAITING
 from cmqd_types.queues import RewindPreview
 from support.cases import each_case

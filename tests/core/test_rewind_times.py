@@ -2,7 +2,7 @@
 
 import pytest
 
-from cmqd.core.errors import QueueDeleted, TimeNotRewindable
+from cmqd.core.domain_errors import QueueDeleted, TimeNotRewindable
 from cmqd.core.outcome import WAITING
 from cmqd_types.queues import Rewound
 from support.core_builders import START_MS, Rig, counts

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from cmqd.core.errors import DomainError
+from cmqd.core.domain_errors import DomainError
 from cmqd.core.limits import Limits
 from cmqd.core.outcome import WAITING
 from cmqd_segment.records import QueueRewound

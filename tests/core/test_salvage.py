@@ -10,7 +10,7 @@ import pytest
 from cmqd.core.broker import Broker
 from cmqd.core.facts.numbers import JUMP
 from cmqd.core.limits import Limits
-from cmqd.core.operations.audit import AuditAction
+from cmqd.core.operations.monitoring.audit import AuditAction
 from cmqd_segment.checkpoint import AnyPart
 from cmqd_segment.records import (
     UNUSED,

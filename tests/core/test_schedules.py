@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from cmqd.core.broker import Broker
-from cmqd.core.errors import (
+from cmqd.core.domain_errors import (
     InvalidArgument,
     MessageTooLarge,
     QueueNotFound,
@@ -19,7 +19,7 @@ from cmqd.core.errors import (
 )
 from cmqd.core.facts.schedules import schedule_bytes
 from cmqd.core.limits import MIB, Limits
-from cmqd.core.operations.schedules import FIRED_AT_ONCE, FIRED_BYTES, PUT_OFF_MS
+from cmqd.core.operations.sending.schedules import FIRED_AT_ONCE, FIRED_BYTES, PUT_OFF_MS
 from cmqd.core.outcome import WAITING, MissedFiring
 from cmqd.server.loop import cron
 from cmqd_segment.checkpoint import AnyPart

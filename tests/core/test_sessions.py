@@ -2,7 +2,7 @@
 
 import pytest
 
-from cmqd.core.errors import SequenceTooOld
+from cmqd.core.domain_errors import SequenceTooOld
 from cmqd.core.facts.sessions import Sessions
 from cmqd.core.limits import Limits
 from cmqd_protocol.messages import SendMessages

@@ -5,9 +5,9 @@ from collections.abc import Generator
 import pytest
 
 from cmqd.core.broker import Broker
-from cmqd.core.errors import InvalidArgument
+from cmqd.core.domain_errors import InvalidArgument
 from cmqd.core.facts.subscription_backlog import Deliveries
-from cmqd.core.operations.top_metrics import RANKED_A_STEP, SHOWN_A_STEP, Top
+from cmqd.core.operations.monitoring.top_metrics import RANKED_A_STEP, SHOWN_A_STEP, Top
 from cmqd_types.metrics import MetricSums, TopicMetrics
 from support.core_builders import ACCOUNT, Rig
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cmqd.core.errors import (
+from cmqd.core.domain_errors import (
     AlreadyCommitted,
     AlreadyRolledBack,
     InvalidArgument,
@@ -11,7 +11,7 @@ from cmqd.core.errors import (
     TransactionNotFound,
 )
 from cmqd.core.limits import Limits
-from cmqd.core.operations.transactions import COMMIT, ROLL_BACK, UNKNOWN
+from cmqd.core.operations.transactions.half_messages import COMMIT, ROLL_BACK, UNKNOWN
 from cmqd.core.outcome import TransactionsDone, Waiting
 from cmqd_segment.records import MessagesSent, TransactionsEnded
 from cmqd_types.messages import ReceivedMessage

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 from cmqd.core.broker import Broker
 from cmqd.core.limits import Limits
-from cmqd.core.operations.transactions import COMMIT, ROLL_BACK, UNKNOWN
+from cmqd.core.operations.transactions.half_messages import COMMIT, ROLL_BACK, UNKNOWN
 from cmqd_segment.checkpoint import AnyPart
 from cmqd_segment.records import MessagesSent
 from support import alone

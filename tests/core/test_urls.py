@@ -2,7 +2,7 @@
 
 import pytest
 
-from cmqd.core.errors import InvalidArgument
+from cmqd.core.domain_errors import InvalidArgument
 from cmqd.core.urls import MAX_URL_LENGTH, check_url, scheme_of
 from support.cases import each_case
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from cmqd.core.errors import QueueDeleted, TooManyInFlight
+from cmqd.core.domain_errors import QueueDeleted, TooManyInFlight
 from cmqd.core.limits import Limits
-from cmqd.core.operations.waits import ENDED_AT_ONCE
+from cmqd.core.operations.receiving.wait_ends import ENDED_AT_ONCE
 from cmqd.core.outcome import WAITING
 from cmqd_types.messages import ReceivedMessage
 from support import alone

@@ -7,7 +7,7 @@ import pytest
 
 from cmqd.core.facts.queues import LEASE_BUCKET_MS
 from cmqd.core.limits import Limits
-from cmqd.core.operations.waits import EXAMINED, HELD_MS
+from cmqd.core.operations.receiving.wait_ends import EXAMINED, HELD_MS
 from cmqd.core.outcome import WAITING
 from cmqd_types.messages import ReceivedMessage
 from support.cases import each_case

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from cmqd.core.errors import DomainError, InvalidArgument, QueueDiffers, TimeNotRewindable, TooManyRemembered
+from cmqd.core.domain_errors import DomainError, InvalidArgument, QueueDiffers, TimeNotRewindable, TooManyRemembered
 from cmqd.core.limits import check_range
 from cmqd.server.requests.refusals import error_reply
 from cmqd_client import errors

@@ -11,7 +11,7 @@ from model.judge import MOST_TICKS, has_queues, times, wanted_of, which
 from model.messages import MessageRules
 
 from cmqd.core.broker import Broker
-from cmqd.core.operations.audit import AuditAction
+from cmqd.core.operations.monitoring.audit import AuditAction
 from cmqd.core.outcome import Outcome, PageRead
 from cmqd_segment.checkpoint import AnyPart, CheckpointEnd, CheckpointHeader
 from cmqd_segment.published import count_copies, message_ids_of

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine
 
 from cmqd.core.broker import Broker
-from cmqd.core.errors import (
+from cmqd.core.domain_errors import (
     QueueDeleted,
 )
 from cmqd.core.limits import Limits

@@ -5,7 +5,7 @@ from hypothesis.stateful import precondition, rule
 from model.judge import MARKS, delays, has_queues, sizes, timeouts, waits, which
 from model.queues import QueueRules
 
-from cmqd.core.errors import (
+from cmqd.core.domain_errors import (
     BacklogFull,
     BatchTooLarge,
     InvalidArgument,

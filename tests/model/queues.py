@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 from model.judge import ACCOUNTS, DEFAULTS, Judge, which
 
-from cmqd.core.errors import (
+from cmqd.core.domain_errors import (
     DeadLetterQueueInUse,
     InvalidArgument,
     QueueDeleted,

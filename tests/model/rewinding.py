@@ -8,7 +8,7 @@ from hypothesis.stateful import precondition, rule
 from model.judge import has_queues, which
 from model.machine import BrokerMachine
 
-from cmqd.core.errors import TimeNotRewindable
+from cmqd.core.domain_errors import TimeNotRewindable
 from cmqd.core.outcome import WAITING
 from cmqd_segment.records import AnyRecord, QueueRewound
 from cmqd_types.queues import RewindPreview, Rewound

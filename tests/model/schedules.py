@@ -9,7 +9,7 @@ from hypothesis.stateful import precondition, rule
 from model.judge import ACCOUNTS, MARKS, which
 from model.machine import BrokerMachine
 
-from cmqd.core.errors import QueueNotFound, ScheduleExists, TooManySchedules
+from cmqd.core.domain_errors import QueueNotFound, ScheduleExists, TooManySchedules
 from cmqd_segment.records import (
     AnyRecord,
     MessagesSent,

@@ -11,7 +11,7 @@ from model.judge import nonzero, which
 from model.machine import BrokerMachine
 
 from cmqd.core.broker import Broker
-from cmqd.core.errors import (
+from cmqd.core.domain_errors import (
     BatchTooLarge,
     MessageNotPublished,
     MessageNotWaiting,

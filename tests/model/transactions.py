@@ -8,7 +8,7 @@ from hypothesis.stateful import precondition, rule
 from model.judge import MARKS, REST_MS, has_queues, sizes, which
 from model.machine import BrokerMachine
 
-from cmqd.core.errors import (
+from cmqd.core.domain_errors import (
     AlreadyCommitted,
     AlreadyRolledBack,
     BacklogFull,

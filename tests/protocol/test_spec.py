@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from cmqd.core import matching
+from cmqd.core import filter_matching
 from cmqd.core.facts import retry_schedule
 from cmqd.core.limits import Limits
-from cmqd.core.operations.schedules import ScheduleAttributes
+from cmqd.core.operations.sending.schedules import ScheduleAttributes
 from cmqd.core.urls import MAX_URL_LENGTH
 from cmqd.server.clients.transaction_checkers import MAX_REGISTRATIONS
 from cmqd.server.handlers.subscriptions import DEFAULT_OVERLAP_MS, MAX_OVERLAP_MS
@@ -204,11 +204,11 @@ def test_small_limits_are_written_as_they_are() -> None:
 
 def test_the_limits_and_defaults_of_topics_are_written_as_they_are() -> None:
     chapter = " ".join(SPEC.partition("### 7.4 Topics")[2].partition("### 7.5")[0].split())
-    assert matching.TAG_CHARACTERS == 16
+    assert filter_matching.TAG_CHARACTERS == 16
     assert "**1-16** code points" in chapter
     assert Limits().max_tags == 10
     assert "at most **10** different tags" in chapter
-    assert (matching.KEY_BYTES, matching.KEY_WORDS) == (64, 16)
+    assert (filter_matching.KEY_BYTES, filter_matching.KEY_WORDS) == (64, 16)
     assert "**1-64** bytes of UTF-8 and at most 15 dots, that is **16** words" in chapter
     assert (retry_schedule.DECAY_ATTEMPTS, retry_schedule.LONGEST_GAP_MS) == (177, 512_000)
     assert "tried again up to **176** times, after 1, 2, 4, ... 512, 512, ... s" in chapter

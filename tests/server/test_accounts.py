@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from cmqd.core.errors import InvalidArgument
+from cmqd.core.domain_errors import InvalidArgument
 from cmqd.server.access import accounts as rooms
 from cmqd.server.access import accounts_file
 from cmqd.server.access.accounts import (

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cmqd.core.errors import InvalidArgument
+from cmqd.core.domain_errors import InvalidArgument
 from cmqd.server.loop.cron import next_time_ms, parse_cron, parse_zone
 from support.cases import each_case
 

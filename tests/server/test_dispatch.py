@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cmqd.core import errors as domain
+from cmqd.core import domain_errors as domain
 from cmqd.log.log_errors import LogFailed
 from cmqd.log.values import LogState
 from cmqd.memory_log import MemoryLog

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from cmqd.core.errors import DETAIL_CHARACTERS, SHOWN_CHARACTERS, InvalidArgument, shown
+from cmqd.core.domain_errors import DETAIL_CHARACTERS, SHOWN_CHARACTERS, InvalidArgument, shown
 from cmqd.core.urls import check_url
 from cmqd_protocol import messages as wire
 from cmqd_protocol.messages import REQUEST_TYPES, Error, Request

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cmqd.core.errors import InvalidArgument
+from cmqd.core.domain_errors import InvalidArgument
 from cmqd.server.access.permissions import Permissions, checked_names, checked_roles, permissions_of
 from cmqd_types.keys import EVERY_NAME, EVERY_ROLE, MAX_PATTERNS, Role
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from cmqd.core.operations.publish_plan import PublishPlan
+from cmqd.core.operations.topics.publish_plan import PublishPlan
 from cmqd.core.outcome import PublishRequest
 from cmqd.log.log_errors import LogFailed
 from cmqd.log.values import LogState

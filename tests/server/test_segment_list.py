@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cmqd.core.operations.holders import COUNTED_A_STEP
+from cmqd.core.operations.monitoring.segment_holders import COUNTED_A_STEP
 from cmqd.log.log_errors import LogFailed
 from cmqd.log.values import LogState
 from cmqd.server.handlers import segments as handler

@@ -20,7 +20,7 @@ from msgspec import structs
 
 from cmq_cli.app import run
 from cmq_cli.exitcodes import ExitCode
-from cmqd.core.operations.transactions import COMMIT
+from cmqd.core.operations.transactions.half_messages import COMMIT
 from cmqd_client import Client, Queue, TransactionStatus, connect
 from cmqd_segment.manifest import read_manifest
 from pyspark_cmqd import reconcile as module

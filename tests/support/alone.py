@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from cmqd.core.broker import Broker
-from cmqd.core.errors import DomainError
+from cmqd.core.domain_errors import DomainError
 from cmqd.core.outcome import HandlesDone, Outcome, Waiting
 from cmqd_types.messages import Headers, ReceivedMessage
 

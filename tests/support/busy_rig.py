@@ -4,7 +4,7 @@ import random
 from contextlib import suppress
 
 from cmqd.core.broker import Broker
-from cmqd.core.errors import DomainError, SubscriptionNotFound
+from cmqd.core.domain_errors import DomainError, SubscriptionNotFound
 from cmqd_segment.checkpoint import AnyPart
 from cmqd_segment.records import AnyRecord
 from support.core_builders import ACCOUNT, KEY, Rig, every

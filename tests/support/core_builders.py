@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from cmqd.core.broker import Broker
-from cmqd.core.errors import DomainError, InvalidArgument
+from cmqd.core.domain_errors import DomainError, InvalidArgument
 from cmqd.core.facts.queue import Queue
 from cmqd.core.facts.topic import Subscription, Topic
 from cmqd.core.limits import Limits

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from cmqd.core.errors import DomainError
+from cmqd.core.domain_errors import DomainError
 from cmqd.core.limits import Limits
 from cmqd_segment.records import MessagesSent
 from support.core_builders import ACCOUNT, NaiveLog, Rig

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from cmqd.core.limits import Limits
-from cmqd.core.operations.publish import PublishRequest
+from cmqd.core.operations.topics.publish import PublishRequest
 from cmqd.core.outcome import Outcome
 from support import alone
 from support.server_rig import RigClient, ServerRig

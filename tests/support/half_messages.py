@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from cmqd.core.errors import (
+from cmqd.core.domain_errors import (
     DomainError,
 )
 from cmqd.core.limits import Limits

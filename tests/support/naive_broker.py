@@ -13,7 +13,7 @@ from typing import Any
 
 from cmqd.core.facts.queues import DELAY_BUCKET_MS, LEASE_BUCKET_MS
 from cmqd.core.limits import Limits
-from cmqd.core.operations.waits import HELD_MS
+from cmqd.core.operations.receiving.wait_ends import HELD_MS
 from cmqd.core.outcome import Outcome
 from cmqd.core.runtime.agenda import WAIT_BUCKET_MS
 from cmqd_fold.settled_leases import LIFE_MS

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from cmqd.core.errors import TimeNotRewindable
+from cmqd.core.domain_errors import TimeNotRewindable
 from cmqd.core.limits import Limits
 from cmqd_fold import time_steps
 from support.core_builders import ACCOUNT, Rig

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from cmqd.core.matching import KeyRules, Matcher, TagRules
+from cmqd.core.filter_matching import KeyRules, Matcher, TagRules
 from cmqd_bench.machine.conditions import commit, cpu_model, version_of
 from cmqd_bench.micro.measuring import ROUNDS, Micro, Work, run_micros
 

@@ -11,7 +11,7 @@ a smaller budget only refuses new promises until old promises end.
 from collections.abc import Collection
 from typing import Final
 
-from cmqd.core.errors import TooManyRemembered
+from cmqd.core.domain_errors import TooManyRemembered
 from cmqd.core.facts.dedup import DedupIds
 from cmqd.core.facts.sessions import Sessions
 from cmqd.core.limits import Limits

@@ -2,14 +2,15 @@
 
 Every change of a fact about queues goes through the ``apply_*`` methods here and of
 :class:`~cmqd_fold.queue_index.QueueIndex`, live and in recovery alike. The methods plan nothing and keep no body: a
-live operation plans and caches afterwards, and :mod:`cmqd.core.operations.start` plans for all queues after recovery.
+live operation plans and caches afterwards, and :mod:`cmqd.core.operations.after_recovery` plans for all
+queues after recovery.
 """
 
 from collections.abc import Sequence
 
 from pyroaring import BitMap64
 
-from cmqd.core.errors import QueueNotFound
+from cmqd.core.domain_errors import QueueNotFound
 from cmqd.core.facts.deadlines import DeadlineBuckets
 from cmqd.core.facts.delay_timers import DelayTimers
 from cmqd.core.facts.gone_totals import GoneTotals

@@ -5,7 +5,7 @@ time is a fact, given by the records: no rule here computes a time, so a replay 
 zones comes to the same state.
 """
 
-from cmqd.core.errors import ScheduleNotFound
+from cmqd.core.domain_errors import ScheduleNotFound
 from cmqd.core.facts.promised_memory import PromisedMemory
 from cmqd.core.limits import headers_bytes
 from cmqd.core.names import folded

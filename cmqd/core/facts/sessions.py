@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
-from cmqd.core.errors import SequenceTooOld
+from cmqd.core.domain_errors import SequenceTooOld
 from cmqd.core.limits import Limits
 
 SESSION_BYTES: Final = 450

@@ -4,7 +4,7 @@ As in :mod:`cmqd.core.facts.queues`, every change of a fact goes through the ``a
 alike, and the methods plan nothing.
 """
 
-from cmqd.core.errors import SubscriptionNotFound, TopicNotFound
+from cmqd.core.domain_errors import SubscriptionNotFound, TopicNotFound
 from cmqd.core.facts.dedup import DedupIds
 from cmqd.core.facts.gone_totals import GoneTotals
 from cmqd.core.facts.name_order import NameOrder

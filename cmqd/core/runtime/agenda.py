@@ -10,7 +10,7 @@ message, 8 or 16 bytes instead of a tuple in a heap, and a checkpoint reads the 
 from collections import deque
 from heapq import heapify, heappop, heappush
 
-from cmqd.core.errors import DomainError
+from cmqd.core.domain_errors import DomainError
 from cmqd.core.facts.deadlines import DeadlineBuckets
 from cmqd.core.facts.queue import Queue
 from cmqd.core.facts.queues import QueueTable
@@ -81,7 +81,7 @@ class Agenda:
         """Waiting receives by their deadline."""
         self.held_waits = DeadlineBuckets(1)
         """Waiting receives past their deadline that a lease or delay may still serve, by the time to examine them; see
-        :mod:`cmqd.core.operations.waits`."""
+        :mod:`cmqd.core.operations.receiving.wait_ends`."""
         self._buckets = (queues.leases, queues.delays.near, queues.checks, self.waits, self.held_waits)
         self.expiries = Plan()
         """Queues, at the time when their first messages outlive the retention."""

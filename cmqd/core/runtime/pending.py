@@ -3,7 +3,7 @@
 import msgspec
 from pyroaring import BitMap64
 
-from cmqd.core.errors import DomainError
+from cmqd.core.domain_errors import DomainError
 from cmqd_segment.records import StoredMessage
 
 

@@ -51,7 +51,7 @@ class QueueRuntime:
         self.received_bytes = 0
         """Bytes of bodies that were received since the start."""
         self.used_ms = 0
-        """Time of the last use, see :mod:`cmqd.core.operations.auto_delete`; 0 = not used since the start."""
+        """Time of the last use, see :mod:`cmqd.core.operations.queues.auto_delete`; 0 = not used since the start."""
         self.waited_until_ms = 0
         """Latest deadline of the receives that waited. A field of its own: a use in the middle of a wait must not put
         back the time until which the wait counts."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from cmqd.core.facts.topic import Subscription, Topic
-from cmqd.core.matching import KeyRules, Matcher, TagRules, check_routing_key, check_tags
+from cmqd.core.filter_matching import KeyRules, Matcher, TagRules, check_routing_key, check_tags
 from cmqd_types.messages import Labels
 
 CHECKED_LABELS = 4096

@@ -31,7 +31,7 @@ from typing import Any
 
 import msgspec
 
-from cmqd.core.errors import DomainError, InvalidArgument, shown
+from cmqd.core.domain_errors import DomainError, InvalidArgument, shown
 from cmqd.server.access.accounts_file import (
     ACCOUNT_NAME,
     ADMIN,

@@ -28,7 +28,7 @@ from typing import Final
 
 import msgspec
 
-from cmqd.core.errors import InvalidArgument
+from cmqd.core.domain_errors import InvalidArgument
 from cmqd.server.access.permissions import checked_names, checked_roles, is_unrestricted
 from cmqd.server.access.private_files import read_private, write_private
 from cmqd.server.broker_logger import get_logger

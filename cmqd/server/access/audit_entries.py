@@ -16,7 +16,7 @@ from msgspec.structs import fields, replace
 
 from cmqd.core.broker import Broker
 from cmqd.core.names import cut_topic_name
-from cmqd.core.operations.audit import AuditAction
+from cmqd.core.operations.monitoring.audit import AuditAction
 from cmqd.core.outcome import WAITING, Outcome
 from cmqd.server.access.audit_lines import ADMINISTRATION
 from cmqd.server.clients.client import Client

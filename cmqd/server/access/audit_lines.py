@@ -7,7 +7,7 @@ audit trail of the core has no limit but its size: a line that is left out of th
 from collections.abc import Callable, Mapping
 from typing import Any, Final, cast
 
-from cmqd.core.errors import DomainError
+from cmqd.core.domain_errors import DomainError
 from cmqd.server.broker_logger import get_logger
 from cmqd.server.clients.client import Client
 from cmqd.server.requests.refusals import error_reply

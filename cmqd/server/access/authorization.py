@@ -21,7 +21,7 @@ the same table. Rules:
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias, TypedDict
 
-from cmqd.core.errors import shown
+from cmqd.core.domain_errors import shown
 from cmqd.core.facts.facts import Facts
 from cmqd.core.names import cut_topic_name, folded
 from cmqd.server.access.accounts import PermissionDenied

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from cmqd.core.errors import InvalidArgument, shown
+from cmqd.core.domain_errors import InvalidArgument, shown
 from cmqd.core.names import MAX_NAME_BYTES
 from cmqd_types.keys import EVERY_NAME, EVERY_ROLE, MAX_PATTERNS, Role
 

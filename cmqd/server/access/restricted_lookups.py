@@ -16,7 +16,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from itertools import filterfalse, repeat
 from typing import Final, TypeAlias
 
-from cmqd.core.errors import DomainError
+from cmqd.core.domain_errors import DomainError
 from cmqd.log.log_errors import LogFailed
 from cmqd.server.access.permissions import Permissions
 from cmqd.server.admission.sliced_work import SlicedWork

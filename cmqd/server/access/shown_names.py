@@ -17,9 +17,9 @@ from typing import Any, Final, Protocol, TypeVar, cast
 
 from msgspec.structs import replace
 
-from cmqd.core.errors import DomainError
+from cmqd.core.domain_errors import DomainError
 from cmqd.core.names import every_name
-from cmqd.core.operations.moves import NO_ORIGIN
+from cmqd.core.operations.dead_letters.message_moves import NO_ORIGIN
 from cmqd.server.access.permissions import MAX_NAMES_AT_ONCE
 from cmqd.server.clients.client import Client
 from cmqd.server.requests.refusals import error_reply

@@ -5,7 +5,7 @@ Also here: the ends of waits that the server itself decides, in a drain, after a
 
 from collections.abc import Callable, Iterable, Sequence
 
-from cmqd.core import errors as domain
+from cmqd.core import domain_errors as domain
 from cmqd.core.broker import Broker
 from cmqd.server.access.authorization import Authorization
 from cmqd.server.admission.request_admission import Admission

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeAlias
 
-from cmqd.core import errors as domain
+from cmqd.core import domain_errors as domain
 from cmqd.core.broker import Broker
 from cmqd.log.log_errors import LogFailed
 from cmqd.server.access.accounts import AccountNotEmpty, Accounts

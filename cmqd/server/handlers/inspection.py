@@ -16,7 +16,7 @@ from operator import attrgetter
 from typing import Any, Final, TypeAlias, TypeVar
 
 from cmqd.core.broker import Broker
-from cmqd.core.errors import InvalidArgument, shown
+from cmqd.core.domain_errors import InvalidArgument, shown
 from cmqd.core.limits import check_range
 from cmqd.server.access.accounts import Accounts
 from cmqd.server.access.accounts_file import ADMIN

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from cmqd.core.broker import Broker
-from cmqd.core.errors import DomainError, ReceiptHandleInvalid
+from cmqd.core.domain_errors import DomainError, ReceiptHandleInvalid
 from cmqd.core.outcome import WAITING, DeadLettersDone, HandlesDone, Outcome, ReceivedAfterDeletes, ReceiveReply
 from cmqd.log.values import ROW_BYTES
 from cmqd.server.access.shown_names import refusal_shown_to, text_shown_to

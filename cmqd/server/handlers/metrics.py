@@ -6,7 +6,7 @@ from typing import Final, TypeAlias, TypeVar
 
 from cmqd.core.broker import Broker
 from cmqd.core.facts.gone_totals import AccountTotals
-from cmqd.core.operations.top_metrics import Top
+from cmqd.core.operations.monitoring.top_metrics import Top
 from cmqd.server.access.accounts import Accounts
 from cmqd.server.access.accounts_file import ADMIN
 from cmqd.server.access.shown_names import name_shown_to, names_compared_at_once, names_shown_to

@@ -13,10 +13,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, cast
 
-from cmqd.core import errors as domain
+from cmqd.core import domain_errors as domain
 from cmqd.core.broker import Broker
-from cmqd.core.operations.publish import WHOLE
-from cmqd.core.operations.publish_plan import PublishPlan
+from cmqd.core.operations.topics.publish import WHOLE
+from cmqd.core.operations.topics.publish_plan import PublishPlan
 from cmqd.core.outcome import Published, PublishRequest
 from cmqd.server.admission.request_admission import Admission
 from cmqd.server.clients.client import Client

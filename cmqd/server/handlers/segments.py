@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from cmqd.core.broker import Broker
 from cmqd.core.limits import check_range
-from cmqd.core.operations.holders import Held
+from cmqd.core.operations.monitoring.segment_holders import Held
 from cmqd.log.interface import Log
 from cmqd.log.log_errors import LogFailed
 from cmqd.log.values import LogState, SegmentReport

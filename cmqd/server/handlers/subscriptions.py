@@ -12,10 +12,10 @@ from typing import Any, Final
 
 from msgspec.structs import asdict, replace
 
-from cmqd.core import errors as domain
+from cmqd.core import domain_errors as domain
 from cmqd.core.broker import Broker
 from cmqd.core.limits import check_range
-from cmqd.core.operations.audit import AuditAction
+from cmqd.core.operations.monitoring.audit import AuditAction
 from cmqd.core.outcome import Outcome, PushResult
 from cmqd.server.access.accounts import Accounts, PushUnavailable
 from cmqd.server.access.audit_entries import AuditEntries, action_of

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from cmqd.core import errors as domain
+from cmqd.core import domain_errors as domain
 from cmqd.core.broker import Broker
 from cmqd.core.outcome import TransactionsDone
 from cmqd.server.admission.request_admission import Admission

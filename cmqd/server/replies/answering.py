@@ -14,7 +14,7 @@ The only module that joins core, log, reply gate and outbox. Rules:
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
-from cmqd.core import errors as domain
+from cmqd.core import domain_errors as domain
 from cmqd.core.broker import Broker
 from cmqd.core.outcome import WAITING, Check, Outcome, ReceivedAfterDeletes, Woken
 from cmqd.log.interface import Log

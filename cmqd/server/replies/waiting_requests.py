@@ -9,7 +9,7 @@ from array import array
 
 from msgspec.structs import replace
 
-from cmqd.core.operations.audit import AuditAction
+from cmqd.core.operations.monitoring.audit import AuditAction
 from cmqd.core.outcome import HandleFailure, HandlesDone
 from cmqd.server.clients.client import Client
 from cmqd_protocol.messages import (

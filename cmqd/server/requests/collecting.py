@@ -31,7 +31,7 @@ from typing import Any, Final, Protocol, TypeAlias
 
 import msgspec
 
-from cmqd.core import errors as domain
+from cmqd.core import domain_errors as domain
 from cmqd.core.limits import headers_bytes
 from cmqd.core.outcome import Outcome
 from cmqd.log.log_errors import LogFailed

@@ -16,7 +16,7 @@ Rules:
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from cmqd.core import errors as domain
+from cmqd.core import domain_errors as domain
 from cmqd.core.broker import Broker
 from cmqd.log.log_errors import LogFailed
 from cmqd.server.access.accounts import Accounts

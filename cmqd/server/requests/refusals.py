@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from cmqd.core import errors as domain
+from cmqd.core import domain_errors as domain
 from cmqd.server.access import accounts as own
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode

@@ -1,0 +1,1 @@
+"""Messages that move to another queue: dead letters, rejections and redrives."""

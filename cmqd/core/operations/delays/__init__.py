@@ -1,0 +1,1 @@
+"""Delayed messages: their activation, and their bodies."""

@@ -1,0 +1,1 @@
+"""Pages for operators: metrics, the holders of segments, and the audit trail."""

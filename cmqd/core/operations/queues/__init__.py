@@ -1,0 +1,1 @@
+"""Administration and lists of queues, and the deletion of unused queues."""

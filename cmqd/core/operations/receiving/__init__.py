@@ -1,0 +1,1 @@
+"""Receives, their waits and their leases: delivery, deletes, releases, visibility timeouts; and peeks."""

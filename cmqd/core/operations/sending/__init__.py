@@ -1,0 +1,1 @@
+"""Sends: checks, repeats, schedules, and the messages at the end of a queue."""

@@ -1,0 +1,1 @@
+"""Topics: administration, publishes, deliveries, and tests of filters."""
