@@ -37,21 +37,23 @@ class QueueAttributes(TypedDict, total=False):
     """Time after its send in which a rewind can make a deleted message active again; at most the retention (up to 15 d;
     0 = never, the default)."""
     dead_letter_queue: str
-    """Queue of the same account for dead letters, which needs one of the next two attributes (empty = none, the
-    default)."""
+    """Queue of the same account for messages that reach the number of receives or the time below (empty = none, the
+    default). The dead-letter queue exists, is not transactional and has no dead-letter queue of its own. Up to 6 queues
+    can share it."""
     dead_letter_max_receives: int
     """Number of receives without a delete after which a message moves to the dead-letter queue (1 to 1,000; 0 = never,
     the default)."""
     dead_letter_after: Duration
     """Time without a delete after which a message moves to the dead-letter queue, received or not; less than the
-    retention (5 min to 12 h; 0 = never, the default)."""
+    retention (5 min to 12 h; 0 = never, the default). The time counts from the moment when the message became
+    active."""
     transactional: bool
     """Accept half messages, which become active when their producer commits (default false; fixed at creation)."""
     first_check: Duration
     """Time after which a producer is asked about an undecided half message (1 s to 1 h, default 5 s). The interval
     doubles from then on, up to 5 minutes."""
     max_checks: int
-    """Number of checks of a half message (1 to 100, default 15)."""
+    """Number of checks of a half message (1 to 100, default 15). Then the half message waits for a decision by hand."""
     auto_delete_after: Duration
     """Time without use after which the queue is deleted (1 min to 15 d; 0 = never, the default). Receives, sends,
     copies and changes of leases and attributes are uses, and so is each message in flight or delayed. Time in which the

@@ -92,7 +92,9 @@ class QueueAttributes(Struct, frozen=True, omit_defaults=True, forbid_unknown_fi
         str,
         name_of(
             label="Dead-letter queue",
-            help="Queue of the same account for dead letters, which needs one of the next two attributes",
+            help="Queue of the same account for messages that reach the number of receives or the time below",
+            details="The dead-letter queue exists, is not transactional and has no dead-letter queue of its own. Up to"
+            " 6 queues can share it.",
         ),
     ] = ""
     dead_letter_max_receives: Annotated[
@@ -116,6 +118,7 @@ class QueueAttributes(Struct, frozen=True, omit_defaults=True, forbid_unknown_fi
             label="Time before a dead letter",
             help="Time without a delete after which a message moves to the dead-letter queue, received or not; less"
             " than the retention",
+            details="The time counts from the moment when the message became active.",
         ),
     ] = 0
     transactional: Annotated[
@@ -138,7 +141,15 @@ class QueueAttributes(Struct, frozen=True, omit_defaults=True, forbid_unknown_fi
         ),
     ] = 5_000
     max_checks: Annotated[
-        int, count(1, 100, label="Limit of checks", help="Number of checks of a half message", cmq="maxQueryCount")
+        int,
+        count(
+            1,
+            100,
+            label="Limit of checks",
+            help="Number of checks of a half message",
+            details="Then the half message waits for a decision by hand.",
+            cmq="maxQueryCount",
+        ),
     ] = 15
     auto_delete_after_ms: Annotated[
         int,
@@ -235,6 +246,7 @@ class SubscriptionAttributes(Struct, frozen=True, omit_defaults=True, forbid_unk
             5,
             label="Binding keys",
             help="On a routing topic, at least one: only messages with a key that matches one of these patterns",
+            details="`*` stands for exactly one word, `#` for any number of words, also none.",
             default_text="none",
         ),
     ] = []

@@ -57,7 +57,7 @@ with LocalBroker() as broker, connect(broker.url) as client:
 assert Attributes(colour=7.0).given() == {"colour": 7.0}, "cmq"
 field = openapi.build()["components"]["schemas"]["QueueAttributes"]["properties"]["colour"]
 # The form of the console is made from these; tests/console/test_queues.py draws a field of an unknown attribute.
-assert (field["title"], field["x-hint"], field["x-default"]) == ("Colour", "Time of a colour", 5), "OpenAPI, console"
+assert (field["title"], field["x-hint"], field["x-default"]) == ("Colour", "Time of a colour.", 5), "OpenAPI, console"
 assert "| `colour_ms` | 0-60,000 | 5,000 | Time of a colour |" in spec_table("queue")
 assert "| `colour_ms` | 5,000 |" in segments_table("queue")
 assert "| `colour` | 0 s to 1 min, default 5 s | Time of a colour. |" in docs_table("queue")

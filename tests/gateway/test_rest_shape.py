@@ -12,7 +12,7 @@ from typing import Any, cast
 from cmqd_gateway.rest import openapi
 
 SHAPE = Path(__file__).parent / "openapi_shape.txt"
-FOR_READERS = ("description", "title", "examples", "x-hint")
+FOR_READERS = ("description", "title", "examples", "x-hint", "x-unit", "x-zero", "x-least", "x-fixed")
 
 
 def shape() -> str:

@@ -30,27 +30,36 @@ def with_attributes(
     """
     nothing = (UnsetType, UNSET) if omitted == "unset" else (None, None)
     fields = [
-        (attribute.argument, Annotated[_kind(attribute) | nothing[0], described(attribute, nothing[1])], nothing[1])
+        (attribute.argument, Annotated[_kind(attribute) | nothing[0], described(attribute)], nothing[1])
         for attribute in declared.values()
     ]
     made: Any = defstruct("Attributes", fields, bases=(base,), frozen=True, kw_only=True)
     return made
 
 
-def described(attribute: Attribute, omitted: UnsetType | None = UNSET) -> Meta:
-    """Return description, range and default of an attribute for the OpenAPI document.
-
-    A field with null as its default has no other default in the document.
-    """
-    schema: dict[str, Any] = {"title": attribute.label, "x-hint": attribute.help}
+def described(attribute: Attribute) -> Meta:
+    """Return description, range and default of an attribute for the OpenAPI document, and the parts of a form field."""
+    schema: dict[str, Any] = {
+        "title": attribute.label,
+        "x-hint": _sentences(attribute.help + ("; fixed at creation" if attribute.is_fixed else ""), attribute).replace(
+            "`", ""
+        ),
+        "x-unit": "seconds" if attribute.unit is Unit.MILLISECONDS else attribute.unit.value,
+        "x-default": in_json(attribute, attribute.default),
+    }
     if attribute.is_number:
         schema |= {"minimum": in_json(attribute, attribute.low), "maximum": in_json(attribute, attribute.high)}
-    if omitted is UNSET and (attribute.is_number or attribute.unit is Unit.SWITCH):
-        schema["default"] = in_json(attribute, attribute.default)
+    if attribute.zero:
+        schema |= {"x-zero": attribute.zero, "x-least": in_json(attribute, attribute.least)}
+    if attribute.is_fixed:
+        schema["x-fixed"] = True
     unit = {Unit.MILLISECONDS: "in seconds, ", Unit.BYTES: "in bytes, "}.get(attribute.unit, "")
     limits = attribute.limits(lambda each, number: f"{in_json(each, number):,}", marks="`", joint="-")
-    sentences = f"{attribute.help}; {unit}{limits}.", attribute.details
-    return Meta(description=" ".join(filter(None, sentences)), extra_json_schema=schema)
+    return Meta(description=_sentences(f"{attribute.help}; {unit}{limits}", attribute), extra_json_schema=schema)
+
+
+def _sentences(first: str, attribute: Attribute) -> str:
+    return f"{first}. {attribute.details}".strip()
 
 
 def in_json(attribute: Attribute, value: Any) -> Any:

@@ -167,7 +167,7 @@ def _kind(schema: Schema) -> str:
     if "minimum" in schema:
         shown += f", {schema['minimum']} to {schema['maximum']}"
     default = schema.get("x-default", schema.get("default"))
-    return shown if default in (None, "", {}) else f"{shown}, default {escape(json.dumps(default))}"
+    return shown if default in (None, "", {}, []) else f"{shown}, default {escape(json.dumps(default))}"
 
 
 def _name_of(schema: Schema) -> str:

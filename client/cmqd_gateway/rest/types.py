@@ -317,7 +317,7 @@ class HalfMessageQuery(Request, frozen=True, kw_only=True):
 class TopicChanges(Request, frozen=True, kw_only=True):
     """The attribute of a topic that can be changed."""
 
-    max_message_bytes: Annotated[Count, Meta(description=described(TOPIC["max_message_bytes"]).description)]
+    max_message_bytes: Annotated[Count, described(TOPIC["max_message_bytes"])]
 
 
 class TopicAttributes(with_attributes(Request, TOPIC), frozen=True, kw_only=True):
