@@ -17,6 +17,7 @@ from cmqd.log.values import (
     LogState,
     OnPage,
     OnPublished,
+    Pending,
     RecoveredBatch,
     RecoveredRow,
     RecoveryReport,
@@ -92,8 +93,7 @@ class MemoryLog:
         self._failed: LogFailed | None = None
         self.durable_lsn = 0
         self.last_lsn = 0
-        self.pending_bytes = 0
-        self.pending_records = 0
+        self.pending = Pending()
         self._active: list[MemoryRow] = []
         """Durable rows of the segment that is not sealed."""
         self._active_bytes = 0
@@ -164,8 +164,8 @@ class MemoryLog:
         row.data_bytes += data_bytes
         row.cost += data_bytes + meta_bytes
         row.time_ms = max(row.time_ms, now_ms)
-        self.pending_bytes += data_bytes + meta_bytes
-        self.pending_records += len(records)
+        self.pending.bytes += data_bytes + meta_bytes
+        self.pending.records += len(records)
         return Lsn(row.lsn)
 
     def _open_row(self) -> MemoryRow:
@@ -218,8 +218,8 @@ class MemoryLog:
             disk.rows.append(row)
             self._active.append(row)
             self._active_bytes += row.cost
-            self.pending_bytes -= row.cost
-            self.pending_records -= len(row.records)
+            self.pending.bytes -= row.cost
+            self.pending.records -= len(row.records)
             data = b"".join(row.bodies)
             last: Run | None = None
             bodies: list[bytes] = []
@@ -233,7 +233,7 @@ class MemoryLog:
                     messages[message.position] = message
         self.durable_lsn = disk.last_lsn = rows[-1].lsn
         records, size = sum(len(row.records) for row in rows), sum(row.cost for row in rows)
-        self.figures.note(perf_counter() - self._flushed_s, records, size)
+        self.figures.note(perf_counter() - self._flushed_s, None, records, size)
         self._wake_drops()
         self._finish_checkpoint()
         if self._active_bytes >= self._segment_bytes:

@@ -136,7 +136,7 @@ def checked_sizes(
             value=count,
             limit=f"1 to {limits.max_batch} messages",
         )
-    sizes = [len(body) for body in bodies]
+    sizes = list(map(len, bodies))
     if max(sizes) > max_message_bytes or min(sizes) < 1:
         index = next(index for index, size in enumerate(sizes) if not 1 <= size <= max_message_bytes)
         if not sizes[index]:

@@ -31,6 +31,7 @@ from cmqd.log.values import (
     LogState,
     OnPage,
     OnPublished,
+    Pending,
     RecoveredBatch,
     RecoveryReport,
     SegmentReport,
@@ -69,13 +70,8 @@ class Log(Protocol):
         ...
 
     @property
-    def pending_bytes(self) -> int:
-        """Bytes of records and bodies that are appended and not durable: for back-pressure."""
-        ...
-
-    @property
-    def pending_records(self) -> int:
-        """Records that are appended and not durable: for back-pressure."""
+    def pending(self) -> Pending:
+        """Sizes of the appends that are not durable: for back-pressure. The same object for the life of the log."""
         ...
 
     @property

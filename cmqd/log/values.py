@@ -4,6 +4,7 @@ The structs are encoded as msgpack arrays, because ``cmqd.storage`` passes them 
 """
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from typing import TypeAlias
@@ -245,6 +246,14 @@ def pack_ranges(queues: Iterable[tuple[int, int, int]]) -> PackedRanges:
     return array("Q", [number for entry in queues for number in entry]).tobytes()
 
 
+class Pending(msgspec.Struct):
+    """Sizes of the appends that are not durable, kept by the log. Attributes, because each I/O batch reads them."""
+
+    bytes: int = 0
+    """Bytes of records and bodies."""
+    records: int = 0
+
+
 class CommitFigures(msgspec.Struct):
     """Figures of the commits since the start."""
 
@@ -257,10 +266,17 @@ class CommitFigures(msgspec.Struct):
     bytes: int = 0
     """Bytes of records and bodies that became durable."""
 
-    def note(self, seconds: float, records: int, size: int) -> None:
-        """Count a commit."""
-        self.commit_us.note(int(seconds * 1_000_000))
-        self.records.note(records)
+    def note(self, seconds: float, fsync_us: int | None, records: int, size: int) -> None:
+        """Count a commit; without an fsync, ``fsync_us`` is None."""
+        # As ``Histogram.note``, without a call for each histogram: a lone send has a commit of its own.
+        for values, value in (
+            (self.commit_us, int(seconds * 1_000_000)),
+            (self.fsync_us, fsync_us),
+            (self.records, records),
+        ):
+            if value is not None:
+                values.counts[bisect_left(values.bounds, value)] += 1
+                values.sum += value
         self.bytes += size
 
 

@@ -222,7 +222,7 @@ def _add_loop(assembly: Assembly, given: Surroundings) -> None:
         given.clock.now_ms,
         turns=turns,
         timer=given.timer,
-        is_lone_client=replies.is_for_lone_client,
+        replies=replies,
         cpu_ns=given.cpu_ns,
     )
     assembly.add(io_batch)
@@ -264,7 +264,7 @@ def _add_upkeep(assembly: Assembly, given: Surroundings) -> None:
         Checkpoints,
         # Each part is true for a closed row: later records have a higher LSN.
         begin=lambda: broker.checkpoint(log.close_row, clock.now_ms()),
-        is_behind=lambda: log.pending_bytes >= settings.busy_pending_bytes // 2,
+        is_behind=lambda: log.pending.bytes >= settings.busy_pending_bytes // 2,
     )
     # By the clock itself: the time of the poll would begin an I/O batch.
     assembly.make(Reclaim, live_in=broker.live_in, now_ms=clock.now_ms)

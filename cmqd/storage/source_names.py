@@ -11,7 +11,8 @@ from cmqd_segment.checkpoint import AnyPart, QueueSlice, TopicSlice
 from cmqd_segment.manifest import SourceName
 from cmqd_segment.records import AnyRecord, QueueCreated, QueueDeleted, TopicCreated, TopicDeleted
 
-_NAMING: Final = frozenset({QueueCreated, QueueDeleted, TopicCreated, TopicDeleted})
+NAMING: Final = frozenset({QueueCreated, QueueDeleted, TopicCreated, TopicDeleted})
+"""Kinds of records with a name."""
 
 
 class SourceNames:
@@ -26,9 +27,9 @@ class SourceNames:
         return len(self._names)
 
     def note(self, records: Iterable[AnyRecord], lsn: int) -> None:
-        """Take the records of a row."""
+        """Take the records of a row. Records of other kinds than ``NAMING`` need no call."""
         for record in records:
-            if type(record) in _NAMING:
+            if type(record) in NAMING:
                 self._take(record, lsn)
 
     def note_part(self, part: AnyPart) -> None:

@@ -271,7 +271,7 @@ class LocalBroker:
                 # At each turn: an I/O batch under way keeps the time of its begin.
                 server.agenda_timer.clock_moved()
             elif not (
-                log.pending_records
+                log.pending.records
                 or log.pages_asked > log.pages_answered
                 or len(server.replies)
                 or server.outbox.under_way

@@ -41,8 +41,6 @@ NO_QUEUES: bytes = encode_queues([])
 
 def join_records(lists: Sequence[bytes], count: int) -> bytes:
     """Join encoded lists with ``count`` records in total; the bytes equal those of a single list."""
-    if len(lists) == 1:
-        return lists[0]
     if count < 16:
         head = bytes((0x90 | count,))
     elif count < 0x10000:

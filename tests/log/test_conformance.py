@@ -51,11 +51,11 @@ async def test_nothing_is_durable_before_a_flush(open_rig: OpenRig) -> None:
     rig.send(1, 0, 4)
 
     assert rig.log.durable_lsn == rig.begin_lsn
-    assert rig.log.pending_records == 1
-    assert rig.log.pending_bytes > 4 * 40
+    assert rig.log.pending.records == 1
+    assert rig.log.pending.bytes > 4 * 40
     await rig.commit()
     assert rig.durable == [rig.begin_lsn + 1]
-    assert (rig.log.pending_records, rig.log.pending_bytes) == (0, 0)
+    assert (rig.log.pending.records, rig.log.pending.bytes) == (0, 0)
 
 
 async def test_a_row_ends_at_about_64_kib_of_bodies(open_rig: OpenRig) -> None:
@@ -121,12 +121,12 @@ async def test_many_batches_become_durable_in_order(open_rig: OpenRig) -> None:
 async def test_an_append_that_cannot_be_encoded_leaves_no_trace(open_rig: OpenRig, place: Place) -> None:
     rig = await open_rig()
     rig.send(1, 0, 1)
-    before = (rig.log.last_lsn, rig.log.pending_records, rig.log.pending_bytes)
+    before = (rig.log.last_lsn, rig.log.pending.records, rig.log.pending.bytes)
 
     with pytest.raises(UnicodeEncodeError):
         rig.log.append([deleted(1, 0, 1), QueueCreated(2, "admin", "\ud800", QueueAttributes(), NOW_MS)], [], NOW_MS)
 
-    assert (rig.log.last_lsn, rig.log.pending_records, rig.log.pending_bytes) == before
+    assert (rig.log.last_lsn, rig.log.pending.records, rig.log.pending.bytes) == before
     await rig.store(1, 1, 1)
     await place.crash(rig.log)
     assert (await open_rig()).recovered == [sent(1, 0, 1)[0], sent(1, 1, 1)[0]]

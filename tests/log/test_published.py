@@ -208,7 +208,7 @@ async def test_a_publish_counts_its_bodies_once(open_rig: OpenRig) -> None:
     rig = await open_rig()
     publish(rig, 0, 100, size=256)
     rig.send(QUEUES[0], 100, 5)
-    assert rig.log.pending_bytes < 2 * 100 * 256
+    assert rig.log.pending.bytes < 2 * 100 * 256
     await rig.commit()
     await rig.log.seal_now()
 

@@ -190,7 +190,7 @@ async def test_above_the_mark_of_pending_bytes_sends_are_busy_and_deletes_are_no
     await client.settle()
     await rig.wait_for_disk()
     await client.settle()
-    assert rig.log.pending_bytes >= 64 * 1_048_576
+    assert rig.log.pending.bytes >= 64 * 1_048_576
 
     refused = await client.expect(wire.Error, wire.SendMessages, "jobs", [b"one more"])
     deleting = client.begin(wire.DeleteMessages(client.next_id(), "jobs", [message.receipt_handle]))

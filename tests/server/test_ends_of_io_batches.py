@@ -21,7 +21,7 @@ def note_ends(rig: ServerRig, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     plan = rig.server.agenda_timer.plan
 
     def noted() -> None:
-        ends.append(rig.log.pending_records)
+        ends.append(rig.log.pending.records)
         plan()
 
     monkeypatch.setattr(rig.server.agenda_timer, "plan", noted)
@@ -95,7 +95,7 @@ async def test_a_load_that_no_client_adds_stops_reading_too(tmp_path: Path) -> N
 
     rig.clock.advance(2_000)
     await rig.tick()
-    assert rig.log.pending_records == 1
+    assert rig.log.pending.records == 1
     client.begin(wire.ListQueues(client.next_id()))
     assert not client.transport.is_reading()
     rig.log.let_go()

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from cmqd.log.values import Pending
 from cmqd.server.admission.fairness import AHEAD_BYTES, DISK_PATIENCE_SECONDS, QUANTUM, CommitRoom, RoundRobin
 from cmqd.server.binary.deferred_input import LONE_FRAME_BYTES, PIECE_BYTES, DeferredInput
 from cmqd.server.loop.io_batch import IO_BATCH_SECONDS, LEAST_TURNS_SECONDS
@@ -146,8 +147,9 @@ class TestRoundRobin:
 
 
 class PendingLog:
-    pending_bytes = 0
-    durable_lsn = 7
+    def __init__(self) -> None:
+        self.pending = Pending()
+        self.durable_lsn = 7
 
 
 class TestCommitRoom:
@@ -156,15 +158,15 @@ class TestCommitRoom:
         room = CommitRoom(log, lambda: 0.0)
 
         assert room.has_room()
-        log.pending_bytes = AHEAD_BYTES
+        log.pending.bytes = AHEAD_BYTES
         assert not room.has_room()
-        log.pending_bytes -= 1
+        log.pending.bytes -= 1
         assert room.has_room()
 
     def test_a_storage_that_ends_no_commit_is_not_waited_for_long(self) -> None:
         now = 10.0
         log: Any = PendingLog()
-        log.pending_bytes = AHEAD_BYTES
+        log.pending.bytes = AHEAD_BYTES
         room = CommitRoom(log, lambda: now)
 
         assert not room.has_room()
@@ -275,7 +277,7 @@ async def test_a_lone_frame_takes_turns_behind_others_or_a_full_log(rig: ServerR
     rig.log.hold()
     feed(client, *(wire.SendMessages(client.next_id(), "jobs", [bytes(MIB)]) for _ in range(5)))
     await rig.turn()
-    assert rig.log.pending_bytes >= AHEAD_BYTES
+    assert rig.log.pending.bytes >= AHEAD_BYTES
     other.connection.data_received(send_frame(other, 64 * 1024))
     assert not other.transport.is_reading()
     rig.log.let_go()
@@ -346,7 +348,7 @@ async def test_a_flood_takes_no_more_than_its_time_of_a_wake_up(
     assert not client.transport.is_reading()
     sending = other.begin(wire.SendMessages(other.next_id(), "jobs", [b"served in between"]))
     await rig.turn(1)
-    assert rig.log.pending_records > 0
+    assert rig.log.pending.records > 0
     assert sum(taken) < 256_000
     await rig.turn(100)
     other.read()
@@ -363,12 +365,12 @@ async def test_a_bulk_producer_keeps_the_next_commit_open_for_others(rig: Server
 
     feed(bulk, *(wire.SendMessages(bulk.next_id(), "jobs", [bytes(960_000)]) for _ in range(64)))
     await rig.turn()
-    before = rig.log.pending_bytes
+    before = rig.log.pending.bytes
     sending = other.begin(wire.SendMessages(other.next_id(), "jobs", [b"small"]))
     await rig.turn()
 
     assert before <= AHEAD_BYTES + MIB
-    assert before < rig.log.pending_bytes < before + 10_000, "a small request goes ahead of the backlog"
+    assert before < rig.log.pending.bytes < before + 10_000, "a small request goes ahead of the backlog"
     rig.log.let_go()
     for _ in range(40):
         await bulk.settle()

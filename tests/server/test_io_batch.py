@@ -1,6 +1,7 @@
 """I/O batches: replies leave, the sockets are polled again, then the common work is done once."""
 
 import asyncio
+from dataclasses import dataclass
 
 import pytest
 
@@ -12,6 +13,11 @@ from cmqd.server.loop.io_batch import (
     READS_PER_IO_BATCH,
     IoBatch,
 )
+
+
+@dataclass
+class Replies:
+    is_for_lone_client: bool
 
 
 class Client:
@@ -65,7 +71,7 @@ class TestALoneClient:
             lambda: 0,
             lambda: log.append("end"),
             timer=lambda: 0.0,
-            is_lone_client=lambda: is_lone_client,
+            replies=Replies(is_lone_client),
         )
 
     async def test_does_not_wait_for_another_poll(self) -> None:
@@ -163,7 +169,7 @@ class TestReleasedReplies:
         io_batch = self.io_batch(log)
 
         for name in ("a", "b"):
-            io_batch.write_released(lambda name=name: io_batch.write_later(Client(log, name)))
+            io_batch.write_released(lambda _, name=name: io_batch.write_later(Client(log, name)), 1)
             assert log[-1] == f"flush {name}"
         await turns(5)
 
@@ -173,11 +179,11 @@ class TestReleasedReplies:
         log: list[str] = []
         io_batch = self.io_batch(log)
 
-        def release() -> None:
+        def release(lsn: int) -> None:
             io_batch.write_later(Client(log, "a"))
             io_batch.schedule()
 
-        io_batch.write_released(release)
+        io_batch.write_released(release, 1)
         assert log == []
         await turns(1)
         assert log == ["flush a"]
@@ -190,7 +196,7 @@ class TestReleasedReplies:
         io_batch = self.io_batch(log)
 
         io_batch.schedule()
-        io_batch.write_released(lambda: io_batch.write_later(Client(log, "a")))
+        io_batch.write_released(lambda _: io_batch.write_later(Client(log, "a")), 1)
         assert log == []
         await turns(5)
 
@@ -206,7 +212,7 @@ class TestReleasedReplies:
                 io_batch.write_later(Client(log, "caused"))
                 io_batch.schedule()
 
-        io_batch.write_released(lambda: io_batch.write_later(Causing(log, "a")))
+        io_batch.write_released(lambda _: io_batch.write_later(Causing(log, "a")), 1)
         assert log == ["flush a"]
         await turns(5)
 
@@ -216,12 +222,12 @@ class TestReleasedReplies:
         log: list[str] = []
         io_batch = self.io_batch(log)
 
-        def release() -> None:
+        def release(lsn: int) -> None:
             io_batch.write_later(Client(log, "a"))
             raise ZeroDivisionError
 
         with pytest.raises(ZeroDivisionError):
-            io_batch.write_released(release)
+            io_batch.write_released(release, 1)
         assert log == ["flush a"]
         io_batch.write_later(Client(log, "b"))
         await turns(3)

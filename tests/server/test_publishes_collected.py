@@ -216,7 +216,7 @@ class TestCollecting:
         for _ in range(4):
             client.begin(wire.PublishMessages(client.next_id(), "news", [bytes(1_048_576)]))
             await rig.turn()
-        assert rig.log.pending_bytes >= 64 * 1_048_576
+        assert rig.log.pending.bytes >= 64 * 1_048_576
 
         refused = await client.expect(wire.Error, wire.PublishMessages, "news", [b"x"])
         rig.log.let_go()

@@ -75,21 +75,21 @@ def test_replies_of_a_group_are_held_together() -> None:
 
 def test_a_client_is_alone_while_each_commit_releases_one_reply() -> None:
     gate, asker = ReplyGate(10), Asker()
-    assert gate.is_for_lone_client()
+    assert gate.is_for_lone_client
 
     gate.hold(11, asker, Done(1))
-    assert not gate.is_for_lone_client(), "a reply is outstanding"
+    assert not gate.is_for_lone_client, "a reply is outstanding"
     gate.open_to(11)
-    assert gate.is_for_lone_client()
+    assert gate.is_for_lone_client
 
     gate.hold(12, asker, Done(2))
     gate.hold(12, asker, Done(3))
     gate.open_to(12)
-    assert not gate.is_for_lone_client(), "two clients that were served together come again together"
+    assert not gate.is_for_lone_client, "two clients that were served together come again together"
 
     gate.hold(13, asker, Done(4))
     gate.open_to(13)
-    assert gate.is_for_lone_client()
+    assert gate.is_for_lone_client
 
 
 def test_an_answer_may_hold_another_one_while_the_gate_opens() -> None:

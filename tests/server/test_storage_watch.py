@@ -137,7 +137,7 @@ async def test_what_begins_while_the_storage_hangs_is_refused_and_changes_nothin
     rig.log.hold()
     await begin(client, wire.ReleaseMessages, "orders", [message.receipt_handle])
     await beats.pass_ms(PATIENCE_MS + 100)
-    last_lsn, pending = rig.log.last_lsn, rig.log.pending_records
+    last_lsn, pending = rig.log.last_lsn, rig.log.pending.records
 
     requests: list[tuple[Any, ...]] = [
         (wire.ReceiveMessages, "orders", 1, 0),
@@ -152,7 +152,7 @@ async def test_what_begins_while_the_storage_hangs_is_refused_and_changes_nothin
         assert reply.details == {"stalled": True}, "no text tells it from ordinary back-pressure"
     await client.expect(wire.ServerStatus, wire.GetServerStatus)
     await client.expect(wire.OwnKey, wire.GetOwnKey)
-    assert (rig.log.last_lsn, rig.log.pending_records) == (last_lsn, pending)
+    assert (rig.log.last_lsn, rig.log.pending.records) == (last_lsn, pending)
 
     client.replies.clear()
     rig.log.let_go()

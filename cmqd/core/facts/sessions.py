@@ -46,8 +46,8 @@ class Session:
             raise SequenceTooOld(sequence, self._size)
         return None
 
-    def note(self, sequence: int, first_message_id: int, count: int, now_ms: int) -> None:
-        """Remember an answer, unless its entry in the ring belongs to a later answer.
+    def note(self, sequence: int, first_message_id: int, count: int, now_ms: int) -> int:
+        """Remember an answer, unless its entry in the ring belongs to a later answer; return the growth in bytes.
 
         A publish that is planned in slices is stored late: ``size`` later numbers of its session can be stored before
         it. A repeat of the publish is then too old (see ``find``). If the publish took the entry, a repeat of the later
@@ -55,18 +55,21 @@ class Session:
         """
         self.last_use_ms = now_ms
         if sequence + self._size <= self.highest:
-            return
+            return 0
+        grown_bytes = 0
         place = sequence % self._size * 3
         ring = self._ring
         if place >= len(ring):
             # Doubles, because a short-lived session needs only a short ring.
             wanted = min(max(place + 3, 2 * len(ring), 48), self._size * 3)
-            ring.frombytes(bytes(8 * (wanted - len(ring))))
+            grown_bytes = 8 * (wanted - len(ring))
+            ring.frombytes(bytes(grown_bytes))
         ring[place] = sequence
         ring[place + 1] = first_message_id
         ring[place + 2] = count
         if sequence > self.highest:
             self.highest = sequence
+        return grown_bytes
 
     @property
     def size_bytes(self) -> int:
@@ -118,13 +121,16 @@ class Sessions:
 
     def knows(self, account: str, session: int, now_ms: int) -> bool:
         """Return whether a session exists and its life is not over."""
-        found = self._by_account.get(account, _NONE).get(session)
+        found = self.of(account, session)
         return found is not None and found.last_use_ms + self._limits.session_life_ms > now_ms
+
+    def of(self, account: str, session: int) -> Session | None:
+        """Return a session, also a session whose life is over until it is swept; None without one."""
+        return self._by_account.get(account, _NONE).get(session)
 
     def find(self, account: str, session: int, sequence: int) -> range | None:
         """Return the message ids of a numbered send; see :meth:`Session.find`."""
-        sessions = self._by_account.get(account)
-        found = None if sessions is None else sessions.get(session)
+        found = self.of(account, session)
         return None if found is None else found.find(sequence)
 
     def note(
@@ -148,10 +154,9 @@ class Sessions:
             found = self._add(account, session)
         else:
             sessions.move_to_end(session)
-        before_bytes = found.size_bytes
-        found.note(sequence, first_message_id, count, now_ms)
-        if found.size_bytes != before_bytes:
-            self._changed(account, found.size_bytes - before_bytes)
+        grown_bytes = found.note(sequence, first_message_id, count, now_ms)
+        if grown_bytes:
+            self._changed(account, grown_bytes)
 
     def _add(self, account: str, number: int) -> Session:
         session = self._by_account.setdefault(account, OrderedDict())[number] = Session(self._limits.session_answers)

@@ -84,7 +84,7 @@ class CommitRoom:
     def has_room(self) -> bool:
         """True if turns may be given."""
         log = self._log
-        if self.is_halted or log.pending_bytes < AHEAD_BYTES:
+        if self.is_halted or log.pending.bytes < AHEAD_BYTES:
             self._full_lsn = -1
             return True
         now = self._timer()

@@ -47,6 +47,7 @@ class Admission:
     """Takes a step that only the leader may take; see ``ReplyGate``."""
 
     def __post_init__(self) -> None:
+        self._pending = self.log.pending
         self._buckets: dict[str, TokenBucket] = {}
         """Token buckets by account."""
         self._all_refused: tuple[ErrorCode, str] | None = None
@@ -102,30 +103,30 @@ class Admission:
     @property
     def is_log_behind(self) -> bool:
         """True if so much waits for the disk, or for its decision, that bodies are refused."""
-        log = self.log
-        pending_bytes = log.pending_bytes + self.collected_bytes
-        return pending_bytes >= self.busy_pending_bytes or log.pending_records >= self.busy_pending_records
+        pending = self._pending
+        pending_bytes = pending.bytes + self.collected_bytes
+        return pending_bytes >= self.busy_pending_bytes or pending.records >= self.busy_pending_records
 
     def has_room(self, size: int) -> bool:
         """Return True if requests with bodies of ``size`` bytes may be collected together; refuses no request."""
         if self.collected_bytes + size < self.room_bytes:
             return True
-        log = self.log
-        if self.sends_refused is not None or log.pending_records >= self.busy_pending_records:
+        pending = self._pending
+        if self.sends_refused is not None or pending.records >= self.busy_pending_records:
             return False
-        self.room_bytes = self.busy_pending_bytes - log.pending_bytes
+        self.room_bytes = self.busy_pending_bytes - pending.bytes
         return self.collected_bytes + size < self.room_bytes
 
     def refuses_bodies(self, client: Client, request_id: int) -> bool:
         """Refuse a request with bodies if the storage is too slow or has no space; return True after a refusal."""
-        log = self.log
-        if self.sends_refused is None and log.pending_records < self.busy_pending_records:
-            self.room_bytes = self.busy_pending_bytes - log.pending_bytes
+        pending = self._pending
+        if self.sends_refused is None and pending.records < self.busy_pending_records:
+            self.room_bytes = self.busy_pending_bytes - pending.bytes
             if self.collected_bytes < self.room_bytes:
                 return False
         self.room_bytes = 0
         if self.is_log_behind:
-            pending_bytes = self.log.pending_bytes + self.collected_bytes
+            pending_bytes = self._pending.bytes + self.collected_bytes
             self.counters.busy += 1
             text = f"{pending_bytes} bytes wait for the disk; try again"
             self._answer(client, request_id, ErrorCode.BUSY, text, BUSY_RETRY_MS)

@@ -80,7 +80,7 @@ class StorageWatch:
         """Examine the storage; ``now_ms`` is monotonic."""
         log = self.log
         position = (log.durable_lsn, log.pages_answered)
-        is_waiting = log.pending_records or log.pages_asked > log.pages_answered
+        is_waiting = log.pending.records or log.pages_asked > log.pages_answered
         if self._moved_ms is None or position != self._position or not is_waiting:
             self._position = position
             if self._is_told and self._moved_ms is not None:
@@ -98,7 +98,7 @@ class StorageWatch:
                 "storage_hangs",
                 for_ms=stuck_ms,
                 durable_lsn=log.durable_lsn,
-                records=log.pending_records,
+                records=log.pending.records,
                 reads=log.pages_asked - log.pages_answered,
                 replies=len(self.gate),
                 reason=self.reason() or "unknown",

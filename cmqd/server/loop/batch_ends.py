@@ -35,6 +35,7 @@ class BatchEnds:
     pause_pending_records: int
 
     def __post_init__(self) -> None:
+        self._pending = self.log.pending
         self._was_overloaded = False
         """The result of the last comparison; clients are not read from while it is True."""
 
@@ -50,13 +51,13 @@ class BatchEnds:
 
     def commit_ended(self, lsn: int) -> None:
         """Release what waited for the rows up to ``lsn``."""
-        self.io_batch.write_released(lambda: self._release(lsn))
+        self.io_batch.write_released(self._release, lsn)
 
     def _is_overloaded(self) -> bool:
-        log = self.log
+        pending = self._pending
         # While the storage hangs, requests are read and refused: they add nothing to the backlog.
         return (
-            log.pending_bytes >= self.pause_pending_bytes or log.pending_records >= self.pause_pending_records
+            pending.bytes >= self.pause_pending_bytes or pending.records >= self.pause_pending_records
         ) and self.admission.stall_refusal is None
 
     def _release(self, lsn: int) -> None:
@@ -68,5 +69,5 @@ class BatchEnds:
         # Rows that waited for this commit are flushed at the end of an I/O batch, when the requests that follow the
         # replies have joined them. Deferred input may have room now, and the load may be over. Otherwise only replies
         # are left to write, and they need no end of a batch.
-        if self.log.pending_records or self.turns.round or self._was_overloaded:
+        if self._pending.records or self.turns.round or self._was_overloaded:
             self.io_batch.schedule()

@@ -77,6 +77,13 @@ class Writable(Protocol):
         ...
 
 
+class Replies(Protocol):
+    """The replies that wait for a commit."""
+
+    is_for_lone_client: bool
+    """No reply is outstanding, and the last commit carried at most one."""
+
+
 class IoBatch:
     """Collects the work for the end of an I/O batch; see the module.
 
@@ -90,11 +97,11 @@ class IoBatch:
         "_dirty",
         "_ends_at",
         "_has_work",
-        "_is_lone_client",
         "_is_single_read",
         "_looks",
         "_loop",
         "_now_ms",
+        "_replies",
         "_scheduled",
         "_something",
         "_timer",
@@ -112,12 +119,12 @@ class IoBatch:
         before_end: Callable[[], None] = lambda: None,
         turns: RoundRobin | None = None,
         timer: Callable[[], float] = time.perf_counter,
-        is_lone_client: Callable[[], bool] = lambda: False,
+        replies: Replies | None = None,
         cpu_ns: Callable[[], int] = time.thread_time_ns,
     ) -> None:
         """``before_end`` and ``at_end`` are called once at each end. The first belongs to the I/O batch: its effects do
         not begin a new batch. ``timer`` measures the I/O batch in seconds, ``cpu_ns`` the CPU time of turns.
-        ``is_lone_client`` returns True if no reply is outstanding, and the last commit carried at most one.
+        Without ``replies`` no client counts as alone.
         """
         self.turns = RoundRobin() if turns is None else turns
         """Turns of the connections with deferred input."""
@@ -145,7 +152,7 @@ class IoBatch:
         self._looks = 0
         self._is_single_read = False
         """The batch began with a read of a connection, and had no other read so far."""
-        self._is_lone_client = is_lone_client
+        self._replies = replies
 
     def end_with(self, before_end: Callable[[], None], at_end: Callable[[], None]) -> None:
         """Take the two calls at each end from parts that begin I/O batches, and are therefore made later."""
@@ -210,18 +217,19 @@ class IoBatch:
             self._scheduled = True
             self._loop.call_soon(self._look)
 
-    def write_released(self, release: Callable[[], None]) -> None:
-        """Call ``release``, and write the replies that the call has brought, unless it has brought work as well.
+    def write_released(self, release: Callable[[int], None], lsn: int) -> None:
+        """Call ``release`` for the rows up to ``lsn``, and write the replies that the call has brought, unless it has
+        brought work as well.
 
         With work, or while a batch is under way, the next look writes the replies.
         """
         if self._scheduled:
-            release()
+            release(lsn)
             return
         # While the call runs no look is planned: the replies are written here.
         self._scheduled = True
         try:
-            release()
+            release(lsn)
         finally:
             if self._has_work:
                 self._loop.call_soon(self._look)
@@ -248,7 +256,8 @@ class IoBatch:
             # requests, would otherwise wait for several such turns.
             self.turns.serve(lambda: not self.turn_time.is_over and self._timer() < turns_end_at)
             self._something = True
-        if self._is_single_read and not self._looks and self._is_lone_client():
+        replies = self._replies
+        if self._is_single_read and not self._looks and replies is not None and replies.is_for_lone_client:
             self.end()
         elif self._something and self._looks < MAX_LOOKS and self._timer() < self._ends_at:
             self._something = False

@@ -84,7 +84,8 @@ class Answering:
         if all_woken and self._waiting_requests.actions:
             records = [*records, *self._audit_records(all_woken, now_ms)]
         lsn = log.append(records, outcome.bodies, now_ms) if records else log.last_lsn
-        self._carry_on(outcome, lsn, now_ms)
+        if all_woken or outcome.reads or outcome.published_reads or outcome.checks or outcome.pushes:
+            self._carry_on(outcome, lsn, now_ms)
         return lsn
 
     def carry_out_all(self, outcomes: Sequence[Outcome[Any]], now_ms: int) -> int:

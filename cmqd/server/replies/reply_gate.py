@@ -68,7 +68,7 @@ class ReplyGate:
     given up come before all other replies.
     """
 
-    __slots__ = ("_given_up", "_held", "_last_released", "durable_lsn", "let_go_so_far")
+    __slots__ = ("_given_up", "_held", "durable_lsn", "is_for_lone_client", "let_go_so_far")
 
     def __init__(self, durable_lsn: int = 0) -> None:
         self.durable_lsn = durable_lsn
@@ -78,7 +78,9 @@ class ReplyGate:
         """Replies to requests that were answered ``outcome_unknown``; a stand-in takes them."""
         self.let_go_so_far = 0
         """Number of replies released or given up since the start."""
-        self._last_released = 0
+        self.is_for_lone_client = True
+        """True if no reply is held, and the last commit released at most one: the usual state while a single client
+        waits for the answer to each request. An attribute, because each I/O batch reads it."""
 
     def __len__(self) -> int:
         return len(self._held) + len(self._given_up)
@@ -99,6 +101,7 @@ class ReplyGate:
             asker.answer(reply, queue)
         else:
             self._held.append((lsn, asker, reply, queue))
+            self.is_for_lone_client = False
 
     def hold_all(self, held: list[Held]) -> None:
         """Hold the replies of a group, which have the same LSN, in their order."""
@@ -109,6 +112,7 @@ class ReplyGate:
                 asker.answer(reply, queue)
         else:
             self._held.extend(held)
+            self.is_for_lone_client = False
 
     def when_led(self, step: Callable[[], None]) -> None:
         """Take a step that depends on no row, but tells a client what only the leader may tell: at once."""
@@ -120,7 +124,8 @@ class ReplyGate:
     def open_to(self, durable_lsn: int) -> None:
         """Release the replies up to ``durable_lsn``."""
         self.durable_lsn = durable_lsn
-        self.release_given_up(durable_lsn)
+        if self._given_up:
+            self.release_given_up(durable_lsn)
         held = self._held
         count = 0
         while held and held[0][0] <= durable_lsn:
@@ -128,7 +133,7 @@ class ReplyGate:
             count += 1
             asker.answer(reply, queue)
         self.let_go_so_far += count
-        self._last_released = count
+        self.is_for_lone_client = count <= 1 and not held
 
     def release_first(self, durable_lsn: int, held_so_far: int) -> None:
         """Release the replies up to ``durable_lsn`` that are among the first ``held_so_far`` of all replies."""
@@ -144,12 +149,6 @@ class ReplyGate:
         while given_up and given_up[0][0] <= durable_lsn:
             _, asker, reply, queue = given_up.popleft()
             asker.answer(reply, queue)
-
-    def is_for_lone_client(self) -> bool:
-        """Return True if no reply is held, and the last commit released at most one: the usual state while a single
-        client waits for the answer to each request.
-        """
-        return self._last_released <= 1 and not self._held
 
     @property
     def holds_any(self) -> bool:

@@ -13,13 +13,14 @@ alone. After a failure ``append`` and ``flush`` raise: the failed rows would be 
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+
+import msgspec
 
 from cmqd.log.log_errors import LogFailed
-from cmqd.log.values import ROW_BYTES, CommitFigures
+from cmqd.log.values import ROW_BYTES, CommitFigures, Pending
 from cmqd.storage import ipc
 from cmqd.storage.loop_side.row_builder import ClosedRow, RowBuilder
-from cmqd.storage.source_names import SourceNames
+from cmqd.storage.source_names import NAMING, SourceNames
 from cmqd_segment.records import AnyRecord, Lsn
 from cmqd_segment.rows import encode_records
 
@@ -30,7 +31,7 @@ BATCH_BYTES = 4 * 1024 * 1024
 """Limit of one commit. A larger batch costs latency and memory, and saves no time per row."""
 
 
-class Batch(NamedTuple):
+class Batch(msgspec.Struct, gc=False):
     """A commit under way."""
 
     last_lsn: int
@@ -59,8 +60,7 @@ class GroupCommit:
         """The first failure, or the end of the log by ``close`` or ``kill``: no row can be appended any more."""
         self.last_lsn = 0
         self.durable_lsn = 0
-        self.pending_bytes = 0
-        self.pending_records = 0
+        self.pending = Pending()
         self.figures = CommitFigures()
         self.is_closing = False
         """Set at the beginning of an orderly end: a proof asked for later would find no commit thread."""
@@ -106,9 +106,11 @@ class GroupCommit:
             self.last_lsn += 1
         row.add(records, meta, bodies, data_bytes, now_ms)
         # With the LSN of the row, by which names of deleted queues are forgotten once that row is in a sealed segment.
-        self._names.note(records, self.last_lsn)
-        self.pending_bytes += len(meta) + data_bytes
-        self.pending_records += len(records)
+        if not NAMING.isdisjoint(map(type, records)):
+            self._names.note(records, self.last_lsn)
+        pending = self.pending
+        pending.bytes += len(meta) + data_bytes
+        pending.records += len(records)
         return Lsn(self.last_lsn)
 
     def flush(self) -> None:
@@ -154,15 +156,18 @@ class GroupCommit:
         self._batches.append(Batch(first_lsn + len(heads) - 1, pending, records, self._clock_s()))
         self._commits.send(ipc.Commit(first_lsn, heads), blobs)
 
-    def became_durable(self, lsn: int) -> None:
-        """Note that all rows up to ``lsn`` are durable."""
+    def became_durable(self, lsn: int, fsync_us: int) -> None:
+        """Note that all rows up to ``lsn`` are durable, after an fsync of this time."""
         batches = self._batches
         while batches and batches[0].last_lsn <= lsn:
             batch = batches.popleft()
-            self.pending_bytes -= batch.size
-            self.pending_records -= batch.records
+            self.pending.bytes -= batch.size
+            self.pending.records -= batch.records
             if batch.records:
-                self.figures.note(self._clock_s() - batch.begun_s, batch.records, batch.size)
+                self.figures.note(self._clock_s() - batch.begun_s, fsync_us, batch.records, batch.size)
+            else:
+                # An empty batch: a proof.
+                self.figures.fsync_us.note(fsync_us)
             self.proved_s = batch.begun_s
         self.durable_lsn = lsn
         if self.idle is not None and not batches:

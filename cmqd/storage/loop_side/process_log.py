@@ -29,6 +29,7 @@ from cmqd.log.values import (
     LogState,
     OnPage,
     OnPublished,
+    Pending,
     RecoveredBatch,
     RecoveryReport,
     SegmentReport,
@@ -211,14 +212,9 @@ class StorageProcessLog:
         return self._commits.durable_lsn
 
     @property
-    def pending_bytes(self) -> int:
+    def pending(self) -> Pending:
         """See ``Log``."""
-        return self._commits.pending_bytes
-
-    @property
-    def pending_records(self) -> int:
-        """See ``Log``."""
-        return self._commits.pending_records
+        return self._commits.pending
 
     @property
     def proved_s(self) -> float:
@@ -353,9 +349,8 @@ class StorageProcessLog:
         # The failure came through another socket: its callers were told that these rows may or may not be durable.
         if commits.failed is not None:
             return
-        commits.figures.fsync_us.note(fsync_us)
         # The callback last, when the LSN and the counts of the log agree with its argument.
-        commits.became_durable(lsn)
+        commits.became_durable(lsn, fsync_us)
         self.on_durable(lsn)
 
     def _on_control(self, head: ipc.AnyHead, data: bytes, offset: int) -> None:

@@ -10,14 +10,15 @@ per row.
 
 from collections.abc import Iterable, Sequence
 from itertools import repeat
-from typing import NamedTuple
+
+import msgspec
 
 from cmqd_segment.published import SetSizes, unpack_set
 from cmqd_segment.records import AnyRecord, MessagesPublished, MessagesSent
 from cmqd_segment.rows import NO_QUEUES, encode_queues, join_records
 
 
-class ClosedRow(NamedTuple):
+class ClosedRow(msgspec.Struct, gc=False):
     """A row as bytes, ready to be handed over."""
 
     time_ms: int
@@ -111,7 +112,7 @@ class RowBuilder:
             time_ms=self.time_ms,
             messages=self.messages,
             queues=encode_queues(list(sends.values())) if sends else NO_QUEUES,
-            meta=join_records(self._metas, self.records),
+            meta=self._metas[0] if len(self._metas) == 1 else join_records(self._metas, self.records),
             data=b"".join(self._bodies),
             records=self.records,
             size=self.meta_bytes + self.data_bytes,

@@ -174,15 +174,16 @@ class Send:
         sizes = list(map(len, bodies))
         count = len(sizes)
         numbered: list[int] = []
-        if (
-            # The usual run: within all limits together, so each request is, and none can be a repeat.
-            is_usual
-            and 0 < count <= limits.max_batch
+        is_within = (
+            # Within all limits together, so each request is.
+            0 < count <= limits.max_batch
             and count <= attributes.max_backlog - index.live_count
             and max(sizes) <= attributes.max_message_bytes
             and min(sizes) > 0
             and sum(sizes) <= limits.max_batch_bytes
-        ):
+        )
+        if is_within and is_usual:
+            # None can be a repeat.
             if count == len(requests):
                 replies += [[message_id] for message_id in range(next_id, next_id + count)]
             else:
@@ -192,7 +193,7 @@ class Send:
                     replies.append(range(first_id, stop))
                     first_id = stop
         else:
-            sizes, bodies = self._examined(queue, requests, replies, numbered, now_ms)
+            sizes, bodies = self._examined(queue, requests, is_within, replies, numbered, now_ms)
             if not sizes:
                 return Outcome(replies)
         records: list[AnyRecord] = []
@@ -224,16 +225,21 @@ class Send:
         self,
         queue: Queue,
         requests: Sequence[SendRequest],
+        is_within: bool,
         replies: list[Sequence[int] | DomainError],
         numbered: list[int],
         now_ms: int,
     ) -> tuple[list[int], list[bytes]]:
-        """Examine plain sends one by one; return sizes and bodies of the sends that are stored now."""
+        """Examine plain sends one by one; return sizes and bodies of the sends that are stored now.
+
+        ``is_within``: the limits need no look, because all requests together are within them.
+        """
         # Everything is checked against the state before the call plus what the earlier requests of the call will add:
         # room, sessions and numbers. The record is applied once, at the end, so the index cannot be asked for that.
         index = queue.index
         attributes = index.attributes
         room = attributes.max_backlog - index.live_count
+        sessions = self._sessions
         sizes: list[int] = []
         taken: list[bytes] = []
         here: dict[tuple[int, int], range] = {}
@@ -243,23 +249,28 @@ class Send:
         for request in requests:
             session, sequence = request.session, request.sequence
             is_numbered = session and sequence
+            known = sessions.of(queue.account, session) if is_numbered else None
             try:
                 if is_numbered:
                     # In this call first: the sessions do not know its sends before the record is applied, and the
                     # repeat would be stored a second time.
                     stored = here.get((session, sequence))
-                    if stored is None:
-                        stored = self._sessions.find(queue.account, session, sequence)
+                    if stored is None and known is not None:
+                        stored = known.find(sequence)
                     if stored is not None:
                         replies.append(stored)
                         continue
                 # After the look for a repeat, as in ``send_one``: a limit may have been lowered since the first send.
-                own = checked_sizes(queue.name, request.bodies, None, attributes.max_message_bytes, self._limits)
+                own = (
+                    list(map(len, request.bodies))
+                    if is_within and request.bodies
+                    else checked_sizes(queue.name, request.bodies, None, attributes.max_message_bytes, self._limits)
+                )
                 # A session counts against the share of its account once, however many of its sends are in this call.
                 is_new = (
                     is_numbered
                     and session not in new_sessions
-                    and not self._sessions.knows(queue.account, session, now_ms)
+                    and (known is None or known.last_use_ms + self._limits.session_life_ms <= now_ms)
                 )
                 if is_new:
                     self._promises.check_session(queue.account, session, new_sessions, now_ms)
