@@ -2,52 +2,22 @@
 
 import gc
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import uvloop
 
+from cmqd_bench.commands.options import Options, defaults
+from cmqd_bench.commands.plans import Micro, Quick
 from cmqd_bench.figures.measure import Round
 from cmqd_bench.figures.report import report, to_json, to_text
-from cmqd_bench.machine.broker import Broker, broker_folder
+from cmqd_bench.machine.broker import broker_folder
 from cmqd_bench.machine.conditions import conditions, raise_file_limit, scratch_root
-from cmqd_bench.options import Options
-from cmqd_bench.scenarios import (
-    backlog,
-    console,
-    cycle,
-    deadletter,
-    delayed,
-    drain,
-    fanout,
-    gateway,
-    idle,
-    latency,
-    metrics,
-    push,
-    rewind,
-    send,
-    transactions,
-)
+from cmqd_bench.micro.runner import print_micro
 
-RUNS: Mapping[str, Callable[[Options, Broker], Awaitable[Round]]] = {
-    "cycle": cycle.run,
-    "send": send.run,
-    "latency": latency.run,
-    "drain": drain.run,
-    "idle": idle.run,
-    "delayed": delayed.run,
-    "backlog": backlog.run,
-    "rewind": rewind.run,
-    "transactions": transactions.run,
-    "deadletter": deadletter.run,
-    "fanout": fanout.run,
-    "push": push.run,
-    "gateway": gateway.run,
-    "metrics": metrics.run,
-    "console": console.run,
-}
 FILES = 4096
 """Open files for any scenario; idle needs more."""
 DISTURBED_CORES = 0.15
@@ -56,11 +26,12 @@ DISTURBED_CORES = 0.15
 
 def run_round(options: Options, root: Path, environment: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Run a round on a fresh server and return its figures; see ``Broker.environment``."""
+    scenario = import_module(f"cmqd_bench.scenarios.{options.scenario}")
     with broker_folder(root, durability=options.durability, keep=options.keep) as broker:
         broker.environment = environment
 
         async def run() -> Round:
-            return await RUNS[options.scenario](options, broker)
+            return await scenario.run(options, broker)
 
         return uvloop.run(run()).as_json()
 
@@ -95,3 +66,16 @@ def print_report(options: Options) -> None:
     """Run and print; with ``json`` standard output gets only the JSON object."""
     result = run_scenario(options)
     print(to_json(result) if options.json else to_text(result))
+
+
+def print_quick(_plan: Quick) -> None:
+    """Run and print the micro benchmarks and short rounds that reveal a slowdown within a minute."""
+    print_micro(Micro())
+    for options in (
+        replace(defaults("cycle"), batch=16),
+        replace(defaults("cycle"), batch=1),
+        replace(defaults("send"), batch=1),
+        defaults("latency"),
+    ):
+        print()
+        print_report(replace(options, seconds=3.0, rounds=2))

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from cmqd_bench.options import ATTACK_CASES, build_parser
+from cmqd_bench.commands.command_line import build_parser
+from cmqd_bench.commands.plans import ATTACK_CASES
 from support.long_benches import long_bench
 
 

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
+from cmqd_bench.commands.command_line import build_parser, options_from
+from cmqd_bench.commands.options import SCENARIOS as OPTIONS
+from cmqd_bench.commands.options import Options, defaults
 from cmqd_bench.compare.scenarios import SCENARIOS, Measure, Scenario, ScenarioTurns
 from cmqd_bench.compare.tree import ROOT, RevisionUnknown, WrongProduct, check_product, checked_out
 from cmqd_bench.compare.turns import MIN_TURNS, CompareFailed, Turns
 from cmqd_bench.compare.verdict import Verdict, compare
 from cmqd_bench.machine.broker import BrokerFailed
-from cmqd_bench.options import SCENARIOS as OPTIONS
-from cmqd_bench.options import Options, build_parser, defaults, options_from
 
 
 def turns(*ratios: float) -> list[tuple[float, float]]:

@@ -9,12 +9,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from cmqd_bench.commands.arguments import plan_from
+from cmqd_bench.commands.command_line import build_parser
+from cmqd_bench.commands.plans import CURVE_NAMES, Curves
 from cmqd_bench.curves.catalog import CURVES
 from cmqd_bench.curves.cliffs import cliffs_of, find_cliffs
-from cmqd_bench.curves.run import MAX_RSS_MIB, Plan, hindrance
+from cmqd_bench.curves.run import MAX_RSS_MIB, hindrance
 from cmqd_bench.figures import results
 from cmqd_bench.figures.results import Row, Scenario, is_overloaded, points
-from cmqd_bench.options import CURVE_NAMES, build_parser, plan_from
 from support.bench_results import results_of
 from support.long_benches import long_bench
 
@@ -22,8 +24,8 @@ FLAT = Scenario(name="queues", title="over N queues", is_curve=True)
 BODY = Scenario(name="body", title="with N bytes", is_curve=True, expected_slope=1.0, fixed_cost_x=1_000.0)
 
 
-def plan_of(command: str) -> Plan:
-    return plan_from(Plan, build_parser().parse_args(shlex.split(command)))
+def plan_of(command: str) -> Curves:
+    return plan_from(Curves, build_parser().parse_args(shlex.split(command)))
 
 
 def test_a_flat_or_falling_curve_has_no_cliff():

@@ -1,6 +1,7 @@
 """The benchmark of matching: its sets are as described, and its report has the fields that readers need."""
 
 from cmqd.core.filter_matching import check_binding_keys, check_routing_key, check_tags
+from cmqd_bench.commands.command_line import build_parser
 from cmqd_bench.micro.match import (
     SUBSCRIBERS,
     TARGETS_US,
@@ -11,7 +12,6 @@ from cmqd_bench.micro.match import (
     realistic_keys,
     tag_set,
 )
-from cmqd_bench.options import build_parser
 
 
 def test_the_command_is_understood():

@@ -4,7 +4,8 @@ import shlex
 
 import pytest
 
-from cmqd_bench.options import SCENARIOS, Options, build_parser, defaults, options_from
+from cmqd_bench.commands.command_line import build_parser, options_from
+from cmqd_bench.commands.options import SCENARIOS, Options, defaults
 from support.cases import each_case
 
 

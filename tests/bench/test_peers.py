@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from cmqd_bench.commands.plans import Peers
 from cmqd_bench.figures.results import Gap, Row, read
 from cmqd_bench.load.wire import tag_of
 from cmqd_bench.peers import compiler as compiling
@@ -26,7 +27,6 @@ from cmqd_bench.peers.errors import CompilationFailed, CompilerMissing, LoadFail
 from cmqd_bench.peers.harness import (
     Harness,
     Measured,
-    Plan,
     Sampler,
     check_counts,
     print_peers,
@@ -71,21 +71,7 @@ OUTCOME = Outcome(
     latency=[(100, 990), (200, 10)],
     late=[],
 )
-PLAN = Plan(
-    rows=(),
-    peers=(),
-    builds=(),
-    moto=None,
-    turns=1,
-    repeats=0,
-    seconds=30,
-    warm_up=0,
-    body=256,
-    scratch=None,
-    json=None,
-    keep=False,
-    limit=600,
-)
+PLAN = Peers(turns=1, repeats=0, seconds=30, warm_up=0, limit=600)
 
 
 @pytest.fixture(scope="module")
@@ -337,7 +323,7 @@ class ScriptedPeer(CmqdPeer):
 
 
 def run_turns(
-    tmp_path: Path, peers: Sequence[ScriptedPeer], outcomes: Mapping[str, Sequence[bool]], plan: Plan
+    tmp_path: Path, peers: Sequence[ScriptedPeer], outcomes: Mapping[str, Sequence[bool]], plan: Peers
 ) -> Measured:
     """Run the turns of a row; ``outcomes`` has the successes of the measurements of a peer in their order."""
     left = {name: list(successes) for name, successes in outcomes.items()}

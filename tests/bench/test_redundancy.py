@@ -4,15 +4,17 @@ import json
 
 import pytest
 
-from cmqd_bench.options import build_parser, plan_from
-from cmqd_bench.redundancy import costs, takeover
+from cmqd_bench.commands.arguments import plan_from
+from cmqd_bench.commands.command_line import build_parser
+from cmqd_bench.commands.plans import Redundancy, Takeover
+from cmqd_bench.redundancy import costs
 from cmqd_bench.redundancy.callers import Call, Callers
 
 
 def test_the_commands_are_understood() -> None:
     parser = build_parser()
-    assert plan_from(takeover.Plan, parser.parse_args(["takeover", "--rounds", "3"])).rounds == 3
-    assert plan_from(costs.Plan, parser.parse_args(["redundancy", "--turns", "2", "--json"])).json
+    assert plan_from(Takeover, parser.parse_args(["takeover", "--rounds", "3"])).rounds == 3
+    assert plan_from(Redundancy, parser.parse_args(["redundancy", "--turns", "2", "--json"])).json
 
 
 def test_figures_count_from_the_fault() -> None:
@@ -27,7 +29,7 @@ def test_figures_count_from_the_fault() -> None:
 @pytest.mark.system
 @pytest.mark.postgresql
 def test_every_kind_of_broker_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
-    costs.print_redundancy(costs.Plan(messages=512, turns=1, scratch=None, json=True))
+    costs.print_redundancy(Redundancy(messages=512, turns=1, scratch=None, json=True))
 
     rows = json.loads(capsys.readouterr().out)["costs"]
     assert [row["kind"] for row in rows] == ["none", "no standby broker", "pair"]

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from cmqd_bench.commands.command_line import build_parser
+from cmqd_bench.commands.plans import SPARK_PARTS
 from cmqd_bench.load.clients import Tally
 from cmqd_bench.load.wire import SENT, LoadConnection, SendTemplate
-from cmqd_bench.options import SPARK_PARTS, build_parser
 from cmqd_bench.spark.log import SEGMENTS, sealed, write_log
 from cmqd_bench.spark.reading import ratios
 from cmqd_bench.spark.report import lines_of

@@ -10,9 +10,6 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit, urlunsplit
 
@@ -32,6 +29,7 @@ from cmqd_bench.attack.attacker import (
     WIDE_TAGS,
     WIDE_TOPIC,
 )
+from cmqd_bench.commands.plans import Attack
 from cmqd_bench.figures.histogram import Histogram
 from cmqd_bench.load.connect import open_connection
 from cmqd_bench.load.session import Session, request, request_all, running
@@ -50,22 +48,6 @@ RAMP_SECONDS: Final = 1.0
 """Seconds from the beginning of an attack to the measurement: the attacker opens its connections."""
 LAST_REPLY_SECONDS: Final = 20.0
 MIB: Final = 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """The flags of the command ``attack``."""
-
-    cases: Sequence[tuple[str, int]]
-    """Kind and number of connections."""
-    seconds: float
-    settle: float
-    rate: float
-    durability: str
-    python: str | None
-    """Interpreter of the attacked installation; None = the current installation."""
-    scratch: Path | None
-    json: bool
 
 
 class HealthyClient:
@@ -121,7 +103,7 @@ class HealthyClient:
             self._all_answered.set()
 
 
-async def _attack(plan: Plan, kind: str, connections: int, broker: Broker) -> dict[str, Any]:
+async def _attack(plan: Attack, kind: str, connections: int, broker: Broker) -> dict[str, Any]:
     """Run one attack on a fresh server."""
     async with running(broker) as session:
         client = await _healthy_client(session, kind)
@@ -205,7 +187,7 @@ async def _other_account(session: Session, kind: str) -> str:
     return url
 
 
-def run_attacks(plan: Plan) -> dict[str, Any]:
+def run_attacks(plan: Attack) -> dict[str, Any]:
     """Run all attacks and return the report."""
     raise_file_limit(FILES)
     root = scratch_root(plan.scratch)
@@ -237,7 +219,7 @@ def _line(figures: dict[str, Any]) -> str:
 NAMES: Final = ("p50", "p99", "longest")
 
 
-def print_attacks(plan: Plan) -> None:
+def print_attacks(plan: Attack) -> None:
     """Run all attacks and print the results; with ``json`` standard output gets only a JSON object."""
     report = run_attacks(plan)
     if plan.json:

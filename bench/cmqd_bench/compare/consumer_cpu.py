@@ -20,22 +20,12 @@ from pathlib import Path
 import uvloop
 
 from cmqd.testing import BrokerProcess
+from cmqd_bench.commands.plans import Consumer
 from cmqd_client import Client, ConsumedMessage, Queue, connect
 
 QUEUE = "orders"
 BODY = b"x" * 100
 BATCHES = (16, 1)
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """The flags of the command ``consumer``."""
-
-    messages: int
-    """At batch 16; an eighth of the number at batch 1."""
-    rounds: int
-    scratch: Path | None
-    json: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +73,7 @@ async def cpu_per_message(queue: Queue, count: int, run: Callable[[], Awaitable[
     return (time.process_time() - before) / count * 1e6
 
 
-async def measure_batch(client: Client, batch: int, plan: Plan) -> Row:
+async def measure_batch(client: Client, batch: int, plan: Consumer) -> Row:
     """Measure the three ways in turns."""
     queue = await client.ensure_queue(QUEUE)
     count = plan.messages if batch > 1 else max(plan.messages // 8, 1)
@@ -95,13 +85,13 @@ async def measure_batch(client: Client, batch: int, plan: Plan) -> Row:
     return row
 
 
-async def measure(url: str, plan: Plan) -> list[Row]:
+async def measure(url: str, plan: Consumer) -> list[Row]:
     """Measure all batches."""
     async with connect(url) as client:
         return [await measure_batch(client, batch, plan) for batch in BATCHES]
 
 
-def print_consumer(plan: Plan) -> None:
+def print_consumer(plan: Consumer) -> None:
     """Measure and print the CPU of consumers."""
     with (
         tempfile.TemporaryDirectory(dir=plan.scratch) as folder,

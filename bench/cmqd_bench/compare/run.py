@@ -3,25 +3,14 @@
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
+from cmqd_bench.commands.plans import Compare
 from cmqd_bench.compare.tree import ROOT, checked_out
 from cmqd_bench.compare.turns import CompareFailed, Turns
 from cmqd_bench.compare.verdict import Comparison, Verdict
 from cmqd_bench.machine.conditions import commit, cpu_model
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """The flags of the command."""
-
-    base: str
-    turns: int
-    seconds: float
-    tolerance: float
-    filter: str
-    json: bool
 
 
 def overall(comparisons: Sequence[Comparison]) -> float:
@@ -29,7 +18,7 @@ def overall(comparisons: Sequence[Comparison]) -> float:
     return math.exp(sum(math.log(each.ratio) for each in comparisons) / len(comparisons))
 
 
-def to_text(plan: Plan, base_commit: str, turns: Turns, comparisons: Sequence[Comparison]) -> str:
+def to_text(plan: Compare, base_commit: str, turns: Turns, comparisons: Sequence[Comparison]) -> str:
     """Return the table for people; lines that differ are marked by their verdicts."""
     lines = [f"  {'benchmark':<56} {'base us':>9} {'new us':>9} {'ratio':>6}  {'spread':<13} verdict"]
     lines += [
@@ -52,7 +41,7 @@ def to_text(plan: Plan, base_commit: str, turns: Turns, comparisons: Sequence[Co
     return "\n".join(lines)
 
 
-def to_object(plan: Plan, base_commit: str, turns: Turns, comparisons: Sequence[Comparison]) -> dict[str, Any]:
+def to_object(plan: Compare, base_commit: str, turns: Turns, comparisons: Sequence[Comparison]) -> dict[str, Any]:
     """Return the JSON object."""
     return {
         "scenario": "compare",
@@ -67,7 +56,7 @@ def to_object(plan: Plan, base_commit: str, turns: Turns, comparisons: Sequence[
     }
 
 
-def print_compare(plan: Plan) -> bool:
+def print_compare(plan: Compare) -> bool:
     """Run and print; return False if a benchmark became slower.
 
     Raises:

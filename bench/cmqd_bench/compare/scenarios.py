@@ -16,29 +16,17 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from cmqd_bench.commands.options import Options, defaults
+from cmqd_bench.commands.plans import CompareScenarios
 from cmqd_bench.compare.tree import ROOT, check_product, checked_out, environment
 from cmqd_bench.compare.turns import CompareFailed
 from cmqd_bench.compare.verdict import Comparison, Verdict, compare
 from cmqd_bench.figures.results import DISTURBED_CORES
 from cmqd_bench.machine.conditions import commit, cpu_model, raise_file_limit, scratch_root
-from cmqd_bench.options import Options, defaults
 from cmqd_bench.runner import FILES, run_round
 
 CPU = "server_cpu_us_per_message"
 MIN_FREE = 4 << 30
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """The flags of the command."""
-
-    base: str
-    turns: int
-    seconds: float
-    tolerance: float
-    filter: str
-    scratch: Path | None
-    json: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +120,9 @@ class ScenarioTurns:
                 self._values.setdefault(f"{scenario.name}: {words}", []).append(pair)
 
 
-def to_text(plan: Plan, base_commit: str, turns: ScenarioTurns, count: int, comparisons: Sequence[Comparison]) -> str:
+def to_text(
+    plan: CompareScenarios, base_commit: str, turns: ScenarioTurns, count: int, comparisons: Sequence[Comparison]
+) -> str:
     """Return the table for people."""
     lines = [f"  {'figure':<56} {'base':>9} {'new':>9} {'ratio':>6}  {'spread':<13} verdict"]
     lines += [
@@ -151,7 +141,7 @@ def to_text(plan: Plan, base_commit: str, turns: ScenarioTurns, count: int, comp
     return "\n".join(lines)
 
 
-def print_scenarios(plan: Plan) -> bool:
+def print_scenarios(plan: CompareScenarios) -> bool:
     """Run and print; return False if a figure is worse.
 
     Raises:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from cmqd_bench.commands.options import MAX_BATCH, MAX_BATCH_BYTES
 from cmqd_bench.load.wire import frame
-from cmqd_bench.options import MAX_BATCH, MAX_BATCH_BYTES
 from cmqd_bench.peers.cmqd_peer import NUMBER, WAIT_MS, CmqdPeer, request_of, without_last_list
 from cmqd_bench.peers.errors import LoadFailed
 from cmqd_bench.peers.job import Job, Line, Outcome, Stop, body_of, run

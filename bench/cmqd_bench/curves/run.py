@@ -8,11 +8,11 @@ the disk, or once the broker has more memory than ``MAX_RSS_MIB``; a step that w
 import json
 import shutil
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from cmqd_bench.commands.plans import Curves
 from cmqd_bench.curves.catalog import CURVES, Curve
 from cmqd_bench.curves.cliffs import judgement
 from cmqd_bench.curves.loads import Site
@@ -34,26 +34,10 @@ SETTLE_SECONDS = 0.5
 """Between two steps: the broker notices the closed connections of the step before."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """The flags of the command."""
-
-    curves: Sequence[str]
-    turns: int
-    seconds: float
-    warm_up: float
-    limit: float
-    quick: bool
-    durability: str
-    output: Path | None
-    scratch: Path | None
-    json: bool
-
-
 class CurvesRun:
     """A run of several curves: its rows so far, and the gaps."""
 
-    def __init__(self, plan: Plan, root: Path, program: Path) -> None:
+    def __init__(self, plan: Curves, root: Path, program: Path) -> None:
         self._plan = plan
         self._root = root
         self._program = program
@@ -114,7 +98,7 @@ class CurvesRun:
             time.sleep(SETTLE_SECONDS)
 
 
-def hindrance(plan: Plan, curve: Curve, step: int, *, seconds_left: float, rss_mib: float, free: int) -> str:
+def hindrance(plan: Curves, curve: Curve, step: int, *, seconds_left: float, rss_mib: float, free: int) -> str:
     """Return the reason why a step must not begin; empty if it may. ``free``: bytes of the disk."""
     if seconds_left <= 0:
         return f"the limit of {plan.limit:,.0f} s was reached"
@@ -125,7 +109,7 @@ def hindrance(plan: Plan, curve: Curve, step: int, *, seconds_left: float, rss_m
     return ""
 
 
-def described(plan: Plan, root: Path) -> Conditions:
+def described(plan: Curves, root: Path) -> Conditions:
     """Return the conditions of a run that begins now."""
     facts = conditions(root)
     return Conditions(
@@ -168,7 +152,7 @@ def _ms(value: float | None) -> str:
     return f"{'-':>9}" if value is None else f"{value:>9,.2f}"
 
 
-def results_of(plan: Plan, facts: Conditions, run: CurvesRun) -> Results:
+def results_of(plan: Curves, facts: Conditions, run: CurvesRun) -> Results:
     """Return the file of results."""
     peer = CmqdPeer(syncs=plan.durability == "fsync")
     return Results(
@@ -181,7 +165,7 @@ def results_of(plan: Plan, facts: Conditions, run: CurvesRun) -> Results:
     )
 
 
-def print_curves(plan: Plan) -> None:
+def print_curves(plan: Curves) -> None:
     """Run, print, and with ``output`` write the file of results.
 
     Raises:

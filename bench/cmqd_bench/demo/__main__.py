@@ -9,12 +9,12 @@ from pathlib import Path
 
 from rich.console import Console
 
+from cmqd_bench.commands.arguments import whole
 from cmqd_bench.demo import kill
 from cmqd_bench.demo.input import SourceError, json_lines, repository_source
 from cmqd_bench.machine.broker import BrokerFailed
 from cmqd_bench.machine.conditions import ConditionsError
 from cmqd_bench.machine.termination import treat_sigterm_like_ctrl_c
-from cmqd_bench.options import whole
 from cmqd_client import CmqError
 from pyspark_cmqd.errors import CmqdSourceError
 

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from cmqd_bench.commands.options import SCENARIOS, Options
 from cmqd_bench.figures.measure import summary
-from cmqd_bench.options import SCENARIOS, Options
 
 Figures = Mapping[str, Any]
 UNITS = {

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 
+from cmqd_bench.commands.options import MAX_BATCH, MAX_BATCH_BYTES
 from cmqd_bench.figures.measure import Guard, Meter
 from cmqd_bench.load.clients import Filler, Tally
 from cmqd_bench.load.connect import open_connection
@@ -17,7 +18,6 @@ from cmqd_bench.load.wire import (
     frame,
 )
 from cmqd_bench.machine.broker import Broker
-from cmqd_bench.options import MAX_BATCH, MAX_BATCH_BYTES
 from cmqd_protocol.messages import CreateQueue, WireMessage
 
 CONNECTS_AT_ONCE = 128

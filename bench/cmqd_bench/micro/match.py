@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from cmqd.core.filter_matching import KeyRules, Matcher, TagRules
+from cmqd_bench.commands.plans import Match
 from cmqd_bench.machine.conditions import commit, cpu_model, version_of
 from cmqd_bench.micro.measuring import ROUNDS, Micro, Work, run_micros
 
@@ -266,13 +267,10 @@ def measure_match(rounds: int = ROUNDS, messages: int = MESSAGES) -> dict[str, A
     }
 
 
-def print_match(*, json_output: bool = False) -> None:
-    """Measure and print; with ``json_output`` as a JSON object."""
+def print_match(plan: Match) -> None:
+    """Measure and print."""
     report = measure_match()
-    if json_output:
-        print(json.dumps(report, indent=2))
-    else:
-        print("\n".join(match_lines(report)))
+    print(json.dumps(report, indent=2) if plan.json else "\n".join(match_lines(report)))
 
 
 def match_lines(report: dict[str, Any]) -> list[str]:

@@ -4,6 +4,7 @@ import json
 import platform
 from typing import Any
 
+from cmqd_bench.commands import plans
 from cmqd_bench.machine.conditions import cpu_model, version_of
 from cmqd_bench.micro.codec import codec_micros
 from cmqd_bench.micro.core import core_micros
@@ -15,15 +16,15 @@ def all_micros() -> list[Micro]:
     return [*codec_micros(), *core_micros()]
 
 
-def print_micro(*, name_filter: str = "", json_output: bool = False) -> None:
-    """Run and print the benchmarks with ``name_filter`` in the name; with ``json_output`` as a JSON object."""
-    results = run_micros([micro for micro in all_micros() if name_filter in micro.name])
+def print_micro(plan: plans.Micro) -> None:
+    """Run and print the benchmarks with the filter in the name."""
+    results = run_micros([micro for micro in all_micros() if plan.filter in micro.name])
     conditions: dict[str, Any] = {
         "cpu": cpu_model(),
         "python": platform.python_version(),
         "versions": {name: version_of(name) for name in ("cmqd", "msgspec", "pyroaring")},
     }
-    if json_output:
+    if plan.json:
         figures = {
             result.name: {
                 "us": round(result.nanoseconds / 1000, 4),

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
+from cmqd_bench.commands.arguments import WrongArguments
 from cmqd_bench.peers.beanstalkd_peer import BeanstalkdPeer
 from cmqd_bench.peers.cmqd_peer import CmqdPeer
 from cmqd_bench.peers.moto_peer import MotoPeer
@@ -33,11 +34,11 @@ def catalog(names: Sequence[str], builds: Sequence[str] = (), moto: str | None =
     A build is written ``NAME=INTERPRETER``; ``moto`` is an interpreter that has moto.
 
     Raises:
-        ValueError: a name is no peer's name, or a build is written in another way.
+        WrongArguments: a name is no peer's name, or a build is written in another way.
     """
     for name in names:
         if name not in PEERS:
-            raise ValueError(f"{name!r} is no peer; the peers are {', '.join(PEERS)}")
+            raise WrongArguments(f"{name!r} is no peer; the peers are {', '.join(PEERS)}")
     peers = [
         MotoPeer(moto) if moto and name == "moto-sqs" else make()
         for name, make in PEERS.items()
@@ -46,6 +47,6 @@ def catalog(names: Sequence[str], builds: Sequence[str] = (), moto: str | None =
     for build in builds:
         name, separator, python = build.partition("=")
         if not name or not separator or not python:
-            raise ValueError(f"{build!r} is not NAME=INTERPRETER")
+            raise WrongArguments(f"{build!r} is not NAME=INTERPRETER")
         peers.append(CmqdPeer(build=name, python=python))
     return peers

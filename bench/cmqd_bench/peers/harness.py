@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from cmqd_bench.commands.plans import Peers
 from cmqd_bench.figures import results
 from cmqd_bench.figures.histogram import Histogram
 from cmqd_bench.machine.conditions import conditions, raise_file_limit, scratch_root
@@ -43,25 +44,6 @@ COUNT_PAUSE = 0.1
 MAX_FAILURES = 2
 MIN_BEYOND = 100
 """Items times the percent beyond a percentile: an item beyond."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """The flags of the command ``peers``."""
-
-    rows: Sequence[str]
-    peers: Sequence[str]
-    builds: Sequence[str]
-    moto: str | None
-    turns: int
-    repeats: int
-    seconds: float
-    warm_up: float
-    body: int
-    scratch: Path | None
-    limit: float
-    json: Path | None
-    keep: bool
 
 
 @dataclass(slots=True)
@@ -109,7 +91,7 @@ class Measured:
 class Harness:
     """Running peers and the program that loads them."""
 
-    def __init__(self, program: Path, running: RunningPeers, plan: Plan) -> None:
+    def __init__(self, program: Path, running: RunningPeers, plan: Peers) -> None:
         self._program = program
         self._running = running
         self._plan = plan
@@ -325,7 +307,7 @@ def steadiest(measure_row: Callable[[], Measured], repeats: int) -> Measured:
     return best
 
 
-def run_peers(plan: Plan, on_results: Callable[[results.Results], None]) -> results.Results:
+def run_peers(plan: Peers, on_results: Callable[[results.Results], None]) -> results.Results:
     """Run all rows with all peers that this machine has; return the results.
 
     ``on_results`` gets the results so far after each row of the table, so that an interrupted run keeps its rows.
@@ -356,7 +338,7 @@ def run_peers(plan: Plan, on_results: Callable[[results.Results], None]) -> resu
 
 
 def results_of(
-    plan: Plan,
+    plan: Peers,
     facts: Mapping[str, Any],
     started_at: str,
     peers: Sequence[results.Peer],
@@ -396,7 +378,7 @@ def line_of(row: results.Row) -> str:
     return line + (f"; DISTURBED: other programs used {row.other_cores} cores" if row.is_disturbed else "")
 
 
-def print_peers(plan: Plan) -> None:
+def print_peers(plan: Peers) -> None:
     """Run and print the table; with ``json`` the file of results is written after each row of the table.
 
     Raises:

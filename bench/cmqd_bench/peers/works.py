@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from cmqd_bench.commands.arguments import WrongArguments
 from cmqd_bench.figures.results import Scenario
 
 TABLE_RATE = 2_000
@@ -111,14 +112,14 @@ def works_of(names: Sequence[str]) -> Sequence[Work]:
     """Return the rows with these names, in the order of the table; without names all rows of the table.
 
     Raises:
-        ValueError: a name is no row's name.
+        WrongArguments: a name is no row's name.
     """
     work_by_name = {work.name: work for work in (*WORKS, *RATES)}
     groups = {TABLE_NAME: [work.name for work in WORKS], RATES_NAME: [work.name for work in RATES]}
     chosen: set[str] = set()
     for name in names or (TABLE_NAME,):
         if name not in work_by_name and name not in groups:
-            raise ValueError(f"{name!r} is no row; the rows are {', '.join((*work_by_name, *groups))}")
+            raise WrongArguments(f"{name!r} is no row; the rows are {', '.join((*work_by_name, *groups))}")
         chosen.update(groups.get(name, (name,)))
     return [work for name, work in work_by_name.items() if name in chosen]
 

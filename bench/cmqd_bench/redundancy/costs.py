@@ -14,6 +14,7 @@ from pathlib import Path
 
 import uvloop
 
+from cmqd_bench.commands.plans import Redundancy
 from cmqd_bench.machine.broker import Broker
 from cmqd_bench.machine.conditions import conditions, scratch_root
 from cmqd_bench.machine.processes import cpu_seconds, family
@@ -26,17 +27,6 @@ QUEUE = "orders"
 _SINGLES = 200
 """Messages of a turn that are sent alone, for their latency."""
 NONE, ALONE, PAIR = "none", "no standby broker", "pair"
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """The flags of the command ``redundancy``."""
-
-    messages: int
-    """Of a turn."""
-    turns: int
-    scratch: Path | None
-    json: bool
 
 
 @dataclass(slots=True)
@@ -84,7 +74,7 @@ async def turn(costs: Costs, broker: Broker, messages: int, pair: Pair | None) -
         costs.single_p50_ms.append(await latencies(queue, _SINGLES, 1))
 
 
-async def measure(pair: Pair, none: Broker, plan: Plan) -> list[Costs]:
+async def measure(pair: Pair, none: Broker, plan: Redundancy) -> list[Costs]:
     """Measure the kinds in turns; the standby broker starts after half of the turns."""
     await none.start()
     await pair.start(with_standby=False)
@@ -101,7 +91,7 @@ async def measure(pair: Pair, none: Broker, plan: Plan) -> list[Costs]:
     return rows
 
 
-def print_redundancy(plan: Plan) -> None:
+def print_redundancy(plan: Redundancy) -> None:
     """Measure and print the costs of redundancy."""
     root = scratch_root(plan.scratch)
     facts = conditions(root)

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import uvloop
 
+from cmqd_bench.commands.plans import Takeover
 from cmqd_bench.machine.conditions import conditions, scratch_root
 from cmqd_bench.redundancy.callers import Callers
 from cmqd_bench.redundancy.pair import Pair, pair_of_brokers
@@ -28,15 +29,6 @@ PATIENCE_SECONDS = 60.0
 OUTAGES = (5.0, 20.0)
 _WARM_SECONDS = 1.0
 """Pause before a fault: the callers are back in their rhythm, and the standby has the last rows."""
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """The flags of the command ``takeover``."""
-
-    rounds: int
-    scratch: Path | None
-    json: bool
 
 
 @dataclass(slots=True)
@@ -130,7 +122,7 @@ async def measure(pair: Pair, rounds: int) -> list[Scene]:
     return [killed, lost, hung, *outages]
 
 
-def print_takeover(plan: Plan) -> None:
+def print_takeover(plan: Takeover) -> None:
     """Measure and print the times of takeover."""
     root = scratch_root(plan.scratch)
     facts = conditions(root)

@@ -16,6 +16,7 @@ from statistics import median
 from typing import Any
 
 import cmqd_client
+from cmqd_bench.commands.options import Options
 from cmqd_bench.figures.measure import Round
 from cmqd_bench.http.servers import HttpServer, gateways
 from cmqd_bench.load.clients import Consumer, OpenSender
@@ -24,7 +25,6 @@ from cmqd_bench.load.session import running
 from cmqd_bench.load.wire import SendTemplate
 from cmqd_bench.machine.broker import Broker
 from cmqd_bench.machine.processes import cpu_seconds, rss_kib
-from cmqd_bench.options import Options
 from cmqd_client.address import parse_address
 
 TURNS = 5

@@ -3,6 +3,7 @@
 import asyncio
 import time
 
+from cmqd_bench.commands.options import Options
 from cmqd_bench.figures.histogram import Histogram
 from cmqd_bench.figures.measure import Round
 from cmqd_bench.load.clients import Consumer, Gate, OpenSender
@@ -11,7 +12,6 @@ from cmqd_bench.load.session import request, running
 from cmqd_bench.load.wire import RECEIVED, SendTemplate, decode_deliveries, stamp_of
 from cmqd_bench.machine.broker import Broker
 from cmqd_bench.machine.shortened import SHORTEST_MS
-from cmqd_bench.options import Options
 from cmqd_bench.scenarios.backlog import CYCLED_BEFORE, SLOWEST_FILL, cycle_before
 from cmqd_protocol.messages import (
     Attributes,

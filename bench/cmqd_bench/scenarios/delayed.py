@@ -5,12 +5,12 @@ import os
 import random
 import time
 
+from cmqd_bench.commands.options import MAX_BATCH, MAX_BATCH_BYTES, Options
 from cmqd_bench.figures.measure import Round
 from cmqd_bench.load.clients import DelayConsumer, Filler, Quota
 from cmqd_bench.load.session import Session, running
 from cmqd_bench.load.wire import MARK, MIN_BODY, STAMP, frame
 from cmqd_bench.machine.broker import Broker
-from cmqd_bench.options import MAX_BATCH, MAX_BATCH_BYTES, Options
 from cmqd_protocol.messages import SendMessages
 
 FILL_RATE = 50_000

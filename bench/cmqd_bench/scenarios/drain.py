@@ -1,10 +1,10 @@
 """drain: the rate of consumers that empty a full queue, without sends meanwhile."""
 
+from cmqd_bench.commands.options import Options
 from cmqd_bench.figures.measure import Round
 from cmqd_bench.load.clients import Consumer, Quota
 from cmqd_bench.load.session import Session, running
 from cmqd_bench.machine.broker import Broker
-from cmqd_bench.options import Options
 
 SLOWEST_FILL = 10_000
 SLOWEST_DRAIN = 2_000

@@ -16,12 +16,12 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+from cmqd_bench.commands.options import Options
 from cmqd_bench.figures.measure import Round
 from cmqd_bench.load.clients import Producer
 from cmqd_bench.load.session import Session, request, running
 from cmqd_bench.load.wire import LoadConnection, PublishTemplate, random_body
 from cmqd_bench.machine.broker import Broker, BrokerFailed
-from cmqd_bench.options import Options
 from cmqd_protocol.messages import (
     CreateTopic,
     MessagesPublished,

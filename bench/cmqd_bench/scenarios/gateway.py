@@ -30,6 +30,7 @@ from time import monotonic
 from typing import Any
 
 import cmqd_client
+from cmqd_bench.commands.options import Options
 from cmqd_bench.figures.measure import Round, own_cpu_seconds
 from cmqd_bench.http.caller import HttpCaller
 from cmqd_bench.http.flood import flood_memory
@@ -48,7 +49,6 @@ from cmqd_bench.load.session import CONNECTS_AT_ONCE, Session, running
 from cmqd_bench.machine.broker import Broker
 from cmqd_bench.machine.conditions import ConditionsError, raise_file_limit
 from cmqd_bench.machine.processes import cpu_seconds, machine_busy_seconds, rss_kib
-from cmqd_bench.options import Options
 from cmqd_bench.scenarios import cycle
 from cmqd_client.address import parse_address
 

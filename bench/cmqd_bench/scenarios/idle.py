@@ -3,6 +3,7 @@
 import random
 from time import monotonic_ns
 
+from cmqd_bench.commands.options import Options
 from cmqd_bench.figures.measure import Round
 from cmqd_bench.load.clients import Consumer, OpenSender
 from cmqd_bench.load.pacer import Pacer
@@ -11,7 +12,6 @@ from cmqd_bench.load.wire import SendTemplate
 from cmqd_bench.machine.broker import Broker
 from cmqd_bench.machine.conditions import ConditionsError, raise_file_limit
 from cmqd_bench.machine.floor import sync_floor_ms
-from cmqd_bench.options import Options
 
 WAITERS_PER_QUEUE = 10
 """Waiting receives per queue: more than one, so that the order of arrival matters; and with 10,000 connections the

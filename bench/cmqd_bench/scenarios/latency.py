@@ -2,6 +2,7 @@
 
 from functools import partial
 
+from cmqd_bench.commands.options import Options
 from cmqd_bench.figures.measure import Round
 from cmqd_bench.load.clients import Consumer, OpenSender
 from cmqd_bench.load.pacer import Pacer
@@ -9,7 +10,6 @@ from cmqd_bench.load.session import running
 from cmqd_bench.load.wire import SendTemplate
 from cmqd_bench.machine.broker import Broker
 from cmqd_bench.machine.floor import sync_floor_ms
-from cmqd_bench.options import Options
 
 
 async def run(options: Options, broker: Broker) -> Round:

@@ -16,6 +16,7 @@ from statistics import median
 from typing import Any
 
 import cmqd_client
+from cmqd_bench.commands.options import Options
 from cmqd_bench.figures.measure import Round
 from cmqd_bench.http.caller import HttpCaller
 from cmqd_bench.http.servers import HttpServer, gateways
@@ -25,7 +26,6 @@ from cmqd_bench.load.session import running
 from cmqd_bench.load.wire import SendTemplate
 from cmqd_bench.machine.broker import Broker
 from cmqd_bench.machine.processes import cpu_seconds
-from cmqd_bench.options import Options
 from cmqd_client.address import parse_address
 
 PAUSE_SECONDS = 1.0

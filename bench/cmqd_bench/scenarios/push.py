@@ -14,6 +14,7 @@ The latency runs from the intended time of a publish to the arrival at the first
 
 from dataclasses import replace
 
+from cmqd_bench.commands.options import Options
 from cmqd_bench.figures.measure import Round
 from cmqd_bench.http.receiver import MIN_STAMPED, Receivers, receiving, stamped
 from cmqd_bench.load.clients import OpenSender
@@ -21,7 +22,6 @@ from cmqd_bench.load.pacer import Pacer
 from cmqd_bench.load.session import Session, request, running
 from cmqd_bench.load.wire import frame
 from cmqd_bench.machine.broker import Broker
-from cmqd_bench.options import Options
 from cmqd_protocol.messages import CreateTopic, PublishMessages, Subscribe
 
 TOPIC = "push"

@@ -3,11 +3,11 @@
 import asyncio
 import time
 
+from cmqd_bench.commands.options import Options
 from cmqd_bench.figures.measure import Round
 from cmqd_bench.load.session import Session, request, running
 from cmqd_bench.load.wire import RECEIVED, receive_frame
 from cmqd_bench.machine.broker import Broker
-from cmqd_bench.options import Options
 from cmqd_bench.scenarios.drain import SLOWEST_FILL, drain
 from cmqd_protocol.messages import Attributes, CreateQueue, RewindQueue, Rewound, reply_decoder
 

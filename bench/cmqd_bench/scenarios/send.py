@@ -1,12 +1,12 @@
 """send: durable sends alone, a single request outstanding per connection; ``--saturate`` keeps the loop busy."""
 
+from cmqd_bench.commands.options import Options
 from cmqd_bench.figures.measure import Round
 from cmqd_bench.load.clients import Producer
 from cmqd_bench.load.saturate import saturating
 from cmqd_bench.load.session import running
 from cmqd_bench.load.wire import SendTemplate
 from cmqd_bench.machine.broker import Broker
-from cmqd_bench.options import Options
 
 SATURATING_PROCESSES = 2
 

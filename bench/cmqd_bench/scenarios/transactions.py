@@ -1,10 +1,10 @@
 """transactions: half messages and commits, by producers that wait for every answer."""
 
+from cmqd_bench.commands.options import Options
 from cmqd_bench.figures.measure import Round
 from cmqd_bench.load.clients import TransactionalProducer
 from cmqd_bench.load.session import request, running
 from cmqd_bench.machine.broker import Broker
-from cmqd_bench.options import Options
 from cmqd_protocol.messages import CreateQueue
 
 

@@ -9,11 +9,11 @@ tail    the cost to a broker under load of a reader that follows the log
 
 import json
 import tempfile
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from cmqd_bench.commands.plans import Spark
 from cmqd_bench.machine.conditions import conditions, scratch_root, version_of
 from cmqd_bench.spark.reading import Reading
 from cmqd_bench.spark.session import MASTER, session
@@ -24,24 +24,7 @@ READING = frozenset({"batch", "prune", "stream"})
 SINK_ROUNDS = 2
 
 
-@dataclass(frozen=True)
-class Plan:
-    """The flags of the command ``spark``."""
-
-    parts: Collection[str]
-    messages: int
-    body: int
-    rounds: int
-    tail_rounds: int
-    tail_rate: int
-    tail_seconds: int
-    share_cores: bool
-    unix_sockets: bool
-    scratch: Path | None
-    json: bool
-
-
-def measure(plan: Plan, scratch: Path) -> dict[str, Any]:
+def measure(plan: Spark, scratch: Path) -> dict[str, Any]:
     """Return all figures of the requested parts."""
     messages, body, unix_sockets = plan.messages, plan.body, plan.unix_sockets
     figures: dict[str, Any] = {"messages": messages, "body": body, "master": MASTER, "unix_sockets": unix_sockets}
@@ -58,7 +41,7 @@ def measure(plan: Plan, scratch: Path) -> dict[str, Any]:
     return figures
 
 
-def print_spark(plan: Plan) -> None:
+def print_spark(plan: Spark) -> None:
     """Measure and print."""
     with tempfile.TemporaryDirectory(prefix="cmqd-spark-", dir=scratch_root(plan.scratch)) as name:
         figures = measure(plan, Path(name))
