@@ -321,7 +321,7 @@ def test_contributing_is_short_and_has_its_lists() -> None:
     assert len(text.splitlines()) <= 90
     assert re.findall(r"^## (.+)$", text, re.MULTILINE) == [
         "Set up, and run tests",
-        "Adding a queue attribute",
+        "Adding an attribute",
         "Adding an operation",
         "Adding an HTTP action",
         "Adding a command of `cmq`",

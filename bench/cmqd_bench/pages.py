@@ -10,7 +10,7 @@
 - ``docs/cmq-api.md``: actions and errors of CMQ's API 2.0, from ``cmqd_gateway.cmq``.
 - ``protocol/SPEC.md``, ``protocol/SEGMENTS.md``, ``docs/model.md``, ``docs/topics.md``: the tables of attributes, from
   ``cmqd_types.attributes``.
-- ``client/cmqd_client/queue_attributes.py``: the attributes of a queue for type checkers, from the same declarations.
+- ``client/cmqd_client/declared_attributes.py``: the attributes for type checkers, from the same declarations.
 - ``docs/glossary.md``: the terms, from the docstrings of ``cmqd.core``, the engine, the gateway and the console.
 - ``docs/internals/decisions.md``: the index of decision records by room; ``docs/internals/decisions/``: links to
   the records and their notebook of measurements.
@@ -40,7 +40,7 @@ import cmqd_gateway.console
 from cmqd.settings import SETTINGS, SettingInfo
 from cmqd_bench.documents import cmq_tables, parts
 from cmqd_bench.documents.attribute_tables import TABLES, docs_table, segments_table, spec_table
-from cmqd_bench.documents.client_attributes import queue_attributes
+from cmqd_bench.documents.client_attributes import declared_attributes
 from cmqd_bench.documents.decision_records import index_by_room, read_records
 from cmqd_bench.documents.stored import stored
 from cmqd_gateway import gateway_settings as gateway
@@ -326,7 +326,7 @@ def replaced(text: str, name: str, content: str) -> str:
 def pages() -> dict[Path, str]:
     """Return every file with generated parts, with its new content."""
     contents = {
-        ROOT / "client/cmqd_client/queue_attributes.py": queue_attributes(),
+        ROOT / "client/cmqd_client/declared_attributes.py": declared_attributes(),
         ROOT / "docs/benchmarks.svg": plot(),
         ROOT / "docs/peers.svg": parts.peers_svg(stored("peers")),
         ROOT / "docs/curves.svg": parts.curves_svg(stored("curves")),

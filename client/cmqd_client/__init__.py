@@ -11,13 +11,13 @@ from cmqd_client.client import Client, connect
 from cmqd_client.consumers.consumer import Consumer
 from cmqd_client.consumers.consumption import ConsumerStatistics
 from cmqd_client.consumers.handling import Reject, Retry
+from cmqd_client.declared_attributes import QueueAttributes
 from cmqd_client.durations import Duration
 from cmqd_client.errors import CmqError, Failure
 from cmqd_client.messages.message_ids import MessageId
 from cmqd_client.messages.outgoing import Outgoing
 from cmqd_client.messages.request_reply import Reply
 from cmqd_client.queue import ConsumedMessage, Message, Queue
-from cmqd_client.queue_attributes import QueueAttributes
 from cmqd_client.results import (
     BatchResult,
     CopyOf,

@@ -1,20 +1,20 @@
-"""Attributes of a queue: values that its owner sets, and facts from the server."""
+"""Attributes: their form on the wire, and the result about a queue."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, cast
 
 from msgspec import field
 
+from cmqd_client.declared_attributes import QueueAttributes, QueueValues
 from cmqd_client.durations import to_ms
 from cmqd_client.infos import info_fields
-from cmqd_client.queue_attributes import QueueAttributes, QueueValues
 from cmqd_protocol import messages
 from cmqd_types.attributes import QUEUE
-from cmqd_types.declared import Unit
+from cmqd_types.declared import Attribute, Unit
 
-_TYPES = {Unit.SWITCH: bool, Unit.NAME: str, Unit.CHOICE: str}
-"""Types of values that are not numbers."""
+_TYPES = {Unit.SWITCH: bool, Unit.NAME: str}
+"""Types of values that are sent as they are, beside numbers."""
 
 
 class QueueInfo(QueueValues, frozen=True, kw_only=True):
@@ -54,39 +54,67 @@ class QueueInfo(QueueValues, frozen=True, kw_only=True):
         return cast("QueueAttributes", {name: getattr(self, name) for name in known})
 
 
-def check_names(given: Mapping[str, Any], known: Mapping[str, Any], noun: str) -> None:
-    """Check that all given attributes are among the known attributes.
-
-    Raises:
-        TypeError: an attribute is unknown.
-    """
-    for name in given:
-        if name not in known:
-            raise TypeError(f"a {noun} has no attribute {name!r}; its attributes are {', '.join(sorted(known))}")
-
-
-def to_wire(attributes: Mapping[str, Any]) -> dict[str, Any]:
+def to_wire(
+    noun: str, declared: Mapping[str, Attribute], given: Mapping[str, Any], *, skips_none: bool = True
+) -> dict[str, Any]:
     """Return attributes in wire form.
+
+    Args:
+        noun: kind of the object, for errors.
+        declared: the attributes that can be given.
+        given: the attributes.
+        skips_none: True = None stands for an omitted attribute.
 
     Raises:
         TypeError: an attribute is unknown, or a value is of the wrong type.
         ValueError: a duration is not finite.
     """
-    declared = {attribute.argument: attribute for attribute in QUEUE.values()}
-    check_names(attributes, declared, "queue")
+    known = {attribute.argument: attribute for attribute in declared.values()}
     wire: dict[str, Any] = {}
-    for name, value in attributes.items():
-        attribute = declared[name]
-        kind = _TYPES.get(attribute.unit, int)
-        if attribute.unit is Unit.MILLISECONDS:
-            wire[attribute.name] = to_ms(value, name)
-        elif type(value) is kind:
-            wire[attribute.name] = value
-        else:
-            raise TypeError(f"{name} must be {'an' if kind is int else 'a'} {kind.__name__}, not {value!r}")
+    for name, value in given.items():
+        if name not in known:
+            raise TypeError(f"a {noun} has no attribute {name!r}; its attributes are {', '.join(sorted(known))}")
+        if value is not None or not skips_none:
+            wire[known[name].name] = _wire_value(known[name], value)
     return wire
 
 
-def from_wire(reply: messages.QueueInfo) -> QueueInfo:
+def _wire_value(attribute: Attribute, value: Any) -> Any:
+    match attribute.unit:
+        case Unit.MILLISECONDS:
+            return to_ms(value, attribute.argument)
+        case Unit.TEXTS:
+            return strings(value, attribute.argument)
+        case Unit.CHOICE:
+            return str(value)
+        case unit:
+            kind = _TYPES.get(unit, int)
+            if type(value) is not kind:
+                article = "an" if kind is int else "a"
+                raise TypeError(f"{attribute.argument} must be {article} {kind.__name__}, not {value!r}")
+            return value
+
+
+def strings(values: Iterable[str], field: str) -> list[str]:
+    """Return tags or keys as a list.
+
+    Raises:
+        TypeError: the value is a single string (its letters would be taken for tags), or an element is not a string.
+    """
+    if isinstance(values, (str, bytes)):
+        raise TypeError(f"{field} must be a list of strings, not {values!r}")
+    texts = list(values)
+    for value in texts:
+        if not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"{field} must be strings, not {value!r}")
+    return texts
+
+
+def queue_info(reply: messages.QueueInfo) -> QueueInfo:
     """Convert the reply about a queue."""
-    return QueueInfo(name=reply.queue, id=reply.queue_id, **info_fields(QueueInfo, reply))
+    return QueueInfo(name=reply.queue, id=reply.queue_id, **info_fields(QueueInfo, reply, QUEUE))
+
+
+def queue_attributes(given: QueueAttributes) -> dict[str, Any]:
+    """Return the given attributes of a queue in wire form; see :func:`to_wire`."""
+    return to_wire("queue", QUEUE, given, skips_none=False)

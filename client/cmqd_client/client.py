@@ -32,7 +32,7 @@ from cmqd_client.administration.metrics import (
 )
 from cmqd_client.administration.queue_summaries import QueueSummaryPage, ask_summaries
 from cmqd_client.administration.segments import SegmentPage, ask_segments
-from cmqd_client.attributes import QueueAttributes, QueueInfo, from_wire, to_wire
+from cmqd_client.attributes import QueueAttributes, QueueInfo, queue_attributes, queue_info
 from cmqd_client.connection import CONNECT_TIMEOUT, REQUEST_TIMEOUT, Connection, TlsOption
 from cmqd_client.consumers.consumer import Consumer
 from cmqd_client.consumers.running import STOP_SIGNALS, run_consumers
@@ -332,8 +332,8 @@ class Client:
 
     async def create_queue_info(self, name: str, **attributes: Unpack[QueueAttributes]) -> QueueInfo:
         """Like :meth:`create_queue`; return the attributes and the id."""
-        return from_wire(
-            await self._require().ask(wire.CreateQueue, wire.QueueInfo, Repeat.ONCE, name, to_wire(attributes))
+        return queue_info(
+            await self._require().ask(wire.CreateQueue, wire.QueueInfo, Repeat.ONCE, name, queue_attributes(attributes))
         )
 
     async def ensure_queue(self, name: str, **attributes: Unpack[QueueAttributes]) -> Queue:
@@ -352,8 +352,8 @@ class Client:
 
     async def ensure_queue_info(self, name: str, **attributes: Unpack[QueueAttributes]) -> QueueInfo:
         """Like :meth:`ensure_queue`; return the current attributes and ``created``."""
-        return from_wire(
-            await self._require().ask(wire.EnsureQueue, wire.QueueInfo, Repeat.SAFE, name, to_wire(attributes))
+        return queue_info(
+            await self._require().ask(wire.EnsureQueue, wire.QueueInfo, Repeat.SAFE, name, queue_attributes(attributes))
         )
 
     async def queues(self, *, search: str = "", offset: int = 0, limit: int = 100) -> QueuePage:

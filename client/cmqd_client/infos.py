@@ -1,10 +1,12 @@
 """Infos: the attributes, counts and facts of a queue, topic or subscription, read from a reply."""
 
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import msgspec
 
 from cmqd_client.durations import to_datetime
+from cmqd_types.declared import Attribute
 
 _TIMES = {"create_time": "created_ms", "modify_time": "modified_ms"}
 """Times with a name on the wire that is not ``<name>_ms``."""
@@ -25,10 +27,11 @@ class InfoReply(Protocol):
     def facts(self) -> dict[str, Any]: ...  # noqa: D102
 
 
-def info_fields(info: type[msgspec.Struct], reply: InfoReply) -> dict[str, Any]:
+def info_fields(info: type[msgspec.Struct], reply: InfoReply, declared: Mapping[str, Attribute]) -> dict[str, Any]:
     """Return the fields of an info; a value that the server did not send is absent, so its field has its default.
 
-    Fields named ``..._time`` are times. Other fields are as on the wire, or seconds where the wire has milliseconds.
+    Fields named ``..._time`` are times. Other fields are as on the wire, or seconds where the wire has milliseconds. A
+    word of a ``declared`` attribute is a member of its enumeration, unless a newer server sent an unknown word.
     """
     details = {**reply.attributes, **reply.counts, **reply.facts}
     fields: dict[str, Any] = {"created": reply.created, "details": details, "request_id": reply.request_id}
@@ -43,4 +46,7 @@ def info_fields(info: type[msgspec.Struct], reply: InfoReply) -> dict[str, Any]:
                 fields[name] = details[name]
         elif f"{name}_ms" in details:
             fields[name] = details[f"{name}_ms"] / 1000
+    for name, attribute in declared.items():
+        if attribute.enumeration is not None and fields.get(name) in attribute.choices:
+            fields[name] = attribute.enumeration(fields[name])
     return fields

@@ -19,7 +19,7 @@ from datetime import datetime
 from time import time as wall_clock
 from typing import Any, Generic, TypeAlias, Unpack, cast
 
-from cmqd_client.attributes import QueueAttributes, QueueInfo, from_wire, to_wire
+from cmqd_client.attributes import QueueAttributes, QueueInfo, queue_attributes, queue_info
 from cmqd_client.consumers.acknowledging import Acknowledgement
 from cmqd_client.consumers.consumer import Consumer, MessageStream
 from cmqd_client.consumers.consumption import Lease
@@ -1064,7 +1064,7 @@ class Queue(Generic[BodyT]):
 
     async def attributes(self) -> QueueInfo:
         """Return attributes, exact counts and facts, as of now."""
-        return from_wire(await self._channel.ask(wire.GetQueueAttributes, wire.QueueInfo, Repeat.READ, self.name))
+        return queue_info(await self._channel.ask(wire.GetQueueAttributes, wire.QueueInfo, Repeat.READ, self.name))
 
     async def locate(self) -> Location:
         """Return the server that has the queue. The client finds it by itself; this is for operators and tools."""
@@ -1078,9 +1078,9 @@ class Queue(Generic[BodyT]):
         Raises:
             InvalidArgument: a value is out of range, or two values contradict.
         """
-        return from_wire(
+        return queue_info(
             await self._channel.ask(
-                wire.SetQueueAttributes, wire.QueueInfo, Repeat.SAFE, self.name, to_wire(attributes)
+                wire.SetQueueAttributes, wire.QueueInfo, Repeat.SAFE, self.name, queue_attributes(attributes)
             )
         )
 

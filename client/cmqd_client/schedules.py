@@ -270,7 +270,7 @@ def _given(headers: Mapping[str, str] | None) -> dict[str, str] | None:
 
 def schedule_info(reply: wire.ScheduleInfo) -> ScheduleInfo:
     """Convert the reply about a schedule."""
-    fields = info_fields(ScheduleInfo, reply)
+    fields = info_fields(ScheduleInfo, reply, {})
     if "last_message_id" in fields:
         fields["last_message_id"] = printed_id(fields["last_message_id"])
     return ScheduleInfo(

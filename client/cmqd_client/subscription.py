@@ -3,14 +3,14 @@
 The rules of :mod:`cmqd_client.queue` about durability, time limits and repeats apply here too.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
-from enum import StrEnum
-from typing import Any, TypedDict, Unpack
+from typing import Any, Unpack
 
 import msgspec
 
-from cmqd_client.attributes import check_names
+from cmqd_client.attributes import to_wire
+from cmqd_client.declared_attributes import SubscriptionAttributes, SubscriptionValues
 from cmqd_client.durations import Duration, to_datetime, to_ms
 from cmqd_client.infos import info_fields
 from cmqd_client.links.channel import Channel
@@ -19,68 +19,14 @@ from cmqd_client.messages.message_ids import id_number
 from cmqd_client.results import Done
 from cmqd_client.topics.delivery_reports import PendingPage, pending_page
 from cmqd_protocol import messages as wire
+from cmqd_types.attributes import SUBSCRIPTION, SUBSCRIPTION_OPTIONS
+from cmqd_types.choices import ContentFormat as ContentFormat
+from cmqd_types.choices import RetryStrategy as RetryStrategy
 from cmqd_types.topics import SubscriptionSummary
 
 
-class RetryStrategy(StrEnum):
-    """The retries of a message that could not be delivered."""
-
-    EXPONENTIAL_DECAY = "exponential_decay"
-    """The default. Deliveries are concurrent; their order is not promised. A failed delivery is tried again after 1, 2,
-    4 ... 512, 512 ... s, up to 176 times, just under a day."""
-    BACKOFF = "backoff"
-    """In order, one at a time. A failed message is tried again three times, after 10-20 s each, while the messages
-    behind wait; then the message is dropped for this subscription."""
-
-
-class ContentFormat(StrEnum):
-    """Content of the requests to a URL. A queue gets body and headers as published, regardless of this setting."""
-
-    JSON = "json"
-    """The default: an object with body and facts of the message. A body that is not UTF-8 is base64-encoded."""
-    SIMPLIFIED = "simplified"
-    """The body alone."""
-
-
-class SubscriptionAttributes(TypedDict, total=False):
-    """Attributes of a subscription; an omitted attribute, or None, has its default, or stays as it is."""
-
-    filter_tags: Iterable[str] | None
-    """On a tag topic, up to 5: only messages with at least one of the tags. Empty, the default = all messages."""
-    binding_keys: Iterable[str] | None
-    """On a routing topic, 1-5 patterns; only messages with a key that matches at least one pattern."""
-    strategy: RetryStrategy | None
-    """The retries of failed deliveries; default ``EXPONENTIAL_DECAY``."""
-    content_format: ContentFormat | None
-    """The body of requests to a URL; default ``JSON``."""
-
-
-class SubscriptionInfo(msgspec.Struct, frozen=True, kw_only=True):
+class SubscriptionInfo(SubscriptionValues, frozen=True, kw_only=True):
     """A subscription at the time of the request."""
-
-    topic: str
-    name: str
-    created: bool
-    """True if this call created the subscription."""
-    secret: str | None
-    """The key of the request signatures (``whsec_...``, Standard Webhooks), if this call created a subscription to a
-    URL; else None. The server shows the secret only once; keep it."""
-
-    id: int = 0
-    """Changes if the subscription is made again. 0 = the server is too old to report the id."""
-    protocol: str = ""
-    """``queue``, ``http`` or ``https``."""
-    endpoint: str = ""
-    """Name of the queue, or the URL."""
-    strategy: RetryStrategy | str = ""
-    """A plain string only if the server is newer than this client."""
-    content_format: ContentFormat | str = ""
-    """A plain string only if the server is newer than this client."""
-    filter_tags: list[str] = []
-    """Empty = every message is delivered."""
-    binding_keys: list[str] = []
-    """Patterns of a subscription to a routing topic; empty on a tag topic."""
-    paused: bool = False
 
     waiting: int = 0
     """Messages without a delivery attempt yet."""
@@ -327,24 +273,6 @@ class Subscription:
         return f"<Subscription {self.name!r} of {self.topic!r}>"
 
 
-def strings(values: Iterable[str], field: str) -> list[str]:
-    """Return tags or keys as a list.
-
-    Raises:
-        TypeError: the value is a single string (its letters would be taken for tags), or an element is not a string.
-    """
-    if isinstance(values, (str, bytes)):
-        raise TypeError(f"{field} must be a list of strings, not {values!r}")
-    texts = list(values)
-    for value in texts:
-        if not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise TypeError(f"{field} must be strings, not {value!r}")
-    return texts
-
-
-_LISTS = ("filter_tags", "binding_keys")
-
-
 def subscription_attributes(given: SubscriptionAttributes) -> dict[str, Any]:
     """Return the given attributes in wire form.
 
@@ -352,15 +280,7 @@ def subscription_attributes(given: SubscriptionAttributes) -> dict[str, Any]:
         TypeError: an attribute is unknown; tags or keys are not a list of strings.
         ValueError: there are both tags and keys.
     """
-    check_names(given, SubscriptionAttributes.__annotations__, "subscription")
-    attributes: dict[str, Any] = {
-        name: str(value) if isinstance(value, str) and name not in _LISTS else value
-        for name, value in given.items()
-        if value is not None
-    }
-    for name in _LISTS:
-        if name in attributes:
-            attributes[name] = strings(attributes[name], name)
+    attributes = to_wire("subscription", SUBSCRIPTION_OPTIONS, given)
     if attributes.get("filter_tags") and attributes.get("binding_keys"):
         raise ValueError("give filter_tags (tag topic) or binding_keys (routing topic), not both")
     return attributes
@@ -368,9 +288,5 @@ def subscription_attributes(given: SubscriptionAttributes) -> dict[str, Any]:
 
 def subscription_info(reply: wire.SubscriptionInfo) -> SubscriptionInfo:
     """Convert the reply about a subscription."""
-    fields = info_fields(SubscriptionInfo, reply)
-    for name, kind in (("strategy", RetryStrategy), ("content_format", ContentFormat)):
-        # A newer server may have sent a value unknown to this version.
-        if fields.get(name) in tuple(kind):
-            fields[name] = kind(fields[name])
+    fields = info_fields(SubscriptionInfo, reply, SUBSCRIPTION)
     return SubscriptionInfo(topic=reply.topic, name=reply.subscription, secret=reply.secret, **fields)

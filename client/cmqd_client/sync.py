@@ -47,6 +47,7 @@ from cmqd_client.consumers.consumption import ConsumerStatistics
 from cmqd_client.consumers.intake import MessageT
 from cmqd_client.consumers.options import LEASE
 from cmqd_client.consumers.running import STOP_SIGNALS, run_consumers
+from cmqd_client.declared_attributes import SubscriptionAttributes, TopicChanges
 from cmqd_client.durations import Duration, to_seconds
 from cmqd_client.errors import PoisonMessage
 from cmqd_client.events import ClientState, ClientStatistics, OnEvent
@@ -83,13 +84,7 @@ from cmqd_client.results import (
 )
 from cmqd_client.schedules import ScheduleInfo, SchedulePage
 from cmqd_client.schedules import Schedules as AsyncSchedules
-from cmqd_client.subscription import (
-    DeliveriesDone,
-    RotatedSecret,
-    SubscriptionAttributes,
-    SubscriptionInfo,
-    SubscriptionPage,
-)
+from cmqd_client.subscription import DeliveriesDone, RotatedSecret, SubscriptionInfo, SubscriptionPage
 from cmqd_client.subscription import Subscription as AsyncSubscription
 from cmqd_client.synchronous.portal import (
     NOTHING,
@@ -1525,11 +1520,11 @@ class Topic(Synchronous[AsyncTopic[BodyT]]):
         """Return the server that has the topic. See :meth:`AsyncTopic.locate`."""
         return self.portal.call(self.asynchronous.locate)
 
-    def set_attributes(self, *, max_message_bytes: int) -> TopicInfo:
-        """Change the topic's limit for bodies, its only attribute that can be changed; return all attributes. See
+    def set_attributes(self, **attributes: Unpack[TopicChanges]) -> TopicInfo:
+        """Change the given attributes, and return all attributes; the others stay. See
         :meth:`AsyncTopic.set_attributes`.
         """
-        return self.portal.call(lambda: self.asynchronous.set_attributes(max_message_bytes=max_message_bytes))
+        return self.portal.call(lambda: self.asynchronous.set_attributes(**attributes))
 
 
 class TransactionProducer(Synchronous[AsyncTransactionProducer[BodyT]]):

@@ -6,12 +6,12 @@ A handle is a name and a client; creating a handle sends no request. The rules o
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from enum import StrEnum
-from typing import Any, Generic, Literal, TypedDict, TypeVar, Unpack, cast
+from typing import Any, Generic, TypeVar, Unpack, cast
 
 import msgspec
 
-from cmqd_client.attributes import check_names
+from cmqd_client.attributes import strings, to_wire
+from cmqd_client.declared_attributes import SubscriptionAttributes, TopicAttributes, TopicChanges, TopicValues
 from cmqd_client.infos import info_fields
 from cmqd_client.links.channel import Channel
 from cmqd_client.links.locating import Location, ask_location
@@ -23,52 +23,24 @@ from cmqd_client.queue import Queue
 from cmqd_client.results import NamePage
 from cmqd_client.subscription import (
     Subscription,
-    SubscriptionAttributes,
     SubscriptionInfo,
     SubscriptionPage,
-    strings,
     subscription_attributes,
     subscription_info,
 )
 from cmqd_client.topics.delivery_reports import MessageDeliveries, message_deliveries
 from cmqd_client.topics.filter_tests import TopicMatch, topic_match
 from cmqd_protocol import messages as wire
+from cmqd_types.attributes import TOPIC, TOPIC_CHANGES
+from cmqd_types.choices import FilterType as FilterType
 from cmqd_types.messages import Headers
 
 T = TypeVar("T")
 
 
-class FilterType(StrEnum):
-    """Matching of messages with subscriptions; fixed when the topic is created."""
-
-    TAG = "tag"
-    """The default. A message has up to 10 tags. A subscription with filter tags gets the messages that share at least a
-    tag with its filter tags; a subscription without filter tags gets every message."""
-    ROUTING = "routing"
-    """A message has a routing key of words between dots. A subscription gets the messages with a key that matches at
-    least one of its binding keys: ``*`` stands for one word, ``#`` for any number of words, also none."""
-
-
-class TopicAttributes(TypedDict, total=False):
-    """Attributes of a new topic; an omitted attribute, or None, has its default."""
-
-    filter_type: FilterType | Literal["tag", "routing"] | None
-    """Fixed when the topic is created; default ``TAG``."""
-    max_message_bytes: int | None
-    """Longest body; 1,024-1,048,576, default 65,536."""
-
-
-class TopicInfo(msgspec.Struct, frozen=True, kw_only=True):
+class TopicInfo(TopicValues, frozen=True, kw_only=True):
     """A topic at the time of the request; durations are seconds."""
 
-    name: str
-    id: int
-    """Changes if the topic is deleted and created again."""
-    created: bool
-    """True if this call created the topic."""
-
-    filter_type: FilterType = FilterType.TAG
-    max_message_bytes: int = 0
     lifecycle: float = 0.0
     """Seconds after its publish for which a message with waiting deliveries is kept: a day."""
 
@@ -400,20 +372,20 @@ class Topic(Generic[BodyT]):
         """Return the server that has the topic. The client finds it by itself; this is for operators and tools."""
         return await ask_location(self._channel, self.name, is_topic=True)
 
-    async def set_attributes(self, *, max_message_bytes: int) -> TopicInfo:
-        """Change the topic's limit for bodies, its only attribute that can be changed; return all attributes.
+    async def set_attributes(self, **attributes: Unpack[TopicChanges]) -> TopicInfo:
+        """Change the given attributes, and return all attributes; the others stay.
 
         Repeated after a lost reply; the repeat would overwrite another caller's change in between.
 
         Args:
-            max_message_bytes: 1,024-1,048,576, for messages published from now on.
+            **attributes: see :class:`TopicChanges`.
 
         Raises:
-            InvalidArgument: the number is out of range.
+            InvalidArgument: a value is out of range.
         """
-        attributes = topic_attributes({"max_message_bytes": max_message_bytes})
+        changes = to_wire("topic", TOPIC_CHANGES, attributes, skips_none=False)
         return topic_info(
-            await self._channel.ask(wire.SetTopicAttributes, wire.TopicInfo, Repeat.SAFE, self.name, attributes)
+            await self._channel.ask(wire.SetTopicAttributes, wire.TopicInfo, Repeat.SAFE, self.name, changes)
         )
 
     def __repr__(self) -> str:
@@ -453,26 +425,10 @@ def _endpoint(queue: Queue[Any] | str | None, url: str | None) -> dict[str, Any]
 
 
 def topic_attributes(given: TopicAttributes) -> dict[str, Any]:
-    """Return the given attributes of a topic in wire form.
-
-    Raises:
-        TypeError: an attribute is unknown, or a value is of the wrong type.
-    """
-    check_names(given, TopicAttributes.__annotations__, "topic")
-    filter_type, max_message_bytes = given.get("filter_type"), given.get("max_message_bytes")
-    attributes: dict[str, Any] = {}
-    if filter_type is not None:
-        attributes["filter_type"] = str(filter_type)
-    if max_message_bytes is not None:
-        if type(max_message_bytes) is not int:
-            raise TypeError(f"max_message_bytes must be an int, not {max_message_bytes!r}")
-        attributes["max_message_bytes"] = max_message_bytes
-    return attributes
+    """Return the given attributes of a topic in wire form; see :func:`to_wire`."""
+    return to_wire("topic", TOPIC, given)
 
 
 def topic_info(reply: wire.TopicInfo) -> TopicInfo:
     """Convert the reply about a topic."""
-    fields = info_fields(TopicInfo, reply)
-    if "filter_type" in fields:
-        fields["filter_type"] = FilterType(fields["filter_type"])
-    return TopicInfo(name=reply.topic, id=reply.topic_id, **fields)
+    return TopicInfo(name=reply.topic, id=reply.topic_id, **info_fields(TopicInfo, reply, TOPIC))

@@ -12,6 +12,7 @@ from typing import Annotated, Final
 
 from msgspec import Struct
 
+from cmqd_types.choices import ContentFormat, FilterType, RetryStrategy
 from cmqd_types.declared import Attribute, choice, count, declared, milliseconds, name_of, size, switch, texts
 
 
@@ -184,7 +185,7 @@ class TopicAttributes(Struct, frozen=True, omit_defaults=True, forbid_unknown_fi
     filter_type: Annotated[
         str,
         choice(
-            *("tag", "routing"),
+            *FilterType,
             is_fixed=True,
             label="Filter",
             help="Matching of messages with subscriptions: by tags, or by a routing key",
@@ -201,7 +202,7 @@ class SubscriptionAttributes(Struct, frozen=True, omit_defaults=True, forbid_unk
             *("queue", "http", "https"),
             is_fixed=True,
             label="Protocol",
-            help="Protocol of the endpoint; may be left out",
+            help="Protocol of the endpoint",
             default_text="by the endpoint",
         ),
     ] = "queue"
@@ -218,7 +219,7 @@ class SubscriptionAttributes(Struct, frozen=True, omit_defaults=True, forbid_unk
     strategy: Annotated[
         str,
         choice(
-            *("exponential_decay", "backoff"),
+            *RetryStrategy,
             label="Retries",
             help="Retries of a failed delivery: at increasing intervals for a day, while other messages are delivered;"
             " or three times within a minute, while later messages wait, before the message is dropped",
@@ -227,7 +228,7 @@ class SubscriptionAttributes(Struct, frozen=True, omit_defaults=True, forbid_unk
     content_format: Annotated[
         str,
         choice(
-            *("json", "simplified"),
+            *ContentFormat,
             label="Format",
             help="Content of a request to a URL: a JSON object with facts and body, or the body alone",
         ),
@@ -258,3 +259,9 @@ class SubscriptionAttributes(Struct, frozen=True, omit_defaults=True, forbid_unk
 QUEUE: Final[dict[str, Attribute]] = declared(QueueAttributes)
 TOPIC: Final[dict[str, Attribute]] = declared(TopicAttributes)
 SUBSCRIPTION: Final[dict[str, Attribute]] = declared(SubscriptionAttributes)
+
+TOPIC_CHANGES: Final = {name: attribute for name, attribute in TOPIC.items() if not attribute.is_fixed}
+SUBSCRIPTION_CHANGES: Final = {name: attribute for name, attribute in SUBSCRIPTION.items() if not attribute.is_fixed}
+"""The attributes that a change can set."""
+SUBSCRIPTION_OPTIONS: Final = {name: each for name, each in SUBSCRIPTION_CHANGES.items() if name != "paused"}
+"""Attributes of a new subscription beside its endpoint. The faces pause and resume a subscription by other acts."""

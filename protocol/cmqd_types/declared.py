@@ -58,6 +58,8 @@ class Attribute(Struct, frozen=True, kw_only=True):
     least: int = 0
     """Smallest value other than 0, if 0 switches the attribute off."""
     choices: tuple[str, ...] = ()
+    enumeration: type[StrEnum] | None = None
+    """The choices with their meanings."""
     is_fixed: bool = False
     """True if only the request that creates the object sets the attribute."""
     cmq: str = ""
@@ -136,8 +138,10 @@ def name_of(**rest: Any) -> Attribute:
 
 
 def choice(*words: str, **rest: Any) -> Attribute:
-    """Declare a choice of words."""
-    return Attribute(unit=Unit.CHOICE, choices=words, **rest)
+    """Declare a choice of words, or of the members of an enumeration."""
+    kind = type(words[0])
+    enumeration = kind if issubclass(kind, StrEnum) else None
+    return Attribute(unit=Unit.CHOICE, choices=tuple(map(str, words)), enumeration=enumeration, **rest)
 
 
 def texts(most: int, **rest: Any) -> Attribute:

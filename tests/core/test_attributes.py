@@ -9,7 +9,7 @@ from msgspec.structs import asdict, replace
 from cmqd_segment.records import QueueCreated
 from cmqd_types.attributes import QUEUE, SUBSCRIPTION, TOPIC, QueueAttributes, SubscriptionAttributes, TopicAttributes
 from cmqd_types.declared import Attribute
-from support.core_builders import START_MS, Rig
+from support.core_builders import ACCOUNT, START_MS, Rig
 
 STORED: list[tuple[type[msgspec.Struct], dict[str, Any]]] = [
     (
@@ -78,6 +78,28 @@ def test_a_changed_default_of_the_product_is_for_new_queues_and_leaves_stored_qu
     recovered = rig.crash()
     for queue in (old, new):
         assert recovered.queue(queue.name).attributes() == queue.attributes()
+
+
+def test_a_changed_default_of_topics_and_subscriptions_leaves_the_stored_ones_as_they_are(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    rig = Rig()
+    topic = rig.create_topic("old")
+    subscription = rig.subscribe("q", "old")
+
+    monkeypatch.setitem(TOPIC, "max_message_bytes", replace(TOPIC["max_message_bytes"], default=1024))
+    monkeypatch.setitem(SUBSCRIPTION, "content_format", replace(SUBSCRIPTION["content_format"], default="simplified"))
+    new_topic = rig.create_topic("new")
+    new_subscription = rig.subscribe("q", "new")
+
+    assert (topic.attributes.max_message_bytes, new_topic.attributes.max_message_bytes) == (65_536, 1024)
+    assert subscription.attributes.content_format == "json"
+    assert new_subscription.attributes.content_format == "simplified"
+    recovered = rig.crash()
+    for name, earlier in (("old", subscription), ("new", new_subscription)):
+        topics = recovered.broker.facts.topics
+        assert topics.find(ACCOUNT, name).attributes == earlier.topic.attributes
+        assert topics.find_subscription(ACCOUNT, name, earlier.name).attributes == earlier.attributes
 
 
 @pytest.mark.parametrize(

@@ -24,13 +24,13 @@ from cmq_cli.session import Seconds
 from cmq_cli.values import counted, printable, show_time
 from cmqd_client import Client
 from cmqd_client.topics.delivery_reports import PendingMessage
-from cmqd_types.attributes import SUBSCRIPTION
+from cmqd_types.attributes import SUBSCRIPTION, SUBSCRIPTION_OPTIONS
 
 app = App(name="sub", help="Subscriptions: deliver the messages of a topic to a queue, or post them to a URL.")
 
 _COLUMNS = ("name", "protocol", "endpoint", "waiting", "in_retry", "paused", "last_error")
 _FIELDS = (
-    *("topic", "name", "protocol", "endpoint", "filter_tags", "binding_keys", "strategy", "content_format", "paused"),
+    *("topic", "name", *(each.argument for each in SUBSCRIPTION.values())),
     *("waiting", "in_retry", "delivered", "dropped", "blocked", "last_error", "last_error_time", "next_attempt_time"),
     *("create_time", "modify_time"),
 )
@@ -44,7 +44,7 @@ OneMessage: TypeAlias = Annotated[str | None, Parameter(help="Only this message:
 _SHOWN_ONCE = "the secret is shown only now; keep it"
 
 
-@attribute_options(each for each in SUBSCRIPTION.values() if not each.is_fixed and each.name != "paused")
+@attribute_options(SUBSCRIPTION_OPTIONS.values())
 class Attributes(AttributeOptions):
     """The attributes of a subscription that can be set."""
 

@@ -5,8 +5,8 @@ from typing import Annotated
 import msgspec
 from cyclopts import App, Parameter
 
-from cmq_cli.attribute_options import AttributeOptions, attribute_options, option_help
-from cmq_cli.exitcodes import ExitCode
+from cmq_cli.attribute_options import AttributeOptions, attribute_options
+from cmq_cli.exitcodes import CommandFailed, ExitCode
 from cmq_cli.nouns import (
     as_document,
     created_remark,
@@ -17,16 +17,20 @@ from cmq_cli.nouns import (
     show_location,
     table_of,
 )
-from cmq_cli.options import FIRST_PAGE, Bytes, CurrentSession, Ensure, Paging, Repeated, TopicName, Yes
+from cmq_cli.options import FIRST_PAGE, CurrentSession, Ensure, Paging, Repeated, TopicName, Yes
 from cmq_cli.values import counted
 from cmqd_client import Client
 from cmqd_client.topics.filter_tests import SubscriptionMatch
-from cmqd_types.attributes import TOPIC
+from cmqd_types.attributes import TOPIC, TOPIC_CHANGES
 
 app = App(name="topic", help="Create, list, show, change and delete topics.")
 
 _COLUMNS = ("name", "filter_type", "subscriptions", "retained", "oldest_message_time")
-_FIELDS = (*_COLUMNS, "max_message_bytes", "lifecycle", "create_time", "modify_time", "id", "region", "address")
+_FIELDS = (
+    *_COLUMNS,
+    *(each.argument for each in TOPIC.values() if each.argument not in _COLUMNS),
+    *("lifecycle", "create_time", "modify_time", "id", "region", "address"),
+)
 
 _REPORT_FIELDS = ("id", "publish_time", "size", "tags", "routing_key")
 _DELIVERY_COLUMNS = (
@@ -42,7 +46,13 @@ class Attributes(AttributeOptions):
     """The attributes of a topic."""
 
 
+@attribute_options(TOPIC_CHANGES.values())
+class Changes(AttributeOptions):
+    """The attributes of a topic that can be changed."""
+
+
 _NO_ATTRIBUTES = Attributes()
+_NO_CHANGES = Changes()
 
 
 @app.command
@@ -151,16 +161,13 @@ def _difference(number: int | None, words: list[str]) -> str:
 
 
 @app.command(name="set")
-async def set_attributes(
-    name: TopicName,
-    /,
-    *,
-    max_message_bytes: Annotated[Bytes, Parameter(help=option_help(TOPIC["max_message_bytes"]))],
-    session: CurrentSession,
-) -> None:
-    """Change the maximum size of a body; the other attributes cannot be changed."""
+async def set_attributes(name: TopicName, /, *, attributes: Changes = _NO_CHANGES, session: CurrentSession) -> None:
+    """Change attributes of a topic, for messages published from now on."""
+    given = attributes.given()
+    if not given:
+        raise CommandFailed("name at least one attribute to change; see: cmq topic set --help", ExitCode.USAGE)
     async with session.client() as client:
-        info = await client.topic(name).set_attributes(max_message_bytes=max_message_bytes)
+        info = await client.topic(name).set_attributes(**given)
     show_details(session.output, info, _FIELDS)
 
 

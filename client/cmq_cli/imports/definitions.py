@@ -4,7 +4,7 @@ Pure functions. A value that this broker does not allow is replaced by the neare
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -79,14 +79,13 @@ def queue_definition(name: str, answer: Mapping[str, Any], names_by_id: Mapping[
     for attribute in QUEUE.values():
         value = answer.get(attribute.cmq)
         if value is not None and (attribute.cmq not in _OF_TRANSACTIONS or answer.get("transaction")):
-            values[attribute.argument] = _in_range(attribute, int(value), notes)
+            values[attribute.argument] = _in_range(attribute.cmq, attribute, int(value), notes)
     retention = values.get("retention")
     if retention is not None and values.get("rewind", 0) > retention:
         values["rewind"] = _clamped("rewindSeconds", values["rewind"], 0, retention, notes)
     if answer.get("transaction"):
         values["transactional"] = True
-    attributes: QueueAttributes = {**values}  # pyright: ignore[reportAssignmentType]
-    return QueueDefinition(name, attributes, _dead_letters(answer, names_by_id, notes), notes)
+    return QueueDefinition(name, cast("QueueAttributes", values), _dead_letters(answer, names_by_id, notes), notes)
 
 
 def _dead_letters(answer: Mapping[str, Any], names_by_id: Mapping[str, str], notes: list[str]) -> DeadLetters | None:
@@ -96,9 +95,10 @@ def _dead_letters(answer: Mapping[str, Any], names_by_id: Mapping[str, str], not
         return None
     name = str(policy.get("deadLetterQueueName") or names_by_id.get(given, given))
     if int(policy.get("policy") or 0) == 0:
-        receives = _clamped("maxReceiveCount", int(policy.get("maxReceiveCount") or 1), 1, 1_000, notes)
-        return DeadLetters(name, receives, 0)
-    return DeadLetters(name, 0, _clamped("maxTimeToLive", int(policy.get("maxTimeToLive") or 0), 300, 43_200, notes))
+        receives = int(policy.get("maxReceiveCount") or 1)
+        return DeadLetters(name, _in_range("maxReceiveCount", QUEUE["dead_letter_max_receives"], receives, notes), 0)
+    after = int(policy.get("maxTimeToLive") or 0)
+    return DeadLetters(name, 0, _in_range("maxTimeToLive", QUEUE["dead_letter_after_ms"], after, notes))
 
 
 def topic_definition(name: str, answer: Mapping[str, Any]) -> TopicDefinition:
@@ -111,7 +111,7 @@ def topic_definition(name: str, answer: Mapping[str, Any]) -> TopicDefinition:
     attributes: TopicAttributes = {"filter_type": FilterType.ROUTING if is_routing else FilterType.TAG}
     size = answer.get("maxMsgSize")
     if size is not None:
-        attributes["max_message_bytes"] = _in_range(TOPIC["max_message_bytes"], int(size), notes)
+        attributes["max_message_bytes"] = _in_range("maxMsgSize", TOPIC["max_message_bytes"], int(size), notes)
     return TopicDefinition(name, attributes, notes)
 
 
@@ -143,9 +143,9 @@ def subscription_definition(topic: str, name: str, answer: Mapping[str, Any]) ->
     )
 
 
-def _in_range(attribute: Attribute, value: int, notes: list[str]) -> int:
+def _in_range(name: str, attribute: Attribute, value: int, notes: list[str]) -> int:
     factor = 1000 if attribute.unit is Unit.MILLISECONDS else 1
-    return _clamped(attribute.cmq, value, attribute.low // factor, attribute.high // factor, notes)
+    return _clamped(name, value, (attribute.least or attribute.low) // factor, attribute.high // factor, notes)
 
 
 def _clamped(name: str, value: int, low: int, high: int, notes: list[str]) -> int:

@@ -72,7 +72,7 @@ class Items(msgspec.Struct, frozen=True):
 
 def with_parameters(base: type[R], attributes: Mapping[str, Attribute]) -> type[R]:
     """Return a request with the parameters of ``base`` and an optional whole number for each attribute, by field."""
-    kinds: dict[str, Any] = {field: Annotated[int, _range_of(attribute)] for field, attribute in attributes.items()}
+    kinds: dict[str, Any] = {field: Annotated[int, range_of(attribute)] for field, attribute in attributes.items()}
     fields = [(field, kind | None, None) for field, kind in kinds.items()]
     made: Any = msgspec.defstruct("Attributes", fields, bases=(base,), frozen=True)
     return made
@@ -83,9 +83,10 @@ def parameter_field(name: str) -> str:
     return re.sub(r"[A-Z]", lambda letter: f"_{letter[0].lower()}", name)
 
 
-def _range_of(attribute: Attribute) -> Whole:
+def range_of(attribute: Attribute) -> Whole:
+    """Return the range of an attribute in the units of CMQ, without a 0 that switches the attribute off."""
     factor = 1000 if attribute.unit is Unit.MILLISECONDS else 1
-    return Whole(attribute.low // factor, attribute.high // factor)
+    return Whole((attribute.least or attribute.low) // factor, attribute.high // factor)
 
 
 QueueName: TypeAlias = Annotated[str, Name(1, 64, Reason.QUEUE_NAME)]

@@ -19,20 +19,20 @@ ITEMS: Mapping[str, Any] = {"filter_tags": Tag, "binding_keys": BindingKey}
 
 
 def with_attributes(
-    base: type[StructT], declared: Mapping[str, Attribute], omitted: Literal["unset", "null"] = "unset"
+    base: type[StructT], declared: Mapping[str, Attribute], omitted: Literal["unset", "null", "never"] = "unset"
 ) -> type[StructT]:
-    """Return a struct with the fields of ``base`` and an optional field for each attribute.
+    """Return a struct with the fields of ``base`` and a field for each attribute.
 
     Args:
         base: the root of requests or replies.
         declared: the attributes by name.
-        omitted: value of a field that a request omits; ``null`` can also be given.
+        omitted: value of a field that a request omits; ``null`` can also be given. ``never`` = the field is required.
     """
-    nothing = (UnsetType, UNSET) if omitted == "unset" else (None, None)
-    fields = [
-        (attribute.argument, Annotated[_kind(attribute) | nothing[0], described(attribute)], nothing[1])
-        for attribute in declared.values()
-    ]
+    nothing: Any = {"unset": (UnsetType, UNSET), "null": (None, None), "never": ()}[omitted]
+    fields: list[Any] = []
+    for attribute in declared.values():
+        kind: Any = _kind(attribute) | nothing[0] if nothing else _kind(attribute)
+        fields.append((attribute.argument, Annotated[kind, described(attribute)], *nothing[1:]))
     made: Any = defstruct("Attributes", fields, bases=(base,), frozen=True, kw_only=True)
     return made
 

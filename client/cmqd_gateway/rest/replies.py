@@ -22,6 +22,7 @@ from cmqd_gateway.rest.problems import Problem
 from cmqd_gateway.rest.types import QueueAttributes, TopicAttributes
 from cmqd_gateway.rest.values import Body, Encoding, MessageIdText, PageStart, ReceiptHandleText, Seconds
 from cmqd_gateway.rest.views import Reply, view
+from cmqd_types.attributes import SUBSCRIPTION
 from cmqd_types.queues import QueueSummary as ClientQueueSummary
 from cmqd_types.topics import SubscriptionSummary as ClientSubscriptionSummary
 
@@ -233,7 +234,7 @@ class PublishedBatch(Reply, frozen=True, kw_only=True):
     results: Annotated[list[Published], Meta(description="A result for each message, in the order of the request.")]
 
 
-@view(ClientSubscriptionInfo, without=("id",))
+@view(ClientSubscriptionInfo, without=("id",), declared=SUBSCRIPTION)
 class SubscriptionInfo(Reply, frozen=True, kw_only=True):
     """A subscription at the time of the request."""
 
@@ -242,8 +243,6 @@ class SubscriptionInfo(Reply, frozen=True, kw_only=True):
         str | None,
         Meta(description="Key of the signatures (Standard Webhooks), if this request created a subscription to a URL."),
     ]
-    strategy: Annotated[str, Meta(description="`exponential_decay` or `backoff`.")]
-    content_format: Annotated[str, Meta(description="`json` or `simplified`.")]
 
     def __repr__(self) -> str:
         return "SubscriptionInfo(...)"

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from cmqd_gateway.rest.attributes import described, with_attributes
+from cmqd_gateway.rest.attributes import with_attributes
 from cmqd_gateway.rest.values import (
     MAX_BATCH,
     Body,
@@ -24,7 +24,7 @@ from cmqd_gateway.rest.values import (
     Seconds,
     Tag,
 )
-from cmqd_types.attributes import QUEUE, SUBSCRIPTION, TOPIC
+from cmqd_types.attributes import QUEUE, SUBSCRIPTION_CHANGES, SUBSCRIPTION_OPTIONS, TOPIC, TOPIC_CHANGES
 from cmqd_types.inspection import ConnectionSort
 from cmqd_types.queues import QueueSelection, QueueSort
 
@@ -314,10 +314,12 @@ class HalfMessageQuery(Request, frozen=True, kw_only=True):
 # ---------------------------------------------------------------- topics
 
 
-class TopicChanges(Request, frozen=True, kw_only=True):
-    """The attribute of a topic that can be changed."""
+# A single attribute that can be changed must be given.
+_OMITTED = "unset" if len(TOPIC_CHANGES) > 1 else "never"
 
-    max_message_bytes: Annotated[Count, described(TOPIC["max_message_bytes"])]
+
+class TopicChanges(with_attributes(Request, TOPIC_CHANGES, _OMITTED), frozen=True, kw_only=True):
+    """Changes of a topic; an omitted attribute stays."""
 
 
 class TopicAttributes(with_attributes(Request, TOPIC), frozen=True, kw_only=True):
@@ -357,18 +359,15 @@ class PublishMessages(Request, frozen=True, kw_only=True):
 
 # ---------------------------------------------------------------- subscriptions
 
-CHANGEABLE = {name: attribute for name, attribute in SUBSCRIPTION.items() if not attribute.is_fixed}
-INITIAL = {name: attribute for name, attribute in CHANGEABLE.items() if name != "paused"}
 
-
-class NewSubscription(with_attributes(Request, INITIAL, "null"), frozen=True, kw_only=True):
+class NewSubscription(with_attributes(Request, SUBSCRIPTION_OPTIONS, "null"), frozen=True, kw_only=True):
     """A subscription to the messages published from now on; exactly one of `queue` and `url`."""
 
     queue: Annotated[str | None, Meta(description="A queue of the account.")] = None
     url: Annotated[str | None, Meta(description="A URL, `http://` or `https://`.")] = None
 
 
-class SubscriptionChanges(with_attributes(Request, CHANGEABLE, "null"), frozen=True, kw_only=True):
+class SubscriptionChanges(with_attributes(Request, SUBSCRIPTION_CHANGES, "null"), frozen=True, kw_only=True):
     """Changes of a subscription; an omitted attribute stays."""
 
 

@@ -20,7 +20,9 @@ from msgspec import Meta, Struct
 
 from cmqd_client.durations import to_datetime
 from cmqd_client.messages.message_ids import MessageId
+from cmqd_gateway.rest.attributes import described
 from cmqd_gateway.rest.values import Body, Encoding, IdText, MessageIdText, Seconds, json_body
+from cmqd_types.declared import Attribute
 
 _OF_THE_CLIENT = frozenset({"request_id", "details", "address"})
 """Fields of results that no reply has: a request over HTTP has no number, and reaches the broker by the gateway."""
@@ -56,6 +58,7 @@ def view(
     renamed: Mapping[str, str] | None = None,
     without: Collection[str] = (),
     only: Collection[str] = (),
+    declared: Mapping[str, Attribute] | None = None,
 ) -> Callable[[type[ReplyT]], type[ReplyT]]:
     """Return a decorator that adds the fields of a result to a reply type.
 
@@ -67,11 +70,13 @@ def view(
         renamed: by the name of the result's field, the name in JSON.
         without: fields that the reply has not.
         only: the fields of a part of a result; empty = all.
+        declared: attributes with descriptions for fields without a docstring.
     """
 
     def add(cls: type[ReplyT]) -> type[ReplyT]:
         own = get_type_hints(cls, include_extras=True)
-        words = descriptions(result)
+        words = {each.argument: described(each).description or "" for each in (declared or {}).values()}
+        words |= descriptions(result)
         fields: list[tuple[str, Any]] = []
         plan: list[tuple[str, str, Convert]] = []
         for source, hint in get_type_hints(result, include_extras=True).items():

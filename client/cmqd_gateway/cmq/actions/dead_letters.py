@@ -17,7 +17,8 @@ from cmqd_gateway.cmq.call import Call, Fields, action
 from cmqd_gateway.cmq.errors import Reason, Refusal
 from cmqd_gateway.cmq.identifiers import QUEUE_ID, queue_id
 from cmqd_gateway.cmq.numbers import seconds, whole_seconds
-from cmqd_gateway.cmq.parameters import ActionRequest, QueueName, Whole
+from cmqd_gateway.cmq.parameters import ActionRequest, QueueName, Whole, range_of
+from cmqd_types.attributes import QUEUE
 
 RECEIVES: Final = 0
 """``policy`` of a limit of receives."""
@@ -70,21 +71,22 @@ def parse_policy(text: bytes | None) -> Policy | None:
 
 def _limit_of(policy: Policy) -> tuple[int, int]:
     """Return the kind of a policy, and its limit (receives, or seconds)."""
-    kind = _number("policy", policy.policy, RECEIVES, AGE)
+    kind = _number("policy", policy.policy, Whole(RECEIVES, AGE))
     if kind == RECEIVES:
-        return kind, _number("maxReceiveCount", policy.max_receive_count, 1, 1_000)
-    return kind, _number("maxTimeToLive", policy.max_time_to_live, 300, 43_200)
+        return kind, _number("maxReceiveCount", policy.max_receive_count, range_of(QUEUE["dead_letter_max_receives"]))
+    return kind, _number("maxTimeToLive", policy.max_time_to_live, range_of(QUEUE["dead_letter_after_ms"]))
 
 
-def _number(name: str, value: int | str | None, low: int, high: int) -> int:
+def _number(name: str, value: int | str | None, allowed: Whole) -> int:
     if value is None:
         raise Refusal(Reason.MISSING_PARAMETER, f"{name} of deadLetterPolicy")
     try:
         number = int(value)
     except ValueError:
         raise Refusal(Reason.WRONG_TYPE, f"{name} of deadLetterPolicy must be a whole number") from None
-    if not low <= number <= high:
-        raise Refusal(Reason.OUT_OF_RANGE, f"{name} of deadLetterPolicy is {number}; the range is {low} to {high}")
+    if not allowed.low <= number <= allowed.high:
+        limits = f"{allowed.low} to {allowed.high}"
+        raise Refusal(Reason.OUT_OF_RANGE, f"{name} of deadLetterPolicy is {number}; the range is {limits}")
     return number
 
 

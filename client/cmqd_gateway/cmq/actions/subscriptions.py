@@ -19,21 +19,17 @@ from cmqd_gateway.cmq.identifiers import subscription_id
 from cmqd_gateway.cmq.ignored_keys import is_key_of_tag_topic
 from cmqd_gateway.cmq.numbers import bounded, seconds
 from cmqd_gateway.cmq.parameters import ActionRequest, Items, Whole
+from cmqd_types.attributes import SUBSCRIPTION
 
-MAX_FILTER_TAGS: Final = 5
-MAX_BINDING_KEYS: Final = 5
 QUEUE: Final = "queue"
 URL_PROTOCOLS: Final = ("http", "https")
 
-STRATEGIES: Final = {
-    "BACKOFF_RETRY": RetryStrategy.BACKOFF,
-    "EXPONENTIAL_DECAY_RETRY": RetryStrategy.EXPONENTIAL_DECAY,
-}
-CONTENT_FORMATS: Final = {"JSON": ContentFormat.JSON, "SIMPLIFIED": ContentFormat.SIMPLIFIED}
+STRATEGIES: Final = {f"{strategy.name}_RETRY": strategy for strategy in sorted(RetryStrategy)}
+CONTENT_FORMATS: Final = {content_format.name: content_format for content_format in ContentFormat}
 
 _BLANKS = re.compile(r"\s")
-Tags = Annotated[list[str], Items(1, MAX_FILTER_TAGS, Reason.TOO_MANY_FILTER_TAGS)]
-Keys = Annotated[list[str], Items(1, MAX_BINDING_KEYS, Reason.TOO_MANY_BINDING_KEYS)]
+Tags = Annotated[list[str], Items(1, SUBSCRIPTION["filter_tags"].high, Reason.TOO_MANY_FILTER_TAGS)]
+Keys = Annotated[list[str], Items(1, SUBSCRIPTION["binding_keys"].high, Reason.TOO_MANY_BINDING_KEYS)]
 
 
 class SubscriptionRequest(ActionRequest, frozen=True):

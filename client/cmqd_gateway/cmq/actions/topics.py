@@ -7,13 +7,14 @@ from cmqd_client.topic import FilterType, TopicAttributes
 from cmqd_gateway.cmq.call import Call, Fields, action
 from cmqd_gateway.cmq.identifiers import topic_id
 from cmqd_gateway.cmq.numbers import bounded, seconds, whole_seconds
-from cmqd_gateway.cmq.parameters import ActionRequest, Whole
+from cmqd_gateway.cmq.parameters import ActionRequest, Whole, range_of
+from cmqd_types.attributes import TOPIC
 
 BY_TAGS: Final = 1
 """``filterType`` of a topic that filters by tags; also the meaning of an absent parameter."""
 BY_ROUTING_KEYS: Final = 2
 
-MessageSize = Annotated[int, Whole(1_024, 1_048_576)]
+MessageSize = Annotated[int, range_of(TOPIC["max_message_bytes"])]
 
 
 class TopicRequest(ActionRequest, frozen=True):

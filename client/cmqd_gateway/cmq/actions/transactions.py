@@ -12,9 +12,10 @@ from cmqd_gateway.cmq.body_parameters import Body, check_bodies
 from cmqd_gateway.cmq.call import Call, Fields, action
 from cmqd_gateway.cmq.errors import Reason, Refusal, translate
 from cmqd_gateway.cmq.numbers import seconds
-from cmqd_gateway.cmq.parameters import ActionRequest, Items, QueueName, Whole
+from cmqd_gateway.cmq.parameters import ActionRequest, Items, QueueName, Whole, range_of
+from cmqd_types.attributes import QUEUE
 
-Interval = Annotated[int, Whole(1, 3_600)]
+Interval = Annotated[int, range_of(QUEUE["first_check_ms"])]
 
 
 class SendHalfMessage(ActionRequest, frozen=True):

@@ -70,9 +70,8 @@ async def get_topic(call: Call[Nothing, Nothing]) -> TopicInfo:
 
 
 async def set_topic(call: Call[Nothing, TopicChanges]) -> TopicInfo:
-    """Change the limit for bodies, the only attribute of a topic that can be changed."""
-    topic = call.client.topic(call.names["topic"])
-    return _topic_info(await topic.set_attributes(max_message_bytes=call.body.max_message_bytes))
+    """Change attributes of a topic, for messages published from now on. The filter cannot be changed."""
+    return _topic_info(await call.client.topic(call.names["topic"]).set_attributes(**set_fields(call.body)))
 
 
 async def delete_topic(call: Call[Nothing, Nothing]) -> None:

@@ -1,13 +1,15 @@
-"""Attributes of a queue, as keyword arguments and as fields.
+"""Attributes of queues, topics and subscriptions, as keyword arguments and as fields.
 
 Made from ``cmqd_types.attributes`` by ``cmqd_bench.pages``; changes belong there.
 """
 
-from typing import TypedDict
+from collections.abc import Iterable
+from typing import Literal, TypedDict
 
 import msgspec
 
 from cmqd_client.durations import Duration
+from cmqd_types.choices import ContentFormat, FilterType, RetryStrategy
 
 
 class QueueAttributes(TypedDict, total=False):
@@ -87,3 +89,72 @@ class QueueValues(msgspec.Struct, frozen=True, kw_only=True):
     max_checks: int = 0
     auto_delete_after: float = 0.0
     auto_delete_only_empty: bool = True
+
+
+class TopicAttributes(TypedDict, total=False):
+    """Attributes of a new topic; an omitted attribute, or None, has its default."""
+
+    max_message_bytes: int | None
+    """Longest body of a message (1 KiB to 1 MiB, default 64 KiB)."""
+    filter_type: FilterType | Literal["tag", "routing"] | None
+    """Matching of messages with subscriptions: by tags, or by a routing key (tag or routing, default tag; fixed at
+    creation)."""
+
+
+class TopicChanges(TypedDict, total=False):
+    """Attributes of a topic that can be changed, for messages published from now on; an omitted attribute stays."""
+
+    max_message_bytes: int
+    """Longest body of a message (1 KiB to 1 MiB, default 64 KiB)."""
+
+
+class TopicValues(msgspec.Struct, frozen=True, kw_only=True):
+    """Name and attributes of a topic; durations are seconds."""
+
+    name: str
+    id: int
+    """Changes if the topic is deleted and created again."""
+    created: bool
+    """True if this call created the topic."""
+
+    max_message_bytes: int = 0
+    filter_type: FilterType | str = FilterType.TAG
+
+
+class SubscriptionAttributes(TypedDict, total=False):
+    """Attributes of a subscription; an omitted attribute, or None, has its default, or stays as it is."""
+
+    strategy: RetryStrategy | Literal["exponential_decay", "backoff"] | None
+    """Retries of a failed delivery: at increasing intervals for a day, while other messages are delivered; or three
+    times within a minute, while later messages wait, before the message is dropped (exponential_decay or backoff,
+    default exponential_decay)."""
+    content_format: ContentFormat | Literal["json", "simplified"] | None
+    """Content of a request to a URL: a JSON object with facts and body, or the body alone (json or simplified, default
+    json)."""
+    filter_tags: Iterable[str] | None
+    """On a tag topic: only messages with at least one of these tags; empty = every message (up to 5, default none)."""
+    binding_keys: Iterable[str] | None
+    """On a routing topic, at least one: only messages with a key that matches one of these patterns (default none). `*`
+    stands for exactly one word, `#` for any number of words, also none."""
+
+
+class SubscriptionValues(msgspec.Struct, frozen=True, kw_only=True):
+    """Names and attributes of a subscription."""
+
+    topic: str
+    name: str
+    created: bool
+    """True if this call created the subscription."""
+    secret: str | None
+    """The key of the request signatures (``whsec_...``, Standard Webhooks), if this call created a subscription to a
+    URL; else None. The server shows the secret only once; keep it."""
+
+    id: int = 0
+    """Changes if the subscription is made again. 0 = the server is too old to report the id."""
+    protocol: str = ""
+    endpoint: str = ""
+    strategy: RetryStrategy | str = RetryStrategy.EXPONENTIAL_DECAY
+    content_format: ContentFormat | str = ContentFormat.JSON
+    filter_tags: list[str] = []
+    binding_keys: list[str] = []
+    paused: bool = False
