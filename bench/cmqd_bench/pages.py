@@ -1,7 +1,7 @@
 """The generated parts of the documents: ``python -m cmqd_bench.pages``; ``make docs`` runs it.
 
 - ``docs/settings.md``: the tables of settings, from ``cmqd.settings``.
-- ``docs/gateway.md``: the table of the gateway's settings, from ``cmqd_gateway.gateway_settings``.
+- ``docs/gateway.md``: the table of the gateway's settings, from ``cmqd_gateway.process.gateway_settings``.
 - ``docs/benchmarks.md``: the table of measurements, from the files in ``bench/results``.
 - ``docs/benchmarks.svg``: the plot of server CPU per message, from the same files.
 - ``README.md``, ``docs/benchmarks.md``, ``docs/peers.svg`` and ``docs/curves.svg``: the comparison with other brokers,
@@ -43,7 +43,7 @@ from cmqd_bench.documents.attribute_tables import TABLES, docs_table, segments_t
 from cmqd_bench.documents.client_attributes import declared_attributes
 from cmqd_bench.documents.decision_records import index_by_room, read_records
 from cmqd_bench.documents.stored import stored
-from cmqd_gateway import gateway_settings as gateway
+from cmqd_gateway.process import gateway_settings as gateway
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "bench/results"

@@ -11,30 +11,11 @@ from typing import Annotated, Any, TypeAlias
 
 from cyclopts import App, CycloptsError, Group, Parameter
 
-from cmq_cli.commands import (
-    account,
-    audit,
-    completion,
-    connection,
-    console,
-    context,
-    deadletter,
-    import_cmq,
-    key,
-    message,
-    publish,
-    queue,
-    reconcile,
-    replay,
-    rewind,
-    schedule,
-    segment,
-    server,
-    subscription,
-    tail,
-    topic,
-    transaction,
-)
+from cmq_cli.commands import completion, connection, console, import_cmq, message, schedule, server, tail
+from cmq_cli.commands.access import account, audit, context, key
+from cmq_cli.commands.log import reconcile, replay, segment
+from cmq_cli.commands.queues import deadletter, queue, rewind, transaction
+from cmq_cli.commands.topics import publish, subscription, topic
 from cmq_cli.exitcodes import HELP, CommandFailed, ExitCode, exit_code
 from cmq_cli.output import Output, OutputForm
 from cmq_cli.session import Session

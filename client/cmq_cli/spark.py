@@ -9,9 +9,9 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 from cmq_cli.exitcodes import CommandFailed, ExitCode
+from pyspark_cmqd.data_folder.plan import describe
 from pyspark_cmqd.errors import CmqdSourceError, OptionError
 from pyspark_cmqd.java import JavaError
-from pyspark_cmqd.plan import describe
 
 _OPTIONS = {
     "startingTimestamp": "--from",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
     try:
-        from cmqd_gateway.command import run
+        from cmqd_gateway.process.command import run
     except ModuleNotFoundError as missing:
         text = f"{missing.name} is not installed; the gateway needs: pip install 'cmqd[gateway]'"
         print(f"cmqd-gateway: {text}", file=sys.stderr)

@@ -8,22 +8,22 @@ from typing import Final
 
 from aiohttp import web
 
-from cmqd_gateway.broker_connections import BrokerConnections, MakeClient, TooManyKeysInUse
+from cmqd_gateway.broker.broker_connections import BrokerConnections, MakeClient, TooManyKeysInUse
+from cmqd_gateway.callers.key_secrets import KeySecret, KeySecrets, KeySource
+from cmqd_gateway.callers.rates import KeyRates
 from cmqd_gateway.cmq.ignored_keys import IgnoredKeys
-from cmqd_gateway.connection_guard import ConnectionGuards
 from cmqd_gateway.console.sampler import Sampler
 from cmqd_gateway.console.sessions import Sessions
 from cmqd_gateway.console.streams import Streams
-from cmqd_gateway.gateway_logger import SparseWarning
-from cmqd_gateway.gateway_settings import Settings
-from cmqd_gateway.hand_over import HandOver, TakeBack
-from cmqd_gateway.key_secrets import KeySecret, KeySecrets, KeySource
+from cmqd_gateway.http.connection_guard import ConnectionGuards
+from cmqd_gateway.http.hand_over import HandOver, TakeBack
+from cmqd_gateway.http.request_bodies import RequestBodies
+from cmqd_gateway.http.turns import HashThreads
 from cmqd_gateway.monitoring.collector import exposition
 from cmqd_gateway.monitoring.metrics_readings import FigureCache
 from cmqd_gateway.monitoring.readiness import Readiness
-from cmqd_gateway.rates import KeyRates
-from cmqd_gateway.request_bodies import RequestBodies
-from cmqd_gateway.turns import HashThreads
+from cmqd_gateway.process.gateway_logger import SparseWarning
+from cmqd_gateway.process.gateway_settings import Settings
 
 HANDLERS_SECONDS: Final = 1.0
 """Time for cancelled handlers to end: far more than the few turns of the loop that they take."""
@@ -153,7 +153,7 @@ class Gateway:
         return int(name[1]) if name else 0
 
     def hand_over(self) -> HandOver:
-        """Return the context of a request that may receive messages: see :mod:`cmqd_gateway.hand_over`."""
+        """Return the context of a request that may receive messages: see :mod:`cmqd_gateway.http.hand_over`."""
         return HandOver(self)
 
     def begun(self, hand_over: HandOver) -> None:

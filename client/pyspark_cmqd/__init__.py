@@ -7,14 +7,14 @@ breaks all sources. So this package imports its parts on the first access to ``D
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pyspark_cmqd.source import CmqdDataSource as DefaultSource
+    from pyspark_cmqd.reading.source import CmqdDataSource as DefaultSource
 
 __all__ = ["DefaultSource"]
 
 
 def __getattr__(name: str) -> Any:
     if name == "DefaultSource":
-        from pyspark_cmqd.source import CmqdDataSource
+        from pyspark_cmqd.reading.source import CmqdDataSource
 
         return CmqdDataSource
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

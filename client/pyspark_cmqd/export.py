@@ -17,13 +17,13 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pyspark_cmqd.arrow_batches import arrow_type
-from pyspark_cmqd.driver import plan_batch, unsealed_now
+from pyspark_cmqd.data_folder.plan import Task
 from pyspark_cmqd.errors import CmqdSourceError, SegmentReclaimedError
-from pyspark_cmqd.executor import read_task
 from pyspark_cmqd.files import beside
 from pyspark_cmqd.options import parse_options
-from pyspark_cmqd.plan import Task
+from pyspark_cmqd.reading.arrow_batches import arrow_type
+from pyspark_cmqd.reading.driver import plan_batch, unsealed_now
+from pyspark_cmqd.reading.executor import read_task
 from pyspark_cmqd.schema import COLUMNS
 
 GROUP_ROWS = 1 << 17

@@ -17,7 +17,7 @@
 | ``batchRows`` | messages in an Arrow batch, about | 8192 |
 | ``storageOptions`` | of a URL: a JSON object of arguments for its fsspec file system | |
 | ``cacheFolder`` | where files of a URL are kept | in the folder for temporary files |
-| ``statesFile`` | of a mode: a file of :func:`pyspark_cmqd.states_at.write_states`, read instead of the records | |
+| ``statesFile`` | of a mode: a file of :func:`.message_states.states_at.write_states`, read instead of the records | |
 | ``maxMessagesPerTrigger``, ``maxBytesPerTrigger`` | of a stream: limit of a batch, in messages or bytes | none |
 """
 
@@ -41,7 +41,7 @@ MAX_PARTITIONS = 100_000
 
 
 class Mode(StrEnum):
-    """Meaning of a row of the DataFrame; see :mod:`pyspark_cmqd.states` for all but the first."""
+    """Meaning of a row of the DataFrame; see :mod:`pyspark_cmqd.message_states.states` for all but the first."""
 
     EVENTS = "events"
     """A message that was stored."""

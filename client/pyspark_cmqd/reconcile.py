@@ -26,13 +26,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyspark_cmqd.catalog import read_catalog
-from pyspark_cmqd.driver import check_names, unsealed_rows
+from pyspark_cmqd.data_folder.catalog import read_catalog
+from pyspark_cmqd.data_folder.folder import Folder, open_folder
+from pyspark_cmqd.data_folder.plan import View
 from pyspark_cmqd.errors import FolderError
 from pyspark_cmqd.files import beside
-from pyspark_cmqd.folder import Folder, open_folder
 from pyspark_cmqd.options import Options, parse_options
-from pyspark_cmqd.plan import View
+from pyspark_cmqd.reading.driver import check_names, unsealed_rows
 from pyspark_cmqd.schema import COLUMNS
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from cmqd_gateway.connection_guard import ConnectionGuards
-from cmqd_gateway.gateway_settings import Settings
+from cmqd_gateway.http.connection_guard import ConnectionGuards
+from cmqd_gateway.process.gateway_settings import Settings
 from support.cmq_requests import PATH, encoded
 from support.eventually import eventually
 from support.gateway_rig import GatewayRig, RigClock
@@ -359,7 +359,7 @@ async def test_the_rest_of_a_refused_body_is_no_unfinished_head():
 
 
 async def test_unfinished_heads_share_a_memory(monkeypatch: pytest.MonkeyPatch, rig: GatewayRig):
-    monkeypatch.setattr("cmqd_gateway.connection_guard.HEADS_MEMORY_BYTES", 200_000)
+    monkeypatch.setattr("cmqd_gateway.http.connection_guard.HEADS_MEMORY_BYTES", 200_000)
     guards = rig.gateway.guards
     field = b"x" * 9_000 + b"\r\nX-More: "
     connections = [await rig.open_raw() for _ in range(10)]

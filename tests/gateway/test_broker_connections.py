@@ -13,8 +13,8 @@ from cmqd_client import Client, connect
 from cmqd_client.address import parse_address
 from cmqd_client.errors import ClientClosed, CmqError, ServerUnreachable
 from cmqd_client.events import ClientState
-from cmqd_gateway.broker_connections import BrokerConnections, TooManyKeysInUse, TooManyPolls
-from cmqd_gateway.key_secrets import KeySecret
+from cmqd_gateway.broker.broker_connections import BrokerConnections, TooManyKeysInUse, TooManyPolls
+from cmqd_gateway.callers.key_secrets import KeySecret
 from support.eventually import eventually
 from support.gateway_rig import RigClock
 from support.local_server import LocalServer

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from cmqd_gateway.callers.key_secrets import KeySecret
 from cmqd_gateway.cmq.errors import NEVER_ANSWERED, Reason
-from cmqd_gateway.key_secrets import KeySecret
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from support.cases import each_case

@@ -18,7 +18,7 @@ from cmqd_gateway.cmq.repeats import (
     dedup_ids,
     request_digest,
 )
-from cmqd_gateway.gateway_settings import DEDUP_SECONDS, MAX_VALID_SECONDS, Settings
+from cmqd_gateway.process.gateway_settings import DEDUP_SECONDS, MAX_VALID_SECONDS, Settings
 from cmqd_protocol.messages import DeleteMessages, SendMessages
 from support.cmq_requests import PATH, encoded
 from support.gateway_rig import GatewayRig

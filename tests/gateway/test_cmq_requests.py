@@ -8,7 +8,7 @@ import pytest
 import yarl
 
 from cmqd_client.errors import ServerUnreachable
-from cmqd_gateway.key_secrets import KeySecret
+from cmqd_gateway.callers.key_secrets import KeySecret
 from support.cases import each_case
 from support.cmq_requests import PATH, encoded, signed
 from support.gateway_rig import GatewayRig

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from cmqd_client.errors import ConnectionLost
+from cmqd_gateway.callers.key_secrets import KeySecret
 from cmqd_gateway.console import events as events_module
 from cmqd_gateway.console import sampler as sampler_module
 from cmqd_gateway.console import streams as streams_module
-from cmqd_gateway.key_secrets import KeySecret
 from support.event_stream import EventStream
 from support.eventually import eventually
 from support.gateway_rig import GatewayRig

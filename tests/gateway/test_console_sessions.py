@@ -13,7 +13,8 @@ from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 
 from cmqd_client.errors import ServerUnreachable
-from cmqd_gateway.caller import NotAuthenticated
+from cmqd_gateway.callers.caller import NotAuthenticated
+from cmqd_gateway.callers.key_secrets import KeySecret
 from cmqd_gateway.console import sessions as sessions_module
 from cmqd_gateway.console.sessions import (
     FUTURE_SECONDS,
@@ -25,7 +26,6 @@ from cmqd_gateway.console.sessions import (
     SessionEnded,
 )
 from cmqd_gateway.console.signed_texts import SIGN_IN_SECONDS, Purpose, SignedText, read, sign
-from cmqd_gateway.key_secrets import KeySecret
 from cmqd_gateway.rest.table import BASE
 from support.cases import each_case
 from support.event_stream import EventStream

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from cmqd.settings import SETTINGS
 
-PAGES = Path(__file__).resolve().parents[2] / "client" / "cmqd_gateway" / "console" / "static" / "pages"
+PAGES = Path(__file__).resolve().parents[2] / "client" / "cmqd_gateway" / "console" / "static" / "pages" / "server"
 ENTRY = re.compile(
     r"^  'settings\.meaning\.(\w+)': \[\n    '((?:[^'\\]|\\.)*)',\n    '(?:[^'\\]|\\.)*',\n  \],$", re.MULTILINE
 )

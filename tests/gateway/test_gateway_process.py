@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from cmqd_client import sync
-from cmqd_gateway.command import broker_address, read_key, warn_of_plain_http, write_ready_file
-from cmqd_gateway.command import run as main
-from cmqd_gateway.gateway_settings import Settings
+from cmqd_gateway.process.command import broker_address, read_key, warn_of_plain_http, write_ready_file
+from cmqd_gateway.process.command import run as main
+from cmqd_gateway.process.gateway_settings import Settings
 from support.certificates import make_certificate, shown_certificate
 from support.cmq_requests import PATH, encoded, signed
 from support.environment import plain_environment
@@ -211,7 +211,7 @@ def test_the_gateway_writes_no_core_dump(server: RunningServer, tmp_path: Path):
 def test_no_program_gets_a_core_dump_by_a_pipe():
     # In a process of its own: the flag would hold for the tests too. 3 is PR_GET_DUMPABLE.
     program = (
-        "import ctypes; from cmqd_gateway.command import hide_memory; prctl = ctypes.CDLL(None).prctl;"
+        "import ctypes; from cmqd_gateway.process.command import hide_memory; prctl = ctypes.CDLL(None).prctl;"
         " before = prctl(3, 0, 0, 0, 0); hide_memory(); print(before, prctl(3, 0, 0, 0, 0))"
     )
 

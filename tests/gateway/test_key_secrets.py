@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from cmqd_client.errors import ServerUnreachable
-from cmqd_gateway import key_secrets, new_ids
-from cmqd_gateway.caller import NotAuthenticated, key_of_authorization
-from cmqd_gateway.key_secrets import (
+from cmqd_gateway.callers import key_secrets, new_ids
+from cmqd_gateway.callers.caller import NotAuthenticated, key_of_authorization
+from cmqd_gateway.callers.key_secrets import (
     CONFIRMED_SECONDS,
     REFRESH_SECONDS,
     UNKNOWN_SECONDS,
@@ -15,7 +15,7 @@ from cmqd_gateway.key_secrets import (
     KeySecrets,
     TooManyUnknownIds,
 )
-from cmqd_gateway.new_ids import NEW_IDS_PER_SECOND
+from cmqd_gateway.callers.new_ids import NEW_IDS_PER_SECOND
 from support.gateway_rig import KeyTable, RigClock
 
 KEY = KeySecret("id", "secret")

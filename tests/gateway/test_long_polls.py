@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 
 from cmqd_client import Client, Message, Queue
-from cmqd_gateway.key_secrets import KeySecret
+from cmqd_gateway.callers.key_secrets import KeySecret
 from cmqd_gateway.server import DRAIN_SECONDS
 from support.cmq_requests import PATH, encoded
 from support.eventually import eventually

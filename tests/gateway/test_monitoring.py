@@ -15,12 +15,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from cmqd_client import Client, connect
 from cmqd_client.errors import ConnectionLost
 from cmqd_gateway import server
-from cmqd_gateway.gateway_settings import Settings
-from cmqd_gateway.key_secrets import KeySecret
+from cmqd_gateway.callers.key_secrets import KeySecret
 from cmqd_gateway.monitoring import readiness
 from cmqd_gateway.monitoring.collector import exposition
 from cmqd_gateway.monitoring.metrics_readings import FigureCache, read_figures
 from cmqd_gateway.monitoring.readiness import KEPT_SECONDS, SILENT_SECONDS, Readiness
+from cmqd_gateway.process.gateway_settings import Settings
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from support.eventually import eventually

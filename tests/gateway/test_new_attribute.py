@@ -37,7 +37,8 @@ from cmqd_bench.documents.client_attributes import declared_attributes
 texts[str(Path(find_spec("cmqd_client").origin).parent / "declared_attributes.py")] = declared_attributes()
 
 from cmq_cli.app import run
-from cmq_cli.commands import queue, subscription, topic
+from cmq_cli.commands.queues import queue
+from cmq_cli.commands.topics import subscription, topic
 from cmqd_bench.documents.attribute_tables import docs_table, segments_table, spec_table
 from cmqd_client import declared_attributes as keywords
 from cmqd_client.sync import connect

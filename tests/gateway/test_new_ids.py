@@ -5,8 +5,8 @@ import contextlib
 import aiohttp
 import pytest
 
-from cmqd_gateway.key_secrets import KeySecret, KeySecrets, TooManyUnknownIds
-from cmqd_gateway.new_ids import NEW_IDS_PER_SECOND, NewIdRate
+from cmqd_gateway.callers.key_secrets import KeySecret, KeySecrets, TooManyUnknownIds
+from cmqd_gateway.callers.new_ids import NEW_IDS_PER_SECOND, NewIdRate
 from support.cmq_requests import encoded
 from support.gateway_rig import GatewayRig, KeyTable, RigClock
 

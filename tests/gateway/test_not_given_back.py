@@ -5,8 +5,8 @@ import pytest
 from cmqd_client import Client
 from cmqd_client.errors import ConnectionLost
 from cmqd_gateway import gateway
-from cmqd_gateway.broker_connections import TooManyKeysInUse
-from cmqd_gateway.gateway_logger import SPARSE_SECONDS, SparseWarning
+from cmqd_gateway.broker.broker_connections import TooManyKeysInUse
+from cmqd_gateway.process.gateway_logger import SPARSE_SECONDS, SparseWarning
 from support.eventually import eventually
 from support.gateway_rig import GatewayRig, RigClock
 

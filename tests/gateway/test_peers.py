@@ -15,13 +15,13 @@ from cmqd_client.errors import (
     ServerUnreachable,
 )
 from cmqd_client.events import Connected
-from cmqd_gateway.broker_keys import STALLED_MS, BrokerKeys
-from cmqd_gateway.command import client_of
-from cmqd_gateway.gateway_reload import Reload
-from cmqd_gateway.gateway_settings import Settings
-from cmqd_gateway.key_secrets import KeySecret
+from cmqd_gateway.broker.broker_keys import STALLED_MS, BrokerKeys
+from cmqd_gateway.broker.peers import Peers
+from cmqd_gateway.callers.key_secrets import KeySecret
 from cmqd_gateway.monitoring.readiness import Readiness
-from cmqd_gateway.peers import Peers
+from cmqd_gateway.process.command import client_of
+from cmqd_gateway.process.gateway_reload import Reload
+from cmqd_gateway.process.gateway_settings import Settings
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.features import STALLED

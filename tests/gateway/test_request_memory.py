@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cmqd_gateway.cmq.signature import unsigned_names
-from cmqd_gateway.turns import HASHED_AT_ONCE, THREAD_BYTES, HashThreads, in_turns
+from cmqd_gateway.http.turns import HASHED_AT_ONCE, THREAD_BYTES, HashThreads, in_turns
 from support.cmq_requests import encoded
 from support.eventually import eventually
 from support.gateway_rig import GatewayRig

@@ -14,7 +14,7 @@ import pytest
 
 from cmqd_client import Message, Queue
 from cmqd_client.errors import ServerUnreachable
-from cmqd_gateway.key_secrets import KeySecret
+from cmqd_gateway.callers.key_secrets import KeySecret
 from cmqd_gateway.rest.table import BASE
 from support.eventually import eventually
 from support.gateway_rig import GatewayRig

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from cmqd_client import QueueInfo
-from cmqd_gateway.key_secrets import KeySecret
+from cmqd_gateway.callers.key_secrets import KeySecret
 from cmqd_gateway.rest.operation import Operation
 from cmqd_gateway.rest.table import OPERATIONS
 from cmqd_protocol.errors import ErrorCode

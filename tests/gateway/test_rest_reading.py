@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cmqd_gateway.http.turns import at_once
 from cmqd_gateway.rest.problems import Problem, ProblemError
 from cmqd_gateway.rest.reading import count_steps, read_body, read_idempotency_key, read_query
 from cmqd_gateway.rest.table import OPERATIONS
@@ -29,7 +30,6 @@ from cmqd_gateway.rest.types import (
     SetKey,
 )
 from cmqd_gateway.rest.values import body_bytes, json_body
-from cmqd_gateway.turns import at_once
 from support.cases import each_case
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from cmqd_client.address import parse_address
-from cmqd_gateway.gateway_reload import Reload
-from cmqd_gateway.peers import Peers
+from cmqd_gateway.broker.peers import Peers
+from cmqd_gateway.process.gateway_reload import Reload
 from support.certificates import make_certificate, shown_certificate, trusting_context
 from support.cmq_requests import PATH
 from support.eventually import eventually

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cmqd_gateway.gateway_settings import Settings
+from cmqd_gateway.process.gateway_settings import Settings
 from support.cmq_requests import PATH, encoded
 from support.eventually import eventually
 from support.gateway_rig import GatewayRig

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 
 from cmqd_segment.records import NumbersReserved, TopicCreated
-from pyspark_cmqd.arrow_batches import arrow_type
-from pyspark_cmqd.driver import plan_batch
-from pyspark_cmqd.executor import read_task
 from pyspark_cmqd.options import parse_options
+from pyspark_cmqd.reading.arrow_batches import arrow_type
+from pyspark_cmqd.reading.driver import plan_batch
+from pyspark_cmqd.reading.executor import read_task
 from pyspark_cmqd.schema import COLUMNS, message_id_text
 from support.core_builders import Rig
 from support.log_folder import rows_of, write_folder

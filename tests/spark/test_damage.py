@@ -13,14 +13,14 @@ import pytest
 
 from cmqd_segment.manifest import LossEntry, read_manifest, write_manifest
 from cmqd_segment.rows import NO_QUEUES
-from pyspark_cmqd import executor
-from pyspark_cmqd.arrow_batches import arrow_type
-from pyspark_cmqd.catalog import read_catalog
-from pyspark_cmqd.driver import plan_batch
+from pyspark_cmqd.data_folder.catalog import read_catalog
+from pyspark_cmqd.data_folder.folder import Folder
 from pyspark_cmqd.errors import DataLossError, FolderError
-from pyspark_cmqd.executor import read_stretches, read_task
-from pyspark_cmqd.folder import Folder
 from pyspark_cmqd.options import parse_options
+from pyspark_cmqd.reading import executor
+from pyspark_cmqd.reading.arrow_batches import arrow_type
+from pyspark_cmqd.reading.driver import plan_batch
+from pyspark_cmqd.reading.executor import read_stretches, read_task
 from support.log_folder import queue_created, sends, write_folder
 from support.log_rig import NOW_MS
 

@@ -20,10 +20,10 @@ import pytest
 from cmqd_client import connect
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
-from pyspark_cmqd import sink
-from pyspark_cmqd.sink import Delivered, SendError, deliver
-from pyspark_cmqd.sink_options import parse_sink_options
-from pyspark_cmqd.sink_requests import RowError
+from pyspark_cmqd.sending import sink
+from pyspark_cmqd.sending.sink import Delivered, SendError, deliver
+from pyspark_cmqd.sending.sink_options import parse_sink_options
+from pyspark_cmqd.sending.sink_requests import RowError
 from support.eventually import eventually
 from support.faulty_link import LinkConnection
 from support.local_server import LocalServer

@@ -16,7 +16,7 @@ from msgspec import structs
 from cmq_cli.app import run
 from cmq_cli.exitcodes import ExitCode
 from pyspark_cmqd import export as module
-from pyspark_cmqd.arrow_batches import arrow_type
+from pyspark_cmqd.reading.arrow_batches import arrow_type
 from pyspark_cmqd.schema import COLUMNS
 from support.log_folder import queue_created, sends, write_folder
 from support.log_rig import NOW_MS, body

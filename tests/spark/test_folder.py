@@ -32,18 +32,18 @@ from cmqd_segment.manifest import (
 )
 from cmqd_segment.rows import encode_records, meta_checksum
 from cmqd_segment.schema import open_read_only
-from pyspark_cmqd import folder as folder_module
-from pyspark_cmqd import replay_count
-from pyspark_cmqd.arrow_batches import arrow_type
-from pyspark_cmqd.catalog import read_catalog
-from pyspark_cmqd.driver import first_offset, limited_offset, plan_batch
+from pyspark_cmqd.data_folder import folder as folder_module
+from pyspark_cmqd.data_folder.catalog import read_catalog
+from pyspark_cmqd.data_folder.folder import Folder
+from pyspark_cmqd.data_folder.plan import Task, is_sealed
 from pyspark_cmqd.errors import DataLossError, FolderError, NewerFolderError, OptionError, SegmentReclaimedError
-from pyspark_cmqd.executor import read_stretches, read_task
 from pyspark_cmqd.export import export, plan_export
-from pyspark_cmqd.folder import Folder
 from pyspark_cmqd.options import Options, parse_options
-from pyspark_cmqd.plan import Task, is_sealed
-from pyspark_cmqd.source import CmqdReader
+from pyspark_cmqd.reading.arrow_batches import arrow_type
+from pyspark_cmqd.reading.driver import first_offset, limited_offset, plan_batch
+from pyspark_cmqd.reading.executor import read_stretches, read_task
+from pyspark_cmqd.reading.source import CmqdReader
+from pyspark_cmqd.replaying import replay_count
 from support.log_folder import queue_created, sends, write_folder
 from support.log_rig import NOW_MS
 from support.running_server import RunningServer

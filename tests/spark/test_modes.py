@@ -18,14 +18,14 @@ from cmqd.core.broker import Broker
 from cmqd_segment.checkpoint import AnyPart
 from cmqd_segment.manifest import read_manifest, write_manifest
 from cmqd_segment.records import TransactionsEnded, count_runs
-from pyspark_cmqd.arrow_batches import arrow_type
-from pyspark_cmqd.driver import plan_batch
-from pyspark_cmqd.events import Event, stored_in
-from pyspark_cmqd.executor import read_task
+from pyspark_cmqd.data_folder.plan import Task, is_sealed
+from pyspark_cmqd.message_states.states import State
 from pyspark_cmqd.options import parse_options
-from pyspark_cmqd.plan import Task, is_sealed
+from pyspark_cmqd.reading.arrow_batches import arrow_type
+from pyspark_cmqd.reading.driver import plan_batch
+from pyspark_cmqd.reading.events import Event, stored_in
+from pyspark_cmqd.reading.executor import read_task
 from pyspark_cmqd.schema import message_id_text
-from pyspark_cmqd.states import State
 from support.busy_rig import busy_rig, replayed
 from support.core_builders import Rig
 from support.log_folder import queue_created, rows_of, sends, write_folder

@@ -9,9 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 from cmqd_segment.manifest import Manifest, SegmentEntry, SegmentState, write_manifest
-from pyspark_cmqd import folder as module
+from pyspark_cmqd.data_folder import folder as module
+from pyspark_cmqd.data_folder.folder import SEALING_SECONDS, Folder
 from pyspark_cmqd.errors import FolderError
-from pyspark_cmqd.folder import SEALING_SECONDS, Folder
 
 pytestmark = pytest.mark.spark
 

@@ -12,10 +12,7 @@ from cmqd_segment.records import (
 )
 from cmqd_types.attributes import QueueAttributes
 from cmqd_types.messages import CopyOf
-from pyspark_cmqd.events import Event, stored_in
-from pyspark_cmqd.log_fold import LogFold
-from pyspark_cmqd.options import Options, parse_options
-from pyspark_cmqd.plan import (
+from pyspark_cmqd.data_folder.plan import (
     GATHERED_BYTES,
     TIME_SLACK_MS,
     Piece,
@@ -29,7 +26,10 @@ from pyspark_cmqd.plan import (
     split,
     wanted_ids,
 )
-from pyspark_cmqd.states import State
+from pyspark_cmqd.message_states.log_fold import LogFold
+from pyspark_cmqd.message_states.states import State
+from pyspark_cmqd.options import Options, parse_options
+from pyspark_cmqd.reading.events import Event, stored_in
 
 SEALED, LIVE = SegmentState.SEALED, SegmentState.ACTIVE
 FIRST, SECOND, THIRD = (

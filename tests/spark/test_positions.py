@@ -8,9 +8,9 @@ import pytest
 
 from cmqd_segment.manifest import read_manifest
 from pyspark_cmqd.options import parse_options
-from pyspark_cmqd.replay import check_log
-from pyspark_cmqd.replay_count import count, plan_count
-from pyspark_cmqd.replay_journal import Journal, JournalError
+from pyspark_cmqd.replaying.replay import check_log
+from pyspark_cmqd.replaying.replay_count import count, plan_count
+from pyspark_cmqd.replaying.replay_journal import Journal, JournalError
 from support.log_folder import queue_created, sends, write_folder
 from support.log_rig import NOW_MS
 

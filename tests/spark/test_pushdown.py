@@ -20,12 +20,12 @@ from pyspark.sql.types import (
     TimestampNTZType,
 )
 
-from pyspark_cmqd.arrow_batches import check_columns
 from pyspark_cmqd.errors import OptionError
 from pyspark_cmqd.options import parse_options
-from pyspark_cmqd.pushdown import narrowed
+from pyspark_cmqd.reading.arrow_batches import check_columns
+from pyspark_cmqd.reading.pushdown import narrowed
+from pyspark_cmqd.reading.source import CmqdDataSource
 from pyspark_cmqd.schema import COLUMNS
-from pyspark_cmqd.source import CmqdDataSource
 
 pytestmark = pytest.mark.spark
 """No session is needed."""

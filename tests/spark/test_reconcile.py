@@ -26,8 +26,8 @@ from cmqd_segment.manifest import read_manifest
 from pyspark_cmqd import reconcile as module
 from pyspark_cmqd import session
 from pyspark_cmqd.java import JavaError
+from pyspark_cmqd.message_states.states import State
 from pyspark_cmqd.reconcile import IN, OUT, STATES, Line, Reconciled, lines_of
-from pyspark_cmqd.states import State
 from support.core_builders import Rig
 from support.half_messages import decide, transactional
 from support.log_folder import queue_created, rows_of, sends, write_folder

@@ -21,7 +21,7 @@ from cmqd_client import Client, FilterType, Message, Outgoing, connect
 from cmqd_segment.manifest import read_manifest, write_manifest
 from cmqd_segment.records import QueueCreated
 from cmqd_types.attributes import QueueAttributes
-from pyspark_cmqd.replay_journal import MARK, locked
+from pyspark_cmqd.replaying.replay_journal import MARK, locked
 from support.cmq_runs import Cmq, Ran
 from support.eventually import eventually_elsewhere
 from support.log_folder import queue_created, sends, write_folder

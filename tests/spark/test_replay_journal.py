@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_cmqd.replay_journal import (
+from pyspark_cmqd.message_states.states_at import read_states, write_states
+from pyspark_cmqd.replaying.replay_journal import (
     REMEMBERED_S,
     Doubt,
     Journal,
@@ -22,7 +23,6 @@ from pyspark_cmqd.replay_journal import (
     states_file,
     write_journal,
 )
-from pyspark_cmqd.states_at import read_states, write_states
 
 NOW = 1_795_000_000.0
 

@@ -13,7 +13,7 @@ from msgspec import structs
 
 from cmqd_client import Client, FilterType, Queue, connect
 from pyspark_cmqd.errors import CmqdSourceError
-from pyspark_cmqd.sink import BATCH_ID, QUERY_ID, stream_names
+from pyspark_cmqd.sending.sink import BATCH_ID, QUERY_ID, stream_names
 from support.log_folder import queue_created, sends, write_folder
 from support.log_rig import NOW_MS
 from support.running_broker import RunningBroker

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pyspark_cmqd.sink_requests import MAX_REQUEST_BYTES, ColumnError, Request, RowError, requests_of
+from pyspark_cmqd.sending.sink_requests import MAX_REQUEST_BYTES, ColumnError, Request, RowError, requests_of
 
 pytestmark = pytest.mark.spark
 

@@ -10,10 +10,10 @@ from cmqd.core.broker import Broker
 from cmqd_segment.checkpoint import AnyPart, CheckpointHeader, QueueSlice
 from cmqd_segment.records import UNUSED, AnyRecord, QueueCreated, QueueDeleted, QueueRewound
 from cmqd_segment.rows import Run
-from pyspark_cmqd.events import Event, stored_in
-from pyspark_cmqd.log_fold import LogFold
+from pyspark_cmqd.message_states.log_fold import LogFold
+from pyspark_cmqd.message_states.states import LIVE, Result, State, StateReader
 from pyspark_cmqd.options import Mode
-from pyspark_cmqd.states import LIVE, Result, State, StateReader
+from pyspark_cmqd.reading.events import Event, stored_in
 from support.busy_rig import SOME_MS, busy_rig, replayed
 from support.cases import each_case
 from support.core_builders import ACCOUNT, KEY, START_MS, Rig

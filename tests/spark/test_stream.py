@@ -16,14 +16,14 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
 from cmqd_segment.manifest import read_manifest, write_manifest
+from pyspark_cmqd.data_folder.folder import Folder
+from pyspark_cmqd.data_folder.plan import View
+from pyspark_cmqd.data_folder.positions import Offset
 from pyspark_cmqd.errors import DataLossError, FolderError, OtherLogError
-from pyspark_cmqd.folder import Folder
 from pyspark_cmqd.options import parse_options
-from pyspark_cmqd.partition import CmqdPartition
-from pyspark_cmqd.plan import View
-from pyspark_cmqd.positions import Offset
+from pyspark_cmqd.reading.partition import CmqdPartition
+from pyspark_cmqd.reading.stream import CmqdStreamReader
 from pyspark_cmqd.schema import DDL
-from pyspark_cmqd.stream import CmqdStreamReader
 from support.log_folder import add_checkpoint, drop_segment, queue_created, sends, write_folder
 from support.log_rig import NOW_MS
 

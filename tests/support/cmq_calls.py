@@ -9,8 +9,8 @@ A list becomes ``name.1``, ``name.2`` ...
 
 from typing import Any, cast
 
+from cmqd_gateway.callers.key_secrets import KeySecret
 from cmqd_gateway.cmq.errors import Reason
-from cmqd_gateway.key_secrets import KeySecret
 from support.gateway_rig import GatewayRig
 
 

@@ -30,13 +30,13 @@ PAGES = {
 
 def declared_files() -> set[str]:
     """Return the files of the pages that the shell declares."""
-    return set(re.findall(r"file: '([\w-]+)'", SHELL.read_text()))
+    return set(re.findall(r"file: '(?:\w+/)?([\w-]+)'", SHELL.read_text()))
 
 
 def existing_pages() -> dict[str, str]:
     """Return the pages whose files exist."""
-    folder = SHELL.parents[1] / "pages"
-    return {name: path for name, path in PAGES.items() if (folder / f"{name.removesuffix('-routing')}.js").exists()}
+    files = {file.stem for file in (SHELL.parents[1] / "pages").rglob("*.js")}
+    return {name: path for name, path in PAGES.items() if name.removesuffix("-routing") in files}
 
 
 def show(visits: Visits, page: Page, path: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import aiohttp
 
-from cmqd_gateway.key_secrets import KeySecret
+from cmqd_gateway.callers.key_secrets import KeySecret
 from support.gateway_rig import GatewayRig
 
 

@@ -22,9 +22,9 @@ import yarl
 from cmqd_client import Client, connect
 from cmqd_client.address import parse_address
 from cmqd_client.errors import CmqError
+from cmqd_gateway.callers.key_secrets import KeySecret
 from cmqd_gateway.gateway import Gateway
-from cmqd_gateway.gateway_settings import Settings
-from cmqd_gateway.key_secrets import KeySecret
+from cmqd_gateway.process.gateway_settings import Settings
 from cmqd_gateway.server import GatewayServer
 from support.cmq_requests import PATH, encoded, signed
 from support.local_server import LocalServer

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, cast
 import msgspec
 import yarl
 
-from cmqd_gateway.key_secrets import KeySecret
+from cmqd_gateway.callers.key_secrets import KeySecret
 from cmqd_gateway.rest.operation import Operation
 from cmqd_gateway.rest.problems import Problem
 from cmqd_gateway.rest.table import BASE, OPERATIONS

@@ -1,1 +1,1 @@
-"""The parts of ``cmq replay``, a module per theme; its options are in :mod:`cmq_cli.commands.replay`."""
+"""The parts of ``cmq replay``, a module per theme; its options are in :mod:`cmq_cli.commands.log.replay`."""

@@ -10,7 +10,7 @@ ATTEMPTS = 5
 
 if TYPE_CHECKING:
     from pyspark_cmqd.options import Options
-    from pyspark_cmqd.replay_count import Count
+    from pyspark_cmqd.replaying.replay_count import Count
 
 
 def count_log(session: Session, order: Order) -> "tuple[Options, Count]":
@@ -21,8 +21,8 @@ def count_log(session: Session, order: Order) -> "tuple[Options, Count]":
     """
     from pyspark_cmqd.errors import SegmentReclaimedError
     from pyspark_cmqd.options import parse_options
-    from pyspark_cmqd.replay_count import count, plan_count
-    from pyspark_cmqd.replay_journal import LEFT_OUT, slice_messages
+    from pyspark_cmqd.replaying.replay_count import count, plan_count
+    from pyspark_cmqd.replaying.replay_journal import LEFT_OUT, slice_messages
 
     options = parse_options({**order.source(), **order.bounds()})
     events = frozenset(split(order.event))

@@ -9,8 +9,8 @@ from cmq_cli.values import counted, from_ms, show_count, show_size, show_time
 
 if TYPE_CHECKING:
     from pyspark_cmqd.options import Options
-    from pyspark_cmqd.replay_count import Count
-    from pyspark_cmqd.replay_journal import Journal
+    from pyspark_cmqd.replaying.replay_count import Count
+    from pyspark_cmqd.replaying.replay_journal import Journal
 
 _COLUMNS = ("rows#", "messages#", "bodies#", "first sent", "last sent")
 

@@ -18,8 +18,8 @@ from cmq_cli.session import Session
 from cmq_cli.spark import as_typed
 
 if TYPE_CHECKING:
-    from pyspark_cmqd.replay_count import Count
-    from pyspark_cmqd.replay_journal import Journal, Slice
+    from pyspark_cmqd.replaying.replay_count import Count
+    from pyspark_cmqd.replaying.replay_journal import Journal, Slice
 
 DEFAULT_MASTER = "local[2]"
 SETTINGS = {"spark.python.task.killTimeout": "100ms"}
@@ -46,9 +46,9 @@ def only_count(session: Session, order: Order) -> ExitCode:
 
 def begin_run(session: Session, order: Order) -> ExitCode:
     """Count the messages, write the journal, and send. Raises the errors of :func:`only_count`."""
-    from pyspark_cmqd import replay_journal
     from pyspark_cmqd.java import use_java
-    from pyspark_cmqd.states_at import write_states
+    from pyspark_cmqd.message_states.states_at import write_states
+    from pyspark_cmqd.replaying import replay_journal
 
     output = session.output
     address = session.address()
@@ -119,9 +119,9 @@ def resume_run(session: Session, resume: str, order: Order) -> ExitCode:
         CmqError: the server refuses or cannot be reached.
         CmqdSourceError: the journal or the log cannot be used.
     """
-    from pyspark_cmqd import replay_journal
     from pyspark_cmqd.java import use_java
-    from pyspark_cmqd.replay import check_log
+    from pyspark_cmqd.replaying import replay_journal
+    from pyspark_cmqd.replaying.replay import check_log
 
     output = session.output
     file = replay_journal.journal_file(resume, replay_journal.journal_folder(os.environ))
@@ -182,8 +182,8 @@ def _run(session: Session, journal: "Journal", file: Path, count: "Count | None"
 
 def _send_slices(session: Session, journal: "Journal", file: Path) -> bool:
     """Send the remaining slices with Spark; return True if all are sent, False after a signal."""
-    from pyspark_cmqd.replay import replay as replay_slices
-    from pyspark_cmqd.replay_journal import Meter
+    from pyspark_cmqd.replaying.replay import replay as replay_slices
+    from pyspark_cmqd.replaying.replay_journal import Meter
     from pyspark_cmqd.session import spark_session
 
     session.output.remark(f"starting Spark ({journal.master})")
@@ -223,6 +223,6 @@ def _kept_signals() -> Generator[list[int]]:
 
 def _resume_name(journal: "Journal", file: Path) -> str:
     """Return the run as ``--resume`` accepts it."""
-    from pyspark_cmqd.replay_journal import journal_file, journal_folder
+    from pyspark_cmqd.replaying.replay_journal import journal_file, journal_folder
 
     return journal.run if journal_file(journal.run, journal_folder(os.environ)) == file else str(file)

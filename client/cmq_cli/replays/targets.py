@@ -12,8 +12,8 @@ from cmqd_client.errors import QueueNotFound
 from cmqd_protocol.limits import MAX_HEADERS
 
 if TYPE_CHECKING:
-    from pyspark_cmqd.replay_count import Count
-    from pyspark_cmqd.replay_journal import Journal
+    from pyspark_cmqd.replaying.replay_count import Count
+    from pyspark_cmqd.replaying.replay_journal import Journal
 
 DEFAULT_MAX_MESSAGE_BYTES = 65_536
 MAX_MESSAGE_BYTES = 1 << 20

@@ -8,13 +8,13 @@ import msgspec
 
 from cmqd_client import Client
 from cmqd_client.errors import NotSupported
-from cmqd_gateway.caller import Caller
+from cmqd_gateway.callers.caller import Caller
+from cmqd_gateway.callers.key_secrets import KeySecret
 from cmqd_gateway.cmq.ignored_keys import IgnoredKeys
 from cmqd_gateway.cmq.parameters import ActionRequest, Form, RequestReader, whole_of
 from cmqd_gateway.cmq.repeats import SMALL_NONCE, DeleteAnswers, dedup_ids, request_digest
 from cmqd_gateway.cmq.signature import SIGNATURE
-from cmqd_gateway.hand_over import HandOver, TakeBack
-from cmqd_gateway.key_secrets import KeySecret
+from cmqd_gateway.http.hand_over import HandOver, TakeBack
 
 R = TypeVar("R", bound=ActionRequest)
 T = TypeVar("T")

@@ -18,8 +18,9 @@ import msgspec
 from aiohttp import web
 
 from cmqd_client.errors import ClientClosed, CmqError
-from cmqd_gateway.broker_connections import TooManyKeysInUse, TooManyPolls
-from cmqd_gateway.caller import Caller
+from cmqd_gateway.broker.broker_connections import TooManyKeysInUse, TooManyPolls
+from cmqd_gateway.callers.caller import Caller
+from cmqd_gateway.callers.key_secrets import KeySecret, TooManyUnknownIds
 from cmqd_gateway.cmq.actions import TABLE
 from cmqd_gateway.cmq.call import Action, Call, Fields
 from cmqd_gateway.cmq.errors import DATA_ACTIONS, Reason, Refusal, translate
@@ -27,11 +28,10 @@ from cmqd_gateway.cmq.parameters import Form, form_steps, text_of, whole_of
 from cmqd_gateway.cmq.repeats import DeleteAnswers
 from cmqd_gateway.cmq.signature import SIGNATURE, is_body, is_host, other_reading, signed_hosts, unsigned_names
 from cmqd_gateway.gateway import Gateway
-from cmqd_gateway.gateway_logger import get_logger
-from cmqd_gateway.hand_over import HandOver
-from cmqd_gateway.key_secrets import KeySecret, TooManyUnknownIds
-from cmqd_gateway.request_bodies import BodyRefused
-from cmqd_gateway.turns import HASHED_AT_ONCE, THREAD_BYTES, in_turns
+from cmqd_gateway.http.hand_over import HandOver
+from cmqd_gateway.http.request_bodies import BodyRefused
+from cmqd_gateway.http.turns import HASHED_AT_ONCE, THREAD_BYTES, in_turns
+from cmqd_gateway.process.gateway_logger import get_logger
 
 PATH: Final = "/v2/index.php"
 ROOT: Final = "/"

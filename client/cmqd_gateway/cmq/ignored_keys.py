@@ -9,7 +9,7 @@ topic beforehand would cost every request, and another client can replace the to
 from collections.abc import Callable
 
 from cmqd_client.errors import InvalidArgument
-from cmqd_gateway.gateway_logger import SparseWarning
+from cmqd_gateway.process.gateway_logger import SparseWarning
 
 
 class IgnoredKeys:

@@ -21,13 +21,13 @@ import msgspec
 from aiohttp import web
 
 from cmqd_client.errors import ClientClosed, CmqError
-from cmqd_gateway.broker_connections import TooManyKeysInUse
+from cmqd_gateway.broker.broker_connections import TooManyKeysInUse
+from cmqd_gateway.callers.key_secrets import KeySecret, TooManyUnknownIds
 from cmqd_gateway.console.history import NAMES, RANGES, Part
 from cmqd_gateway.console.sampler import TooManyAccounts, frame_of
 from cmqd_gateway.console.sessions import SESSION_SECONDS
 from cmqd_gateway.console.streams import Access, Opener, Stream, TooManyStreams
 from cmqd_gateway.gateway import Gateway
-from cmqd_gateway.key_secrets import KeySecret, TooManyUnknownIds
 from cmqd_gateway.rest.authentication import Authenticated, authenticate, keep_session
 from cmqd_gateway.rest.problems import CONTENT_TYPE, ProblemError, invalid, of_code, problem_of
 from cmqd_protocol.errors import ErrorCode

@@ -18,7 +18,7 @@ from typing import Final
 
 import msgspec
 
-from cmqd_gateway.stored_files import StoredFile, stored_file
+from cmqd_gateway.http.stored_files import StoredFile, stored_file
 
 STATIC: Final = "/console/static/"
 """Path of the files in the shell, to which the version is added."""

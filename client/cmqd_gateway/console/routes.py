@@ -12,7 +12,7 @@ from aiohttp import web
 from cmqd_gateway.console import session_routes
 from cmqd_gateway.console.files import CONTENT_SECURITY_POLICY, STATIC, static_files
 from cmqd_gateway.gateway import Gateway
-from cmqd_gateway.stored_files import file_answer
+from cmqd_gateway.http.stored_files import file_answer
 
 _HEADERS: Final[Mapping[str, str]] = {
     "Content-Security-Policy": CONTENT_SECURITY_POLICY,

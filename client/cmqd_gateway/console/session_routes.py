@@ -15,8 +15,9 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
-from cmqd_gateway.broker_connections import TooManyKeysInUse
-from cmqd_gateway.caller import NotAuthenticated, key_of_pair
+from cmqd_gateway.broker.broker_connections import TooManyKeysInUse
+from cmqd_gateway.callers.caller import NotAuthenticated, key_of_pair
+from cmqd_gateway.callers.key_secrets import KeySecret, TooManyUnknownIds
 from cmqd_gateway.console.sessions import (
     SESSION_SECONDS,
     Session,
@@ -26,8 +27,7 @@ from cmqd_gateway.console.sessions import (
     set_session_cookie,
 )
 from cmqd_gateway.gateway import Gateway
-from cmqd_gateway.key_secrets import KeySecret, TooManyUnknownIds
-from cmqd_gateway.request_bodies import BodyRefused
+from cmqd_gateway.http.request_bodies import BodyRefused
 from cmqd_gateway.rest.answers import answer_of_error, json_response
 from cmqd_gateway.rest.authentication import (
     check_csrf_token,

@@ -21,9 +21,9 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
-from cmqd_gateway.caller import NotAuthenticated
+from cmqd_gateway.callers.caller import NotAuthenticated
+from cmqd_gateway.callers.key_secrets import KeySecret, KeySecrets
 from cmqd_gateway.console.signed_texts import SIGN_IN_SECONDS, Purpose, SignedText, mac_of, read, sign
-from cmqd_gateway.key_secrets import KeySecret, KeySecrets
 
 SESSION_SECONDS: Final = 12 * 3600
 """Longest time of a session."""

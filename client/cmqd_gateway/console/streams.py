@@ -13,8 +13,8 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
+from cmqd_gateway.callers.key_secrets import KeySecret
 from cmqd_gateway.console.sampler import Sampler, frame_of
-from cmqd_gateway.key_secrets import KeySecret
 
 MAX_STREAMS: Final = 512
 MAX_STREAMS_PER_KEY: Final = 16

@@ -14,7 +14,7 @@ import msgspec
 from cmqd_client import Client
 from cmqd_client.administration.metrics import Metrics, TopMetrics
 from cmqd_client.errors import CmqError, PermissionDenied
-from cmqd_gateway.gateway_logger import get_logger
+from cmqd_gateway.process.gateway_logger import get_logger
 
 MAX_READERS = 64
 """Keys with a text in memory; the oldest text makes room."""

@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from cmqd_client.errors import CmqError
-from cmqd_gateway.gateway_logger import get_logger
+from cmqd_gateway.process.gateway_logger import get_logger
 
 PROBE_SECONDS: Final = 2.0
 """Time in which the broker must answer a probe."""

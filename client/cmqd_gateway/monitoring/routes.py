@@ -17,10 +17,10 @@ from aiohttp import web
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from cmqd_client.errors import CmqError, PermissionDenied, UnknownOperation
-from cmqd_gateway.broker_connections import TooManyKeysInUse
-from cmqd_gateway.caller import NotAuthenticated, key_of_authorization
+from cmqd_gateway.broker.broker_connections import TooManyKeysInUse
+from cmqd_gateway.callers.caller import NotAuthenticated, key_of_authorization
+from cmqd_gateway.callers.key_secrets import KeySecret, TooManyUnknownIds
 from cmqd_gateway.gateway import Gateway
-from cmqd_gateway.key_secrets import KeySecret, TooManyUnknownIds
 from cmqd_gateway.monitoring.collector import CONTENT_TYPE, own_exposition
 
 

@@ -9,7 +9,7 @@ from aiohttp import web
 
 from cmqd_client.errors import CmqError
 from cmqd_gateway.gateway import Gateway
-from cmqd_gateway.gateway_logger import get_logger
+from cmqd_gateway.process.gateway_logger import get_logger
 from cmqd_gateway.rest.problems import CONTENT_TYPE, Problem, ProblemError, of_code, problem_of
 from cmqd_protocol.errors import ErrorCode
 

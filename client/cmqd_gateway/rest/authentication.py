@@ -4,7 +4,8 @@ from typing import Final, NamedTuple
 
 from aiohttp import web
 
-from cmqd_gateway.caller import NotAuthenticated, key_of_authorization
+from cmqd_gateway.callers.caller import NotAuthenticated, key_of_authorization
+from cmqd_gateway.callers.key_secrets import KeySecret, TooManyUnknownIds
 from cmqd_gateway.console.sessions import (
     CSRF_HEADER,
     Session,
@@ -13,7 +14,6 @@ from cmqd_gateway.console.sessions import (
     set_session_cookie,
 )
 from cmqd_gateway.gateway import Gateway
-from cmqd_gateway.key_secrets import KeySecret, TooManyUnknownIds
 from cmqd_gateway.rest.problems import gateway_problem, of_code
 from cmqd_protocol.errors import ErrorCode
 

@@ -7,7 +7,7 @@ from typing import Generic, Literal, TypeVar
 from msgspec import Struct
 
 from cmqd_client import Client
-from cmqd_gateway.hand_over import TakeBack
+from cmqd_gateway.http.hand_over import TakeBack
 from cmqd_gateway.rest.problems import invalid
 
 QueryT = TypeVar("QueryT", bound=Struct)

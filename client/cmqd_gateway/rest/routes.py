@@ -15,11 +15,13 @@ import msgspec
 from aiohttp import web
 
 from cmqd_client.errors import ClientClosed
-from cmqd_gateway.broker_connections import TooManyKeysInUse, TooManyPolls
+from cmqd_gateway.broker.broker_connections import TooManyKeysInUse, TooManyPolls
+from cmqd_gateway.callers.key_secrets import KeySecret
 from cmqd_gateway.gateway import Gateway
-from cmqd_gateway.hand_over import HandOver
-from cmqd_gateway.key_secrets import KeySecret
-from cmqd_gateway.request_bodies import BodyRefused
+from cmqd_gateway.http.hand_over import HandOver
+from cmqd_gateway.http.request_bodies import BodyRefused
+from cmqd_gateway.http.stored_files import StoredFile, file_answer, stored_file
+from cmqd_gateway.http.turns import in_turns
 from cmqd_gateway.rest import openapi, reference
 from cmqd_gateway.rest.answers import API_HEADERS, answer_of_error, json_response, problem_response
 from cmqd_gateway.rest.authentication import authenticate, keep_session
@@ -27,8 +29,6 @@ from cmqd_gateway.rest.operation import Call, Operation
 from cmqd_gateway.rest.problems import gateway_problem, of_code
 from cmqd_gateway.rest.reading import count_steps, read_body, read_idempotency_key, read_query
 from cmqd_gateway.rest.table import BASE, OPERATIONS
-from cmqd_gateway.stored_files import StoredFile, file_answer, stored_file
-from cmqd_gateway.turns import in_turns
 from cmqd_protocol.errors import ErrorCode
 
 _FREQUENT: Final = ("send_message", "receive_messages", "delete_message")

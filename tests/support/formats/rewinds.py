@@ -19,7 +19,7 @@ from cmqd_fold.time_steps import MAX_STEPS
 from cmqd_segment.manifest import read_manifest
 from cmqd_segment.records import AnyRecord, QueueAttributesSet, QueueRewound, pack_runs
 from cmqd_segment.scan import readable_segments, scan_segment
-from pyspark_cmqd.log_fold import LogFold
+from pyspark_cmqd.message_states.log_fold import LogFold
 from support.busy_rig import busy_rig
 from support.core_builders import KEY, START_MS, Rig
 from support.log_folder import Row, rows_of, write_folder

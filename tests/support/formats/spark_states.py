@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from pyspark_cmqd.arrow_batches import arrow_type
-from pyspark_cmqd.driver import plan_batch
-from pyspark_cmqd.executor import read_task
 from pyspark_cmqd.options import parse_options
+from pyspark_cmqd.reading.arrow_batches import arrow_type
+from pyspark_cmqd.reading.driver import plan_batch
+from pyspark_cmqd.reading.executor import read_task
 
 COLUMNS = (
     "lsn",

@@ -108,7 +108,7 @@ async function show({ focus = true } = {}) {
   current = { pattern: found?.[0].path ?? null, view: null, ending, failure: null };
   update();
   try {
-    const file = session.state === 'out' ? 'sign-in' : (found?.[0].file ?? 'not-found');
+    const file = session.state === 'out' ? 'access/sign-in' : (found?.[0].file ?? 'not-found');
     const module = await loadPage(file, ending.signal);
     if (ending.signal.aborted) {
       return;

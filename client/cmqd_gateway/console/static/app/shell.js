@@ -12,18 +12,18 @@ import { toast } from '../ui/toast.js';
 /** Every page: its path, its file below `pages/`, and, in the navigation, its group, icon and the right to see it. */
 export const PAGES = [
   { path: '', file: 'overview', group: 'work', icon: 'overview' },
-  { path: 'queues', file: 'queues', group: 'work', icon: 'queue' },
-  { path: 'queues/:queue', file: 'queue', under: 'queues' },
-  { path: 'topics', file: 'topics', group: 'work', icon: 'topic' },
-  { path: 'topics/:topic', file: 'topic', under: 'topics' },
-  { path: 'dead-letters', file: 'dead-letters', group: 'work', icon: 'dead' },
-  { path: 'half-messages', file: 'half-messages', group: 'work', icon: 'half' },
+  { path: 'queues', file: 'queue/queues', group: 'work', icon: 'queue' },
+  { path: 'queues/:queue', file: 'queue/queue', under: 'queues' },
+  { path: 'topics', file: 'topic/topics', group: 'work', icon: 'topic' },
+  { path: 'topics/:topic', file: 'topic/topic', under: 'topics' },
+  { path: 'dead-letters', file: 'queue/dead-letters', group: 'work', icon: 'dead' },
+  { path: 'half-messages', file: 'queue/half-messages', group: 'work', icon: 'half' },
   { path: 'schedules', file: 'schedules', group: 'work', icon: 'schedule' },
-  { path: 'connections', file: 'connections', group: 'server', icon: 'connection', allowed: () => can('manage') },
-  { path: 'keys', file: 'keys', group: 'server', icon: 'key', allowed: () => can('admin') },
-  { path: 'audit', file: 'audit', group: 'server', icon: 'audit', allowed: () => can('manage') },
-  { path: 'storage', file: 'storage', group: 'server', icon: 'storage', allowed: isAdmin },
-  { path: 'settings', file: 'settings', group: 'server', icon: 'settings', allowed: () => isAdmin() && can('manage') },
+  { path: 'connections', file: 'server/connections', group: 'server', icon: 'connection', allowed: () => can('manage') },
+  { path: 'keys', file: 'access/keys', group: 'server', icon: 'key', allowed: () => can('admin') },
+  { path: 'audit', file: 'access/audit', group: 'server', icon: 'audit', allowed: () => can('manage') },
+  { path: 'storage', file: 'server/storage', group: 'server', icon: 'storage', allowed: isAdmin },
+  { path: 'settings', file: 'server/settings', group: 'server', icon: 'settings', allowed: () => isAdmin() && can('manage') },
 ];
 
 const SHOWN_GROUPS = ['work', 'server'];
@@ -42,7 +42,7 @@ function navigation(pattern) {
         ${pages.map(
           (page) => html`<li>
             <a href=${href(page.path)} aria-current=${page.path === activePath ? 'page' : nothing} @click=${closeMenu}>
-              ${icon(page.icon)}<span>${t(`shell.page.${page.file}`)}</span>
+              ${icon(page.icon)}<span>${t(`shell.page.${page.path || 'overview'}`)}</span>
             </a>
           </li>`,
         )}

@@ -16,7 +16,7 @@ import { pager, table } from '../ui/table.js';
 import { toast } from '../ui/toast.js';
 import { BodyContent } from '../ui/body-content.js';
 import { bodyState, bodyView } from '../ui/body-view.js';
-import { headerLines } from './queue-send.js';
+import { headerLines } from './queue/queue-send.js';
 import texts from './schedules.text.js';
 
 addTexts(texts);

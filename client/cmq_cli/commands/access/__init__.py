@@ -1,0 +1,1 @@
+"""Commands for accounts, keys, the audit log, and contexts."""

@@ -1,0 +1,1 @@
+"""Commands for queues, their dead letters, rewinds, and half messages."""

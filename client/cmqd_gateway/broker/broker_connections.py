@@ -1,0 +1,352 @@
+"""Connections to the broker: clients of the native protocol, with the keys of the callers.
+
+    client(key) ───► the client of the key                    sends, deletes, administration: pipelined in a connection
+    polling(key) ──► a client of the key for waiting receives, as long as it has room for one more
+                       ├─► none ──► a new client, opened once for all requests that wait for it
+                       └─► full ──► the client that is idle for longest makes room; if all are in use, a refusal
+
+Receives that wait have connections of their own, for two reasons. A broker refuses requests in a connection with too
+many unanswered requests (4,096 by default), and a waiting receive is unanswered for up to 30 s. And a client with a
+waiting receive cannot make room for another key. If polls shared the connections of other requests, enough polls would
+end the sends and the deletes of the same key, and of other keys. Therefore polls take at most half of the connections,
+and a poll is the request that is refused when that half is in use.
+
+A client without requests is closed after a minute. After a change of a key's secret the clients of the key are
+replaced; requests in progress finish over the former clients, which count until then. A request that was authenticated
+before the change and asks for a client after the change gets the new client, and so does the undo of such a request: a
+client with the former secret would replace the new client, and the broker would refuse the former secret.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Iterable
+from types import TracebackType
+from typing import Any, Final, TypeAlias
+
+from cmqd_client import Client
+from cmqd_client.errors import ClientClosed
+from cmqd_gateway.callers.key_secrets import KeySecret
+
+MAX_POLLS_PER_CLIENT: Final = 1_000
+"""Waiting receives in a connection. A lost connection ends as many polls at once, and more would gain nothing: 20
+connections carry the polls of 20,000 HTTP connections."""
+POLLS_SHARE: Final = 0.75
+"""Part of the broker's limit of unanswered requests in a connection that polls use. The rest is for the releases of
+messages that crossed the end of their poll."""
+
+
+class TooManyKeysInUse(Exception):
+    """Every connection to the broker is in use, by other keys or by polls up to their share."""
+
+    def __init__(self) -> None:
+        super().__init__("all connections of the gateway to the broker are in use; send the request again")
+
+
+class TooManyPolls(Exception):
+    """Every connection to the broker that polls may use is full. Other requests are served."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "all connections of the gateway for waiting receives are in use; poll again, or with a wait of 0"
+        )
+
+
+MakeClient: TypeAlias = Callable[[KeySecret], Client]
+"""Makes a client that is not open yet."""
+
+
+class _KeyClient:
+    """A client of a key, and the number of requests that use it."""
+
+    __slots__ = ("client", "for_polls", "idle_since", "is_replaced", "key", "opening", "uses")
+
+    def __init__(self, key: KeySecret, client: Client, *, for_polls: bool) -> None:
+        self.key = key
+        self.client = client
+        self.for_polls = for_polls
+        self.uses = 0
+        self.idle_since = 0.0
+        self.opening: asyncio.Task[None] | None = None
+        self.is_replaced = False
+        """True once no further request gets this client; the last request that uses it closes it."""
+
+
+class _Use:
+    """A context manager with the client of a request. A class, because a generator takes more CPU than the whole search
+    for the client."""
+
+    __slots__ = ("_entry", "_find", "_key", "_release")
+
+    def __init__(
+        self,
+        find: Callable[[KeySecret], Coroutine[Any, Any, _KeyClient]],
+        release: Callable[[_KeyClient], None],
+        key: KeySecret,
+    ) -> None:
+        self._find = find
+        self._release = release
+        self._key = key
+
+    async def __aenter__(self) -> Client:
+        self._entry = await self._find(self._key)
+        return self._entry.client
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._release(self._entry)
+
+
+class BrokerConnections:
+    """The clients of the keys; see the module.
+
+    Invariants: ``_open`` has each client from its making until it begins to close. ``_shared`` and ``_polling`` have
+    the clients of ``_open`` that are not replaced. At most ``limit`` clients are open, at most half of them for polls.
+    """
+
+    def __init__(
+        self,
+        make_client: MakeClient,
+        limit: int,
+        idle_seconds: float,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Make the pool.
+
+        Args:
+            make_client: makes a client of a key.
+            limit: connections over all keys, at least 2; polls use at most half of them.
+            idle_seconds: time without requests after which a client is closed.
+            now: the clock, in seconds.
+        """
+        self._make_client = make_client
+        self._limit = limit
+        self._poll_limit = limit // 2
+        self._idle_seconds = idle_seconds
+        self._now = now
+        self._open: set[_KeyClient] = set()
+        self._shared: dict[str, _KeyClient] = {}
+        """By id of the key: the client of its requests that do not wait."""
+        self._polling: dict[str, list[_KeyClient]] = {}
+        """By id of the key: the clients of its polls, in the order of their making."""
+        self._polls_per_client = MAX_POLLS_PER_CLIENT
+        """Room of a client for polls, by the last word of the broker."""
+        self._closing: set[asyncio.Task[None]] = set()
+        self._polls_ended = False
+        self._closed = False
+
+    def __len__(self) -> int:
+        """Return the number of clients, each with a connection; clients that are being closed do not count."""
+        return len(self._open)
+
+    @property
+    def for_polls(self) -> int:
+        """Number of clients for receives that wait."""
+        return sum(entry.for_polls for entry in self._open)
+
+    @property
+    def keys(self) -> int:
+        """Number of keys with a client."""
+        return len({entry.key.secret_id for entry in self._open})
+
+    def client(self, key: KeySecret) -> "_Use":
+        """Return the open client of a key for the length of a request that does not wait for messages.
+
+        Raises:
+            TooManyKeysInUse: there is no room for another key.
+            ClientClosed: the pool is closed.
+            CmqError: the broker cannot be reached, or refuses the key.
+        """
+        return _Use(self._shared_client, self._release, key)
+
+    def polling(self, key: KeySecret) -> "_Use":
+        """Return an open client of a key for the length of a receive that waits.
+
+        Raises:
+            TooManyPolls: there is no room for another poll.
+            ClientClosed: the polls are ended.
+            CmqError: the broker cannot be reached, or refuses the key.
+        """
+        return _Use(self._polling_client, self._release, key)
+
+    def clients(self) -> list[Client]:
+        """Return all clients that are not being closed."""
+        return [entry.client for entry in self._open]
+
+    def replace_all(self) -> None:
+        """Give every later request a new client, because another broker leads; requests in progress finish over the
+        former clients.
+        """
+        for entry in [entry for entry in self._open if not entry.is_replaced]:
+            self._replace(entry)
+
+    def close_idle(self) -> None:
+        """Close the clients without requests for the set time; to be called about once a second."""
+        latest = self._now() - self._idle_seconds
+        for entry in [entry for entry in self._open if not entry.uses and entry.idle_since <= latest]:
+            self._close(entry)
+
+    async def end_polls(self) -> None:
+        """End the receives that wait, and refuse further polls with ``ClientClosed``. Other requests are served.
+
+        Messages on their way to a receive are released.
+        """
+        self._polls_ended = True
+        await self._close_all([entry for entry in self._open if entry.for_polls])
+
+    async def close(self) -> None:
+        """Close all clients: waiting receives end, other requests have a second to finish. Further requests are refused
+        with ``ClientClosed``.
+        """
+        self._closed = True
+        await self._close_all(list(self._open))
+
+    # ------------------------------------------------------------------ inside
+
+    async def _shared_client(self, key: KeySecret) -> _KeyClient:
+        """Return the open client of a key; the request counts as one of its uses already."""
+        entry = self._shared.get(key.secret_id)
+        if entry is not None and not self._serves(entry, key):
+            self._replace(entry)
+            entry = None
+        if entry is None:
+            entry = self._add(key, for_polls=False)
+        entry.uses += 1
+        try:
+            await self._opened(entry)
+        except BaseException:
+            self._release(entry)
+            raise
+        return entry
+
+    async def _polling_client(self, key: KeySecret) -> _KeyClient:
+        """Return an open client with room for a poll; the poll counts as one of its uses already."""
+        while True:
+            entry = self._find_polling(key) or self._add(key, for_polls=True)
+            entry.uses += 1
+            try:
+                await self._opened(entry)
+            except BaseException:
+                self._release(entry)
+                raise
+            if entry.uses <= self._room(entry):
+                return entry
+            # The broker's limit became known with the opening, and it is too low for all polls that waited for the
+            # client. The last of them take another client.
+            self._release(entry)
+
+    @staticmethod
+    def _serves(entry: _KeyClient, key: KeySecret) -> bool:
+        """Return True if a client has the secret of the key, or the secret that followed it."""
+        if entry.key.secret_key == key.secret_key:
+            if key.reading > entry.key.reading:
+                # The secret was confirmed: a secret of a reading between the two is a former secret now.
+                entry.key = key
+            return True
+        return key.is_former_of(entry.key)
+
+    def _find_polling(self, key: KeySecret) -> _KeyClient | None:
+        for entry in list(self._polling.get(key.secret_id, ())):
+            if not self._serves(entry, key):
+                self._replace(entry)
+            elif entry.uses < self._room(entry):
+                # The first with room: polls gather in few clients, and the others become idle and close.
+                return entry
+        return None
+
+    def _room(self, entry: _KeyClient) -> int:
+        """Return the number of polls that a client may have."""
+        limit = entry.client.max_waiting_requests
+        if limit is not None:
+            self._polls_per_client = max(1, min(MAX_POLLS_PER_CLIENT, int(limit * POLLS_SHARE)))
+        return self._polls_per_client
+
+    def _add(self, key: KeySecret, *, for_polls: bool) -> _KeyClient:
+        if self._closed or (for_polls and self._polls_ended):
+            raise ClientClosed("the gateway is shutting down")
+        if for_polls and self.for_polls >= self._poll_limit:
+            self._make_room((entry for entry in self._open if entry.for_polls), TooManyPolls)
+        elif len(self._open) >= self._limit:
+            self._make_room(self._open, TooManyPolls if for_polls else TooManyKeysInUse)
+        entry = _KeyClient(key, self._make_client(key), for_polls=for_polls)
+        self._open.add(entry)
+        if for_polls:
+            self._polling.setdefault(key.secret_id, []).append(entry)
+        else:
+            self._shared[key.secret_id] = entry
+        entry.opening = asyncio.create_task(entry.client.open())
+        entry.opening.add_done_callback(lambda opening: self._open_ended(entry, opening))
+        return entry
+
+    def _make_room(self, entries: Iterable[_KeyClient], refusal: type[Exception]) -> None:
+        """Close the client that is idle for longest.
+
+        Raises:
+            TooManyKeysInUse, TooManyPolls: all are in use.
+        """
+        idle = [entry for entry in entries if not entry.uses]
+        if not idle:
+            raise refusal
+        self._close(min(idle, key=lambda entry: entry.idle_since))
+
+    async def _opened(self, entry: _KeyClient) -> None:
+        opening = entry.opening
+        if opening is None:
+            return
+        # Waited for and not awaited: the opening goes on for the other requests when this request is cancelled, and a
+        # cancelled opening does not cancel the requests, which would end their connections without an answer.
+        await asyncio.wait([opening])
+        if opening.cancelled():
+            raise ClientClosed("the gateway is shutting down")
+        opening.result()
+
+    def _open_ended(self, entry: _KeyClient, opening: "asyncio.Task[None]") -> None:
+        if not opening.cancelled() and opening.exception() is None:
+            entry.opening = None
+        else:
+            # The next request of the key tries again. Requests that wait for this opening get its error.
+            self._close(entry)
+
+    def _release(self, entry: _KeyClient) -> None:
+        entry.uses -= 1
+        if not entry.uses:
+            entry.idle_since = self._now()
+            if entry.is_replaced:
+                self._close(entry)
+
+    def _replace(self, entry: _KeyClient) -> None:
+        """Give a client to no further request, and close the client once no request uses it."""
+        entry.is_replaced = True
+        if not entry.for_polls:
+            del self._shared[entry.key.secret_id]
+        else:
+            others = self._polling[entry.key.secret_id]
+            others.remove(entry)
+            if not others:
+                del self._polling[entry.key.secret_id]
+        if not entry.uses:
+            self._close(entry)
+
+    def _close(self, entry: _KeyClient) -> None:
+        """Begin to close a client, also with requests in progress. Harmless when repeated."""
+        if entry not in self._open:
+            return
+        self._open.remove(entry)
+        if not entry.is_replaced:
+            self._replace(entry)
+
+        async def close() -> None:
+            if entry.opening is not None:
+                entry.opening.cancel()
+                await asyncio.wait([entry.opening])
+            await entry.client.close()
+
+        task = asyncio.create_task(close())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    async def _close_all(self, entries: Iterable[_KeyClient]) -> None:
+        for entry in entries:
+            self._close(entry)
+        while self._closing:
+            await asyncio.wait(self._closing)

@@ -1,0 +1,1 @@
+"""Callers of the gateway: their keys, the secrets of the keys, and rates."""

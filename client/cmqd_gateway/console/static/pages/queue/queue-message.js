@@ -1,0 +1,61 @@
+/** The parts of a message in full, peeked or received: times, origin, headers. */
+
+import { html, nothing } from '../../vendor/lit-html-3.3.3/lit-html.js';
+import { segment } from '../../app/api.js';
+import { count, time, visible } from '../../app/format.js';
+import { href } from '../../app/router.js';
+import { hasText, t } from '../../app/text.js';
+import { copyValue } from '../../ui/copy.js';
+import { factList } from '../../ui/parts.js';
+
+/** Return the start of a body in one line. */
+export function previewOf(content) {
+  const preview = content.preview();
+  return preview === ''
+    ? html`<span class="soft">${t('queue.empty-body')}</span>`
+    : html`<code class="excerpt">${visible(preview)}</code>`;
+}
+
+/** Return the facts of a message and its headers. */
+export function messageFacts(message) {
+  const headers = Object.entries(message.headers);
+  return html`${factList([
+    [t('queue.message'), copyValue(message.id)],
+    [t('queue.sent'), time(message.enqueue_time)],
+    message.visible_time ? [t('queue.visible'), time(message.visible_time)] : null,
+    message.first_receive_time ? [t('queue.first-receive'), time(message.first_receive_time)] : null,
+    [t('queue.receives'), count(message.receive_count)],
+    message.origin ? [t('queue.origin'), originView(message.origin)] : null,
+    message.origin?.rejection ? [t('queue.rejection'), visible(message.origin.rejection)] : null,
+    message.copy_of ? [t('queue.copy-of'), copyView(message.copy_of)] : null,
+    message.copy_of?.tags.length > 0 ? [t('queue.tags'), visible(message.copy_of.tags.join(', '))] : null,
+    message.copy_of?.routing_key ? [t('queue.routing-key'), visible(message.copy_of.routing_key)] : null,
+    headers.length === 0
+      ? [t('queue.headers'), html`<span class="soft">${t('queue.no-headers')}</span>`]
+      : null,
+  ])}
+    ${
+      headers.length === 0
+        ? nothing
+        : html`<section class="headers" aria-label=${t('queue.headers')}>
+          <h3>${t('queue.headers')}</h3>
+          <dl>${headers.map(([name, value]) => html`<div><dt>${visible(name)}</dt><dd>${visible(value)}</dd></div>`)}</dl>
+        </section>`
+    }`;
+}
+
+function originView(origin) {
+  const key = `queue.reason.${origin.reason}`;
+  return html`<a href=${href(`queues/${segment(origin.queue)}`)}>${t('queue.origin-text', {
+    queue: origin.queue,
+    id: origin.id,
+    time: time(origin.enqueue_time),
+    receives: count(origin.receive_count),
+    reason: hasText(key) ? t(key) : origin.reason,
+  })}</a>`;
+}
+
+function copyView(copy) {
+  const { topic, subscription, publish_time: published } = copy;
+  return html`<a href=${href(`topics/${segment(topic)}`)}>${t('queue.copy-of-text', { topic, subscription, time: time(published) })}</a>`;
+}

@@ -1,0 +1,1 @@
+"""The process of the gateway: command, settings, reload, and log lines."""

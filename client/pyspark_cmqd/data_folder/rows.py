@@ -1,0 +1,91 @@
+"""Rows of a segment: short statements, checked records, and summaries of the messages in a row.
+
+No statement stays open between two pages of rows: an open statement on a live segment would delay its seal.
+"""
+
+import sqlite3
+from collections.abc import Iterator
+
+import msgspec
+
+from cmqd_segment.manifest import SegmentEntry
+from cmqd_segment.newer import NewerFormatError
+from cmqd_segment.records import AnyRecord
+from cmqd_segment.rows import QueueSummary, decode_queues, decode_records, meta_checksum
+from pyspark_cmqd.data_folder.folder import Folder
+from pyspark_cmqd.errors import FolderError, NewerFolderError
+
+METAS_A_STATEMENT = 256
+SUMMARIES_A_STATEMENT = 500
+
+
+def metas(
+    folder: Folder, raw: sqlite3.Connection, extent: SegmentEntry, above: int, upto: int
+) -> Iterator[tuple[int, bytes]]:
+    """Yield LSN and undecoded records of rows ``above < lsn <= upto``, without the rows that are given up as lost.
+
+    Raises:
+        FolderError: a row has a wrong checksum.
+    """
+    above, upto = max(above, extent.first_lsn - 1), min(upto, extent.last_lsn)
+    while rows := raw.execute(
+        "SELECT lsn, time_ms, messages, queues, meta_crc, meta FROM log"
+        " WHERE lsn > ? AND lsn <= ? ORDER BY lsn LIMIT ?",
+        (above, upto, METAS_A_STATEMENT),
+    ).fetchall():
+        for lsn, time_ms, messages, queues, meta_crc, meta in rows:
+            if meta_checksum(lsn, time_ms, messages, queues, meta) == meta_crc:
+                yield lsn, meta
+            elif not is_given_up(folder, lsn):
+                raise FolderError(f"row {lsn} of {extent.file} is damaged: its records do not match their checksum")
+        above = rows[-1][0]
+
+
+def is_given_up(folder: Folder, lsn: int) -> bool:
+    """True if the operator accepted the loss of the row; the damaged row may still be in its file."""
+    return any(loss.first_lsn <= lsn <= loss.last_lsn for loss in folder.manifest().losses)
+
+
+def summaries(
+    raw: sqlite3.Connection, extent: SegmentEntry, above: int, upto: int
+) -> Iterator[tuple[int, list[QueueSummary]]]:
+    """Yield LSN and contents of rows ``above < lsn <= upto`` by their column ``queues``; records are not read.
+
+    The column has no checksum of its own, and the checksum of the row needs the whole row: damage in the column is
+    noticed here only if the column cannot be decoded.
+
+    Raises:
+        FolderError: the column of a row cannot be decoded.
+    """
+    above, upto = max(above, extent.first_lsn - 1), min(upto, extent.last_lsn)
+    # The first statement reads one row, because most readers stop at the first row; later statements read more.
+    limit = 1
+    while rows := raw.execute(
+        "SELECT lsn, queues FROM log WHERE lsn > ? AND lsn <= ? ORDER BY lsn LIMIT ?", (above, upto, limit)
+    ).fetchall():
+        for lsn, queues in rows:
+            try:
+                yield lsn, decode_queues(queues)
+            except (NewerFormatError, msgspec.MsgspecError) as error:
+                raise unreadable(extent, lsn, error) from error
+        above = rows[-1][0]
+        limit = min(2 * limit, SUMMARIES_A_STATEMENT)
+
+
+def decoded(extent: SegmentEntry, lsn: int, meta: bytes) -> list[AnyRecord]:
+    """Return the records of a row.
+
+    Raises:
+        FolderError: a record cannot be decoded.
+    """
+    try:
+        return decode_records(meta)
+    except (NewerFormatError, msgspec.MsgspecError) as error:
+        raise unreadable(extent, lsn, error) from error
+
+
+def unreadable(extent: SegmentEntry, lsn: int, error: Exception) -> FolderError:
+    """Return the error for a row that cannot be decoded: a newer version wrote it, or it is damaged."""
+    if isinstance(error, NewerFormatError):
+        return NewerFolderError(f"row {lsn} of {extent.file} cannot be read: {error}")
+    return FolderError(f"row {lsn} of {extent.file} cannot be decoded: {error}")

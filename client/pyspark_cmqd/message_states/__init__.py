@@ -1,0 +1,1 @@
+"""States of messages at one row of the log: waiting, deleted, dead-lettered, expired."""

@@ -1,0 +1,325 @@
+"""Departures: why messages left a queue, and with which receive count. Pure.
+
+A departure is one of the states ``deleted``, ``dead_lettered``, ``redriven``, ``expired``, ``cleared``,
+``queue_deleted``, ``queue_unused``, ``rolled_back`` and ``committed``. The facts about messages that are still in the
+queue are in ``cmqd_fold.QueueIndex``. The index forgets a message when the message leaves; a reader of the log must
+not.
+
+While all rows are there, the index says exactly which messages a record takes out of the queue. Segments are reclaimed
+in any order, so a log that has run for weeks has gaps, and checkpoints cover only the newest rows. Before the first
+checkpoint, a queue with a gap is *uncertain*: its departures come from the records alone. Records that name positions
+(a delete, a move, a decision) are still exact. A floor (cleared, expired) counts only for messages that a row behind
+the last gap shows to be in the queue; for any other message the reason is unknown, because a row in the gap may have
+deleted the message first.
+"""
+
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from typing import TypeAlias
+
+from pyroaring import BitMap64
+
+from cmqd_fold.queue_index import QueueIndex
+from cmqd_segment.records import (
+    UNUSED,
+    AnyRecord,
+    LeasesEnded,
+    MessagesDeadLettered,
+    MessagesDeleted,
+    MessagesExpired,
+    MessagesMoved,
+    MessagesReceived,
+    MessagesReleased,
+    MessagesSent,
+    QueueAttributesSet,
+    QueueCleared,
+    QueueDeleted,
+    QueueRewound,
+    Runs,
+    TransactionsEnded,
+    ranges,
+    unpack_runs,
+)
+from pyspark_cmqd.message_states.states import State
+
+Deletes: TypeAlias = list[tuple[int, int, int]]
+"""(first position, stop position, time in ms) of deletes."""
+
+
+class Departures:
+    """Departures of one queue, noted in the order of the log: the last departure of a message counts."""
+
+    def __init__(self) -> None:
+        self.positions: dict[State, BitMap64] = {}
+        self.deletes: Deletes = []
+        self.receive_counts: dict[int, int] = {}
+        """Receive counts by position; absent = 1 for a deleted message, 0 for any other."""
+
+    def note(self, state: State, positions: BitMap64) -> None:
+        """Note that messages left the queue."""
+        for left in self.positions.values():
+            left -= positions
+        departed = self.positions.setdefault(state, BitMap64())
+        departed |= positions
+
+    def note_runs(self, state: State, positions: Runs) -> None:
+        """Note that messages left the queue, as a record names them; the cost does not grow with earlier departures."""
+        departed = self.positions.setdefault(state, BitMap64())
+        for start, stop in ranges(positions):
+            for left in self.positions.values():
+                left.remove_range(start, stop)
+            departed.add_range(start, stop)
+
+    def note_count(self, position: int, receive_count: int, default: int = 0) -> None:
+        """Note the receive count with which a message left the queue."""
+        if receive_count != default:
+            self.receive_counts[position] = receive_count
+        else:
+            self.receive_counts.pop(position, None)
+
+    def forget(self, positions: BitMap64) -> None:
+        """Forget the departures of messages that are in the queue."""
+        for left in self.positions.values():
+            left -= positions
+        if len(positions) < len(self.receive_counts):
+            for position in positions:
+                self.receive_counts.pop(position, None)
+        else:
+            counted = self.receive_counts.items()
+            self.receive_counts = {position: count for position, count in counted if position not in positions}
+
+    def last_deletes(self) -> Deletes:
+        """Return the deletes as ascending ranges that do not overlap: after a rewind the last delete counts."""
+        if not self.positions.get(State.DELETED):
+            return []
+        ascending = sorted(self.deletes)
+        if all(before[1] <= after[0] for before, after in pairwise(ascending)):
+            return ascending
+        covered = BitMap64()
+        last: Deletes = []
+        for start, stop, deleted_ms in reversed(self.deletes):
+            fresh = BitMap64()
+            fresh.add_range(start, stop)
+            fresh -= covered
+            covered |= fresh
+            last += [(first, end, deleted_ms) for first, end in _ranges(fresh)]
+        return sorted(last)
+
+
+class CertainQueue:
+    """Departures of a queue with a known index at every row."""
+
+    def __init__(self, index: QueueIndex, departures: Departures) -> None:
+        self.index = index
+        self._departures = departures
+
+    def apply(self, record: AnyRecord) -> None:
+        """Apply a record of this queue to the index, and note the messages that it takes out of the queue."""
+        index, departures = self.index, self._departures
+        match record:
+            case MessagesDeleted():
+                self._note_deleted(record)
+                index.apply_deleted(record)
+            case QueueRewound():
+                departures.forget(index.apply_rewound(record))
+            case MessagesMoved():
+                state = State.REDRIVEN if record.redriven else State.DEAD_LETTERED
+                self._leave(state, BitMap64(unpack_runs(record.positions)))
+                index.apply_moved(record)
+            case MessagesDeadLettered():
+                departures.note_runs(State.DEAD_LETTERED, record.positions)
+                self._note_counts(record.leases, 0)
+                index.apply_dead_lettered(record)
+            case TransactionsEnded():
+                departures.note_runs(State.COMMITTED if record.committed else State.ROLLED_BACK, record.positions)
+                index.apply_ended(record)
+            case QueueCleared() | MessagesExpired():
+                state = State.CLEARED if isinstance(record, QueueCleared) else State.EXPIRED
+                self._leave(state, index.live & _span(index.floor, record.floor))
+                index.apply_floor(record.floor)
+            case QueueDeleted():
+                self._leave(_state_of(record), index.live.copy())
+                index.apply_floor(index.next_position)
+            case _:
+                index.apply(record)
+
+    def _note_deleted(self, record: MessagesDeleted) -> None:
+        departures = self._departures
+        departures.note_runs(State.DELETED, record.positions)
+        departures.deletes += [(start, stop, record.deleted_ms) for start, stop in ranges(record.positions)]
+        self._note_counts(record.leases, 1)
+
+    def _note_counts(self, leases: Runs, default: int) -> None:
+        for lease in unpack_runs(leases):
+            entry = self.index.leases.by_number.get(lease)
+            if entry is not None:
+                self._departures.note_count(entry.position, entry.receive_count, default)
+
+    def _leave(self, state: State, positions: BitMap64) -> None:
+        if not positions:
+            return
+        index, departures = self.index, self._departures
+        departures.note(state, positions)
+        for position, receive_count in index.history.counts(positions):
+            departures.note_count(position, receive_count)
+        # Only if a message in flight leaves: expiry raises the floor often, and each time a walk over all leases would
+        # cost too much.
+        if positions - index.active - index.delays.scheduled - index.delays.overflow - index.half:
+            for entry in index.leases.drop(positions):
+                departures.note_count(entry.position, entry.receive_count)
+
+
+class UncertainQueue:
+    """Departures of a queue of which rows are missing."""
+
+    def __init__(self, departures: Departures, index: QueueIndex | None = None) -> None:
+        """Begin after a gap; ``index`` is the index at the last row before the gap, if it was known."""
+        self._departures = departures
+        self._present = BitMap64()
+        """Messages that a row behind the last gap shows to be in the queue."""
+        self._may_return = BitMap64()
+        """Deleted messages that a rewind may bring back; the rewind window is not known."""
+        self._leases: dict[int, tuple[int, int]] = {}
+        """Position and receive count by lease."""
+        self._in_flight = BitMap64()
+        """The positions in ``_leases``."""
+        if index is not None:
+            self._may_return |= index.rewindable
+            self._leases = {
+                lease: (entry.position, entry.receive_count) for lease, entry in index.leases.by_number.items()
+            }
+            self._in_flight.update(position for position, _ in self._leases.values())
+            departures.receive_counts.update(index.history.counts(index.live))
+
+    def receive_counts(self) -> Iterator[tuple[int, int]]:
+        """Return position and receive count of the messages that are in flight."""
+        return iter(self._leases.values())
+
+    def skip(self) -> None:
+        """Begin another gap: any message may have left the queue in the missing rows."""
+        self._present.clear()
+
+    def apply_copies(self, first: int, count: int) -> None:
+        """Note that copies of published messages were stored."""
+        self._present.add_range(first, first + count)
+
+    def apply(self, record: AnyRecord) -> None:
+        """Note the messages that a record of this queue takes out of it."""
+        departures = self._departures
+        match record:
+            case MessagesSent():
+                self._present.add_range(record.first_position, record.first_position + len(record.sizes))
+            case MessagesReceived():
+                self._received(record)
+            case MessagesDeleted():
+                self._deleted(record)
+            case LeasesEnded() | MessagesReleased():
+                counted = not isinstance(record, MessagesReleased) or record.counted
+                for position, receive_count in self._end(unpack_runs(record.leases)):
+                    if counted:
+                        departures.receive_counts[position] = receive_count
+            case QueueRewound():
+                self._rewound(record)
+            case QueueAttributesSet():
+                self._prune(record)
+            case MessagesMoved():
+                self._leave(State.REDRIVEN if record.redriven else State.DEAD_LETTERED, record.positions)
+            case MessagesDeadLettered():
+                self._leave(State.DEAD_LETTERED, record.positions)
+                for position, receive_count in self._end(unpack_runs(record.leases)):
+                    departures.note_count(position, receive_count)
+            case TransactionsEnded():
+                self._leave(State.COMMITTED if record.committed else State.ROLLED_BACK, record.positions)
+            case QueueCleared():
+                self._pass_floor(State.CLEARED, record.floor)
+            case MessagesExpired():
+                self._pass_floor(State.EXPIRED, record.floor)
+            case QueueDeleted():
+                self._drop(_state_of(record), self._present.copy(), list(self._leases))
+            case _:
+                pass
+
+    def _received(self, record: MessagesReceived) -> None:
+        receive_counts = self._departures.receive_counts
+        for start, stop in ranges(record.positions):
+            # A received message was in the queue, so an earlier departure is void.
+            for left in self._departures.positions.values():
+                left.remove_range(start, stop)
+            self._may_return.remove_range(start, stop)
+            self._present.add_range(start, stop)
+            self._in_flight.add_range(start, stop)
+        for lease, position in enumerate(unpack_runs(record.positions), record.first_lease):
+            self._leases[lease] = (position, receive_counts.get(position, 0) + 1)
+
+    def _deleted(self, record: MessagesDeleted) -> None:
+        self._leave(State.DELETED, record.positions)
+        for start, stop in ranges(record.positions):
+            self._may_return.add_range(start, stop)
+            self._departures.deletes.append((start, stop, record.deleted_ms))
+        for position, receive_count in self._end(unpack_runs(record.leases)):
+            self._departures.note_count(position, receive_count, 1)
+
+    def _end(self, leases: Iterable[int]) -> Iterator[tuple[int, int]]:
+        """Remove leases; yield position and receive count of each that is known."""
+        for lease in leases:
+            entry = self._leases.pop(lease, None)
+            if entry is not None:
+                self._in_flight.discard(entry[0])
+                yield entry
+
+    def _rewound(self, record: QueueRewound) -> None:
+        self._prune(record)
+        # The record names a range, not its messages: each is back in the queue, or had ceased to be rewindable.
+        back = self._may_return & _span(record.from_position, record.stop_position)
+        self._may_return -= back
+        self._departures.forget(back)
+
+    def _prune(self, record: QueueRewound | QueueAttributesSet) -> None:
+        if record.rewind_floor >= 0:
+            self._may_return.remove_range(0, record.rewind_floor)
+        elif isinstance(record, QueueAttributesSet) and not record.attributes.rewind_ms:
+            self._may_return.clear()
+
+    def _leave(self, state: State, positions: Runs) -> None:
+        self._departures.note_runs(state, positions)
+        for start, stop in ranges(positions):
+            self._may_return.remove_range(start, stop)
+            self._present.remove_range(start, stop)
+
+    def _pass_floor(self, state: State, floor: int) -> None:
+        leases: list[int] = []
+        if self._in_flight and self._in_flight[0] < floor:
+            leases = [lease for lease, (position, _) in self._leases.items() if position < floor]
+        self._drop(state, self._present & _span(0, floor), leases)
+
+    def _drop(self, state: State, positions: BitMap64, leases: list[int]) -> None:
+        if positions:
+            self._departures.note(state, positions)
+            self._may_return -= positions
+            self._present -= positions
+        self._departures.receive_counts.update(self._end(leases))
+
+
+def _state_of(record: QueueDeleted) -> State:
+    """Return the state of the messages that went with a queue."""
+    return State.QUEUE_UNUSED if record.reason == UNUSED else State.QUEUE_DELETED
+
+
+def _span(start: int, stop: int) -> BitMap64:
+    numbers = BitMap64()
+    if start < stop:
+        numbers.add_range(start, stop)
+    return numbers
+
+
+def _ranges(positions: BitMap64) -> Iterator[tuple[int, int]]:
+    """Yield the ranges of neighbours in a set as (start, stop)."""
+    start = stop = -1
+    for position in positions:
+        if position != stop:
+            if start < stop:
+                yield start, stop
+            start = position
+        stop = position + 1
+    if start < stop:
+        yield start, stop

@@ -1,0 +1,215 @@
+"""The batch source: plans on the driver, reads on the executors.
+
+Spark calls ``partitions`` once for a plan, in a separate process, and ``read`` on pickled copies; the partition holds
+all that a copy needs. Filters are pushed down where Spark has push-down switched on. A pushed-down filter may leave out
+rows and need not, because Spark applies all filters again.
+"""
+
+# pyspark and pyarrow tell pyright little of their types.
+# pyright: reportMissingTypeStubs=false, reportUnknownArgumentType=false, reportUnknownMemberType=false
+# pyright: reportUnknownParameterType=false, reportUnknownVariableType=false
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from pyspark_cmqd.errors import OptionError
+from pyspark_cmqd.options import Options, parse_options
+from pyspark_cmqd.reading.partition import CmqdPartition, read_partition
+from pyspark_cmqd.schema import COLUMNS, OF_THE_LOG
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from pyspark_cmqd.reading.stream import CmqdStreamReader
+    from pyspark_cmqd.sending.sink import BatchSink, StreamSink
+
+
+_TYPES: dict[str, DataType] = {
+    "bigint": LongType(),
+    "int": IntegerType(),
+    "string": StringType(),
+    "binary": BinaryType(),
+    "timestamp": TimestampType(),
+    "array<string>": ArrayType(StringType()),
+    "map<string,string>": MapType(StringType(), StringType()),
+}
+
+
+def _type_of(kind: str) -> DataType:
+    """Return the type of a DDL string of the schema. Spark's own parser would need the JVM."""
+    if kind in _TYPES:
+        return _TYPES[kind]
+    fields = (field.split(":") for field in kind.removeprefix("struct<").removesuffix(">").split(","))
+    return StructType([StructField(name, _TYPES[type_]) for name, type_ in fields])
+
+
+TABLE = "cmqd.table"
+"""Metadata of the first column of a table in a catalog: the options of the table."""
+_PROVIDER = "provider"
+"""A property that Spark adds to the options when it makes a table."""
+_OPTION = "option."
+
+
+class CmqdDataSource(DataSource):
+    """``format("cmqd")``; the options are those of :mod:`pyspark_cmqd.options`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return "cmqd"
+
+    def schema(self) -> StructType:
+        """Return all columns.
+
+        Raises:
+            OptionError: a table of a catalog is created with options that cannot be used.
+        """
+        columns = StructType(
+            [
+                StructField(name, _type_of(kind), metadata=OF_THE_LOG if name == "dedup_id" else None)
+                for name, kind in COLUMNS.items()
+            ]
+        )
+        if _PROVIDER in self.options:
+            columns.fields[0].metadata = {TABLE: table_options(self.options)}
+        return columns
+
+    def reader(self, schema: StructType) -> "CmqdReader":
+        """Return the reader of a batch.
+
+        Raises:
+            OptionError: an option cannot be used.
+        """
+        return CmqdReader(parse_options(self._given(schema)), schema)
+
+    def streamReader(self, schema: StructType) -> "CmqdStreamReader":
+        """Return the reader of a stream.
+
+        Raises:
+            OptionError: an option cannot be used.
+        """
+        from pyspark_cmqd.reading.stream import CmqdStreamReader
+
+        return CmqdStreamReader(parse_options(self._given(schema)), schema)
+
+    def _given(self, schema: StructType) -> Mapping[str, str]:
+        """Return the options of a read, with the options of the table if a table is read."""
+        if "path" in self.options:
+            return self.options
+        of_table: dict[str, str] = next(
+            (field.metadata[TABLE] for field in schema.fields if TABLE in field.metadata), {}
+        )
+        if not of_table:
+            raise OptionError(
+                "path",
+                None,
+                "give the data folder of a broker, or the URL of a copy. A table created with a list of columns "
+                "keeps no options; create the table without the list",
+            )
+        return {**of_table, **self.options}
+
+    def writer(self, schema: StructType, overwrite: bool) -> "BatchSink":
+        """Return the writer of a batch; :mod:`pyspark_cmqd.sending.sink_options` lists its options.
+
+        Raises:
+            OptionError: an option cannot be used.
+            ColumnError: a column is missing or has a wrong type.
+        """
+        from pyspark_cmqd.sending.sink import BatchSink
+
+        return BatchSink(schema, self.options, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> "StreamSink":
+        """Return the writer of a stream; options and errors as for :meth:`writer`."""
+        from pyspark_cmqd.sending.sink import StreamSink
+
+        return StreamSink(schema, self.options, overwrite)
+
+
+def table_options(properties: Mapping[str, str]) -> dict[str, str]:
+    """Return the options in the properties of a table, which hold ``OPTIONS`` under prefixed names, and ``LOCATION``.
+
+    The options go into the metadata of a column: Spark does not pass the options of a table to a Python source that
+    reads the table, but it passes the columns as they were when the table was created.
+
+    Raises:
+        OptionError: an option cannot be used.
+    """
+    options = {name.removeprefix(_OPTION): value for name, value in properties.items() if name.startswith(_OPTION)}
+    if "path" in properties:
+        options["path"] = properties["path"]
+    parse_options(options)
+    return options
+
+
+class CmqdReader(DataSourceReader):
+    """Reader of a batch: reads the rows of the log at the moment of planning."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        from pyspark_cmqd.reading.arrow_batches import check_columns
+
+        check_columns(schema)
+        self.options = options
+        self.columns = schema
+        self.filters: list[Filter] = []
+
+    @property
+    def pushFilters(self) -> "_PushFilters":  # pyright: ignore[reportIncompatibleMethodOverride]
+        """See :class:`_PushFilters`."""
+        return _PushFilters(self)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return a partition for every segment, or part of a segment, that may hold wanted messages; small parts share
+        a partition.
+
+        Raises:
+            CmqdSourceError: an option, the folder or requested rows cannot be used.
+        """
+        from pyspark_cmqd.data_folder.plan import gathered
+        from pyspark_cmqd.reading.driver import plan_batch, warn_unsealed
+        from pyspark_cmqd.reading.pushdown import narrowed
+
+        options = narrowed(self.options, self.filters)
+        tasks = plan_batch(options, self.columns.names, asked=self.options)
+        if not tasks:
+            warn_unsealed(options)
+        return [CmqdPartition(each) for each in gathered(tasks, options.min_partitions)]
+
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+        """Yield the messages of a partition.
+
+        Raises:
+            FolderError, DataLossError: a segment cannot be read, or was reclaimed.
+        """
+        return read_partition(partition, self.columns)
+
+
+class _PushFilters:
+    """``pushFilters`` of the reader, callable with push-down on and off.
+
+    Spark refuses a reader that overrides the method while push-down is off, and detects the override by the function of
+    the method. So this object shows the function of the base class; Spark calls the method only with push-down on.
+    """
+
+    __func__ = staticmethod(DataSourceReader.pushFilters)
+
+    def __init__(self, reader: CmqdReader) -> None:
+        self._reader = reader
+
+    def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
+        self._reader.filters = list(filters)
+        return filters
